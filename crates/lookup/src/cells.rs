@@ -1,0 +1,254 @@
+//! Bit-packed cells in chunks, and the lookup-only view made of two such arrays.
+
+use crate::{HashKey, Key};
+use weir_wire::hash::scale;
+
+/// Bytes of a chunk. A kernel array map hands out memory by elements of one size; 4,096 keeps the
+/// waste at the end of each array small and the number of elements moderate.
+pub const CHUNK_BYTES: usize = 4096;
+
+/// How many `bits`-wide cells a chunk holds, so that a load of 4 bytes (8 from 26 bits on) at the
+/// byte where the cell begins stays inside the chunk. For 12 bits: 2,729, 0.06 % under the ideal.
+pub const fn cells_per_chunk(bits: u32) -> u32 {
+    let load = load_bytes(bits);
+    let last_start = ((CHUNK_BYTES as u32 - load) * 8 + 7) / bits;
+    let whole = CHUNK_BYTES as u32 * 8 / bits;
+    if last_start + 1 < whole {
+        last_start + 1
+    } else {
+        whole
+    }
+}
+
+/// A cell starts at any bit of a byte, so the load must cover 7 + bits.
+const fn load_bytes(bits: u32) -> u32 {
+    if bits <= 25 { 4 } else { 8 }
+}
+
+/// Shape of a two-array table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Geometry {
+    /// Width of a cell, 1..=32 bits.
+    pub bits: u32,
+    /// Chunks of array A.
+    pub chunks_a: u32,
+    /// Chunks of array B.
+    pub chunks_b: u32,
+}
+
+impl Geometry {
+    /// The smallest shape whose arrays hold at least `cells` cells each.
+    pub fn for_cells(bits: u32, cells: u64) -> Self {
+        assert!((1..=32).contains(&bits), "a cell has 1..=32 bits");
+        let chunks = cells.div_ceil(u64::from(cells_per_chunk(bits))).max(1) as u32;
+        Self {
+            bits,
+            chunks_a: chunks,
+            chunks_b: chunks,
+        }
+    }
+
+    /// Cells of array A.
+    pub fn cells_a(&self) -> u32 {
+        self.chunks_a * cells_per_chunk(self.bits)
+    }
+
+    /// Cells of array B.
+    pub fn cells_b(&self) -> u32 {
+        self.chunks_b * cells_per_chunk(self.bits)
+    }
+
+    /// Node numbers of a hash: A's cells first, then B's.
+    #[inline(always)]
+    pub fn nodes(&self, hash: u64) -> (u32, u32) {
+        let a = scale(hash as u32, self.cells_a());
+        let b = scale((hash >> 32) as u32, self.cells_b());
+        (a, self.cells_a() + b)
+    }
+
+    /// All nodes, which is all cells.
+    pub fn cells(&self) -> usize {
+        (self.cells_a() + self.cells_b()) as usize
+    }
+}
+
+/// The lookup face of an [`Othello`](crate::Othello): two bit-packed arrays and a hash key.
+///
+/// Chunks of A, then chunks of B, each [`CHUNK_BYTES`] long. Cell `i` of an array stands in chunk
+/// `i / cells_per_chunk` from bit `bits * (i % cells_per_chunk)` on, little-endian.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct View {
+    key: HashKey,
+    geometry: Geometry,
+    per_chunk: u32,
+    bytes: Vec<u8>,
+}
+
+impl View {
+    pub(crate) fn zeroed(key: HashKey, geometry: Geometry) -> Self {
+        let chunks = (geometry.chunks_a + geometry.chunks_b) as usize;
+        Self {
+            key,
+            geometry,
+            per_chunk: cells_per_chunk(geometry.bits),
+            bytes: vec![0; chunks * CHUNK_BYTES],
+        }
+    }
+
+    /// The hash key of this table.
+    pub fn key(&self) -> &HashKey {
+        &self.key
+    }
+
+    /// The shape of this table.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The packed bytes, as they are copied into the kernel.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Value of a key: the stored one if the key was built in, else an arbitrary one.
+    ///
+    /// Two reads at random places; `geometry().bits` wide result.
+    #[inline]
+    pub fn lookup<K: Key>(&self, key: &K) -> u32 {
+        self.lookup_hash(key.hash(&self.key))
+    }
+
+    /// As [`lookup`](Self::lookup), with the hash at hand.
+    #[inline]
+    pub fn lookup_hash(&self, hash: u64) -> u32 {
+        let a = self.scaled(hash as u32, 0, self.geometry.chunks_a);
+        let b = self.scaled(
+            (hash >> 32) as u32,
+            self.geometry.chunks_a,
+            self.geometry.chunks_b,
+        );
+        a ^ b
+    }
+
+    /// The cell that 32 hash bits choose, computed as the BPF program does: chunk from the product
+    /// with the number of chunks, cell from the fraction that is left. Equal to
+    /// `scale(hash32, chunks * per_chunk)` exactly, without a division.
+    #[inline(always)]
+    fn scaled(&self, hash32: u32, first: u32, chunks: u32) -> u32 {
+        let product = u64::from(hash32) * u64::from(chunks);
+        let chunk = first + (product >> 32) as u32;
+        let cell = scale(product as u32, self.per_chunk);
+        self.read(chunk, cell)
+    }
+
+    #[inline(always)]
+    fn read(&self, chunk: u32, cell: u32) -> u32 {
+        let bit = cell * self.geometry.bits;
+        let at = chunk as usize * CHUNK_BYTES + (bit >> 3) as usize;
+        let word = if load_bytes(self.geometry.bits) == 4 {
+            u64::from(u32::from_le_bytes(fixed(&self.bytes[at..at + 4])))
+        } else {
+            u64::from_le_bytes(fixed(&self.bytes[at..at + 8]))
+        };
+        (word >> (bit & 7)) as u32 & self.mask()
+    }
+
+    fn mask(&self) -> u32 {
+        (u64::MAX >> (64 - self.geometry.bits)) as u32
+    }
+
+    /// Chunk and cell of a node number.
+    fn place(&self, node: u32) -> (u32, u32) {
+        let a = self.geometry.cells_a();
+        let (first, cell) = if node < a {
+            (0, node)
+        } else {
+            (self.geometry.chunks_a, node - a)
+        };
+        (first + cell / self.per_chunk, cell % self.per_chunk)
+    }
+
+    /// Reads the cell of a node.
+    #[inline]
+    pub(crate) fn cell(&self, node: u32) -> u32 {
+        let (chunk, cell) = self.place(node);
+        self.read(chunk, cell)
+    }
+
+    /// Xors `delta` into the cell of a node.
+    pub(crate) fn flip(&mut self, node: u32, delta: u32) {
+        let (chunk, cell) = self.place(node);
+        let bit = cell * self.geometry.bits;
+        let at = chunk as usize * CHUNK_BYTES + (bit >> 3) as usize;
+        let shifted = u64::from(delta & self.mask()) << (bit & 7);
+        for (offset, byte) in shifted.to_le_bytes().into_iter().enumerate() {
+            // The bytes past the cell are zero in `shifted` and may lie outside the array.
+            if byte != 0 {
+                self.bytes[at + offset] ^= byte;
+            }
+        }
+    }
+}
+
+/// A slice of known length as an array.
+#[inline(always)]
+fn fixed<const N: usize>(slice: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(slice);
+    array
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_cell_of_a_chunk_is_readable_for_every_width() {
+        for bits in 1..=32 {
+            let per_chunk = cells_per_chunk(bits);
+            let last_byte = (per_chunk - 1) * bits / 8;
+            assert!(
+                (last_byte + load_bytes(bits)) as usize <= CHUNK_BYTES,
+                "{bits} bits"
+            );
+            assert!(
+                (per_chunk * bits) as usize <= CHUNK_BYTES * 8,
+                "{bits} bits"
+            );
+        }
+        assert_eq!(cells_per_chunk(12), 2729);
+    }
+
+    #[test]
+    fn cells_are_independent_for_every_width() {
+        for bits in 1..=32 {
+            let geometry = Geometry::for_cells(bits, u64::from(cells_per_chunk(bits)) + 1);
+            let mut view = View::zeroed(HashKey::from_seed(1), geometry);
+            let value = |node: u32| node.wrapping_mul(0x9e37_79b9) & view_mask(bits);
+            for node in 0..geometry.cells() as u32 {
+                view.flip(node, value(node));
+            }
+            for node in 0..geometry.cells() as u32 {
+                assert_eq!(view.cell(node), value(node), "{bits} bits, node {node}");
+            }
+        }
+    }
+
+    fn view_mask(bits: u32) -> u32 {
+        (u64::MAX >> (64 - bits)) as u32
+    }
+
+    #[test]
+    fn division_free_position_equals_the_plain_one() {
+        let geometry = Geometry::for_cells(12, 100_000);
+        let mut view = View::zeroed(HashKey::from_seed(1), geometry);
+        for node in 0..geometry.cells() as u32 {
+            view.flip(node, node);
+        }
+        for i in 0..100_000u64 {
+            let hash = HashKey::from_seed(7).hash_word(i);
+            let (a, b) = geometry.nodes(hash);
+            assert_eq!(view.lookup_hash(hash), (a ^ b) & 0xfff);
+        }
+    }
+}

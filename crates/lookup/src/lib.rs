@@ -1,0 +1,47 @@
+//! Compact maps: a control structure that knows the keys, and a view that only answers.
+//!
+//! * [`Othello`]: two arrays of l-bit cells, `value = A[ha(k)] xor B[hb(k)]`; the keys live in the
+//!   control structure only (Othello Hashing; Concury section 3).
+//! * [`OthelloMap`]: an exact map that can *export* other values over the same graph
+//!   (Concury section 5.4).
+//! * [`View`]: the bit-packed arrays, in the chunked layout that the BPF program reads.
+#![forbid(unsafe_code)]
+
+mod cells;
+mod graph;
+mod othello;
+mod othello_map;
+
+pub use cells::{CHUNK_BYTES, Geometry, View, cells_per_chunk};
+pub use othello::{CELLS_PER_KEY, Othello};
+pub use othello_map::OthelloMap;
+pub use weir_wire::hash::HashKey;
+
+/// A key that can be hashed under a seed.
+///
+/// Two different keys must not collide under every seed: a table that meets a collision it cannot
+/// place draws another seed and starts again.
+pub trait Key: Copy + Eq {
+    /// 64 uniform bits; the low half chooses the cell in A, the high half the one in B.
+    fn hash(&self, key: &HashKey) -> u64;
+}
+
+impl Key for u64 {
+    #[inline(always)]
+    fn hash(&self, key: &HashKey) -> u64 {
+        key.hash_word(*self)
+    }
+}
+
+/// What can go wrong in a compact map.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Many seeds in a row left a cycle; only a broken [`Key::hash`] or equal keys do that.
+    #[error("no acyclic graph for {keys} keys after {tries} seeds; are all keys different?")]
+    NoAcyclicGraph {
+        /// How many keys were to be placed.
+        keys: usize,
+        /// How many seeds were tried.
+        tries: u32,
+    },
+}

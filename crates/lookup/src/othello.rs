@@ -1,0 +1,358 @@
+//! Othello: the control structure that knows the keys.
+
+use crate::cells::{Geometry, View};
+use crate::graph::{Graph, Join, is_forest};
+use crate::{Error, HashKey, Key};
+use rand::{Rng, RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Cells of A and B together per key at full load. Two equal arrays of 1.165 n leave a random
+/// graph acyclic with probability sqrt(1 - 1/1.165^2) = 0.51; the paper's 1.33 n + n with 0.50.
+pub const CELLS_PER_KEY: f64 = 2.33;
+
+/// A seed fails with probability about 1/2 at full load; 200 failures in a row mean equal keys.
+const MAX_TRIES: u32 = 200;
+
+/// A map from keys to l-bit values that can be looked up without the keys.
+///
+/// Keys are numbered densely in the order of insertion; deleting moves the last into the gap.
+/// Insert, change and delete take O(1) amortised; an insertion that closes a cycle (probability
+/// O(1/n)) or exceeds the capacity rebuilds the table under a new seed.
+#[derive(Clone, Debug)]
+pub struct Othello<K> {
+    seed: HashKey,
+    geometry: Geometry,
+    capacity: usize,
+    mask: u32,
+    graph: Graph,
+    keys: Vec<K>,
+    cells: Vec<u32>,
+    rng: ChaCha8Rng,
+    rebuilds: u64,
+}
+
+impl<K: Key> Othello<K> {
+    /// A table for `value_bits`-wide values (1..=32) and at first `capacity` keys; it grows by a
+    /// third when it is full. `seed` makes every run with it the same.
+    pub fn new(value_bits: u32, capacity: usize, seed: u64) -> Self {
+        Self::with_geometry_bits(value_bits, value_bits, capacity, seed)
+    }
+
+    /// As [`new`](Self::new), with the shape of a view whose cells have `view_bits`, which may
+    /// differ from the width of the values kept here (see `OthelloMap`).
+    pub(crate) fn with_geometry_bits(
+        value_bits: u32,
+        view_bits: u32,
+        capacity: usize,
+        seed: u64,
+    ) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let geometry = geometry(view_bits, capacity);
+        let mut table = Self {
+            seed: draw_key(&mut rng),
+            geometry,
+            capacity: capacity_of(geometry),
+            mask: (u64::MAX >> (64 - value_bits)) as u32,
+            graph: Graph::new(geometry.cells(), 0),
+            keys: Vec::new(),
+            cells: Vec::new(),
+            rng,
+            rebuilds: 0,
+        };
+        table.cells = table.random_cells();
+        table
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// How many keys fit before the arrays grow.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The keys by number.
+    pub fn keys(&self) -> &[K] {
+        &self.keys
+    }
+
+    /// How often the table was rebuilt under a new seed since it was made.
+    pub fn rebuilds(&self) -> u64 {
+        self.rebuilds
+    }
+
+    /// The shape of the views of this table.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The hash key now in use.
+    pub fn hash_key(&self) -> &HashKey {
+        &self.seed
+    }
+
+    /// Value of a key; an arbitrary value for a key that is not in the table.
+    #[inline]
+    pub fn lookup(&self, key: &K) -> u32 {
+        let (a, b) = self.geometry.nodes(key.hash(&self.seed));
+        self.cells[a as usize] ^ self.cells[b as usize]
+    }
+
+    /// Adds a key that is **not** in the table; its number is the former [`len`](Self::len).
+    ///
+    /// # Errors
+    /// [`Error::NoAcyclicGraph`] if no seed works, which means that the key was there already.
+    pub fn insert(&mut self, key: K, value: u32) -> Result<(), Error> {
+        if self.keys.len() == self.capacity {
+            self.keys.push(key);
+            return self.rebuild(self.keys.len() * 4 / 3, value);
+        }
+        let (a, b) = self.geometry.nodes(key.hash(&self.seed));
+        match self.graph.join(a, b) {
+            Join::Separate(side) => {
+                let delta = self.cells[a as usize] ^ self.cells[b as usize] ^ (value & self.mask);
+                self.flip(&side, delta);
+                self.graph.push(a, b);
+                self.keys.push(key);
+                Ok(())
+            }
+            Join::Cycle => {
+                self.keys.push(key);
+                self.rebuild(self.capacity, value)
+            }
+        }
+    }
+
+    /// Changes the value of the key with this number.
+    pub fn change(&mut self, index: usize, value: u32) {
+        let (a, b) = self.graph.ends(index);
+        let delta = self.cells[a as usize] ^ self.cells[b as usize] ^ (value & self.mask);
+        if delta != 0 {
+            let side = self.graph.smaller_side(index);
+            self.flip(&side, delta);
+        }
+    }
+
+    /// Removes the key with this number; the last key takes its number. Its former cells keep
+    /// their values: they become free, and free cells are random.
+    pub fn swap_remove(&mut self, index: usize) -> K {
+        self.graph.swap_remove(index);
+        self.keys.swap_remove(index)
+    }
+
+    /// Makes room for `keys` keys in all, in one rebuild.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub fn reserve(&mut self, keys: usize) -> Result<(), Error> {
+        if keys <= self.capacity {
+            return Ok(());
+        }
+        let values = self.values();
+        self.place(keys, &values)
+    }
+
+    /// The lookup face: the same values in bit-packed cells.
+    pub fn view(&self) -> View {
+        let mut view = View::zeroed(self.seed, self.geometry);
+        for (node, &value) in self.cells.iter().enumerate() {
+            view.flip(node as u32, value);
+        }
+        view
+    }
+
+    /// Exports other values over the same graph: key number `i` gets `value(i)`.
+    ///
+    /// With the view that was exported before (`base`), cells change only where a key's value
+    /// did, so that nearly all *unknown* keys keep their value too; without one, or after a
+    /// rebuild, free cells are drawn anew.
+    pub fn export(&mut self, base: Option<&View>, value: impl Fn(usize) -> u32) -> View {
+        let base = base.filter(|v| *v.key() == self.seed && v.geometry() == self.geometry);
+        let Some(base) = base else {
+            return self.export_whole(value);
+        };
+        let mut view = base.clone();
+        for edge in 0..self.graph.len() {
+            let (a, b) = self.graph.ends(edge);
+            let delta = view.cell(a) ^ view.cell(b) ^ value(edge);
+            if delta != 0 {
+                // All other keys of the tree have both ends on one side of this edge.
+                for node in self.graph.smaller_side(edge) {
+                    view.flip(node, delta);
+                }
+            }
+        }
+        view
+    }
+
+    /// One pass over every tree, from a random root value.
+    fn export_whole(&mut self, value: impl Fn(usize) -> u32) -> View {
+        let mut cells = self.random_cells();
+        self.graph.each_tree(|parent, node| {
+            if let Some((up, edge)) = parent {
+                cells[node as usize] = cells[up as usize] ^ value(edge as usize);
+            }
+        });
+        let mut view = View::zeroed(self.seed, self.geometry);
+        for (node, &cell) in cells.iter().enumerate() {
+            view.flip(node as u32, cell);
+        }
+        view
+    }
+
+    fn flip(&mut self, nodes: &[u32], delta: u32) {
+        for &node in nodes {
+            self.cells[node as usize] ^= delta;
+        }
+    }
+
+    fn random_cells(&mut self) -> Vec<u32> {
+        let mut cells = vec![0u32; self.geometry.cells()];
+        self.rng.fill(&mut cells[..]);
+        cells.iter_mut().for_each(|cell| *cell &= self.mask);
+        cells
+    }
+
+    /// All values, by key number.
+    fn values(&self) -> Vec<u32> {
+        (0..self.graph.len())
+            .map(|edge| {
+                let (a, b) = self.graph.ends(edge);
+                self.cells[a as usize] ^ self.cells[b as usize]
+            })
+            .collect()
+    }
+
+    /// Rebuilds after `self.keys` got one more key than the graph has, with that key's value.
+    fn rebuild(&mut self, capacity: usize, last: u32) -> Result<(), Error> {
+        let mut values = self.values();
+        values.push(last & self.mask);
+        let placed = self.place(capacity, &values);
+        if placed.is_err() {
+            self.keys.pop();
+        }
+        placed
+    }
+
+    /// Finds a seed under which `self.keys` form a forest, and assigns the values. On an error the
+    /// old table stays.
+    fn place(&mut self, capacity: usize, values: &[u32]) -> Result<(), Error> {
+        let geometry = geometry(self.geometry.bits, capacity.max(self.keys.len()));
+        for _ in 0..MAX_TRIES {
+            let seed = draw_key(&mut self.rng);
+            let ends = || self.keys.iter().map(|key| geometry.nodes(key.hash(&seed)));
+            if !is_forest(geometry.cells(), ends()) {
+                continue;
+            }
+            let mut graph = Graph::new(geometry.cells(), self.keys.len());
+            ends().for_each(|(a, b)| graph.push(a, b));
+            self.seed = seed;
+            self.geometry = geometry;
+            self.capacity = capacity_of(geometry);
+            self.graph = graph;
+            self.cells = self.random_cells();
+            let cells = &mut self.cells;
+            self.graph.each_tree(|parent, node| {
+                if let Some((up, edge)) = parent {
+                    cells[node as usize] = cells[up as usize] ^ values[edge as usize];
+                }
+            });
+            self.rebuilds += 1;
+            return Ok(());
+        }
+        Err(Error::NoAcyclicGraph {
+            keys: self.keys.len(),
+            tries: MAX_TRIES,
+        })
+    }
+
+    /// Bytes of the control structure's own allocations.
+    pub fn control_bytes(&self) -> usize {
+        self.keys.capacity() * size_of::<K>() + self.cells.capacity() * 4 + self.graph.bytes()
+    }
+}
+
+fn geometry(view_bits: u32, capacity: usize) -> Geometry {
+    let cells = (capacity as f64 * CELLS_PER_KEY / 2.0).ceil() as u64;
+    Geometry::for_cells(view_bits, cells)
+}
+
+/// Whole chunks hold a few more keys than were asked for.
+fn capacity_of(geometry: Geometry) -> usize {
+    (geometry.cells() as f64 / CELLS_PER_KEY) as usize
+}
+
+fn draw_key(rng: &mut ChaCha8Rng) -> HashKey {
+    HashKey::from_words([
+        rng.next_u64(),
+        rng.next_u64(),
+        rng.next_u64(),
+        rng.next_u64(),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_keys_are_an_error_and_change_nothing() {
+        let mut table = Othello::new(8, 100, 1);
+        table.insert(7u64, 3).unwrap();
+        assert!(matches!(
+            table.insert(7, 4),
+            Err(Error::NoAcyclicGraph { keys: 2, .. })
+        ));
+        assert_eq!(table.len(), 1);
+        assert_eq!(table.lookup(&7), 3);
+    }
+
+    #[test]
+    fn view_and_control_agree_for_every_width() {
+        for bits in 1..=32 {
+            let mut table = Othello::new(bits, 10, u64::from(bits));
+            let value = |k: u64| (k.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as u32;
+            for key in 0..5000u64 {
+                table.insert(key, value(key)).unwrap();
+            }
+            let view = table.view();
+            for key in 0..5000u64 {
+                assert_eq!(table.lookup(&key), value(key));
+                assert_eq!(view.lookup(&key), value(key));
+            }
+            for alien in 5000..6000u64 {
+                assert_eq!(view.lookup(&alien), table.lookup(&alien));
+            }
+        }
+    }
+
+    /// A step of an export changes the answers of few unknown keys: only those that meet a
+    /// changed cell.
+    #[test]
+    fn export_over_a_base_disturbs_few_unknown_keys() {
+        let mut table = Othello::new(12, 20_000, 3);
+        for key in 0..20_000u64 {
+            table.insert(key, 0).unwrap();
+        }
+        let first = table.export(None, |i| i as u32 & 0xfff);
+        let second = table.export(Some(&first), |i| (i as u32 & 0xfff) ^ u32::from(i < 20));
+        for key in 0..20_000u32 {
+            let want = (key & 0xfff) ^ u32::from(key < 20);
+            assert_eq!(second.lookup(&u64::from(key)), want);
+        }
+        let moved = (1u64 << 40..(1u64 << 40) + 100_000)
+            .filter(|alien| first.lookup(alien) != second.lookup(alien))
+            .count();
+        assert!(
+            moved < 2_000,
+            "{moved} of 100,000 unknown keys moved for 20 changes in 20,000"
+        );
+    }
+}

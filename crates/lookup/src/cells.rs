@@ -95,6 +95,21 @@ impl View {
         }
     }
 
+    /// A view from the bytes of a published table.
+    ///
+    /// # Panics
+    /// If the number of bytes does not match the shape.
+    pub fn from_bytes(key: HashKey, geometry: Geometry, bytes: Vec<u8>) -> Self {
+        let chunks = (geometry.chunks_a + geometry.chunks_b) as usize;
+        assert_eq!(bytes.len(), chunks * CHUNK_BYTES, "bytes of a view");
+        Self {
+            key,
+            geometry,
+            per_chunk: cells_per_chunk(geometry.bits),
+            bytes,
+        }
+    }
+
     /// The hash key of this table.
     pub fn key(&self) -> &HashKey {
         &self.key

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* From frame to flow. The twin of crates/wire/src/parse.rs: same checks in the same order. */
+#ifndef WEIR_PARSE_H
+#define WEIR_PARSE_H
+
+#include "types.h"
+#include "hash.h"
+#include <linux/if_ether.h>
+
+#define MAX_VLANS 2
+#define MAX_IPV6_EXTENSIONS 6
+
+#define TCP_FIN 1
+#define TCP_SYN 2
+#define TCP_RST 4
+#define TCP_ACK 16
+
+#define PROTOCOL_TCP 6
+#define PROTOCOL_UDP 17
+
+struct vlan_tag {
+	__be16 tci;
+	__be16 next;
+};
+
+/* Addresses are pairs of little-endian words, IPv4 as ::ffff:a.b.c.d; ports as on the wire. */
+struct packet {
+	__u64 src[2];
+	__u64 dst[2];
+	__u32 ports;
+	__u32 ip_length;
+	__u8 protocol;
+	__u8 tcp_flags;
+	__u8 has_dst;
+};
+
+struct ipv4 {
+	__u8 version_ihl;
+	__u8 tos;
+	__be16 total_length;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__be16 check;
+	__u32 src;
+	__u32 dst;
+};
+
+struct ipv6 {
+	__u32 version_flow;
+	__be16 payload_length;
+	__u8 next;
+	__u8 hop_limit;
+	__u64 src[2];
+	__u64 dst[2];
+} __attribute__((packed, aligned(4)));
+
+struct extension {
+	__u8 next;
+	__u8 length;
+	__be16 fragment;
+	__u32 rest;
+};
+
+struct tcp {
+	__u32 ports;
+	__u32 seq;
+	__u32 ack;
+	__u8 offset;
+	__u8 flags;
+	__be16 window;
+	__be16 check;
+	__be16 urgent;
+};
+
+struct udp {
+	__u32 ports;
+	__be16 length;
+	__be16 check;
+};
+
+/* left: bytes from l4 to the end of the IP packet. */
+static __always_inline enum reason parse_l4(void *l4, __u32 left, void *end, struct packet *p)
+{
+	if (p->protocol == PROTOCOL_TCP) {
+		struct tcp *tcp = l4;
+
+		if (left < sizeof(*tcp) || (void *)(tcp + 1) > end)
+			return TRUNCATED_TCP;
+		__u32 header = (tcp->offset >> 4) * 4;
+		if (header < sizeof(*tcp) || header > left)
+			return BAD_TCP_OFFSET;
+		p->ports = tcp->ports;
+		p->tcp_flags = tcp->flags;
+		return OK;
+	}
+	if (p->protocol == PROTOCOL_UDP) {
+		struct udp *udp = l4;
+
+		if (left < sizeof(*udp) || (void *)(udp + 1) > end)
+			return TRUNCATED_UDP;
+		__u32 length = bpf_ntohs(udp->length);
+		if (length < sizeof(*udp) || length > left)
+			return BAD_UDP_LENGTH;
+		p->ports = udp->ports;
+		p->tcp_flags = 0;
+		return OK;
+	}
+	return OTHER_PROTOCOL;
+}
+
+static __always_inline enum reason parse_ipv4(void *l3, void *end, struct packet *p)
+{
+	struct ipv4 *ip = l3;
+
+	if ((void *)(ip + 1) > end)
+		return TRUNCATED_IPV4;
+	if (ip->version_ihl >> 4 != 4)
+		return BAD_IPV4_VERSION;
+	__u32 header = (ip->version_ihl & 15) * 4;
+	if (header < sizeof(*ip))
+		return BAD_IPV4_HEADER_LENGTH;
+	p->src[0] = 0;
+	p->src[1] = (__u64)ip->src << 32 | IPV4_MAPPED;
+	p->dst[0] = 0;
+	p->dst[1] = (__u64)ip->dst << 32 | IPV4_MAPPED;
+	p->has_dst = 1;
+	if (l3 + header > end)
+		return TRUNCATED_IPV4;
+	__u32 total = bpf_ntohs(ip->total_length);
+	if (total < header || total > (__u32)(end - l3))
+		return BAD_IPV4_LENGTH;
+	p->ip_length = total;
+	if (unlikely(ip->fragment & bpf_htons(0x3fff)))
+		return ip->fragment & bpf_htons(0x1fff) ? LATER_FRAGMENT : FIRST_FRAGMENT;
+	p->protocol = ip->protocol;
+	return parse_l4(l3 + header, total - header, end, p);
+}
+
+/* Walks the extension headers. Not inline: few packets have any. Returns a reason, or OK with
+ * *at moved to the upper-layer header and *next its protocol. */
+static __always_inline enum reason skip_extensions(void *l3, __u32 length, void *end, __u32 *at,
+						   __u8 *next)
+{
+	for (int i = 0; i <= MAX_IPV6_EXTENSIONS; i++) {
+		__u8 kind = *next;
+		int plain = kind == 0 || kind == 43 || kind == 60;
+		__u32 least = kind == 44 ? 8 : 2;
+
+		if (!plain && kind != 44 && kind != 51)
+			return OK;
+		if (i == MAX_IPV6_EXTENSIONS)
+			return TOO_MANY_IPV6_EXTENSIONS;
+		__u32 offset = *at & 0x3fff;
+		if (offset + least > length || l3 + offset + 2 > end)
+			return TRUNCATED_IPV6_EXTENSION;
+		struct extension *ext = l3 + offset;
+		__u32 size = kind == 51 ? (ext->length + 2) * 4 : (ext->length + 1) * 8;
+		if (kind == 44) {
+			if (l3 + offset + 8 > end)
+				return TRUNCATED_IPV6_EXTENSION;
+			if (ext->fragment & bpf_htons(0xfff8))
+				return LATER_FRAGMENT;
+			if (ext->fragment & bpf_htons(1))
+				return FIRST_FRAGMENT;
+			size = 8;
+		}
+		if (offset + size > length)
+			return TRUNCATED_IPV6_EXTENSION;
+		*next = ext->next;
+		*at = offset + size;
+	}
+	return TOO_MANY_IPV6_EXTENSIONS;
+}
+
+static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet *p)
+{
+	struct ipv6 *ip = l3;
+
+	if ((void *)(ip + 1) > end)
+		return TRUNCATED_IPV6;
+	if ((ip->version_flow & 0xf0) != 0x60)
+		return BAD_IPV6_VERSION;
+	p->src[0] = ip->src[0];
+	p->src[1] = ip->src[1];
+	p->dst[0] = ip->dst[0];
+	p->dst[1] = ip->dst[1];
+	p->has_dst = 1;
+	__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
+	if (length > (__u32)(end - l3))
+		return BAD_IPV6_LENGTH;
+	p->ip_length = length;
+	__u32 at = sizeof(*ip);
+	__u8 next = ip->next;
+	if (unlikely(next != PROTOCOL_TCP && next != PROTOCOL_UDP)) {
+		enum reason reason = skip_extensions(l3, length, end, &at, &next);
+
+		if (reason != OK)
+			return reason;
+	}
+	p->protocol = next;
+	at &= 0x3fff;
+	return parse_l4(l3 + at, length - at, end, p);
+}
+
+static __always_inline enum reason parse(void *data, void *end, struct packet *p)
+{
+	struct ethhdr *eth = data;
+	void *l3 = eth + 1;
+
+	p->has_dst = 0;
+	if (l3 > end)
+		return TRUNCATED_ETHERNET;
+	__be16 type = eth->h_proto;
+	if (likely(type == bpf_htons(ETH_P_IP)))
+		return parse_ipv4(l3, end, p);
+	for (int i = 0; i <= MAX_VLANS; i++) {
+		struct vlan_tag *tag = l3;
+
+		if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD))
+			break;
+		if (i == MAX_VLANS)
+			return TOO_MANY_VLANS;
+		if ((void *)(tag + 1) > end)
+			return TRUNCATED_VLAN;
+		type = tag->next;
+		l3 = tag + 1;
+	}
+	if (type == bpf_htons(ETH_P_IP))
+		return parse_ipv4(l3, end, p);
+	if (type == bpf_htons(ETH_P_IPV6))
+		return parse_ipv6(l3, end, p);
+	return NOT_IP;
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* Full connection tracking in a bounded LRU table over a Maglev table (docs/tracked.md).
+ * The twin of crates/steering/src/tracked.rs. */
+#ifndef WEIR_STEER_TRACKED_H
+#define WEIR_STEER_TRACKED_H
+
+#include "table.h"
+#include "parse.h"
+
+static __always_inline struct backend *present(__u32 id)
+{
+	struct backend *backend = bpf_map_lookup_elem(&backends, &id);
+
+	return backend && backend->flags & BACKEND_PRESENT ? backend : NULL;
+}
+
+/* With affinity by client the ports are not part of what is tracked. */
+static __always_inline void tracked_key(const struct packet *p, const struct table_header *header,
+					struct flow_key *key)
+{
+	key->src[0] = p->src[0];
+	key->src[1] = p->src[1];
+	key->dst[0] = p->dst[0];
+	key->dst[1] = p->dst[1];
+	key->ports = header->flags & TABLE_CLIENT ? 0 : p->ports;
+	key->protocol = p->protocol;
+}
+
+static __always_inline __u32 steer_tracked(void *table, const struct table_header *header,
+					   const struct packet *p, struct question *q)
+{
+	struct flow_key key;
+
+	tracked_key(p, header, &key);
+	struct tracked *known = bpf_map_lookup_elem(&connections, &key);
+
+	if (likely(known != NULL)) {
+		__u32 id = known->backend;
+		struct backend *backend = present(id);
+
+		if (likely(backend && backend->incarnation == known->incarnation))
+			return id;
+	}
+	__u32 id = read_slot(table, scale(q->hash, header->slots)) & SLOT_BACKEND;
+	struct backend *backend = present(id);
+
+	if (!backend) {
+		q->reason = NO_LIVE_BACKEND;
+		return NO_BACKEND;
+	}
+	struct tracked entry = { .backend = id, .incarnation = backend->incarnation };
+
+	/* A full LRU map evicts; an update fails only when every entry is in use by a CPU. */
+	bpf_map_update_elem(&connections, &key, &entry, BPF_ANY);
+	q->counts = 1;
+	return id;
+}
+
+#endif

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR MIT)
+/* weir's kernel plane: packet -> service -> steering method -> backend -> forward. */
+#include "types.h"
+#include "maps.h"
+#include "hash.h"
+#include "parse.h"
+#include "service.h"
+#include "report.h"
+#include "steer_concury.h"
+#include "steer_tracked.h"
+#include "forward.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* Counts a packet that is not forwarded. */
+static __noinline int leave(__u32 reason, int verdict)
+{
+	struct outcome *outcome = bpf_map_lookup_elem(&outcomes, &reason);
+
+	if (outcome) {
+		if (verdict == XDP_PASS)
+			outcome->passed++;
+		else
+			outcome->dropped++;
+	}
+	return verdict;
+}
+
+/* What could not be parsed belongs to the kernel, unless it is meant for a service: a fragment or
+ * a damaged packet for a service has no flow, and the kernel here has no socket for it. */
+static __always_inline int reject(const struct packet *p, enum reason reason)
+{
+	if (p->has_dst && reason != OTHER_PROTOCOL && is_vip(p->dst[0], p->dst[1]))
+		return leave(reason, XDP_DROP);
+	return leave(reason, XDP_PASS);
+}
+
+/* Frames for other hosts reach us when a switch floods or the interface is promiscuous; taking
+ * them would deliver packets twice. */
+static __always_inline int is_ours(const void *data, const struct control *c)
+{
+	__u64 mac = (__u64)*(__u32 *)data | (__u64)*(__u16 *)(data + 4) << 32;
+
+	if (likely(c->own_macs[0] == mac) || c->own_macs[0] == 0)
+		return 1;
+	for (int i = 1; i < OWN_MACS; i++)
+		if (c->own_macs[i] == mac)
+			return 1;
+	return 0;
+}
+
+static __always_inline struct vip *find_service(const struct packet *p, const struct control *c)
+{
+	__u32 protocol = (__u32)p->protocol << 16;
+	struct vip *vip = find_vip(p->dst[0], p->dst[1], p->ports >> 16 | protocol);
+
+	if (vip || !c->any_port)
+		return vip;
+	return find_vip(p->dst[0], p->dst[1], protocol);
+}
+
+static __always_inline void ask(struct question *q, const struct packet *p,
+				const struct table_header *header, __u32 service)
+{
+	__u32 ports = header->flags & TABLE_CLIENT ? 0 : p->ports;
+
+	q->state.service = service;
+	__builtin_memcpy(q->state.key.address, p->src, 16);
+	q->state.key.src_port = ports;
+	q->state.key.dst_port = ports >> 16;
+	q->hash = hash_address(&header->key, p->src[0], p->src[1], ports);
+	q->reason = OK;
+	if (p->protocol == PROTOCOL_TCP) {
+		q->starts = (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
+		q->ends = (p->tcp_flags & (TCP_FIN | TCP_RST)) != 0;
+	} else {
+		q->starts = header->method == METHOD_CONCURY && !seen_before(q->hash, service);
+		q->ends = 0;
+	}
+	q->counts = q->starts;
+}
+
+SEC("xdp")
+int weir_balance(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct packet p;
+	struct question q;
+	struct control *c = the_control();
+	enum reason reason = parse(data, end, &p);
+
+	if (unlikely(reason != OK))
+		return reject(&p, reason);
+	struct vip *vip = c ? find_service(&p, c) : NULL;
+
+	if (!vip)
+		return leave(NO_SERVICE, XDP_PASS);
+	if (data + sizeof(struct ethhdr) > end || !is_ours(data, c))
+		return leave(OTHER_HOST, XDP_PASS);
+	__u32 service = vip->service;
+	__u32 zero = 0;
+	void *table = bpf_map_lookup_elem(&tables, &service);
+	struct table_header *header = table ? bpf_map_lookup_elem(table, &zero) : NULL;
+
+	if (!header)
+		return leave(NO_TABLE, XDP_DROP);
+	ask(&q, &p, header, service);
+	__u32 id = header->method == METHOD_CONCURY ? steer_concury(table, header, &q)
+						    : steer_tracked(table, header, &p, &q);
+	if (id == NO_BACKEND)
+		return leave(q.reason, XDP_DROP);
+	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
+
+	if (!lane)
+		return leave(NO_NEXT_HOP, XDP_DROP);
+	if (unlikely(!lane->resolved || bpf_jiffies64() - lane->resolved > RESOLVE_JIFFIES) &&
+	    !resolve(ctx, lane, id))
+		return leave(NO_NEXT_HOP, XDP_DROP);
+	lane->packets++;
+	lane->bytes += p.ip_length;
+	lane->flows += q.counts;
+	return forward(ctx, lane);
+}
+
+/* Attached to the far end of a veth, so that it accepts frames sent back by XDP_TX. */
+SEC("xdp")
+int weir_pass(struct xdp_md *ctx)
+{
+	return XDP_PASS;
+}

@@ -1,0 +1,401 @@
+//! The build face of Concury: the states of one service, and tables made of them.
+
+use super::dip_array;
+use crate::BuildError;
+use crate::image::{Flags, Header, Image, Method, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED};
+use crate::pool::Member;
+use crate::state::StateKey;
+use std::collections::HashMap;
+use std::sync::Arc;
+use weir_lookup::{HashKey, Key, OthelloMap};
+
+/// No Dcode has been chosen yet.
+const NO_CODE: u16 = u16::MAX;
+
+/// How long a TCP flow's SYN may still be repeated after its first (Linux gives up after 127 s).
+const SYN_SECONDS: u32 = 130;
+
+/// How long a flow of which only the SYN was seen is kept. A client that got a SYN-ACK answers
+/// at once; a server repeats it for 63 s at most.
+const HANDSHAKE_SECONDS: u32 = 65;
+
+/// How long a silent flow is kept after FIN or RST: TIME_WAIT is 60 s, and a half-closed
+/// connection that goes on sends packets.
+const LINGER_SECONDS: u32 = 60;
+
+/// Settings of a service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ConcuryConfig {
+    /// Bits of a Dcode, 1..=15.
+    pub bits: u32,
+    /// States are clients, not flows.
+    pub client_affinity: bool,
+    /// The service is UDP: flows have no SYN and no FIN.
+    pub udp: bool,
+    /// Packets mark active flows, so that idle ones can be told (TCP).
+    pub mark: bool,
+    /// States to make room for at first.
+    pub capacity: usize,
+    /// States at most; further flows are steered but not remembered.
+    pub max_states: usize,
+    /// Seconds after which a silent flow is forgotten.
+    pub idle_seconds: u32,
+    /// Makes every run with it the same.
+    pub seed: u64,
+}
+
+/// Where a connection is in its life, as far as the balancer can see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Its SYN was seen, nothing else.
+    Opening,
+    /// More packets were seen.
+    Open,
+    /// FIN or RST was seen.
+    Closing,
+}
+
+/// A state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State {
+    /// The backend that holds it.
+    pub backend: u16,
+    code: u16,
+    born: u32,
+    seen: u32,
+    /// Its phase.
+    pub phase: Phase,
+}
+
+/// What a build did.
+#[derive(Clone, Debug, Default)]
+pub struct BuildReport {
+    /// States on reserved Dcodes whose next packet may look like a first one (a repeated SYN, any
+    /// datagram, another connection of the same client): the data plane must know them exactly.
+    pub pinned: Vec<(StateKey, u16)>,
+    /// States that got another Dcode.
+    pub recoded: usize,
+}
+
+/// One service's states and the last table built of them.
+#[derive(Clone, Debug)]
+pub struct Concury {
+    config: ConcuryConfig,
+    states: OthelloMap<StateKey, State>,
+    per_backend: HashMap<u16, usize>,
+    published: Option<Arc<Image>>,
+    refused: u64,
+}
+
+impl Concury {
+    /// No states, no table.
+    pub fn new(config: ConcuryConfig) -> Self {
+        Self {
+            states: OthelloMap::new(config.bits, config.capacity, config.seed),
+            per_backend: HashMap::new(),
+            published: None,
+            refused: 0,
+            config,
+        }
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &ConcuryConfig {
+        &self.config
+    }
+
+    /// Number of states.
+    pub fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Whether there are no states.
+    pub fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    /// Flows that were not remembered because of `max_states`.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// States of a backend.
+    pub fn states_of(&self, backend: u16) -> usize {
+        self.per_backend.get(&backend).copied().unwrap_or(0)
+    }
+
+    /// A state.
+    pub fn get(&self, key: &StateKey) -> Option<&State> {
+        self.states.get(key)
+    }
+
+    /// All states.
+    pub fn states(&self) -> impl Iterator<Item = (&StateKey, &State)> {
+        self.states.iter()
+    }
+
+    /// The table built last.
+    pub fn published(&self) -> Option<&Arc<Image>> {
+        self.published.as_ref()
+    }
+
+    /// Bytes of the control structure.
+    pub fn control_bytes(&self) -> usize {
+        self.states.control_bytes()
+    }
+
+    /// Makes room for `states` states in all.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] if no seed works, which does not happen with different keys.
+    pub fn reserve(&mut self, states: usize) -> Result<(), BuildError> {
+        Ok(self.states.reserve(states)?)
+    }
+
+    /// A flow has started at a backend. Returns whether it is remembered.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] as above.
+    pub fn start(&mut self, key: StateKey, backend: u16, now: u32) -> Result<bool, BuildError> {
+        let code = self.code_now(&key, backend);
+        if let Some(state) = self.states.get_mut(&key) {
+            if state.backend == backend && state.phase != Phase::Closing {
+                // A repeated SYN, another connection of the client, a datagram reported again.
+                state.seen = now;
+                return Ok(true);
+            }
+            let former = state.backend;
+            *state = State {
+                backend,
+                code,
+                born: now,
+                seen: now,
+                phase: Phase::Opening,
+            };
+            if former != backend {
+                self.count(former, false);
+                self.count(backend, true);
+            }
+            return Ok(true);
+        }
+        if self.states.len() >= self.config.max_states {
+            self.refused += 1;
+            return Ok(false);
+        }
+        let state = State {
+            backend,
+            code,
+            born: now,
+            seen: now,
+            phase: Phase::Opening,
+        };
+        self.states.insert(key, state)?;
+        self.count(backend, true);
+        Ok(true)
+    }
+
+    /// FIN or RST was seen. A client outlives its connections.
+    pub fn end(&mut self, key: &StateKey, now: u32) {
+        if self.config.client_affinity {
+            return;
+        }
+        if let Some(state) = self.states.get_mut(key) {
+            state.phase = Phase::Closing;
+            state.seen = now;
+        }
+    }
+
+    /// Forgets all states of a backend that is gone: they are inevitably broken.
+    pub fn forget_backend(&mut self, backend: u16) -> Vec<StateKey> {
+        let keys: Vec<StateKey> = self
+            .states
+            .iter()
+            .filter(|(_, s)| s.backend == backend)
+            .map(|(k, _)| *k)
+            .collect();
+        for key in &keys {
+            self.states.remove(key);
+        }
+        self.per_backend.remove(&backend);
+        keys
+    }
+
+    /// Looks at every state: `active(hash)` tells whether the data plane has seen a packet of the
+    /// flow (by its hash under the published table's key) since the last call. Forgets the idle
+    /// ones and returns them.
+    pub fn sweep(&mut self, now: u32, active: impl Fn(u64) -> bool) -> Vec<StateKey> {
+        let Some(table) = self.published.clone() else {
+            return Vec::new();
+        };
+        let idle_seconds = self.config.idle_seconds;
+        let keep_opening = self.config.udp || self.config.client_affinity || !self.config.mark;
+        let mut idle = Vec::new();
+        let mut gone = Vec::new();
+        self.states.retain(|key, state| {
+            if active(key.hash(&table.header().key)) {
+                state.seen = now;
+                if state.phase == Phase::Opening {
+                    state.phase = Phase::Open;
+                }
+                return true;
+            }
+            let limit = match state.phase {
+                Phase::Open => idle_seconds,
+                Phase::Opening if keep_opening => idle_seconds,
+                Phase::Opening => HANDSHAKE_SECONDS.min(idle_seconds),
+                Phase::Closing => LINGER_SECONDS.min(idle_seconds),
+            };
+            let keep = now.saturating_sub(state.seen) <= limit;
+            if !keep {
+                idle.push(*key);
+                gone.push(state.backend);
+            }
+            keep
+        });
+        gone.into_iter()
+            .for_each(|backend| self.count(backend, false));
+        idle
+    }
+
+    /// Builds the table of a pool from all states. The caller publishes it.
+    ///
+    /// # Errors
+    /// [`BuildError::TooFewDcodes`] if the pool does not fit; nothing has changed then.
+    pub fn build(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+    ) -> Result<(Arc<Image>, BuildReport), BuildError> {
+        let previous = match &self.published {
+            Some(image) => image.slots().to_vec(),
+            None => vec![NO_BACKEND; 1 << self.config.bits],
+        };
+        let slots = dip_array::assign(&previous, members, |backend| self.states_of(backend) > 0)?;
+        let mut report = BuildReport::default();
+        self.recode(&slots, &mut report);
+        self.pin(&slots, now, &mut report);
+        let base = self.published.as_ref().and_then(|image| image.view());
+        let view = self.states.export(base, |state| u32::from(state.code));
+        let header = Header {
+            key: *view.key(),
+            chunks_a: 0,
+            chunks_b: 0,
+            slots: 0,
+            flags: Flags::default()
+                .with(Flags::CLIENT, self.config.client_affinity)
+                .with(Flags::MARK, self.config.mark && !self.config.udp),
+            fallback: fallback(members),
+            bits: 0,
+            method: Method::Concury,
+            generation,
+            digest: 0,
+            states: self.states.len() as u64,
+        };
+        let image = Arc::new(Image::new(header, slots, Some(view)));
+        self.published = Some(image.clone());
+        Ok((image, report))
+    }
+
+    /// Whether packets of a flow that is pending at `backend` would go there by the published
+    /// table alone, so that the pending entry can go.
+    pub fn agrees(&self, key: &StateKey, backend: u16) -> bool {
+        self.published
+            .as_ref()
+            .is_some_and(|image| entry_of(image, key) == backend)
+    }
+
+    /// Whether a flow falls on a reserved Dcode, where packets consult the pending table anyway.
+    pub fn on_reserved(&self, key: &StateKey) -> bool {
+        self.published
+            .as_ref()
+            .is_some_and(|image| entry_of(image, key) & SLOT_RESERVED != 0)
+    }
+
+    /// Gives each state whose Dcode does not lead to its backend one that does. Codes are drawn
+    /// by the key's hash, so a backend's states spread over its Dcodes.
+    fn recode(&mut self, slots: &[u16], report: &mut BuildReport) {
+        let mut codes: HashMap<u16, Vec<u16>> = HashMap::new();
+        for (code, slot) in slots.iter().enumerate() {
+            codes
+                .entry(slot & SLOT_BACKEND)
+                .or_default()
+                .push(code as u16);
+        }
+        let spread = HashKey::from_seed(self.config.seed);
+        let mut orphans = Vec::new();
+        let keys = self.states.keys().to_vec();
+        for (key, state) in keys.iter().zip(self.states.values_mut()) {
+            let entry = slots
+                .get(usize::from(state.code))
+                .copied()
+                .unwrap_or(NO_BACKEND);
+            if entry & SLOT_BACKEND == state.backend && entry != NO_BACKEND {
+                continue;
+            }
+            match codes.get(&state.backend) {
+                Some(own) => {
+                    state.code = own[key.hash(&spread) as usize % own.len()];
+                    report.recoded += 1;
+                }
+                // The backend is no member any more; the caller forgot to say so.
+                None => orphans.push((*key, state.backend)),
+            }
+        }
+        for (key, backend) in orphans {
+            self.states.remove(&key);
+            self.count(backend, false);
+        }
+    }
+
+    fn pin(&self, slots: &[u16], now: u32, report: &mut BuildReport) {
+        if !slots.iter().any(|slot| slot & SLOT_RESERVED != 0) {
+            return;
+        }
+        let any_packet = self.config.udp || self.config.client_affinity;
+        for (key, state) in self.states.iter() {
+            let reserved = slots[usize::from(state.code)] & SLOT_RESERVED != 0;
+            if reserved && (any_packet || now.saturating_sub(state.born) < SYN_SECONDS) {
+                report.pinned.push((*key, state.backend));
+            }
+        }
+    }
+
+    /// The Dcode that a flow has by the published table, if that leads to its backend.
+    fn code_now(&self, key: &StateKey, backend: u16) -> u16 {
+        let Some(image) = &self.published else {
+            return NO_CODE;
+        };
+        let Some(view) = image.view() else {
+            return NO_CODE;
+        };
+        let code = view.lookup(key) as u16;
+        if image.slots()[usize::from(code)] == backend {
+            code
+        } else {
+            NO_CODE
+        }
+    }
+
+    fn count(&mut self, backend: u16, more: bool) {
+        let count = self.per_backend.entry(backend).or_default();
+        *count = if more {
+            *count + 1
+        } else {
+            count.saturating_sub(1)
+        };
+    }
+}
+
+fn entry_of(image: &Image, key: &StateKey) -> u16 {
+    let code = image.view().map_or(0, |view| view.lookup(key));
+    image.slots()[code as usize & (image.slots().len() - 1)]
+}
+
+fn fallback(members: &[Member]) -> u16 {
+    members
+        .iter()
+        .filter(|m| m.effective_weight() > 0)
+        .max_by_key(|m| m.effective_weight())
+        .map_or(NO_BACKEND, |m| m.backend)
+}

@@ -1,0 +1,171 @@
+//! Builds frames for tests, the laboratory and the bench.
+//!
+//! ```
+//! use weir_wire::{FlowKey, Protocol, TcpFlags, craft::Frame, parse};
+//!
+//! let flow = FlowKey::new(
+//!     "10.0.0.1:5555".parse()?,
+//!     "10.0.0.2:80".parse()?,
+//!     Protocol::Tcp,
+//! );
+//! let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).vlan(7).build();
+//! let packet = parse(&frame)?;
+//! assert_eq!(packet.flow, flow);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::checksum::Checksum;
+use crate::flow::{FlowKey, Protocol};
+use crate::parse::TcpFlags;
+
+/// The longest payload that fits into every kind of packet: the IPv4 total length
+/// is 16 bits and covers 40 bytes of headers.
+pub const MAX_PAYLOAD: u16 = u16::MAX - 40;
+
+const HOP_LIMIT: u8 = 64;
+
+/// A frame to build. IPv4 if both addresses of the flow are, IPv6 otherwise.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    flow: FlowKey,
+    destination_mac: [u8; 6],
+    source_mac: [u8; 6],
+    vlans: Vec<u16>,
+    tcp_flags: TcpFlags,
+    payload_length: u16,
+}
+
+impl Frame {
+    /// A frame of `flow` with locally administered MAC addresses, no VLAN tag,
+    /// TCP flag ACK and no payload.
+    pub fn new(flow: FlowKey) -> Self {
+        Self {
+            flow,
+            destination_mac: [2, 0, 0, 0, 0, 2],
+            source_mac: [2, 0, 0, 0, 0, 1],
+            vlans: Vec::new(),
+            tcp_flags: TcpFlags::ACK,
+            payload_length: 0,
+        }
+    }
+
+    /// Sets the MAC addresses, in the order of the frame.
+    #[must_use]
+    pub fn macs(mut self, destination: [u8; 6], source: [u8; 6]) -> Self {
+        self.destination_mac = destination;
+        self.source_mac = source;
+        self
+    }
+
+    /// Adds a VLAN tag inside those that are there. Only the low 12 bits are used.
+    #[must_use]
+    pub fn vlan(mut self, id: u16) -> Self {
+        self.vlans.push(id & 0x0fff);
+        self
+    }
+
+    /// Sets the TCP flags. UDP frames ignore them.
+    #[must_use]
+    pub fn tcp_flags(mut self, flags: TcpFlags) -> Self {
+        self.tcp_flags = flags;
+        self
+    }
+
+    /// Sets the length of the payload in bytes, at most [`MAX_PAYLOAD`].
+    #[must_use]
+    pub fn payload(mut self, length: u16) -> Self {
+        self.payload_length = length.min(MAX_PAYLOAD);
+        self
+    }
+
+    /// The bytes of the frame, from the destination MAC, without padding or FCS.
+    pub fn build(&self) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(100 + usize::from(self.payload_length));
+        let segment = self.segment();
+        self.put_link(&mut frame);
+        if self.flow.is_ipv4() {
+            self.put_ipv4(&mut frame, segment.len());
+        } else {
+            self.put_ipv6(&mut frame, segment.len());
+        }
+        frame.extend(segment);
+        frame
+    }
+
+    fn put_link(&self, frame: &mut Vec<u8>) {
+        frame.extend(self.destination_mac);
+        frame.extend(self.source_mac);
+        for (depth, id) in self.vlans.iter().enumerate() {
+            // 802.1ad: an 802.1Q tag is the innermost, every other is a service tag.
+            let innermost = depth + 1 == self.vlans.len();
+            let ethertype: u16 = if innermost { 0x8100 } else { 0x88a8 };
+            frame.extend(ethertype.to_be_bytes());
+            frame.extend(id.to_be_bytes());
+        }
+        let ethertype: u16 = if self.flow.is_ipv4() { 0x0800 } else { 0x86dd };
+        frame.extend(ethertype.to_be_bytes());
+    }
+
+    fn put_ipv4(&self, frame: &mut Vec<u8>, segment_length: usize) {
+        let mut header = [0; 20];
+        header[0] = 0x45;
+        header[2..4].copy_from_slice(&length_field(20 + segment_length));
+        header[6] = 0x40; // don't fragment
+        header[8] = HOP_LIMIT;
+        header[9] = self.flow.protocol.number();
+        header[12..16].copy_from_slice(&self.flow.src[12..]);
+        header[16..20].copy_from_slice(&self.flow.dst[12..]);
+        let checksum = Checksum::default().add_bytes(&header).finish();
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        frame.extend(header);
+    }
+
+    fn put_ipv6(&self, frame: &mut Vec<u8>, segment_length: usize) {
+        frame.extend([0x60, 0, 0, 0]);
+        frame.extend(length_field(segment_length));
+        frame.extend([self.flow.protocol.number(), HOP_LIMIT]);
+        frame.extend(self.flow.src);
+        frame.extend(self.flow.dst);
+    }
+
+    /// The transport header and the payload, with their checksum.
+    fn segment(&self) -> Vec<u8> {
+        let mut segment = Vec::with_capacity(20 + usize::from(self.payload_length));
+        segment.extend(self.flow.src_port.to_be_bytes());
+        segment.extend(self.flow.dst_port.to_be_bytes());
+        let checksum_at = match self.flow.protocol {
+            Protocol::Tcp => {
+                segment.extend([0, 0, 0, 1]); // sequence number
+                segment.extend([0, 0, 0, 0]); // acknowledgment number
+                segment.extend([5 << 4, self.tcp_flags.0]);
+                segment.extend([0xff, 0xff]); // window
+                segment.extend([0, 0, 0, 0]); // checksum, urgent pointer
+                16
+            }
+            Protocol::Udp => {
+                segment.extend(length_field(8 + usize::from(self.payload_length)));
+                segment.extend([0, 0]); // checksum
+                6
+            }
+        };
+        // A visible pattern, so that a packet that was cut or shifted shows.
+        segment.extend((0..self.payload_length).map(|i| i as u8));
+
+        let checksum = Checksum::default()
+            .add_pseudo_header(&self.flow, segment.len() as u32)
+            .add_bytes(&segment)
+            .finish();
+        // RFC 768: a UDP checksum of zero says "none", so zero is sent as all ones.
+        let checksum = match (self.flow.protocol, checksum) {
+            (Protocol::Udp, 0) => 0xffff,
+            (_, checksum) => checksum,
+        };
+        segment[checksum_at..checksum_at + 2].copy_from_slice(&checksum.to_be_bytes());
+        segment
+    }
+}
+
+/// A 16-bit length field. [`MAX_PAYLOAD`] keeps every length within it.
+fn length_field(length: usize) -> [u8; 2] {
+    (length as u16).to_be_bytes()
+}

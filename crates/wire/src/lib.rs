@@ -1,0 +1,19 @@
+//! Packets as bytes: a checked parser, flow keys and a frame builder.
+//!
+//! This crate does no I/O and has no `unsafe`. [`parse`] never panics, on any
+//! input, and what it accepts is in bounds: the offsets of a [`Packet`] can be
+//! used on the frame without further checks. The C parser of the data plane is
+//! its twin and is tested against it bit for bit.
+
+#![forbid(unsafe_code)]
+
+pub mod checksum;
+pub mod craft;
+mod flow;
+pub mod hash;
+mod parse;
+mod reason;
+
+pub use flow::{FlowKey, Protocol, UnknownProtocol, map_address, unmap_address};
+pub use parse::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Packet, Rejected, TcpFlags, parse};
+pub use reason::Reason;

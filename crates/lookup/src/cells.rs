@@ -13,11 +13,7 @@ pub const fn cells_per_chunk(bits: u32) -> u32 {
     let load = load_bytes(bits);
     let last_start = ((CHUNK_BYTES as u32 - load) * 8 + 7) / bits;
     let whole = CHUNK_BYTES as u32 * 8 / bits;
-    if last_start + 1 < whole {
-        last_start + 1
-    } else {
-        whole
-    }
+    if last_start + 1 < whole { last_start + 1 } else { whole }
 }
 
 /// A cell starts at any bit of a byte, so the load must cover 7 + bits.
@@ -41,11 +37,7 @@ impl Geometry {
     pub fn for_cells(bits: u32, cells: u64) -> Self {
         assert!((1..=32).contains(&bits), "a cell has 1..=32 bits");
         let chunks = cells.div_ceil(u64::from(cells_per_chunk(bits))).max(1) as u32;
-        Self {
-            bits,
-            chunks_a: chunks,
-            chunks_b: chunks,
-        }
+        Self { bits, chunks_a: chunks, chunks_b: chunks }
     }
 
     /// Cells of array A.
@@ -102,12 +94,7 @@ impl View {
     pub fn from_bytes(key: HashKey, geometry: Geometry, bytes: Vec<u8>) -> Self {
         let chunks = (geometry.chunks_a + geometry.chunks_b) as usize;
         assert_eq!(bytes.len(), chunks * CHUNK_BYTES, "bytes of a view");
-        Self {
-            key,
-            geometry,
-            per_chunk: cells_per_chunk(geometry.bits),
-            bytes,
-        }
+        Self { key, geometry, per_chunk: cells_per_chunk(geometry.bits), bytes }
     }
 
     /// The hash key of this table.
@@ -137,11 +124,7 @@ impl View {
     #[inline]
     pub fn lookup_hash(&self, hash: u64) -> u32 {
         let a = self.scaled(hash as u32, 0, self.geometry.chunks_a);
-        let b = self.scaled(
-            (hash >> 32) as u32,
-            self.geometry.chunks_a,
-            self.geometry.chunks_b,
-        );
+        let b = self.scaled((hash >> 32) as u32, self.geometry.chunks_a, self.geometry.chunks_b);
         a ^ b
     }
 
@@ -175,11 +158,7 @@ impl View {
     /// Chunk and cell of a node number.
     fn place(&self, node: u32) -> (u32, u32) {
         let a = self.geometry.cells_a();
-        let (first, cell) = if node < a {
-            (0, node)
-        } else {
-            (self.geometry.chunks_a, node - a)
-        };
+        let (first, cell) = if node < a { (0, node) } else { (self.geometry.chunks_a, node - a) };
         (first + cell / self.per_chunk, cell % self.per_chunk)
     }
 
@@ -222,14 +201,8 @@ mod tests {
         for bits in 1..=32 {
             let per_chunk = cells_per_chunk(bits);
             let last_byte = (per_chunk - 1) * bits / 8;
-            assert!(
-                (last_byte + load_bytes(bits)) as usize <= CHUNK_BYTES,
-                "{bits} bits"
-            );
-            assert!(
-                (per_chunk * bits) as usize <= CHUNK_BYTES * 8,
-                "{bits} bits"
-            );
+            assert!((last_byte + load_bytes(bits)) as usize <= CHUNK_BYTES, "{bits} bits");
+            assert!((per_chunk * bits) as usize <= CHUNK_BYTES * 8, "{bits} bits");
         }
         assert_eq!(cells_per_chunk(12), 2729);
     }

@@ -27,10 +27,7 @@ pub(crate) enum Join {
 
 impl Graph {
     pub(crate) fn new(nodes: usize, capacity: usize) -> Self {
-        Self {
-            head: vec![NIL; nodes],
-            edges: Vec::with_capacity(capacity),
-        }
+        Self { head: vec![NIL; nodes], edges: Vec::with_capacity(capacity) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -55,10 +52,7 @@ impl Graph {
     pub(crate) fn push(&mut self, a: u32, b: u32) {
         let index = self.edges.len() as u32;
         let next = [self.head[a as usize], self.head[b as usize]];
-        self.edges.push(Edge {
-            nodes: [a, b],
-            next,
-        });
+        self.edges.push(Edge { nodes: [a, b], next });
         self.head[a as usize] = index;
         self.head[b as usize] = index;
     }
@@ -169,10 +163,7 @@ struct Walk {
 
 impl Walk {
     fn from(node: u32, side: usize, except: u32) -> Self {
-        Self {
-            seen: Vec::new(),
-            stack: vec![(node, side, except)],
-        }
+        Self { seen: Vec::new(), stack: vec![(node, side, except)] }
     }
 
     /// Takes up one more node and returns it; `None` when the tree is exhausted.

@@ -267,10 +267,7 @@ impl<K: Key> Othello<K> {
             self.rebuilds += 1;
             return Ok(());
         }
-        Err(Error::NoAcyclicGraph {
-            keys: self.keys.len(),
-            tries: MAX_TRIES,
-        })
+        Err(Error::NoAcyclicGraph { keys: self.keys.len(), tries: MAX_TRIES })
     }
 
     /// Bytes of the control structure's own allocations.
@@ -290,12 +287,7 @@ fn capacity_of(geometry: Geometry) -> usize {
 }
 
 fn draw_key(rng: &mut ChaCha8Rng) -> HashKey {
-    HashKey::from_words([
-        rng.next_u64(),
-        rng.next_u64(),
-        rng.next_u64(),
-        rng.next_u64(),
-    ])
+    HashKey::from_words([rng.next_u64(), rng.next_u64(), rng.next_u64(), rng.next_u64()])
 }
 
 #[cfg(test)]
@@ -306,10 +298,7 @@ mod tests {
     fn equal_keys_are_an_error_and_change_nothing() {
         let mut table = Othello::new(8, 100, 1);
         table.insert(7u64, 3).unwrap();
-        assert!(matches!(
-            table.insert(7, 4),
-            Err(Error::NoAcyclicGraph { keys: 2, .. })
-        ));
+        assert!(matches!(table.insert(7, 4), Err(Error::NoAcyclicGraph { keys: 2, .. })));
         assert_eq!(table.len(), 1);
         assert_eq!(table.lookup(&7), 3);
     }
@@ -350,9 +339,6 @@ mod tests {
         let moved = (1u64 << 40..(1u64 << 40) + 100_000)
             .filter(|alien| first.lookup(alien) != second.lookup(alien))
             .count();
-        assert!(
-            moved < 2_000,
-            "{moved} of 100,000 unknown keys moved for 20 changes in 20,000"
-        );
+        assert!(moved < 2_000, "{moved} of 100,000 unknown keys moved for 20 changes in 20,000");
     }
 }

@@ -7,10 +7,8 @@ use std::collections::HashMap;
 use weir_lookup::{OthelloMap, View};
 
 fn seed() -> u64 {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or_else(rand::random);
+    let seed =
+        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
     println!("WEIR_SEED={seed}");
     seed
 }
@@ -71,12 +69,7 @@ fn othello_map_equals_a_hash_map() {
 #[test]
 fn unknown_keys_are_uniform() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
-    for (keys, capacity) in [
-        (0, 10_000),
-        (1_000, 10_000),
-        (10_000, 10_000),
-        (50_000, 50_000),
-    ] {
+    for (keys, capacity) in [(0, 10_000), (1_000, 10_000), (10_000, 10_000), (50_000, 50_000)] {
         let mut map = OthelloMap::new(12, capacity, rng.random());
         for key in 0..keys as u64 {
             map.insert(key, rng.random::<u32>() & 0xfff).unwrap();
@@ -91,17 +84,11 @@ fn unknown_keys_are_uniform() {
             cells[view.lookup(&(rng.random::<u64>() | 1 << 63)) as usize] += 1.0;
         }
         let expected = f64::from(N) / 4096.0;
-        let chi: f64 = cells
-            .iter()
-            .map(|c| (c - expected).powi(2) / expected)
-            .sum();
+        let chi: f64 = cells.iter().map(|c| (c - expected).powi(2) / expected).sum();
         let degrees = 4095.0f64;
         let bound = degrees + 4.3 * (2.0 * degrees).sqrt() + 40.0;
         println!("{keys} keys: chi-squared {chi:.0}, bound {bound:.0}");
-        assert!(
-            chi < bound,
-            "{keys} keys: chi-squared {chi:.0} over {bound:.0}"
-        );
+        assert!(chi < bound, "{keys} keys: chi-squared {chi:.0} over {bound:.0}");
     }
 }
 
@@ -114,10 +101,7 @@ fn bits_per_key_at_full_load() {
         }
         let view = map.export(None, |()| 0);
         let bits = view.bytes().len() as f64 * 8.0 / n as f64;
-        println!(
-            "{n} keys: {bits:.2} bits per key for 12-bit values, {} rebuilds",
-            map.rebuilds()
-        );
+        println!("{n} keys: {bits:.2} bits per key for 12-bit values, {} rebuilds", map.rebuilds());
         assert!(bits <= 12.0 * 2.37, "{bits}");
     }
 }

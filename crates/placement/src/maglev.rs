@@ -132,16 +132,9 @@ fn check<'a>(size: u32, candidates: &[Candidate<'a>]) -> Result<Vec<Candidate<'a
             return Err(Error::ReservedBackend(candidate.name.to_owned()));
         }
     }
-    let mut weighted: Vec<_> = candidates
-        .iter()
-        .filter(|c| c.weight > 0)
-        .copied()
-        .collect();
+    let mut weighted: Vec<_> = candidates.iter().filter(|c| c.weight > 0).copied().collect();
     if weighted.len() > size as usize {
-        return Err(Error::SizeTooSmall {
-            size,
-            candidates: weighted.len(),
-        });
+        return Err(Error::SizeTooSmall { size, candidates: weighted.len() });
     }
     weighted.sort_unstable_by_key(|candidate| candidate.name);
     Ok(weighted)
@@ -191,11 +184,7 @@ impl Walk {
         let slot = self.position;
         // The same as (position + skip) % size, without overflow and without a division.
         let to_end = size - self.skip;
-        self.position = if slot >= to_end {
-            slot - to_end
-        } else {
-            slot + self.skip
-        };
+        self.position = if slot >= to_end { slot - to_end } else { slot + self.skip };
         slot as usize
     }
 }
@@ -206,10 +195,8 @@ fn fill(slots: &mut [u16], weighted: &[Candidate<'_>]) {
     let Some(max_weight) = weighted.iter().map(|candidate| candidate.weight).max() else {
         return;
     };
-    let mut walks: Vec<Walk> = weighted
-        .iter()
-        .map(|candidate| Walk::new(candidate, max_weight, size))
-        .collect();
+    let mut walks: Vec<Walk> =
+        weighted.iter().map(|candidate| Walk::new(candidate, max_weight, size)).collect();
     let mut free = slots.len();
     loop {
         for (walk, candidate) in walks.iter_mut().zip(weighted) {
@@ -252,11 +239,7 @@ mod tests {
     const SIZE: u32 = 65_537;
 
     fn candidate(name: &str, backend: u16, weight: u32) -> Candidate<'_> {
-        Candidate {
-            name,
-            backend,
-            weight,
-        }
+        Candidate { name, backend, weight }
     }
 
     /// The paper's pseudocode for equal weights, word for word, as the oracle.
@@ -298,11 +281,7 @@ mod tests {
         for (n, size) in [(1, 2), (2, 2), (3, 7), (7, 7), (13, 101), (100, 10_007)] {
             let pool: Vec<_> = (0..n).map(|i| candidate(&names[i], i as u16, 5)).collect();
             let table = Maglev::build(size, &pool).unwrap();
-            assert_eq!(
-                table.slots(),
-                populate_as_in_the_paper(size, &pool),
-                "{n} in {size}"
-            );
+            assert_eq!(table.slots(), populate_as_in_the_paper(size, &pool), "{n} in {size}");
         }
     }
 
@@ -315,10 +294,7 @@ mod tests {
                 .map(|&(name, weight)| candidate(name, u16::from(name.as_bytes()[0]), weight))
                 .collect();
             let slots = Maglev::build(11, &pool).unwrap().slots;
-            slots
-                .iter()
-                .map(|&slot| slot as u8 as char)
-                .collect::<String>()
+            slots.iter().map(|&slot| slot as u8 as char).collect::<String>()
         };
         assert_eq!(table(&[("A", 1), ("B", 1), ("C", 1)]), "BACCCBBAABA");
         assert_eq!(table(&[("B", 1), ("C", 1)]), "CBCCCBBBBBC");
@@ -343,21 +319,14 @@ mod tests {
         assert_eq!(error(7, &[a, b, a]), Error::DuplicateName("a".into()));
         let c = candidate("c", 3, 1);
         let (size, candidates) = (2, 3);
-        assert_eq!(
-            error(2, &[a, b, c]),
-            Error::SizeTooSmall { size, candidates }
-        );
+        assert_eq!(error(2, &[a, b, c]), Error::SizeTooSmall { size, candidates });
         let reserved = candidate("z", NONE, 0);
         assert_eq!(error(7, &[reserved]), Error::ReservedBackend("z".into()));
     }
 
     #[test]
     fn lookup_uses_the_low_half_of_the_hash() {
-        let pool = [
-            candidate("a", 0, 1),
-            candidate("b", 1, 1),
-            candidate("c", 2, 1),
-        ];
+        let pool = [candidate("a", 0, 1), candidate("b", 1, 1), candidate("c", 2, 1)];
         let table = Maglev::build(SIZE, &pool).unwrap();
         let (first, last) = (table.slots()[0], table.slots()[SIZE as usize - 1]);
         assert_eq!(table.lookup(0xffff_ffff_0000_0000), Some(first));

@@ -142,10 +142,7 @@ fn moved(before: &[Backend], after: &[Backend]) -> Moved {
         .zip(held(&new, backends))
         .map(|(&old, new)| new.saturating_sub(old))
         .sum();
-    Moved {
-        all: old.disruption(&new),
-        needed: f64::from(gained) / f64::from(SIZE),
-    }
+    Moved { all: old.disruption(&new), needed: f64::from(gained) / f64::from(SIZE) }
 }
 
 /// The same change made to each of up to 20 backends, spread over the pool.
@@ -189,17 +186,11 @@ fn disruption_stays_in_its_band() {
             });
             let doubled = changes(&pool, |pool, victim| pool[victim].weight *= 2);
             let added = changes(&pool, |pool, victim| {
-                pool.push(Backend {
-                    name: format!("new-{victim}"),
-                    number: n,
-                    weight: weights[0],
-                });
+                pool.push(Backend { name: format!("new-{victim}"), number: n, weight: weights[0] });
             });
-            for (change, moved) in [
-                ("remove one", removed),
-                ("add one", added),
-                ("double one", doubled),
-            ] {
+            for (change, moved) in
+                [("remove one", removed), ("add one", added), ("double one", doubled)]
+            {
                 let worst = report(n, profile, change, &moved);
                 assert!(worst < bound, "{n} {profile} {change}: {worst}");
             }
@@ -226,10 +217,7 @@ fn another_size_is_another_table() {
     let pool = pool(10, &[1]);
     let next_size = next_prime(SIZE + 1).unwrap();
     let moved = build(SIZE, &pool).disruption(&build(next_size, &pool));
-    println!(
-        "{SIZE} to {next_size} slots, 10 backends: {:.1}%",
-        100.0 * moved
-    );
+    println!("{SIZE} to {next_size} slots, 10 backends: {:.1}%", 100.0 * moved);
     assert!(moved > 0.5);
 }
 

@@ -130,11 +130,7 @@ impl Image {
             header.chunks_b = shape.chunks_b;
             header.bits = shape.bits as u8;
         }
-        let mut image = Self {
-            header,
-            slots,
-            view,
-        };
+        let mut image = Self { header, slots, view };
         image.header.digest = image.compute_digest();
         image
     }
@@ -166,10 +162,7 @@ impl Image {
 
     /// Elements of the whole table.
     pub fn elements(&self) -> usize {
-        let cells = self
-            .view
-            .as_ref()
-            .map_or(0, |view| view.bytes().len() / ELEMENT_BYTES);
+        let cells = self.view.as_ref().map_or(0, |view| view.bytes().len() / ELEMENT_BYTES);
         1 + self.slot_elements() + cells
     }
 
@@ -196,10 +189,7 @@ impl Image {
     /// # Errors
     /// [`ImageError`] if the bytes are no table or a damaged one.
     pub fn read_from(bytes: &[u8]) -> Result<Self, ImageError> {
-        let length = |need| ImageError::Length {
-            have: bytes.len(),
-            need,
-        };
+        let length = |need| ImageError::Length { have: bytes.len(), need };
         let header = Header::from_bytes(bytes.get(..HEADER_BYTES).ok_or(length(HEADER_BYTES))?)?;
         let slot_elements = (header.slots as usize).div_ceil(SLOTS_PER_ELEMENT);
         let cells = (header.chunks_a + header.chunks_b) as usize;
@@ -221,17 +211,9 @@ impl Image {
             View::from_bytes(header.key, geometry, bytes[at..need].to_vec())
         });
         let wanted = header.digest;
-        let image = Self {
-            header,
-            slots,
-            view,
-        };
+        let image = Self { header, slots, view };
         let found = image.compute_digest();
-        if found == wanted {
-            Ok(image)
-        } else {
-            Err(ImageError::Digest { found, wanted })
-        }
+        if found == wanted { Ok(image) } else { Err(ImageError::Digest { found, wanted }) }
     }
 
     fn compute_digest(&self) -> u64 {
@@ -239,9 +221,7 @@ impl Image {
         (plain.flags, plain.generation, plain.digest) = (Flags(0), 0, 0);
         let mut hasher = Xxh3::new();
         hasher.update(&plain.to_bytes(self.slot_elements()));
-        self.slots
-            .iter()
-            .for_each(|slot| hasher.update(&slot.to_le_bytes()));
+        self.slots.iter().for_each(|slot| hasher.update(&slot.to_le_bytes()));
         if let Some(view) = &self.view {
             hasher.update(view.bytes());
         }
@@ -261,28 +241,12 @@ impl Header {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
-        for word in [
-            self.key.xor,
-            self.key.xor_wide,
-            self.key.mul1,
-            self.key.mul2,
-        ] {
+        for word in [self.key.xor, self.key.xor_wide, self.key.mul1, self.key.mul2] {
             put(&word.to_le_bytes());
         }
         let first_a = 1 + slot_elements as u32;
-        let per_chunk = if self.bits == 0 {
-            0
-        } else {
-            cells_per_chunk(u32::from(self.bits))
-        };
-        let words = [
-            self.chunks_a,
-            self.chunks_b,
-            first_a,
-            self.slots,
-            per_chunk,
-            self.flags.0,
-        ];
+        let per_chunk = if self.bits == 0 { 0 } else { cells_per_chunk(u32::from(self.bits)) };
+        let words = [self.chunks_a, self.chunks_b, first_a, self.slots, per_chunk, self.flags.0];
         words.iter().for_each(|word| put(&word.to_le_bytes()));
         put(&self.fallback.to_le_bytes());
         put(&[self.bits, self.method as u8, 0, 0, 0, 0]);

@@ -49,18 +49,12 @@ pub fn decide(
     let hash = key.hash(&header.key);
     let (starts, ends) = match flow.protocol {
         Protocol::Tcp => (flags.starts(), flags.ends()),
-        Protocol::Udp => (
-            header.method == Method::Concury && !memory.seen_before(hash, service),
-            false,
-        ),
+        Protocol::Udp => {
+            (header.method == Method::Concury && !memory.seen_before(hash, service), false)
+        }
     };
-    let question = Question {
-        flow: *flow,
-        state: ServiceState { service, key },
-        hash,
-        starts,
-        ends,
-    };
+    let question =
+        Question { flow: *flow, state: ServiceState { service, key }, hash, starts, ends };
     match header.method {
         Method::Concury => concury::steer(image, &question, memory),
         Method::Tracked => tracked::steer(image, &question, memory),

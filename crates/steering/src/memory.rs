@@ -156,8 +156,6 @@ impl Memory for SoftMemory {
     }
 
     fn incarnation(&self, backend: u16) -> Option<u32> {
-        (backend != NO_BACKEND)
-            .then(|| self.incarnations.get(&backend).copied())
-            .flatten()
+        (backend != NO_BACKEND).then(|| self.incarnations.get(&backend).copied()).flatten()
     }
 }

@@ -93,15 +93,9 @@ impl Plane {
             }
         };
         let flow = &packet.flow;
-        let exact = VipKey {
-            address: flow.dst,
-            protocol: flow.protocol,
-            port: Some(flow.dst_port),
-        };
-        let any = VipKey {
-            port: None,
-            ..exact
-        };
+        let exact =
+            VipKey { address: flow.dst, protocol: flow.protocol, port: Some(flow.dst_port) };
+        let any = VipKey { port: None, ..exact };
         let Some(&service) = self.vips.get(&exact).or_else(|| self.vips.get(&any)) else {
             return Outcome::Passed(Reason::NoService);
         };

@@ -19,20 +19,12 @@ pub struct StateKey {
 impl StateKey {
     /// The key of a flow.
     pub fn of_flow(flow: &FlowKey) -> Self {
-        Self {
-            address: flow.src,
-            src_port: flow.src_port,
-            dst_port: flow.dst_port,
-        }
+        Self { address: flow.src, src_port: flow.src_port, dst_port: flow.dst_port }
     }
 
     /// The key of a flow's client.
     pub fn of_client(flow: &FlowKey) -> Self {
-        Self {
-            address: flow.src,
-            src_port: 0,
-            dst_port: 0,
-        }
+        Self { address: flow.src, src_port: 0, dst_port: 0 }
     }
 
     /// As the kernel maps and the state log hold it: address, then the ports in network order.

@@ -21,42 +21,20 @@ pub struct TrackedFlow {
 
 pub(crate) fn steer(image: &Image, question: &Question, memory: &mut impl Memory) -> Decision {
     let client = image.header().flags.has(Flags::CLIENT);
-    let flow = if client {
-        FlowKey {
-            src_port: 0,
-            dst_port: 0,
-            ..question.flow
-        }
-    } else {
-        question.flow
-    };
+    let flow =
+        if client { FlowKey { src_port: 0, dst_port: 0, ..question.flow } } else { question.flow };
     if let Some(known) = memory.connection(&flow)
         && memory.incarnation(known.backend) == Some(known.incarnation)
     {
-        return Decision {
-            backend: Ok(known.backend),
-            new: question.starts,
-        };
+        return Decision { backend: Ok(known.backend), new: question.starts };
     }
     let slot = scale(question.hash as u32, image.header().slots);
     let backend = image.slots()[slot as usize] & SLOT_BACKEND;
     match memory.incarnation(backend) {
-        None => Decision {
-            backend: Err(Reason::NoBackend),
-            new: question.starts,
-        },
+        None => Decision { backend: Err(Reason::NoBackend), new: question.starts },
         Some(incarnation) => {
-            memory.track(
-                flow,
-                TrackedFlow {
-                    backend,
-                    incarnation,
-                },
-            );
-            Decision {
-                backend: Ok(backend),
-                new: true,
-            }
+            memory.track(flow, TrackedFlow { backend, incarnation });
+            Decision { backend: Ok(backend), new: true }
         }
     }
 }
@@ -72,11 +50,7 @@ pub struct TrackedBuilder {
 impl TrackedBuilder {
     /// Tables of `size` slots (prime), hashed under a key that should outlive restarts.
     pub fn new(key: HashKey, size: u32, client_affinity: bool) -> Self {
-        Self {
-            key,
-            size,
-            flags: Flags::default().with(Flags::CLIENT, client_affinity),
-        }
+        Self { key, size, flags: Flags::default().with(Flags::CLIENT, client_affinity) }
     }
 
     /// Builds the table of a pool.
@@ -93,11 +67,7 @@ impl TrackedBuilder {
             })
             .collect();
         let table = Maglev::build(self.size, &candidates)?;
-        let slots = table
-            .slots()
-            .iter()
-            .map(|slot| slot & SLOT_BACKEND)
-            .collect();
+        let slots = table.slots().iter().map(|slot| slot & SLOT_BACKEND).collect();
         let header = Header {
             key: self.key,
             chunks_a: 0,

@@ -75,53 +75,32 @@ impl Default for Update {
 impl Update {
     /// An update from the beginning.
     pub fn begin() -> Self {
-        Self {
-            step: Step::Record,
-            round: 0,
-        }
+        Self { step: Step::Record, round: 0 }
     }
 
     /// The next action, or `None` when the update has ended.
     pub fn next_action(&mut self) -> Option<Action> {
         let (action, next) = match self.step {
-            Step::Record => (
-                Some(Action::SetFlags {
-                    record: true,
-                    pending: true,
-                }),
-                Step::FirstGrace,
-            ),
+            Step::Record => {
+                (Some(Action::SetFlags { record: true, pending: true }), Step::FirstGrace)
+            }
             Step::FirstGrace => (Some(Action::Grace), Step::Collect),
             Step::Collect => (Some(Action::Collect), Step::Publish),
             Step::Publish => (Some(Action::Publish), Step::SecondGrace),
             Step::SecondGrace => (Some(Action::Grace), Step::StopRecording),
-            Step::StopRecording => (
-                Some(Action::SetFlags {
-                    record: false,
-                    pending: true,
-                }),
-                Step::ThirdGrace,
-            ),
+            Step::StopRecording => {
+                (Some(Action::SetFlags { record: false, pending: true }), Step::ThirdGrace)
+            }
             // A packet that saw RECORD may still write its pending entry; after this none does,
             // so nothing is noted behind the back of Settle.
             Step::ThirdGrace => (Some(Action::Grace), Step::Settle),
             Step::Settle => (Some(Action::Settle), Step::Settled { left: 0 }),
-            Step::Settled { left: 0 } => (
-                Some(Action::SetFlags {
-                    record: false,
-                    pending: false,
-                }),
-                Step::Done,
-            ),
+            Step::Settled { left: 0 } => {
+                (Some(Action::SetFlags { record: false, pending: false }), Step::Done)
+            }
             Step::Settled { .. } if self.round + 1 < MAX_ROUNDS => {
                 self.round += 1;
-                (
-                    Some(Action::SetFlags {
-                        record: true,
-                        pending: true,
-                    }),
-                    Step::FirstGrace,
-                )
+                (Some(Action::SetFlags { record: true, pending: true }), Step::FirstGrace)
             }
             Step::Settled { .. } | Step::Done => (None, Step::Done),
         };

@@ -32,8 +32,7 @@ impl Checksum {
         } else {
             self.add_bytes(&flow.src).add_bytes(&flow.dst)
         };
-        sum.add_bytes(&length.to_be_bytes())
-            .add_bytes(&[0, flow.protocol.number()])
+        sum.add_bytes(&length.to_be_bytes()).add_bytes(&[0, flow.protocol.number()])
     }
 
     /// The value of the checksum field.

@@ -113,13 +113,7 @@ impl FlowKey {
 
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {} -> {}",
-            self.protocol,
-            self.src_socket(),
-            self.dst_socket()
-        )
+        write!(f, "{} {} -> {}", self.protocol, self.src_socket(), self.dst_socket())
     }
 }
 
@@ -157,14 +151,8 @@ mod tests {
     #[test]
     fn ipv4_is_mapped_in_network_order() {
         let address = map_address("1.2.3.4".parse().unwrap());
-        assert_eq!(
-            address,
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 1, 2, 3, 4]
-        );
-        assert_eq!(
-            unmap_address(&address),
-            "1.2.3.4".parse::<IpAddr>().unwrap()
-        );
+        assert_eq!(address, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 1, 2, 3, 4]);
+        assert_eq!(unmap_address(&address), "1.2.3.4".parse::<IpAddr>().unwrap());
     }
 
     #[test]
@@ -182,10 +170,7 @@ mod tests {
             assert_eq!(protocol.to_string().parse(), Ok(protocol));
             assert_eq!(Protocol::from_number(protocol.number()), Some(protocol));
         }
-        assert_eq!(
-            "TCP".parse::<Protocol>(),
-            Err(UnknownProtocol("TCP".into()))
-        );
+        assert_eq!("TCP".parse::<Protocol>(), Err(UnknownProtocol("TCP".into())));
         assert_eq!(Protocol::from_number(1), None);
         assert_eq!(format!("{:>5}|", Protocol::Tcp), "  tcp|");
     }

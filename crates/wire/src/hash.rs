@@ -54,11 +54,7 @@ impl HashKey {
     pub fn from_words(words: [u64; 4]) -> Self {
         let multiplier = |word: u64| {
             let odd = word | 1;
-            if (20..=44).contains(&odd.count_ones()) {
-                odd
-            } else {
-                odd ^ 0xaaaa_aaaa_aaaa_aaaa
-            }
+            if (20..=44).contains(&odd.count_ones()) { odd } else { odd ^ 0xaaaa_aaaa_aaaa_aaaa }
         };
         Self {
             xor: words[0],
@@ -186,14 +182,8 @@ mod tests {
                     cells[(a << 4 | b) as usize] += 1.0;
                 }
                 let expected = f64::from(N) / 256.0;
-                let chi: f64 = cells
-                    .iter()
-                    .map(|c| (c - expected).powi(2) / expected)
-                    .sum();
-                assert!(
-                    chi < 360.0,
-                    "keys {pair}: chi-squared {chi:.0} at bit {shift}"
-                );
+                let chi: f64 = cells.iter().map(|c| (c - expected).powi(2) / expected).sum();
+                assert!(chi < 360.0, "keys {pair}: chi-squared {chi:.0} at bit {shift}");
             }
         }
     }

@@ -156,18 +156,10 @@ pub fn parse(frame: &[u8]) -> Result<Packet, Rejected> {
         _ => return Err(Rejected::early(Reason::NotIp)),
     };
     let Network { src, dst, l4, .. } = network;
-    let (src_port, dst_port, tcp_flags) = transport(frame, &l4).map_err(|reason| Rejected {
-        reason,
-        dst: Some(dst),
-    })?;
+    let (src_port, dst_port, tcp_flags) =
+        transport(frame, &l4).map_err(|reason| Rejected { reason, dst: Some(dst) })?;
     Ok(Packet {
-        flow: FlowKey {
-            src,
-            dst,
-            src_port,
-            dst_port,
-            protocol: l4.protocol,
-        },
+        flow: FlowKey { src, dst, src_port, dst_port, protocol: l4.protocol },
         tcp_flags,
         // The largest offset is that of six IPv6 extension headers of 2048 bytes
         // behind two VLAN tags, 12,350 bytes: neither cast can truncate.
@@ -215,12 +207,7 @@ fn ipv4(frame: &[u8], l3: usize) -> Result<Network, Rejected> {
     let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
     let src = map_address(Ipv4Addr::new(s0, s1, s2, s3).into());
     let dst = map_address(Ipv4Addr::new(d0, d1, d2, d3).into());
-    let reject = |reason| {
-        Err(Rejected {
-            reason,
-            dst: Some(dst),
-        })
-    };
+    let reject = |reason| Err(Rejected { reason, dst: Some(dst) });
     if frame.len() < l3 + header_length {
         return reject(Reason::TruncatedIpv4);
     }
@@ -243,11 +230,7 @@ fn ipv4(frame: &[u8], l3: usize) -> Result<Network, Rejected> {
         src,
         dst,
         ip_length: u32::from(total_length),
-        l4: Layer4 {
-            protocol,
-            start: l3 + header_length,
-            end,
-        },
+        l4: Layer4 { protocol, start: l3 + header_length, end },
     })
 }
 
@@ -261,21 +244,13 @@ fn ipv6(frame: &[u8], l3: usize) -> Result<Network, Rejected> {
 
     let src = address(header, 8);
     let dst = address(header, 24);
-    let reject = |reason| Rejected {
-        reason,
-        dst: Some(dst),
-    };
+    let reject = |reason| Rejected { reason, dst: Some(dst) };
     let ip_length = IPV6_LENGTH + usize::from(be16(header[4], header[5]));
     let Some(packet) = frame.get(..l3 + ip_length) else {
         return Err(reject(Reason::BadIpv6Length));
     };
     let l4 = ipv6_extensions(packet, l3 + IPV6_LENGTH, header[6]).map_err(reject)?;
-    Ok(Network {
-        src,
-        dst,
-        ip_length: ip_length as u32,
-        l4,
-    })
+    Ok(Network { src, dst, ip_length: ip_length as u32, l4 })
 }
 
 /// Walks the extension headers of `packet`, which ends where the IPv6 packet does.
@@ -285,11 +260,7 @@ fn ipv6_extensions(packet: &[u8], start: usize, next_header: u8) -> Result<Layer
     let mut extensions = 0;
     loop {
         if let Some(protocol) = Protocol::from_number(next_header) {
-            return Ok(Layer4 {
-                protocol,
-                start: offset,
-                end: packet.len(),
-            });
+            return Ok(Layer4 { protocol, start: offset, end: packet.len() });
         }
         if !is_extension(next_header) {
             return Err(Reason::OtherProtocol);
@@ -305,10 +276,7 @@ fn ipv6_extensions(packet: &[u8], start: usize, next_header: u8) -> Result<Layer
 }
 
 const fn is_extension(next_header: u8) -> bool {
-    matches!(
-        next_header,
-        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS
-    )
+    matches!(next_header, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS)
 }
 
 /// The length of the extension header of type `kind` at `offset`; all of it is in `packet`.
@@ -354,11 +322,7 @@ fn transport(frame: &[u8], l4: &Layer4) -> Result<(u16, u16, TcpFlags), Reason> 
             if header_length < TCP_MIN_LENGTH || header_length > segment.len() {
                 return Err(Reason::BadTcpOffset);
             }
-            Ok((
-                be16(header[0], header[1]),
-                be16(header[2], header[3]),
-                TcpFlags(header[13]),
-            ))
+            Ok((be16(header[0], header[1]), be16(header[2], header[3]), TcpFlags(header[13])))
         }
         Protocol::Udp => {
             let Some(header) = bytes::<UDP_LENGTH>(segment, 0) else {
@@ -368,11 +332,7 @@ fn transport(frame: &[u8], l4: &Layer4) -> Result<(u16, u16, TcpFlags), Reason> 
             if length < UDP_LENGTH || length > segment.len() {
                 return Err(Reason::BadUdpLength);
             }
-            Ok((
-                be16(header[0], header[1]),
-                be16(header[2], header[3]),
-                TcpFlags::default(),
-            ))
+            Ok((be16(header[0], header[1]), be16(header[2], header[3]), TcpFlags::default()))
         }
     }
 }
@@ -467,12 +427,7 @@ mod tests {
     }
 
     fn case(reason: Reason, dst_known: bool, description: &'static str, frame: Vec<u8>) -> Case {
-        Case {
-            description,
-            frame,
-            reason,
-            dst_known,
-        }
+        Case { description, frame, reason, dst_known }
     }
 
     fn link_cases() -> Vec<Case> {
@@ -498,36 +453,16 @@ mod tests {
         let fragment = |field: u16| with(tcp4(), L3 + 6, &field.to_be_bytes());
         vec![
             case(TruncatedIpv4, false, "19 bytes", cut(tcp4(), L3 + 19)),
-            case(
-                TruncatedIpv4,
-                true,
-                "options cut",
-                cut(with(tcp4(), L3, &[0x4f]), L3 + 59),
-            ),
-            case(
-                BadIpv4Version,
-                false,
-                "version 6",
-                with(tcp4(), L3, &[0x65]),
-            ),
-            case(
-                BadIpv4HeaderLength,
-                false,
-                "IHL 4",
-                with(tcp4(), L3, &[0x44]),
-            ),
+            case(TruncatedIpv4, true, "options cut", cut(with(tcp4(), L3, &[0x4f]), L3 + 59)),
+            case(BadIpv4Version, false, "version 6", with(tcp4(), L3, &[0x65])),
+            case(BadIpv4HeaderLength, false, "IHL 4", with(tcp4(), L3, &[0x44])),
             case(BadIpv4Length, true, "total length 19", total(19)),
             case(BadIpv4Length, true, "total length one too long", total(49)),
             case(FirstFragment, true, "more fragments", fragment(0x2000)),
             case(LaterFragment, true, "last fragment", fragment(0x0001)),
             case(LaterFragment, true, "middle fragment", fragment(0x3fff)),
             case(OtherProtocol, true, "ICMP", with(tcp4(), L3 + 9, &[1])),
-            case(
-                OtherProtocol,
-                true,
-                "AH over IPv4",
-                with(tcp4(), L3 + 9, &[51]),
-            ),
+            case(OtherProtocol, true, "AH over IPv4", with(tcp4(), L3 + 9, &[51])),
         ]
     }
 
@@ -542,20 +477,10 @@ mod tests {
         let seventh_cut = with_extensions(&[OPTIONS; 6], HOP_BY_HOP, &[]);
         vec![
             case(TruncatedIpv6, false, "39 bytes", cut(tcp6(), L3 + 39)),
-            case(
-                BadIpv6Version,
-                false,
-                "version 4",
-                with(tcp6(), L3, &[0x40]),
-            ),
+            case(BadIpv6Version, false, "version 4", with(tcp6(), L3, &[0x40])),
             case(BadIpv6Length, true, "one too long", payload(29)),
             case(OtherProtocol, true, "ICMPv6", with(tcp6(), L3 + 6, &[58])),
-            case(
-                OtherProtocol,
-                true,
-                "no next header",
-                with(tcp6(), L3 + 6, &[59]),
-            ),
+            case(OtherProtocol, true, "no next header", with(tcp6(), L3 + 6, &[59])),
             case(TruncatedIpv6Extension, true, "options too long", long),
             case(TruncatedIpv6Extension, true, "AH too long", long_ah),
             case(
@@ -583,45 +508,15 @@ mod tests {
         let l4 = L3 + IPV4_MIN_LENGTH;
         let total = |frame, length: u16| with(frame, L3 + 2, &length.to_be_bytes());
         vec![
-            case(
-                TruncatedTcp,
-                true,
-                "nothing behind the IPv4 header",
-                cut(total(tcp4(), 20), l4),
-            ),
+            case(TruncatedTcp, true, "nothing behind the IPv4 header", cut(total(tcp4(), 20), l4)),
             // The bytes exist, but they are behind the end of the IP packet.
             case(TruncatedTcp, true, "19 bytes of TCP", total(tcp4(), 39)),
-            case(
-                BadTcpOffset,
-                true,
-                "offset 4",
-                with(tcp4(), l4 + 12, &[0x40]),
-            ),
-            case(
-                BadTcpOffset,
-                true,
-                "offset 8",
-                with(tcp4(), l4 + 12, &[0x80]),
-            ),
+            case(BadTcpOffset, true, "offset 4", with(tcp4(), l4 + 12, &[0x40])),
+            case(BadTcpOffset, true, "offset 8", with(tcp4(), l4 + 12, &[0x80])),
             case(TruncatedUdp, true, "7 bytes of UDP", total(udp4(), 27)),
-            case(
-                BadUdpLength,
-                true,
-                "length 7",
-                with(udp4(), l4 + 4, &[0, 7]),
-            ),
-            case(
-                BadUdpLength,
-                true,
-                "length 0",
-                with(udp4(), l4 + 4, &[0, 0]),
-            ),
-            case(
-                BadUdpLength,
-                true,
-                "length 17",
-                with(udp4(), l4 + 4, &[0, 17]),
-            ),
+            case(BadUdpLength, true, "length 7", with(udp4(), l4 + 4, &[0, 7])),
+            case(BadUdpLength, true, "length 0", with(udp4(), l4 + 4, &[0, 0])),
+            case(BadUdpLength, true, "length 17", with(udp4(), l4 + 4, &[0, 17])),
         ]
     }
 

@@ -130,9 +130,7 @@ impl Shape {
     }
 
     fn tcp_header(&self) -> TcpHeader {
-        let FlowKey {
-            src_port, dst_port, ..
-        } = self.flow;
+        let FlowKey { src_port, dst_port, .. } = self.flow;
         let mut header = TcpHeader::new(src_port, dst_port, 1, 1000);
         let flag = |bit: u8| self.tcp_flags & bit != 0;
         header.fin = flag(1);
@@ -143,9 +141,7 @@ impl Shape {
         header.urg = flag(32);
         header.ece = flag(64);
         header.cwr = flag(128);
-        header
-            .set_options_raw(&vec![1; self.option_words[1] * 4])
-            .unwrap();
+        header.set_options_raw(&vec![1; self.option_words[1] * 4]).unwrap();
         header
     }
 
@@ -165,12 +161,10 @@ impl Shape {
         let mut frame = Vec::new();
         let payload = vec![0x5a; self.payload];
         match self.flow.protocol {
-            Protocol::Tcp => network
-                .tcp_header(self.tcp_header())
-                .write(&mut frame, &payload),
-            Protocol::Udp => network
-                .udp(self.flow.src_port, self.flow.dst_port)
-                .write(&mut frame, &payload),
+            Protocol::Tcp => network.tcp_header(self.tcp_header()).write(&mut frame, &payload),
+            Protocol::Udp => {
+                network.udp(self.flow.src_port, self.flow.dst_port).write(&mut frame, &payload)
+            }
         }
         .unwrap();
 
@@ -201,12 +195,7 @@ fn chain() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![6 => Just(0_u16), 1 => any::<u16>()],
     );
     let last = prop_oneof![Just(6_u8), Just(17), Just(58), Just(59)];
-    (
-        prop::collection::vec(tag, 0..=3),
-        prop::collection::vec(extension, 0..=8),
-        last,
-        shape(),
-    )
+    (prop::collection::vec(tag, 0..=3), prop::collection::vec(extension, 0..=8), last, shape())
         .prop_map(|(tags, extensions, last, shape)| {
             let mut frame = vec![2; 12];
             for tag in tags {
@@ -241,9 +230,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let whole = prop_oneof![shape().prop_map(|shape| shape.build().0), chain()];
     let value = prop_oneof![
         any::<u8>(),
-        prop::sample::select(vec![
-            0, 1, 4, 6, 7, 8, 17, 43, 44, 51, 60, 0x45, 0x46, 0x81, 0xff
-        ]),
+        prop::sample::select(vec![0, 1, 4, 6, 7, 8, 17, 43, 44, 51, 60, 0x45, 0x46, 0x81, 0xff]),
     ];
     let edit = prop_oneof![
         4 => (0..90_usize, value),
@@ -295,12 +282,7 @@ fn as_packet(sliced: &SlicedPacket<'_>, frame: &[u8]) -> Option<Packet> {
     let (segment, protocol, ports, tcp_flags) = match sliced.transport.as_ref()? {
         TransportSlice::Tcp(tcp) => {
             let ports = (tcp.source_port(), tcp.destination_port());
-            (
-                tcp.slice(),
-                Protocol::Tcp,
-                ports,
-                flag_byte(&tcp.to_header()),
-            )
+            (tcp.slice(), Protocol::Tcp, ports, flag_byte(&tcp.to_header()))
         }
         TransportSlice::Udp(udp) => {
             let ports = (udp.source_port(), udp.destination_port());
@@ -319,12 +301,8 @@ fn as_packet(sliced: &SlicedPacket<'_>, frame: &[u8]) -> Option<Packet> {
 }
 
 fn flag_byte(tcp: &TcpHeader) -> u8 {
-    let bits = [
-        tcp.fin, tcp.syn, tcp.rst, tcp.psh, tcp.ack, tcp.urg, tcp.ece, tcp.cwr,
-    ];
-    bits.iter()
-        .rev()
-        .fold(0, |byte, bit| byte << 1 | u8::from(*bit))
+    let bits = [tcp.fin, tcp.syn, tcp.rst, tcp.psh, tcp.ack, tcp.urg, tcp.ece, tcp.cwr];
+    bits.iter().rev().fold(0, |byte, bit| byte << 1 | u8::from(*bit))
 }
 
 /// Whether the documentation of `parse` says that weir refuses such a packet, which
@@ -407,11 +385,7 @@ fn compare(frame: &[u8]) -> Result<Packet, Reason> {
 /// A failure prints the smallest frame or shape that fails: it belongs into the table
 /// in `parse.rs`, by hand, and not into a file of seeds.
 fn config(cases: u32) -> Config {
-    Config {
-        cases,
-        failure_persistence: None,
-        ..Config::default()
-    }
+    Config { cases, failure_persistence: None, ..Config::default() }
 }
 
 proptest! {
@@ -457,10 +431,7 @@ proptest! {
 }
 
 fn check_checksums(sliced: &SlicedPacket<'_>) {
-    match (
-        sliced.net.as_ref().unwrap(),
-        sliced.transport.as_ref().unwrap(),
-    ) {
+    match (sliced.net.as_ref().unwrap(), sliced.transport.as_ref().unwrap()) {
         (NetSlice::Ipv4(ip), transport) => {
             let ip = ip.header().to_header();
             assert_eq!(ip.header_checksum, ip.calc_header_checksum());

@@ -165,13 +165,7 @@ impl Concury {
                 return Ok(true);
             }
             let former = state.backend;
-            *state = State {
-                backend,
-                code,
-                born: now,
-                seen: now,
-                phase: Phase::Opening,
-            };
+            *state = State { backend, code, born: now, seen: now, phase: Phase::Opening };
             if former != backend {
                 self.count(former, false);
                 self.count(backend, true);
@@ -182,13 +176,7 @@ impl Concury {
             self.refused += 1;
             return Ok(false);
         }
-        let state = State {
-            backend,
-            code,
-            born: now,
-            seen: now,
-            phase: Phase::Opening,
-        };
+        let state = State { backend, code, born: now, seen: now, phase: Phase::Opening };
         self.states.insert(key, state)?;
         self.count(backend, true);
         Ok(true)
@@ -207,12 +195,8 @@ impl Concury {
 
     /// Forgets all states of a backend that is gone: they are inevitably broken.
     pub fn forget_backend(&mut self, backend: u16) -> Vec<StateKey> {
-        let keys: Vec<StateKey> = self
-            .states
-            .iter()
-            .filter(|(_, s)| s.backend == backend)
-            .map(|(k, _)| *k)
-            .collect();
+        let keys: Vec<StateKey> =
+            self.states.iter().filter(|(_, s)| s.backend == backend).map(|(k, _)| *k).collect();
         for key in &keys {
             self.states.remove(key);
         }
@@ -252,8 +236,7 @@ impl Concury {
             }
             keep
         });
-        gone.into_iter()
-            .for_each(|backend| self.count(backend, false));
+        gone.into_iter().for_each(|backend| self.count(backend, false));
         idle
     }
 
@@ -300,16 +283,12 @@ impl Concury {
     /// Whether packets of a flow that is pending at `backend` would go there by the published
     /// table alone, so that the pending entry can go.
     pub fn agrees(&self, key: &StateKey, backend: u16) -> bool {
-        self.published
-            .as_ref()
-            .is_some_and(|image| entry_of(image, key) == backend)
+        self.published.as_ref().is_some_and(|image| entry_of(image, key) == backend)
     }
 
     /// Whether a flow falls on a reserved Dcode, where packets consult the pending table anyway.
     pub fn on_reserved(&self, key: &StateKey) -> bool {
-        self.published
-            .as_ref()
-            .is_some_and(|image| entry_of(image, key) & SLOT_RESERVED != 0)
+        self.published.as_ref().is_some_and(|image| entry_of(image, key) & SLOT_RESERVED != 0)
     }
 
     /// Gives each state whose Dcode does not lead to its backend one that does. Codes are drawn
@@ -317,19 +296,13 @@ impl Concury {
     fn recode(&mut self, slots: &[u16], report: &mut BuildReport) {
         let mut codes: HashMap<u16, Vec<u16>> = HashMap::new();
         for (code, slot) in slots.iter().enumerate() {
-            codes
-                .entry(slot & SLOT_BACKEND)
-                .or_default()
-                .push(code as u16);
+            codes.entry(slot & SLOT_BACKEND).or_default().push(code as u16);
         }
         let spread = HashKey::from_seed(self.config.seed);
         let mut orphans = Vec::new();
         let keys = self.states.keys().to_vec();
         for (key, state) in keys.iter().zip(self.states.values_mut()) {
-            let entry = slots
-                .get(usize::from(state.code))
-                .copied()
-                .unwrap_or(NO_BACKEND);
+            let entry = slots.get(usize::from(state.code)).copied().unwrap_or(NO_BACKEND);
             if entry & SLOT_BACKEND == state.backend && entry != NO_BACKEND {
                 continue;
             }
@@ -370,20 +343,12 @@ impl Concury {
             return NO_CODE;
         };
         let code = view.lookup(key) as u16;
-        if image.slots()[usize::from(code)] == backend {
-            code
-        } else {
-            NO_CODE
-        }
+        if image.slots()[usize::from(code)] == backend { code } else { NO_CODE }
     }
 
     fn count(&mut self, backend: u16, more: bool) {
         let count = self.per_backend.entry(backend).or_default();
-        *count = if more {
-            *count + 1
-        } else {
-            count.saturating_sub(1)
-        };
+        *count = if more { *count + 1 } else { count.saturating_sub(1) };
     }
 }
 

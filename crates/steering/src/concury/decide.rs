@@ -13,10 +13,7 @@ const SECOND_TRIES: usize = 8;
 pub fn place_again(image: &Image, hash: u64) -> u16 {
     let mut hash = hash;
     for _ in 0..SECOND_TRIES {
-        hash = image
-            .header()
-            .key
-            .mix(hash.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        hash = image.header().key.mix(hash.wrapping_add(0x9e37_79b9_7f4a_7c15));
         let entry = image.slots()[hash as usize & (image.slots().len() - 1)];
         if entry & SLOT_RESERVED == 0 {
             return entry;
@@ -27,9 +24,7 @@ pub fn place_again(image: &Image, hash: u64) -> u16 {
 
 pub(crate) fn steer(image: &Image, question: &Question, memory: &mut impl Memory) -> Decision {
     let flags = image.header().flags;
-    let code = image
-        .view()
-        .map_or(0, |view| view.lookup_hash(question.hash));
+    let code = image.view().map_or(0, |view| view.lookup_hash(question.hash));
     let entry = image.slots()[code as usize & (image.slots().len() - 1)];
     if flags.has(Flags::MARK) && !question.starts {
         memory.mark(question.hash);
@@ -37,9 +32,8 @@ pub(crate) fn steer(image: &Image, question: &Question, memory: &mut impl Memory
     let reserved = entry & SLOT_RESERVED != 0;
     let mut backend = entry & SLOT_BACKEND;
     let mut note = question.starts && flags.has(Flags::RECORD);
-    let pending = (flags.has(Flags::PENDING) || reserved)
-        .then(|| memory.pending(&question.state))
-        .flatten();
+    let pending =
+        (flags.has(Flags::PENDING) || reserved).then(|| memory.pending(&question.state)).flatten();
     if let Some(known) = pending {
         backend = known;
         note = false;
@@ -51,10 +45,7 @@ pub(crate) fn steer(image: &Image, question: &Question, memory: &mut impl Memory
             note = true;
         }
     }
-    let drop = |reason| Decision {
-        backend: Err(reason),
-        new: question.starts,
-    };
+    let drop = |reason| Decision { backend: Err(reason), new: question.starts };
     if backend == NO_BACKEND {
         return drop(Reason::NoBackend);
     }
@@ -63,21 +54,10 @@ pub(crate) fn steer(image: &Image, question: &Question, memory: &mut impl Memory
     }
     let state = question.state;
     if question.starts {
-        memory.report(Event {
-            state,
-            backend,
-            kind: EventKind::Start,
-        });
+        memory.report(Event { state, backend, kind: EventKind::Start });
     }
     if question.ends {
-        memory.report(Event {
-            state,
-            backend,
-            kind: EventKind::End,
-        });
+        memory.report(Event { state, backend, kind: EventKind::End });
     }
-    Decision {
-        backend: Ok(backend),
-        new: question.starts,
-    }
+    Decision { backend: Ok(backend), new: question.starts }
 }

@@ -22,10 +22,7 @@ pub(super) fn assign(
         .collect();
     let serving = members.iter().filter(|m| m.effective_weight() > 0).count();
     if reserved.len() + serving > slots {
-        return Err(BuildError::TooFewDcodes {
-            members: reserved.len() + serving,
-            slots,
-        });
+        return Err(BuildError::TooFewDcodes { members: reserved.len() + serving, slots });
     }
     let mut next = vec![NO_BACKEND; slots];
     reserve(previous, &reserved, &mut next);
@@ -74,10 +71,7 @@ fn reserve(previous: &[u16], reserved: &[u16], next: &mut [u16]) {
 /// Slots for each serving backend: largest remainders, ties by order; a backend with a weight has
 /// at least one.
 fn quotas(members: &[Member], slots: usize) -> Vec<(u16, usize)> {
-    let total: u64 = members
-        .iter()
-        .map(|m| u64::from(m.effective_weight()))
-        .sum();
+    let total: u64 = members.iter().map(|m| u64::from(m.effective_weight())).sum();
     if total == 0 {
         return Vec::new();
     }
@@ -116,12 +110,7 @@ mod tests {
     use crate::pool::Role;
 
     fn member(backend: u16, weight: u32, role: Role) -> Member {
-        Member {
-            backend,
-            name: format!("b{backend}"),
-            weight,
-            role,
-        }
+        Member { backend, name: format!("b{backend}"), weight, role }
     }
 
     fn count(slots: &[u16], entry: u16) -> usize {

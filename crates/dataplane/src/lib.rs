@@ -1,0 +1,24 @@
+//! The kernel plane: loads and pins the XDP program and its maps, publishes tables, reads counters
+//! and reports.
+//!
+//! Everything outlives the process that made it: programs, maps and links are pinned in the BPF
+//! file system, so a control plane may stop, be killed, be replaced, and resume.
+
+mod abi;
+pub mod bench;
+mod error;
+mod kernel;
+mod link;
+mod mapped;
+mod reports;
+mod run;
+mod vips;
+
+pub use abi::{BackendEntry, BackendFlags};
+pub use error::Error;
+pub use kernel::{
+    Attached, KernelPlane, Limits, Marks, OpenReport, PublishReport, SeenFlows, grace,
+};
+pub use link::{Interface, XdpMode};
+pub use reports::{Reports, Unreported};
+pub use run::{FrameRun, Verdict, run_frame};

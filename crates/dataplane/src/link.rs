@@ -1,0 +1,169 @@
+//! Attaching the program to interfaces, by links that are pinned.
+
+use crate::error::{Context, Error};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// How the program is attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XdpMode {
+    /// In the driver if it can, else generic.
+    Auto,
+    /// In the driver, or not at all.
+    Native,
+    /// In the network stack, for any interface, slower.
+    Generic,
+}
+
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+/// A network interface of this namespace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+}
+
+impl Interface {
+    /// Looks an interface up by name.
+    ///
+    /// # Errors
+    /// [`Error::NoInterface`].
+    pub fn find(name: &str) -> Result<Self, Error> {
+        let missing = || Error::NoInterface(name.to_owned());
+        let c_name = CString::new(name).map_err(|_| missing())?;
+        // SAFETY: the argument is a C string.
+        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+        if index == 0 {
+            return Err(missing());
+        }
+        Ok(Self { name: name.to_owned(), index, mac: read_mac(name).unwrap_or_default() })
+    }
+}
+
+/// MAC address by ioctl: /sys may show another namespace's interfaces.
+fn read_mac(name: &str) -> Option<[u8; 6]> {
+    // SAFETY: an all-zero ifreq is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: creates a socket; the descriptor is owned below.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: SIOCGIFHWADDR reads the name and writes the address into the request.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &mut request) };
+    if done != 0 {
+        return None;
+    }
+    // SAFETY: SIOCGIFHWADDR has filled this member of the union.
+    let data = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    let mut mac = [0; 6];
+    mac.iter_mut().zip(data).for_each(|(to, from)| *to = from as u8);
+    Some(mac)
+}
+
+/// Puts the program on an interface: replaces the program of the pinned link if there is one (not
+/// a packet is missed), else makes a link and pins it. Returns whether it runs in generic mode.
+pub(crate) fn attach(
+    program: BorrowedFd<'_>,
+    interface: &Interface,
+    mode: XdpMode,
+    pin: &Path,
+) -> Result<bool, Error> {
+    if pin.exists() {
+        if replace_program(pin, program).is_ok() {
+            return Ok(false);
+        }
+        // The interface went away and came back: the old link leads nowhere.
+        std::fs::remove_file(pin).context(|| format!("remove stale link {}", pin.display()))?;
+    }
+    let modes: &[u32] = match mode {
+        XdpMode::Auto => &[XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE],
+        XdpMode::Native => &[XDP_FLAGS_DRV_MODE],
+        XdpMode::Generic => &[XDP_FLAGS_SKB_MODE],
+    };
+    let mut failure = io::Error::from_raw_os_error(libc::EINVAL);
+    for &flags in modes {
+        match create(program, interface.index, flags) {
+            Ok(link) => {
+                pin_fd(&link, pin)?;
+                return Ok(flags == XDP_FLAGS_SKB_MODE);
+            }
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
+                return Err(Error::Occupied { interface: interface.name.clone() });
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure).context(|| format!("attach the XDP program to {}", interface.name))
+}
+
+fn create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+    let options = libbpf_rs::libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_link_create_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: both descriptors are plain numbers to the kernel; the options outlive the call.
+    let fd = unsafe {
+        libbpf_rs::libbpf_sys::bpf_link_create(
+            program.as_raw_fd(),
+            ifindex as i32,
+            libbpf_rs::libbpf_sys::BPF_XDP,
+            &options,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn replace_program(pin: &Path, program: BorrowedFd<'_>) -> io::Result<()> {
+    let path = c_path(pin)?;
+    // SAFETY: the argument is a C string.
+    let fd = unsafe { libbpf_rs::libbpf_sys::bpf_obj_get(path.as_ptr()) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: two descriptors and no options.
+    let done = unsafe {
+        libbpf_rs::libbpf_sys::bpf_link_update(
+            link.as_raw_fd(),
+            program.as_raw_fd(),
+            std::ptr::null(),
+        )
+    };
+    if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
+}
+
+fn pin_fd(link: &OwnedFd, pin: &Path) -> Result<(), Error> {
+    let path = c_path(pin).context(|| format!("pin {}", pin.display()))?;
+    // SAFETY: a descriptor and a C string.
+    let done = unsafe { libbpf_rs::libbpf_sys::bpf_obj_pin(link.as_raw_fd(), path.as_ptr()) };
+    if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
+        .context(|| format!("pin {}", pin.display()))
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}

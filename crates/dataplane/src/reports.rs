@@ -1,0 +1,151 @@
+//! What the data plane tells of flows: the ring, and the exact map behind it.
+
+use crate::abi::{EventBytes, Plain, StateBytes, UnreportedBytes};
+use crate::error::{Context, Error};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use weir_steering::{Event, EventKind, ServiceState, StateKey};
+
+type Sink = Rc<RefCell<Box<dyn FnMut(Event)>>>;
+
+/// Entries read from a map in one system call.
+pub(crate) const BATCH: u32 = 4096;
+
+/// A flow of the *unreported* map.
+pub type Unreported = Event;
+
+/// The consumer of the ring; at most one per data plane.
+pub struct Reports {
+    ring: RingBuffer<'static>,
+    sink: Sink,
+    unreported: MapHandle,
+    // The ring refers to the map; dropped after it.
+    _events: Box<MapHandle>,
+}
+
+impl Reports {
+    pub(crate) fn new(events: MapHandle, unreported: MapHandle) -> Result<Self, Error> {
+        let events = Box::new(events);
+        let sink: Sink = Rc::new(RefCell::new(Box::new(|_| {})));
+        let target = sink.clone();
+        let mut builder = RingBufferBuilder::new();
+        // SAFETY: the handle is boxed, lives as long as the ring (fields drop in order) and is
+        // only read; the builder needs it to live at least as long as the ring.
+        let map: &'static MapHandle = unsafe { &*std::ptr::from_ref(events.as_ref()) };
+        builder
+            .add(map, move |bytes| {
+                if let Some(event) = decode(bytes) {
+                    (target.borrow_mut())(event);
+                }
+                0
+            })
+            .context(|| "open the event ring".into())?;
+        let ring = builder.build().context(|| "open the event ring".into())?;
+        Ok(Self { ring, sink, unreported, _events: events })
+    }
+
+    /// A descriptor that is readable when there are reports.
+    pub fn epoll_fd(&self) -> i32 {
+        self.ring.epoll_fd()
+    }
+
+    /// Takes all reports that are there. A report counts as consumed when `sink` returns: what the
+    /// sink stored durably before that is never lost, and may be seen twice after a crash.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if the kernel refuses.
+    pub fn drain(&self, sink: impl FnMut(Event)) -> Result<(), Error> {
+        self.with_sink(sink, |ring| ring.consume())
+    }
+
+    /// As [`drain`](Self::drain), but waits for the first report for at most `timeout`.
+    ///
+    /// # Errors
+    /// As above; an interrupted wait is not an error.
+    pub fn wait(&self, timeout: Duration, sink: impl FnMut(Event)) -> Result<(), Error> {
+        self.with_sink(sink, |ring| match ring.poll_raw(timeout) {
+            n if n >= 0 || n == -libc::EINTR => Ok(()),
+            n => Err(libbpf_rs::Error::from_raw_os_error(-n)),
+        })
+    }
+
+    fn with_sink(
+        &self,
+        sink: impl FnMut(Event),
+        read: impl FnOnce(&RingBuffer<'static>) -> libbpf_rs::Result<()>,
+    ) -> Result<(), Error> {
+        let boxed: Box<dyn FnMut(Event) + '_> = Box::new(sink);
+        // SAFETY: only the lifetime changes. The sink is taken out again below before this
+        // function returns, on every path (`read` does not unwind: the callback only calls the
+        // sink, and a panic in it aborts at the C boundary).
+        let boxed: Box<dyn FnMut(Event)> = unsafe { std::mem::transmute(boxed) };
+        *self.sink.borrow_mut() = boxed;
+        let result = read(&self.ring);
+        *self.sink.borrow_mut() = Box::new(|_| {});
+        result.context(|| "read the event ring".into())
+    }
+
+    /// Reads the flows that the ring had no room for, and removes them.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if the kernel refuses.
+    pub fn take_unreported(&self) -> Result<Vec<Unreported>, Error> {
+        let found = read_all(&self.unreported)?;
+        Ok(found
+            .into_iter()
+            .map(|(key, value)| {
+                let note = UnreportedBytes::from_slice(&value);
+                Event {
+                    state: StateBytes::from_slice(&key).into(),
+                    backend: note.backend,
+                    kind: EventKind::Start,
+                }
+            })
+            .collect())
+    }
+
+    /// Removes flows that were taken over from the *unreported* map.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if the kernel refuses; that an entry is gone already is not an error.
+    pub fn forget_unreported(&self, flows: &[Unreported]) -> Result<(), Error> {
+        for flow in flows {
+            delete(&self.unreported, StateBytes::from(&flow.state).bytes())?;
+        }
+        Ok(())
+    }
+}
+
+fn decode(bytes: &[u8]) -> Option<Event> {
+    if bytes.len() < size_of::<EventBytes>() {
+        return None;
+    }
+    let raw = EventBytes::from_slice(bytes);
+    let kind = match raw.kind {
+        1 => EventKind::Start,
+        2 => EventKind::End,
+        _ => return None,
+    };
+    let key = StateKey::from_bytes(&raw.key);
+    Some(Event { state: ServiceState { service: raw.service, key }, backend: raw.backend, kind })
+}
+
+/// All entries of a hash map: every entry that is there from beginning to end is read.
+pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+    let entries = map
+        .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
+        .context(|| format!("read map {:?}", map.name()))?;
+    Ok(entries.collect())
+}
+
+/// Deletes an entry; that it is gone already is no error.
+pub(crate) fn delete(map: &MapHandle, key: &[u8]) -> Result<(), Error> {
+    match map.delete(key) {
+        Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
+            Err(error).context(|| format!("delete from map {:?}", map.name()))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,62 @@
+//! BPF_PROG_RUN: a program applied to a frame without a network.
+
+use crate::error::{Context, Error};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// What an XDP program says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Error in the program.
+    Aborted,
+    /// The frame is dropped.
+    Drop,
+    /// The kernel gets it.
+    Pass,
+    /// Back out of the interface it came by.
+    Transmit,
+    /// Out of another interface.
+    Redirect,
+}
+
+/// Result of a run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FrameRun {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The frame as the program left it.
+    pub frame: Vec<u8>,
+}
+
+/// Runs a program on one frame.
+///
+/// # Errors
+/// [`Error::System`] if the kernel refuses: frames under 14 bytes, for one.
+pub fn run_frame(program: BorrowedFd<'_>, frame: &[u8]) -> Result<FrameRun, Error> {
+    let mut out = vec![0u8; frame.len() + 64];
+    let mut options = libbpf_rs::libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_test_run_opts>() as _,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        data_size_out: out.len() as u32,
+        repeat: 1,
+        ..Default::default()
+    };
+    // SAFETY: the pointers and lengths describe live buffers; the kernel writes at most
+    // data_size_out bytes.
+    let done =
+        unsafe { libbpf_rs::libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    if done < 0 {
+        return Err(io::Error::from_raw_os_error(-done)).context(|| "BPF_PROG_RUN".into());
+    }
+    out.truncate(options.data_size_out as usize);
+    let verdict = match options.retval {
+        1 => Verdict::Drop,
+        2 => Verdict::Pass,
+        3 => Verdict::Transmit,
+        4 => Verdict::Redirect,
+        _ => Verdict::Aborted,
+    };
+    Ok(FrameRun { verdict, frame: out })
+}

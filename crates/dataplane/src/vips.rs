@@ -1,0 +1,181 @@
+//! The service table: exact match with two choices per key, changed while packets read it.
+
+use crate::abi::{VIP_IN_USE, Vip};
+use crate::error::Error;
+use crate::kernel::grace;
+use crate::mapped::Mapped;
+use weir_steering::VipKey;
+use weir_wire::Protocol;
+use weir_wire::hash::{SERVICE_KEY, scale};
+
+/// Word of `struct vip` that holds the in-use bit; written last.
+const STATUS_WORD: usize = 4;
+
+/// Moves of entries tried before the table counts as full.
+const MAX_MOVES: usize = 64;
+
+/// The table's memory and its number of slots.
+pub(crate) struct VipTable {
+    memory: Mapped,
+    slots: u32,
+}
+
+/// What a packet is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Match {
+    address: [u8; 16],
+    port_protocol: u32,
+}
+
+impl Match {
+    fn of(key: &VipKey) -> Self {
+        Self::new(key.address, key.protocol.number(), key.port.unwrap_or(0))
+    }
+
+    /// "This address belongs to a service."
+    fn address(address: [u8; 16]) -> Self {
+        Self::new(address, 0, 0)
+    }
+
+    fn new(address: [u8; 16], protocol: u8, port: u16) -> Self {
+        Self { address, port_protocol: u32::from(port.to_be()) | u32::from(protocol) << 16 }
+    }
+
+    fn choices(&self, slots: u32) -> [u32; 2] {
+        let hash = SERVICE_KEY.hash_address(&self.address, self.port_protocol);
+        [scale(hash as u32, slots), scale((hash >> 32) as u32, slots)]
+    }
+
+    fn entry(&self, service: u32) -> Vip {
+        let word = |range: std::ops::Range<usize>| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&self.address[range]);
+            u64::from_ne_bytes(bytes)
+        };
+        Vip {
+            high: word(0..8),
+            low: word(8..16),
+            port_protocol: self.port_protocol | VIP_IN_USE,
+            service,
+            reserved: 0,
+        }
+    }
+
+    fn of_entry(vip: &Vip) -> Self {
+        let mut address = [0; 16];
+        address[..8].copy_from_slice(&vip.high.to_ne_bytes());
+        address[8..].copy_from_slice(&vip.low.to_ne_bytes());
+        Self { address, port_protocol: vip.port_protocol & !VIP_IN_USE }
+    }
+}
+
+impl VipTable {
+    pub fn new(memory: Mapped, slots: u32) -> Self {
+        Self { memory, slots }
+    }
+
+    /// Adds a service, or gives it another number.
+    pub fn insert(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
+        self.put(Match::of(key), service)?;
+        self.put(Match::address(key.address), u32::MAX)
+    }
+
+    /// Removes a service.
+    pub fn remove(&mut self, key: &VipKey) {
+        self.clear(Match::of(key));
+        let still = self.entries().any(|(_, vip)| {
+            let m = Match::of_entry(&vip);
+            m.address == key.address && m.port_protocol >> 16 != 0
+        });
+        if !still {
+            self.clear(Match::address(key.address));
+        }
+    }
+
+    /// All services, as (key, number).
+    pub fn services(&self) -> Vec<(VipKey, u32)> {
+        self.entries()
+            .filter_map(|(_, vip)| {
+                let found = Match::of_entry(&vip);
+                let protocol = Protocol::from_number((found.port_protocol >> 16) as u8)?;
+                let port = u16::from_be(found.port_protocol as u16);
+                let port = (port != 0).then_some(port);
+                Some((VipKey { address: found.address, protocol, port }, vip.service))
+            })
+            .collect()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (u32, Vip)> + '_ {
+        (0..self.slots)
+            .map(|slot| (slot, self.load(slot)))
+            .filter(|(_, vip)| vip.port_protocol & VIP_IN_USE != 0)
+    }
+
+    fn load(&self, slot: u32) -> Vip {
+        self.memory.load_record(slot as usize)
+    }
+
+    fn store(&self, slot: u32, vip: &Vip) {
+        self.memory.store_record(slot as usize, vip, STATUS_WORD);
+    }
+
+    fn find(&self, wanted: Match) -> Option<u32> {
+        wanted.choices(self.slots).into_iter().find(|&slot| {
+            let vip = self.load(slot);
+            vip.port_protocol & VIP_IN_USE != 0 && Match::of_entry(&vip) == wanted
+        })
+    }
+
+    fn clear(&self, wanted: Match) {
+        if let Some(slot) = self.find(wanted) {
+            self.store(slot, &Vip::default());
+        }
+    }
+
+    fn put(&mut self, wanted: Match, service: u32) -> Result<(), Error> {
+        let entry = wanted.entry(service);
+        if let Some(slot) = self.find(wanted) {
+            self.store(slot, &entry);
+            return Ok(());
+        }
+        let mut target = wanted.choices(self.slots)[0];
+        let free = |table: &Self, slot: u32| table.load(slot).port_protocol & VIP_IN_USE == 0;
+        let mut path = Vec::new();
+        // Walks from occupant to its other slot until one is free, then moves the occupants from
+        // the far end on: each is in its new slot before it leaves the old one, so a packet finds
+        // every service at any moment.
+        for _ in 0..MAX_MOVES {
+            if let Some(slot) = wanted.choices(self.slots).into_iter().find(|&s| free(self, s)) {
+                self.store(slot, &entry);
+                return Ok(());
+            }
+            path.clear();
+            path.push(target);
+            while path.len() < MAX_MOVES {
+                let from = path[path.len() - 1];
+                let occupant = self.load(from);
+                let [a, b] = Match::of_entry(&occupant).choices(self.slots);
+                let next = if a == from { b } else { a };
+                if path.contains(&next) {
+                    break;
+                }
+                path.push(next);
+                if free(self, next) {
+                    break;
+                }
+            }
+            if !free(self, path[path.len() - 1]) {
+                target = wanted.choices(self.slots)[1];
+                continue;
+            }
+            for pair in path.windows(2).rev() {
+                let occupant = self.load(pair[0]);
+                self.store(pair[1], &occupant);
+                // A packet may have looked at the new slot before and look at the old one next.
+                grace()?;
+                self.store(pair[0], &Vip::default());
+            }
+        }
+        Err(Error::ServicesFull)
+    }
+}

@@ -6,22 +6,25 @@
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-/* Which flow comes next is drawn at random from `flows`; `draws` makes the sequence. Per CPU there
- * is only one generator, so plain variables do. */
-const volatile __u32 flows = 1;
-const volatile __u8 destination_mac[6] = {};
-const volatile __u8 own_mac[6] = {};
-const volatile __u32 vip = 0;
-const volatile __u16 vip_port = 0;
-const volatile __u32 egress = 0;
+/* The generator's settings, and what makes the sequence of flows. One generator runs at a time, so
+ * plain variables do. */
+struct settings {
+	__u64 draws;
+	__u32 flows; /* drawn from uniformly */
+	__u32 vip;
+	__u32 egress;
+	__u16 vip_port;
+	__u8 destination_mac[6];
+	__u8 own_mac[6];
+	__u8 reserved[2];
+};
 
-__u64 draws = 0;
-__u64 sunk = 0;
+struct settings settings = {};
 
 /* SplitMix64 */
 static __always_inline __u64 draw(void)
 {
-	__u64 z = (draws += 0x9e3779b97f4a7c15ULL);
+	__u64 z = (settings.draws += 0x9e3779b97f4a7c15ULL);
 
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
 	z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
@@ -40,10 +43,10 @@ int bench_generate(struct xdp_md *ctx)
 
 	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
-	__u32 flow = scale(draw(), flows);
+	__u32 flow = scale(draw(), settings.flows);
 
-	__builtin_memcpy(eth->h_dest, (const void *)destination_mac, 6);
-	__builtin_memcpy(eth->h_source, (const void *)own_mac, 6);
+	__builtin_memcpy(eth->h_dest, settings.destination_mac, 6);
+	__builtin_memcpy(eth->h_source, settings.own_mac, 6);
 	eth->h_proto = bpf_htons(ETH_P_IP);
 	ip->version_ihl = 0x45;
 	ip->tos = 0;
@@ -54,8 +57,8 @@ int bench_generate(struct xdp_md *ctx)
 	ip->protocol = PROTOCOL_TCP;
 	ip->check = 0;
 	ip->src = bpf_htonl(0x0a000000 | (flow & 0xffffff));
-	ip->dst = vip;
-	tcp->ports = bpf_htons(1024 + (flow >> 24)) | (__u32)vip_port << 16;
+	ip->dst = settings.vip;
+	tcp->ports = bpf_htons(1024 + (flow >> 24)) | (__u32)settings.vip_port << 16;
 	tcp->seq = 0;
 	tcp->ack = 0;
 	tcp->offset = 0x50;
@@ -63,7 +66,7 @@ int bench_generate(struct xdp_md *ctx)
 	tcp->window = 0;
 	tcp->check = 0;
 	tcp->urgent = 0;
-	return bpf_redirect(egress, 0);
+	return bpf_redirect(settings.egress, 0);
 }
 
 /* The floor: what it costs to take a frame and send it back with new MAC addresses. */
@@ -82,6 +85,8 @@ int bench_reflect(struct xdp_md *ctx)
 	__builtin_memcpy(eth->h_source, mac, 6);
 	return XDP_TX;
 }
+
+__u64 sunk = 0;
 
 /* Takes what comes back. */
 SEC("xdp")

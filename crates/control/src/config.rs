@@ -1,0 +1,296 @@
+//! The configuration file: as written, validated, resolved.
+//!
+//! A file passes through three types, so that each can say what it guarantees:
+//!
+//! | stage | type | guarantee |
+//! |---|---|---|
+//! | as written | `written::File` | the text is TOML, with known fields of the right kind |
+//! | validated | `validate::File` | every value that was given is in range, and values agree with each other |
+//! | resolved | [`Config`] | every default is filled in; plain Rust types; nothing left to decide |
+//!
+//! Validation collects every problem that it can find, not only the first, and each [`Problem`]
+//! names the file, the line, the field, what is wrong and what would be right. The fields and
+//! their defaults are described in `docs/configuration.md`.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod resolve;
+mod validate;
+mod written;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use error::{ConfigError, Problem};
+
+/// The fewest bits a Concury code may have.
+pub const MIN_DCODE_BITS: u8 = 4;
+/// The most bits a Concury code may have.
+pub const MAX_DCODE_BITS: u8 = 15;
+/// Codes that each backend needs at least, so that weights can be kept and a change need not
+/// move every code: a service with `n` backends needs `2^dcode_bits >= 8 n`.
+pub const CODES_PER_BACKEND: usize = 8;
+/// The largest weight of a backend.
+pub const MAX_WEIGHT: u16 = u16::MAX;
+
+/// A whole configuration with every default filled in.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// What is set once for the whole balancer.
+    pub balancer: Balancer,
+    /// Sizes that are fixed when the data plane is first loaded.
+    pub limits: Limits,
+    /// The services, in the order of the file.
+    pub services: Vec<Service>,
+}
+
+/// What is set once for the whole balancer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Balancer {
+    /// Name of this instance, `[a-z0-9-]{1,32}`: pinned BPF objects are kept under it.
+    pub name: String,
+    /// Interfaces whose packets are balanced; at least one, no duplicates.
+    pub interfaces: Vec<String>,
+    /// How the XDP program is attached.
+    pub mode: XdpMode,
+    /// Directory of the control socket and of the state that survives a restart.
+    pub run_dir: PathBuf,
+}
+
+impl Balancer {
+    /// The control socket, `<run_dir>/weir.sock`.
+    pub fn socket_path(&self) -> PathBuf {
+        self.run_dir.join("weir.sock")
+    }
+}
+
+/// How the XDP program is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum XdpMode {
+    /// Native where the driver has it, generic (with a warning) elsewhere.
+    Auto,
+    /// In the driver; refuse to start where the driver cannot.
+    Native,
+    /// In the network stack: works with every driver, and is several times slower.
+    Generic,
+}
+
+/// Sizes that are fixed when the data plane is first loaded; changing one needs a reload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Services.
+    pub services: u32,
+    /// Backends of all services together; at most 32767.
+    pub backends: u32,
+    /// Flows that the data plane remembers because they start during an update.
+    pub pending_flows: u32,
+    /// Flows that the data plane remembers until the control plane has their report.
+    pub unreported_flows: u32,
+    /// Entries in the connection table of services with the method `tracked`.
+    pub tracked_flows: u32,
+    /// UDP flows that the data plane remembers.
+    pub udp_flows: u32,
+    /// Bytes of the event ring; a power of two.
+    pub event_ring_bytes: u32,
+    /// Connection states that the control plane keeps for each service.
+    pub states_per_service: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            services: 256,
+            backends: 4096,
+            pending_flows: 65_536,
+            unreported_flows: 262_144,
+            tracked_flows: 262_144,
+            udp_flows: 65_536,
+            event_ring_bytes: 16 << 20,
+            states_per_service: 4 << 20,
+        }
+    }
+}
+
+/// One service: an address that clients see and the backends behind it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Name, unique in the file.
+    pub name: String,
+    /// The address that clients connect to.
+    pub vip: IpAddr,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Port; `None` is every port that no other service of the same address and protocol claims.
+    pub port: Option<u16>,
+    /// The steering method with its parameter.
+    pub method: Method,
+    /// What is kept on one backend.
+    pub affinity: Affinity,
+    /// A connection that was silent for so long is forgotten.
+    #[serde(with = "human")]
+    pub idle_timeout: Duration,
+    /// The health check; `None` if it is turned off, and then every backend counts as up.
+    pub check: Option<Check>,
+    /// The backends, in the order of the file; at least one.
+    pub backends: Vec<Backend>,
+}
+
+/// Transport protocol of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP, IP protocol 6.
+    Tcp,
+    /// UDP, IP protocol 17.
+    Udp,
+}
+
+impl Protocol {
+    /// The name used in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// The number in the IP header.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::Tcp => 6,
+            Self::Udp => 17,
+        }
+    }
+}
+
+/// A steering method with its parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "name")]
+pub enum Method {
+    /// Concury: a compact table from connections to codes, and from codes to backends.
+    Concury {
+        /// Bits of a code, 4..=15.
+        dcode_bits: u8,
+    },
+    /// A Maglev table for new connections and a connection table for those that exist.
+    Tracked {
+        /// Rows of the Maglev table; a prime.
+        table_size: u32,
+    },
+}
+
+impl Method {
+    /// The name used in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Concury { .. } => "concury",
+            Self::Tracked { .. } => "tracked",
+        }
+    }
+}
+
+/// What is kept on one backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Affinity {
+    /// Each flow (addresses and ports) on its own.
+    Flow,
+    /// Every flow of a client address.
+    Client,
+}
+
+/// A health check: a TCP connection is opened and closed again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// Time from the start of one check to the start of the next.
+    #[serde(with = "human")]
+    pub interval: Duration,
+    /// A connection that is not established after this time has failed; less than `interval`.
+    #[serde(with = "human")]
+    pub timeout: Duration,
+    /// Successes in a row that bring a backend up.
+    pub rise: u32,
+    /// Failures in a row that bring a backend down.
+    pub fall: u32,
+    /// TCP port of the backend that is connected to.
+    pub port: u16,
+}
+
+/// One backend of a service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Backend {
+    /// Name, unique in the service.
+    pub name: String,
+    /// Address, of the family of the service's, unique in the service.
+    pub address: IpAddr,
+    /// Share of the new connections; 0 gets none and keeps those that it has.
+    pub weight: u16,
+    /// Gets no new connection, and keeps those that it has until they end.
+    pub drain: bool,
+}
+
+impl Backend {
+    /// Whether the configuration lets new connections come here.
+    pub fn takes_new(&self) -> bool {
+        self.weight > 0 && !self.drain
+    }
+}
+
+impl Config {
+    /// Reads and resolves a file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] if the file cannot be read, [`ConfigError::Invalid`] with every
+    /// problem found if it cannot be used.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let text = fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Resolves the text of a file; `file_name` is what problems call it.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with every problem found.
+    pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigError> {
+        let mut problems = error::Problems::new(text, file_name);
+        let resolved = written::parse(text, &mut problems)
+            .and_then(|file| validate::validate(file, &mut problems))
+            .map(resolve::resolve);
+        match resolved {
+            Some(config) if problems.is_empty() => Ok(config),
+            _ => Err(ConfigError::Invalid { problems: problems.finish() }),
+        }
+    }
+
+    /// The service of this name.
+    pub fn service(&self, name: &str) -> Option<&Service> {
+        self.services.iter().find(|service| service.name == name)
+    }
+}
+
+/// Durations as people write them (`2h 15m`), in JSON too.
+mod human {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(&humantime::format_duration(*value))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(from)?;
+        humantime::parse_duration(&text).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,162 @@
+//! Problems of a configuration file, and where in it they are.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file was read and cannot be used.
+    #[error("{}", Lines(problems))]
+    Invalid {
+        /// Every problem found, in the order of the file; at least one.
+        problems: Vec<Problem>,
+    },
+}
+
+impl ConfigError {
+    /// The problems in the text; empty if the file could not be read at all.
+    pub fn problems(&self) -> &[Problem] {
+        match self {
+            Self::Read { .. } => &[],
+            Self::Invalid { problems } => problems,
+        }
+    }
+}
+
+struct Lines<'a>(&'a [Problem]);
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, problem) in self.0.iter().enumerate() {
+            if at > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One problem of a configuration file.
+///
+/// It is displayed on one line: `weir.toml:12: service "web": port: 0 is not a port; give
+/// 1..65535, or remove it and set any_port = true`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The file, as it was named by whoever asked.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// The field, for example `service "web": port`; empty for the file as a whole.
+    pub field: String,
+    /// What is wrong.
+    pub wrong: String,
+    /// What would be right; empty where the fault says it.
+    pub right: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.file, self.line)?;
+        if !self.field.is_empty() {
+            write!(f, "{}: ", self.field)?;
+        }
+        f.write_str(&self.wrong)?;
+        if !self.right.is_empty() {
+            write!(f, "; {}", self.right)?;
+        }
+        Ok(())
+    }
+}
+
+/// Collects problems and turns byte offsets into lines.
+pub(super) struct Problems<'a> {
+    text: &'a str,
+    file: &'a str,
+    list: Vec<Problem>,
+}
+
+impl<'a> Problems<'a> {
+    pub(super) fn new(text: &'a str, file: &'a str) -> Self {
+        Self { text, file, list: Vec::new() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Adds the problem of the field `field` at the bytes `span`.
+    pub(super) fn add(
+        &mut self,
+        span: Range<usize>,
+        field: impl Into<String>,
+        wrong: impl Into<String>,
+        right: impl Into<String>,
+    ) {
+        let (line, column) = self.position(span.start);
+        self.list.push(Problem {
+            file: self.file.to_owned(),
+            line,
+            column,
+            field: field.into(),
+            wrong: wrong.into(),
+            right: right.into(),
+        });
+    }
+
+    /// The problems in the order of the file.
+    pub(super) fn finish(mut self) -> Vec<Problem> {
+        self.list.sort_by_key(|problem| (problem.line, problem.column));
+        self.list
+    }
+
+    /// Line of a byte offset, from 1.
+    pub(super) fn line(&self, offset: usize) -> usize {
+        self.position(offset).0
+    }
+
+    /// The table header in force at a byte offset, without comment, for example `[[service]]`.
+    pub(super) fn header_before(&self, offset: usize) -> Option<&'a str> {
+        let lines: Vec<&str> = self.text.lines().take(self.line(offset)).collect();
+        lines
+            .into_iter()
+            .rev()
+            .map(|line| line.split('#').next().unwrap_or(line).trim())
+            .find(|line| line.starts_with('[') && line.ends_with(']'))
+    }
+
+    /// The key on the line of a byte offset, if the line sets one.
+    pub(super) fn key_at(&self, offset: usize) -> Option<&'a str> {
+        let line = self.text.lines().nth(self.line(offset) - 1)?;
+        let (key, _) = line.split_once('=')?;
+        let key = key.trim();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.\"".contains(c);
+        (!key.is_empty() && key.chars().all(plain)).then_some(key)
+    }
+
+    fn position(&self, offset: usize) -> (usize, usize) {
+        let mut offset = offset.min(self.text.len());
+        while !self.text.is_char_boundary(offset) {
+            offset -= 1;
+        }
+        let before = &self.text[..offset];
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
+        (line, before[line_start..].chars().count() + 1)
+    }
+}

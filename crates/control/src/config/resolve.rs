@@ -1,0 +1,87 @@
+//! Resolution: fills in the defaults. Nothing can go wrong here any more.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::validate::{self, MethodKind};
+use super::{Affinity, Balancer, Check, Config, Limits, Method, Protocol, Service, XdpMode};
+
+pub(super) const PROTOCOL: Protocol = Protocol::Tcp;
+pub(super) const METHOD: MethodKind = MethodKind::Concury;
+pub(super) const DCODE_BITS: u8 = 12;
+pub(super) const TABLE_SIZE: u32 = 65_537;
+pub(super) const WEIGHT: u16 = 1;
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+const CHECK_RISE: u32 = 2;
+const CHECK_FALL: u32 = 3;
+/// RFC 5382, section 5: a middlebox keeps an idle TCP connection for at least 2 hours 4
+/// minutes, so that keep-alives, two hours apart, hold it.
+const IDLE_TCP: Duration = Duration::from_secs(135 * 60);
+/// RFC 4787, section 4.3: at least 2 minutes.
+const IDLE_UDP: Duration = Duration::from_secs(120);
+
+pub(super) fn resolve(file: validate::File) -> Config {
+    let balancer = file.balancer;
+    Config {
+        balancer: Balancer {
+            name: balancer.name.unwrap_or_else(|| "weir".to_owned()),
+            interfaces: balancer.interfaces,
+            mode: balancer.mode.unwrap_or(XdpMode::Auto),
+            run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
+        },
+        limits: limits(&file.limits),
+        services: file.services.into_iter().map(service).collect(),
+    }
+}
+
+fn limits(given: &validate::Limits) -> Limits {
+    let default = Limits::default();
+    Limits {
+        services: given.services.unwrap_or(default.services),
+        backends: given.backends.unwrap_or(default.backends),
+        pending_flows: given.pending_flows.unwrap_or(default.pending_flows),
+        unreported_flows: given.unreported_flows.unwrap_or(default.unreported_flows),
+        tracked_flows: given.tracked_flows.unwrap_or(default.tracked_flows),
+        udp_flows: given.udp_flows.unwrap_or(default.udp_flows),
+        event_ring_bytes: given.event_ring_bytes.unwrap_or(default.event_ring_bytes),
+        states_per_service: given.states_per_service.unwrap_or(default.states_per_service),
+    }
+}
+
+fn service(given: validate::Service) -> Service {
+    let idle = match given.protocol {
+        Protocol::Tcp => IDLE_TCP,
+        Protocol::Udp => IDLE_UDP,
+    };
+    Service {
+        name: given.name,
+        vip: given.vip,
+        protocol: given.protocol,
+        port: given.port,
+        method: match given.method {
+            MethodKind::Concury => {
+                Method::Concury { dcode_bits: given.dcode_bits.unwrap_or(DCODE_BITS) }
+            }
+            MethodKind::Tracked => {
+                Method::Tracked { table_size: given.table_size.unwrap_or(TABLE_SIZE) }
+            }
+        },
+        affinity: given.affinity.unwrap_or(Affinity::Flow),
+        idle_timeout: given.idle_timeout.unwrap_or(idle),
+        check: given.check.and_then(check),
+        backends: given.backends,
+    }
+}
+
+/// `None` only for a check without a port, which validation has refused.
+fn check(given: validate::Check) -> Option<Check> {
+    let interval = given.interval.unwrap_or(CHECK_INTERVAL);
+    Some(Check {
+        interval,
+        timeout: given.timeout.unwrap_or_else(|| CHECK_TIMEOUT.min(interval / 2)),
+        rise: given.rise.unwrap_or(CHECK_RISE),
+        fall: given.fall.unwrap_or(CHECK_FALL),
+        port: given.port?,
+    })
+}

@@ -1,0 +1,493 @@
+use std::time::Duration;
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../../../examples/weir.toml");
+
+/// One fault: the service lines (from line 4 on), the line of the problem, words of it.
+struct Case {
+    what: &'static str,
+    text: &'static str,
+    line: usize,
+    words: &'static [&'static str],
+}
+
+const HEAD: &str = "[balancer]\ninterfaces = [\"eth0\"]\n\n";
+
+fn service(fields: &str) -> String {
+    format!(
+        "{HEAD}[[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\n{fields}\n\
+         [[service.backend]]\nname = \"b1\"\naddress = \"10.0.0.11\"\n"
+    )
+}
+
+fn problems(text: &str) -> Vec<Problem> {
+    match Config::parse(text, "weir.toml") {
+        Ok(config) => panic!("no problem found in\n{text}\n{config:?}"),
+        Err(error) => error.problems().to_vec(),
+    }
+}
+
+/// Exactly one problem, on the line and with the words that are expected.
+fn expect_one(what: &str, text: &str, line: usize, words: &[&str]) {
+    let found = problems(text);
+    let shown: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 1, "{what}: {shown:#?}\n{text}");
+    assert_eq!(found[0].line, line, "{what}: {shown:?}\n{text}");
+    assert!(shown[0].starts_with(&format!("weir.toml:{line}: ")));
+    for word in words {
+        assert!(shown[0].contains(word), "{what}: no {word:?} in {shown:?}");
+    }
+}
+
+#[test]
+fn faults_of_one_service_field() {
+    // The field stands on line 7 of the text.
+    let cases = [
+        (
+            "port = 0",
+            &[
+                "service \"web\": port: 0 is not a port",
+                "give 1..65535, or remove it and set any_port = true",
+            ] as &[&str],
+        ),
+        ("port = 65536", &["port: 65536 is not a port"]),
+        ("port = -1", &["port: -1 is not a port"]),
+        (
+            "port = 80\nmethod = \"maglev\"",
+            &["method: \"maglev\" is not known", "concury, tracked"],
+        ),
+        ("port = 80\naffinity = \"cookie\"", &["affinity: \"cookie\"", "flow, client"]),
+        ("port = 80\nprotocol = \"sctp\"", &["protocol: \"sctp\"", "tcp, udp"]),
+        ("port = 80\ndcode_bits = 3", &["dcode_bits: 3 is out of range", "4..15"]),
+        ("port = 80\ndcode_bits = 16", &["dcode_bits: 16 is out of range", "4..15"]),
+        ("port = 80\ntable_size = 65537", &["table_size: is a setting of method = \"tracked\""]),
+        (
+            "port = 80\nidle_timeout = \"soon\"",
+            &["idle_timeout: \"soon\" is not a duration", "2h15m"],
+        ),
+        (
+            "port = 80\nidle_timeout = \"0s\"",
+            &["idle_timeout: \"0s\" is out of range", "1s to 30days"],
+        ),
+        (
+            "port = 80\nidle_timeout = 30",
+            &["idle_timeout", "invalid type: integer `30`", "text in quotes"],
+        ),
+        (
+            "port = 80\ncolour = \"red\"",
+            &["unknown field `colour`", "the fields here are name, vip, protocol, port"],
+        ),
+        ("port = \"80\"", &["invalid type: string \"80\"", "a whole number", "[[service]] port"]),
+        ("any_port = 1", &["invalid type: integer `1`", "true or false"]),
+        ("port = 80\nname = \"again\"", &["duplicate key"]),
+        ("port = = 80", &["port"]),
+    ];
+    for (fields, words) in cases {
+        let line = 6 + fields.lines().count();
+        expect_one(fields, &service(fields), line, words);
+    }
+}
+
+#[test]
+fn faults_of_ports() {
+    expect_one(
+        "both",
+        &service("any_port = true\nport = 80\ncheck = { port = 80 }"),
+        8,
+        &["port = 80 and any_port = true contradict", "either"],
+    );
+    expect_one(
+        "zero and any",
+        &service("any_port = true\nport = 0\ncheck = { port = 80 }"),
+        8,
+        &["0 is not a port", "remove it: any_port"],
+    );
+    expect_one(
+        "neither",
+        &service(""),
+        4,
+        &["service \"web\": port: is missing", "any_port = true"],
+    );
+    expect_one("any_port false", &service("any_port = false"), 4, &["port: is missing"]);
+}
+
+#[test]
+fn faults_of_checks() {
+    let cases = [
+        (
+            "interval = \"0s\"",
+            &["service \"web\": check: interval: \"0s\" is out of range"] as &[&str],
+        ),
+        ("interval = \"1 fortnight\"", &["interval: \"1 fortnight\" is not a duration"]),
+        ("timeout = \"2s\"", &["timeout: \"2s\" is not less than the interval", "less than 2s"]),
+        ("rise = 0", &["rise: 0 is out of range"]),
+        ("fall = -4", &["fall: -4 is out of range"]),
+        ("port = 0", &["check: port: 0 is out of range"]),
+        ("path = \"/\"", &["unknown field `path`", "enabled, interval, timeout, rise, fall, port"]),
+    ];
+    for (field, words) in cases {
+        expect_one(field, &service(&format!("port = 80\n[service.check]\n{field}")), 9, words);
+    }
+    let right = "give the TCP port to check";
+    expect_one(
+        "udp",
+        &service("port = 53\nprotocol = \"udp\""),
+        4,
+        &["check: port: is missing", right],
+    );
+    expect_one(
+        "any",
+        &service("any_port = true\n[service.check]\nrise = 1"),
+        8,
+        &["check: port: is missing", right],
+    );
+    for fine in [
+        "port = 53\nprotocol = \"udp\"\n[service.check]\nenabled = false",
+        "any_port = true\ncheck = { enabled = false }",
+        "any_port = true\ncheck = { port = 80 }",
+    ] {
+        assert!(Config::parse(&service(fine), "weir.toml").is_ok(), "{fine}");
+    }
+}
+
+#[test]
+fn faults_of_methods() {
+    let tracked = "port = 80\nmethod = \"tracked\"\n";
+    expect_one(
+        "not prime",
+        &service(&format!("{tracked}table_size = 65536")),
+        9,
+        &["65536 is not a prime", "next prime is 65537"],
+    );
+    expect_one("range", &service(&format!("{tracked}table_size = 1")), 9, &["1 is out of range"]);
+    expect_one(
+        "foreign",
+        &service(&format!("{tracked}dcode_bits = 12")),
+        9,
+        &["dcode_bits", "concury"],
+    );
+    let many = |n: u32, fields: &str| {
+        let mut text =
+            format!("{HEAD}[[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\nport = 80\n{fields}\n");
+        for at in 0..n {
+            let address = std::net::Ipv4Addr::from(0x0a01_0000 + at);
+            text += &format!("[[service.backend]]\nname = \"b{at}\"\naddress = \"{address}\"\n");
+        }
+        text
+    };
+    expect_one(
+        "few codes",
+        &many(3, "dcode_bits = 4"),
+        8,
+        &["3 backends, and dcode_bits = 4 allows 2", "set dcode_bits = 5"],
+    );
+    expect_one(
+        "default codes",
+        &many(513, ""),
+        4,
+        &["513 backends", "allows 512", "set dcode_bits = 13"],
+    );
+    let limits = "[limits]\nbackends = 5000\n";
+    let text = many(4097, "dcode_bits = 15") + limits;
+    expect_one("most codes", &text, 8, &["allows 4096", "method = \"tracked\""]);
+    expect_one(
+        "few rows",
+        &many(4, "method = \"tracked\"\ntable_size = 3"),
+        9,
+        &["3 rows for 4 backends", "table_size = 401"],
+    );
+    let line = 9 + 3 * 10;
+    let text = many(20, "") + "[limits]\nbackends = 10\n";
+    expect_one("limits.backends", &text, line, &["20 backends in all", "limits.backends is 10"]);
+    assert!(Config::parse(&many(512, ""), "weir.toml").is_ok());
+}
+
+#[test]
+fn faults_of_backends() {
+    let base = service("port = 80");
+    let cases = [
+        Case {
+            what: "weight",
+            text: "weight = 65536",
+            line: 11,
+            words: &["service \"web\": backend \"b1\": weight: 65536 is out of range", "0..65535"],
+        },
+        Case { what: "negative", text: "weight = -1", line: 11, words: &["weight: -1"] },
+        Case {
+            what: "zero total",
+            text: "weight = 0",
+            line: 4,
+            words: &["service would have no backend for new connections"],
+        },
+        Case {
+            what: "all drain",
+            text: "drain = true",
+            line: 4,
+            words: &["service would have no backend for new connections"],
+        },
+        Case {
+            what: "duplicate name",
+            text: "[[service.backend]]\nname = \"b1\"\naddress = \"10.0.0.12\"",
+            line: 12,
+            words: &["backend \"b1\": name", "on line 9 already"],
+        },
+        Case {
+            what: "duplicate address",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"10.0.0.11\"",
+            line: 13,
+            words: &["10.0.0.11 is the address of backend \"b1\" already"],
+        },
+        Case {
+            what: "family",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"2001:db8::1\"",
+            line: 13,
+            words: &["not of the family of the vip 10.0.0.1", "IPv4"],
+        },
+        Case {
+            what: "bad address",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"10.0.0.300\"",
+            line: 13,
+            words: &["\"10.0.0.300\" is not an IP address"],
+        },
+        Case {
+            what: "vip as backend",
+            text: "[[service.backend]]\nname = \"b2\"\naddress = \"10.0.0.1\"",
+            line: 13,
+            words: &["is the vip of the service itself"],
+        },
+        Case {
+            what: "no address",
+            text: "[[service.backend]]\nname = \"b2\"",
+            line: 11,
+            words: &["backend \"b2\": address: is missing"],
+        },
+        Case {
+            what: "no name",
+            text: "[[service.backend]]\naddress = \"10.0.0.12\"",
+            line: 11,
+            words: &["backend number 2: name: is missing"],
+        },
+        Case {
+            what: "unknown",
+            text: "wieght = 3",
+            line: 11,
+            words: &["unknown field `wieght`", "name, address, weight, drain"],
+        },
+    ];
+    for case in cases {
+        expect_one(case.what, &format!("{base}{}\n", case.text), case.line, case.words);
+    }
+    let none = format!("{HEAD}[[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\nport = 80\n");
+    expect_one("none", &none, 4, &["no backends", "[[service.backend]]"]);
+    expect_one(
+        "bad vip",
+        &none.replace("10.0.0.1\"", "10.0.0.1/32\"").replace(
+            "port = 80",
+            "port = 80\n[[service.backend]]\nname=\"b\"\naddress=\"10.0.0.2\"",
+        ),
+        6,
+        &["vip: \"10.0.0.1/32\" is not an IP address"],
+    );
+}
+
+#[test]
+fn faults_between_services() {
+    let other = |name: &str, fields: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nvip = \"10.0.0.1\"\n{fields}\n[[service.backend]]\nname = \"b1\"\naddress = \"10.0.0.11\"\n"
+        )
+    };
+    let base = service("port = 80");
+    expect_one(
+        "name",
+        &(base.clone() + &other("web", "port = 81")),
+        12,
+        &["service \"web\": name: a service of this name is on line 5"],
+    );
+    expect_one(
+        "port",
+        &(base.clone() + &other("www", "port = 80")),
+        14,
+        &["service \"www\"", "10.0.0.1 tcp port 80 belongs to service \"web\" already"],
+    );
+    let any = "any_port = true\ncheck.port = 80";
+    let text = base.clone() + &other("rest", any) + &other("more", any);
+    expect_one(
+        "any_port",
+        &text,
+        22,
+        &["service \"more\"", "any port belongs to service \"rest\""],
+    );
+    let fine = base.clone()
+        + &other("rest", any)
+        + &other("dns", "port = 80\nprotocol = \"udp\"\ncheck.port = 80");
+    assert!(Config::parse(&fine, "weir.toml").is_ok());
+    let limited = base + &other("www", "port = 81") + "[limits]\nservices = 1\n";
+    expect_one("limits.services", &limited, 11, &["2 services, and limits.services is 1"]);
+}
+
+#[test]
+fn faults_of_balancer_and_limits() {
+    let cases = [
+        Case {
+            what: "name",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nname = \"Weir 1\"",
+            line: 3,
+            words: &["balancer: name: \"Weir 1\" is not a name", "a-z"],
+        },
+        Case {
+            what: "mode",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nmode = \"fast\"",
+            line: 3,
+            words: &["mode: \"fast\"", "auto, native, generic"],
+        },
+        Case {
+            what: "run_dir",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = \"run\"",
+            line: 3,
+            words: &["run_dir: \"run\" is not an absolute path"],
+        },
+        Case {
+            what: "no interfaces",
+            text: "[balancer]",
+            line: 1,
+            words: &["balancer: interfaces: is missing"],
+        },
+        Case {
+            what: "empty interfaces",
+            text: "[balancer]\ninterfaces = []",
+            line: 2,
+            words: &["interfaces: the list is empty"],
+        },
+        Case {
+            what: "bad interface",
+            text: "[balancer]\ninterfaces = [\"a/b\"]",
+            line: 2,
+            words: &["\"a/b\" is not an interface name"],
+        },
+        Case {
+            what: "twice",
+            text: "[balancer]\ninterfaces = [\n\"a\",\n\"a\"]",
+            line: 4,
+            words: &["\"a\" is listed twice"],
+        },
+        Case { what: "nothing", text: "", line: 1, words: &["balancer: interfaces: is missing"] },
+        Case {
+            what: "unknown table",
+            text: "[balancer]\ninterfaces = [\"a\"]\n[servce]\nname = \"x\"",
+            line: 3,
+            words: &["unknown field `servce`", "balancer, limits, service"],
+        },
+        Case {
+            what: "syntax",
+            text: "[balancer\ninterfaces = [\"a\"]",
+            line: 1,
+            words: &["unclosed table"],
+        },
+        Case {
+            what: "open text",
+            text: "[balancer]\ninterfaces = [\"a]\n",
+            line: 2,
+            words: &["interfaces"],
+        },
+        Case {
+            what: "a number for a table",
+            text: "balancer = 1",
+            line: 1,
+            words: &["invalid type: integer `1`", "a table"],
+        },
+    ];
+    for case in cases {
+        expect_one(case.what, case.text, case.line, case.words);
+    }
+    let limits = [
+        ("services = 0", "services: 0 is out of range"),
+        ("backends = 32768", "give 1..32767"),
+        ("pending_flows = -1", "pending_flows: -1 is out of range"),
+        ("tracked_flows = 99999999999", "tracked_flows: 99999999999 is out of range"),
+        ("udp_flows = 0", "udp_flows: 0 is out of range"),
+        (
+            "event_ring_bytes = 1000000",
+            "event_ring_bytes: 1000000 is not a power of two; for example 1048576",
+        ),
+        ("event_ring_bytes = 1024", "event_ring_bytes: 1024 is out of range"),
+        ("event_ring_bytes = -2", "not a power of two; for example 4096"),
+        ("states_per_service = 0", "states_per_service: 0"),
+    ];
+    for (field, words) in limits {
+        expect_one(field, &format!("{HEAD}[limits]\n{field}\n"), 5, &[words]);
+    }
+}
+
+#[test]
+fn every_problem_is_reported_in_the_order_of_the_file() {
+    let text = "[balancer]\nname = \"W\"\n[limits]\nservices = 0\n[[service]]\nname = \"a\"\n\
+        vip = \"x\"\nport = 0\nmethod = \"y\"\n[[service.backend]]\nname = \"b\"\naddress = \"z\"\n\
+        weight = 99999\n[[service]]\nname = \"a\"\n";
+    let found = problems(text);
+    let lines: Vec<usize> = found.iter().map(|problem| problem.line).collect();
+    assert_eq!(lines, [1, 2, 4, 7, 8, 9, 12, 13, 14, 14, 14, 15], "{found:#?}");
+    let text = Config::parse(text, "f").unwrap_err().to_string();
+    assert_eq!(text.lines().count(), 12);
+}
+
+#[test]
+fn columns_count_characters() {
+    let text = service("port = 80\ncheck = { timeout = \"1µs\" } # é");
+    let found = &problems(&text)[0];
+    assert_eq!((found.line, found.column), (8, 21), "{found}");
+}
+
+#[test]
+fn example_parses_and_resolves() {
+    let config = Config::parse(EXAMPLE, "examples/weir.toml").unwrap();
+    assert_eq!(config.balancer.name, "weir");
+    assert_eq!(config.balancer.socket_path(), PathBuf::from("/run/weir/weir.sock"));
+    assert_eq!(config.limits, Limits::default());
+    let web = config.service("web").unwrap();
+    assert_eq!(web.method, Method::Concury { dcode_bits: 12 });
+    assert_eq!(web.idle_timeout, Duration::from_secs(8100));
+    let check = web.check.as_ref().unwrap();
+    assert_eq!((check.port, check.timeout), (80, Duration::from_millis(500)));
+    assert_eq!(web.backends[1].weight, 2);
+    let six = config.service("web6").unwrap();
+    assert_eq!(six.method, Method::Tracked { table_size: 65_537 });
+    let check = six.check.as_ref().unwrap();
+    assert_eq!((check.interval, check.rise, check.fall), (Duration::from_secs(2), 2, 3));
+    let games = config.service("games").unwrap();
+    assert_eq!((games.port, games.affinity), (None, Affinity::Client));
+}
+
+/// The commented-out settings of the example are real fields, and show the real defaults.
+#[test]
+fn example_shows_the_defaults() {
+    let shown: String = EXAMPLE
+        .lines()
+        .map(|line| {
+            let setting = line.strip_prefix("# ").filter(|rest| {
+                rest.split_once(" = ")
+                    .is_some_and(|(key, _)| key.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+            });
+            setting.unwrap_or(line).to_owned() + "\n"
+        })
+        .collect();
+    assert_ne!(shown, EXAMPLE);
+    let shown = Config::parse(&shown, "shown").unwrap();
+    assert_eq!(shown, Config::parse(EXAMPLE, "as it is").unwrap());
+}
+
+#[test]
+fn resolved_configuration_survives_json() {
+    let config = Config::parse(EXAMPLE, "examples/weir.toml").unwrap();
+    let json = serde_json::to_string(&config).unwrap();
+    assert!(json.contains("\"idle_timeout\":\"2h 15m\""), "{json}");
+    assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), config);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Config::load("no/such/weir.toml").unwrap_err();
+    assert!(error.to_string().starts_with("cannot read no/such/weir.toml: "));
+    assert!(error.problems().is_empty());
+}

@@ -1,0 +1,495 @@
+//! Validation of one service with its check and its backends.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::time::Duration;
+
+use toml::Spanned;
+
+use super::super::error::Problems;
+use super::super::{
+    Affinity, Backend, CODES_PER_BACKEND, MAX_DCODE_BITS, MAX_WEIGHT, MIN_DCODE_BITS, Protocol,
+    resolve, written,
+};
+use super::scope::Scope;
+
+const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+/// Rows of the largest Maglev table: 2^24 rows of two bytes are 32 MiB for one service.
+const MAX_TABLE_SIZE: u32 = 1 << 24;
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A service with every given value in range.
+#[derive(Debug)]
+pub(in super::super) struct Service {
+    pub name: String,
+    pub vip: IpAddr,
+    pub protocol: Protocol,
+    pub port: Option<u16>,
+    pub method: MethodKind,
+    pub affinity: Option<Affinity>,
+    pub dcode_bits: Option<u8>,
+    pub table_size: Option<u32>,
+    pub idle_timeout: Option<Duration>,
+    /// `None` if turned off.
+    pub check: Option<Check>,
+    pub backends: Vec<Backend>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum MethodKind {
+    Concury,
+    Tracked,
+}
+
+#[derive(Debug, Default)]
+pub(in super::super) struct Check {
+    pub interval: Option<Duration>,
+    pub timeout: Option<Duration>,
+    pub rise: Option<u32>,
+    pub fall: Option<u32>,
+    pub port: Option<u16>,
+}
+
+/// What problems call a service.
+pub(super) fn title(raw: &written::Service, at: usize) -> String {
+    match &raw.name {
+        Some(name) => format!("service {:?}", name.get_ref()),
+        None => format!("service number {}", at + 1),
+    }
+}
+
+/// Address, protocol and port (`None`: any).
+pub(super) type Claim = (IpAddr, Protocol, Option<u16>);
+
+/// The address, protocol and port that a service claims, if they can be told; and where.
+pub(super) fn claim(raw: &written::Service) -> Option<(Claim, Range<usize>)> {
+    let vip = raw.vip.as_ref()?;
+    let address = vip.get_ref().parse().ok()?;
+    let protocol = match &raw.protocol {
+        None => resolve::PROTOCOL,
+        Some(word) => PROTOCOLS.iter().find(|(name, _)| name == word.get_ref())?.1,
+    };
+    let any = raw.any_port.as_ref().filter(|any| *any.get_ref());
+    let (port, span) = match (&raw.port, any) {
+        (None, Some(any)) => (None, any.span()),
+        (Some(port), None) => (Some(u16::try_from(*port.get_ref()).ok()?), port.span()),
+        _ => return None,
+    };
+    Some(((address, protocol, port), span))
+}
+
+/// Validates a service; `None` if it lacks what nothing can stand in for.
+pub(super) fn validate(
+    raw: Spanned<written::Service>,
+    at: usize,
+    problems: &mut Problems<'_>,
+) -> Option<Service> {
+    let span = raw.span();
+    let raw = raw.into_inner();
+    let title = title(&raw, at);
+    let mut scope = Scope::new(problems, title, span);
+
+    let name = service_name(raw.name.as_ref(), &mut scope);
+    let vip = address(raw.vip.as_ref(), "vip", "10.0.0.1 or 2001:db8::1", &mut scope);
+    let protocol = scope.choice(raw.protocol.as_ref(), "protocol", PROTOCOLS);
+    let protocol_known = raw.protocol.is_none() || protocol.is_some();
+    let protocol = protocol.unwrap_or(resolve::PROTOCOL);
+    let port = port(&raw, &mut scope);
+    let affinity = scope.choice(
+        raw.affinity.as_ref(),
+        "affinity",
+        &[("flow", Affinity::Flow), ("client", Affinity::Client)],
+    );
+    let (method, dcode_bits, table_size) = method(&raw, &mut scope);
+    let idle_timeout = scope.duration(
+        raw.idle_timeout.as_ref(),
+        "idle_timeout",
+        Duration::from_secs(1)..=30 * DAY,
+    );
+    let default_port = match port {
+        Port::One(port) if protocol == Protocol::Tcp => CheckPort::Default(port),
+        Port::Bad => CheckPort::Unknown,
+        _ if !protocol_known => CheckPort::Unknown,
+        _ => CheckPort::None,
+    };
+    let check = check(raw.check, default_port, &mut scope);
+    let backends = backends(raw.backend, vip, &mut scope);
+    Some(Service {
+        name: name?,
+        vip: vip?,
+        protocol,
+        port: match port {
+            Port::One(port) => Some(port),
+            Port::Any | Port::Bad => None,
+        },
+        method,
+        affinity,
+        dcode_bits,
+        table_size,
+        idle_timeout,
+        check,
+        backends,
+    })
+}
+
+fn service_name(raw: Option<&Spanned<String>>, scope: &mut Scope<'_, '_>) -> Option<String> {
+    let Some(name) = raw else {
+        scope.missing("name", "give one such as name = \"web\"");
+        return None;
+    };
+    printable(name, scope).then(|| name.get_ref().clone())
+}
+
+/// Names of services and backends stand in commands, paths of the API and tables.
+fn printable(name: &Spanned<String>, scope: &mut Scope<'_, '_>) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let good = (1..=64).contains(&name.get_ref().len()) && name.get_ref().chars().all(plain);
+    if !good {
+        scope.problem(
+            name.span(),
+            "name",
+            format!("{:?} is not a name", name.get_ref()),
+            "use 1 to 64 letters, digits and - _ .",
+        );
+    }
+    good
+}
+
+fn address(
+    raw: Option<&Spanned<String>>,
+    field: &str,
+    example: &str,
+    scope: &mut Scope<'_, '_>,
+) -> Option<IpAddr> {
+    let Some(raw) = raw else {
+        scope.missing(field, format!("give an address such as {example}"));
+        return None;
+    };
+    let text = raw.get_ref();
+    let Ok(address) = text.parse::<IpAddr>() else {
+        scope.problem(
+            raw.span(),
+            field,
+            format!("{text:?} is not an IP address"),
+            format!("give one such as {example}, without port or prefix length"),
+        );
+        return None;
+    };
+    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    if address.is_unspecified() || address.is_multicast() || mapped || broadcast {
+        scope.problem(
+            raw.span(),
+            field,
+            format!("{text} is not the address of one host"),
+            format!("give one such as {example}"),
+        );
+        return None;
+    }
+    Some(address)
+}
+
+#[derive(Clone, Copy)]
+enum Port {
+    One(u16),
+    Any,
+    /// A problem was reported.
+    Bad,
+}
+
+fn port(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Port {
+    let any = raw.any_port.as_ref().is_some_and(|any| *any.get_ref());
+    let either = "give either port = 1..65535 or any_port = true";
+    let Some(port) = &raw.port else {
+        if any {
+            return Port::Any;
+        }
+        scope.missing("port", either);
+        return Port::Bad;
+    };
+    let value = *port.get_ref();
+    match u16::try_from(value) {
+        Ok(1..) if any => {
+            let wrong = format!("port = {value} and any_port = true contradict each other");
+            scope.problem(port.span(), "port", wrong, either);
+        }
+        Ok(value @ 1..) => return Port::One(value),
+        _ => {
+            let right = if any {
+                "remove it: any_port = true is all that is needed"
+            } else {
+                "give 1..65535, or remove it and set any_port = true"
+            };
+            scope.problem(port.span(), "port", format!("{value} is not a port"), right);
+        }
+    }
+    Port::Bad
+}
+
+fn method(
+    raw: &written::Service,
+    scope: &mut Scope<'_, '_>,
+) -> (MethodKind, Option<u8>, Option<u32>) {
+    let choices = [("concury", MethodKind::Concury), ("tracked", MethodKind::Tracked)];
+    let chosen = scope.choice(raw.method.as_ref(), "method", &choices);
+    let method = chosen.unwrap_or(resolve::METHOD);
+    let known = chosen.is_some() || raw.method.is_none();
+    let bits =
+        scope.integer(raw.dcode_bits.as_ref(), "dcode_bits", MIN_DCODE_BITS..=MAX_DCODE_BITS);
+    let size = table_size(raw.table_size.as_ref(), scope);
+    if !known {
+        return (method, bits, size);
+    }
+    match method {
+        MethodKind::Concury => {
+            foreign(raw.table_size.as_ref(), "table_size", "tracked", scope);
+            if bits.is_some() || raw.dcode_bits.is_none() {
+                enough_codes(raw, bits.unwrap_or(resolve::DCODE_BITS), scope);
+            }
+        }
+        MethodKind::Tracked => {
+            foreign(raw.dcode_bits.as_ref(), "dcode_bits", "concury", scope);
+            enough_rows(raw, size.unwrap_or(resolve::TABLE_SIZE), scope);
+        }
+    }
+    (method, bits, size)
+}
+
+/// A setting that the method does not have would be ignored, which nobody wants.
+fn foreign(raw: Option<&Spanned<i64>>, field: &str, owner: &str, scope: &mut Scope<'_, '_>) {
+    if let Some(raw) = raw {
+        let wrong = format!("is a setting of method = {owner:?}");
+        let right = format!("remove it, or set method = {owner:?}");
+        scope.problem(raw.span(), field, wrong, right);
+    }
+}
+
+fn enough_codes(raw: &written::Service, bits: u8, scope: &mut Scope<'_, '_>) {
+    let backends = raw.backend.len();
+    let most = (1usize << bits) / CODES_PER_BACKEND;
+    if backends <= most {
+        return;
+    }
+    let needed = (MIN_DCODE_BITS..=MAX_DCODE_BITS)
+        .find(|&bits| (1usize << bits) / CODES_PER_BACKEND >= backends);
+    let right = match needed {
+        Some(needed) => format!("set dcode_bits = {needed}"),
+        None => "split the service, or set method = \"tracked\"".to_owned(),
+    };
+    let wrong = format!("{backends} backends, and dcode_bits = {bits} allows {most}");
+    match &raw.dcode_bits {
+        Some(given) => scope.problem(given.span(), "dcode_bits", wrong, right),
+        None => scope.here("dcode_bits", wrong, right),
+    }
+}
+
+fn enough_rows(raw: &written::Service, size: u32, scope: &mut Scope<'_, '_>) {
+    let backends = raw.backend.len();
+    if backends <= size as usize {
+        return;
+    }
+    let wrong = format!("{size} rows for {backends} backends leave some without one");
+    let right = format!("set table_size = {}", next_prime(backends as u64 * 100));
+    match &raw.table_size {
+        Some(given) => scope.problem(given.span(), "table_size", wrong, right),
+        None => scope.here("table_size", wrong, right),
+    }
+}
+
+fn table_size(raw: Option<&Spanned<i64>>, scope: &mut Scope<'_, '_>) -> Option<u32> {
+    let size = scope.integer(raw, "table_size", 2..=MAX_TABLE_SIZE)?;
+    if !is_prime(size.into()) {
+        let span = raw.map_or(0..0, Spanned::span);
+        let right = format!("the next prime is {}", next_prime(size.into()));
+        scope.problem(span, "table_size", format!("{size} is not a prime"), right);
+        return None;
+    }
+    Some(size)
+}
+
+fn is_prime(n: u64) -> bool {
+    n >= 2 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d))
+}
+
+fn next_prime(n: u64) -> u64 {
+    let mut candidate = n.max(2);
+    while !is_prime(candidate) {
+        candidate += 1;
+    }
+    candidate
+}
+
+/// The port that a check uses if it names none.
+#[derive(Clone, Copy)]
+enum CheckPort {
+    Default(u16),
+    /// The service has no TCP port of its own.
+    None,
+    /// A problem with the service's port or protocol was reported.
+    Unknown,
+}
+
+fn check(
+    raw: Option<Spanned<written::Check>>,
+    default: CheckPort,
+    scope: &mut Scope<'_, '_>,
+) -> Option<Check> {
+    let (mut scope, raw) = match raw {
+        Some(raw) => (scope.inner("check", raw.span()), raw.into_inner()),
+        None => {
+            let span = scope.span();
+            (scope.inner("check", span), written::Check::default())
+        }
+    };
+    let times = Duration::from_millis(10)..=Duration::from_secs(3600);
+    let check = Check {
+        interval: scope.duration(raw.interval.as_ref(), "interval", times.clone()),
+        timeout: scope.duration(
+            raw.timeout.as_ref(),
+            "timeout",
+            Duration::from_millis(1)..=*times.end(),
+        ),
+        rise: scope.integer(raw.rise.as_ref(), "rise", 1..=1000),
+        fall: scope.integer(raw.fall.as_ref(), "fall", 1..=1000),
+        port: scope.integer(raw.port.as_ref(), "port", 1..=u16::MAX),
+    };
+    if raw.enabled.is_some_and(|enabled| !enabled.into_inner()) {
+        return None;
+    }
+    let interval_known = raw.interval.is_none() || check.interval.is_some();
+    let interval = check.interval.unwrap_or(resolve::CHECK_INTERVAL);
+    if let (Some(given), Some(timeout), true) = (&raw.timeout, check.timeout, interval_known)
+        && timeout >= interval
+    {
+        let wrong = format!("{:?} is not less than the interval", given.get_ref());
+        let show = humantime::format_duration(interval);
+        let right = format!("give less than {show}, or a longer interval");
+        scope.problem(given.span(), "timeout", wrong, right);
+    }
+    let port = check.port.or(match default {
+        CheckPort::Default(port) => Some(port),
+        CheckPort::None | CheckPort::Unknown => None,
+    });
+    if raw.port.is_none() && matches!(default, CheckPort::None) {
+        scope.missing(
+            "port",
+            "the service has no TCP port of its own: give the TCP port to check, \
+             or set enabled = false in [service.check]",
+        );
+    }
+    Some(Check { port, ..check })
+}
+
+fn backends(
+    raw: Vec<Spanned<written::Backend>>,
+    vip: Option<IpAddr>,
+    scope: &mut Scope<'_, '_>,
+) -> Vec<Backend> {
+    if raw.is_empty() {
+        scope.here("backend", "no backends", "add a [[service.backend]] with name and address");
+        return Vec::new();
+    }
+    let none_takes_new = raw.iter().all(|backend| {
+        let backend = backend.get_ref();
+        let zero = backend.weight.as_ref().is_some_and(|w| *w.get_ref() == 0);
+        zero || backend.drain.as_ref().is_some_and(|d| *d.get_ref())
+    });
+    if none_takes_new {
+        scope.here(
+            "backend",
+            "service would have no backend for new connections",
+            "give at least one backend a weight above 0 and no drain",
+        );
+    }
+    let mut names = HashMap::new();
+    let mut addresses = HashMap::new();
+    raw.into_iter()
+        .enumerate()
+        .filter_map(|(at, raw)| backend(raw, at, vip, &mut names, &mut addresses, scope))
+        .collect()
+}
+
+fn backend(
+    raw: Spanned<written::Backend>,
+    at: usize,
+    vip: Option<IpAddr>,
+    names: &mut HashMap<String, usize>,
+    addresses: &mut HashMap<IpAddr, String>,
+    scope: &mut Scope<'_, '_>,
+) -> Option<Backend> {
+    let span = raw.span();
+    let raw = raw.into_inner();
+    let title = match &raw.name {
+        Some(name) => format!("backend {:?}", name.get_ref()),
+        None => format!("backend number {}", at + 1),
+    };
+    let mut scope = scope.inner(&title, span);
+    let name = backend_name(raw.name.as_ref(), names, &mut scope);
+    let example = match vip {
+        Some(IpAddr::V6(_)) => "2001:db8::11",
+        _ => "10.0.0.11",
+    };
+    let address = address(raw.address.as_ref(), "address", example, &mut scope);
+    if let (Some(address), Some(given)) = (address, &raw.address) {
+        let span = given.span();
+        place(address, span, vip, &title, addresses, &mut scope);
+    }
+    let weight = scope.integer(raw.weight.as_ref(), "weight", 0..=MAX_WEIGHT);
+    Some(Backend {
+        name: name?,
+        address: address?,
+        weight: weight.unwrap_or(resolve::WEIGHT),
+        drain: raw.drain.is_some_and(Spanned::into_inner),
+    })
+}
+
+fn backend_name(
+    raw: Option<&Spanned<String>>,
+    names: &mut HashMap<String, usize>,
+    scope: &mut Scope<'_, '_>,
+) -> Option<String> {
+    let Some(name) = raw else {
+        scope.missing("name", "give one such as name = \"b1\"");
+        return None;
+    };
+    if !printable(name, scope) {
+        return None;
+    }
+    if let Some(line) = names.get(name.get_ref()) {
+        let wrong = format!("a backend of this name is on line {line} already");
+        scope.problem(name.span(), "name", wrong, "rename one of them");
+        return None;
+    }
+    names.insert(name.get_ref().clone(), scope.line(name.span()));
+    Some(name.get_ref().clone())
+}
+
+/// A backend's address against the service's and against the other backends'.
+fn place(
+    address: IpAddr,
+    span: Range<usize>,
+    vip: Option<IpAddr>,
+    title: &str,
+    addresses: &mut HashMap<IpAddr, String>,
+    scope: &mut Scope<'_, '_>,
+) {
+    if let Some(vip) = vip {
+        if vip == address {
+            let wrong = format!("{address} is the vip of the service itself");
+            scope.problem(span.clone(), "address", wrong, "give the backend's own address");
+        }
+        if vip.is_ipv4() != address.is_ipv4() {
+            let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+            let wrong = format!("{address} is not of the family of the vip {vip}");
+            let right = format!("give an {family} address, or make a service for each family");
+            scope.problem(span.clone(), "address", wrong, right);
+        }
+    }
+    if let Some(other) = addresses.get(&address) {
+        let wrong = format!("{address} is the address of {other} already");
+        scope.problem(span, "address", wrong, "remove one of them, or use weight");
+    } else {
+        addresses.insert(address, title.to_owned());
+    }
+}

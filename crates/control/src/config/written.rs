@@ -1,0 +1,131 @@
+//! The file as it is written: TOML with known fields, values not yet looked at.
+//!
+//! Every field is optional and numbers are wide, so that what is missing or out of range is
+//! reported by validation, with all other problems, and not by the parser, alone.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::error::Problems;
+
+type Field<T> = Option<Spanned<T>>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    pub balancer: Field<Balancer>,
+    pub limits: Field<Limits>,
+    #[serde(default)]
+    pub service: Vec<Spanned<Service>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Balancer {
+    pub name: Field<String>,
+    pub interfaces: Field<Vec<Spanned<String>>>,
+    pub mode: Field<String>,
+    pub run_dir: Field<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limits {
+    pub services: Field<i64>,
+    pub backends: Field<i64>,
+    pub pending_flows: Field<i64>,
+    pub unreported_flows: Field<i64>,
+    pub tracked_flows: Field<i64>,
+    pub udp_flows: Field<i64>,
+    pub event_ring_bytes: Field<i64>,
+    pub states_per_service: Field<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Service {
+    pub name: Field<String>,
+    pub vip: Field<String>,
+    pub protocol: Field<String>,
+    pub port: Field<i64>,
+    pub any_port: Field<bool>,
+    pub method: Field<String>,
+    pub affinity: Field<String>,
+    pub dcode_bits: Field<i64>,
+    pub table_size: Field<i64>,
+    pub idle_timeout: Field<String>,
+    pub check: Field<Check>,
+    #[serde(default)]
+    pub backend: Vec<Spanned<Backend>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Check {
+    pub enabled: Field<bool>,
+    pub interval: Field<String>,
+    pub timeout: Field<String>,
+    pub rise: Field<i64>,
+    pub fall: Field<i64>,
+    pub port: Field<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Backend {
+    pub name: Field<String>,
+    pub address: Field<String>,
+    pub weight: Field<i64>,
+    pub drain: Field<bool>,
+}
+
+/// Parses the text; a fault is added to `problems`.
+pub(super) fn parse(text: &str, problems: &mut Problems<'_>) -> Option<File> {
+    match toml::from_str(text) {
+        Ok(file) => Some(file),
+        Err(error) => {
+            report(&error, problems);
+            None
+        }
+    }
+}
+
+fn report(error: &toml::de::Error, problems: &mut Problems<'_>) {
+    let span = error.span().unwrap_or(0..0);
+    let message = error.message().replace('\n', ", ");
+    let (wrong, right) = explain(&message);
+    let field = field_at(span.start, problems);
+    problems.add(span, field, wrong, right);
+}
+
+/// Splits a message of serde or of the TOML parser into what is wrong and what would be right.
+fn explain(message: &str) -> (String, String) {
+    let Some((wrong, expected)) = message.split_once(", expected ") else {
+        return (message.to_owned(), String::new());
+    };
+    if wrong.starts_with("unknown field") {
+        let fields = expected.trim_start_matches("one of ").replace('`', "");
+        return (wrong.to_owned(), format!("the fields here are {fields}"));
+    }
+    let expected = match expected {
+        "i64" | "i128" => "a whole number",
+        "a string" => "a text in quotes",
+        "a boolean" => "true or false",
+        "a sequence" => "a list in [ ]",
+        other if other.starts_with("struct ") => "a table",
+        other => other,
+    };
+    (wrong.to_owned(), format!("expected {expected}"))
+}
+
+/// Names the place of a fault by its table header and the key of its line.
+fn field_at(offset: usize, problems: &Problems<'_>) -> String {
+    let header = problems.header_before(offset).unwrap_or_default();
+    let key = problems.key_at(offset);
+    match (header.is_empty(), key) {
+        (true, None) => String::new(),
+        (true, Some(key)) => key.to_owned(),
+        (false, None) => header.to_owned(),
+        (false, Some(key)) => format!("{header} {key}"),
+    }
+}

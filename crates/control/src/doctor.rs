@@ -1,0 +1,128 @@
+//! `weir doctor`: looks at the host, the interfaces, the addresses and the backends that a
+//! configuration names, and says what would keep it from working, and how to mend that.
+//!
+//! It changes nothing. It sends a few packets: a datagram to the discard port of a backend
+//! whose Ethernet address is not known, and (see [`probe`]) one TCP SYN for each pair of
+//! service and backend.
+
+mod ethtool;
+mod host;
+mod interface;
+mod path;
+pub mod probe;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::config::Config;
+
+/// What to examine.
+#[derive(Clone, Debug)]
+pub struct DoctorInput {
+    /// The configuration that is to work on this host.
+    pub config: Config,
+    /// Whether to send a SYN to each backend, to see if it accepts packets for the service.
+    pub probe: bool,
+    /// How long to wait for neighbours, and for the answers to the probes.
+    pub patience: Duration,
+}
+
+impl DoctorInput {
+    /// Everything, with two seconds of patience.
+    pub fn new(config: Config) -> Self {
+        Self { config, probe: true, patience: Duration::from_secs(2) }
+    }
+}
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It works, but not as well as it could, or not under all circumstances.
+    Warn,
+    /// It does not work like this.
+    Fail,
+}
+
+/// The outcome of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Which check.
+    pub check: &'static str,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// What was found.
+    pub detail: String,
+    /// What to do about it.
+    pub mend: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
+        Self { check, verdict: Verdict::Ok, detail: detail.into(), mend: None }
+    }
+
+    fn warn(check: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Warn, mend: Some(mend.into()), ..Self::ok(check, detail) }
+    }
+
+    fn fail(check: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Fail, ..Self::warn(check, detail, mend) }
+    }
+}
+
+/// Examines the host in the network namespace of the calling thread. It may take a few times
+/// the patience, while backends do not answer.
+pub fn examine(input: &DoctorInput) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    host::examine(&mut findings);
+    for name in &input.config.balancer.interfaces {
+        interface::examine(name, &input.config, &mut findings);
+    }
+    path::examine(input, &mut findings);
+    findings
+}
+
+/// Whether no check failed: `weir doctor` exits with 0 then, and with 1 otherwise.
+pub fn passed(findings: &[Finding]) -> bool {
+    findings.iter().all(|one| one.verdict != Verdict::Fail)
+}
+
+/// The findings as text, one on a line with what to do below, and a sum at the end.
+pub fn render(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let mark = match finding.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{mark:<5} {:<11} {}", finding.check, finding.detail);
+        for line in finding.mend.iter().flat_map(|mend| mend.lines()) {
+            let _ = writeln!(text, "{:17} -> {line}", "");
+        }
+    }
+    let count = |verdict| findings.iter().filter(|one| one.verdict == verdict).count();
+    let _ = writeln!(
+        text,
+        "{} ok, {} to look at, {} failed",
+        count(Verdict::Ok),
+        count(Verdict::Warn),
+        count(Verdict::Fail)
+    );
+    text
+}
+
+/// The content of a small file of the kernel's, without the line's end.
+fn read(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}

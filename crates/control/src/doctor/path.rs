@@ -1,0 +1,269 @@
+//! The addresses of the services, and the way to their backends.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::config::{Backend, Config, Protocol, Service};
+use crate::neigh::{self, Interface, NeighError, Neighbour, Resolution};
+
+use super::probe::{self, Answer, Probe};
+use super::{DoctorInput, Finding};
+
+/// How often to look whether a neighbour is resolved.
+const LOOK: Duration = Duration::from_millis(50);
+/// The port that is probed where the configuration names none: any answer will do.
+const NO_PORT: u16 = 9;
+
+pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
+    let config = &input.config;
+    let own = match neigh::addresses() {
+        Ok(own) => own,
+        Err(error) => {
+            let mend = "is rtnetlink there?";
+            findings.push(Finding::fail("addresses", error.to_string(), mend));
+            return;
+        }
+    };
+    let vips: BTreeSet<IpAddr> = config.services.iter().map(|one| one.vip).collect();
+    for vip in &vips {
+        findings.push(local(*vip, &own, config));
+    }
+    let hops = next_hops(input, findings);
+    if input.probe {
+        probes(input, &own, &vips, &hops, findings);
+    }
+}
+
+/// The address of a service must be somebody's, or no router sends packets for it here.
+fn local(vip: IpAddr, own: &[(u32, IpAddr)], config: &Config) -> Finding {
+    let holders: Vec<Interface> = own
+        .iter()
+        .filter(|(_, address)| *address == vip)
+        .filter_map(|(index, _)| neigh::interface_by_index(*index).ok())
+        .collect();
+    let interfaces = &config.balancer.interfaces;
+    let first = interfaces.first().map_or("eth0", String::as_str);
+    let (bits, nodad) = if vip.is_ipv4() { (32, "") } else { (128, " nodad") };
+    let mend = format!(
+        "ip addr add {vip}/{bits} dev {first}{nodad}   (not needed if routers route it here)"
+    );
+    let Some(holder) = holders.first() else {
+        return Finding::warn(
+            "vip",
+            format!("{vip} is on no interface, so nobody answers for it on the link"),
+            mend,
+        );
+    };
+    // Neighbour discovery answers only for addresses of the interface that was asked, unlike
+    // ARP, which answers for any address of the host.
+    if vip.is_ipv6() && !holders.iter().any(|one| interfaces.contains(&one.name)) {
+        return Finding::warn(
+            "vip",
+            format!("{vip} is on {} only; neighbour discovery does not answer for it", holder.name),
+            mend,
+        );
+    }
+    Finding::ok("vip", format!("{vip} is on {}", holder.name))
+}
+
+/// Finds where each backend is, asking for all before waiting for any.
+fn next_hops(input: &DoctorInput, findings: &mut Vec<Finding>) -> HashMap<IpAddr, Neighbour> {
+    let config = &input.config;
+    let addresses: BTreeSet<IpAddr> = config
+        .services
+        .iter()
+        .flat_map(|service| service.backends.iter().map(|backend| backend.address))
+        .collect();
+    let deadline = Instant::now() + input.patience;
+    let first: Vec<_> =
+        addresses.into_iter().map(|address| (address, neigh::resolve_now(address))).collect();
+    let mut hops = HashMap::new();
+    for (address, mut found) in first {
+        while matches!(found, Ok(None)) && !failed(address) && Instant::now() < deadline {
+            sleep(LOOK);
+            found = neigh::resolve_now(address);
+        }
+        findings.push(next_hop(address, &found, config));
+        if let Ok(Some(hop)) = found {
+            hops.insert(address, hop);
+        }
+    }
+    hops
+}
+
+/// Whether the kernel has asked in vain already.
+fn failed(address: IpAddr) -> bool {
+    neigh::route(address).is_ok_and(|route| {
+        let on_link = route.gateway.unwrap_or(address);
+        matches!(neigh::neighbour(on_link, route.ifindex), Ok(Resolution::Failed))
+    })
+}
+
+fn next_hop(
+    address: IpAddr,
+    found: &Result<Option<Neighbour>, NeighError>,
+    config: &Config,
+) -> Finding {
+    let hop = match found {
+        Ok(Some(hop)) => hop,
+        Ok(None) => {
+            let what = if address.is_ipv4() { "ARP" } else { "neighbour discovery" };
+            return Finding::fail(
+                "next-hop",
+                format!("{address} does not answer {what}"),
+                format!("is the backend up, and on this link? ip neigh show {address}"),
+            );
+        }
+        Err(error @ NeighError::Local { .. }) => {
+            let mend = "give the backend's own address; a balancer cannot be its own backend";
+            return Finding::fail("next-hop", error.to_string(), mend);
+        }
+        Err(error) => {
+            let mend = format!("give this host an address on the link of {address}");
+            return Finding::fail("next-hop", error.to_string(), mend);
+        }
+    };
+    if let Ok(route) = neigh::route(address)
+        && let Some(gateway) = route.gateway
+    {
+        return Finding::fail(
+            "next-hop",
+            format!(
+                "{address} is behind the router {gateway}; weir sends frames to backends on its own link"
+            ),
+            "move the backend to this link, or give this host an interface on the backend's",
+        );
+    }
+    let mac = hop.mac.map(|byte| format!("{byte:02x}")).join(":");
+    let Ok(out) = neigh::interface_by_index(hop.ifindex) else {
+        return Finding::ok("next-hop", format!("{address} is at {mac}"));
+    };
+    let interfaces = config.balancer.interfaces.iter();
+    let largest = interfaces.filter_map(|name| neigh::interface_mtu(name).ok()).max();
+    if let Some(incoming) = largest
+        && incoming > out.mtu
+    {
+        return Finding::warn(
+            "next-hop",
+            format!(
+                "{address}: packets of {incoming} bytes come in, and {} takes {}",
+                out.name, out.mtu
+            ),
+            format!("ip link set {} mtu {incoming}", out.name),
+        );
+    }
+    Finding::ok("next-hop", format!("{address} is at {mac} on {}", out.name))
+}
+
+/// Asks every backend, all at once, whether it accepts packets for the service's address.
+fn probes(
+    input: &DoctorInput,
+    own: &[(u32, IpAddr)],
+    vips: &BTreeSet<IpAddr>,
+    hops: &HashMap<IpAddr, Neighbour>,
+    findings: &mut Vec<Finding>,
+) {
+    let mut asked: Vec<(&Service, &Backend)> = Vec::new();
+    let mut questions = Vec::new();
+    for service in &input.config.services {
+        for backend in &service.backends {
+            let Some(&hop) = hops.get(&backend.address) else {
+                continue;
+            };
+            let Some(source) = source(backend.address, hop.ifindex, own, vips) else {
+                findings.push(Finding::warn(
+                    "backend",
+                    format!(
+                        "{}: no address of this host to probe it from",
+                        title(service, backend)
+                    ),
+                    "give the interface an address of its own on the backends' link",
+                ));
+                continue;
+            };
+            asked.push((service, backend));
+            questions.push(Probe { hop, source, vip: service.vip, port: port(service) });
+        }
+    }
+    match probe::ask(&questions, input.patience) {
+        Ok(answers) => {
+            for ((service, backend), answer) in asked.into_iter().zip(answers) {
+                findings.push(backend_finding(service, backend, answer));
+            }
+        }
+        Err(error) => findings.push(Finding::warn(
+            "backend",
+            format!("backends cannot be probed: {error}"),
+            "run weir doctor as root",
+        )),
+    }
+}
+
+/// Our own address towards a backend. The service's address will not do: answers to it would
+/// be the balancer's to forward.
+fn source(
+    backend: IpAddr,
+    ifindex: u32,
+    own: &[(u32, IpAddr)],
+    vips: &BTreeSet<IpAddr>,
+) -> Option<IpAddr> {
+    let usable = |address: &IpAddr| {
+        let link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        address.is_ipv4() == backend.is_ipv4() && !vips.contains(address) && !link_local
+    };
+    let preferred = neigh::route(backend).ok().and_then(|route| route.source);
+    preferred.filter(usable).or_else(|| {
+        let here = own.iter().filter(|(index, _)| *index == ifindex);
+        here.map(|(_, address)| *address).find(usable)
+    })
+}
+
+fn port(service: &Service) -> u16 {
+    let checked = service.check.as_ref().map(|check| check.port);
+    match service.protocol {
+        Protocol::Tcp => service.port.or(checked),
+        Protocol::Udp => checked,
+    }
+    .unwrap_or(NO_PORT)
+}
+
+fn title(service: &Service, backend: &Backend) -> String {
+    format!("service {:?}: backend {:?} ({})", service.name, backend.name, backend.address)
+}
+
+fn backend_finding(service: &Service, backend: &Backend, answer: Answer) -> Finding {
+    let (title, vip) = (title(service, backend), service.vip);
+    let port = port(service);
+    let served = service.protocol == Protocol::Tcp && service.port.is_some();
+    match answer {
+        Answer::Listening => {
+            Finding::ok("backend", format!("{title} accepts connections to {vip} port {port}"))
+        }
+        Answer::Refused if served => Finding::warn(
+            "backend",
+            format!("{title} has {vip}, and nothing listens there on port {port}"),
+            format!("start the server on the backend; it must listen on {vip} or on all addresses"),
+        ),
+        Answer::Refused => Finding::ok("backend", format!("{title} has {vip}")),
+        Answer::Silent => {
+            let add = if vip.is_ipv4() {
+                format!(
+                    "on the backend: ip addr add {vip}/32 dev lo\n\
+                     and, so that it does not claim {vip} on the link: \
+                     sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"
+                )
+            } else {
+                format!("on the backend: ip addr add {vip}/128 dev lo nodad")
+            };
+            Finding::fail(
+                "backend",
+                format!("{title} does not accept packets for {vip} (port {port} was tried)"),
+                format!("{add}\nor a firewall there drops them"),
+            )
+        }
+    }
+}

@@ -1,0 +1,314 @@
+use std::net::TcpListener;
+
+use super::*;
+use crate::config::XdpMode;
+use crate::neigh::Interface;
+use crate::testnet::NetNs;
+
+/// A balancer and a backend on one link, for IPv4 and IPv6.
+struct Site {
+    lb: NetNs,
+    backend: NetNs,
+}
+
+impl Site {
+    fn new() -> Self {
+        let (lb, backend) = (NetNs::new("doc-lb"), NetNs::new("doc-be"));
+        lb.join(&backend);
+        lb.ip("addr add 10.9.0.1/24 dev eth0");
+        lb.ip("addr add fd09::1/64 dev eth0 nodad");
+        lb.ip("addr add 10.0.0.1/32 dev eth0");
+        lb.ip("addr add 2001:db8::1/128 dev eth0 nodad");
+        backend.ip("addr add 10.9.0.2/24 dev eth0");
+        backend.ip("addr add fd09::2/64 dev eth0 nodad");
+        // Answers must find their way back whatever their source is.
+        backend.sysctl("net/ipv4/conf/eth0/rp_filter", "0");
+        Self { lb, backend }
+    }
+
+    fn give_vip(&self) {
+        self.backend.ip("addr add 10.0.0.1/32 dev lo");
+        self.backend.ip("addr add 2001:db8::1/128 dev lo nodad");
+    }
+
+    fn listen(&self) -> [TcpListener; 2] {
+        self.backend.run(|| {
+            // Dual-stack sockets are not to be relied on, so one for each family.
+            [("10.0.0.1", 80), ("2001:db8::1", 80)].map(|at| TcpListener::bind(at).unwrap())
+        })
+    }
+
+    fn examine(&self, text: &str) -> Vec<Finding> {
+        let mut input = DoctorInput::new(Config::parse(text, "weir.toml").unwrap());
+        input.patience = Duration::from_millis(600);
+        self.lb.run(|| examine(&input))
+    }
+}
+
+const CONFIG: &str = r#"
+[balancer]
+interfaces = ["eth0"]
+[[service]]
+name = "web"
+vip = "10.0.0.1"
+port = 80
+[[service.backend]]
+name = "b1"
+address = "10.9.0.2"
+[[service]]
+name = "web6"
+vip = "2001:db8::1"
+port = 80
+[[service.backend]]
+name = "b1"
+address = "fd09::2"
+"#;
+
+/// The findings of one check.
+fn of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Finding> {
+    findings.iter().filter(|one| one.check == check).collect()
+}
+
+/// Every finding of a check (as many as given) has the verdict and the words.
+fn expect(findings: &[Finding], check: &str, count: usize, verdict: Verdict, words: &[&str]) {
+    let found = of(findings, check);
+    assert_eq!(found.len(), count, "{check}: {findings:#?}");
+    for one in found {
+        assert_eq!(one.verdict, verdict, "{one:#?}");
+        let text = format!("{} {}", one.detail, one.mend.as_deref().unwrap_or_default());
+        for word in words {
+            assert!(text.contains(word), "no {word:?} in {text}");
+        }
+        assert_eq!(one.mend.is_none(), verdict == Verdict::Ok, "{one:#?}");
+    }
+}
+
+#[test]
+fn a_backend_that_is_as_it_should_be() {
+    let site = Site::new();
+    site.give_vip();
+    let _listeners = site.listen();
+    let found = site.examine(CONFIG);
+    expect(&found, "backend", 2, Verdict::Ok, &["accepts connections", "port 80"]);
+    expect(&found, "next-hop", 2, Verdict::Ok, &["on eth0"]);
+    expect(&found, "vip", 2, Verdict::Ok, &["is on eth0"]);
+    expect(&found, "interface", 1, Verdict::Ok, &["eth0 is up"]);
+    expect(&found, "driver", 1, Verdict::Ok, &["veth has native XDP"]);
+    expect(&found, "veth-peer", 1, Verdict::Warn, &["another network namespace", "XDP_PASS"]);
+    expect(&found, "mtu", 1, Verdict::Ok, &["1500"]);
+    expect(&found, "privileges", 1, Verdict::Ok, &[]);
+    expect(&found, "kernel", 1, Verdict::Ok, &["Linux"]);
+    expect(&found, "btf", 1, Verdict::Ok, &[]);
+    assert!(passed(&found), "{}", render(&found));
+}
+
+#[test]
+fn a_backend_where_nothing_listens() {
+    let site = Site::new();
+    site.give_vip();
+    let found = site.examine(CONFIG);
+    expect(
+        &found,
+        "backend",
+        2,
+        Verdict::Warn,
+        &["nothing listens there on port 80", "start the server"],
+    );
+    // Without a port of its own, a RST is all that is needed.
+    let any = CONFIG.replace("port = 80", "any_port = true\ncheck.port = 81");
+    let found = site.examine(&any);
+    expect(&found, "backend", 2, Verdict::Ok, &["has "]);
+}
+
+#[test]
+fn a_backend_without_the_address() {
+    let site = Site::new();
+    let found = site.examine(CONFIG);
+    let words = ["does not accept packets for", "dev lo", "ip addr add"];
+    expect(&found, "backend", 2, Verdict::Fail, &words);
+    let mend = of(&found, "backend")[0].mend.as_deref();
+    assert!(mend.unwrap_or_default().contains("arp_ignore=1"));
+    assert!(!passed(&found));
+}
+
+/// The backend routes, and behind it is a host that has the address and would answer.
+#[test]
+fn a_backend_that_passes_the_probe_on() {
+    let site = Site::new();
+    let (far, near) = (NetNs::new("doc-far"), &site.backend);
+    let (far_name, near_name) = (&far.name, &near.name);
+    crate::testnet::ip(&format!(
+        "-n {near_name} link add eth1 type veth peer name eth0 netns {far_name}"
+    ));
+    near.sysctl("net/ipv4/ip_forward", "1");
+    near.sysctl("net/ipv6/conf/all/forwarding", "1");
+    near.sysctl("net/ipv4/conf/all/rp_filter", "0");
+    near.ip("addr add 10.8.0.1/24 dev eth1");
+    near.ip("addr add fd08::1/64 dev eth1 nodad");
+    near.ip("link set eth1 up");
+    far.ip("addr add 10.8.0.2/24 dev eth0");
+    far.ip("addr add fd08::2/64 dev eth0 nodad");
+    far.ip("link set eth0 up");
+    far.ip("route add default via 10.8.0.1");
+    far.ip("route add default via fd08::1");
+    far.ip("addr add 10.0.0.1/32 dev lo");
+    far.ip("addr add 2001:db8::1/128 dev lo nodad");
+    near.ip("route add 10.0.0.1/32 via 10.8.0.2");
+    near.ip("route add 2001:db8::1/128 via fd08::2");
+    let found = site.examine(CONFIG);
+    expect(&found, "backend", 2, Verdict::Fail, &["does not accept"]);
+}
+
+#[test]
+fn the_way_to_a_backend() {
+    let site = Site::new();
+    site.lb.ip("route add 10.77.0.0/16 via 10.9.0.2");
+    let expect_hop = |address: &str, verdict, words: &[&str]| {
+        let found = site.examine(&CONFIG.replace("10.9.0.2", address));
+        let hop = of(&found, "next-hop").into_iter().find(|one| one.detail.contains(address));
+        let hop = hop.unwrap_or_else(|| panic!("{found:#?}"));
+        assert_eq!(hop.verdict, verdict);
+        for word in words {
+            assert!(hop.detail.contains(word), "{hop:#?}");
+        }
+    };
+    expect_hop("10.77.0.1", Verdict::Fail, &["behind the router 10.9.0.2"]);
+    expect_hop("192.0.2.1", Verdict::Fail, &["no route"]);
+    expect_hop("10.9.0.1", Verdict::Fail, &["belongs to this host itself"]);
+    expect_hop("10.9.0.99", Verdict::Fail, &["does not answer ARP"]);
+}
+
+#[test]
+fn the_host_side_of_an_interface() {
+    let site = Site::new();
+    site.lb.sysctl("net/ipv4/conf/eth0/forwarding", "0");
+    site.lb.sysctl("net/ipv6/conf/eth0/forwarding", "1");
+    site.lb.sysctl("net/ipv4/conf/eth0/rp_filter", "1");
+    site.lb.ip("addr del 10.0.0.1/32 dev eth0");
+    site.lb.ip("addr del 2001:db8::1/128 dev eth0");
+    site.lb.ip("addr add 2001:db8::1/128 dev lo nodad");
+    site.lb.ip("link set eth0 mtu 4000");
+    let found = site.examine(CONFIG);
+    let forwarding: Vec<Verdict> = of(&found, "forwarding").iter().map(|one| one.verdict).collect();
+    assert_eq!(forwarding, [Verdict::Warn, Verdict::Ok], "{found:#?}");
+    let mend = of(&found, "forwarding")[0].mend.as_deref();
+    assert_eq!(mend, Some("sysctl -w net.ipv4.conf.eth0.forwarding=1"));
+    expect(&found, "rp-filter", 1, Verdict::Warn, &["rp_filter=2"]);
+    expect(&found, "mtu", 1, Verdict::Warn, &["MTU 4000", "3498"]);
+    let vips = of(&found, "vip");
+    assert!(vips[0].detail.contains("10.0.0.1 is on no interface"), "{vips:#?}");
+    assert!(vips[0].mend.as_ref().unwrap().starts_with("ip addr add 10.0.0.1/32 dev eth0"));
+    assert!(vips[1].detail.contains("2001:db8::1 is on lo only"), "{vips:#?}");
+
+    site.lb.ip("link set eth0 down");
+    let found = site.examine(CONFIG);
+    expect(&found, "interface", 1, Verdict::Fail, &["eth0 is down", "ip link set eth0 up"]);
+    let found = site.examine(&CONFIG.replace("eth0", "eth7"));
+    expect(&found, "interface", 1, Verdict::Fail, &["no interface eth7"]);
+    expect(&found, "driver", 0, Verdict::Ok, &[]);
+}
+
+#[test]
+fn a_veth_whose_peer_is_here_too() {
+    let ns = NetNs::new("doc-veth");
+    ns.ip("link add eth0 type veth peer name eth1");
+    ns.ip("link set eth0 up");
+    ns.ip("link set eth1 up");
+    let site = Site { lb: ns, backend: NetNs::new("doc-none") };
+    let found = site.examine("[balancer]\ninterfaces = [\"eth0\"]");
+    expect(
+        &found,
+        "veth-peer",
+        1,
+        Verdict::Warn,
+        &["its peer eth1 runs no XDP program", "set eth1 xdp"],
+    );
+    let found = site.examine("[balancer]\ninterfaces = [\"eth0\"]\nmode = \"generic\"");
+    expect(&found, "veth-peer", 0, Verdict::Ok, &[]);
+    expect(&found, "driver", 1, Verdict::Warn, &["generic mode", "mode = \"auto\""]);
+}
+
+#[test]
+fn kernels_and_rights() {
+    for (release, verdict) in [
+        ("6.18.44-fc", Verdict::Ok),
+        ("5.15.0", Verdict::Ok),
+        ("5.14.21-suse", Verdict::Fail),
+        ("4.19", Verdict::Fail),
+        ("", Verdict::Warn),
+        ("next", Verdict::Warn),
+    ] {
+        assert_eq!(host::kernel(release).verdict, verdict, "{release}");
+    }
+    let mask = |caps: &[u32]| caps.iter().fold(0, |mask, cap| mask | 1u64 << cap);
+    for (caps, verdict) in [
+        (&[12u32, 13, 39] as &[u32], Verdict::Ok),
+        (&[12, 13, 21], Verdict::Ok),
+        (&[12, 39], Verdict::Warn),
+        (&[13, 39], Verdict::Fail),
+        (&[12, 13], Verdict::Fail),
+        (&[], Verdict::Fail),
+    ] {
+        assert_eq!(host::privileges(mask(caps)).verdict, verdict, "{caps:?}");
+    }
+    assert_eq!(host::effective("Name:\tweir\nCapEff:\t0000000000003000\n"), 0x3000);
+    assert_eq!(host::effective(""), 0);
+    assert_eq!(host::btf(false).verdict, Verdict::Fail);
+    assert_eq!(host::jit(Some("0")).verdict, Verdict::Warn);
+    assert_eq!(host::jit(Some("1")).verdict, Verdict::Ok);
+}
+
+#[test]
+fn drivers_and_offloads() {
+    let interface = Interface {
+        index: 2,
+        name: "eth0".to_owned(),
+        mac: Some([2; 6]),
+        mtu: 9000,
+        up: true,
+        running: true,
+        veth: false,
+        link: None,
+        xdp: false,
+    };
+    use XdpMode::{Auto, Generic, Native};
+    for (driver, mode, verdict, words) in [
+        ("ixgbe", Auto, Verdict::Ok, "ixgbe has native XDP"),
+        ("ixgbe", Generic, Verdict::Warn, "though ixgbe has"),
+        ("e1000", Auto, Verdict::Warn, "use generic mode"),
+        ("e1000", Native, Verdict::Warn, "will not start"),
+        ("", Auto, Verdict::Warn, "(unnamed)"),
+        ("e1000", Generic, Verdict::Warn, "generic mode, several times slower"),
+    ] {
+        let found = interface::native(&interface, driver, mode);
+        assert_eq!(found.verdict, verdict, "{found:?}");
+        assert!(found.detail.contains(words), "{found:?}");
+    }
+    assert_eq!(interface::mtu(&interface, "ixgbe", Auto).verdict, Verdict::Warn);
+    assert_eq!(interface::mtu(&interface, "ixgbe", Generic).verdict, Verdict::Ok);
+    let offloads = |lro, gro, mode| interface::offloads("eth0", lro, gro, mode).verdict;
+    assert_eq!(offloads(Some(true), None, Auto), Verdict::Warn);
+    assert_eq!(offloads(Some(false), Some(true), Auto), Verdict::Ok);
+    assert_eq!(offloads(None, Some(true), Generic), Verdict::Warn);
+    assert_eq!(offloads(None, None, Generic), Verdict::Ok);
+}
+
+#[test]
+fn findings_as_text_and_as_json() {
+    let findings = [
+        Finding::ok("kernel", "Linux 6.18"),
+        Finding::warn("vip", "nobody has it", "add it"),
+        Finding::fail("backend", "silent", "one\ntwo"),
+    ];
+    let text = "ok    kernel      Linux 6.18\n\
+                warn  vip         nobody has it\n                  -> add it\n\
+                FAIL  backend     silent\n                  -> one\n                  -> two\n\
+                1 ok, 1 to look at, 1 failed\n";
+    assert_eq!(render(&findings), text);
+    assert!(!passed(&findings) && passed(&findings[..2]));
+    let json = serde_json::to_value(&findings[1]).unwrap();
+    let expected = serde_json::json!({
+        "check": "vip", "verdict": "warn", "detail": "nobody has it", "mend": "add it"
+    });
+    assert_eq!(json, expected);
+}

@@ -1,0 +1,424 @@
+//! The kernel's interfaces, routes and neighbour table, read over rtnetlink.
+//!
+//! The data plane asks `bpf_fib_lookup` for the next hop of a backend. Where that cannot
+//! answer (forwarding is off on the interface, for example), the control plane finds it here
+//! and publishes it.
+
+#![forbid(unsafe_code)]
+
+mod netlink;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{
+    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, XdpAttached,
+};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use netlink::ask;
+
+/// The discard service, RFC 863: whoever listens there throws away what it gets.
+const DISCARD: u16 = 9;
+
+/// Why the kernel's tables have no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum NeighError {
+    /// rtnetlink failed.
+    #[error("asking the kernel for {what}: {source}")]
+    Kernel {
+        /// What was asked for.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+    /// There is no interface of this name.
+    #[error("there is no interface {name}; `ip link` lists them")]
+    NoInterface {
+        /// The name.
+        name: String,
+    },
+    /// The interface has no Ethernet address.
+    #[error("interface {name} has no Ethernet address")]
+    NotEthernet {
+        /// The name, or the number where only that is known.
+        name: String,
+    },
+    /// No route leads to the address.
+    #[error("no route to {address}: {source}; `ip route get {address}` shows the same")]
+    NoRoute {
+        /// The address.
+        address: IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The address belongs to this host.
+    #[error("{address} belongs to this host itself")]
+    Local {
+        /// The address.
+        address: IpAddr,
+    },
+}
+
+/// Where frames for an address go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Neighbour {
+    /// Destination MAC address.
+    pub mac: [u8; 6],
+    /// Egress interface.
+    pub ifindex: u32,
+    /// MAC address of the egress interface.
+    pub source_mac: [u8; 6],
+}
+
+/// The route to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Egress interface.
+    pub ifindex: u32,
+    /// The router in between; `None` if the address is on the link itself.
+    pub gateway: Option<IpAddr>,
+    /// The source address that the kernel would use.
+    pub source: Option<IpAddr>,
+}
+
+/// What the neighbour table says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// Known, and confirmed lately or set by hand.
+    Confirmed([u8; 6]),
+    /// Known from some time ago.
+    Stale([u8; 6]),
+    /// Asked for, without an answer.
+    Failed,
+    /// Not in the table, or being asked for.
+    Unknown,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Number.
+    pub index: u32,
+    /// Name.
+    pub name: String,
+    /// Ethernet address; `None` for other kinds (a tunnel).
+    pub mac: Option<[u8; 6]>,
+    /// Largest packet in bytes, without the Ethernet header.
+    pub mtu: u32,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Whether it is up and has a carrier.
+    pub running: bool,
+    /// Whether it is a veth.
+    pub veth: bool,
+    /// The interface underneath or at the other end, if it is in the same network namespace.
+    pub link: Option<u32>,
+    /// Whether an XDP program is attached.
+    pub xdp: bool,
+}
+
+/// Where frames for `address` go; `None` if the neighbour is not resolved yet. Then, or if the
+/// entry is old, a datagram without data is sent to the discard port of the address, which
+/// makes the kernel resolve it: ask again a little later.
+///
+/// # Errors
+/// [`NeighError::NoRoute`], [`NeighError::Local`], [`NeighError::NotEthernet`] if no frame can
+/// go there as things are.
+pub async fn resolve(address: IpAddr) -> Result<Option<Neighbour>, NeighError> {
+    // The kernel may make a question wait for others that configure interfaces.
+    tokio::task::spawn_blocking(move || resolve_now(address)).await.unwrap_or_else(|stopped| {
+        Err(NeighError::Kernel { what: "a neighbour", source: io::Error::other(stopped) })
+    })
+}
+
+/// [`resolve`] for callers without a runtime.
+///
+/// # Errors
+/// Those of [`resolve`].
+pub fn resolve_now(address: IpAddr) -> Result<Option<Neighbour>, NeighError> {
+    let route = route(address)?;
+    let interface = interface_by_index(route.ifindex)?;
+    let source_mac = interface.mac.ok_or(NeighError::NotEthernet { name: interface.name })?;
+    let found = neighbour(route.gateway.unwrap_or(address), route.ifindex)?;
+    if !matches!(found, Resolution::Confirmed(_)) {
+        provoke(address, route.ifindex);
+    }
+    Ok(match found {
+        Resolution::Confirmed(mac) | Resolution::Stale(mac) => {
+            Some(Neighbour { mac, ifindex: route.ifindex, source_mac })
+        }
+        Resolution::Failed | Resolution::Unknown => None,
+    })
+}
+
+/// Makes the kernel resolve the neighbour of an address. It is a hint: failure does not matter.
+pub fn provoke(address: IpAddr, ifindex: u32) {
+    let (any, to): (IpAddr, SocketAddr) = match address {
+        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), (address, DISCARD).into()),
+        IpAddr::V6(v6) => {
+            let scope = if v6.is_unicast_link_local() { ifindex } else { 0 };
+            let to = SocketAddrV6::new(v6, DISCARD, 0, scope);
+            (Ipv6Addr::UNSPECIFIED.into(), to.into())
+        }
+    };
+    if let Ok(socket) = UdpSocket::bind((any, 0)) {
+        let _ = socket.send_to(&[], to);
+    }
+}
+
+/// The number of an interface.
+///
+/// # Errors
+/// [`NeighError::NoInterface`].
+pub fn interface_index(name: &str) -> Result<u32, NeighError> {
+    Ok(interface(name)?.index)
+}
+
+/// The Ethernet address of an interface.
+///
+/// # Errors
+/// [`NeighError::NoInterface`], [`NeighError::NotEthernet`].
+pub fn interface_mac(name: &str) -> Result<[u8; 6], NeighError> {
+    interface(name)?.mac.ok_or_else(|| NeighError::NotEthernet { name: name.to_owned() })
+}
+
+/// The largest packet in bytes that an interface takes, without the Ethernet header.
+///
+/// # Errors
+/// [`NeighError::NoInterface`].
+pub fn interface_mtu(name: &str) -> Result<u32, NeighError> {
+    Ok(interface(name)?.mtu)
+}
+
+/// An interface by name.
+///
+/// # Errors
+/// [`NeighError::NoInterface`].
+pub fn interface(name: &str) -> Result<Interface, NeighError> {
+    let mut question = LinkMessage::default();
+    question.attributes.push(LinkAttribute::IfName(name.to_owned()));
+    get_link(question, name)
+}
+
+/// An interface by number.
+///
+/// # Errors
+/// [`NeighError::NoInterface`].
+pub fn interface_by_index(index: u32) -> Result<Interface, NeighError> {
+    let mut question = LinkMessage::default();
+    question.header.index = index;
+    get_link(question, &format!("number {index}"))
+}
+
+fn get_link(question: LinkMessage, name: &str) -> Result<Interface, NeighError> {
+    let answers = match ask(RouteNetlinkMessage::GetLink(question), NLM_F_REQUEST) {
+        // ERANGE and EINVAL: the kernel does not take it for a name at all.
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL)) =>
+        {
+            Vec::new()
+        }
+        answers => answers.map_err(kernel("an interface"))?,
+    };
+    let found = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    });
+    found.map(describe).ok_or_else(|| NeighError::NoInterface { name: name.to_owned() })
+}
+
+fn describe(link: LinkMessage) -> Interface {
+    let flags = link.header.flags;
+    let mut interface = Interface {
+        index: link.header.index,
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        up: flags.contains(LinkFlags::Up),
+        running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
+        veth: false,
+        link: None,
+        xdp: false,
+    };
+    let mut elsewhere = false;
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name = name,
+            LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
+            LinkAttribute::Address(address) => interface.mac = ethernet(&address),
+            LinkAttribute::Link(index) => interface.link = Some(index),
+            LinkAttribute::LinkNetNsId(_) => elsewhere = true,
+            LinkAttribute::LinkInfo(info) => {
+                interface.veth =
+                    info.iter().any(|one| matches!(one, LinkInfo::Kind(InfoKind::Veth)));
+            }
+            LinkAttribute::Xdp(xdp) => {
+                interface.xdp = xdp.iter().any(|one| {
+                    matches!(one, LinkXdp::Attached(how) if !matches!(how, XdpAttached::None))
+                });
+            }
+            _ => {}
+        }
+    }
+    if elsewhere {
+        interface.link = None;
+    }
+    interface
+}
+
+fn ethernet(address: &[u8]) -> Option<[u8; 6]> {
+    address.try_into().ok()
+}
+
+/// Every address of this host, with the interface that has it.
+///
+/// # Errors
+/// [`NeighError::Kernel`].
+pub fn addresses() -> Result<Vec<(u32, IpAddr)>, NeighError> {
+    let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let answers = ask(question, NLM_F_REQUEST | NLM_F_DUMP).map_err(kernel("addresses"))?;
+    let mut all = Vec::new();
+    for answer in answers {
+        let RouteNetlinkMessage::NewAddress(message) = answer else {
+            continue;
+        };
+        // With a peer, IFA_ADDRESS is the peer's and IFA_LOCAL is ours; IPv6 has no IFA_LOCAL
+        // without a peer.
+        let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
+            message.attributes.iter().find_map(wanted)
+        };
+        let local = find(|attribute| match attribute {
+            AddressAttribute::Local(address) => Some(*address),
+            _ => None,
+        });
+        let address = find(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        });
+        if let Some(address) = local.or(address) {
+            all.push((message.header.index, address));
+        }
+    }
+    Ok(all)
+}
+
+/// The route to an address.
+///
+/// # Errors
+/// [`NeighError::NoRoute`], [`NeighError::Local`].
+pub fn route(address: IpAddr) -> Result<Route, NeighError> {
+    let mut question = RouteMessage::default();
+    question.header.address_family = family(address);
+    question.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
+    question.attributes.push(RouteAttribute::Destination(address.into()));
+    let no_route = |source| NeighError::NoRoute { address, source };
+    let answers = match ask(RouteNetlinkMessage::GetRoute(question), NLM_F_REQUEST) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NetworkUnreachable
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::PermissionDenied
+                    | io::ErrorKind::InvalidInput
+            ) =>
+        {
+            return Err(no_route(error));
+        }
+        answers => answers.map_err(kernel("a route"))?,
+    };
+    let found = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewRoute(route) => Some(route),
+        _ => None,
+    });
+    let unreachable = || no_route(io::ErrorKind::NetworkUnreachable.into());
+    let found = found.ok_or_else(unreachable)?;
+    match found.header.kind {
+        RouteType::Unicast => read_route(&found).ok_or_else(unreachable),
+        RouteType::Local => Err(NeighError::Local { address }),
+        _ => Err(unreachable()),
+    }
+}
+
+fn read_route(message: &RouteMessage) -> Option<Route> {
+    let mut ifindex = None;
+    let mut gateway = None;
+    let mut source = None;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => ifindex = Some(*index),
+            RouteAttribute::Gateway(address) => gateway = ip(address),
+            RouteAttribute::Via(via) => {
+                use netlink_packet_route::route::RouteVia;
+                gateway = match via {
+                    RouteVia::Inet(v4) => Some((*v4).into()),
+                    RouteVia::Inet6(v6) => Some((*v6).into()),
+                    _ => None,
+                };
+            }
+            RouteAttribute::PrefSource(address) => source = ip(address),
+            _ => {}
+        }
+    }
+    Some(Route { ifindex: ifindex?, gateway, source })
+}
+
+fn ip(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some((*v4).into()),
+        RouteAddress::Inet6(v6) => Some((*v6).into()),
+        _ => None,
+    }
+}
+
+/// What the neighbour table has for an address on the link of an interface.
+///
+/// # Errors
+/// [`NeighError::Kernel`].
+pub fn neighbour(address: IpAddr, ifindex: u32) -> Result<Resolution, NeighError> {
+    let mut question = NeighbourMessage::default();
+    question.header.family = family(address);
+    question.header.ifindex = ifindex;
+    question.attributes.push(NeighbourAttribute::Destination(address.into()));
+    let answers = match ask(RouteNetlinkMessage::GetNeighbour(question), NLM_F_REQUEST) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Resolution::Unknown),
+        answers => answers.map_err(kernel("a neighbour"))?,
+    };
+    let found = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewNeighbour(neighbour) => Some(neighbour),
+        _ => None,
+    });
+    Ok(found.map_or(Resolution::Unknown, |entry| read_neighbour(&entry)))
+}
+
+fn read_neighbour(entry: &NeighbourMessage) -> Resolution {
+    let mac = entry.attributes.iter().find_map(|attribute| match attribute {
+        NeighbourAttribute::LinkLayerAddress(address) => ethernet(address),
+        _ => None,
+    });
+    use NeighbourState::{Delay, Failed, Noarp, Permanent, Probe, Reachable, Stale};
+    match (entry.header.state, mac) {
+        (Reachable | Permanent | Noarp, Some(mac)) => Resolution::Confirmed(mac),
+        (Stale | Delay | Probe, Some(mac)) => Resolution::Stale(mac),
+        (Failed, _) => Resolution::Failed,
+        _ => Resolution::Unknown,
+    }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+fn kernel(what: &'static str) -> impl FnOnce(io::Error) -> NeighError {
+    move |source| NeighError::Kernel { what, source }
+}

@@ -1,0 +1,160 @@
+//! What a restarted control plane must know, kept in the run directory.
+//!
+//! - [`Document`]: a small JSON file, replaced as a whole (names, numbers, what is published).
+//! - [`StateLog`]: an append-only log of connection states in a memory-mapped file; appending
+//!   is a copy in memory, without a system call.
+//! - [`RunLock`]: one control plane for each run directory.
+//!
+//! Both kinds of file are whole after a SIGKILL at any instant. They are not meant to outlive
+//! the machine: after a crash of the kernel, the tables that they describe are gone too, so
+//! nothing here waits for a disk.
+
+mod log;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub use log::{Op, StateLog, StateRecord};
+
+/// Why something cannot be kept or read back.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A system call failed.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// What was being done, for example `write`.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file is not what weir wrote.
+    #[error(
+        "{} cannot be used: {reason}; move it away to start without what it held",
+        path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Another process uses the run directory.
+    #[error(
+        "{} is in use by another weir; stop that one, or set another balancer.run_dir",
+        path.display()
+    )]
+    Locked {
+        /// The run directory.
+        path: PathBuf,
+    },
+}
+
+impl StoreError {
+    fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Io { doing, path, source }
+    }
+}
+
+/// A JSON file that is replaced as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Document;
+
+impl Document {
+    /// Reads a document; `None` if there is no file.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if the file is not JSON of the type `T`.
+    pub fn load<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Option<T>, StoreError> {
+        let path = path.as_ref();
+        let text = match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(StoreError::io("read", path))?,
+        };
+        match serde_json::from_slice(&text) {
+            Ok(document) => Ok(Some(document)),
+            Err(error) => Err(StoreError::Corrupt {
+                path: path.to_path_buf(),
+                reason: format!("it is not the JSON that was expected: {error}"),
+            }),
+        }
+    }
+
+    /// Writes a document: at every instant the file is the old one or the new one, whole. Two
+    /// processes must not save the same document at once (see [`RunLock`]).
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if it cannot be written; the old document is still there then.
+    pub fn save<T: Serialize>(path: impl AsRef<Path>, document: &T) -> Result<(), StoreError> {
+        let path = path.as_ref();
+        let text = serde_json::to_vec_pretty(document)
+            .map_err(io::Error::from)
+            .map_err(StoreError::io("encode", path))?;
+        let temporary = temporary(path);
+        let mut file = create(&temporary)?;
+        file.write_all(&text)
+            .and_then(|()| file.write_all(b"\n"))
+            .map_err(StoreError::io("write", &temporary))?;
+        rename(&temporary, path)
+    }
+}
+
+/// Holds a run directory for this process; let go when dropped, or when the process ends in
+/// whatever way.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: Flock<File>,
+}
+
+impl RunLock {
+    /// Creates the directory if need be, and takes it.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] if another process has it.
+    pub fn acquire(run_dir: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let run_dir = run_dir.as_ref();
+        fs::create_dir_all(run_dir).map_err(StoreError::io("create", run_dir))?;
+        let path = run_dir.join("lock");
+        let file = create(&path)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => Ok(Self { _file: file }),
+            Err((_, Errno::EWOULDBLOCK)) => Err(StoreError::Locked { path: run_dir.to_path_buf() }),
+            Err((_, errno)) => Err(StoreError::io("lock", &path)(errno.into())),
+        }
+    }
+}
+
+/// The name under which a file is written before it takes its place.
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    PathBuf::from(name)
+}
+
+/// An empty file that only its owner reads: it tells who talks to whom.
+fn create(path: &Path) -> Result<File, StoreError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(StoreError::io("create", path))
+}
+
+fn rename(from: &Path, to: &Path) -> Result<(), StoreError> {
+    fs::rename(from, to).map_err(StoreError::io("replace", to))
+}

@@ -1,0 +1,307 @@
+//! The log of connection states.
+//!
+//! ```text
+//! header, 32 bytes   "WEIRLOG\0" | version u32 | record size u32 | zeros
+//! record, 32 bytes   key 20 | seconds u32 | backend u16 | flags u8 | 0 | checksum 24 bits | op u8
+//! ```
+//!
+//! Numbers are little-endian. A record is written with its op byte last, so that a process
+//! that is killed half-way leaves an op of 0, which ends the log, and the next append
+//! overwrites the rest. The checksum covers the position too: a record that was copied or
+//! moved by whatever means is not taken for one of ours.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use memmap2::{MmapMut, MmapOptions};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{StoreError, create, rename, temporary};
+
+const MAGIC: &[u8; 8] = b"WEIRLOG\0";
+const VERSION: u32 = 1;
+const RECORD: usize = 32;
+/// Bytes of a record before its checksum.
+const BODY: usize = 28;
+/// Offset of the op byte, the last of a record.
+const OP: usize = RECORD - 1;
+/// Size of a new file.
+const FIRST_BYTES: u64 = 1 << 20;
+/// A file doubles until it grows by this much at a time.
+const MOST_GROWTH: u64 = 64 << 20;
+/// Records beyond twice the live ones that are tolerated before a compaction pays.
+const SLACK: usize = 65_536;
+
+/// What a record says about its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Op {
+    /// The state is live, with the values of this record.
+    Add = 1,
+    /// The state is gone; the other values have no meaning.
+    Remove = 2,
+}
+
+/// One change of one connection state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateRecord {
+    /// What happened.
+    pub op: Op,
+    /// Whose state it is: bytes chosen by the caller, unique for each state.
+    pub key: [u8; 20],
+    /// Number of the backend that holds the connection.
+    pub backend: u16,
+    /// Time in seconds, on a clock of the caller's.
+    pub seconds: u32,
+    /// Bits of the caller's.
+    pub flags: u8,
+}
+
+impl StateRecord {
+    fn encode(&self, index: usize) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        bytes[..20].copy_from_slice(&self.key);
+        bytes[20..24].copy_from_slice(&self.seconds.to_le_bytes());
+        bytes[24..26].copy_from_slice(&self.backend.to_le_bytes());
+        bytes[26] = self.flags;
+        bytes[OP] = self.op as u8;
+        let checksum = checksum(&bytes, index);
+        bytes[BODY..OP].copy_from_slice(&checksum);
+        bytes
+    }
+
+    fn decode(bytes: &[u8; RECORD], index: usize) -> Option<Self> {
+        let op = match bytes[OP] {
+            1 => Op::Add,
+            2 => Op::Remove,
+            _ => return None,
+        };
+        if bytes[BODY..OP] != checksum(bytes, index) {
+            return None;
+        }
+        let mut key = [0; 20];
+        key.copy_from_slice(&bytes[..20]);
+        Some(Self {
+            op,
+            key,
+            seconds: u32::from_le_bytes([bytes[20], bytes[21], bytes[22], bytes[23]]),
+            backend: u16::from_le_bytes([bytes[24], bytes[25]]),
+            flags: bytes[26],
+        })
+    }
+}
+
+fn checksum(bytes: &[u8; RECORD], index: usize) -> [u8; 3] {
+    let seed = (index as u64) << 8 | u64::from(bytes[OP]);
+    let hash = xxh3_64_with_seed(&bytes[..BODY], seed).to_le_bytes();
+    [hash[0], hash[1], hash[2]]
+}
+
+/// An append-only log of connection states in a memory-mapped file.
+///
+/// One process at a time may have a log open (see [`RunLock`](super::RunLock)), and nobody may
+/// shorten the file meanwhile: the kernel would end the process with SIGBUS.
+#[derive(Debug)]
+pub struct StateLog {
+    path: PathBuf,
+    file: File,
+    map: MmapMut,
+    len: usize,
+    live: usize,
+    ignored: usize,
+}
+
+impl StateLog {
+    /// Opens a log, or begins one, and replays it: the states that are live, in the order in
+    /// which they were last added. Of several records of one key the last wins.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if the file is not a log of this version.
+    pub fn open(path: impl AsRef<Path>) -> Result<(Self, Vec<StateRecord>), StoreError> {
+        let path = path.as_ref();
+        // Left over from a compaction that did not finish.
+        match fs::remove_file(temporary(path)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::io("remove", &temporary(path))(error));
+            }
+            _ => {}
+        }
+        let file = match OpenOptions::new().read(true).write(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let mut log = Self::begin(&temporary(path))?;
+                log.take_place(path)?;
+                return Ok((log, Vec::new()));
+            }
+            file => file.map_err(StoreError::io("open", path))?,
+        };
+        let size = file.metadata().map_err(StoreError::io("inspect", path))?.len();
+        if size < RECORD as u64 {
+            return Err(StoreError::Corrupt {
+                path: path.to_path_buf(),
+                reason: format!("it has {size} bytes, and a state log has a header of {RECORD}"),
+            });
+        }
+        let map = map(&file, path)?;
+        check_header(&map, path)?;
+        let mut log = Self { path: path.to_path_buf(), file, map, len: 0, live: 0, ignored: 0 };
+        let live = log.replay();
+        log.live = live.len();
+        // A file cut short may end within a record, which reserve() fills up with zeros.
+        log.reserve(size.max(FIRST_BYTES).next_multiple_of(RECORD as u64))?;
+        Ok((log, live))
+    }
+
+    /// A new and empty log, under the name `path`.
+    fn begin(path: &Path) -> Result<Self, StoreError> {
+        let file = create(path)?;
+        allocate(&file, FIRST_BYTES, path)?;
+        let mut map = map(&file, path)?;
+        map[..8].copy_from_slice(MAGIC);
+        map[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        map[12..16].copy_from_slice(&(RECORD as u32).to_le_bytes());
+        Ok(Self { path: path.to_path_buf(), file, map, len: 0, live: 0, ignored: 0 })
+    }
+
+    fn take_place(&mut self, path: &Path) -> Result<(), StoreError> {
+        rename(&self.path, path)?;
+        self.path = path.to_path_buf();
+        Ok(())
+    }
+
+    /// Finds the end of the log and the live states.
+    fn replay(&mut self) -> Vec<StateRecord> {
+        let (slots, _) = self.map[RECORD..].as_chunks::<RECORD>();
+        self.len = slots.iter().take_while(|slot| slot[OP] != 0).count();
+        let mut seen = HashSet::new();
+        let mut live = Vec::new();
+        for (index, slot) in slots[..self.len].iter().enumerate().rev() {
+            match StateRecord::decode(slot, index) {
+                None => self.ignored += 1,
+                Some(record) => {
+                    if seen.insert(record.key) && record.op == Op::Add {
+                        live.push(record);
+                    }
+                }
+            }
+        }
+        live.reverse();
+        live
+    }
+
+    /// Appends a record. It survives a SIGKILL from the moment that this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if the file must grow and cannot (the file system is full); the log
+    /// is as it was.
+    #[inline]
+    pub fn append(&mut self, record: &StateRecord) -> Result<(), StoreError> {
+        let at = RECORD + self.len * RECORD;
+        if at + RECORD > self.map.len() {
+            self.grow()?;
+        }
+        let bytes = record.encode(self.len);
+        let slot = &mut self.map[at..at + RECORD];
+        slot[..OP].copy_from_slice(&bytes[..OP]);
+        // SAFETY: the pointer comes from a live exclusive borrow of one mapped byte, an AtomicU8
+        // has the size and alignment of a byte, and no other access happens while it lives.
+        let op = unsafe { AtomicU8::from_ptr(&raw mut slot[OP]) };
+        // Release: the compiler and the processor keep the bytes above before this one, so
+        // whoever maps the file after this process died sees all of the record or an op of 0.
+        op.store(bytes[OP], Ordering::Release);
+        self.len += 1;
+        match record.op {
+            Op::Add => self.live += 1,
+            Op::Remove => self.live = self.live.saturating_sub(1),
+        }
+        Ok(())
+    }
+
+    /// Records in the file, dead ones included.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the log has no records.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Live states, if every add was of a new key and every remove of a live one.
+    pub fn live_hint(&self) -> usize {
+        self.live
+    }
+
+    /// Records that were damaged when the log was opened, and were left out.
+    pub fn ignored(&self) -> usize {
+        self.ignored
+    }
+
+    /// Whether the file holds so much more than `live` states that rewriting it pays.
+    pub fn should_compact(&self, live: usize) -> bool {
+        self.len > live.saturating_mul(2).saturating_add(SLACK)
+    }
+
+    /// Rewrites the log with the live states only. At every instant the file is the old log or
+    /// the new one, whole. [`Op::Remove`] records are left out.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; the old log is still in use then.
+    pub fn compact(
+        &mut self,
+        live: impl IntoIterator<Item = StateRecord>,
+    ) -> Result<(), StoreError> {
+        let mut fresh = Self::begin(&temporary(&self.path))?;
+        for record in live.into_iter().filter(|record| record.op == Op::Add) {
+            fresh.append(&record)?;
+        }
+        fresh.take_place(&self.path)?;
+        *self = fresh;
+        Ok(())
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Result<(), StoreError> {
+        let size = self.map.len() as u64;
+        self.reserve(size + size.clamp(FIRST_BYTES, MOST_GROWTH))
+    }
+
+    /// Makes the file `size` bytes long, if it is shorter.
+    fn reserve(&mut self, size: u64) -> Result<(), StoreError> {
+        if size > self.map.len() as u64 {
+            allocate(&self.file, size, &self.path)?;
+            self.map = map(&self.file, &self.path)?;
+        }
+        Ok(())
+    }
+}
+
+/// Extends a file with zeros. Its blocks are reserved, unlike with `ftruncate`: on a full file
+/// system this fails, where a write to a mapped hole would end the process with SIGBUS.
+fn allocate(file: &File, size: u64, path: &Path) -> Result<(), StoreError> {
+    let size = size.try_into().unwrap_or(i64::MAX);
+    nix::fcntl::posix_fallocate(file, 0, size)
+        .map_err(|errno| StoreError::io("extend", path)(errno.into()))
+}
+
+fn map(file: &File, path: &Path) -> Result<MmapMut, StoreError> {
+    // SAFETY: the contract of StateLog makes this process the only one that has the file open,
+    // and this process never shortens it, so no mapped byte changes or goes away behind our back.
+    unsafe { MmapOptions::new().map_mut(file) }.map_err(StoreError::io("map", path))
+}
+
+fn check_header(map: &[u8], path: &Path) -> Result<(), StoreError> {
+    let word = |at: usize| u32::from_le_bytes([map[at], map[at + 1], map[at + 2], map[at + 3]]);
+    let reason = if map[..8] != *MAGIC {
+        "it does not begin like a state log".to_owned()
+    } else if word(8) != VERSION {
+        format!("it is of version {}, and this weir reads {VERSION}", word(8))
+    } else if word(12) != RECORD as u32 {
+        format!("its records have {} bytes, not {RECORD}", word(12))
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Corrupt { path: path.to_path_buf(), reason })
+}

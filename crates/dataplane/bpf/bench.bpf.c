@@ -37,7 +37,7 @@ SEC("xdp")
 int bench_generate(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
-	struct ethhdr *eth = data;
+	struct ethernet *eth = data;
 	struct ipv4 *ip = (void *)(eth + 1);
 	struct tcp *tcp = (void *)(ip + 1);
 
@@ -45,9 +45,9 @@ int bench_generate(struct xdp_md *ctx)
 		return XDP_DROP;
 	__u32 flow = scale(draw(), settings.flows);
 
-	__builtin_memcpy(eth->h_dest, settings.destination_mac, 6);
-	__builtin_memcpy(eth->h_source, settings.own_mac, 6);
-	eth->h_proto = bpf_htons(ETH_P_IP);
+	__builtin_memcpy(eth->destination, settings.destination_mac, 6);
+	__builtin_memcpy(eth->source, settings.own_mac, 6);
+	eth->type = bpf_htons(ETH_P_IP);
 	ip->version_ihl = 0x45;
 	ip->tos = 0;
 	ip->total_length = bpf_htons(sizeof(*ip) + sizeof(*tcp));
@@ -74,15 +74,15 @@ SEC("xdp")
 int bench_reflect(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
-	struct ethhdr *eth = data;
+	struct ethernet *eth = data;
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
 	__u8 mac[6];
 
-	__builtin_memcpy(mac, eth->h_dest, 6);
-	__builtin_memcpy(eth->h_dest, eth->h_source, 6);
-	__builtin_memcpy(eth->h_source, mac, 6);
+	__builtin_memcpy(mac, eth->destination, 6);
+	__builtin_memcpy(eth->destination, eth->source, 6);
+	__builtin_memcpy(eth->source, mac, 6);
 	return XDP_TX;
 }
 

@@ -24,11 +24,14 @@ static __always_inline void keep(struct lane *lane, const __u8 *mac, const __u8 
 /* Fills the lane; returns 0 if there is no next hop. */
 static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 {
-	struct backend *backend = bpf_map_lookup_elem(&backends, &id);
 	struct bpf_fib_lookup fib = {};
 	__u64 now = bpf_jiffies64();
 
-	if (!backend || !lane || !(backend->flags & BACKEND_PRESENT))
+	if (!lane || id >= backend_count)
+		return 0;
+	struct backend *backend = AT(backends, id);
+
+	if (!(backend->flags & BACKEND_PRESENT))
 		return 0;
 	if (!(backend->flags & BACKEND_STATIC)) {
 		fib.ifindex = ctx->ingress_ifindex;
@@ -53,12 +56,12 @@ static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 static __always_inline int forward(struct xdp_md *ctx, struct lane *lane)
 {
 	void *data = (void *)(long)ctx->data;
-	struct ethhdr *eth = data;
+	struct ethernet *eth = data;
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
-	__builtin_memcpy(eth->h_dest, lane->mac, 6);
-	__builtin_memcpy(eth->h_source, lane->source_mac, 6);
+	__builtin_memcpy(eth->destination, lane->mac, 6);
+	__builtin_memcpy(eth->source, lane->source_mac, 6);
 	if (lane->ifindex == ctx->ingress_ifindex || lane->ifindex == 0)
 		return XDP_TX;
 	return bpf_redirect(lane->ifindex, 0);

@@ -1,55 +1,50 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
-/* All maps. Sizes of 1 are placeholders: the loader sets them from the configuration. */
+/* All memory. Sizes of 1 are placeholders: the loader sets them from the configuration. */
 #ifndef WEIR_MAPS_H
 #define WEIR_MAPS_H
 
 #include "types.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct control);
-} control SEC(".maps");
+/* Arrays that packets read are global variables, each alone in a section that the loader resizes
+ * before loading: reaching an element takes an addition, where a lookup in an array map passes its
+ * key through memory, and a lookup in an inner map is a function call (docs/concury.md has the
+ * figures). `AT(array, i)` is an element; the compiler must not think that there is only one. */
+#define RESIZED(type, name) type name[1] SEC(".data." #name)
+#define AT(array, i)                                                                               \
+	({                                                                                         \
+		typeof(&array[0]) base = array;                                                    \
+		asm volatile("" : "+r"(base));                                                     \
+		base + (i);                                                                        \
+	})
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct vip);
-} vips SEC(".maps");
+/* What the control plane sets for the whole data plane while it runs. */
+RESIZED(struct control, control);
 
-struct chunk {
-	__u8 bytes[CHUNK_BYTES];
-};
+/* What each service listens on, and which of its tables is published. */
+RESIZED(struct vip, vips);
 
-/* Shape of a service's table. BPF_F_INNER_MAP lets tables differ in length; BPF_F_MMAPABLE lets
- * the control plane fill one without a system call for each element. */
-struct table {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_INNER_MAP | BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__uint(key_size, sizeof(__u32));
-	__uint(value_size, sizeof(struct chunk));
-};
+/* Two tables for each service, the published one and the one being made (or being left by the last
+ * packets). A packet takes the number of its table from the service's entry in `vips`, once, so it
+ * sees one table, whole. */
+RESIZED(struct table, tables);
 
-/* Replacing an entry publishes a table: a packet reads the old one or the new one, whole. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__array(values, struct table);
-} tables SEC(".maps");
+/* The slots and cells of all tables. The control plane hands out ranges of it. */
+RESIZED(__u8, pool);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct backend);
-} backends SEC(".maps");
+RESIZED(struct backend, backends);
+
+/* Two bitmaps of activity, the one written and the one being read. */
+RESIZED(__u64, marks);
+
+RESIZED(struct seen_line, seen);
+
+/* Their sizes, set before loading; the verifier folds them into the program. */
+const volatile __u32 vip_shift = 63; /* 64 - log2 of the number of elements of `vips` */
+const volatile __u32 table_count = 1;
+const volatile __u32 pool_bytes = 1;
+const volatile __u32 backend_count = 1;
+const volatile __u32 mark_words = 1; /* of one half */
+const volatile __u32 seen_lines = 1;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -97,33 +92,11 @@ struct {
 	__type(value, struct unreported);
 } unreported SEC(".maps");
 
-/* Two bitmaps of activity, the one written and the one being read. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} marks SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct seen_line);
-} seen SEC(".maps");
-
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct flow_key);
 	__type(value, struct tracked);
 } connections SEC(".maps");
-
-/* Set before loading; the verifier folds them into the program. */
-const volatile __u32 vip_slots = 1;
-const volatile __u32 mark_words = 1;  /* of one half */
-const volatile __u32 seen_lines = 1;
 
 #endif

@@ -18,6 +18,14 @@
 #define PROTOCOL_TCP 6
 #define PROTOCOL_UDP 17
 
+/* As <linux/if_ether.h> has it, but two-byte aligned as frames are, so that the EtherType is one
+ * load. */
+struct ethernet {
+	__u8 destination[6];
+	__u8 source[6];
+	__be16 type;
+} __attribute__((aligned(2)));
+
 struct vlan_tag {
 	__be16 tci;
 	__be16 next;
@@ -204,34 +212,22 @@ static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet
 	return parse_l4(l3 + at, length - at, end, p);
 }
 
-static __always_inline enum reason parse(void *data, void *end, struct packet *p)
+/* Walks the VLAN tags. Returns OK with *l3 behind the EtherType and *type that type. */
+static __always_inline enum reason skip_vlans(void **l3, void *end, __be16 *type)
 {
-	struct ethhdr *eth = data;
-	void *l3 = eth + 1;
-
-	p->has_dst = 0;
-	if (l3 > end)
-		return TRUNCATED_ETHERNET;
-	__be16 type = eth->h_proto;
-	if (likely(type == bpf_htons(ETH_P_IP)))
-		return parse_ipv4(l3, end, p);
 	for (int i = 0; i <= MAX_VLANS; i++) {
-		struct vlan_tag *tag = l3;
+		struct vlan_tag *tag = *l3;
 
-		if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD))
-			break;
+		if (*type != bpf_htons(ETH_P_8021Q) && *type != bpf_htons(ETH_P_8021AD))
+			return OK;
 		if (i == MAX_VLANS)
 			return TOO_MANY_VLANS;
 		if ((void *)(tag + 1) > end)
 			return TRUNCATED_VLAN;
-		type = tag->next;
-		l3 = tag + 1;
+		*type = tag->next;
+		*l3 = tag + 1;
 	}
-	if (type == bpf_htons(ETH_P_IP))
-		return parse_ipv4(l3, end, p);
-	if (type == bpf_htons(ETH_P_IPV6))
-		return parse_ipv6(l3, end, p);
-	return NOT_IP;
+	return OK;
 }
 
 #endif

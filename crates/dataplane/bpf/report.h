@@ -6,13 +6,6 @@
 #include "maps.h"
 #include "hash.h"
 
-static __always_inline struct control *the_control(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&control, &zero);
-}
-
 /* The ring first; if it is full, the exact map. A flow that ends there was never reported, so it
  * is forgotten again. */
 static __noinline int report(const struct service_state *state, __u32 backend, __u32 kind)
@@ -35,12 +28,8 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
 	}
 	struct unreported note = { .backend = backend, .kind = kind };
 
-	if (bpf_map_update_elem(&unreported, state, &note, BPF_ANY)) {
-		struct control *c = the_control();
-
-		if (c)
-			__sync_fetch_and_add(&c->unrecorded, 1);
-	}
+	if (bpf_map_update_elem(&unreported, state, &note, BPF_ANY))
+		__sync_fetch_and_add(&control->unrecorded, 1);
 	return 0;
 }
 
@@ -48,31 +37,29 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
  * two flows errs on the safe side: an idle flow is kept. Written once per flow and period. */
 static __always_inline void mark(__u64 hash)
 {
-	struct control *c = the_control();
-
-	if (!c)
-		return;
-	__u32 slot = scale(hash >> 26, mark_words) + (c->mark_side & 1) * mark_words;
-	__u64 *word = bpf_map_lookup_elem(&marks, &slot);
+	__u32 slot = scale(hash >> 26, mark_words) + (control->mark_side & 1) * mark_words;
 	__u64 bit = 1ULL << (hash >> 58);
 
-	if (word && !(*word & bit))
+	if (slot >= mark_words * 2)
+		return;
+	__u64 *word = AT(marks, slot);
+
+	if (!(*word & bit))
 		__sync_fetch_and_or(word, bit);
 }
 
 /* Tells the first packet of a UDP flow, which has no SYN: known if it was seen in this generation
  * or the one before. A tag has 62 bits, so a new flow is taken for a known one with probability
  * 2^-59; a known one that was evicted counts as new, which only repeats its report. */
-static __noinline int seen_before(__u64 hash, __u32 service)
+static __always_inline int seen_before(__u64 hash, __u32 service)
 {
-	struct control *c = the_control();
 	__u64 tag = hash + service * 0x9e3779b97f4a7c15ULL;
 	__u32 slot = scale(tag >> 32, seen_lines);
-	struct seen_line *line = bpf_map_lookup_elem(&seen, &slot);
 
-	if (!c || !line)
+	if (slot >= seen_lines)
 		return 0;
-	__u64 now = c->seen_generation & 3;
+	struct seen_line *line = AT(seen, slot);
+	__u64 now = control->seen_generation & 3;
 	__u64 before = now == 1 ? 3 : now - 1;
 	__u32 victim = (tag >> 29) & (SEEN_WAYS - 1);
 	int stale = 0;

@@ -9,29 +9,30 @@
 
 static __always_inline struct backend *present(__u32 id)
 {
-	struct backend *backend = bpf_map_lookup_elem(&backends, &id);
+	if (id >= backend_count)
+		return NULL;
+	struct backend *backend = AT(backends, id);
 
-	return backend && backend->flags & BACKEND_PRESENT ? backend : NULL;
+	return backend->flags & BACKEND_PRESENT ? backend : NULL;
 }
 
 /* With affinity by client the ports are not part of what is tracked. */
-static __always_inline void tracked_key(const struct packet *p, const struct table_header *header,
+static __always_inline void tracked_key(const struct packet *p, const struct table *table,
 					struct flow_key *key)
 {
 	key->src[0] = p->src[0];
 	key->src[1] = p->src[1];
 	key->dst[0] = p->dst[0];
 	key->dst[1] = p->dst[1];
-	key->ports = header->flags & TABLE_CLIENT ? 0 : p->ports;
+	key->ports = table->flags & TABLE_CLIENT ? 0 : p->ports;
 	key->protocol = p->protocol;
 }
 
-static __always_inline __u32 steer_tracked(void *table, const struct table_header *header,
-					   const struct packet *p, struct question *q)
+static __always_inline __u32 steer_tracked(const struct table *table, const struct packet *p, struct question *q)
 {
 	struct flow_key key;
 
-	tracked_key(p, header, &key);
+	tracked_key(p, table, &key);
 	struct tracked *known = bpf_map_lookup_elem(&connections, &key);
 
 	if (likely(known != NULL)) {
@@ -41,7 +42,7 @@ static __always_inline __u32 steer_tracked(void *table, const struct table_heade
 		if (likely(backend && backend->incarnation == known->incarnation))
 			return id;
 	}
-	__u32 id = read_slot(table, scale(q->hash, header->slots)) & SLOT_BACKEND;
+	__u32 id = read_slot(table, scale(q->hash, table->slots)) & SLOT_BACKEND;
 	struct backend *backend = present(id);
 
 	if (!backend) {

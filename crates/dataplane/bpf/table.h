@@ -6,9 +6,12 @@
 #include "maps.h"
 #include "hash.h"
 
-/* What a steering method is asked, and what it answers. */
+/* What a steering method is asked, and what it answers. Plain words, so that the compiler keeps them
+ * in registers: the key of a state is put together only where a map is asked. */
 struct question {
-	struct service_state state; /* service and key; the key only where it is needed */
+	__u64 src[2];
+	__u32 ports; /* 0 with affinity by client */
+	__u32 service;
 	__u64 hash;
 	__u8 starts;
 	__u8 ends;
@@ -16,30 +19,35 @@ struct question {
 	__u8 counts; /* the flow is new at its backend */
 };
 
-static __always_inline __u32 read_slot(void *table, __u32 slot)
+static __always_inline void state_of(const struct question *q, struct service_state *state)
 {
-	__u32 element = 1 + slot / SLOTS_PER_CHUNK;
-	struct chunk *chunk = bpf_map_lookup_elem(table, &element);
+	state->service = q->service;
+	__builtin_memcpy(state->key.address, q->src, 16);
+	state->key.src_port = q->ports;
+	state->key.dst_port = q->ports >> 16;
+}
 
-	if (unlikely(!chunk))
+static __always_inline __u32 read_slot(const struct table *table, __u32 slot)
+{
+	__u64 at = (__u64)table->first_slot * CHUNK_BYTES + slot * 2;
+
+	if (unlikely(at > pool_bytes - 2))
 		return NO_BACKEND;
-	return *(__u16 *)&chunk->bytes[(slot % SLOTS_PER_CHUNK) * 2];
+	return *(__u16 *)AT(pool, at);
 }
 
 /* A cell without a division: the product's high half is the chunk, its fraction the cell. The
  * caller masks the result. */
-static __always_inline __u32 read_cell(void *table, const struct table_header *header, __u32 first,
-				       __u32 chunks, __u32 hash32)
+static __always_inline __u32 read_cell(const struct table *table, __u32 first, __u32 chunks,
+				       __u32 hash32)
 {
 	__u64 product = (__u64)hash32 * chunks;
-	__u32 element = first + (product >> 32);
-	struct chunk *chunk = bpf_map_lookup_elem(table, &element);
-	__u32 bit = scale(product, header->per_chunk) * header->bits;
-	__u32 at = bit >> 3;
+	__u32 bit = scale(product, table->per_chunk) * table->bits;
+	__u64 at = (first + (product >> 32)) * CHUNK_BYTES + (bit >> 3);
 
-	if (unlikely(!chunk || at > CHUNK_BYTES - 4))
+	if (unlikely(at > pool_bytes - 4))
 		return 0;
-	return *(__u32 *)&chunk->bytes[at] >> (bit & 7);
+	return *(__u32 *)AT(pool, at) >> (bit & 7);
 }
 
 #endif

@@ -9,7 +9,7 @@
 #include <bpf/bpf_endian.h>
 
 
-/* One element of a service's table. 4,096 bytes: see crates/lookup/src/cells.rs. */
+/* One element of the pool that holds the tables' slots and cells; see crates/lookup/src/cells.rs. */
 #define CHUNK_BYTES 4096
 #define SLOTS_PER_CHUNK (CHUNK_BYTES / 2)
 
@@ -69,23 +69,24 @@ struct hash_key {
 	__u64 mul2;
 };
 
-/* Element 0 of a service's table. The first 64 bytes, one cache line, are all a packet needs. */
-struct table_header {
+/* A published table. The first 64 bytes, one cache line, are all that a packet needs. */
+struct table {
 	struct hash_key key;
+	__u32 first_slot; /* element of the pool where the slots begin */
+	__u32 first_a;    /* element where array A begins; B follows it */
 	__u32 chunks_a;   /* elements of array A */
 	__u32 chunks_b;   /* elements of array B */
-	__u32 first_a;    /* element where A begins; B follows it */
 	__u32 slots;      /* entries of the DIP array (a power of two) or of the Maglev table */
 	__u32 per_chunk;  /* cells in an element */
 	__u32 flags;      /* enum table_flags; the one field that changes in a published table */
 	__u16 fallback;   /* backend of a new flow when every Dcode that it tries is reserved */
 	__u8 bits;        /* width of a cell */
 	__u8 method;      /* enum method */
-	__u32 reserved;
 	/* second line: for people and for the control plane */
 	__u64 generation;
 	__u64 digest;
 	__u64 states;
+	__u64 reserved[5];
 };
 
 /* What identifies a state within a service: the flow, or with client affinity its source. */
@@ -126,7 +127,7 @@ struct vip {
 	__u64 high;
 	__u64 low;
 	__u32 port_protocol; /* port as on the wire, protocol << 16, 1 << 24: in use */
-	__u32 service;
+	__u32 table;         /* service * 2 + side; storing it publishes the table */
 	__u64 reserved;
 };
 

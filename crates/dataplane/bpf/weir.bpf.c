@@ -37,77 +37,69 @@ static __always_inline int reject(const struct packet *p, enum reason reason)
 
 /* Frames for other hosts reach us when a switch floods or the interface is promiscuous; taking
  * them would deliver packets twice. */
-static __always_inline int is_ours(const void *data, const struct control *c)
+static __always_inline int is_ours(const void *data, const void *end)
 {
+	if (data + sizeof(struct ethernet) > end)
+		return 0;
 	__u64 mac = (__u64)*(__u32 *)data | (__u64)*(__u16 *)(data + 4) << 32;
 
-	if (likely(c->own_macs[0] == mac) || c->own_macs[0] == 0)
+	if (likely(control->own_macs[0] == mac) || control->own_macs[0] == 0)
 		return 1;
 	for (int i = 1; i < OWN_MACS; i++)
-		if (c->own_macs[i] == mac)
+		if (control->own_macs[i] == mac)
 			return 1;
 	return 0;
 }
 
-static __always_inline struct vip *find_service(const struct packet *p, const struct control *c)
+static __always_inline struct vip *find_service(const struct packet *p)
 {
 	__u32 protocol = (__u32)p->protocol << 16;
 	struct vip *vip = find_vip(p->dst[0], p->dst[1], p->ports >> 16 | protocol);
 
-	if (vip || !c->any_port)
+	if (likely(vip != NULL) || !control->any_port)
 		return vip;
 	return find_vip(p->dst[0], p->dst[1], protocol);
 }
 
 static __always_inline void ask(struct question *q, const struct packet *p,
-				const struct table_header *header, __u32 service)
+				const struct table *table, __u32 service)
 {
-	__u32 ports = header->flags & TABLE_CLIENT ? 0 : p->ports;
+	__u32 ports = table->flags & TABLE_CLIENT ? 0 : p->ports;
 
-	q->state.service = service;
-	__builtin_memcpy(q->state.key.address, p->src, 16);
-	q->state.key.src_port = ports;
-	q->state.key.dst_port = ports >> 16;
-	q->hash = hash_address(&header->key, p->src[0], p->src[1], ports);
+	q->src[0] = p->src[0];
+	q->src[1] = p->src[1];
+	q->ports = ports;
+	q->service = service;
+	q->hash = hash_address(&table->key, p->src[0], p->src[1], ports);
 	q->reason = OK;
 	if (p->protocol == PROTOCOL_TCP) {
 		q->starts = (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 		q->ends = (p->tcp_flags & (TCP_FIN | TCP_RST)) != 0;
 	} else {
-		q->starts = header->method == METHOD_CONCURY && !seen_before(q->hash, service);
+		q->starts = table->method == METHOD_CONCURY && !seen_before(q->hash, service);
 		q->ends = 0;
 	}
 	q->counts = q->starts;
 }
 
-SEC("xdp")
-int weir_balance(struct xdp_md *ctx)
+/* Everything after parsing. Inlined once for each family, so that the family is a constant in it. */
+static __always_inline int balance(struct xdp_md *ctx, const struct packet *p)
 {
-	void *data = (void *)(long)ctx->data;
-	void *end = (void *)(long)ctx->data_end;
-	struct packet p;
 	struct question q;
-	struct control *c = the_control();
-	enum reason reason = parse(data, end, &p);
-
-	if (unlikely(reason != OK))
-		return reject(&p, reason);
-	struct vip *vip = c ? find_service(&p, c) : NULL;
+	struct vip *vip = find_service(p);
 
 	if (!vip)
 		return leave(NO_SERVICE, XDP_PASS);
-	if (data + sizeof(struct ethhdr) > end || !is_ours(data, c))
+	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return leave(OTHER_HOST, XDP_PASS);
-	__u32 service = vip->service;
-	__u32 zero = 0;
-	void *table = bpf_map_lookup_elem(&tables, &service);
-	struct table_header *header = table ? bpf_map_lookup_elem(table, &zero) : NULL;
+	__u32 number = *(volatile __u32 *)&vip->table;
 
-	if (!header)
+	if (number >= table_count)
 		return leave(NO_TABLE, XDP_DROP);
-	ask(&q, &p, header, service);
-	__u32 id = header->method == METHOD_CONCURY ? steer_concury(table, header, &q)
-						    : steer_tracked(table, header, &p, &q);
+	struct table *table = AT(tables, number);
+	ask(&q, p, table, number / 2);
+	__u32 id = table->method == METHOD_CONCURY ? steer_concury(table, &q)
+						   : steer_tracked(table, p, &q);
 	if (id == NO_BACKEND)
 		return leave(q.reason, XDP_DROP);
 	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
@@ -118,9 +110,47 @@ int weir_balance(struct xdp_md *ctx)
 	    !resolve(ctx, lane, id))
 		return leave(NO_NEXT_HOP, XDP_DROP);
 	lane->packets++;
-	lane->bytes += p.ip_length;
+	lane->bytes += p->ip_length;
 	lane->flows += q.counts;
 	return forward(ctx, lane);
+}
+
+static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
+{
+	struct packet p = {};
+	enum reason reason = parse_ipv4(l3, end, &p);
+
+	return likely(reason == OK) ? balance(ctx, &p) : reject(&p, reason);
+}
+
+static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
+{
+	struct packet p = {};
+	enum reason reason = parse_ipv6(l3, end, &p);
+
+	return likely(reason == OK) ? balance(ctx, &p) : reject(&p, reason);
+}
+
+SEC("xdp")
+int weir_balance(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return leave(TRUNCATED_ETHERNET, XDP_PASS);
+	__be16 type = eth->type;
+	enum reason reason = skip_vlans(&l3, end, &type);
+
+	if (unlikely(reason != OK))
+		return leave(reason, XDP_PASS);
+	if (type == bpf_htons(ETH_P_IP))
+		return balance_ipv4(ctx, l3, end);
+	if (type == bpf_htons(ETH_P_IPV6))
+		return balance_ipv6(ctx, l3, end);
+	return leave(NOT_IP, XDP_PASS);
 }
 
 /* Attached to the far end of a veth, so that it accepts frames sent back by XDP_TX. */

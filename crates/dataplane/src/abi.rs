@@ -30,7 +30,7 @@ pub(crate) struct Vip {
     pub high: u64,
     pub low: u64,
     pub port_protocol: u32,
-    pub service: u32,
+    pub table: u32,
     pub reserved: u64,
 }
 

@@ -73,7 +73,7 @@ pub struct Sample {
 /// Memory of the tables under test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Memory {
-    /// Bytes of concury's published map, whole.
+    /// Bytes of concury's published table, whole, as the pool holds it.
     pub concury_bytes: usize,
     /// Bytes of it that are the DIP array and the header.
     pub concury_fixed_bytes: usize,
@@ -199,10 +199,8 @@ fn publish_tables(plane: &mut KernelPlane, flows: u32) -> Result<Memory, Error> 
         plane.track(&flow(n, Subject::Tracked.vip()), entry)?;
     }
     let view = concury.view().map_or(0, |view| view.bytes().len());
-    Ok(Memory {
-        concury_bytes: concury.bytes(),
-        concury_fixed_bytes: concury.bytes() - view,
-    })
+    let bytes = plane.table_bytes(0);
+    Ok(Memory { concury_bytes: bytes, concury_fixed_bytes: bytes - view })
 }
 
 /// A service's table with `flows` established flows.
@@ -240,9 +238,8 @@ fn generate(program: BorrowedFd<'_>, packets: u32) -> Result<(), Error> {
         ..Default::default()
     };
     // SAFETY: the input buffer outlives the call; there is no output buffer.
-    let done = unsafe {
-        libbpf_rs::libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options)
-    };
+    let done =
+        unsafe { libbpf_rs::libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
     if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
         .context(|| "generate frames (BPF_PROG_RUN, live frames)".into())
 }
@@ -282,11 +279,7 @@ fn enter_own_namespace() -> Result<(), Error> {
 }
 
 fn make_veth() -> Result<(Interface, Interface), Error> {
-    let commands = [
-        "link add gen0 type veth peer name lb0",
-        "link set gen0 up",
-        "link set lb0 up",
-    ];
+    let commands = ["link add gen0 type veth peer name lb0", "link set gen0 up", "link set lb0 up"];
     for command in commands {
         let done = Command::new("ip")
             .args(command.split(' '))
@@ -297,4 +290,20 @@ fn make_veth() -> Result<(Interface, Interface), Error> {
         }
     }
     Ok((Interface::find("gen0")?, Interface::find("lb0")?))
+}
+
+impl XdpBench<'_> {
+    /// Nanoseconds of one program run on one established flow, without a network: the average of
+    /// `repeat` runs in the kernel.
+    ///
+    /// # Errors
+    /// Whatever the kernel refuses.
+    pub fn bare(&self, subject: Subject, repeat: u32) -> Result<u32, Error> {
+        let program = match subject {
+            Subject::Reflector => self.skel.progs.bench_reflect.as_fd(),
+            _ => self.plane.program(),
+        };
+        let frame = weir_wire::craft::Frame::new(flow(7, subject.vip())).build();
+        crate::run::run_repeated(program, &frame, repeat)
+    }
 }

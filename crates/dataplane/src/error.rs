@@ -57,6 +57,19 @@ pub enum Error {
     /// The service table is too full to place a key.
     #[error("the service table has no room for another service; raise limits.services")]
     ServicesFull,
+    /// The pool has no room for a table.
+    #[error(
+        "no room for a table of {needed} bytes: {used} of the {pool} bytes of limits.table_bytes \
+         are in use; raise limits.table_bytes (a table is made beside the one that it replaces)"
+    )]
+    PoolFull {
+        /// Bytes of the table.
+        needed: usize,
+        /// Bytes in use.
+        used: usize,
+        /// Bytes there are.
+        pool: usize,
+    },
     /// A published table does not check out.
     #[error("published table of service {service}: {source}")]
     Table {

@@ -1,25 +1,26 @@
 //! The data plane in the kernel: loading, pinning, publishing, counting.
 
 use crate::abi::{
-    BackendEntry, FlowBytes, Lane, OWN_MACS, OutcomeCounts, Plain, StateBytes, TrackedBytes,
+    BackendEntry, FlowBytes, Lane, OWN_MACS, OutcomeCounts, Plain, StateBytes, TrackedBytes, Vip,
 };
 use crate::error::{Context, Error};
 use crate::link::{self, Interface, XdpMode};
 use crate::mapped::Mapped;
 use crate::reports::{self, Reports};
-use crate::vips::VipTable;
+use crate::tables::Tables;
+use crate::vips::{NO_TABLE, VipTable};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use std::collections::BTreeMap;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use weir_steering::{
-    Counters, ELEMENT_BYTES, Flags, Image, LaneCounters, ServiceState, TrackedFlow, VipKey,
-    seen_tag,
+    Counters, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, LaneCounters, ServiceState, TrackedFlow,
+    VipKey, seen_tag,
 };
 use weir_wire::{FlowKey, Reason};
 
@@ -35,17 +36,14 @@ const SEEN_GENERATION: usize = MARK_SIDE + 4;
 const ANY_PORT: usize = MARK_SIDE + 8;
 const UNRECORDED: usize = MARK_SIDE + 16;
 
-/// Offset of the flags in a table's header.
-const FLAGS_OFFSET: usize = 52;
-
-const BPF_F_MMAPABLE: u32 = 1 << 10;
-const BPF_F_INNER_MAP: u32 = 1 << 12;
-
 /// Sizes that are set when the data plane is loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Services.
     pub services: u32,
+    /// Bytes of the pool that holds the tables: twice what the tables in use take, since a new
+    /// table is made beside the old one.
+    pub table_bytes: u64,
     /// Backends of all services together, below 32,767.
     pub backends: u32,
     /// Entries of the pending table.
@@ -66,6 +64,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             services: 256,
+            table_bytes: 64 << 20,
             backends: 4096,
             pending_flows: 65_536,
             unreported_flows: 262_144,
@@ -95,19 +94,14 @@ pub struct Attached {
     pub generic: bool,
 }
 
-/// What publishing took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PublishReport {
-    /// Bytes of the table's map.
-    pub bytes: usize,
-}
-
 /// The data plane of one instance.
 pub struct KernelPlane {
     maps: Maps,
     program: OwnedFd,
     pass: OwnedFd,
     vips: VipTable,
+    keys: HashMap<u32, VipKey>,
+    tables: Tables,
     control: Mapped,
     backends: Mapped,
     marks: Mapped,
@@ -117,7 +111,6 @@ pub struct KernelPlane {
 }
 
 struct Maps {
-    tables: MapHandle,
     lanes: MapHandle,
     outcomes: MapHandle,
     pending: MapHandle,
@@ -132,6 +125,7 @@ struct Sizes {
     services: u32,
     backends: u32,
     vip_slots: u32,
+    pool_elements: u32,
     mark_words: u32,
     seen_lines: u32,
 }
@@ -170,7 +164,10 @@ impl KernelPlane {
         let sizes = size_maps(&mut open.maps, limits, &mut sizer)?;
         let rodata = open.maps.rodata_data.as_deref_mut();
         if let Some(rodata) = rodata {
-            rodata.vip_slots = sizes.vip_slots;
+            rodata.vip_shift = 64 - sizes.vip_slots.trailing_zeros();
+            rodata.table_count = sizes.services * 2;
+            rodata.pool_bytes = sizes.pool_elements * ELEMENT_BYTES as u32;
+            rodata.backend_count = sizes.backends;
             rodata.mark_words = sizes.mark_words;
             rodata.seen_lines = sizes.seen_lines;
         }
@@ -198,9 +195,21 @@ impl KernelPlane {
         let owned = |fd: BorrowedFd<'_>| {
             fd.try_clone_to_owned().context(|| "duplicate a program's descriptor".into())
         };
+        let vips = VipTable::new(mapped(&maps.data_vips)?, sizes.vip_slots);
+        let found = vips.services();
+        let tables = Tables::new(
+            mapped(&maps.data_tables)?,
+            mapped(&maps.data_pool)?,
+            sizes.pool_elements,
+            &found,
+        );
+        // A service whose first table was never published cannot be told by its number.
+        let keys = found.into_iter().filter(|(_, table)| *table != NO_TABLE);
         Ok(Self {
+            keys: keys.map(|(key, table)| (table / 2, key)).collect(),
+            vips,
+            tables,
             maps: Maps {
-                tables: handle(&maps.tables)?,
                 lanes: handle(&maps.lanes)?,
                 outcomes: handle(&maps.outcomes)?,
                 pending: handle(&maps.pending)?,
@@ -211,11 +220,10 @@ impl KernelPlane {
             },
             program: owned(skel.progs.weir_balance.as_fd())?,
             pass: owned(skel.progs.weir_pass.as_fd())?,
-            vips: VipTable::new(mapped(&maps.vips)?, sizes.vip_slots),
-            control: Mapped::new(&maps.control.as_fd(), CONTROL_BYTES)?,
-            backends: mapped(&maps.backends)?,
-            marks: mapped(&maps.marks)?,
-            seen: mapped(&maps.seen)?,
+            control: Mapped::new(&maps.data_control.as_fd(), CONTROL_BYTES)?,
+            backends: mapped(&maps.data_backends)?,
+            marks: mapped(&maps.data_marks)?,
+            seen: mapped(&maps.data_seen)?,
             directory: directory.map(Path::to_owned),
             sizes,
         })
@@ -279,26 +287,37 @@ impl KernelPlane {
         fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))
     }
 
-    /// Adds a service, or gives it another number.
+    /// Lets packets find a service, with the table that it has. Until the first table is published
+    /// its packets are dropped as [`Reason::NoTable`].
     ///
     /// # Errors
     /// [`Error::Beyond`], [`Error::ServicesFull`].
     pub fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
         self.check_service(service)?;
-        self.vips.insert(key, service)?;
+        let table = self.tables.current(service).unwrap_or(NO_TABLE);
+        self.vips.insert(key, table)?;
+        self.keys.insert(service, *key);
         self.set_any_port();
         Ok(())
     }
 
-    /// Removes a service; its packets go to the kernel from now on.
-    pub fn remove_service(&mut self, key: &VipKey) {
-        self.vips.remove(key);
-        self.set_any_port();
+    /// Removes a service and its table; its packets go to the kernel from now on.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no waiting for a grace period.
+    pub fn remove_service(&mut self, service: u32) -> Result<(), Error> {
+        if let Some(key) = self.keys.remove(&service) {
+            self.vips.remove(&key);
+            self.set_any_port();
+            grace()?;
+        }
+        self.tables.remove(service);
+        Ok(())
     }
 
-    /// The services in the data plane.
+    /// The services in the data plane, by number.
     pub fn services(&self) -> Vec<(VipKey, u32)> {
-        self.vips.services()
+        self.keys.iter().map(|(service, key)| (*key, *service)).collect()
     }
 
     fn set_any_port(&self) {
@@ -306,12 +325,13 @@ impl KernelPlane {
         self.control.word32(ANY_PORT).store(any.into(), Ordering::Relaxed);
     }
 
-    /// Publishes a table: fills a fresh map, then swaps it in. A packet sees the old table or the
-    /// new one, whole; when this returns, no packet sees the old one, and it is freed.
+    /// Publishes a table: writes it beside the one in use, then lets packets see it. A packet sees
+    /// the old table or the new one, whole; when this returns, no packet sees the old one, and its
+    /// room is free again.
     ///
     /// # Errors
-    /// [`Error::Beyond`], or what the kernel says; the old table stays then.
-    pub fn publish(&self, service: u32, image: &Image) -> Result<PublishReport, Error> {
+    /// [`Error::Beyond`], [`Error::PoolFull`]; the old table stays then.
+    pub fn publish(&mut self, service: u32, image: &Image) -> Result<(), Error> {
         self.publish_with(service, image, image.header().flags)
     }
 
@@ -319,76 +339,30 @@ impl KernelPlane {
     ///
     /// # Errors
     /// As above.
-    pub fn publish_with(
-        &self,
-        service: u32,
-        image: &Image,
-        flags: Flags,
-    ) -> Result<PublishReport, Error> {
-        let table = self.prepare(service, image, flags)?;
-        self.swap(service, &table)?;
-        Ok(PublishReport { bytes: image.bytes() })
+    pub fn publish_with(&mut self, service: u32, image: &Image, flags: Flags) -> Result<(), Error> {
+        self.show(service, image, flags)?;
+        grace()?;
+        self.tables.release(service);
+        Ok(())
     }
 
-    /// The first half of publishing: a map with the table in it, which no packet sees yet.
+    /// The first half of publishing: when it returns, packets that come in follow the new table.
+    /// Follow it with [`grace`] and [`retire`](Self::retire).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
-    pub fn prepare(&self, service: u32, image: &Image, flags: Flags) -> Result<MapHandle, Error> {
+    pub fn show(&mut self, service: u32, image: &Image, flags: Flags) -> Result<(), Error> {
         self.check_service(service)?;
-        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-            map_flags: BPF_F_MMAPABLE | BPF_F_INNER_MAP,
-            ..Default::default()
-        };
-        let table = MapHandle::create(
-            MapType::Array,
-            Some("weir_table"),
-            4,
-            ELEMENT_BYTES as u32,
-            image.elements() as u32,
-            &options,
-        )
-        .context(|| format!("create a table of {} bytes", image.bytes()))?;
-        let mut memory = Mapped::new(&table, image.bytes())?;
-        image.write_to(memory.bytes_mut());
-        memory.word32(FLAGS_OFFSET).store(flags.0, Ordering::Relaxed);
-        Ok(table)
+        let number = self.tables.write(service, image, flags)?;
+        if let Some(key) = self.keys.get(&service) {
+            self.vips.insert(key, number)?;
+        }
+        Ok(())
     }
 
-    /// The second half: packets see the table from here on; returns after a grace period.
-    ///
-    /// # Errors
-    /// As [`publish`](Self::publish).
-    pub fn swap(&self, service: u32, table: &MapHandle) -> Result<(), Error> {
-        let fd = table.as_fd().as_raw_fd();
-        self.maps
-            .tables
-            .update(&service.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY)
-            .context(|| format!("publish the table of service {service}"))
-    }
-
-    /// Kernel's number of the table that is published now; it changes the moment a swap is seen.
-    ///
-    /// # Errors
-    /// [`Error::Bpf`].
-    pub fn table_id(&self, service: u32) -> Result<Option<u32>, Error> {
-        let found = self
-            .maps
-            .tables
-            .lookup(&service.to_ne_bytes(), MapFlags::ANY)
-            .context(|| format!("look up the table of service {service}"))?;
-        Ok(found.map(|bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
-    }
-
-    fn table_memory(&self, service: u32) -> Result<Option<Mapped>, Error> {
-        let Some(id) = self.table_id(service)? else {
-            return Ok(None);
-        };
-        let table = MapHandle::from_map_id(id)
-            .context(|| format!("open the table of service {service}"))?;
-        let bytes = table.max_entries() as usize * ELEMENT_BYTES;
-        Ok(Some(Mapped::new(&table, bytes)?))
+    /// Frees a service's former table, a grace period after [`show`](Self::show).
+    pub fn retire(&mut self, service: u32) {
+        self.tables.release(service);
     }
 
     /// Reads a published table back and checks its digest.
@@ -396,37 +370,23 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Table`] if it does not check out.
     pub fn published(&self, service: u32) -> Result<Option<Image>, Error> {
-        let Some(memory) = self.table_memory(service)? else {
-            return Ok(None);
-        };
-        let image = Image::read_from(&memory.to_vec())
-            .map_err(|source| Error::Table { service, source })?;
-        Ok(Some(image))
+        self.tables.read(service).transpose().map_err(|source| Error::Table { service, source })
     }
 
     /// Sets or clears flags of the published table, in place. Packets see them at once; a grace
-    /// period later no packet has missed them.
-    ///
-    /// # Errors
-    /// [`Error::Bpf`]; a service without a table is not an error.
-    pub fn set_flags(&self, service: u32, flag: u32, on: bool) -> Result<(), Error> {
-        if let Some(memory) = self.table_memory(service)? {
-            let word = memory.word32(FLAGS_OFFSET);
-            if on {
-                word.fetch_or(flag, Ordering::SeqCst);
-            } else {
-                word.fetch_and(!flag, Ordering::SeqCst);
-            }
-        }
-        Ok(())
+    /// period later no packet has missed them. A service without a table is left alone.
+    pub fn set_flags(&self, service: u32, flag: u32, on: bool) {
+        self.tables.set_flags(service, flag, on);
     }
 
-    /// Withdraws a service's table.
-    ///
-    /// # Errors
-    /// [`Error::Bpf`].
-    pub fn withdraw(&self, service: u32) -> Result<(), Error> {
-        reports::delete(&self.maps.tables, &service.to_ne_bytes())
+    /// Bytes of the pool that published tables take, and bytes there are.
+    pub fn pool_bytes(&self) -> (usize, usize) {
+        self.tables.bytes()
+    }
+
+    /// Bytes of a service's published table: header, slots and cells.
+    pub fn table_bytes(&self, service: u32) -> usize {
+        self.tables.bytes_of(service)
     }
 
     /// Sets a backend's entry.
@@ -724,47 +684,76 @@ struct Sizer<'a> {
 }
 
 impl Sizer<'_> {
-    fn size(&mut self, map: &mut libbpf_rs::OpenMapMut<'_>, wanted: u32) -> Result<u32, Error> {
+    /// A map of `wanted` entries.
+    fn entries(&mut self, map: &mut libbpf_rs::OpenMapMut<'_>, wanted: u32) -> Result<u32, Error> {
         let name = map.name().to_string_lossy().into_owned();
         let mut entries = wanted.max(1);
-        if let Some(directory) = self.directory {
-            let pin = directory.join(&name);
-            if pin.exists() {
-                let found = MapHandle::from_pinned_path(&pin)
-                    .context(|| format!("open {}", pin.display()))?;
-                check_layout(map, &found, &pin)?;
-                if found.max_entries() != entries {
-                    self.report.kept_limits.push(format!(
-                        "{name}: {} entries (the configuration asks for {entries})",
-                        found.max_entries()
-                    ));
-                    entries = found.max_entries();
-                }
+        if let Some(found) = self.pinned(map, &name)? {
+            let ours = (map.key_size(), map.value_size());
+            let theirs = (found.key_size(), found.value_size());
+            if ours != theirs {
+                return Err(self.incompatible(&name, format!("{theirs:?} where {ours:?} is known")));
             }
-            map.set_pin_path(&pin).context(|| format!("pin {name}"))?;
+            self.keep(&name, &mut entries, found.max_entries());
         }
         map.set_max_entries(entries).context(|| format!("size map {name}"))?;
         Ok(entries)
     }
-}
 
-fn check_layout(
-    map: &libbpf_rs::OpenMapMut<'_>,
-    found: &MapHandle,
-    pin: &Path,
-) -> Result<(), Error> {
-    let (key, value) = (map.key_size(), map.value_size());
-    if (found.key_size(), found.value_size()) == (key, value) {
-        return Ok(());
+    /// An array in a section of its own, of `wanted` elements of `element` bytes.
+    fn array(
+        &mut self,
+        map: &mut libbpf_rs::OpenMapMut<'_>,
+        element: usize,
+        wanted: u32,
+    ) -> Result<u32, Error> {
+        let name = map.name().to_string_lossy().replace(".data.", "");
+        let mut elements = wanted.max(1);
+        if let Some(found) = self.pinned(map, &name)? {
+            let bytes = found.value_size() as usize;
+            if !bytes.is_multiple_of(element) {
+                return Err(self.incompatible(
+                    &name,
+                    format!("{bytes} bytes do not hold elements of {element}"),
+                ));
+            }
+            self.keep(&name, &mut elements, (bytes / element) as u32);
+        }
+        let bytes = elements * element as u32;
+        map.set_value_size(bytes).context(|| format!("size array {name}"))?;
+        Ok(elements)
     }
-    Err(Error::Incompatible {
-        path: pin.to_owned(),
-        detail: format!(
-            "key and value of {} and {} bytes where this version has {key} and {value}",
-            found.key_size(),
-            found.value_size()
-        ),
-    })
+
+    /// The map of this name that an earlier run pinned; and this run's will be pinned there.
+    fn pinned(
+        &self,
+        map: &mut libbpf_rs::OpenMapMut<'_>,
+        name: &str,
+    ) -> Result<Option<MapHandle>, Error> {
+        let Some(directory) = self.directory else { return Ok(None) };
+        let pin = directory.join(name);
+        map.set_pin_path(&pin).context(|| format!("pin {name}"))?;
+        if !pin.exists() {
+            return Ok(None);
+        }
+        let found =
+            MapHandle::from_pinned_path(&pin).context(|| format!("open {}", pin.display()))?;
+        Ok(Some(found))
+    }
+
+    fn keep(&mut self, name: &str, wanted: &mut u32, found: u32) {
+        if *wanted != found {
+            self.report
+                .kept_limits
+                .push(format!("{name}: {found} (the configuration asks for {wanted})"));
+            *wanted = found;
+        }
+    }
+
+    fn incompatible(&self, name: &str, detail: String) -> Error {
+        let path = self.directory.unwrap_or(Path::new("")).join(name);
+        Error::Incompatible { path, detail }
+    }
 }
 
 fn size_maps(
@@ -773,25 +762,28 @@ fn size_maps(
     sizer: &mut Sizer<'_>,
 ) -> Result<Sizes, Error> {
     const SEEN_WAYS: u32 = 8;
-    sizer.size(&mut maps.control, 1)?;
-    sizer.size(&mut maps.outcomes, 64)?;
-    sizer.size(&mut maps.pending, limits.pending_flows)?;
-    sizer.size(&mut maps.pinned, limits.unreported_flows)?;
-    sizer.size(&mut maps.events, limits.event_ring_bytes)?;
-    sizer.size(&mut maps.unreported, limits.unreported_flows)?;
-    sizer.size(&mut maps.connections, limits.tracked_flows)?;
+    sizer.array(&mut maps.data_control, CONTROL_BYTES, 1)?;
+    sizer.entries(&mut maps.outcomes, 64)?;
+    sizer.entries(&mut maps.pending, limits.pending_flows)?;
+    sizer.entries(&mut maps.pinned, limits.unreported_flows)?;
+    sizer.entries(&mut maps.events, limits.event_ring_bytes)?;
+    sizer.entries(&mut maps.unreported, limits.unreported_flows)?;
+    sizer.entries(&mut maps.connections, limits.tracked_flows)?;
     // A two-choice table stays below half full: each service has its entry and its address's.
-    let vip_slots = sizer.size(&mut maps.vips, limits.services * 5 + 16)?;
-    let mark_words = sizer.size(&mut maps.marks, limits.mark_bits.div_ceil(64) * 2)? / 2;
+    let vip_slots = (limits.services * 4 + 4).next_power_of_two();
+    let mark_words = limits.mark_bits.div_ceil(64) * 2;
+    let pool = limits.table_bytes.div_ceil(ELEMENT_BYTES as u64) as u32;
+    // Twice the lines that full ones would need: few flows are evicted.
+    let seen_lines = (limits.udp_flows * 2).div_ceil(SEEN_WAYS);
+    let backends =
+        sizer.array(&mut maps.data_backends, size_of::<BackendEntry>(), limits.backends)?;
     Ok(Sizes {
-        services: sizer.size(&mut maps.tables, limits.services)?,
-        backends: sizer
-            .size(&mut maps.backends, limits.backends)?
-            .min(sizer.size(&mut maps.lanes, limits.backends)?),
-        vip_slots,
-        mark_words,
-        // Twice the lines that full buckets would need: few flows are evicted.
-        seen_lines: sizer.size(&mut maps.seen, (limits.udp_flows * 2).div_ceil(SEEN_WAYS))?,
+        services: sizer.array(&mut maps.data_tables, HEADER_BYTES, limits.services * 2)? / 2,
+        backends: backends.min(sizer.entries(&mut maps.lanes, limits.backends)?),
+        vip_slots: sizer.array(&mut maps.data_vips, size_of::<Vip>(), vip_slots)?,
+        pool_elements: sizer.array(&mut maps.data_pool, ELEMENT_BYTES, pool)?,
+        mark_words: sizer.array(&mut maps.data_marks, 8, mark_words)? / 2,
+        seen_lines: sizer.array(&mut maps.data_seen, SEEN_WAYS as usize * 8, seen_lines)?,
     })
 }
 

@@ -12,13 +12,12 @@ mod link;
 mod mapped;
 mod reports;
 mod run;
+mod tables;
 mod vips;
 
 pub use abi::{BackendEntry, BackendFlags};
 pub use error::Error;
-pub use kernel::{
-    Attached, KernelPlane, Limits, Marks, OpenReport, PublishReport, SeenFlows, grace,
-};
+pub use kernel::{Attached, KernelPlane, Limits, Marks, OpenReport, SeenFlows, grace};
 pub use link::{Interface, XdpMode};
 pub use reports::{Reports, Unreported};
 pub use run::{FrameRun, Verdict, run_frame};

@@ -17,21 +17,27 @@ impl Mapped {
     pub fn new(map: &impl AsFd, bytes: usize) -> Result<Self, Error> {
         // SAFETY: the kernel owns the pages and keeps them while they are mapped; they never
         // shrink. BPF programs and other processes write to them concurrently, which is why all
-        // reads of changing words go through atomics and bulk access is only done on maps that
-        // no program sees yet, or on bytes that a torn read cannot harm (counters).
+        // reads of changing words go through atomics, and bulk access is only done on bytes that
+        // no program reads or writes at that time (tables that are not published, or that are
+        // and so do not change).
         let memory = unsafe { MmapOptions::new().len(bytes).map_mut(map.as_fd().as_raw_fd()) }
             .context(|| "map the memory of a BPF array".into())?;
         Ok(Self { memory })
     }
 
-    /// All bytes, for filling a map that no program sees yet.
+    /// All bytes, for filling those that no packet reads.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory
     }
 
-    /// A copy of the bytes.
-    pub fn to_vec(&self) -> Vec<u8> {
-        self.memory.to_vec()
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// A copy of some bytes.
+    pub fn copy(&self, at: usize, length: usize) -> Vec<u8> {
+        self.memory[at..at + length].to_vec()
     }
 
     /// An aligned 32-bit word.

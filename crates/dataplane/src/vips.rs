@@ -4,12 +4,23 @@ use crate::abi::{VIP_IN_USE, Vip};
 use crate::error::Error;
 use crate::kernel::grace;
 use crate::mapped::Mapped;
+use std::sync::atomic::Ordering;
 use weir_steering::VipKey;
 use weir_wire::Protocol;
-use weir_wire::hash::{SERVICE_KEY, scale};
 
 /// Word of `struct vip` that holds the in-use bit; written last.
 const STATUS_WORD: usize = 4;
+
+/// Offset of the table's number in `struct vip`.
+const TABLE_OFFSET: usize = 20;
+
+/// The number of no table.
+pub(crate) const NO_TABLE: u32 = u32::MAX;
+
+/// Odd factors, as in bpf/service.h.
+const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
+const SECOND: u64 = 0xd1b5_4a32_d192_ed03;
+const HIGH: u64 = 0xaef1_7502_108e_f2d9;
 
 /// Moves of entries tried before the table counts as full.
 const MAX_MOVES: usize = 64;
@@ -42,23 +53,24 @@ impl Match {
     }
 
     fn choices(&self, slots: u32) -> [u32; 2] {
-        let hash = SERVICE_KEY.hash_address(&self.address, self.port_protocol);
-        [scale(hash as u32, slots), scale((hash >> 32) as u32, slots)]
+        let (high, low) = self.halves();
+        let word = low ^ high.wrapping_mul(HIGH) ^ u64::from(self.port_protocol);
+        let shift = 64 - slots.trailing_zeros();
+        [FIRST, SECOND].map(|factor| (word.wrapping_mul(factor) >> shift) as u32)
     }
 
-    fn entry(&self, service: u32) -> Vip {
+    fn halves(&self) -> (u64, u64) {
         let word = |range: std::ops::Range<usize>| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&self.address[range]);
             u64::from_ne_bytes(bytes)
         };
-        Vip {
-            high: word(0..8),
-            low: word(8..16),
-            port_protocol: self.port_protocol | VIP_IN_USE,
-            service,
-            reserved: 0,
-        }
+        (word(0..8), word(8..16))
+    }
+
+    fn entry(&self, table: u32) -> Vip {
+        let (high, low) = self.halves();
+        Vip { high, low, port_protocol: self.port_protocol | VIP_IN_USE, table, reserved: 0 }
     }
 
     fn of_entry(vip: &Vip) -> Self {
@@ -74,10 +86,16 @@ impl VipTable {
         Self { memory, slots }
     }
 
-    /// Adds a service, or gives it another number.
-    pub fn insert(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
-        self.put(Match::of(key), service)?;
-        self.put(Match::address(key.address), u32::MAX)
+    /// Adds a service with the number of its table, or gives it another table: one 32-bit store,
+    /// which is what publishes it.
+    pub fn insert(&mut self, key: &VipKey, table: u32) -> Result<(), Error> {
+        if let Some(slot) = self.find(Match::of(key)) {
+            let word = slot as usize * size_of::<Vip>() + TABLE_OFFSET;
+            self.memory.word32(word).store(table, Ordering::Release);
+            return Ok(());
+        }
+        self.put(Match::of(key), table)?;
+        self.put(Match::address(key.address), NO_TABLE)
     }
 
     /// Removes a service.
@@ -92,7 +110,7 @@ impl VipTable {
         }
     }
 
-    /// All services, as (key, number).
+    /// All services, as (key, number of the table).
     pub fn services(&self) -> Vec<(VipKey, u32)> {
         self.entries()
             .filter_map(|(_, vip)| {
@@ -100,7 +118,7 @@ impl VipTable {
                 let protocol = Protocol::from_number((found.port_protocol >> 16) as u8)?;
                 let port = u16::from_be(found.port_protocol as u16);
                 let port = (port != 0).then_some(port);
-                Some((VipKey { address: found.address, protocol, port }, vip.service))
+                Some((VipKey { address: found.address, protocol, port }, vip.table))
             })
             .collect()
     }
@@ -132,8 +150,8 @@ impl VipTable {
         }
     }
 
-    fn put(&mut self, wanted: Match, service: u32) -> Result<(), Error> {
-        let entry = wanted.entry(service);
+    fn put(&mut self, wanted: Match, table: u32) -> Result<(), Error> {
+        let entry = wanted.entry(table);
         if let Some(slot) = self.find(wanted) {
             self.store(slot, &entry);
             return Ok(());

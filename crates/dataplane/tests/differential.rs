@@ -63,6 +63,7 @@ impl World {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let limits = Limits {
             services: 16,
+            table_bytes: 1 << 20,
             backends: BACKENDS.into(),
             pending_flows: PENDING,
             unreported_flows: 65_536,
@@ -209,7 +210,7 @@ impl World {
             None => self.services[at].update = None,
             Some(Action::SetFlags { record, pending }) => {
                 for (flag, on) in [(Flags::RECORD, record), (Flags::PENDING, pending)] {
-                    self.kernel.set_flags(number, flag, on).unwrap();
+                    self.kernel.set_flags(number, flag, on);
                     if let Some(image) = self.oracle.tables.get_mut(&number) {
                         let flags = image.header().flags.with(flag, on);
                         Arc::make_mut(image).set_flags(flags);

@@ -1,15 +1,16 @@
-//! A published table: what one service's inner map holds, byte for byte.
+//! A published table, byte for byte as the kernel plane holds it.
 //!
 //! ```text
-//! element 0      header (the first 64 bytes are all that a packet reads)
-//! element 1..    slots: 16 bits each, 2,048 per element (DIP array, or Maglev table)
-//! element ..     chunks of array A, then chunks of array B (concury)
+//! header         128 bytes; the first 64, one cache line, are all that a packet reads
+//! elements ..    slots: 16 bits each, 2,048 per element (DIP array, or Maglev table)
+//! elements ..    chunks of array A, then chunks of array B (concury)
 //! ```
+//! The header stands in one map, the elements in a range of another.
 
 use weir_lookup::{CHUNK_BYTES, HashKey, View, cells_per_chunk};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes of an element of the table.
+/// Bytes of an element.
 pub const ELEMENT_BYTES: usize = CHUNK_BYTES;
 /// Slots in an element.
 pub const SLOTS_PER_ELEMENT: usize = ELEMENT_BYTES / 2;
@@ -83,9 +84,11 @@ pub struct Header {
 }
 
 /// Bytes of the header.
-pub const HEADER_BYTES: usize = 88;
-/// Offset of the flags in element 0, for changing them in place.
-pub const FLAGS_OFFSET: usize = 52;
+pub const HEADER_BYTES: usize = 128;
+/// Offset of the flags in the header, for changing them in place.
+pub const FLAGS_OFFSET: usize = 56;
+/// Offset of the first element's number in the header.
+pub const BASE_OFFSET: usize = 32;
 
 /// A table that cannot be what it claims to be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -160,55 +163,64 @@ impl Image {
         self.slots.len().div_ceil(SLOTS_PER_ELEMENT)
     }
 
-    /// Elements of the whole table.
+    /// Elements of the body.
     pub fn elements(&self) -> usize {
         let cells = self.view.as_ref().map_or(0, |view| view.bytes().len() / ELEMENT_BYTES);
-        1 + self.slot_elements() + cells
+        self.slot_elements() + cells
     }
 
-    /// Bytes of the whole table.
+    /// Bytes of the table, header and body.
     pub fn bytes(&self) -> usize {
-        self.elements() * ELEMENT_BYTES
+        HEADER_BYTES + self.elements() * ELEMENT_BYTES
     }
 
-    /// Writes the table into a zeroed map of [`bytes`](Self::bytes) bytes.
-    pub fn write_to(&self, target: &mut [u8]) {
-        target[..HEADER_BYTES].copy_from_slice(&self.header_bytes());
-        let slots = &mut target[ELEMENT_BYTES..];
+    /// The header for a body that begins at element `base`.
+    pub fn header_bytes(&self, base: u32) -> [u8; HEADER_BYTES] {
+        self.header.to_bytes(base, self.slot_elements())
+    }
+
+    /// Writes the body into its [`elements`](Self::elements).
+    pub fn write_body(&self, target: &mut [u8]) {
+        let (slots, cells) = target.split_at_mut(self.slot_elements() * ELEMENT_BYTES);
         for (bytes, slot) in slots.chunks_exact_mut(2).zip(&self.slots) {
             bytes.copy_from_slice(&slot.to_le_bytes());
         }
         if let Some(view) = &self.view {
-            let at = (1 + self.slot_elements()) * ELEMENT_BYTES;
-            target[at..at + view.bytes().len()].copy_from_slice(view.bytes());
+            cells[..view.bytes().len()].copy_from_slice(view.bytes());
         }
     }
 
-    /// Reads a published table back and checks its digest.
+    /// Reads a published table back and checks its digest. `body` returns the elements that begin
+    /// at a number, if the pool has them.
     ///
     /// # Errors
     /// [`ImageError`] if the bytes are no table or a damaged one.
-    pub fn read_from(bytes: &[u8]) -> Result<Self, ImageError> {
-        let length = |need| ImageError::Length { have: bytes.len(), need };
-        let header = Header::from_bytes(bytes.get(..HEADER_BYTES).ok_or(length(HEADER_BYTES))?)?;
+    pub fn read_from(
+        header: &[u8],
+        body: impl FnOnce(u32, usize) -> Option<Vec<u8>>,
+    ) -> Result<Self, ImageError> {
+        if header.len() < HEADER_BYTES {
+            return Err(ImageError::Length { have: header.len(), need: HEADER_BYTES });
+        }
+        let (header, base) = Header::from_bytes(header)?;
         let slot_elements = (header.slots as usize).div_ceil(SLOTS_PER_ELEMENT);
         let cells = (header.chunks_a + header.chunks_b) as usize;
-        let need = (1 + slot_elements + cells) * ELEMENT_BYTES;
-        if bytes.len() < need {
-            return Err(length(need));
-        }
-        let slots = bytes[ELEMENT_BYTES..][..header.slots as usize * 2]
+        let need = (slot_elements + cells) * ELEMENT_BYTES;
+        let bytes = body(base, slot_elements + cells)
+            .filter(|bytes| bytes.len() == need)
+            .ok_or(ImageError::Length { have: 0, need })?;
+        let slots = bytes[..header.slots as usize * 2]
             .chunks_exact(2)
             .map(|b| u16::from_le_bytes([b[0], b[1]]))
             .collect();
         let view = (cells > 0).then(|| {
-            let at = (1 + slot_elements) * ELEMENT_BYTES;
             let geometry = weir_lookup::Geometry {
                 bits: u32::from(header.bits),
                 chunks_a: header.chunks_a,
                 chunks_b: header.chunks_b,
             };
-            View::from_bytes(header.key, geometry, bytes[at..need].to_vec())
+            let cells = bytes[slot_elements * ELEMENT_BYTES..].to_vec();
+            View::from_bytes(header.key, geometry, cells)
         });
         let wanted = header.digest;
         let image = Self { header, slots, view };
@@ -216,25 +228,28 @@ impl Image {
         if found == wanted { Ok(image) } else { Err(ImageError::Digest { found, wanted }) }
     }
 
+    /// First element and number of elements of a published body, by its header.
+    pub fn range_of(header: &[u8]) -> Option<(u32, u32)> {
+        let (header, base) = Header::from_bytes(header.get(..HEADER_BYTES)?).ok()?;
+        let slots = header.slots.div_ceil(SLOTS_PER_ELEMENT as u32);
+        Some((base, slots + header.chunks_a + header.chunks_b))
+    }
+
     fn compute_digest(&self) -> u64 {
         let mut plain = self.header.clone();
         (plain.flags, plain.generation, plain.digest) = (Flags(0), 0, 0);
         let mut hasher = Xxh3::new();
-        hasher.update(&plain.to_bytes(self.slot_elements()));
+        hasher.update(&plain.to_bytes(0, self.slot_elements()));
         self.slots.iter().for_each(|slot| hasher.update(&slot.to_le_bytes()));
         if let Some(view) = &self.view {
             hasher.update(view.bytes());
         }
         hasher.digest()
     }
-
-    fn header_bytes(&self) -> [u8; HEADER_BYTES] {
-        self.header.to_bytes(self.slot_elements())
-    }
 }
 
 impl Header {
-    fn to_bytes(&self, slot_elements: usize) -> [u8; HEADER_BYTES] {
+    fn to_bytes(&self, base: u32, slot_elements: usize) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
@@ -244,47 +259,50 @@ impl Header {
         for word in [self.key.xor, self.key.xor_wide, self.key.mul1, self.key.mul2] {
             put(&word.to_le_bytes());
         }
-        let first_a = 1 + slot_elements as u32;
+        let first_a = base + slot_elements as u32;
         let per_chunk = if self.bits == 0 { 0 } else { cells_per_chunk(u32::from(self.bits)) };
-        let words = [self.chunks_a, self.chunks_b, first_a, self.slots, per_chunk, self.flags.0];
+        let words =
+            [base, first_a, self.chunks_a, self.chunks_b, self.slots, per_chunk, self.flags.0];
         words.iter().for_each(|word| put(&word.to_le_bytes()));
         put(&self.fallback.to_le_bytes());
-        put(&[self.bits, self.method as u8, 0, 0, 0, 0]);
+        put(&[self.bits, self.method as u8]);
         for word in [self.generation, self.digest, self.states] {
             put(&word.to_le_bytes());
         }
         out
     }
 
-    fn from_bytes(bytes: &[u8]) -> Result<Self, ImageError> {
+    /// The header, and the body's first element.
+    fn from_bytes(bytes: &[u8]) -> Result<(Self, u32), ImageError> {
         let u64_at = |at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(word)
         };
         let u32_at = |at: usize| u64_at(at) as u32;
-        let method = match bytes[59] {
+        let method = match bytes[63] {
             1 => Method::Concury,
             2 => Method::Tracked,
             other => return Err(ImageError::Method(other)),
         };
-        Ok(Self {
+        let header = Self {
             key: HashKey {
                 xor: u64_at(0),
                 xor_wide: u64_at(8),
                 mul1: u64_at(16),
                 mul2: u64_at(24),
             },
-            chunks_a: u32_at(32),
-            chunks_b: u32_at(36),
-            slots: u32_at(44),
+            chunks_a: u32_at(40),
+            chunks_b: u32_at(44),
+            slots: u32_at(48),
             flags: Flags(u32_at(FLAGS_OFFSET)),
-            fallback: u32_at(56) as u16,
-            bits: bytes[58],
+            fallback: u32_at(60) as u16,
+            bits: bytes[62],
             method,
             generation: u64_at(64),
             digest: u64_at(72),
             states: u64_at(80),
-        })
+        };
+        Ok((header, u32_at(BASE_OFFSET)))
     }
 }

@@ -20,8 +20,8 @@ mod update;
 
 pub use concury::{BuildReport, Concury, ConcuryConfig, Phase, State, place_again};
 pub use image::{
-    ELEMENT_BYTES, Flags, HEADER_BYTES, Header, Image, ImageError, Method, NO_BACKEND,
-    SLOT_BACKEND, SLOT_RESERVED, SLOTS_PER_ELEMENT,
+    ELEMENT_BYTES, FLAGS_OFFSET, Flags, HEADER_BYTES, Header, Image, ImageError, Method,
+    NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, SLOTS_PER_ELEMENT,
 };
 pub use lookup::{Decision, Question, decide};
 pub use memory::{Event, EventKind, Memory, SoftMemory, seen_tag};

@@ -94,6 +94,18 @@ impl SoftMemory {
             ..Self::default()
         }
     }
+
+    /// Takes a UDP flow out of the "seen recently" filter, so that its next datagram is reported
+    /// as a first one.
+    pub fn forget_seen(&mut self, hash: u64, service: u32) {
+        let tag = seen_tag(hash, service);
+        let line = scale((tag >> 32) as u32, self.seen.len() as u32) as usize;
+        for entry in &mut self.seen[line] {
+            if *entry & !3 == tag & !3 {
+                *entry = 0;
+            }
+        }
+    }
 }
 
 impl Memory for SoftMemory {

@@ -10,9 +10,12 @@
 //! collect   drain the data plane's reports and read the pending table into the states
 //! publish   build from the states and swap the table in, with both flags set
 //! grace     every packet that saw the old table has been decided
-//! stop      clear RECORD: by now new flows follow the new table
+//! stop      remove the pins that the new table does not need, then clear RECORD: by now new flows follow the new table
 //! settle    pending flows that the table sends to their backend leave the pending table
 //! ```
+//!
+//! Pins go while RECORD is still set, so that a first packet that has just followed one is noted as
+//! well: the repetition of it will find no pin.
 //!
 //! A flow that started before *record* took effect is in the reports; one that started between is
 //! pending, and either collected or found pending after the swap; one that starts after the second
@@ -23,7 +26,9 @@
 /// What the driver does next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Action {
-    /// Set or clear the two flags of the published table, in place.
+    /// Set or clear the two flags of the published table, in place. Before RECORD is cleared,
+    /// remove the service's pins that the published table does not need: all but
+    /// [`BuildReport::pinned`](crate::BuildReport::pinned).
     SetFlags {
         /// [`Flags::RECORD`](crate::Flags::RECORD).
         record: bool,
@@ -34,7 +39,7 @@ pub enum Action {
     Grace,
     /// Drain the reports, then read the pending table, into the states.
     Collect,
-    /// Build a table and publish it with both flags set.
+    /// Build a table, insert its pins, and publish it with both flags set.
     Publish,
     /// Remove the pending flows that the published table agrees with; then call
     /// [`Update::settled`] with what is left.

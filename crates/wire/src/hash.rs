@@ -26,15 +26,6 @@ pub struct HashKey {
     pub mul2: u64,
 }
 
-/// Fixed key of the service table: an outsider chooses no service address, so it need not be
-/// secret, and a fixed key lets a restarted control plane find its entries again.
-pub const SERVICE_KEY: HashKey = HashKey {
-    xor: 0x243f_6a88_85a3_08d3,
-    xor_wide: 0x1319_8a2e_0370_7344,
-    mul1: 0xff51_afd7_ed55_8ccd,
-    mul2: 0xc4ce_b9fe_1a85_ec53,
-};
-
 impl HashKey {
     /// Derives a key from a 64-bit seed with SplitMix64 (Steele, Lea, Flood 2014).
     pub fn from_seed(seed: u64) -> Self {

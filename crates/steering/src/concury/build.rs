@@ -75,6 +75,10 @@ pub struct BuildReport {
     pub pinned: Vec<(StateKey, u16)>,
     /// States that got another Dcode.
     pub recoded: usize,
+    /// States whose backend is no member any more: forgotten, inevitably broken. A UDP flow that
+    /// goes on elsewhere must be reported anew, so once the table is published the caller takes
+    /// these out of the "seen recently" filter.
+    pub orphans: Vec<StateKey>,
 }
 
 /// One service's states and the last table built of them.
@@ -311,13 +315,13 @@ impl Concury {
                     state.code = own[key.hash(&spread) as usize % own.len()];
                     report.recoded += 1;
                 }
-                // The backend is no member any more; the caller forgot to say so.
                 None => orphans.push((*key, state.backend)),
             }
         }
         for (key, backend) in orphans {
             self.states.remove(&key);
             self.count(backend, false);
+            report.orphans.push(key);
         }
     }
 

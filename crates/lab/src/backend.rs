@@ -1,0 +1,202 @@
+//! The servers of one backend: an nginx and a UDP echo server.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::echo::Echo;
+use crate::error::{Doing, Error, Result};
+use crate::events::PoolEvents;
+use crate::interrupt::interrupted;
+use crate::lab::LabSpec;
+use crate::netns::NetNs;
+use crate::process;
+use crate::topology::{self, Role, WEB_PORT};
+
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// A backend: a namespace with the VIP on its loopback, in which servers run or do not.
+#[derive(Debug)]
+pub struct Backend {
+    index: usize,
+    name: String,
+    netns: NetNs,
+    directory: PathBuf,
+    events: Arc<PoolEvents>,
+    servers: Mutex<Option<Servers>>,
+}
+
+#[derive(Debug)]
+struct Servers {
+    nginx: Child,
+    /// Held for its drop.
+    _echo: Echo,
+}
+
+impl Backend {
+    pub(crate) fn new(
+        index: usize,
+        netns: NetNs,
+        home: &Path,
+        spec: &LabSpec,
+        events: Arc<PoolEvents>,
+    ) -> Result<Self> {
+        let name = Role::Backend(index).name();
+        let directory = home.join(&name);
+        fs::create_dir(&directory).doing(|| format!("creating {}", directory.display()))?;
+        let config = directory.join("nginx.conf");
+        fs::write(&config, nginx_config(&name, &directory, home, spec))
+            .doing(|| format!("writing {}", config.display()))?;
+        Ok(Self { index, name, netns, directory, events, servers: Mutex::new(None) })
+    }
+
+    /// Its position, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Its name, `b<index>`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its own IPv4 address.
+    pub fn address4(&self) -> Ipv4Addr {
+        topology::backend4(self.index)
+    }
+
+    /// Its own IPv6 address.
+    pub fn address6(&self) -> Ipv6Addr {
+        topology::backend6(self.index)
+    }
+
+    /// The hardware address of its interface.
+    pub fn mac(&self) -> String {
+        Role::Backend(self.index).mac()
+    }
+
+    /// Its namespace.
+    pub fn netns(&self) -> &NetNs {
+        &self.netns
+    }
+
+    /// Whether its servers were started and not killed.
+    pub fn is_running(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Starts its servers and waits until they listen; does nothing if they run.
+    pub fn start(&self) -> Result<()> {
+        self.launch()?;
+        self.await_listening()
+    }
+
+    /// Starts its servers without waiting.
+    pub(crate) fn launch(&self) -> Result<()> {
+        let mut servers = self.lock();
+        if servers.is_some() {
+            return Ok(());
+        }
+        let log = self.directory.join("error.log");
+        let log = File::create(&log).doing(|| format!("creating {}", log.display()))?;
+        let echo = Echo::start(&self.netns, &self.name)?;
+        let mut nginx = self.netns.command("nginx")?;
+        nginx
+            .arg("-c")
+            .arg(self.directory.join("nginx.conf"))
+            .args(["-e", "stderr"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        *servers = Some(Servers { nginx: process::spawn(nginx)?, _echo: echo });
+        Ok(())
+    }
+
+    pub(crate) fn await_listening(&self) -> Result<()> {
+        let started = Instant::now();
+        let address = SocketAddr::from((self.address4(), WEB_PORT));
+        let listens = self.netns.enter(|| {
+            while started.elapsed() < START_LIMIT && !interrupted() {
+                if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
+                    return true;
+                }
+                if self.has_exited() {
+                    return false;
+                }
+                thread::sleep(Duration::from_millis(5));
+            }
+            false
+        })?;
+        if listens {
+            return Ok(());
+        }
+        if interrupted() {
+            return Err(Error::Interrupted);
+        }
+        let log = fs::read_to_string(self.directory.join("error.log")).unwrap_or_default();
+        Err(Error::NotReady {
+            what: format!("nginx of {}", self.name),
+            seconds: started.elapsed().as_secs_f64(),
+            detail: format!(": {}", log.trim()),
+        })
+    }
+
+    fn has_exited(&self) -> bool {
+        match self.lock().as_mut() {
+            Some(servers) => !matches!(servers.nginx.try_wait(), Ok(None)),
+            None => true,
+        }
+    }
+
+    /// Kills its servers as a crash would: SIGKILL, and the kernel resets what they had open. The
+    /// kill is in [`PoolEvents`]. Does nothing if they do not run.
+    pub fn kill(&self) {
+        let mut servers = self.lock();
+        if let Some(mut running) = servers.take() {
+            self.events.kill(self.index, move || {
+                process::kill(&mut running.nginx);
+                drop(running);
+            });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Servers>> {
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// `master_process off` makes it one process, so that one SIGKILL takes it and none is left over.
+fn nginx_config(name: &str, directory: &Path, home: &Path, spec: &LabSpec) -> String {
+    let mut text = format!(
+        "daemon off;\nmaster_process off;\nerror_log stderr warn;\n\
+         pid {0}/nginx.pid;\nevents {{ worker_connections 16000; multi_accept on; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  tcp_nodelay on;\n  keepalive_timeout 1h;\n  \
+         keepalive_requests 1000000000;\n  lingering_close off;\n  server_tokens off;\n  \
+         default_type text/plain;\n",
+        directory.display()
+    );
+    for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        let _ = writeln!(text, "  {kind}_temp_path {}/tmp;", directory.display());
+    }
+    let _ = write!(
+        text,
+        "  server {{\n    listen {WEB_PORT} backlog=8192;\n    \
+         listen [::]:{WEB_PORT} backlog=8192;\n    add_header X-Backend {name} always;\n    \
+         location = / {{ return 200 \"{name}\\n\"; }}\n    \
+         location = /big {{ root {home}; limit_rate {rate}; }}\n  }}\n}}\n",
+        home = home.display(),
+        rate = spec.big_rate,
+    );
+    text
+}

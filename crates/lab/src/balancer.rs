@@ -1,0 +1,453 @@
+//! The balancer under test, used as any operator would use it: a configuration file, a process,
+//! and the command line over its socket.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::error::{Doing, Error, Result};
+use crate::interrupt::sleep;
+use crate::lab::Lab;
+use crate::process;
+use crate::topology::{self, ECHO_PORT, INTERFACE, VIP4, VIP6, WEB_PORT};
+
+/// The services that the lab configures; every change of the pool is made to all three.
+pub const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
+/// Where a balancer pins its BPF objects, in a directory of its own name.
+const PINS: &str = "/sys/fs/bpf/weir";
+const POLL: Duration = Duration::from_millis(50);
+
+/// How the balancer is run.
+#[derive(Clone, Debug)]
+pub struct BalancerSpec {
+    /// The program.
+    pub weir: PathBuf,
+    /// Steering method of the services.
+    pub method: String,
+    /// Further lines of TOML for each `[[service]]`.
+    pub service_lines: String,
+    /// Further lines of TOML for `[balancer]`, and tables that may follow it, such as `[limits]`.
+    pub balancer_lines: String,
+    /// How many backends the pool begins with: the lab's first ones.
+    pub pool: usize,
+    /// Time from one health check of a backend to the next; the time-out is 4/5 of it, and two
+    /// in a row bring a backend up or down.
+    pub check_interval: Duration,
+    /// How long to wait for it to be ready.
+    pub patience: Duration,
+}
+
+impl BalancerSpec {
+    /// `weir` with the method `concury`, the first `pool` backends, and a check every half second.
+    pub fn new(weir: impl Into<PathBuf>, pool: usize) -> Self {
+        Self {
+            weir: weir.into(),
+            method: "concury".into(),
+            service_lines: String::new(),
+            balancer_lines: String::new(),
+            pool,
+            check_interval: Duration::from_millis(500),
+            patience: Duration::from_secs(20),
+        }
+    }
+}
+
+/// What can be done to the pool; [`Balancer`] does it to a real one. A backend is named by its
+/// position in the lab.
+pub trait PoolControl: Send + Sync {
+    /// Adds a backend.
+    fn add(&self, backend: usize, weight: u32) -> Result<()>;
+    /// Removes a backend.
+    fn remove(&self, backend: usize) -> Result<()>;
+    /// Keeps new connections away from a backend.
+    fn drain(&self, backend: usize) -> Result<()>;
+    /// Ends the draining of a backend.
+    fn undrain(&self, backend: usize) -> Result<()>;
+    /// Changes the weight of a backend.
+    fn set_weight(&self, backend: usize, weight: u32) -> Result<()>;
+    /// Changes the weight of a backend in the configuration file, and has it read again.
+    fn reload_with_weight(&self, backend: usize, weight: u32) -> Result<()>;
+    /// Kills the control plane with SIGKILL, and starts it again after a while.
+    fn crash(&self, away: Duration) -> Result<()>;
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    weight: u32,
+    drain: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    process: Option<Child>,
+    pool: BTreeMap<usize, Member>,
+}
+
+/// A running `weir run` in the balancer's namespace. Dropping it kills it.
+#[derive(Debug)]
+pub struct Balancer {
+    lab: Arc<Lab>,
+    spec: BalancerSpec,
+    name: String,
+    config: PathBuf,
+    run_dir: PathBuf,
+    log: PathBuf,
+    state: Mutex<State>,
+}
+
+impl Balancer {
+    /// Writes the configuration, starts the balancer and waits until it says that it is ready and
+    /// a client reaches the service through it.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] with the end of its log if it ends or does not become ready.
+    pub fn start(lab: &Arc<Lab>, spec: BalancerSpec) -> Result<Self> {
+        if spec.pool == 0 || spec.pool > lab.backends().len() {
+            return Err(Error::BadSpec(format!(
+                "a pool of {} backends: the lab has {}",
+                spec.pool,
+                lab.backends().len()
+            )));
+        }
+        let name = format!("wl{}", lab.id());
+        let run_dir = lab.directory().join("weir");
+        fs::create_dir_all(&run_dir).doing(|| format!("creating {}", run_dir.display()))?;
+        lab.remove_later(&Path::new(PINS).join(&name))?;
+        let member = Member { weight: 1, drain: false };
+        let pool = (0..spec.pool).map(|backend| (backend, member)).collect();
+        let balancer = Self {
+            name,
+            config: lab.directory().join("weir.toml"),
+            log: lab.directory().join("weir.log"),
+            run_dir,
+            lab: Arc::clone(lab),
+            spec,
+            state: Mutex::new(State { process: None, pool }),
+        };
+        balancer.write_config()?;
+        balancer.launch()?;
+        lab.await_service(balancer.spec.patience)?;
+        Ok(balancer)
+    }
+
+    /// Its configuration file.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
+    /// Its control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.run_dir.join("weir.sock")
+    }
+
+    /// The file that its standard output and standard error are appended to.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The process that runs now.
+    pub fn pid(&self) -> Option<u32> {
+        self.lock().process.as_ref().map(Child::id)
+    }
+
+    /// Runs `weir --socket PATH ARGUMENTS` and returns what it printed.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
+        let mut weir = Command::new(&self.spec.weir);
+        weir.arg("--socket").arg(self.socket()).args(arguments);
+        process::run(weir, "")
+    }
+
+    /// `weir status --json`.
+    pub fn status(&self) -> Result<serde_json::Value> {
+        let text = self.command(&["status", "--json"])?;
+        serde_json::from_str(&text).map_err(|error| Error::BadFile {
+            path: "weir status --json".into(),
+            what: error.to_string(),
+        })
+    }
+
+    /// Starts the process, if none runs, and waits until it answers at its socket.
+    pub fn launch(&self) -> Result<()> {
+        {
+            let mut state = self.lock();
+            if state.process.is_some() {
+                return Ok(());
+            }
+            let log = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&self.log)
+                .doing(|| format!("opening {}", self.log.display()))?;
+            let second = log.try_clone().doing(|| format!("opening {}", self.log.display()))?;
+            let mut weir = self.lab.balancer_command(&self.spec.weir)?;
+            weir.args(["run", "--config"])
+                .arg(&self.config)
+                .stdin(Stdio::null())
+                .stdout(log)
+                .stderr(second);
+            state.process = Some(process::spawn(weir)?);
+        }
+        self.await_ready()
+    }
+
+    fn await_ready(&self) -> Result<()> {
+        let started = Instant::now();
+        while self.status().is_err() {
+            let ended = self.exit_status();
+            if ended.is_some() || started.elapsed() > self.spec.patience {
+                let ended = ended.map_or(String::new(), |status| format!(" ({status})"));
+                return Err(Error::NotReady {
+                    what: "the balancer".into(),
+                    seconds: started.elapsed().as_secs_f64(),
+                    detail: format!("{ended}; its log ends:\n{}", tail(&self.log, 20)),
+                });
+            }
+            if !sleep(POLL) {
+                return Err(Error::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    /// How the process ended, if it has ended by itself.
+    pub fn exit_status(&self) -> Option<String> {
+        let mut state = self.lock();
+        let status = state.process.as_mut()?.try_wait().ok()??;
+        Some(status.to_string())
+    }
+
+    /// Asks it to end (SIGTERM) and waits; returns its exit status in words, or `None` if it had
+    /// to be killed after `patience`.
+    pub fn stop(&self, patience: Duration) -> Option<String> {
+        self.signal(Signal::SIGTERM);
+        let end = Instant::now() + patience;
+        while Instant::now() < end {
+            if let Some(status) = self.exit_status() {
+                self.lock().process = None;
+                return Some(status);
+            }
+            std::thread::sleep(POLL / 5);
+        }
+        self.kill();
+        None
+    }
+
+    /// Kills it with SIGKILL; what it attached stays attached.
+    pub fn kill(&self) {
+        if let Some(mut child) = self.lock().process.take() {
+            process::kill(&mut child);
+        }
+    }
+
+    /// Makes it read its configuration again (SIGHUP).
+    pub fn hang_up(&self) {
+        self.signal(Signal::SIGHUP);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.pid() {
+            // It may have ended by itself, which its next use shows.
+            let _ = kill(Pid::from_raw(pid as i32), signal);
+        }
+    }
+
+    /// Runs a command for each service; `arguments` gets its name.
+    fn for_all(&self, arguments: impl Fn(&str) -> Vec<String>) -> Result<()> {
+        SERVICES.iter().try_for_each(|service| {
+            let arguments = arguments(service);
+            let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            self.command(&arguments).map(drop)
+        })
+    }
+
+    /// Notes a change of the pool, and writes it to the configuration file too: a balancer that
+    /// is started again or reloaded finds the pool there as it left it.
+    fn note(&self, change: impl FnOnce(&mut BTreeMap<usize, Member>)) -> Result<()> {
+        change(&mut self.lock().pool);
+        self.write_config()
+    }
+
+    fn write_config(&self) -> Result<()> {
+        let text = config_text(&self.name, &self.run_dir, &self.spec, &self.lock().pool);
+        let fresh = self.config.with_extension("toml.new");
+        fs::write(&fresh, text)
+            .and_then(|()| fs::rename(&fresh, &self.config))
+            .doing(|| format!("writing {}", self.config.display()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PoolControl for Balancer {
+    fn add(&self, backend: usize, weight: u32) -> Result<()> {
+        self.for_all(|service| {
+            let address = address(service, backend).to_string();
+            let (name, weight) = (format!("b{backend}"), weight.to_string());
+            words(&["backend", "add", service, &name, &address, "--weight", &weight])
+        })?;
+        let member = Member { weight, drain: false };
+        self.note(|pool| {
+            pool.insert(backend, member);
+        })
+    }
+
+    fn remove(&self, backend: usize) -> Result<()> {
+        self.for_all(|service| words(&["backend", "remove", service, &format!("b{backend}")]))?;
+        self.note(|pool| {
+            pool.remove(&backend);
+        })
+    }
+
+    fn drain(&self, backend: usize) -> Result<()> {
+        self.for_all(|service| words(&["backend", "drain", service, &format!("b{backend}")]))?;
+        self.note(|pool| {
+            pool.entry(backend).and_modify(|member| member.drain = true);
+        })
+    }
+
+    fn undrain(&self, backend: usize) -> Result<()> {
+        let name = format!("b{backend}");
+        self.for_all(|service| words(&["backend", "drain", service, &name, "--undo"]))?;
+        self.note(|pool| {
+            pool.entry(backend).and_modify(|member| member.drain = false);
+        })
+    }
+
+    fn set_weight(&self, backend: usize, weight: u32) -> Result<()> {
+        let (name, text) = (format!("b{backend}"), weight.to_string());
+        self.for_all(|service| words(&["backend", "weight", service, &name, &text]))?;
+        self.note(|pool| {
+            pool.entry(backend).and_modify(|member| member.weight = weight);
+        })
+    }
+
+    fn reload_with_weight(&self, backend: usize, weight: u32) -> Result<()> {
+        self.note(|pool| {
+            pool.entry(backend).and_modify(|member| member.weight = weight);
+        })?;
+        self.hang_up();
+        Ok(())
+    }
+
+    fn crash(&self, away: Duration) -> Result<()> {
+        self.kill();
+        sleep(away);
+        self.launch()
+    }
+}
+
+impl Drop for Balancer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+/// Address of a backend in one of [`SERVICES`].
+fn address(service: &str, backend: usize) -> IpAddr {
+    if service.ends_with('6') {
+        topology::backend6(backend).into()
+    } else {
+        topology::backend4(backend).into()
+    }
+}
+
+fn config_text(
+    name: &str,
+    run_dir: &Path,
+    spec: &BalancerSpec,
+    pool: &BTreeMap<usize, Member>,
+) -> String {
+    let mut text = format!(
+        "[balancer]\nname = \"{name}\"\ninterfaces = [\"{INTERFACE}\"]\nrun_dir = \"{}\"\n{}",
+        run_dir.display(),
+        lines(&spec.balancer_lines)
+    );
+    for service in SERVICES {
+        let (vip, protocol, port, check_port): (IpAddr, _, _, _) = match service {
+            "web4" => (VIP4.into(), "tcp", WEB_PORT, String::new()),
+            "web6" => (VIP6.into(), "tcp", WEB_PORT, String::new()),
+            _ => (VIP4.into(), "udp", ECHO_PORT, format!("port = {WEB_PORT}\n")),
+        };
+        let _ = write!(
+            text,
+            "\n[[service]]\nname = \"{service}\"\nvip = \"{vip}\"\nprotocol = \"{protocol}\"\n\
+             port = {port}\nmethod = \"{}\"\n{}\n[service.check]\ninterval = \"{}ms\"\n\
+             timeout = \"{}ms\"\nrise = 2\nfall = 2\n{check_port}",
+            spec.method,
+            lines(&spec.service_lines),
+            spec.check_interval.as_millis(),
+            (spec.check_interval * 4 / 5).as_millis(),
+        );
+        for (backend, member) in pool {
+            let _ = write!(
+                text,
+                "\n[[service.backend]]\nname = \"b{backend}\"\naddress = \"{}\"\nweight = {}\n",
+                address(service, *backend),
+                member.weight
+            );
+            if member.drain {
+                text.push_str("drain = true\n");
+            }
+        }
+    }
+    text
+}
+
+/// The text with a line end, if it has a line.
+fn lines(text: &str) -> String {
+    match text.trim_end() {
+        "" => String::new(),
+        text => format!("{text}\n"),
+    }
+}
+
+fn tail(path: &Path, lines: usize) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_has_every_service_and_the_pool_as_it_is() {
+        let spec = BalancerSpec {
+            service_lines: "dcode_bits = 10".into(),
+            ..BalancerSpec::new("weir", 2)
+        };
+        let member = |weight, drain| Member { weight, drain };
+        let pool = BTreeMap::from([(0, member(1, false)), (7, member(3, true))]);
+        let text = config_text("wlabcd", Path::new("/run/x"), &spec, &pool);
+        assert!(text.starts_with(
+            "[balancer]\nname = \"wlabcd\"\ninterfaces = [\"eth0\"]\nrun_dir = \"/run/x\"\n\n"
+        ));
+        assert_eq!(text.matches("[[service]]").count(), 3);
+        assert_eq!(text.matches("dcode_bits = 10\n").count(), 3);
+        assert_eq!(text.matches("drain = true").count(), 3);
+        assert!(text.contains(
+            "[[service]]\nname = \"web6\"\nvip = \"fd77::100\"\nprotocol = \"tcp\"\nport = 80\n\
+             method = \"concury\"\ndcode_bits = 10\n\n[service.check]\ninterval = \"500ms\"\n\
+             timeout = \"400ms\"\nrise = 2\nfall = 2\n\n[[service.backend]]\nname = \"b0\"\n\
+             address = \"fd77::2:1\"\nweight = 1\n\n[[service.backend]]\nname = \"b7\"\n\
+             address = \"fd77::2:8\"\nweight = 3\ndrain = true\n"
+        ));
+        assert!(text.contains("protocol = \"udp\"\nport = 5353\n"));
+        assert_eq!(text.matches("fall = 2\nport = 80\n").count(), 1);
+    }
+}

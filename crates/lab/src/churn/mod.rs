@@ -1,0 +1,209 @@
+//! Changes of the pool, one after the other, drawn from a seed.
+//!
+//! A [`Script`] decides what happens next and knows nothing but its own past, so it can be tested
+//! without a lab; [`Churn`] does it, on a thread of its own.
+
+mod script;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::balancer::PoolControl;
+use crate::error::Result;
+use crate::interrupt::interrupted;
+use crate::lab::Lab;
+
+pub use script::{Change, ChurnSpec, Place, Script};
+
+/// A change that was made.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChangeRecord {
+    /// When it began, in seconds since the lab was made.
+    pub at: f64,
+    /// What it was, in words.
+    pub what: String,
+    /// Whether it counts as a pool change; see [`Change::changes_pool`].
+    pub counted: bool,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+/// What the churning came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChurnReport {
+    /// The seed of the script.
+    pub seed: u64,
+    /// Pool changes that were made.
+    pub changes: u64,
+    /// Times that the balancer's control plane was killed and started again.
+    pub crashes: u64,
+    /// Changes that could not be made.
+    pub failed: u64,
+    /// Everything, in order.
+    pub log: Vec<ChangeRecord>,
+    /// Where each backend ended.
+    pub places: Vec<Place>,
+}
+
+#[derive(Debug)]
+struct Diary {
+    log: Vec<ChangeRecord>,
+    places: Vec<Place>,
+}
+
+/// The churning of a lab's pool. Dropping it ends it.
+#[derive(Debug)]
+pub struct Churn {
+    seed: u64,
+    stop: Arc<AtomicBool>,
+    diary: Arc<Mutex<Diary>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Churn {
+    /// Starts to churn a pool that consists of the lab's first `pool` backends. `open` says how
+    /// many connections a backend holds; [`Stats::open_on`](crate::traffic::Stats::open_on) does.
+    pub fn start(
+        lab: Arc<Lab>,
+        control: Arc<dyn PoolControl>,
+        pool: usize,
+        open: impl Fn(usize) -> u64 + Send + 'static,
+        spec: ChurnSpec,
+    ) -> Self {
+        let seed = spec.seed;
+        let script = Script::new(spec, lab.backends().len(), pool);
+        let stop = Arc::new(AtomicBool::new(false));
+        let diary = Arc::new(Mutex::new(Diary { log: Vec::new(), places: script.places() }));
+        let worker = Worker { lab, control, stop: Arc::clone(&stop), diary: Arc::clone(&diary) };
+        Self { seed, stop, diary, thread: Some(thread::spawn(move || worker.run(script, open))) }
+    }
+
+    /// The last changes, newest last, `most` at most.
+    pub fn last(&self, most: usize) -> Vec<ChangeRecord> {
+        let diary = lock(&self.diary);
+        diary.log[diary.log.len().saturating_sub(most)..].to_vec()
+    }
+
+    /// Pool changes so far.
+    pub fn changes(&self) -> u64 {
+        count(&lock(&self.diary).log, |record| record.counted && record.error.is_none())
+    }
+
+    /// Where each backend is.
+    pub fn places(&self) -> Vec<Place> {
+        lock(&self.diary).places.clone()
+    }
+
+    /// Lets no further change begin, and does not wait for the one under way.
+    pub fn halt(&self) {
+        self.stop.store(true, Relaxed);
+    }
+
+    /// Ends the churning, once the change under way is made.
+    pub fn finish(mut self) -> ChurnReport {
+        self.end();
+        let diary = lock(&self.diary);
+        let log = &diary.log;
+        ChurnReport {
+            seed: self.seed,
+            changes: count(log, |r| r.counted && r.error.is_none()),
+            crashes: count(log, |r| !r.counted && r.error.is_none()),
+            failed: count(log, |r| r.error.is_some()),
+            log: log.clone(),
+            places: diary.places.clone(),
+        }
+    }
+
+    fn end(&mut self) {
+        self.halt();
+        if let Some(thread) = self.thread.take() {
+            // A panic was printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Churn {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn lock(diary: &Mutex<Diary>) -> MutexGuard<'_, Diary> {
+    diary.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn count(log: &[ChangeRecord], of: impl Fn(&&ChangeRecord) -> bool) -> u64 {
+    log.iter().filter(of).count() as u64
+}
+
+struct Worker {
+    lab: Arc<Lab>,
+    control: Arc<dyn PoolControl>,
+    stop: Arc<AtomicBool>,
+    diary: Arc<Mutex<Diary>>,
+}
+
+impl Worker {
+    fn run(&self, mut script: Script, open: impl Fn(usize) -> u64) {
+        let started = Instant::now();
+        while self.pause(script.gap()) {
+            let Some(change) = script.next(started.elapsed(), &open) else {
+                continue;
+            };
+            let at = self.lab.events().elapsed().as_secs_f64();
+            let error = self.make(change).err().map(|error| error.to_string());
+            if let Some(error) = &error {
+                tracing::warn!("{change}: {error}");
+            }
+            let mut diary = lock(&self.diary);
+            diary.places = script.places();
+            diary.log.push(ChangeRecord {
+                at,
+                what: change.to_string(),
+                counted: change.changes_pool(),
+                error,
+            });
+        }
+    }
+
+    /// Returns whether to go on.
+    fn pause(&self, gap: Duration) -> bool {
+        let end = Instant::now() + gap;
+        loop {
+            if self.stop.load(Relaxed) || interrupted() {
+                return false;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            thread::sleep(left.min(Duration::from_millis(20)));
+        }
+    }
+
+    fn make(&self, change: Change) -> Result<()> {
+        match change {
+            Change::Add { backend, weight } => {
+                // It may have left the pool dead.
+                self.lab.backend(backend).start()?;
+                self.control.add(backend, weight)
+            }
+            Change::Remove { backend } => self.control.remove(backend),
+            Change::Drain { backend } => self.control.drain(backend),
+            Change::Undrain { backend } => self.control.undrain(backend),
+            Change::Reweight { backend, weight } => self.control.set_weight(backend, weight),
+            Change::Kill { backend } => {
+                self.lab.backend(backend).kill();
+                Ok(())
+            }
+            Change::BringBack { backend } => self.lab.backend(backend).start(),
+            Change::Reload { backend, weight } => self.control.reload_with_weight(backend, weight),
+            Change::Crash { away } => self.control.crash(away),
+        }
+    }
+}

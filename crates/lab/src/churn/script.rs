@@ -1,0 +1,493 @@
+//! What happens next.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use rand::seq::IteratorRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+/// Weights that backends get.
+const WEIGHTS: Range<u32> = 1..5;
+/// How long the control plane is away when it is killed.
+const AWAY: Range<Duration> = Duration::from_millis(100)..Duration::from_millis(800);
+
+/// How the pool is churned.
+#[derive(Clone, Debug)]
+pub struct ChurnSpec {
+    /// Seed of every choice.
+    pub seed: u64,
+    /// Time from one change to the next.
+    pub gap: Range<Duration>,
+    /// Backends that serve, settled, at any time; at least 2 make sense.
+    pub keep_live: usize,
+    /// After this time a change has taken effect everywhere: a killed backend was noticed, one
+    /// that came back is trusted. A change that would mix with the last one waits for so long.
+    pub settle: Duration,
+    /// Kill servers and start them again.
+    pub kills: bool,
+    /// Reload the configuration.
+    pub reloads: bool,
+    /// Kill the balancer's control plane and start it again.
+    pub crashes: bool,
+}
+
+impl Default for ChurnSpec {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            gap: Duration::from_millis(300)..Duration::from_millis(1200),
+            keep_live: 2,
+            settle: Duration::from_secs(3),
+            kills: true,
+            reloads: true,
+            crashes: true,
+        }
+    }
+}
+
+/// One change. Backends are named by their position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A backend that is not in the pool joins it.
+    Add {
+        /// Which.
+        backend: usize,
+        /// Its weight.
+        weight: u32,
+    },
+    /// A backend leaves: a drained one without connections, or a dead one.
+    Remove {
+        /// Which.
+        backend: usize,
+    },
+    /// A backend gets no new connections.
+    Drain {
+        /// Which.
+        backend: usize,
+    },
+    /// A draining backend gets new connections again.
+    Undrain {
+        /// Which.
+        backend: usize,
+    },
+    /// A backend's weight changes.
+    Reweight {
+        /// Which.
+        backend: usize,
+        /// The new weight.
+        weight: u32,
+    },
+    /// A backend's servers are killed; the balancer is not told.
+    Kill {
+        /// Which.
+        backend: usize,
+    },
+    /// A killed backend's servers are started again; the balancer is not told.
+    BringBack {
+        /// Which.
+        backend: usize,
+    },
+    /// A backend's weight changes in the configuration file, which is read again.
+    Reload {
+        /// Which.
+        backend: usize,
+        /// The new weight.
+        weight: u32,
+    },
+    /// The control plane is killed and started again. This does not change the pool.
+    Crash {
+        /// How long it is away.
+        away: Duration,
+    },
+}
+
+impl Change {
+    /// Whether it is counted as a pool change: everything but [`Change::Crash`]. A change is made
+    /// to all services and counted once.
+    pub fn changes_pool(&self) -> bool {
+        !matches!(self, Self::Crash { .. })
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add { backend, weight } => write!(f, "b{backend} added, weight {weight}"),
+            Self::Remove { backend } => write!(f, "b{backend} removed"),
+            Self::Drain { backend } => write!(f, "b{backend} draining"),
+            Self::Undrain { backend } => write!(f, "b{backend} no longer draining"),
+            Self::Reweight { backend, weight } => write!(f, "b{backend} weight {weight}"),
+            Self::Kill { backend } => write!(f, "b{backend} killed"),
+            Self::BringBack { backend } => write!(f, "b{backend} started again"),
+            Self::Reload { backend, weight } => {
+                write!(f, "b{backend} weight {weight}, by a reload of the file")
+            }
+            Self::Crash { away } => {
+                write!(f, "balancer killed, started again after {:.1} s", away.as_secs_f64())
+            }
+        }
+    }
+}
+
+/// Where a backend is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// Not in the pool.
+    Out,
+    /// In the pool, for new connections too.
+    Serving,
+    /// In the pool, for the connections that it has.
+    Draining,
+    /// In the pool, with its servers killed.
+    Dead,
+}
+
+impl Place {
+    /// One word for a table.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::Serving => "serving",
+            Self::Draining => "draining",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    place: Place,
+    /// Since when, by the script's clock; `None` is "long ago".
+    since: Option<Duration>,
+    weight: u32,
+}
+
+/// Decides what happens next.
+#[derive(Debug)]
+pub struct Script {
+    spec: ChurnSpec,
+    random: ChaCha8Rng,
+    members: Vec<Member>,
+    last_kill: Option<Duration>,
+    last_crash: Option<Duration>,
+}
+
+impl Script {
+    /// A script for `backends`, of which the first `pool` serve.
+    pub fn new(spec: ChurnSpec, backends: usize, pool: usize) -> Self {
+        Self {
+            random: ChaCha8Rng::seed_from_u64(spec.seed),
+            spec,
+            members: (0..backends)
+                .map(|backend| Member {
+                    place: if backend < pool { Place::Serving } else { Place::Out },
+                    since: None,
+                    weight: 1,
+                })
+                .collect(),
+            last_kill: None,
+            last_crash: None,
+        }
+    }
+
+    /// Where each backend is.
+    pub fn places(&self) -> Vec<Place> {
+        self.members.iter().map(|member| member.place).collect()
+    }
+
+    /// How long to wait for the next change.
+    pub fn gap(&mut self) -> Duration {
+        self.random.random_range(self.spec.gap.clone())
+    }
+
+    /// The change to make at `now`, taken as made; `None` if there is nothing to do. `open` says
+    /// how many connections a backend holds.
+    pub fn next(&mut self, now: Duration, open: impl Fn(usize) -> u64) -> Option<Change> {
+        /// How often each kind of change is drawn, while it is possible. Rare are those that
+        /// others wait for.
+        type Draft = fn(&mut Script, Duration, &dyn Fn(usize) -> u64) -> Option<Change>;
+        const KINDS: [(u32, Draft); 9] = [
+            (4, Script::draft_add),
+            (5, Script::draft_remove),
+            (4, Script::draft_drain),
+            (1, Script::draft_undrain),
+            (3, Script::draft_reweight),
+            (3, Script::draft_kill),
+            (3, Script::draft_bring_back),
+            (1, Script::draft_reload),
+            (1, Script::draft_crash),
+        ];
+        let drafts: Vec<(u32, Change)> = KINDS
+            .iter()
+            .filter_map(|(often, draft)| Some((*often, draft(self, now, &open)?)))
+            .collect();
+        let total = drafts.iter().map(|(often, _)| often).sum::<u32>();
+        if total == 0 {
+            return None;
+        }
+        let mut ticket = self.random.random_range(0..total);
+        let (_, change) = drafts.into_iter().find(|(often, _)| {
+            let mine = ticket < *often;
+            ticket = ticket.wrapping_sub(*often);
+            mine
+        })?;
+        self.take(now, change);
+        Some(change)
+    }
+
+    fn take(&mut self, now: Duration, change: Change) {
+        let place = |member: &mut Member, place| {
+            member.place = place;
+            member.since = Some(now);
+        };
+        match change {
+            Change::Add { backend, weight } => {
+                place(&mut self.members[backend], Place::Serving);
+                self.members[backend].weight = weight;
+            }
+            Change::Remove { backend } => place(&mut self.members[backend], Place::Out),
+            Change::Drain { backend } => place(&mut self.members[backend], Place::Draining),
+            Change::Undrain { backend } | Change::BringBack { backend } => {
+                place(&mut self.members[backend], Place::Serving);
+            }
+            Change::Reweight { backend, weight } | Change::Reload { backend, weight } => {
+                self.members[backend].weight = weight;
+            }
+            Change::Kill { backend } => {
+                place(&mut self.members[backend], Place::Dead);
+                self.last_kill = Some(now);
+            }
+            Change::Crash { .. } => self.last_crash = Some(now),
+        }
+    }
+
+    fn has_settled(&self, since: Option<Duration>, now: Duration) -> bool {
+        since.is_none_or(|since| now.saturating_sub(since) >= self.spec.settle)
+    }
+
+    /// One of the backends in this place for long enough that meet a condition.
+    fn pick(
+        &mut self,
+        place: Place,
+        now: Duration,
+        condition: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let fits = |(_, member): &(usize, &Member)| {
+            member.place == place && self.has_settled(member.since, now)
+        };
+        self.members
+            .iter()
+            .enumerate()
+            .filter(fits)
+            .map(|(backend, _)| backend)
+            .filter(|backend| condition(*backend))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .choose(&mut self.random)
+    }
+
+    fn count(&self, place: Place) -> usize {
+        let there = |member: &&Member| member.place == place;
+        self.members.iter().filter(there).count()
+    }
+
+    /// Whether one backend less may serve.
+    fn can_spare(&self, now: Duration) -> bool {
+        let live = self
+            .members
+            .iter()
+            .filter(|member| member.place == Place::Serving && self.has_settled(member.since, now))
+            .count();
+        live > self.spec.keep_live.max(1)
+    }
+
+    fn new_weight(&mut self, backend: usize) -> u32 {
+        let old = self.members[backend].weight;
+        WEIGHTS.filter(|weight| *weight != old).choose(&mut self.random).unwrap_or(old)
+    }
+
+    fn draft_add(&mut self, now: Duration, _: &dyn Fn(usize) -> u64) -> Option<Change> {
+        let backend = self.pick(Place::Out, now, |_| true)?;
+        let weight = self.random.random_range(WEIGHTS);
+        Some(Change::Add { backend, weight })
+    }
+
+    fn draft_remove(&mut self, now: Duration, open: &dyn Fn(usize) -> u64) -> Option<Change> {
+        let drained = self.pick(Place::Draining, now, |backend| open(backend) == 0);
+        let backend = drained.or_else(|| self.pick(Place::Dead, now, |_| true))?;
+        Some(Change::Remove { backend })
+    }
+
+    fn draft_drain(&mut self, now: Duration, _: &dyn Fn(usize) -> u64) -> Option<Change> {
+        let enough = self.count(Place::Draining) * 3 >= self.members.len();
+        if enough || !self.can_spare(now) {
+            return None;
+        }
+        let backend = self.pick(Place::Serving, now, |_| true)?;
+        Some(Change::Drain { backend })
+    }
+
+    fn draft_undrain(&mut self, now: Duration, open: &dyn Fn(usize) -> u64) -> Option<Change> {
+        // One without connections is due to be removed.
+        let backend = self.pick(Place::Draining, now, |backend| open(backend) > 0)?;
+        Some(Change::Undrain { backend })
+    }
+
+    fn draft_reweight(&mut self, now: Duration, _: &dyn Fn(usize) -> u64) -> Option<Change> {
+        let backend = self.pick(Place::Serving, now, |_| true)?;
+        let weight = self.new_weight(backend);
+        Some(Change::Reweight { backend, weight })
+    }
+
+    fn draft_kill(&mut self, now: Duration, _: &dyn Fn(usize) -> u64) -> Option<Change> {
+        let enough = self.count(Place::Dead) * 4 >= self.members.len();
+        // While the control plane is away or has just come back, nobody would notice in time.
+        let noticed = self.has_settled(self.last_crash, now);
+        if !self.spec.kills || enough || !noticed || !self.can_spare(now) {
+            return None;
+        }
+        let backend = self.pick(Place::Serving, now, |_| true)?;
+        Some(Change::Kill { backend })
+    }
+
+    fn draft_bring_back(&mut self, now: Duration, _: &dyn Fn(usize) -> u64) -> Option<Change> {
+        let backend = self.pick(Place::Dead, now, |_| true)?;
+        Some(Change::BringBack { backend })
+    }
+
+    fn draft_reload(&mut self, now: Duration, _: &dyn Fn(usize) -> u64) -> Option<Change> {
+        if !self.spec.reloads {
+            return None;
+        }
+        let backend = self.pick(Place::Serving, now, |_| true)?;
+        let weight = self.new_weight(backend);
+        Some(Change::Reload { backend, weight })
+    }
+
+    fn draft_crash(&mut self, now: Duration, _: &dyn Fn(usize) -> u64) -> Option<Change> {
+        let due = self.has_settled(self.last_kill, now) && self.has_settled(self.last_crash, now);
+        if !self.spec.crashes || !due {
+            return None;
+        }
+        let away = self.random.random_range(AWAY);
+        Some(Change::Crash { away })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::mem::discriminant;
+
+    use super::*;
+
+    /// Plays a script for a while and checks every change against the rules.
+    fn play(seed: u64, open: impl Fn(usize, Duration) -> u64) -> Vec<Change> {
+        let spec = ChurnSpec { seed, ..ChurnSpec::default() };
+        let (settle, keep) = (spec.settle, spec.keep_live);
+        let mut script = Script::new(spec, 8, 5);
+        let (mut now, mut made) = (Duration::ZERO, Vec::new());
+        let mut since = [Duration::ZERO; 8];
+        let (mut last_kill, mut last_crash) = (Duration::ZERO, Duration::ZERO);
+        while now < Duration::from_secs(600) {
+            now += script.gap();
+            let before = script.places();
+            let Some(change) = script.next(now, |backend| open(backend, now)) else {
+                continue;
+            };
+            let check = |backend: usize, expected: &[Place]| {
+                assert!(expected.contains(&before[backend]), "{change:?} {before:?}");
+            };
+            match change {
+                Change::Add { backend, .. } => check(backend, &[Place::Out]),
+                Change::Remove { backend } => {
+                    check(backend, &[Place::Draining, Place::Dead]);
+                    assert!(now - since[backend] >= settle);
+                    assert!(before[backend] == Place::Dead || open(backend, now) == 0);
+                }
+                Change::Undrain { backend } => check(backend, &[Place::Draining]),
+                Change::BringBack { backend } => check(backend, &[Place::Dead]),
+                Change::Kill { backend } => {
+                    check(backend, &[Place::Serving]);
+                    assert!(last_crash.is_zero() || now - last_crash >= settle);
+                    last_kill = now;
+                }
+                Change::Crash { .. } => {
+                    assert!(last_kill.is_zero() || now - last_kill >= settle);
+                    last_crash = now;
+                }
+                Change::Drain { backend }
+                | Change::Reweight { backend, .. }
+                | Change::Reload { backend, .. } => check(backend, &[Place::Serving]),
+            }
+            for (backend, place) in script.places().into_iter().enumerate() {
+                if place != before[backend] {
+                    since[backend] = now;
+                }
+            }
+            let places = script.places();
+            let serving = places.iter().filter(|p| **p == Place::Serving).count();
+            assert!(serving >= keep, "{change:?}");
+            made.push(change);
+        }
+        made
+    }
+
+    #[test]
+    fn every_kind_of_change_happens_and_every_one_is_allowed() {
+        let mut kinds = HashSet::new();
+        for seed in 0..20 {
+            // Connections of a draining backend that come and go.
+            let made = play(seed, |backend, now| now.as_secs() / 10 % 3 * backend as u64 % 2);
+            assert!(made.len() > 200);
+            kinds.extend(made.iter().map(discriminant));
+        }
+        assert_eq!(kinds.len(), 9);
+    }
+
+    #[test]
+    fn nothing_with_connections_is_removed_alive() {
+        let killed_before = |made: &[Change], backend| {
+            let last = made.iter().rev().find_map(|change| match change {
+                Change::Kill { backend: b } if *b == backend => Some(true),
+                Change::Add { backend: b, .. } | Change::BringBack { backend: b }
+                    if *b == backend =>
+                {
+                    Some(false)
+                }
+                _ => None,
+            });
+            last == Some(true)
+        };
+        let made = play(3, |_, _| 1);
+        for (index, change) in made.iter().enumerate() {
+            if let Change::Remove { backend } = change {
+                assert!(killed_before(&made[..index], *backend));
+            }
+        }
+    }
+
+    #[test]
+    fn a_seed_gives_one_script() {
+        assert_eq!(play(7, |_, _| 0), play(7, |_, _| 0));
+        assert_ne!(play(7, |_, _| 0), play(8, |_, _| 0));
+    }
+
+    #[test]
+    fn what_is_turned_off_does_not_happen() {
+        let spec =
+            ChurnSpec { kills: false, reloads: false, crashes: false, ..ChurnSpec::default() };
+        let mut script = Script::new(spec, 4, 3);
+        for second in 0..1000 {
+            let change = script.next(Duration::from_secs(second), |_| 0);
+            assert!(!matches!(
+                change,
+                Some(Change::Kill { .. } | Change::Reload { .. } | Change::Crash { .. })
+            ));
+        }
+    }
+}

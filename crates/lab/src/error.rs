@@ -1,0 +1,68 @@
+//! What can go wrong while a lab is built or used.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Everything that the lab can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The process is not root.
+    #[error("a lab makes network namespaces and loads BPF programs: run it as root")]
+    NotRoot,
+    /// The caller asked for something that the address plan cannot hold.
+    #[error("{0}")]
+    BadSpec(String),
+    /// A system call or a file operation failed.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// A program ended with an error.
+    #[error("`{command}` failed ({status}): {stderr}")]
+    Command {
+        /// The command line.
+        command: String,
+        /// Its exit status in words.
+        status: String,
+        /// What it wrote to its standard error, trimmed.
+        stderr: String,
+    },
+    /// Something did not become ready in time.
+    #[error("{what} was not ready after {seconds:.1} s{detail}")]
+    NotReady {
+        /// What was waited for.
+        what: String,
+        /// How long, in seconds.
+        seconds: f64,
+        /// What its log says, or nothing.
+        detail: String,
+    },
+    /// A file of a lab does not have the form that the lab gave it.
+    #[error("{}: {what}", path.display())]
+    BadFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// SIGINT or SIGTERM arrived; see [`crate::interrupted`].
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Result of the lab.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Adds what was being done to an I/O error.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Io { what: what(), source: source.into() })
+    }
+}

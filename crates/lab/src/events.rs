@@ -1,0 +1,98 @@
+//! What the traffic driver may know about the pool: which backends were killed, and when.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The log of kills of one lab.
+///
+/// A kill takes a while: it is in the log before it begins, and its end is noted when nothing of
+/// the backend is left. So a connection can neither see the effect of a kill that is not in the
+/// log, nor start on a backend that is being killed and have no excuse.
+#[derive(Debug)]
+pub struct PoolEvents {
+    origin: Instant,
+    kills: Mutex<Vec<Kill>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kill {
+    backend: usize,
+    began: Instant,
+    /// `None` while it is under way.
+    ended: Option<Instant>,
+}
+
+impl Default for PoolEvents {
+    fn default() -> Self {
+        Self { origin: Instant::now(), kills: Mutex::default() }
+    }
+}
+
+impl PoolEvents {
+    /// Runs what kills a backend, and notes it. [`Backend::kill`](crate::Backend::kill) does this
+    /// by itself; a caller that takes a backend away by other means does it here.
+    pub fn kill<T>(&self, backend: usize, how: impl FnOnce() -> T) -> T {
+        let index = {
+            let mut kills = self.lock();
+            kills.push(Kill { backend, began: Instant::now(), ended: None });
+            kills.len() - 1
+        };
+        let result = how();
+        self.lock()[index].ended = Some(Instant::now());
+        result
+    }
+
+    /// Whether this backend was killed at or after `since`.
+    pub fn killed_since(&self, backend: usize, since: Instant) -> bool {
+        self.any(|kill| kill.backend == backend && kill.ended.is_none_or(|ended| ended >= since))
+    }
+
+    /// Whether any backend was killed from `since` to `until`.
+    pub fn any_killed_between(&self, since: Instant, until: Instant) -> bool {
+        self.any(|kill| kill.began <= until && kill.ended.is_none_or(|ended| ended >= since))
+    }
+
+    /// Time since the lab was made, the clock of all reports.
+    pub fn elapsed(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn any(&self, matches: impl Fn(&Kill) -> bool) -> bool {
+        self.lock().iter().any(matches)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Kill>> {
+        self.kills.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_are_found_by_backend_and_time() {
+        let events = PoolEvents::default();
+        let before = Instant::now();
+        assert!(!events.any_killed_between(before, Instant::now()));
+        events.kill(2, || {});
+        let after = Instant::now();
+        assert!(events.killed_since(2, before));
+        assert!(!events.killed_since(1, before));
+        assert!(!events.killed_since(2, after));
+        assert!(events.any_killed_between(before, after));
+        assert!(!events.any_killed_between(after, after));
+        assert!(!events.any_killed_between(before, before));
+    }
+
+    #[test]
+    fn a_connection_that_starts_while_its_backend_is_killed_has_an_excuse() {
+        let events = PoolEvents::default();
+        let started = events.kill(0, || {
+            let started = Instant::now();
+            assert!(events.killed_since(0, started));
+            started
+        });
+        assert!(events.killed_since(0, started));
+    }
+}

@@ -1,0 +1,269 @@
+//! A lab: created in one call, gone when dropped.
+
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::unistd::geteuid;
+
+use crate::backend::Backend;
+use crate::error::{Doing, Error, Result};
+use crate::events::PoolEvents;
+use crate::home::Home;
+use crate::interrupt::{interrupted, sleep};
+use crate::netns::NetNs;
+use crate::process;
+use crate::topology::{
+    self, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Role, Topology, VIP4,
+    VIP6, WEB_PORT,
+};
+
+/// What a lab is made of.
+#[derive(Clone, Debug)]
+pub struct LabSpec {
+    /// The arrangement of its nodes.
+    pub topology: Topology,
+    /// Backends, 1..=200.
+    pub backends: usize,
+    /// Client namespaces, 1..=100. Each gets a thread of the traffic driver.
+    pub clients: usize,
+    /// Source addresses of each client and family, 1..=200. One address has about 64,000 ports
+    /// towards a service, and a closed connection holds its port for a minute.
+    pub addresses_per_client: usize,
+    /// Size of the answer to `/big`, in bytes.
+    pub big_bytes: u64,
+    /// Rate at which nginx sends it, in bytes per second.
+    pub big_rate: u64,
+}
+
+impl Default for LabSpec {
+    fn default() -> Self {
+        Self {
+            topology: Topology::L2,
+            backends: 12,
+            clients: 2,
+            addresses_per_client: 4,
+            big_bytes: 8 << 20,
+            big_rate: 1 << 20,
+        }
+    }
+}
+
+impl LabSpec {
+    fn check(&self) -> Result<()> {
+        for (what, value, most) in [
+            ("backends", self.backends, MAX_BACKENDS),
+            ("clients", self.clients, MAX_CLIENTS),
+            ("addresses per client", self.addresses_per_client, MAX_CLIENT_ADDRESSES),
+        ] {
+            if !(1..=most).contains(&value) {
+                return Err(Error::BadSpec(format!("{value} {what}: a lab has 1 to {most}")));
+            }
+        }
+        if self.big_bytes == 0 || self.big_rate == 0 {
+            return Err(Error::BadSpec("the long download has a size and a rate above 0".into()));
+        }
+        Ok(())
+    }
+}
+
+/// A running lab. Dropping it removes everything that it made; if the process dies, the kernel
+/// kills its servers, and the next lab on the machine (or [`sweep`](crate::sweep)) removes the
+/// rest.
+#[derive(Debug)]
+pub struct Lab {
+    // Dropped by `teardown`, in this order.
+    backends: Vec<Backend>,
+    clients: Vec<NetNs>,
+    balancer: NetNs,
+    switch: NetNs,
+    events: Arc<PoolEvents>,
+    spec: LabSpec,
+    home: Home,
+}
+
+impl Lab {
+    /// Builds the topology and starts the servers of every backend; returns when all of them
+    /// listen. On an error nothing is left behind.
+    ///
+    /// # Errors
+    /// [`Error::NotRoot`], [`Error::BadSpec`], [`Error::Interrupted`], or what the system said.
+    pub fn create(spec: LabSpec) -> Result<Self> {
+        if !geteuid().is_root() {
+            return Err(Error::NotRoot);
+        }
+        spec.check()?;
+        process::raise_file_limit()?;
+        let home = Home::claim()?;
+        let prefix = format!("wl{}-", home.id());
+        let node =
+            |role: Role| Node { role, netns: NetNs::named(format!("{prefix}{}", role.name())) };
+        let switch = node(Role::Switch);
+        let others: Vec<Node> = std::iter::once(Role::Balancer)
+            .chain((0..spec.clients).map(Role::Client))
+            .chain((0..spec.backends).map(Role::Backend))
+            .map(node)
+            .collect();
+        let mut lab = Self {
+            backends: Vec::new(),
+            clients: (0..spec.clients).map(|i| node(Role::Client(i)).netns).collect(),
+            balancer: node(Role::Balancer).netns,
+            switch: switch.netns.clone(),
+            events: Arc::default(),
+            spec,
+            home,
+        };
+        // From here on an early return drops `lab`, which cleans up.
+        lab.build(&switch, &others)?;
+        Ok(lab)
+    }
+
+    fn build(&mut self, switch: &Node, others: &[Node]) -> Result<()> {
+        let started = Instant::now();
+        let names: Vec<&str> =
+            std::iter::once(switch).chain(others).map(|node| node.netns.name()).collect();
+        self.home.note_namespaces(&names)?;
+        NetNs::create(&names)?;
+        match self.spec.topology {
+            Topology::L2 => topology::wire_l2(switch, others, self.spec.addresses_per_client)?,
+        }
+        tracing::debug!("wired after {:?}", started.elapsed());
+        let big = self.home.path().join("big");
+        File::create(&big)
+            .and_then(|file| file.set_len(self.spec.big_bytes))
+            .doing(|| format!("creating {}", big.display()))?;
+        for node in others {
+            if let Role::Backend(index) = node.role {
+                let backend = Backend::new(
+                    index,
+                    node.netns.clone(),
+                    self.home.path(),
+                    &self.spec,
+                    Arc::clone(&self.events),
+                )?;
+                backend.launch()?;
+                self.backends.push(backend);
+            }
+            if interrupted() {
+                return Err(Error::Interrupted);
+            }
+        }
+        for backend in &self.backends {
+            backend.await_listening()?;
+        }
+        tracing::debug!("ready after {:?}", started.elapsed());
+        Ok(())
+    }
+
+    /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.
+    pub fn id(&self) -> &str {
+        self.home.id()
+    }
+
+    /// Its directory, which goes with it.
+    pub fn directory(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// What it was made from.
+    pub fn spec(&self) -> &LabSpec {
+        &self.spec
+    }
+
+    /// A backend by its position.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn backend(&self, index: usize) -> &Backend {
+        &self.backends[index]
+    }
+
+    /// All backends, in order.
+    pub fn backends(&self) -> &[Backend] {
+        &self.backends
+    }
+
+    /// The clients' namespaces.
+    pub fn clients(&self) -> &[NetNs] {
+        &self.clients
+    }
+
+    /// The balancer's namespace.
+    pub fn balancer(&self) -> &NetNs {
+        &self.balancer
+    }
+
+    /// The switch's namespace; port `lb` of its bridge faces the balancer.
+    pub fn switch(&self) -> &NetNs {
+        &self.switch
+    }
+
+    /// The log of kills.
+    pub fn events(&self) -> &Arc<PoolEvents> {
+        &self.events
+    }
+
+    /// A command that runs in the balancer's namespace, with the mounts of this process: pinned
+    /// BPF objects are visible. See [`NetNs::command`] for how long it lives.
+    pub fn balancer_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
+        self.balancer.command(program)
+    }
+
+    /// Notes a file or directory, such as one of pinned BPF objects, to be removed with the lab.
+    pub fn remove_later(&self, path: &Path) -> Result<()> {
+        self.home.note_also(path)
+    }
+
+    /// Makes one client send what it sends to the VIP straight to a backend, past any balancer
+    /// (`None`: asks the network again).
+    pub fn bypass(&self, client: usize, backend: Option<usize>) -> Result<()> {
+        let lines: String = [IpAddr::from(VIP4), IpAddr::from(VIP6)]
+            .iter()
+            .map(|vip| match backend {
+                Some(backend) => format!(
+                    "neigh replace {vip} lladdr {} dev {INTERFACE} nud permanent\n",
+                    self.backends[backend].mac()
+                ),
+                None => format!("neigh del {vip} dev {INTERFACE}\n"),
+            })
+            .collect();
+        self.clients[client].ip_batch(&lines)
+    }
+
+    /// Waits until the web service answers the first client at both virtual addresses.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`] or [`Error::Interrupted`].
+    pub fn await_service(&self, limit: Duration) -> Result<()> {
+        let started = Instant::now();
+        for vip in [IpAddr::from(VIP4), IpAddr::from(VIP6)] {
+            let address = SocketAddr::new(vip, WEB_PORT);
+            let attempt = || TcpStream::connect_timeout(&address, Duration::from_millis(300));
+            while let Err(error) = self.clients[0].enter(attempt)? {
+                if started.elapsed() > limit {
+                    return Err(Error::NotReady {
+                        what: format!("the service at {address}"),
+                        seconds: started.elapsed().as_secs_f64(),
+                        detail: format!(": {error}"),
+                    });
+                }
+                if !sleep(Duration::from_millis(50)) {
+                    return Err(Error::Interrupted);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for backend in &self.backends {
+            backend.kill();
+        }
+        self.home.demolish();
+    }
+}

@@ -1,0 +1,36 @@
+//! Laboratories for a load balancer: named topologies of network namespaces with real servers, and
+//! thousands of real connections that notice when one of them breaks.
+//!
+//! A [`Lab`] is a bridge, clients, a balancer's place and backends, each in a namespace of its own.
+//! Everything that it made goes when it is dropped, after Ctrl-C ([`catch_interrupts`]) and, at the
+//! next lab's start, after a crash. Labs run side by side. `docs/lab.md` has the picture and says
+//! what counts as broken.
+
+mod backend;
+pub mod balancer;
+pub mod churn;
+pub mod demo;
+mod echo;
+mod error;
+mod events;
+mod home;
+mod interrupt;
+mod lab;
+mod netns;
+mod process;
+pub mod topology;
+pub mod traffic;
+pub mod view;
+mod xdp;
+
+pub use backend::Backend;
+pub use balancer::{Balancer, BalancerSpec, PoolControl};
+pub use churn::{Churn, ChurnSpec};
+pub use error::{Error, Result};
+pub use events::PoolEvents;
+pub use home::sweep;
+pub use interrupt::{catch_interrupts, interrupt, interrupted, sleep};
+pub use lab::{Lab, LabSpec};
+pub use netns::NetNs;
+pub use process::spawn;
+pub use traffic::{Report, Traffic, TrafficHandle, TrafficSpec};

@@ -1,0 +1,262 @@
+//! What traffic to make: kinds, mixture, times; and the plan of a single connection.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use std::time::Duration;
+
+use rand::distr::Distribution;
+use rand::distr::weighted::WeightedIndex;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::topology::{ECHO_PORT, VIP4, VIP6, WEB_PORT};
+
+/// A kind of connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Many requests with pauses on one TCP connection, for a while.
+    Keepalive,
+    /// One long answer.
+    Download,
+    /// One request.
+    Short,
+    /// A UDP socket that asks an echo server every so often, for a while.
+    Udp,
+}
+
+impl Kind {
+    /// All kinds, in the order of [`Mix`].
+    pub const ALL: [Self; 4] = [Self::Keepalive, Self::Download, Self::Short, Self::Udp];
+
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keepalive => "keepalive",
+            Self::Download => "download",
+            Self::Short => "short",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// How often each kind is drawn when a connection is replaced by a new one; any scale.
+///
+/// Kinds that live long take a larger share of the connections open at a time than of those drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Mix {
+    /// Weight of [`Kind::Keepalive`].
+    pub keepalive: f64,
+    /// Weight of [`Kind::Download`].
+    pub download: f64,
+    /// Weight of [`Kind::Short`].
+    pub short: f64,
+    /// Weight of [`Kind::Udp`].
+    pub udp: f64,
+}
+
+impl Mix {
+    /// One kind and nothing else.
+    pub fn only(kind: Kind) -> Self {
+        let weight = |k| f64::from(u8::from(k == kind));
+        Self {
+            keepalive: weight(Kind::Keepalive),
+            download: weight(Kind::Download),
+            short: weight(Kind::Short),
+            udp: weight(Kind::Udp),
+        }
+    }
+
+    fn weights(&self) -> [f64; 4] {
+        [self.keepalive, self.download, self.short, self.udp]
+    }
+}
+
+/// Where traffic goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Target {
+    /// IPv4 address.
+    pub v4: Ipv4Addr,
+    /// IPv6 address.
+    pub v6: Ipv6Addr,
+    /// TCP port of the web service.
+    pub web_port: u16,
+    /// UDP port of the echo service.
+    pub echo_port: u16,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self { v4: VIP4, v6: VIP6, web_port: WEB_PORT, echo_port: ECHO_PORT }
+    }
+}
+
+/// The traffic of one run.
+#[derive(Clone, Debug)]
+pub struct TrafficSpec {
+    /// Seed of every choice. The plan of the n-th connection of a client depends on nothing else.
+    pub seed: u64,
+    /// Connections open at a time, over all clients; [`TrafficHandle::set_target`] changes it.
+    ///
+    /// [`TrafficHandle::set_target`]: super::TrafficHandle::set_target
+    pub connections: usize,
+    /// New connections per second while the target has not been reached, over all clients.
+    pub ramp: usize,
+    /// The kinds.
+    pub mix: Mix,
+    /// Share of TCP connections that use IPv6, 0 to 1.
+    pub ipv6_share: f64,
+    /// Share of UDP flows that use IPv6, 0 to 1.
+    pub udp_ipv6_share: f64,
+    /// Pause between an answer and the next request of a keepalive connection.
+    pub think: Range<Duration>,
+    /// Life of a keepalive connection.
+    pub life: Range<Duration>,
+    /// Pause between datagrams of a UDP flow.
+    pub udp_think: Range<Duration>,
+    /// Life of a UDP flow.
+    pub udp_life: Range<Duration>,
+    /// The connection is not made, or an answer does not come or does not go on, for so long:
+    /// the connection has failed.
+    pub timeout: Duration,
+    /// A datagram that was not answered for so long is sent again, three times at most.
+    pub udp_timeout: Duration,
+    /// A connection that fails before its first answer may have gone to a backend that was killed
+    /// up to so long before it started, and whose death the balancer had no time to notice, or up
+    /// to so long after.
+    pub detection: Duration,
+    /// Where it goes.
+    pub target: Target,
+}
+
+impl Default for TrafficSpec {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            connections: 1000,
+            ramp: 2000,
+            mix: Mix { keepalive: 0.6, download: 0.01, short: 0.34, udp: 0.05 },
+            ipv6_share: 0.4,
+            udp_ipv6_share: 0.0,
+            think: Duration::from_millis(500)..Duration::from_secs(3),
+            life: Duration::from_secs(2)..Duration::from_secs(30),
+            udp_think: Duration::from_millis(200)..Duration::from_secs(1),
+            udp_life: Duration::from_secs(2)..Duration::from_secs(20),
+            timeout: Duration::from_secs(10),
+            udp_timeout: Duration::from_secs(1),
+            detection: Duration::from_millis(1500),
+            target: Target::default(),
+        }
+    }
+}
+
+impl TrafficSpec {
+    pub(crate) fn check(&self) -> Result<()> {
+        let bad = |what: &str| Err(Error::BadSpec(what.into()));
+        if WeightedIndex::new(self.mix.weights()).is_err() {
+            return bad("the mix of connections needs weights of at least 0, and one above 0");
+        }
+        for share in [self.ipv6_share, self.udp_ipv6_share] {
+            if !(0.0..=1.0).contains(&share) {
+                return bad("a share is between 0 and 1");
+            }
+        }
+        for range in [&self.think, &self.life, &self.udp_think, &self.udp_life] {
+            if range.is_empty() {
+                return bad("a range of times must not be empty");
+            }
+        }
+        if self.ramp == 0 {
+            return bad("a ramp is at least 1 connection per second");
+        }
+        Ok(())
+    }
+}
+
+/// What one connection is going to do, as drawn before it starts.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) kind: Kind,
+    pub(crate) ipv6: bool,
+    /// Which source address of the client, modulo their number.
+    pub(crate) source: usize,
+    pub(crate) life: Duration,
+    /// For what is drawn on the way.
+    pub(crate) random: ChaCha8Rng,
+}
+
+/// Draws plans for one client.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    kinds: WeightedIndex<f64>,
+    seed: u64,
+    client: u64,
+    next: u64,
+}
+
+impl Planner {
+    pub(crate) fn new(spec: &TrafficSpec, client: usize) -> Result<Self> {
+        let kinds = WeightedIndex::new(spec.mix.weights())
+            .map_err(|error| Error::BadSpec(format!("the mix of connections: {error}")))?;
+        Ok(Self { kinds, seed: spec.seed, client: client as u64, next: 0 })
+    }
+
+    pub(crate) fn draw(&mut self, spec: &TrafficSpec) -> Plan {
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        random.set_stream(self.client << 40 | self.next);
+        self.next += 1;
+        let kind = Kind::ALL[self.kinds.sample(&mut random)];
+        let (share, life) = match kind {
+            Kind::Udp => (spec.udp_ipv6_share, &spec.udp_life),
+            _ => (spec.ipv6_share, &spec.life),
+        };
+        Plan {
+            kind,
+            ipv6: random.random_bool(share),
+            source: random.random_range(0..usize::from(u16::MAX)),
+            life: random.random_range(life.clone()),
+            random,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_depend_on_seed_client_and_number_only() {
+        let spec = TrafficSpec::default();
+        let draw = |client| {
+            let mut planner = Planner::new(&spec, client).unwrap();
+            (0..50)
+                .map(|_| planner.draw(&spec))
+                .map(|plan| (plan.kind, plan.ipv6, plan.source, plan.life))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(draw(0), draw(0));
+        assert_ne!(draw(0), draw(1));
+    }
+
+    #[test]
+    fn a_mix_of_one_kind_draws_only_that() {
+        for kind in Kind::ALL {
+            let spec = TrafficSpec { mix: Mix::only(kind), ..TrafficSpec::default() };
+            let mut planner = Planner::new(&spec, 0).unwrap();
+            assert!((0..100).all(|_| planner.draw(&spec).kind == kind));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let mut spec = TrafficSpec::default();
+        assert!(spec.check().is_ok());
+        spec.ipv6_share = 1.5;
+        assert!(spec.check().is_err());
+        spec.ipv6_share = 0.5;
+        spec.mix = Mix { keepalive: 0.0, download: 0.0, short: 0.0, udp: 0.0 };
+        assert!(spec.check().is_err());
+    }
+}

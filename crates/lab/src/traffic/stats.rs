@@ -1,0 +1,379 @@
+//! Counters that the connections write and everybody may read.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::spec::Kind;
+use super::verdict::{Failure, Outcome};
+
+/// Broken connections that are kept with their details; the others are only counted.
+pub const BROKEN_KEPT: usize = 100;
+
+/// The details of a broken connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct BrokenConnection {
+    /// What kind it was.
+    pub kind: Kind,
+    /// Its source address and port, empty if it got none.
+    pub source: String,
+    /// Why it failed.
+    pub reason: Failure,
+    /// The backend that gave its first answer.
+    pub backend: Option<String>,
+    /// Answers that it had got.
+    pub answers: u64,
+    /// When it started, in seconds since the lab was made.
+    pub started: f64,
+    /// When it failed, in seconds since the lab was made.
+    pub failed: f64,
+}
+
+#[derive(Debug, Default)]
+struct BackendCounters {
+    open: AtomicI64,
+    new: AtomicU64,
+    answers: AtomicU64,
+    inevitable: AtomicU64,
+    broken: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct KindCounters {
+    started: AtomicU64,
+    completed: AtomicU64,
+    inevitable: AtomicU64,
+    broken: AtomicU64,
+}
+
+/// Shared counters of one run; see [`Snapshot`] for their meaning.
+#[derive(Debug)]
+pub struct Stats {
+    names: Vec<String>,
+    backends: Vec<BackendCounters>,
+    kinds: [KindCounters; 4],
+    open: AtomicI64,
+    peak: AtomicI64,
+    answers: AtomicU64,
+    bytes: AtomicU64,
+    resent: AtomicU64,
+    connect: Histogram,
+    answer: Histogram,
+    broken: Mutex<Vec<BrokenConnection>>,
+}
+
+impl Stats {
+    pub(crate) fn new(names: Vec<String>) -> Self {
+        Self {
+            backends: names.iter().map(|_| BackendCounters::default()).collect(),
+            names,
+            kinds: Default::default(),
+            open: AtomicI64::new(0),
+            peak: AtomicI64::new(0),
+            answers: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            resent: AtomicU64::new(0),
+            connect: Histogram::default(),
+            answer: Histogram::default(),
+            broken: Mutex::default(),
+        }
+    }
+
+    /// The backend of this name.
+    pub(crate) fn backend(&self, name: &[u8]) -> Option<usize> {
+        self.names.iter().position(|known| known.as_bytes() == name)
+    }
+
+    pub(crate) fn name(&self, backend: usize) -> &str {
+        &self.names[backend]
+    }
+
+    /// Connections that a backend has answered and that are still open.
+    pub fn open_on(&self, backend: usize) -> u64 {
+        self.backends[backend].open.load(Relaxed).max(0) as u64
+    }
+
+    pub(crate) fn begin(&self, kind: Kind) {
+        self.kinds[kind as usize].started.fetch_add(1, Relaxed);
+        let open = self.open.fetch_add(1, Relaxed) + 1;
+        self.peak.fetch_max(open, Relaxed);
+    }
+
+    pub(crate) fn connected(&self, after: Duration) {
+        self.connect.add(after);
+    }
+
+    pub(crate) fn resent(&self) {
+        self.resent.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn first_answer(&self, backend: usize) {
+        self.backends[backend].new.fetch_add(1, Relaxed);
+        self.backends[backend].open.fetch_add(1, Relaxed);
+    }
+
+    /// An answer is complete; `after` is the time that it took, if that says something.
+    pub(crate) fn answer(&self, backend: usize, bytes: u64, after: Option<Duration>) {
+        if let Some(after) = after {
+            self.answer.add(after);
+        }
+        self.backends[backend].answers.fetch_add(1, Relaxed);
+        self.answers.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Closes the books on a connection that was not given up (`None`).
+    pub(crate) fn end(&self, kind: Kind, backend: Option<usize>, outcome: Option<&Outcome>) {
+        self.open.fetch_sub(1, Relaxed);
+        let of_backend = backend.map(|backend| &self.backends[backend]);
+        if let Some(counters) = of_backend {
+            counters.open.fetch_sub(1, Relaxed);
+        }
+        let of_kind = &self.kinds[kind as usize];
+        let (kind_counter, backend_counter) = match outcome {
+            None => return,
+            Some(Outcome::Completed) => (&of_kind.completed, None),
+            Some(Outcome::Inevitable(_)) => {
+                (&of_kind.inevitable, of_backend.map(|b| &b.inevitable))
+            }
+            Some(Outcome::Broken(_)) => (&of_kind.broken, of_backend.map(|b| &b.broken)),
+        };
+        kind_counter.fetch_add(1, Relaxed);
+        if let Some(counter) = backend_counter {
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn keep_broken(&self, details: BrokenConnection) {
+        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        if broken.len() < BROKEN_KEPT {
+            broken.push(details);
+        }
+    }
+
+    /// The first broken connections, [`BROKEN_KEPT`] at most.
+    pub fn broken(&self) -> Vec<BrokenConnection> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// All counters at about one instant.
+    pub fn snapshot(&self) -> Snapshot {
+        let kinds: Vec<KindSnapshot> = Kind::ALL
+            .iter()
+            .zip(&self.kinds)
+            .map(|(kind, counters)| KindSnapshot {
+                kind: *kind,
+                started: counters.started.load(Relaxed),
+                completed: counters.completed.load(Relaxed),
+                inevitable: counters.inevitable.load(Relaxed),
+                broken: counters.broken.load(Relaxed),
+            })
+            .collect();
+        let total = |of: fn(&KindSnapshot) -> u64| kinds.iter().map(of).sum();
+        Snapshot {
+            open: self.open.load(Relaxed).max(0) as u64,
+            peak: self.peak.load(Relaxed).max(0) as u64,
+            started: total(|k| k.started),
+            completed: total(|k| k.completed),
+            inevitable: total(|k| k.inevitable),
+            broken: total(|k| k.broken),
+            answers: self.answers.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            resent: self.resent.load(Relaxed),
+            connect: self.connect.snapshot(),
+            answer: self.answer.snapshot(),
+            backends: self
+                .names
+                .iter()
+                .zip(&self.backends)
+                .map(|(name, counters)| BackendSnapshot {
+                    name: name.clone(),
+                    open: counters.open.load(Relaxed).max(0) as u64,
+                    new: counters.new.load(Relaxed),
+                    answers: counters.answers.load(Relaxed),
+                    inevitable: counters.inevitable.load(Relaxed),
+                    broken: counters.broken.load(Relaxed),
+                })
+                .collect(),
+            kinds,
+        }
+    }
+}
+
+/// The counters of a run at one time. A connection is a TCP connection or a UDP flow.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// Connections begun and not ended, including those that wait for their first answer.
+    pub open: u64,
+    /// The most that were open at a time.
+    pub peak: u64,
+    /// Connections begun.
+    pub started: u64,
+    /// Connections that did all that they were to do, on one backend.
+    pub completed: u64,
+    /// Connections that failed with their backend.
+    pub inevitable: u64,
+    /// Connections that failed without an excuse.
+    pub broken: u64,
+    /// Complete answers.
+    pub answers: u64,
+    /// Bytes of the bodies of answers.
+    pub bytes: u64,
+    /// Datagrams that had to be sent again.
+    pub resent: u64,
+    /// Time from connect() to the established connection.
+    pub connect: Latency,
+    /// Time from a short request to its complete answer. A packet that was lost shows here: TCP
+    /// sends it again after 0.2 s or more.
+    pub answer: Latency,
+    /// Per backend, in order.
+    pub backends: Vec<BackendSnapshot>,
+    /// Per kind.
+    pub kinds: Vec<KindSnapshot>,
+}
+
+impl Snapshot {
+    /// Connections that have ended, one way or another.
+    pub fn ended(&self) -> u64 {
+        self.completed + self.inevitable + self.broken
+    }
+}
+
+/// The counters of one backend.
+#[derive(Clone, Debug, Serialize)]
+pub struct BackendSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Open connections that it has answered.
+    pub open: u64,
+    /// Connections that got their first answer from it.
+    pub new: u64,
+    /// Answers that it gave.
+    pub answers: u64,
+    /// Its connections that failed with it.
+    pub inevitable: u64,
+    /// Its connections that failed without an excuse.
+    pub broken: u64,
+}
+
+/// The counters of one kind of connection.
+#[derive(Clone, Debug, Serialize)]
+pub struct KindSnapshot {
+    /// The kind.
+    pub kind: Kind,
+    /// Connections begun.
+    pub started: u64,
+    /// See [`Snapshot::completed`].
+    pub completed: u64,
+    /// See [`Snapshot::inevitable`].
+    pub inevitable: u64,
+    /// See [`Snapshot::broken`].
+    pub broken: u64,
+}
+
+/// A distribution of times in milliseconds, read from buckets that are about a fifth wide.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Latency {
+    /// Times measured.
+    pub count: u64,
+    /// Half were at most this.
+    pub p50: f64,
+    /// 99 of 100 were at most this.
+    pub p99: f64,
+    /// 999 of 1000 were at most this.
+    pub p999: f64,
+    /// The largest, exactly.
+    pub max: f64,
+}
+
+/// Buckets per doubling.
+const STEPS: u32 = 4;
+const BUCKETS: usize = 128;
+
+#[derive(Debug)]
+struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    max: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], max: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    fn add(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.max.fetch_max(micros, Relaxed);
+        self.buckets[bucket(micros)].fetch_add(1, Relaxed);
+    }
+
+    fn snapshot(&self) -> Latency {
+        let counts: Vec<u64> = self.buckets.iter().map(|b| b.load(Relaxed)).collect();
+        let count: u64 = counts.iter().sum();
+        let max = self.max.load(Relaxed) as f64 / 1000.0;
+        let quantile = |q: f64| {
+            let rank = (count as f64 * q).ceil() as u64;
+            let mut seen = 0;
+            let index = counts.iter().position(|n| {
+                seen += n;
+                seen >= rank
+            });
+            index.map_or(0.0, |i| upper_edge(i) / 1000.0).min(max)
+        };
+        Latency { count, p50: quantile(0.5), p99: quantile(0.99), p999: quantile(0.999), max }
+    }
+}
+
+fn bucket(micros: u64) -> usize {
+    let position = (micros.max(1) as f64).log2() * f64::from(STEPS);
+    (position.floor() as usize).min(BUCKETS - 1)
+}
+
+/// In microseconds.
+fn upper_edge(bucket: usize) -> f64 {
+    ((bucket + 1) as f64 / f64::from(STEPS)).exp2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_within_a_bucket() {
+        let histogram = Histogram::default();
+        for micros in 1..=1000 {
+            histogram.add(Duration::from_micros(micros));
+        }
+        let latency = histogram.snapshot();
+        assert_eq!(latency.count, 1000);
+        assert!((0.5..0.6).contains(&latency.p50), "{latency:?}");
+        assert!((0.99..=1.0).contains(&latency.p99), "{latency:?}");
+        assert_eq!(latency.max, 1.0);
+        assert_eq!(Histogram::default().snapshot().p99, 0.0);
+    }
+
+    #[test]
+    fn books_balance() {
+        let stats = Stats::new(vec!["b0".into(), "b1".into()]);
+        for _ in 0..3 {
+            stats.begin(Kind::Short);
+        }
+        assert_eq!(stats.backend(b"b1"), Some(1));
+        assert_eq!(stats.backend(b"b9"), None);
+        stats.first_answer(1);
+        stats.answer(1, 3, None);
+        assert_eq!(stats.open_on(1), 1);
+        stats.end(Kind::Short, Some(1), Some(&Outcome::Completed));
+        stats.end(Kind::Short, None, Some(&Outcome::Broken(Failure::Reset)));
+        stats.end(Kind::Short, None, None);
+        let now = stats.snapshot();
+        assert_eq!((now.started, now.open, now.peak), (3, 0, 3));
+        assert_eq!((now.completed, now.broken, now.ended()), (1, 1, 2));
+        assert_eq!(now.backends[1].new, 1);
+        assert_eq!(now.backends[1].open, 0);
+    }
+}

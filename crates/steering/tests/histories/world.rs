@@ -1,0 +1,569 @@
+//! A whole balancer in memory: the real data plane, the real builders, the real protocol of an
+//! update, and clients who notice when a connection lands elsewhere.
+
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use weir_lookup::{HashKey, Key};
+use weir_steering::{
+    Action, Concury, ConcuryConfig, Event, EventKind, Flags, Image, Member, Outcome, Plane, Role,
+    ServiceState, SoftMemory, StateKey, TrackedBuilder, Update, VipKey, seen_tag,
+};
+use weir_wire::craft::Frame;
+use weir_wire::hash::scale;
+use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
+
+/// Numbers that backends may have; few, so that they are used again.
+const NUMBERS: u16 = 40;
+/// Live flows that a service tends to.
+const CROWD: usize = 500;
+const IDLE_SECONDS: u32 = 300;
+const MARK_WORDS: usize = 4096;
+
+/// What kind of service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kind {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// IPv6.
+    pub wide: bool,
+    /// Affinity by client.
+    pub client: bool,
+    /// Tracked instead of concury.
+    pub tracked: bool,
+}
+
+enum Method {
+    Concury(Box<Concury>),
+    Tracked(TrackedBuilder),
+}
+
+/// A connection, or with client affinity a client.
+#[derive(Clone, Copy)]
+struct Live {
+    flow: FlowKey,
+    backend: u16,
+    born: u32,
+}
+
+struct Service {
+    kind: Kind,
+    address: SocketAddr,
+    method: Method,
+    members: Vec<Member>,
+    /// Backends that new flows may go to by the published table.
+    serving: BTreeSet<u16>,
+    update: Option<Update>,
+    generation: u64,
+    /// Pins that the table just published needs.
+    pins: Vec<StateKey>,
+    live: Vec<Live>,
+    ended: Vec<FlowKey>,
+}
+
+/// What happened.
+#[derive(Default, Debug)]
+pub struct Tally {
+    /// Packets of live flows that were checked.
+    pub packets: u64,
+    /// Those that went elsewhere, or nowhere.
+    pub violations: u64,
+    /// The first of them, for people.
+    pub examples: Vec<String>,
+    /// Flows that started.
+    pub flows: u64,
+    /// Those that started at a backend that takes none.
+    pub misplaced: u64,
+    /// Those that were dropped.
+    pub refused: u64,
+    /// Changes of pools, by kind.
+    pub changes: BTreeMap<&'static str, u64>,
+    /// Rounds of updates beyond the first.
+    pub rounds: u64,
+    /// States that were forgotten because they were idle or over.
+    pub forgotten: u64,
+    /// Updates after which the table had another hash key.
+    pub rekeyed: u64,
+}
+
+/// The world.
+pub struct World {
+    plane: Plane,
+    services: Vec<Service>,
+    rng: ChaCha8Rng,
+    now: u32,
+    swept: u32,
+    next_client: u32,
+    /// Throw reports and pending flows away instead of collecting them.
+    pub deaf: bool,
+    /// What happened.
+    pub tally: Tally,
+}
+
+impl World {
+    /// Services of these kinds, with four backends each.
+    pub fn new(kinds: &[Kind], seed: u64) -> Self {
+        let mut world = Self {
+            plane: Plane { memory: SoftMemory::new(100_000, MARK_WORDS, 4096), ..Plane::default() },
+            services: Vec::new(),
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            now: 1000,
+            swept: 1000,
+            next_client: 0,
+            deaf: false,
+            tally: Tally::default(),
+        };
+        // Every number is a machine that is up; tracked connections ask for that.
+        for number in 0..NUMBERS {
+            world.plane.memory.incarnations.insert(number, 1);
+        }
+        for &kind in kinds {
+            world.add_service(kind);
+        }
+        world
+    }
+
+    fn add_service(&mut self, kind: Kind) {
+        let number = self.services.len() as u32;
+        let address = if kind.wide {
+            let low = number as u16 + 1;
+            IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, low))
+        } else {
+            IpAddr::V4(Ipv4Addr::new(192, 0, 2, number as u8 + 1))
+        };
+        let address = SocketAddr::new(address, 443);
+        let method = if kind.tracked {
+            let key = HashKey::from_seed(self.rng.random());
+            Method::Tracked(TrackedBuilder::new(key, 4093, kind.client))
+        } else {
+            Method::Concury(Box::new(Concury::new(ConcuryConfig {
+                bits: 12,
+                client_affinity: kind.client,
+                udp: kind.protocol == Protocol::Udp,
+                mark: true,
+                capacity: 64,
+                max_states: 1_000_000,
+                idle_seconds: IDLE_SECONDS,
+                seed: self.rng.random(),
+            })))
+        };
+        let vip =
+            VipKey { address: map_address(address.ip()), protocol: kind.protocol, port: Some(443) };
+        self.plane.vips.insert(vip, number);
+        self.services.push(Service {
+            kind,
+            address,
+            method,
+            members: (0..4).map(|backend| member(backend, 2)).collect(),
+            serving: BTreeSet::new(),
+            update: None,
+            generation: 0,
+            pins: Vec::new(),
+            live: Vec::new(),
+            ended: Vec::new(),
+        });
+        self.publish(number as usize, false);
+    }
+
+    /// `changes` changes of pools, with traffic before, between the steps of, and after each.
+    pub fn run(&mut self, changes: u64) {
+        let mut begun = 0;
+        while begun < changes {
+            let at = self.rng.random_range(0..self.services.len());
+            if self.services[at].update.is_some() {
+                self.step(at);
+            } else if self.change(at) {
+                begun += 1;
+            }
+            let busy = self.rng.random_range(0..self.services.len());
+            self.traffic(busy);
+            self.traffic(at);
+            self.traffic(at);
+            self.time_passes();
+        }
+        for at in 0..self.services.len() {
+            while self.services[at].update.is_some() {
+                self.step(at);
+                self.traffic(at);
+            }
+        }
+        self.every_flow_sends();
+    }
+
+    /// Changes the pool of a service, if the dice allow, and begins the update.
+    fn change(&mut self, at: usize) -> bool {
+        let service = &mut self.services[at];
+        let mut members = service.members.clone();
+        let which = self.rng.random_range(0..members.len());
+        let draining = members[which].role == Role::Draining;
+        let what = match self.rng.random_range(0..6) {
+            0 | 1 => {
+                let number = self.rng.random_range(0..NUMBERS);
+                if members.len() >= 12 || members.iter().any(|m| m.backend == number) {
+                    return false;
+                }
+                members.push(member(number, self.rng.random_range(1..=8)));
+                "add"
+            }
+            2 if members.len() > 2 => {
+                members.remove(which);
+                "remove"
+            }
+            3 => {
+                members[which].weight = self.rng.random_range(0..=8);
+                "reweight"
+            }
+            _ if draining => {
+                members[which].role = Role::Serving;
+                "undrain or up"
+            }
+            _ => {
+                members[which].role = Role::Draining;
+                "drain or down"
+            }
+        };
+        let serving = members.iter().filter(|m| m.effective_weight() > 0).count();
+        if serving == 0 && self.rng.random_bool(0.9) {
+            return false;
+        }
+        if what == "remove" {
+            // Its connections are inevitably broken; those that still start there are too.
+            let gone = service.members[which].backend;
+            service.live.retain(|live| live.backend != gone);
+        }
+        service.members = members;
+        *self.tally.changes.entry(what).or_default() += 1;
+        match service.method {
+            Method::Concury(_) => service.update = Some(Update::begin()),
+            Method::Tracked(_) => self.publish(at, false),
+        }
+        true
+    }
+
+    /// One action of the update of a service. No other service's table may change by it.
+    fn step(&mut self, at: usize) {
+        let before = self.digests(at);
+        let Some(mut update) = self.services[at].update.take() else {
+            return;
+        };
+        if let Some(action) = update.next_action() {
+            match action {
+                Action::SetFlags { record, pending } => {
+                    if !record {
+                        self.unpin(at);
+                    }
+                    self.set_flags(at, record, pending);
+                }
+                // A packet is processed whole here; tests/interleavings.rs has the rest.
+                Action::Grace => {}
+                Action::Collect => self.collect(at),
+                Action::Publish => self.publish(at, true),
+                Action::Settle => {
+                    let left = self.settle(at);
+                    update.settled(left);
+                }
+            }
+            self.services[at].update = Some(update);
+        } else {
+            self.tally.rounds += u64::from(update.round());
+            self.check_counts(at);
+        }
+        assert_eq!(before, self.digests(at), "an update of service {at} changed another's table");
+    }
+
+    fn digests(&self, except: usize) -> Vec<(u32, u64, Flags)> {
+        let mut all: Vec<_> = self
+            .plane
+            .tables
+            .iter()
+            .filter(|(number, _)| **number as usize != except)
+            .map(|(number, image)| (*number, image.header().digest, image.header().flags))
+            .collect();
+        all.sort_unstable_by_key(|entry| entry.0);
+        all
+    }
+
+    fn set_flags(&mut self, at: usize, record: bool, pending: bool) {
+        if let Some(table) = self.plane.tables.get_mut(&(at as u32)) {
+            set_flags(Arc::make_mut(table), record, pending);
+        }
+    }
+
+    /// Reports of all services, then the pending flows of this one.
+    fn collect(&mut self, at: usize) {
+        for event in std::mem::take(&mut self.plane.memory.events) {
+            self.hear(event);
+        }
+        let pending = self.pending_of(at);
+        let (now, deaf) = (self.now, self.deaf);
+        if let Method::Concury(concury) = &mut self.services[at].method
+            && !deaf
+        {
+            for (key, backend) in pending {
+                concury.start(key, backend, now).expect("keys differ");
+            }
+        }
+    }
+
+    fn hear(&mut self, event: Event) {
+        let Method::Concury(concury) = &mut self.services[event.state.service as usize].method
+        else {
+            return;
+        };
+        match event.kind {
+            _ if self.deaf => {}
+            EventKind::Start => {
+                let known = concury.start(event.state.key, event.backend, self.now);
+                assert_eq!(known, Ok(true));
+            }
+            EventKind::End => concury.end(&event.state.key, self.now),
+        }
+    }
+
+    fn pending_of(&self, at: usize) -> Vec<(StateKey, u16)> {
+        self.plane
+            .memory
+            .pending
+            .iter()
+            .filter(|(state, _)| state.service as usize == at)
+            .map(|(state, backend)| (state.key, *backend))
+            .collect()
+    }
+
+    fn publish(&mut self, at: usize, updating: bool) {
+        let number = at as u32;
+        let service = &mut self.services[at];
+        service.generation += 1;
+        let mut orphans = Vec::new();
+        let image = match &mut service.method {
+            Method::Tracked(builder) => {
+                builder.build(service.generation, &service.members).expect("4093 is prime")
+            }
+            Method::Concury(concury) => {
+                let (image, report) = concury
+                    .build(service.generation, &service.members, self.now)
+                    .expect("few backends");
+                service.pins = report.pinned.iter().map(|pin| pin.0).collect();
+                for (key, backend) in report.pinned {
+                    let state = ServiceState { service: number, key };
+                    self.plane.memory.pinned.insert(state, backend);
+                }
+                orphans = report.orphans;
+                let mut image = Image::clone(&image);
+                set_flags(&mut image, updating, updating);
+                image
+            }
+        };
+        let serving = service.members.iter().filter(|m| m.effective_weight() > 0);
+        service.serving = serving.map(|m| m.backend).collect();
+        let members: BTreeSet<u16> = service.members.iter().map(|m| m.backend).collect();
+        service.live.retain(|live| members.contains(&live.backend));
+        let key = image.header().key;
+        let former = self.plane.tables.insert(number, Arc::new(image));
+        for orphan in orphans {
+            let hash = orphan.hash(&key);
+            self.plane.memory.forget_seen(hash, number);
+        }
+        self.tally.rekeyed += u64::from(former.is_some_and(|image| image.header().key != key));
+    }
+
+    fn unpin(&mut self, at: usize) {
+        let pins: BTreeSet<&StateKey> = self.services[at].pins.iter().collect();
+        self.plane
+            .memory
+            .pinned
+            .retain(|state, _| state.service as usize != at || pins.contains(&state.key));
+    }
+
+    /// Pending flows that the table agrees with leave, and those whose backend is gone.
+    fn settle(&mut self, at: usize) -> usize {
+        let service = &self.services[at];
+        let Method::Concury(concury) = &service.method else {
+            return 0;
+        };
+        let members: BTreeSet<u16> = service.members.iter().map(|m| m.backend).collect();
+        let mut left = 0;
+        let number = at as u32;
+        self.plane.memory.pending.retain(|state, backend| {
+            if state.service != number {
+                return true;
+            }
+            let keep = members.contains(backend) && !concury.agrees(&state.key, *backend);
+            left += usize::from(keep && !concury.on_reserved(&state.key));
+            keep
+        });
+        left
+    }
+
+    /// `states_of` says what the states say.
+    fn check_counts(&self, at: usize) {
+        let Method::Concury(concury) = &self.services[at].method else {
+            return;
+        };
+        let mut counts = [0; NUMBERS as usize];
+        for (_, state) in concury.states() {
+            counts[usize::from(state.backend)] += 1;
+        }
+        for (number, count) in counts.into_iter().enumerate() {
+            assert_eq!(concury.states_of(number as u16), count, "backend {number}");
+        }
+    }
+
+    /// A few packets: new flows, data, repeated SYNs, ends, keys used again.
+    fn traffic(&mut self, at: usize) {
+        for _ in 0..self.rng.random_range(0..4) {
+            let flow = self.new_flow(at);
+            self.start(at, flow, true);
+        }
+        for _ in 0..self.rng.random_range(0..12) {
+            let Some(live) = self.services[at].live.choose(&mut self.rng).copied() else {
+                return;
+            };
+            let repeat = self.now - live.born < 100 && self.rng.random_bool(0.3);
+            let flags = if repeat { TcpFlags::SYN } else { TcpFlags::ACK };
+            self.check(at, &live, flags);
+        }
+        let crowded = self.services[at].live.len() > CROWD;
+        if self.rng.random_bool(if crowded { 0.9 } else { 0.2 }) {
+            self.finish(at);
+        }
+        if self.rng.random_bool(0.05)
+            && let Some(flow) = self.services[at].ended.pop()
+        {
+            self.start(at, flow, false);
+        }
+    }
+
+    fn new_flow(&mut self, at: usize) -> FlowKey {
+        self.next_client += 1;
+        let service = &self.services[at];
+        let mixed = self.next_client.wrapping_mul(0x9e37_79b1);
+        let address = if service.kind.wide {
+            let [a, b, c, d] = mixed.to_be_bytes().map(u16::from);
+            IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 1, a, b, 7, c, d))
+        } else {
+            IpAddr::V4(Ipv4Addr::from(0x0a00_0000 | mixed & 0x00ff_ffff))
+        };
+        let client = SocketAddr::new(address, self.rng.random_range(1024..=65535));
+        FlowKey::new(client, service.address, service.kind.protocol)
+    }
+
+    /// A first packet. `fresh`: nobody has heard of the flow, so it must be placed by the table.
+    fn start(&mut self, at: usize, flow: FlowKey, fresh: bool) {
+        let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
+        let outcome = self.plane.process(&frame);
+        let Outcome::Forwarded(backend) = outcome else {
+            self.tally.refused += 1;
+            let serving = self.services[at].serving.len();
+            assert!(serving == 0 || !fresh, "{outcome:?} with {serving} serving");
+            return;
+        };
+        let service = &mut self.services[at];
+        self.tally.flows += 1;
+        self.tally.misplaced += u64::from(fresh && !service.serving.contains(&backend));
+        // Started where the pool, being changed, has no backend any more: inevitably broken.
+        if service.members.iter().any(|m| m.backend == backend) {
+            let born = self.now;
+            service.live.push(Live { flow, backend, born });
+        }
+    }
+
+    fn check(&mut self, at: usize, live: &Live, flags: TcpFlags) {
+        let mut flow = live.flow;
+        if self.services[at].kind.client {
+            // Any connection of the client.
+            flow.src_port = self.rng.random_range(1024..=65535);
+        }
+        let outcome = self.plane.process(&Frame::new(flow).tcp_flags(flags).build());
+        self.tally.packets += 1;
+        if outcome != Outcome::Forwarded(live.backend) {
+            self.tally.violations += 1;
+            if self.tally.examples.len() < 5 {
+                let generation = self.services[at].generation;
+                self.tally.examples.push(format!(
+                    "{flow} of service {at} ({:?}), backend {}, generation {generation}: {outcome:?}",
+                    self.services[at].kind, live.backend
+                ));
+            }
+        }
+    }
+
+    fn finish(&mut self, at: usize) {
+        let count = self.services[at].live.len();
+        if count == 0 {
+            return;
+        }
+        let which = self.rng.random_range(0..count);
+        let live = self.services[at].live.swap_remove(which);
+        let flags = if self.rng.random_bool(0.5) { TcpFlags::FIN } else { TcpFlags::RST };
+        self.check(at, &live, flags | TcpFlags::ACK);
+        self.services[at].ended.push(live.flow);
+    }
+
+    fn every_flow_sends(&mut self) {
+        for at in 0..self.services.len() {
+            for which in 0..self.services[at].live.len() {
+                let live = self.services[at].live[which];
+                self.check(at, &live, TcpFlags::ACK);
+            }
+        }
+    }
+
+    /// Every minute all flows send something, and the idle are forgotten.
+    fn time_passes(&mut self) {
+        self.now += u32::from(self.rng.random_bool(0.3));
+        if self.now - self.swept < 60 {
+            return;
+        }
+        self.swept = self.now;
+        self.every_flow_sends();
+        for event in std::mem::take(&mut self.plane.memory.events) {
+            self.hear(event);
+        }
+        let memory = &mut self.plane.memory;
+        for (at, service) in self.services.iter_mut().enumerate() {
+            let udp = service.kind.protocol == Protocol::Udp;
+            if let Method::Concury(concury) = &mut service.method {
+                let idle = concury.sweep(self.now, |hash| {
+                    if udp { seen(memory, hash, at as u32) } else { marked(memory, hash) }
+                });
+                self.tally.forgotten += idle.len() as u64;
+            }
+        }
+        memory.mark_side ^= 1;
+        let side = memory.mark_side as usize & 1;
+        memory.marks[side * MARK_WORDS..][..MARK_WORDS].fill(0);
+        memory.seen_generation = memory.seen_generation % 3 + 1;
+    }
+}
+
+fn member(backend: u16, weight: u32) -> Member {
+    Member { backend, name: format!("b{backend}"), weight, role: Role::Serving }
+}
+
+fn set_flags(image: &mut Image, record: bool, pending: bool) {
+    let flags = image.header().flags;
+    image.set_flags(flags.with(Flags::RECORD, record).with(Flags::PENDING, pending));
+}
+
+/// Whether a flow marked the half of the bitmap that is being written.
+fn marked(memory: &SoftMemory, hash: u64) -> bool {
+    let word = scale((hash >> 26) as u32, MARK_WORDS as u32) as usize;
+    let side = memory.mark_side as usize & 1;
+    memory.marks[side * MARK_WORDS + word] >> (hash >> 58) & 1 == 1
+}
+
+/// Whether a UDP flow stands in the filter.
+fn seen(memory: &SoftMemory, hash: u64, service: u32) -> bool {
+    let tag = seen_tag(hash, service);
+    let line = scale((tag >> 32) as u32, memory.seen.len() as u32) as usize;
+    memory.seen[line].iter().any(|entry| entry & !3 == tag & !3)
+}
+
+/// The hash of a flow's state under a table's key.
+pub fn state_hash(image: &Image, flow: &FlowKey) -> u64 {
+    StateKey::of_flow(flow).hash(&image.header().key)
+}

@@ -1,1 +1,48 @@
-fn main() {}
+//! weir: a layer-4 load balancer for Linux that does not break connections.
+
+mod bench;
+mod cli;
+mod control;
+mod lab;
+
+use clap::Parser;
+use cli::{Cli, Verb};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.verb {
+        Verb::Run { config } => run(&config),
+        Verb::Unload { config, name } => control::unload(config.as_deref(), name),
+        Verb::Doctor { config, no_probe, json } => {
+            return control::doctor(&config, !no_probe, json);
+        }
+        Verb::Check { config } => control::check(&config),
+        Verb::Lab(options) => return lab::run(options),
+        Verb::Bench { what } => bench::run(what),
+        Verb::Status { json } => control::status(cli.socket, json),
+        Verb::Explain { protocol, source, destination, json } => {
+            control::explain(cli.socket, &protocol, source, destination, json)
+        }
+        Verb::Backend { verb, json } => control::backend(cli.socket, verb, json),
+        Verb::Reload { json } => control::reload(cli.socket, json),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("weir: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(config: &std::path::Path) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(weir_control::run::run(config))
+}

@@ -101,6 +101,9 @@ pub struct Limits {
     pub udp_flows: u32,
     /// Bytes of the event ring; a power of two.
     pub event_ring_bytes: u32,
+    /// Bytes of the memory that holds the published tables. A table is made beside the one that it
+    /// replaces, so twice what is in use must fit.
+    pub table_bytes: u32,
     /// Connection states that the control plane keeps for each service.
     pub states_per_service: u32,
 }
@@ -115,6 +118,7 @@ impl Default for Limits {
             tracked_flows: 262_144,
             udp_flows: 65_536,
             event_ring_bytes: 16 << 20,
+            table_bytes: 64 << 20,
             states_per_service: 4 << 20,
         }
     }

@@ -1,9 +1,12 @@
 //! The control plane of weir: configuration, health, persistence and the state of the host.
 
+pub mod api;
 pub mod config;
 pub mod doctor;
+pub mod engine;
 pub mod health;
 pub mod neigh;
+pub mod run;
 pub mod store;
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ const volatile __u32 vip_shift = 63; /* 64 - log2 of the number of elements of `
 const volatile __u32 table_count = 1;
 const volatile __u32 pool_bytes = 1;
 const volatile __u32 backend_count = 1;
-const volatile __u32 mark_words = 1; /* of one half */
+const volatile __u32 mark_words = 1; /* of one half; a power of two */
 const volatile __u32 seen_lines = 1;
 
 struct {

@@ -37,12 +37,9 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
  * two flows errs on the safe side: an idle flow is kept. Written once per flow and period. */
 static __always_inline void mark(__u64 hash)
 {
-	__u32 slot = scale(hash >> 26, mark_words) + (control->mark_side & 1) * mark_words;
-	__u64 bit = 1ULL << (hash >> 58);
-
-	if (slot >= mark_words * 2)
-		return;
+	__u32 slot = (hash & (mark_words - 1)) + (control->mark_side & 1) * mark_words;
 	__u64 *word = AT(marks, slot);
+	__u64 bit = 1ULL << (hash >> 58);
 
 	if (!(*word & bit))
 		__sync_fetch_and_or(word, bit);

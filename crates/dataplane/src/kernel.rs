@@ -659,8 +659,8 @@ impl Marks {
 
     /// Whether a flow with this hash may have sent something.
     pub fn has(&self, hash: u64) -> bool {
-        let word = weir_wire::hash::scale((hash >> 26) as u32, self.words.len() as u32);
-        self.words[word as usize] >> (hash >> 58) & 1 == 1
+        let word = hash as usize & (self.words.len() - 1);
+        self.words[word] >> (hash >> 58) & 1 == 1
     }
 }
 
@@ -771,7 +771,7 @@ fn size_maps(
     sizer.entries(&mut maps.connections, limits.tracked_flows)?;
     // A two-choice table stays below half full: each service has its entry and its address's.
     let vip_slots = (limits.services * 4 + 4).next_power_of_two();
-    let mark_words = limits.mark_bits.div_ceil(64) * 2;
+    let mark_words = limits.mark_bits.div_ceil(64).next_power_of_two() * 2;
     let pool = limits.table_bytes.div_ceil(ELEMENT_BYTES as u64) as u32;
     // Twice the lines that full ones would need: few flows are evicted.
     let seen_lines = (limits.udp_flows * 2).div_ceil(SEEN_WAYS);

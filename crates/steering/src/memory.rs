@@ -131,7 +131,7 @@ impl Memory for SoftMemory {
 
     fn mark(&mut self, hash: u64) {
         let half = self.marks.len() / 2;
-        let word = scale((hash >> 26) as u32, half as u32) as usize;
+        let word = hash as usize & (half - 1);
         self.marks[word + (self.mark_side & 1) as usize * half] |= 1 << (hash >> 58);
     }
 

@@ -132,6 +132,7 @@ fn a_first_syn_and_its_copy_must_not_be_decided_at_once() {
 fn what_is_left_out_without_harm() {
     for fault in [
         Fault::NoThirdGrace,
+        Fault::TwoStores,
         Fault::IgnoreStalePins,
         Fault::NoPendingCollect,
         Fault::ReportBeforeNote,

@@ -45,6 +45,7 @@ fn limits(given: &validate::Limits) -> Limits {
         tracked_flows: given.tracked_flows.unwrap_or(default.tracked_flows),
         udp_flows: given.udp_flows.unwrap_or(default.udp_flows),
         event_ring_bytes: given.event_ring_bytes.unwrap_or(default.event_ring_bytes),
+        table_bytes: given.table_bytes.unwrap_or(default.table_bytes),
         states_per_service: given.states_per_service.unwrap_or(default.states_per_service),
     }
 }

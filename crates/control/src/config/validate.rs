@@ -38,6 +38,7 @@ pub(super) struct Limits {
     pub tracked_flows: Option<u32>,
     pub udp_flows: Option<u32>,
     pub event_ring_bytes: Option<u32>,
+    pub table_bytes: Option<u32>,
     pub states_per_service: Option<u32>,
 }
 
@@ -163,6 +164,8 @@ fn limits(raw: Option<Spanned<written::Limits>>, problems: &mut Problems<'_>) ->
         udp_flows: count(raw.udp_flows, "udp_flows", 1, FLOWS),
         // The kernel wants whole pages; beyond 1 GiB it refuses.
         event_ring_bytes: count(ring, "event_ring_bytes", 4096, 1 << 30),
+        // Offsets beyond 512 MiB are more than the kernel's verifier follows.
+        table_bytes: count(raw.table_bytes, "table_bytes", 1 << 20, 1 << 29),
         states_per_service: count(raw.states_per_service, "states_per_service", 1, 1 << 28),
     }
 }

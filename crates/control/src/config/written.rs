@@ -38,6 +38,7 @@ pub(super) struct Limits {
     pub tracked_flows: Field<i64>,
     pub udp_flows: Field<i64>,
     pub event_ring_bytes: Field<i64>,
+    pub table_bytes: Field<i64>,
     pub states_per_service: Field<i64>,
 }
 

@@ -164,7 +164,10 @@ impl Concury {
         let code = self.code_now(&key, backend);
         if let Some(state) = self.states.get_mut(&key) {
             if state.backend == backend && state.phase != Phase::Closing {
-                // A repeated SYN, another connection of the client, a datagram reported again.
+                // A repeated SYN, another connection of the client, a datagram reported again; or
+                // a new connection with the ports of one whose end nobody saw, so its SYN may be
+                // repeated from now on.
+                state.born = now;
                 state.seen = now;
                 return Ok(true);
             }
@@ -184,6 +187,19 @@ impl Concury {
         self.states.insert(key, state)?;
         self.count(backend, true);
         Ok(true)
+    }
+
+    /// Takes a state over from an earlier run. How far its connection had come is not known, so it
+    /// counts as open.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] as above.
+    pub fn restore(&mut self, key: StateKey, backend: u16, now: u32) -> Result<(), BuildError> {
+        self.start(key, backend, now)?;
+        if let Some(state) = self.states.get_mut(&key) {
+            state.phase = Phase::Open;
+        }
+        Ok(())
     }
 
     /// FIN or RST was seen. A client outlives its connections.

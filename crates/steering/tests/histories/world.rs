@@ -21,6 +21,7 @@ const NUMBERS: u16 = 40;
 /// Live flows that a service tends to.
 const CROWD: usize = 500;
 const IDLE_SECONDS: u32 = 300;
+/// Words of one half of the activity bitmap, a power of two.
 const MARK_WORDS: usize = 4096;
 
 /// What kind of service.
@@ -498,8 +499,11 @@ impl World {
         }
         let which = self.rng.random_range(0..count);
         let live = self.services[at].live.swap_remove(which);
-        let flags = if self.rng.random_bool(0.5) { TcpFlags::FIN } else { TcpFlags::RST };
-        self.check(at, &live, flags | TcpFlags::ACK);
+        // Or the server resets it, which nobody sees: answers do not pass the balancer.
+        let seen = [Some(TcpFlags::FIN), Some(TcpFlags::RST), None];
+        if let Some(flags) = seen[self.rng.random_range(0..3)] {
+            self.check(at, &live, flags | TcpFlags::ACK);
+        }
         self.services[at].ended.push(live.flow);
     }
 
@@ -551,7 +555,7 @@ fn set_flags(image: &mut Image, record: bool, pending: bool) {
 
 /// Whether a flow marked the half of the bitmap that is being written.
 fn marked(memory: &SoftMemory, hash: u64) -> bool {
-    let word = scale((hash >> 26) as u32, MARK_WORDS as u32) as usize;
+    let word = hash as usize & (MARK_WORDS - 1);
     let side = memory.mark_side as usize & 1;
     memory.marks[side * MARK_WORDS + word] >> (hash >> 58) & 1 == 1
 }

@@ -69,6 +69,8 @@ pub enum Fault {
     NeverUnpin,
     /// A pin at another backend than the Dcode's is not followed.
     IgnoreStalePins,
+    /// RECORD is stored before PENDING, in two steps.
+    TwoStores,
     /// Two copies of a first SYN are decided at the same time on two CPUs.
     OverlappingFirstSyn,
     /// Forgetting an idle flow also deletes its pending entry.
@@ -187,6 +189,8 @@ struct Cpu {
     note: bool,
     /// A grace period waits for this packet.
     waited: bool,
+    /// It holds a table that is not published any more. The next build overwrites that one.
+    old: bool,
 }
 
 impl Cpu {
@@ -199,6 +203,7 @@ impl Cpu {
         backend: NONE,
         note: false,
         waited: false,
+        old: false,
     };
 
     fn busy_with(&self, flow: usize) -> bool {
@@ -525,9 +530,14 @@ impl State {
                 sink.push(next, || "control: begins an update".into());
             }
             Op::SetFlags(flags) => {
-                next.flags = flags;
-                next.proceed(rules);
-                sink.push(next, || format!("control: sets flags: {}", flags_text(flags)));
+                let first = flags & RECORD | self.flags & PENDING;
+                if rules.fault == Fault::TwoStores && self.flags != first {
+                    next.flags = first;
+                } else {
+                    next.flags = flags;
+                    next.proceed(rules);
+                }
+                sink.push(next, || format!("control: sets flags: {}", flags_text(next.flags)));
             }
             Op::GraceBegin => {
                 for cpu in &mut next.cpus {
@@ -737,7 +747,13 @@ impl State {
                 }
             }
             next.control.op = Op::Swap;
-            sink.push(next, || "control: builds a table, and pins".into());
+            // There are two places for tables, and a packet still reads in the other one.
+            let torn = self.cpus.iter().any(|cpu| cpu.old);
+            next.broken |= torn;
+            sink.push(next, || {
+                let note = if torn { " over the one that a packet holds" } else { "" };
+                format!("control: pins, and builds a table{note}")
+            });
         }
     }
 
@@ -770,6 +786,7 @@ impl State {
         // A superseded table's flags do not change any more: reading them now or later is one.
         let former = self.flags;
         for cpu in 0..CPUS {
+            self.cpus[cpu].old = self.cpus[cpu].stage != Stage::Idle;
             if self.cpus[cpu].stage == Stage::ReadFlags {
                 self.read_flags(cpu, former, rules);
             }

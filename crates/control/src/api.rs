@@ -1,0 +1,277 @@
+//! The control API: HTTP with JSON over a Unix socket (`curl --unix-socket` works too).
+//!
+//! | request | does |
+//! |---|---|
+//! | `GET /v1/status` | [`Status`] |
+//! | `POST /v1/explain` `{"flow": {"protocol", "source", "destination"}}` | [`Explanation`] |
+//! | `POST /v1/services/S/backends` `{"name", "address", "weight"}` | adds a backend |
+//! | `DELETE /v1/services/S/backends/B` | removes it |
+//! | `PUT /v1/services/S/backends/B/drain` `{"drain": true}` | starts or ends its draining |
+//! | `PUT /v1/services/S/backends/B/weight` `{"weight": 3}` | changes its weight |
+//! | `POST /v1/reload` | reads the configuration file again |
+//!
+//! A request that is refused is answered with status 409 (or 400) and `{"error": "..."}`.
+
+use crate::config::Backend;
+use crate::engine::{Command, EngineError, Explanation, Sender, Status};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post, put};
+use axum::{Json, Router};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path as FilePath, PathBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use weir_wire::{FlowKey, Protocol};
+
+/// A backend to be added.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewBackend {
+    /// Name, unique in the service.
+    pub name: String,
+    /// Address, of the family of the service's.
+    pub address: IpAddr,
+    /// Weight.
+    #[serde(default = "one")]
+    pub weight: u16,
+}
+
+fn one() -> u16 {
+    1
+}
+
+/// A flow to be explained.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlowRequest {
+    /// "tcp" or "udp".
+    pub protocol: String,
+    /// Client's address and port.
+    pub source: SocketAddr,
+    /// Service's address and port.
+    pub destination: SocketAddr,
+}
+
+/// Body of a drain request.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DrainRequest {
+    /// Whether to drain, or to serve again.
+    pub drain: bool,
+}
+
+/// Body of a weight request.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightRequest {
+    /// The new weight.
+    pub weight: u16,
+}
+
+/// Answer to a change.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Answer {
+    /// What was done.
+    pub done: String,
+}
+
+/// Answer to a request that was refused.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What was wrong.
+    pub error: String,
+}
+
+struct Failure(StatusCode, String);
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(Refusal { error: self.1 })).into_response()
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let status = match error {
+            EngineError::Refused(_) | EngineError::Config(_) => StatusCode::CONFLICT,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(status, error.to_string())
+    }
+}
+
+type Reply<T> = Result<Json<T>, Failure>;
+
+/// Sends a command and waits for the answer.
+async fn ask<T>(
+    engine: &Sender,
+    command: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Command,
+) -> Result<T, Failure> {
+    let gone = || Failure(StatusCode::SERVICE_UNAVAILABLE, "weir is stopping".into());
+    let (reply, answer) = oneshot::channel();
+    engine.send(command(reply)).await.map_err(|_| gone())?;
+    Ok(answer.await.map_err(|_| gone())??)
+}
+
+async fn status(State(engine): State<Sender>) -> Reply<Status> {
+    Ok(Json(ask(&engine, Command::Status).await?))
+}
+
+async fn explain(
+    State(engine): State<Sender>,
+    Json(request): Json<FlowRequest>,
+) -> Reply<Explanation> {
+    let protocol: Protocol = request
+        .protocol
+        .parse()
+        .map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("protocol: {error}")))?;
+    if request.source.is_ipv4() != request.destination.is_ipv4() {
+        let wrong = "source and destination must be of one family".into();
+        return Err(Failure(StatusCode::BAD_REQUEST, wrong));
+    }
+    let flow = Box::new(FlowKey::new(request.source, request.destination, protocol));
+    Ok(Json(ask(&engine, |reply| Command::Explain(flow, reply)).await?))
+}
+
+async fn add(
+    State(engine): State<Sender>,
+    Path(service): Path<String>,
+    Json(new): Json<NewBackend>,
+) -> Reply<Answer> {
+    let NewBackend { name, address, weight } = new;
+    let backend = Backend { name, address, weight, drain: false };
+    let done = ask(&engine, |reply| Command::Add(service, backend, reply)).await?;
+    Ok(Json(Answer { done }))
+}
+
+async fn remove(
+    State(engine): State<Sender>,
+    Path((service, backend)): Path<(String, String)>,
+) -> Reply<Answer> {
+    let done = ask(&engine, |reply| Command::Remove(service, backend, reply)).await?;
+    Ok(Json(Answer { done }))
+}
+
+async fn drain(
+    State(engine): State<Sender>,
+    Path((service, backend)): Path<(String, String)>,
+    Json(DrainRequest { drain }): Json<DrainRequest>,
+) -> Reply<Answer> {
+    let done = ask(&engine, |reply| Command::Drain(service, backend, drain, reply)).await?;
+    Ok(Json(Answer { done }))
+}
+
+async fn weight(
+    State(engine): State<Sender>,
+    Path((service, backend)): Path<(String, String)>,
+    Json(WeightRequest { weight }): Json<WeightRequest>,
+) -> Reply<Answer> {
+    let done = ask(&engine, |reply| Command::Weight(service, backend, weight, reply)).await?;
+    Ok(Json(Answer { done }))
+}
+
+async fn reload(State(engine): State<Sender>) -> Reply<Answer> {
+    Ok(Json(Answer { done: ask(&engine, Command::Reload).await? }))
+}
+
+/// Serves the API until the task is dropped. Only the owner of the process may use the socket.
+///
+/// # Errors
+/// If the socket cannot be made.
+pub async fn serve(socket: &FilePath, engine: Sender) -> io::Result<()> {
+    // The run directory is locked by this process, so a socket that is there is a dead one.
+    let _ = std::fs::remove_file(socket);
+    let listener = UnixListener::bind(socket)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    let router = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/explain", post(explain))
+        .route("/v1/reload", post(reload))
+        .route("/v1/services/{service}/backends", post(add))
+        .route("/v1/services/{service}/backends/{backend}", delete(remove))
+        .route("/v1/services/{service}/backends/{backend}/drain", put(drain))
+        .route("/v1/services/{service}/backends/{backend}/weight", put(weight))
+        .with_state(engine);
+    axum::serve(listener, router).await
+}
+
+/// What a client of the API can meet.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error(
+        "cannot reach weir at {path}: {source}; is `weir run` running? (--socket or WEIR_SOCKET \
+         name another socket)"
+    )]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The request was refused.
+    #[error("{0}")]
+    Refused(String),
+    /// The connection broke, or the answer made no sense.
+    #[error("talking to weir: {0}")]
+    Protocol(String),
+}
+
+/// A client of the API.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client of the instance behind a socket.
+    pub fn new(socket: PathBuf) -> Self {
+        Self { socket }
+    }
+
+    /// Makes a request; `body` is sent as JSON.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn request<T: DeserializeOwned>(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ClientError> {
+        let odd = |error: &dyn std::fmt::Display| ClientError::Protocol(error.to_string());
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|source| ClientError::Connect { path: self.socket.clone(), source })?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| odd(&e))?;
+        tokio::spawn(connection);
+        let json = body.map(serde_json::to_vec).transpose().map_err(|e| odd(&e))?;
+        let request = hyper::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "weir")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(json.unwrap_or_default())))
+            .map_err(|e| odd(&e))?;
+        let response = sender.send_request(request).await.map_err(|e| odd(&e))?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(|e| odd(&e))?.to_bytes();
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|e| odd(&e));
+        }
+        let words = serde_json::from_slice::<Refusal>(&bytes)
+            .map_or_else(|_| String::from_utf8_lossy(&bytes).into_owned(), |r| r.error);
+        Err(ClientError::Refused(words))
+    }
+}

@@ -1,0 +1,414 @@
+//! What the engine is asked to do, and how it changes pools.
+
+use super::document::SavedBackend;
+use super::service::{Builder, PoolMember, ServiceRuntime, vip_of};
+use super::{Engine, EngineError, Explanation, Status};
+use crate::config::{Backend, Config, Service};
+use crate::health::{Target, Transition};
+use std::collections::HashSet;
+use tokio::sync::{mpsc, oneshot};
+use tracing::{error, info, warn};
+use weir_dataplane::BackendEntry;
+use weir_steering::StateKey;
+use weir_wire::FlowKey;
+
+/// Answer to a request that changes something: what was done, in words.
+pub type Done = Result<String, EngineError>;
+
+/// A request to the engine.
+pub enum Command {
+    /// Save and return; forwarding goes on.
+    Stop,
+    /// A health check has changed its mind.
+    Health(Transition),
+    /// Everything there is to tell.
+    Status(oneshot::Sender<Result<Status, EngineError>>),
+    /// Adds a backend to a service.
+    Add(String, Backend, oneshot::Sender<Done>),
+    /// Removes a backend from a service.
+    Remove(String, String, oneshot::Sender<Done>),
+    /// Starts or ends the draining of a backend.
+    Drain(String, String, bool, oneshot::Sender<Done>),
+    /// Changes the weight of a backend.
+    Weight(String, String, u16, oneshot::Sender<Done>),
+    /// Where a flow goes, and why.
+    Explain(Box<FlowKey>, oneshot::Sender<Result<Explanation, EngineError>>),
+    /// Reads the configuration file again.
+    Reload(oneshot::Sender<Done>),
+}
+
+/// Where commands are sent.
+pub type Sender = mpsc::Sender<Command>;
+
+impl Engine {
+    pub(super) fn handle(&mut self, command: Command) {
+        match command {
+            Command::Stop => {}
+            Command::Health(transition) => self.health_changed(&transition),
+            Command::Status(reply) => drop(reply.send(self.status())),
+            Command::Explain(flow, reply) => drop(reply.send(self.explain(&flow))),
+            Command::Reload(reply) => drop(reply.send(self.reload())),
+            Command::Add(service, backend, reply) => {
+                drop(reply.send(self.add_backend(&service, backend)));
+            }
+            Command::Remove(service, backend, reply) => {
+                drop(reply.send(self.remove_backend(&service, &backend)));
+            }
+            Command::Drain(service, backend, drain, reply) => {
+                let done = self.change_backend(&service, &backend, |b| b.drain = drain);
+                let word = if drain { "drains" } else { "serves again" };
+                let said = done.map(|()| format!("backend {backend} of {service} {word}"));
+                drop(reply.send(said));
+            }
+            Command::Weight(service, backend, weight, reply) => {
+                let done = self.change_backend(&service, &backend, |b| b.weight = weight);
+                let said =
+                    done.map(|()| format!("backend {backend} of {service} has weight {weight}"));
+                drop(reply.send(said));
+            }
+        }
+    }
+
+    fn health_changed(&mut self, transition: &Transition) {
+        let (number, id) = ((transition.id >> 16) as u32, transition.id as u16);
+        let Some(name) = self.names.get(&number).cloned() else { return };
+        let Some(service) = self.services.get_mut(&name) else { return };
+        let Some(member) = service.pool.iter_mut().find(|member| member.id == id) else { return };
+        member.detail.clone_from(&transition.detail);
+        if member.up != transition.up {
+            member.up = transition.up;
+            service.dirty = true;
+            let backend = &member.wanted.name;
+            let (up, detail) = (transition.up, &transition.detail);
+            info!(service = name, backend, up, detail, "health check");
+        }
+    }
+
+    fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
+        self.service(service)?.may_add(&backend.name, backend.address)?;
+        let said = format!("backend {} added to {service}", backend.name);
+        let checked = self.service(service)?.configured.check.is_some();
+        // With a health check, new connections wait until it has succeeded.
+        let member = self.new_member(backend, !checked, None)?;
+        let id = member.id;
+        self.service_mut(service)?.pool.push(member);
+        if let Err(failure) = self.commit(service) {
+            self.service_mut(service)?.pool.retain(|member| member.id != id);
+            return self.roll_back(service, failure);
+        }
+        Ok(said)
+    }
+
+    fn remove_backend(&mut self, service: &str, backend: &str) -> Done {
+        let member = self.find(service, backend)?;
+        let held = self.service(service)?.concury().map_or(0, |c| c.states_of(member.id));
+        self.service_mut(service)?.pool.retain(|m| m.id != member.id);
+        self.forget_states(service, member.id)?;
+        self.commit(service)?;
+        self.forget_backend(member.id)?;
+        Ok(match held {
+            0 => format!("backend {backend} removed from {service}"),
+            n => format!("backend {backend} removed from {service}; it held {n} states"),
+        })
+    }
+
+    fn change_backend(
+        &mut self,
+        service: &str,
+        backend: &str,
+        change: impl FnOnce(&mut Backend),
+    ) -> Result<(), EngineError> {
+        let before = self.find(service, backend)?.wanted;
+        if let Some(member) = self.service_mut(service)?.member_mut(backend) {
+            change(&mut member.wanted);
+        }
+        if let Err(failure) = self.commit(service) {
+            if let Some(member) = self.service_mut(service)?.member_mut(backend) {
+                member.wanted = before;
+            }
+            return self.roll_back(service, failure).map(|_| ());
+        }
+        Ok(())
+    }
+
+    fn find(&self, service: &str, backend: &str) -> Result<PoolMember, EngineError> {
+        self.service(service)?.member(backend).cloned().ok_or_else(|| {
+            EngineError::Refused(format!("service {service} has no backend {backend}"))
+        })
+    }
+
+    /// Publishes a changed pool and checks its new members.
+    fn commit(&mut self, service: &str) -> Result<(), EngineError> {
+        self.service_mut(service)?.dirty = true;
+        self.update(service)?;
+        self.set_targets();
+        Ok(())
+    }
+
+    /// Publishes the pool as it was before a change that could not be published.
+    fn roll_back(&mut self, service: &str, failure: EngineError) -> Done {
+        if let Err(second) = self.commit(service) {
+            error!(service, %second, "cannot publish the former pool either");
+        }
+        Err(failure)
+    }
+
+    fn forget_states(&mut self, service: &str, id: u16) -> Result<(), EngineError> {
+        let now = self.now();
+        let service = self.service_mut(service)?;
+        let Builder::Concury(concury) = &mut service.builder else { return Ok(()) };
+        let gone: Vec<StateKey> = concury.forget_backend(id);
+        service.log_removed(&gone, now)
+    }
+
+    fn reload(&mut self) -> Done {
+        let config = Config::load(&self.config_path)?;
+        let (old, new) = (&self.config.balancer, &config.balancer);
+        if (&old.name, &old.run_dir, old.mode) != (&new.name, &new.run_dir, new.mode) {
+            return Err(EngineError::Refused(
+                "name, run_dir and mode of [balancer] are fixed while weir runs; restart it".into(),
+            ));
+        }
+        if self.config.limits != config.limits {
+            warn!("limits change only after `weir unload`");
+        }
+        self.apply(&config, false)?;
+        if old_interfaces_differ(&self.config, &config) {
+            self.attach(&config)?;
+        }
+        let services = config.services.len();
+        self.config = config;
+        info!(services, "configuration reloaded");
+        Ok(format!("configuration reloaded: {services} services"))
+    }
+
+    /// Makes the services those of a configuration. At start, changes that commands made earlier
+    /// are kept for services that the file describes as it did then.
+    pub(super) fn apply(&mut self, config: &Config, start: bool) -> Result<(), EngineError> {
+        let wanted: HashSet<&String> = config.services.iter().map(|s| &s.name).collect();
+        let leaving: Vec<String> =
+            self.services.keys().filter(|name| !wanted.contains(name)).cloned().collect();
+        for name in leaving {
+            self.remove_service(&name)?;
+        }
+        let mut removed = Vec::new();
+        for service in &config.services {
+            let same = self
+                .services
+                .get(&service.name)
+                .is_some_and(|now| same_identity(&now.configured, service));
+            if !same {
+                self.remove_service(&service.name)?;
+                self.create_service(service, config)?;
+            } else {
+                removed.extend(self.set_pool(service)?);
+            }
+        }
+        if start {
+            self.remove_strangers()?;
+        }
+        self.publish_dirty()?;
+        for service in self.services.values() {
+            self.plane.set_service(&service.vip(), service.number)?;
+        }
+        for id in removed {
+            self.forget_backend(id)?;
+        }
+        self.set_targets();
+        self.refresh_next_hops()?;
+        self.save()
+    }
+
+    /// Services in the data plane that nothing here knows: left by a run with another file.
+    fn remove_strangers(&mut self) -> Result<(), EngineError> {
+        for (key, number) in self.plane.services() {
+            let known = self.services.values().any(|s| s.number == number && s.vip() == key);
+            if !known {
+                self.plane.remove_service(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn create_service(&mut self, service: &Service, config: &Config) -> Result<(), EngineError> {
+        let saved = self
+            .document
+            .services
+            .get(&service.name)
+            .filter(|saved| same_identity(&saved.configured, service))
+            .cloned();
+        let number = match &saved {
+            Some(saved) if !self.names.contains_key(&saved.number) => saved.number,
+            _ => self.free_number(),
+        };
+        let seed = saved.as_ref().map_or_else(rand::random, |saved| saved.seed);
+        let (mut runtime, records) = ServiceRuntime::new(
+            number,
+            seed,
+            service.clone(),
+            config.limits.states_per_service as usize,
+            &config.balancer.run_dir,
+            self.now(),
+        )?;
+        let former = saved.as_ref().map_or(&[][..], |saved| &saved.backends[..]);
+        let unchanged = saved.as_ref().is_some_and(|saved| saved.configured == *service);
+        let wanted: Vec<Backend> = if unchanged {
+            former.iter().map(SavedBackend::wanted).collect()
+        } else {
+            service.backends.clone()
+        };
+        for backend in wanted {
+            let before = former
+                .iter()
+                .find(|b| b.name == backend.name && b.address == backend.address)
+                .cloned();
+            let up = before.as_ref().is_none_or(|b| b.up) || service.check.is_none();
+            runtime.pool.push(self.new_member(backend, up, before.as_ref().map(|b| b.id))?);
+        }
+        let published = self.plane.published(number).ok().flatten();
+        runtime.generation = saved
+            .map_or(0, |saved| saved.generation)
+            .max(published.map_or(0, |image| image.header().generation));
+        self.restore_states(&mut runtime, records)?;
+        self.names.insert(number, service.name.clone());
+        self.services.insert(service.name.clone(), runtime);
+        Ok(())
+    }
+
+    fn restore_states(
+        &self,
+        runtime: &mut ServiceRuntime,
+        records: Vec<crate::store::StateRecord>,
+    ) -> Result<(), EngineError> {
+        let now = self.now();
+        let ids: HashSet<u16> = runtime.pool.iter().map(|member| member.id).collect();
+        let Some(concury) = runtime.concury_mut() else { return Ok(()) };
+        for record in records.iter().filter(|record| ids.contains(&record.backend)) {
+            concury.restore(StateKey::from_bytes(&record.key), record.backend, now)?;
+        }
+        if !records.is_empty() {
+            info!(service = runtime.configured.name, states = records.len(), "states restored");
+        }
+        Ok(())
+    }
+
+    fn remove_service(&mut self, name: &str) -> Result<(), EngineError> {
+        let Some(service) = self.services.remove(name) else { return Ok(()) };
+        self.names.remove(&service.number);
+        self.plane.remove_service(service.number)?;
+        for member in &service.pool {
+            self.forget_backend(member.id)?;
+        }
+        let log = self.config.balancer.run_dir.join(format!("states-{name}.log"));
+        drop(service);
+        let _ = std::fs::remove_file(log);
+        Ok(())
+    }
+
+    /// Makes a service's pool that of the file; returns the numbers of backends that left.
+    fn set_pool(&mut self, wanted: &Service) -> Result<Vec<u16>, EngineError> {
+        let name = &wanted.name;
+        let old = std::mem::take(&mut self.service_mut(name)?.pool);
+        let before: Vec<Backend> = old.iter().map(|member| member.wanted.clone()).collect();
+        let mut left: Vec<PoolMember> = old;
+        let mut pool = Vec::new();
+        for backend in &wanted.backends {
+            let same = |m: &PoolMember| {
+                m.wanted.name == backend.name && m.wanted.address == backend.address
+            };
+            match left.iter().position(same) {
+                Some(at) => {
+                    let mut member = left.swap_remove(at);
+                    member.wanted = backend.clone();
+                    pool.push(member);
+                }
+                None => {
+                    // Numbers of members that are being moved must not be given out.
+                    self.service_mut(name)?.pool = [&pool[..], &left[..]].concat();
+                    pool.push(self.new_member(backend.clone(), wanted.check.is_none(), None)?);
+                }
+            }
+        }
+        let service = self.service_mut(name)?;
+        service.pool = pool;
+        service.dirty |= before != wanted.backends;
+        service.configured = wanted.clone();
+        for member in &left {
+            self.forget_states(name, member.id)?;
+        }
+        Ok(left.into_iter().map(|member| member.id).collect())
+    }
+
+    /// Gives a backend a number (its former one if that is free) and an entry in the data plane.
+    fn new_member(
+        &mut self,
+        wanted: Backend,
+        up: bool,
+        former: Option<u16>,
+    ) -> Result<PoolMember, EngineError> {
+        let used: HashSet<u16> =
+            self.services.values().flat_map(|s| s.pool.iter().map(|m| m.id)).collect();
+        let reserved: HashSet<u16> =
+            self.document.services.values().flat_map(|s| s.backends.iter().map(|b| b.id)).collect();
+        let limit = self.config.limits.backends.min(32_767) as u16;
+        let id = match former.filter(|id| !used.contains(id)) {
+            Some(id) => id,
+            None => (0..limit)
+                .find(|id| !used.contains(id) && !reserved.contains(id))
+                .or_else(|| (0..limit).find(|id| !used.contains(id)))
+                .ok_or_else(|| {
+                    EngineError::Refused(format!(
+                        "all {limit} backends of limits.backends are used"
+                    ))
+                })?,
+        };
+        let count = self.document.incarnations.entry(id).or_default();
+        if former != Some(id) {
+            *count += 1;
+            self.plane.reset_lane(id)?;
+        }
+        let incarnation = *count;
+        let entry = BackendEntry::new(wanted.address, incarnation);
+        if former != Some(id) || self.plane.backend(id).address != entry.address {
+            self.plane.set_backend(id, &entry)?;
+        }
+        let detail = if up { "assumed" } else { "not checked yet" };
+        Ok(PoolMember { id, incarnation, wanted, up, detail: detail.into() })
+    }
+
+    fn free_number(&self) -> u32 {
+        let saved: HashSet<u32> =
+            self.document.services.values().map(|service| service.number).collect();
+        (0..).find(|n| !self.names.contains_key(n) && !saved.contains(n)).unwrap_or_default()
+    }
+
+    /// Tells the health checker what to check.
+    pub(super) fn set_targets(&self) {
+        let mut targets = Vec::new();
+        for service in self.services.values() {
+            let Some(check) = &service.configured.check else { continue };
+            targets.extend(service.pool.iter().map(|member| Target {
+                id: u64::from(service.number) << 16 | u64::from(member.id),
+                address: (member.wanted.address, check.port).into(),
+                interval: check.interval,
+                timeout: check.timeout,
+                rise: check.rise,
+                fall: check.fall,
+                initially_up: member.up,
+            }));
+        }
+        self.health.set_targets(targets);
+    }
+}
+
+/// Whether two descriptions are of the same service, whatever its pool.
+fn same_identity(a: &Service, b: &Service) -> bool {
+    vip_of(a) == vip_of(b)
+        && a.method == b.method
+        && a.affinity == b.affinity
+        && a.idle_timeout == b.idle_timeout
+}
+
+fn old_interfaces_differ(a: &Config, b: &Config) -> bool {
+    a.balancer.interfaces != b.balancer.interfaces
+}

@@ -1,0 +1,60 @@
+//! What a restarted control plane must know besides the states of connections.
+
+use crate::config::{Backend, Service};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The file `runtime.json` in the run directory.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Document {
+    /// Services by name.
+    pub services: BTreeMap<String, SavedService>,
+    /// Numbers of backends: how often each was given out.
+    pub incarnations: BTreeMap<u16, u32>,
+}
+
+/// A service as it was left.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedService {
+    /// Its number in the data plane.
+    pub number: u32,
+    /// Seed of its flow hash, where that must outlive a restart.
+    pub seed: u64,
+    /// Tables published so far.
+    pub generation: u64,
+    /// The service as the configuration file had it. While the file says the same, changes made by
+    /// commands hold; when it says something else, it is followed.
+    pub configured: Service,
+    /// The backends now.
+    pub backends: Vec<SavedBackend>,
+}
+
+/// A backend as it was left.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedBackend {
+    /// Its number in the data plane.
+    pub id: u16,
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+    /// Its weight.
+    pub weight: u16,
+    /// Whether it is draining.
+    pub drain: bool,
+    /// Whether its health check had it up.
+    pub up: bool,
+}
+
+impl SavedBackend {
+    /// The backend as a configuration file would have it.
+    pub fn wanted(&self) -> Backend {
+        Backend {
+            name: self.name.clone(),
+            address: self.address,
+            weight: self.weight,
+            drain: self.drain,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! `weir run`: puts engine, health checks, API and signals together.
+
+use crate::api;
+use crate::config::Config;
+use crate::engine::{Command, Engine, EngineError, Sender};
+use crate::health::Checker;
+use std::path::Path;
+use std::sync::mpsc as std_mpsc;
+use std::thread;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{error, info};
+
+/// Commands that may wait for the engine.
+const QUEUE: usize = 1024;
+
+/// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
+/// pinned. SIGHUP reads the configuration file again.
+///
+/// # Errors
+/// What keeps the engine from starting or from going on.
+pub async fn run(config_path: &Path) -> anyhow::Result<()> {
+    let config = Config::load(config_path)?;
+    let socket = config.balancer.socket_path();
+    std::fs::create_dir_all(&config.balancer.run_dir)?;
+    let (checker, mut transitions) = Checker::new();
+    let (sender, commands) = mpsc::channel(QUEUE);
+    let (opened, ready) = std_mpsc::channel();
+    let path = config_path.to_owned();
+    let runtime = tokio::runtime::Handle::current();
+    let (ended, mut end) = oneshot::channel();
+    // The engine waits for grace periods and reads rings: a thread of its own, not a task.
+    let engine = thread::Builder::new().name("engine".into()).spawn(move || {
+        let _context = runtime.enter();
+        let result = match Engine::open(config, path, checker) {
+            Ok(engine) => {
+                let _ = opened.send(());
+                drop(opened);
+                engine.run(commands)
+            }
+            Err(error) => Err(error),
+        };
+        let _ = ended.send(result);
+    })?;
+    if tokio::task::spawn_blocking(move || ready.recv()).await?.is_err() {
+        let result = end.await?;
+        let _ = engine.join();
+        return Err(result.err().map_or_else(|| anyhow::anyhow!("the engine ended"), Into::into));
+    }
+    let forward = sender.clone();
+    tokio::spawn(async move {
+        while let Some(transition) = transitions.recv().await {
+            if forward.send(Command::Health(transition)).await.is_err() {
+                break;
+            }
+        }
+    });
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let server = api::serve(&socket, sender.clone());
+    tokio::pin!(server);
+    info!(socket = %socket.display(), "ready");
+    let result = loop {
+        tokio::select! {
+            served = &mut server => break served.map_err(Into::into),
+            result = &mut end => return flatten(result),
+            _ = hangup.recv() => reload(&sender).await,
+            _ = terminate.recv() => break Ok(()),
+            _ = interrupt.recv() => break Ok(()),
+        }
+    };
+    info!("stopping; the data plane goes on");
+    let _ = sender.send(Command::Stop).await;
+    let ended = flatten((&mut end).await);
+    let _ = engine.join();
+    let _ = std::fs::remove_file(&socket);
+    result.and(ended)
+}
+
+fn flatten(
+    result: Result<Result<(), EngineError>, oneshot::error::RecvError>,
+) -> anyhow::Result<()> {
+    Ok(result.map_err(|_| anyhow::anyhow!("the engine ended unexpectedly"))??)
+}
+
+async fn reload(engine: &Sender) {
+    let (reply, answer) = oneshot::channel();
+    if engine.send(Command::Reload(reply)).await.is_err() {
+        return;
+    }
+    match answer.await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => error!("configuration not reloaded, the old one stays: {error}"),
+        Err(_) => error!("configuration not reloaded: the engine ended"),
+    }
+}

@@ -1,0 +1,246 @@
+//! The verbs that look at or change a balancer.
+
+use crate::cli::BackendVerb;
+use anyhow::Context;
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use weir_control::api::{Answer, Client, DrainRequest, FlowRequest, NewBackend, WeightRequest};
+use weir_control::config::Config;
+use weir_control::doctor::{self, DoctorInput};
+use weir_control::engine::{Explanation, ServiceStatus, Status, pin_directory};
+use weir_dataplane::KernelPlane;
+
+/// Makes a request of the instance behind a socket.
+fn request<T: DeserializeOwned>(
+    socket: PathBuf,
+    method: &str,
+    path: &str,
+    body: Option<&impl Serialize>,
+) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(Client::new(socket).request(method, path, body))?)
+}
+
+const NO_BODY: Option<&()> = None;
+
+fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+pub fn check(path: &Path) -> anyhow::Result<()> {
+    let config = Config::load(path)?;
+    println!("{}: good; {} services", path.display(), config.services.len());
+    Ok(())
+}
+
+pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()> {
+    let name = match (name, config) {
+        (Some(name), _) => name,
+        (None, Some(path)) => Config::load(path)?.balancer.name,
+        (None, None) => anyhow::bail!("give --config or --name"),
+    };
+    let directory = pin_directory(&name);
+    if !directory.exists() {
+        println!("{name}: no data plane is loaded");
+        return Ok(());
+    }
+    KernelPlane::unload(&directory)?;
+    println!("{name}: data plane removed");
+    Ok(())
+}
+
+pub fn doctor(path: &Path, probe: bool, json: bool) -> ExitCode {
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("weir: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let findings = doctor::examine(&DoctorInput { probe, ..DoctorInput::new(config) });
+    if json {
+        if print_json(&findings).is_err() {
+            return ExitCode::FAILURE;
+        }
+    } else {
+        print!("{}", doctor::render(&findings));
+    }
+    if doctor::passed(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+pub fn status(socket: PathBuf, json: bool) -> anyhow::Result<()> {
+    let status: Status = request(socket, "GET", "/v1/status", NO_BODY)?;
+    if json {
+        return print_json(&status);
+    }
+    print_status(&status);
+    Ok(())
+}
+
+fn print_status(status: &Status) {
+    let interfaces: Vec<String> =
+        status.interfaces.iter().map(|(name, mode)| format!("{name} ({mode})")).collect();
+    let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
+    println!(
+        "weir {} \"{}\", process {}, up {uptime}{}, on {}",
+        status.version,
+        status.name,
+        status.pid,
+        if status.resumed { " (resumed)" } else { "" },
+        interfaces.join(", ")
+    );
+    status.warnings.iter().for_each(|warning| println!("warning: {warning}"));
+    status.services.iter().for_each(print_service);
+    print_outcomes(status);
+    println!(
+        "\ntables {} of {} bytes; {} flows pending; {} reports taken, {} flows unrecorded",
+        status.table_bytes_used,
+        status.table_bytes,
+        status.pending_flows,
+        status.reports,
+        status.unrecorded_flows
+    );
+}
+
+fn print_service(service: &ServiceStatus) {
+    let port = service.port.map_or("any".into(), |port| port.to_string());
+    println!(
+        "\n{}: {} {} port {port}, {} by {}, generation {}, digest {}, {} states",
+        service.name,
+        service.protocol,
+        service.vip,
+        service.method,
+        service.affinity,
+        service.generation,
+        service.digest,
+        service.states
+    );
+    let mut table = table(&[
+        "backend",
+        "address",
+        "state",
+        "weight",
+        "states",
+        "new flows",
+        "packets",
+        "bytes",
+        "check",
+    ]);
+    for backend in &service.backends {
+        table.add_row(vec![
+            backend.name.clone(),
+            backend.address.to_string(),
+            backend.state.clone(),
+            backend.weight.to_string(),
+            backend.states.map_or("-".into(), |n| n.to_string()),
+            backend.flows.to_string(),
+            backend.packets.to_string(),
+            backend.bytes.to_string(),
+            backend.check.last.clone().unwrap_or_else(|| backend.check.detail.clone()),
+        ]);
+    }
+    for column in 3..8 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    println!("{table}");
+}
+
+fn print_outcomes(status: &Status) {
+    if status.outcomes.is_empty() {
+        return;
+    }
+    println!();
+    let mut table = table(&["not forwarded", "to the kernel", "dropped", "meaning"]);
+    for outcome in &status.outcomes {
+        table.add_row(vec![
+            outcome.reason.clone(),
+            outcome.passed.to_string(),
+            outcome.dropped.to_string(),
+            outcome.description.clone(),
+        ]);
+    }
+    println!("{table}");
+}
+
+/// A table without lines, for people and for `awk`.
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(header.to_vec());
+    table
+}
+
+pub fn explain(
+    socket: PathBuf,
+    protocol: &str,
+    source: SocketAddr,
+    destination: SocketAddr,
+    json: bool,
+) -> anyhow::Result<()> {
+    let body = FlowRequest { protocol: protocol.into(), source, destination };
+    let said: Explanation = request(socket, "POST", "/v1/explain", Some(&body))?;
+    if json {
+        return print_json(&said);
+    }
+    let mut lines = vec![("flow", Some(said.flow))];
+    lines.push(("service", said.service.zip(said.method).map(|(s, m)| format!("{s} ({m})"))));
+    let table = said.generation.zip(said.digest);
+    lines.push(("table", table.map(|(g, d)| format!("generation {g}, digest {d}"))));
+    lines.push(("hash", said.hash));
+    let reserved = if said.reserved { " (reserved)" } else { "" };
+    lines.push(("code", said.code.map(|code| format!("{code}{reserved}"))));
+    lines.push(("known", Some(if said.known { "yes" } else { "no" }.into())));
+    lines.push(("pending", Some(if said.pending { "yes" } else { "no" }.into())));
+    let address = said.address.map_or_else(String::new, |address| format!(" ({address})"));
+    lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}"))));
+    lines.push(("if it is new", said.backend_if_new));
+    lines.push(("why", Some(said.why)));
+    for (name, value) in lines {
+        if let Some(value) = value {
+            println!("{name:<13}{value}");
+        }
+    }
+    Ok(())
+}
+
+pub fn backend(socket: PathBuf, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
+    let at = |service: &str, rest: &str| format!("/v1/services/{service}/backends{rest}");
+    let answer: Answer = match verb {
+        BackendVerb::Add { service, name, address, weight } => {
+            let body = NewBackend { name, address, weight };
+            request(socket, "POST", &at(&service, ""), Some(&body))
+        }
+        BackendVerb::Remove { service, name } => {
+            request(socket, "DELETE", &at(&service, &format!("/{name}")), NO_BODY)
+        }
+        BackendVerb::Drain { service, name, undo } => {
+            let body = DrainRequest { drain: !undo };
+            request(socket, "PUT", &at(&service, &format!("/{name}/drain")), Some(&body))
+        }
+        BackendVerb::Weight { service, name, weight } => {
+            let body = WeightRequest { weight };
+            request(socket, "PUT", &at(&service, &format!("/{name}/weight")), Some(&body))
+        }
+    }?;
+    say(&answer, json)
+}
+
+pub fn reload(socket: PathBuf, json: bool) -> anyhow::Result<()> {
+    let answer: Answer = request(socket, "POST", "/v1/reload", NO_BODY)?;
+    say(&answer, json)
+}
+
+fn say(answer: &Answer, json: bool) -> anyhow::Result<()> {
+    if json {
+        return print_json(answer).context("print");
+    }
+    println!("{}", answer.done);
+    Ok(())
+}

@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -88,6 +88,9 @@ impl Hysteresis {
 pub struct Target {
     /// Number chosen by the caller; one target for each.
     pub id: u64,
+    /// Our address to connect from; `None` lets the kernel choose. It must not be an address that
+    /// the target holds too, such as a service's: the answer would never leave the target.
+    pub source: Option<IpAddr>,
     /// Address and port that are connected to.
     pub address: SocketAddr,
     /// From the start of one check to the start of the next.
@@ -275,7 +278,7 @@ async fn watch_over(
             if target.interval.max(Duration::from_millis(1)) != every {
                 break;
             }
-            let result = connect(target.address, target.timeout).await;
+            let result = connect(target.source, target.address, target.timeout).await;
             if let Some(transition) = note(&state, &target, result)
                 && transitions.send(transition).await.is_err()
             {
@@ -306,7 +309,11 @@ fn note(
 }
 
 /// Connects once; how long that took, or in words why it failed.
-async fn connect(address: SocketAddr, limit: Duration) -> Result<Duration, String> {
+async fn connect(
+    source: Option<IpAddr>,
+    address: SocketAddr,
+    limit: Duration,
+) -> Result<Duration, String> {
     let start = Instant::now();
     let attempt = async {
         let socket = match address {
@@ -315,6 +322,9 @@ async fn connect(address: SocketAddr, limit: Duration) -> Result<Duration, Strin
         };
         // Closing then sends a reset: a FIN would leave a TIME_WAIT here for every check.
         socket.set_zero_linger()?;
+        if let Some(source) = source {
+            socket.bind((source, 0).into())?;
+        }
         socket.connect(address).await.map(drop)
     };
     match timeout(limit, attempt).await {

@@ -310,6 +310,24 @@ pub fn addresses() -> Result<Vec<(u32, IpAddr)>, NeighError> {
     Ok(all)
 }
 
+/// Our address for talking to `address`: the kernel's choice, or if that is one of `except`
+/// another one of the interface's. `None` leaves it to the kernel.
+pub fn source_for(address: IpAddr, except: &[IpAddr]) -> Option<IpAddr> {
+    let route = route(address).ok()?;
+    if route.source.is_some_and(|source| !except.contains(&source)) {
+        return route.source;
+    }
+    let usable = |found: &IpAddr| {
+        let local = match found {
+            IpAddr::V4(v4) => v4.is_link_local(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        found.is_ipv4() == address.is_ipv4() && !local && !except.contains(found)
+    };
+    let ours = addresses().ok()?;
+    ours.into_iter().filter(|(index, _)| *index == route.ifindex).map(|(_, a)| a).find(usable)
+}
+
 /// The route to an address.
 ///
 /// # Errors

@@ -39,7 +39,8 @@ static __always_inline __u32 steer_tracked(const struct table *table, const stru
 		__u32 id = known->backend;
 		struct backend *backend = present(id);
 
-		if (likely(backend && backend->incarnation == known->incarnation))
+		if (likely(backend && backend->incarnation == known->incarnation &&
+			   !(q->starts && backend->flags & BACKEND_DOWN)))
 			return id;
 	}
 	__u32 id = read_slot(table, scale(q->hash, table->slots)) & SLOT_BACKEND;

@@ -138,6 +138,7 @@ enum backend_flags {
 	BACKEND_HAS_MAC = 1 << 1, /* mac, source_mac, ifindex are usable when the FIB has no answer */
 	BACKEND_STATIC = 1 << 2,  /* never ask the FIB */
 	BACKEND_IPV6 = 1 << 3,
+	BACKEND_DOWN = 1 << 4,    /* by its health check: what may start a flow goes elsewhere */
 };
 
 struct backend {

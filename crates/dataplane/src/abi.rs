@@ -49,6 +49,8 @@ impl BackendFlags {
     pub const STATIC: u32 = 4;
     /// The address is IPv6.
     pub const IPV6: u32 = 8;
+    /// Down by its health check.
+    pub const DOWN: u32 = 16;
 }
 
 /// `struct backend`: what the data plane knows of a backend.
@@ -80,6 +82,12 @@ impl BackendEntry {
             incarnation,
             ..Self::default()
         }
+    }
+
+    /// Up or down by its health check.
+    pub fn with_health(mut self, up: bool) -> Self {
+        self.flags |= if up { 0 } else { BackendFlags::DOWN };
+        self
     }
 
     /// With a next hop for when the FIB has no answer; `fixed`: never ask the FIB.

@@ -624,6 +624,21 @@ impl KernelPlane {
         word.store(if now >= 3 { 1 } else { now + 1 }, Ordering::SeqCst);
     }
 
+    /// Takes UDP flows, by their hashes under the published table's key, out of the "seen recently"
+    /// filter, so that their next packets count as first ones.
+    pub fn forget_seen(&self, service: u32, hashes: impl Iterator<Item = u64>) {
+        for hash in hashes {
+            let tag = seen_tag(hash, service);
+            let line = weir_wire::hash::scale((tag >> 32) as u32, self.sizes.seen_lines) as usize;
+            for way in 0..8 {
+                let word = self.seen.word64((line * 8 + way) * 8);
+                if word.load(Ordering::Relaxed) & !3 == tag & !3 {
+                    word.store(0, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
     /// The UDP flows seen in this generation or the one before.
     pub fn seen_flows(&self) -> SeenFlows {
         let now = u64::from(self.control.word32(SEEN_GENERATION).load(Ordering::SeqCst));

@@ -8,7 +8,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_dataplane::{BackendEntry, KernelPlane, Limits, Reports, Verdict, run_frame};
+use weir_dataplane::{
+    BackendEntry, BackendFlags, KernelPlane, Limits, Reports, Verdict, run_frame,
+};
 use weir_lookup::{HashKey, Key};
 use weir_steering::{
     Action, Concury, ConcuryConfig, EventKind, Flags, Image, Member, Outcome, Plane, Role,
@@ -150,6 +152,7 @@ impl World {
         );
         self.kernel.set_backend(backend, &entry).unwrap();
         self.oracle.memory.incarnations.insert(backend, incarnation);
+        self.oracle.memory.down.remove(&backend);
         self.services[service].members.push(Member {
             backend,
             name: format!("b{backend}"),
@@ -166,12 +169,30 @@ impl World {
             1 if count > 1 => self.remove_backend(service, which),
             2 if count > 0 => {
                 let role = &mut self.services[service].members[which].role;
-                *role = if *role == Role::Serving { Role::Draining } else { Role::Serving };
+                *role = match *role {
+                    Role::Serving => Role::Draining,
+                    Role::Draining => Role::Down,
+                    Role::Down => Role::Serving,
+                };
             }
             3 | 4 if count > 0 => {
-                self.services[service].members[which].weight = self.rng.random_range(0..7);
+                let member = &mut self.services[service].members[which];
+                member.weight = self.rng.random_range(0..7);
+                let (id, down) = (member.backend, self.rng.random_bool(0.3));
+                self.set_health(id, !down);
             }
             _ => {}
+        }
+    }
+
+    fn set_health(&mut self, backend: u16, up: bool) {
+        let mut entry = self.kernel.backend(backend);
+        entry.flags &= !BackendFlags::DOWN;
+        self.kernel.set_backend(backend, &entry.with_health(up)).unwrap();
+        if up {
+            self.oracle.memory.down.remove(&backend);
+        } else {
+            self.oracle.memory.down.insert(backend);
         }
     }
 

@@ -4,7 +4,7 @@
 use crate::image::NO_BACKEND;
 use crate::state::ServiceState;
 use crate::tracked::TrackedFlow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use weir_wire::FlowKey;
 use weir_wire::hash::scale;
 
@@ -49,6 +49,8 @@ pub trait Memory {
     fn track(&mut self, flow: FlowKey, entry: TrackedFlow);
     /// The present incarnation of a backend, if it is present.
     fn incarnation(&self, backend: u16) -> Option<u32>;
+    /// Whether a backend is down by its health check.
+    fn is_down(&self, backend: u16) -> bool;
 }
 
 /// Tag of a flow in the "seen recently" filter, without the generation in its low two bits.
@@ -81,6 +83,8 @@ pub struct SoftMemory {
     pub connections: HashMap<FlowKey, TrackedFlow>,
     /// Incarnations of the backends that are present.
     pub incarnations: HashMap<u16, u32>,
+    /// Backends that are down by their health checks.
+    pub down: HashSet<u16>,
 }
 
 impl SoftMemory {
@@ -169,5 +173,9 @@ impl Memory for SoftMemory {
 
     fn incarnation(&self, backend: u16) -> Option<u32> {
         (backend != NO_BACKEND).then(|| self.incarnations.get(&backend).copied()).flatten()
+    }
+
+    fn is_down(&self, backend: u16) -> bool {
+        self.down.contains(&backend)
     }
 }

@@ -5,10 +5,12 @@
 pub enum Role {
     /// New connections in proportion to the weight, and its own.
     Serving,
-    /// Its own connections only: draining, weight 0, or down by its health check. (A backend that
-    /// is down keeps its connections: if it is dead nothing is lost by it, and if the check was
-    /// wrong nothing breaks.)
+    /// Its own connections only: draining, or weight 0.
     Draining,
+    /// Down by its health check. It keeps its connections: if it is dead nothing is lost by that,
+    /// and if the check was wrong nothing breaks. But a packet that may start a flow goes
+    /// elsewhere, even if it looks like a repetition.
+    Down,
 }
 
 /// A backend of a service.
@@ -29,7 +31,7 @@ impl Member {
     pub fn effective_weight(&self) -> u32 {
         match self.role {
             Role::Serving => self.weight,
-            Role::Draining => 0,
+            Role::Draining | Role::Down => 0,
         }
     }
 }

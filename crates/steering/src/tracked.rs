@@ -25,6 +25,7 @@ pub(crate) fn steer(image: &Image, question: &Question, memory: &mut impl Memory
         if client { FlowKey { src_port: 0, dst_port: 0, ..question.flow } } else { question.flow };
     if let Some(known) = memory.connection(&flow)
         && memory.incarnation(known.backend) == Some(known.incarnation)
+        && !(question.starts && memory.is_down(known.backend))
     {
         return Decision { backend: Ok(known.backend), new: question.starts };
     }

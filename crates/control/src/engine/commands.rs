@@ -5,10 +5,12 @@ use super::service::{Builder, PoolMember, ServiceRuntime, vip_of};
 use super::{Engine, EngineError, Explanation, Status};
 use crate::config::{Backend, Config, Service};
 use crate::health::{Target, Transition};
+use crate::neigh;
 use std::collections::HashSet;
+use std::net::IpAddr;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
-use weir_dataplane::BackendEntry;
+use weir_dataplane::{BackendEntry, BackendFlags};
 use weir_steering::StateKey;
 use weir_wire::FlowKey;
 
@@ -77,6 +79,11 @@ impl Engine {
         member.detail.clone_from(&transition.detail);
         if member.up != transition.up {
             member.up = transition.up;
+            let mut entry = self.plane.backend(id);
+            entry.flags &= !BackendFlags::DOWN;
+            if let Err(error) = self.plane.set_backend(id, &entry.with_health(transition.up)) {
+                error!(%error, "cannot mark a backend");
+            }
             service.dirty = true;
             let backend = &member.wanted.name;
             let (up, detail) = (transition.up, &transition.detail);
@@ -89,7 +96,7 @@ impl Engine {
         let said = format!("backend {} added to {service}", backend.name);
         let checked = self.service(service)?.configured.check.is_some();
         // With a health check, new connections wait until it has succeeded.
-        let member = self.new_member(backend, !checked, None)?;
+        let member = self.new_member(backend, !checked, None, &[])?;
         let id = member.id;
         self.service_mut(service)?.pool.push(member);
         if let Err(failure) = self.commit(service) {
@@ -158,7 +165,9 @@ impl Engine {
         let service = self.service_mut(service)?;
         let Builder::Concury(concury) = &mut service.builder else { return Ok(()) };
         let gone: Vec<StateKey> = concury.forget_backend(id);
-        service.log_removed(&gone, now)
+        service.log_removed(&gone, now)?;
+        service.astray.extend(gone);
+        Ok(())
     }
 
     fn reload(&mut self) -> Done {
@@ -263,7 +272,9 @@ impl Engine {
                 .find(|b| b.name == backend.name && b.address == backend.address)
                 .cloned();
             let up = before.as_ref().is_none_or(|b| b.up) || service.check.is_none();
-            runtime.pool.push(self.new_member(backend, up, before.as_ref().map(|b| b.id))?);
+            let former = before.as_ref().map(|b| b.id);
+            let member = self.new_member(backend, up, former, &runtime.pool)?;
+            runtime.pool.push(member);
         }
         let published = self.plane.published(number).ok().flatten();
         runtime.generation = saved
@@ -323,9 +334,9 @@ impl Engine {
                     pool.push(member);
                 }
                 None => {
-                    // Numbers of members that are being moved must not be given out.
-                    self.service_mut(name)?.pool = [&pool[..], &left[..]].concat();
-                    pool.push(self.new_member(backend.clone(), wanted.check.is_none(), None)?);
+                    let taken = [&pool[..], &left[..]].concat();
+                    let up = wanted.check.is_none();
+                    pool.push(self.new_member(backend.clone(), up, None, &taken)?);
                 }
             }
         }
@@ -340,14 +351,16 @@ impl Engine {
     }
 
     /// Gives a backend a number (its former one if that is free) and an entry in the data plane.
+    /// `beside`: members of a pool that is being put together.
     fn new_member(
         &mut self,
         wanted: Backend,
         up: bool,
         former: Option<u16>,
+        beside: &[PoolMember],
     ) -> Result<PoolMember, EngineError> {
-        let used: HashSet<u16> =
-            self.services.values().flat_map(|s| s.pool.iter().map(|m| m.id)).collect();
+        let pools = self.services.values().flat_map(|service| &service.pool);
+        let used: HashSet<u16> = pools.chain(beside).map(|member| member.id).collect();
         let reserved: HashSet<u16> =
             self.document.services.values().flat_map(|s| s.backends.iter().map(|b| b.id)).collect();
         let limit = self.config.limits.backends.min(32_767) as u16;
@@ -368,7 +381,7 @@ impl Engine {
             self.plane.reset_lane(id)?;
         }
         let incarnation = *count;
-        let entry = BackendEntry::new(wanted.address, incarnation);
+        let entry = BackendEntry::new(wanted.address, incarnation).with_health(up);
         if former != Some(id) || self.plane.backend(id).address != entry.address {
             self.plane.set_backend(id, &entry)?;
         }
@@ -385,10 +398,13 @@ impl Engine {
     /// Tells the health checker what to check.
     pub(super) fn set_targets(&self) {
         let mut targets = Vec::new();
+        // Backends hold the services' addresses, so an answer to one of them stays there.
+        let vips: Vec<IpAddr> = self.services.values().map(|s| s.configured.vip).collect();
         for service in self.services.values() {
             let Some(check) = &service.configured.check else { continue };
             targets.extend(service.pool.iter().map(|member| Target {
                 id: u64::from(service.number) << 16 | u64::from(member.id),
+                source: neigh::source_for(member.wanted.address, &vips),
                 address: (member.wanted.address, check.port).into(),
                 interval: check.interval,
                 timeout: check.timeout,

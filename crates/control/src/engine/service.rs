@@ -43,8 +43,9 @@ pub(super) struct ServiceRuntime {
     pub dirty: bool,
     /// Hash key of the table when the activity bitmaps were last switched.
     pub marked_under: Option<HashKey>,
-    /// Reports whose backend was gone when they were read.
-    pub orphans: u64,
+    /// States whose backend is gone. A UDP flow among them must look new again, so that its next
+    /// packets are reported.
+    pub astray: Vec<StateKey>,
     pub last_update: Option<Duration>,
 }
 
@@ -91,7 +92,7 @@ impl ServiceRuntime {
             log,
             dirty: true,
             marked_under: None,
-            orphans: 0,
+            astray: Vec::new(),
             last_update: None,
         };
         Ok((runtime, records))
@@ -136,10 +137,10 @@ impl ServiceRuntime {
                 backend: member.id,
                 name: member.wanted.name.clone(),
                 weight: member.wanted.weight.into(),
-                role: if member.up && !member.wanted.drain {
-                    Role::Serving
-                } else {
-                    Role::Draining
+                role: match (member.up, member.wanted.drain) {
+                    (false, _) => Role::Down,
+                    (true, true) => Role::Draining,
+                    (true, false) => Role::Serving,
                 },
             })
             .collect()
@@ -163,7 +164,7 @@ impl ServiceRuntime {
     pub fn start(&mut self, key: StateKey, backend: u16, now: u32) -> Result<(), EngineError> {
         if self.by_id(backend).is_none() {
             // The backend was removed while the report was on its way: inevitably broken.
-            self.orphans += 1;
+            self.astray.push(key);
             return Ok(());
         }
         let Builder::Concury(concury) = &mut self.builder else { return Ok(()) };
@@ -202,6 +203,7 @@ impl ServiceRuntime {
         let built = match &mut self.builder {
             Builder::Concury(concury) => {
                 let (image, report) = concury.build(generation, &members, now)?;
+                self.astray.extend(report.orphans);
                 let pinned = report
                     .pinned
                     .into_iter()

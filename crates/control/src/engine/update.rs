@@ -5,6 +5,7 @@ use super::{Engine, EngineError};
 use std::time::Instant;
 use tracing::{debug, info};
 use weir_dataplane::grace;
+use weir_lookup::Key;
 use weir_steering::{Action, Flags, ServiceState, Update};
 
 impl Engine {
@@ -28,7 +29,12 @@ impl Engine {
         let mut update = Update::begin();
         while let Some(action) = update.next_action() {
             match action {
-                Action::SetFlags { record, pending } => self.set_flags(name, record, pending),
+                Action::SetFlags { record, pending } => {
+                    if pending && !record {
+                        self.leave_former_table(name)?;
+                    }
+                    self.set_flags(name, record, pending);
+                }
                 Action::Grace => grace()?,
                 Action::Collect => self.collect(name)?,
                 Action::Publish => self.publish(name)?,
@@ -77,13 +83,18 @@ impl Engine {
         let flags = Flags(image.header().flags.0 | Flags::RECORD | Flags::PENDING);
         self.plane.show(service.number, &image, flags)?;
         self.fresh_pins = pinned.into_iter().map(|(state, _)| state).collect();
+        let astray = std::mem::take(&mut service.astray);
+        if service.configured.protocol == crate::config::Protocol::Udp {
+            let key = &image.header().key;
+            self.plane.forget_seen(service.number, astray.iter().map(|state| state.hash(key)));
+        }
         debug!(service = name, states = image.header().states, "table shown");
         Ok(())
     }
 
-    /// After the grace period: frees the former table, unpins what it alone needed, and takes the
-    /// flows that the new table agrees with out of the pending table. Returns how many are left.
-    fn settle(&mut self, name: &str) -> Result<usize, EngineError> {
+    /// After the second grace period: frees the former table and unpins what it alone needed.
+    /// While RECORD is still set: a repeated SYN that finds its pin gone is noted, not misplaced.
+    fn leave_former_table(&mut self, name: &str) -> Result<(), EngineError> {
         let number = self.service(name)?.number;
         self.plane.retire(number);
         let fresh = std::mem::take(&mut self.fresh_pins);
@@ -94,8 +105,25 @@ impl Engine {
             .map(|(state, _)| state)
             .filter(|state| state.service == number && !fresh.contains(state))
             .collect();
-        self.plane.unpin(&stale)?;
-        let pending = self.pending_of(name)?;
+        Ok(self.plane.unpin(&stale)?)
+    }
+
+    /// Takes the flows that the new table agrees with, and those of backends that are gone or down,
+    /// out of the pending table. Returns how many are left.
+    fn settle(&mut self, name: &str) -> Result<usize, EngineError> {
+        let mut pending = self.pending_of(name)?;
+        let service = self.service(name)?;
+        let down = |state: &ServiceState, backend: u16| {
+            service.by_id(backend).is_some_and(|member| !member.up)
+                && service.concury().is_some_and(|c| c.leads_to(&state.key, backend))
+        };
+        let lost: Vec<ServiceState> = pending
+            .extract_if(.., |(state, backend)| {
+                service.by_id(*backend).is_none() || down(state, *backend)
+            })
+            .map(|(state, _)| state)
+            .collect();
+        self.plane.forget_pending(&lost)?;
         let Some(concury) = self.service(name)?.concury() else { return Ok(0) };
         let agreed: Vec<ServiceState> = pending
             .iter()

@@ -3,7 +3,6 @@
 use super::{Engine, EngineError};
 use crate::config::Protocol;
 use crate::neigh;
-use std::collections::HashSet;
 use std::time::Duration;
 use tracing::{debug, warn};
 use weir_dataplane::{BackendEntry, grace};
@@ -58,7 +57,6 @@ impl Engine {
         self.drain_reports(None)?;
         let marks = self.plane.take_marks();
         let seen = self.plane.seen_flows();
-        let mut gone = HashSet::new();
         for service in self.services.values_mut() {
             let (number, udp) = (service.number, service.configured.protocol == Protocol::Udp);
             let before = service.marked_under;
@@ -71,21 +69,9 @@ impl Engine {
             });
             service.marked_under = key;
             service.log_removed(&idle, now)?;
-            gone.extend(idle.into_iter().map(|key| ServiceState { service: number, key }));
         }
-        self.forget_leftovers(&gone)
-    }
-
-    /// Removes pending and pinned entries of states that are gone.
-    fn forget_leftovers(&mut self, gone: &HashSet<ServiceState>) -> Result<(), EngineError> {
-        if gone.is_empty() {
-            return Ok(());
-        }
-        let of = |list: Vec<(ServiceState, u16)>| -> Vec<ServiceState> {
-            list.into_iter().map(|(state, _)| state).filter(|s| gone.contains(s)).collect()
-        };
-        self.plane.forget_pending(&of(self.plane.pending()?))?;
-        self.plane.unpin(&of(self.plane.pinned()?))?;
+        // Pending and pinned entries of these states stay until an update removes them: a flow
+        // with the same key may be starting right now.
         Ok(())
     }
 
@@ -125,7 +111,7 @@ impl Engine {
         for service in self.services.values() {
             for member in &service.pool {
                 let address = member.wanted.address;
-                let entry = BackendEntry::new(address, member.incarnation);
+                let entry = BackendEntry::new(address, member.incarnation).with_health(member.up);
                 match neigh::resolve_now(address) {
                     Ok(Some(hop)) => {
                         let entry =

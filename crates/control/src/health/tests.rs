@@ -48,6 +48,7 @@ fn hysteresis_keeps_its_counts_with_other_thresholds() {
 fn target(id: u64, address: SocketAddr) -> Target {
     Target {
         id,
+        source: None,
         address,
         interval: Duration::from_millis(20),
         timeout: Duration::from_millis(15),

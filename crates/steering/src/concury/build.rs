@@ -3,9 +3,9 @@
 use super::dip_array;
 use crate::BuildError;
 use crate::image::{Flags, Header, Image, Method, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED};
-use crate::pool::Member;
+use crate::pool::{Member, Role};
 use crate::state::StateKey;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_lookup::{HashKey, Key, OthelloMap};
 
@@ -277,7 +277,7 @@ impl Concury {
         let slots = dip_array::assign(&previous, members, |backend| self.states_of(backend) > 0)?;
         let mut report = BuildReport::default();
         self.recode(&slots, &mut report);
-        self.pin(&slots, now, &mut report);
+        self.pin(&slots, members, now, &mut report);
         let base = self.published.as_ref().and_then(|image| image.view());
         let view = self.states.export(base, |state| u32::from(state.code));
         let header = Header {
@@ -304,6 +304,11 @@ impl Concury {
     /// table alone, so that the pending entry can go.
     pub fn agrees(&self, key: &StateKey, backend: u16) -> bool {
         self.published.as_ref().is_some_and(|image| entry_of(image, key) == backend)
+    }
+
+    /// Whether the published table leads a flow's packets to a backend, first ones apart.
+    pub fn leads_to(&self, key: &StateKey, backend: u16) -> bool {
+        self.published.as_ref().is_some_and(|image| entry_of(image, key) & SLOT_BACKEND == backend)
     }
 
     /// Whether a flow falls on a reserved Dcode, where packets consult the pending table anyway.
@@ -341,14 +346,17 @@ impl Concury {
         }
     }
 
-    fn pin(&self, slots: &[u16], now: u32, report: &mut BuildReport) {
+    fn pin(&self, slots: &[u16], members: &[Member], now: u32, report: &mut BuildReport) {
         if !slots.iter().any(|slot| slot & SLOT_RESERVED != 0) {
             return;
         }
         let any_packet = self.config.udp || self.config.client_affinity;
+        let down = |id| members.iter().any(|m| m.backend == id && m.role == Role::Down);
+        let down: HashSet<u16> = self.per_backend.keys().copied().filter(|id| down(*id)).collect();
         for (key, state) in self.states.iter() {
             let reserved = slots[usize::from(state.code)] & SLOT_RESERVED != 0;
-            if reserved && (any_packet || now.saturating_sub(state.born) < SYN_SECONDS) {
+            let over = state.phase == Phase::Closing || down.contains(&state.backend);
+            if reserved && !over && (any_packet || now.saturating_sub(state.born) < SYN_SECONDS) {
                 report.pinned.push((*key, state.backend));
             }
         }

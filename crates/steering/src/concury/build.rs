@@ -143,6 +143,11 @@ impl Concury {
         self.published.as_ref()
     }
 
+    /// Forgets the table built last, as a restart does: the next build begins anew.
+    pub fn forget_published(&mut self) {
+        self.published = None;
+    }
+
     /// Bytes of the control structure.
     pub fn control_bytes(&self) -> usize {
         self.states.control_bytes()

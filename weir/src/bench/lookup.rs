@@ -1,0 +1,119 @@
+//! `weir bench lookup`: Othello and OthelloMap by themselves.
+
+use super::print_json;
+use super::stats::Spread;
+use rand::{RngCore, SeedableRng};
+use serde::Serialize;
+use std::hint::black_box;
+use std::time::Instant;
+use weir_lookup::OthelloMap;
+
+const BITS: u32 = 12;
+
+#[derive(Serialize)]
+struct Report {
+    value_bits: u32,
+    rounds: u32,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    structure: &'static str,
+    keys: u32,
+    /// Bits per key of the exported view.
+    bits_per_key: f64,
+    /// Bytes per key of the control structure.
+    control_bytes_per_key: f64,
+    /// Millions of insertions per second, growth and rebuilds included.
+    minserts_per_s: Spread,
+    /// Milliseconds to re-assign the values of all keys.
+    export_ms: Spread,
+    /// Millions of exported keys per second.
+    mexports_per_s: f64,
+    /// Millions of lookups per second in the view, one at a time, known keys at random.
+    mlookups_per_s: Spread,
+    /// The bound: two reads at random places of arrays of the same bytes, one at a time.
+    bound_mlookups_per_s: Spread,
+}
+
+pub fn run(keys: &[u32], rounds: u32, json: bool) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for &count in keys {
+        let row = measure(count, rounds.max(1))?;
+        if !json {
+            println!(
+                "{:>8} keys  {:.2} bits/key, {:.1} control bytes/key, {:.2} M inserts/s, export \
+                 {:.2} ms ({:.1} M keys/s), {:.1} M lookups/s (bound {:.1})",
+                row.keys,
+                row.bits_per_key,
+                row.control_bytes_per_key,
+                row.minserts_per_s.median,
+                row.export_ms.median,
+                row.mexports_per_s,
+                row.mlookups_per_s.median,
+                row.bound_mlookups_per_s.median,
+            );
+        }
+        rows.push(row);
+    }
+    if json {
+        print_json(&Report { value_bits: BITS, rounds, rows })?;
+    }
+    Ok(())
+}
+
+fn measure(count: u32, rounds: u32) -> anyhow::Result<Row> {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+    let keys: Vec<u64> = (0..count).map(|_| rng.next_u64()).collect();
+    let (mut inserts, mut exports, mut lookups, mut bounds) = (vec![], vec![], vec![], vec![]);
+    let (mut bits_per_key, mut control) = (0.0, 0.0);
+    let rate = |n: usize, started: Instant| n as f64 / started.elapsed().as_secs_f64() / 1e6;
+    for round in 0..rounds {
+        let mut map: OthelloMap<u64, u32> = OthelloMap::new(BITS, count as usize, u64::from(round));
+        let started = Instant::now();
+        for &key in &keys {
+            map.insert(key, key as u32)?;
+        }
+        inserts.push(rate(keys.len(), started));
+        let started = Instant::now();
+        let view = map.export(None, |value| value & 0xfff);
+        exports.push(started.elapsed().as_secs_f64() * 1e3);
+        let started = Instant::now();
+        let mut sum = 0u64;
+        for &key in &keys {
+            sum += u64::from(view.lookup(&key));
+        }
+        black_box(sum);
+        lookups.push(rate(keys.len(), started));
+        bounds.push(bound(view.bytes(), &keys));
+        bits_per_key = view.bytes().len() as f64 * 8.0 / f64::from(count);
+        control = map.control_bytes() as f64 / f64::from(count);
+    }
+    let export_ms = Spread::of(exports);
+    Ok(Row {
+        structure: "othello",
+        keys: count,
+        bits_per_key,
+        control_bytes_per_key: control,
+        minserts_per_s: Spread::of(inserts),
+        mexports_per_s: f64::from(count) / export_ms.median / 1e3,
+        export_ms,
+        mlookups_per_s: Spread::of(lookups),
+        bound_mlookups_per_s: Spread::of(bounds),
+    })
+}
+
+/// Two reads for each key, at places that a multiplication gives: nothing cheaper can find them.
+fn bound(bytes: &[u8], keys: &[u64]) -> f64 {
+    let half = bytes.len() / 2;
+    let started = Instant::now();
+    let mut sum = 0u64;
+    for &key in keys {
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = |bits: u64| (((bits & 0xffff_ffff) * (half as u64 - 4)) >> 32) as usize;
+        sum += u64::from(bytes[place(mixed)] ^ bytes[half + place(mixed >> 32)]);
+    }
+    black_box(sum);
+    keys.len() as f64 / started.elapsed().as_secs_f64() / 1e6
+}

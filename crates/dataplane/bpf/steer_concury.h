@@ -28,7 +28,7 @@ static __always_inline __u32 concury_slow(const struct table *table, struct ques
 	__u32 flags = table->flags;
 	__u32 backend = entry & SLOT_BACKEND;
 	__u32 *known = NULL;
-	int note = q->starts && (flags & TABLE_RECORD);
+	int note = starts(q) && (flags & TABLE_RECORD);
 	struct service_state state;
 
 	state_of(q, &state);
@@ -37,7 +37,7 @@ static __always_inline __u32 concury_slow(const struct table *table, struct ques
 	if (known) {
 		backend = *known;
 		note = 0;
-	} else if (q->starts && entry & SLOT_RESERVED) {
+	} else if (starts(q) && entry & SLOT_RESERVED) {
 		known = bpf_map_lookup_elem(&pinned, &state);
 		if (known) {
 			backend = *known;
@@ -57,9 +57,9 @@ static __always_inline __u32 concury_slow(const struct table *table, struct ques
 		q->reason = PENDING_FULL;
 		return NO_BACKEND;
 	}
-	if (q->starts)
+	if (starts(q))
 		report(&state, backend, EVENT_START);
-	if (q->ends)
+	if (ends(q))
 		report(&state, backend, EVENT_END);
 	return backend;
 }
@@ -71,11 +71,14 @@ static __always_inline __u32 steer_concury(const struct table *table, struct que
 			    q->hash >> 32);
 	__u32 entry = read_slot(table, (a ^ b) & (table->slots - 1));
 
-	if (table->flags & TABLE_MARK && !q->starts)
+	__u32 flags = table->flags;
+
+	if (flags & TABLE_MARK && !starts(q))
 		mark(q->hash);
-	if (likely(!q->starts && !q->ends && !(table->flags & TABLE_PENDING) &&
-		   !(entry & SLOT_RESERVED) && entry != NO_BACKEND))
+	/* Below NO_BACKEND there is neither the reserved bit nor the lack of a backend. */
+	if (likely(!(q->flags & TCP_SPECIAL) && !(flags & TABLE_PENDING) && entry < NO_BACKEND))
 		return entry;
+	q->counts = starts(q);
 	return concury_slow(table, q, entry);
 }
 

@@ -32,6 +32,7 @@ static __always_inline __u32 steer_tracked(const struct table *table, const stru
 {
 	struct flow_key key;
 
+	q->counts = starts(q);
 	tracked_key(p, table, &key);
 	struct tracked *known = bpf_map_lookup_elem(&connections, &key);
 
@@ -40,7 +41,7 @@ static __always_inline __u32 steer_tracked(const struct table *table, const stru
 		struct backend *backend = present(id);
 
 		if (likely(backend && backend->incarnation == known->incarnation &&
-			   !(q->starts && backend->flags & BACKEND_DOWN)))
+			   !(starts(q) && backend->flags & BACKEND_DOWN)))
 			return id;
 	}
 	__u32 id = read_slot(table, scale(q->hash, table->slots)) & SLOT_BACKEND;

@@ -4,6 +4,7 @@
 #define WEIR_TABLE_H
 
 #include "maps.h"
+#include "parse.h"
 #include "hash.h"
 
 /* What a steering method is asked, and what it answers. Plain words, so that the compiler keeps them
@@ -13,11 +14,23 @@ struct question {
 	__u32 ports; /* 0 with affinity by client */
 	__u32 service;
 	__u64 hash;
-	__u8 starts;
-	__u8 ends;
+	__u8 flags;  /* SYN, ACK, FIN, RST; a UDP flow's first datagram counts as SYN, others as ACK */
 	__u8 reason; /* enum reason, if there is no backend */
 	__u8 counts; /* the flow is new at its backend */
 };
+
+/* Neither of these is set in nearly every packet, which one comparison tells. */
+#define TCP_SPECIAL (TCP_SYN | TCP_FIN | TCP_RST)
+
+static __always_inline int starts(const struct question *q)
+{
+	return q->flags == TCP_SYN;
+}
+
+static __always_inline int ends(const struct question *q)
+{
+	return q->flags & (TCP_FIN | TCP_RST);
+}
 
 static __always_inline void state_of(const struct question *q, struct service_state *state)
 {

@@ -72,14 +72,13 @@ static __always_inline void ask(struct question *q, const struct packet *p,
 	q->service = service;
 	q->hash = hash_address(&table->key, p->src[0], p->src[1], ports);
 	q->reason = OK;
-	if (p->protocol == PROTOCOL_TCP) {
-		q->starts = (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
-		q->ends = (p->tcp_flags & (TCP_FIN | TCP_RST)) != 0;
-	} else {
-		q->starts = table->method == METHOD_CONCURY && !seen_before(q->hash, service);
-		q->ends = 0;
-	}
-	q->counts = q->starts;
+	q->counts = 0;
+	if (p->protocol == PROTOCOL_TCP)
+		q->flags = p->tcp_flags & (TCP_SPECIAL | TCP_ACK);
+	else if (table->method == METHOD_CONCURY && !seen_before(q->hash, service))
+		q->flags = TCP_SYN;
+	else
+		q->flags = TCP_ACK;
 }
 
 /* Everything after parsing. Inlined once for each family, so that the family is a constant in it. */
@@ -118,6 +117,9 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p)
 static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 {
 	struct packet p = {};
+
+	if (likely(parse_plain_tcp(l3, end, &p)))
+		return balance(ctx, &p);
 	enum reason reason = parse_ipv4(l3, end, &p);
 
 	return likely(reason == OK) ? balance(ctx, &p) : reject(&p, reason);

@@ -189,10 +189,14 @@ fn nginx_config(name: &str, directory: &Path, home: &Path, spec: &LabSpec) -> St
     for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
         let _ = writeln!(text, "  {kind}_temp_path {}/tmp;", directory.display());
     }
+    text.push_str("  server {\n");
+    for port in std::iter::once(&WEB_PORT).chain(&spec.more_ports) {
+        let _ = writeln!(text, "    listen {port} backlog=8192;");
+        let _ = writeln!(text, "    listen [::]:{port} backlog=8192;");
+    }
     let _ = write!(
         text,
-        "  server {{\n    listen {WEB_PORT} backlog=8192;\n    \
-         listen [::]:{WEB_PORT} backlog=8192;\n    add_header X-Backend {name} always;\n    \
+        "    add_header X-Backend {name} always;\n    \
          location = / {{ return 200 \"{name}\\n\"; }}\n    \
          location = /big {{ root {home}; limit_rate {rate}; }}\n  }}\n}}\n",
         home = home.display(),

@@ -36,6 +36,8 @@ pub struct BalancerSpec {
     pub service_lines: String,
     /// Further lines of TOML for `[balancer]`, and tables that may follow it, such as `[limits]`.
     pub balancer_lines: String,
+    /// TOML at the end of the file: further services. Changes of the pool leave them alone.
+    pub more_services: String,
     /// How many backends the pool begins with: the lab's first ones.
     pub pool: usize,
     /// Time from one health check of a backend to the next; the time-out is 4/5 of it, and two
@@ -53,6 +55,7 @@ impl BalancerSpec {
             method: "concury".into(),
             service_lines: String::new(),
             balancer_lines: String::new(),
+            more_services: String::new(),
             pool,
             check_interval: Duration::from_millis(500),
             patience: Duration::from_secs(20),
@@ -404,6 +407,7 @@ fn config_text(
             }
         }
     }
+    text.push_str(&lines(&spec.more_services));
     text
 }
 

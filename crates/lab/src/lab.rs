@@ -37,6 +37,8 @@ pub struct LabSpec {
     pub big_bytes: u64,
     /// Rate at which nginx sends it, in bytes per second.
     pub big_rate: u64,
+    /// TCP ports at which nginx of each backend answers, besides [`WEB_PORT`].
+    pub more_ports: Vec<u16>,
 }
 
 impl Default for LabSpec {
@@ -48,6 +50,7 @@ impl Default for LabSpec {
             addresses_per_client: 4,
             big_bytes: 8 << 20,
             big_rate: 1 << 20,
+            more_ports: Vec::new(),
         }
     }
 }

@@ -306,6 +306,7 @@ mod tests {
         stats.first_answer(1);
         let snapshot = stats.snapshot();
         let change = |what: &str, error: Option<&str>| ChangeRecord {
+            kind: "drain",
             at: 1.5,
             what: what.into(),
             counted: true,

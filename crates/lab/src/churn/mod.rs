@@ -24,6 +24,8 @@ pub use script::{Change, ChurnSpec, Place, Script};
 pub struct ChangeRecord {
     /// When it began, in seconds since the lab was made.
     pub at: f64,
+    /// Which kind it was, one of [`Change::KINDS`].
+    pub kind: &'static str,
     /// What it was, in words.
     pub what: String,
     /// Whether it counts as a pool change; see [`Change::changes_pool`].
@@ -164,6 +166,7 @@ impl Worker {
             diary.places = script.places();
             diary.log.push(ChangeRecord {
                 at,
+                kind: change.kind(),
                 what: change.to_string(),
                 counted: change.changes_pool(),
                 error,

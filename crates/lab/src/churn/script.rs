@@ -11,6 +11,8 @@ use serde::Serialize;
 
 /// Weights that backends get.
 const WEIGHTS: Range<u32> = 1..5;
+/// A kind that was not drawn for so many changes is drawn twice as often, and so on.
+const AGE: u32 = 4;
 /// How long the control plane is away when it is killed.
 const AWAY: Range<Duration> = Duration::from_millis(100)..Duration::from_millis(800);
 
@@ -105,6 +107,30 @@ pub enum Change {
 }
 
 impl Change {
+    /// The kinds of change, each in one word.
+    pub const KINDS: [&'static str; 9] =
+        ["add", "remove", "drain", "undrain", "reweight", "kill", "bring back", "reload", "crash"];
+
+    /// Its kind.
+    pub fn kind(&self) -> &'static str {
+        Self::KINDS[self.number()]
+    }
+
+    /// Position of its kind in [`Change::KINDS`].
+    fn number(&self) -> usize {
+        match self {
+            Self::Add { .. } => 0,
+            Self::Remove { .. } => 1,
+            Self::Drain { .. } => 2,
+            Self::Undrain { .. } => 3,
+            Self::Reweight { .. } => 4,
+            Self::Kill { .. } => 5,
+            Self::BringBack { .. } => 6,
+            Self::Reload { .. } => 7,
+            Self::Crash { .. } => 8,
+        }
+    }
+
     /// Whether it is counted as a pool change: everything but [`Change::Crash`]. A change is made
     /// to all services and counted once.
     pub fn changes_pool(&self) -> bool {
@@ -174,6 +200,8 @@ pub struct Script {
     members: Vec<Member>,
     last_kill: Option<Duration>,
     last_crash: Option<Duration>,
+    /// Changes since the last one of each kind.
+    ages: [u32; Change::KINDS.len()],
 }
 
 impl Script {
@@ -191,6 +219,7 @@ impl Script {
                 .collect(),
             last_kill: None,
             last_crash: None,
+            ages: [0; Change::KINDS.len()],
         }
     }
 
@@ -208,7 +237,8 @@ impl Script {
     /// how many connections a backend holds.
     pub fn next(&mut self, now: Duration, open: impl Fn(usize) -> u64) -> Option<Change> {
         /// How often each kind of change is drawn, while it is possible. Rare are those that
-        /// others wait for.
+        /// others wait for. A kind is drawn more often the longer it has not been, so that a run
+        /// of a minute sees them all.
         type Draft = fn(&mut Script, Duration, &dyn Fn(usize) -> u64) -> Option<Change>;
         const KINDS: [(u32, Draft); 9] = [
             (4, Script::draft_add),
@@ -223,7 +253,10 @@ impl Script {
         ];
         let drafts: Vec<(u32, Change)> = KINDS
             .iter()
-            .filter_map(|(often, draft)| Some((*often, draft(self, now, &open)?)))
+            .filter_map(|(often, draft)| {
+                let change = draft(self, now, &open)?;
+                Some((often * (1 + self.ages[change.number()] / AGE), change))
+            })
             .collect();
         let total = drafts.iter().map(|(often, _)| often).sum::<u32>();
         if total == 0 {
@@ -240,6 +273,8 @@ impl Script {
     }
 
     fn take(&mut self, now: Duration, change: Change) {
+        self.ages.iter_mut().for_each(|age| *age += 1);
+        self.ages[change.number()] = 0;
         let place = |member: &mut Member, place| {
             member.place = place;
             member.since = Some(now);
@@ -447,6 +482,15 @@ mod tests {
             kinds.extend(made.iter().map(discriminant));
         }
         assert_eq!(kinds.len(), 9);
+    }
+
+    #[test]
+    fn eighty_changes_have_all_kinds() {
+        for seed in 0..200 {
+            let made = play(seed, |backend, now| (now.as_secs() / 10 + backend as u64) % 2);
+            let kinds: HashSet<_> = made.iter().take(80).map(Change::kind).collect();
+            assert_eq!(kinds.len(), Change::KINDS.len(), "seed {seed}: {kinds:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,108 @@
+//! Frames that no well-behaved system sends: written to an interface byte for byte.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use nix::net::if_::if_nametoindex;
+
+use crate::error::{Doing, Result};
+use crate::netns::NetNs;
+
+/// Frames handed to the kernel in one system call.
+const BATCH: usize = 64;
+
+/// A raw socket at an interface of a namespace.
+#[derive(Debug)]
+pub struct FrameSender {
+    socket: OwnedFd,
+}
+
+impl FrameSender {
+    /// Opens the interface; frames sent are complete from the destination MAC on, without FCS.
+    ///
+    /// # Errors
+    /// If the interface does not exist or the process lacks CAP_NET_RAW.
+    pub fn open(netns: &NetNs, interface: &str) -> Result<Self> {
+        let socket = netns.enter(|| open(interface))?;
+        Ok(Self { socket: socket.doing(|| format!("opening {interface} for frames"))? })
+    }
+
+    /// Sends all frames, waiting for room where there is none.
+    ///
+    /// # Errors
+    /// What the kernel said to the first frame that it refused.
+    pub fn send(&self, frames: &[Vec<u8>]) -> Result<()> {
+        for batch in frames.chunks(BATCH) {
+            let mut rest = batch;
+            while !rest.is_empty() {
+                match self.send_batch(rest) {
+                    Ok(sent) => rest = &rest[sent..],
+                    // The interface's queue is full.
+                    Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                        std::thread::yield_now();
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error).doing(|| "sending frames".into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_batch(&self, frames: &[Vec<u8>]) -> io::Result<usize> {
+        let mut vectors: Vec<libc::iovec> = frames
+            .iter()
+            .map(|frame| libc::iovec {
+                iov_base: frame.as_ptr().cast_mut().cast(),
+                iov_len: frame.len(),
+            })
+            .collect();
+        let mut messages: Vec<libc::mmsghdr> = vectors
+            .iter_mut()
+            .map(|vector| {
+                // SAFETY: a message header of zeros is one without address, data and control.
+                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                message.msg_hdr.msg_iov = vector;
+                message.msg_hdr.msg_iovlen = 1;
+                message
+            })
+            .collect();
+        // SAFETY: the headers point to vectors, and these to frames, that all outlive the call;
+        // the kernel only reads what they point to.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                messages.len() as libc::c_uint,
+                0,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Runs inside the namespace: a socket belongs to that of the thread which makes it.
+fn open(interface: &str) -> io::Result<OwnedFd> {
+    let index = if_nametoindex(interface)?;
+    // Protocol 0: nothing is received.
+    // SAFETY: a plain system call.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: an address of zeros is a valid one.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as libc::c_ushort;
+    address.sll_ifindex = index as libc::c_int;
+    // SAFETY: the address outlives the call, and its length is right.
+    let bound = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+}

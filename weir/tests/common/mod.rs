@@ -1,0 +1,373 @@
+//! What the end-to-end tests share: the program, a lab around it, and clients that know which
+//! backend they sit on.
+
+// Every test file is a program of its own and uses a part of this.
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
+use weir_lab::topology::{self, VIP4, VIP6, WEB_PORT};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs};
+
+/// The program under test.
+pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
+/// Where clients find the web services.
+pub const WEB4: SocketAddr = SocketAddr::new(IpAddr::V4(VIP4), WEB_PORT);
+pub const WEB6: SocketAddr = SocketAddr::new(IpAddr::V6(VIP6), WEB_PORT);
+/// Both methods.
+pub const METHODS: [&str; 2] = ["concury", "tracked"];
+
+/// Longest wait of a client for anything.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that one client makes side by side.
+const LANES: usize = 6;
+
+/// The tests of a file run in threads, and the machine is small: heavy ones go one at a time.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The seed of a test: `WEIR_SEED`, or a fresh one. It is printed, so that a failure can be had
+/// again.
+pub fn seed() -> u64 {
+    let seed = match std::env::var("WEIR_SEED") {
+        Ok(text) => text.parse().expect("WEIR_SEED is a number"),
+        Err(_) => rand::random(),
+    };
+    println!("WEIR_SEED={seed}");
+    seed
+}
+
+pub fn lab(backends: usize) -> Arc<Lab> {
+    lab_of(LabSpec { backends, ..LabSpec::default() })
+}
+
+pub fn lab_of(spec: LabSpec) -> Arc<Lab> {
+    Arc::new(Lab::create(spec).expect("a lab; the tests run as root"))
+}
+
+/// `weir run` with a method and the lab's first `pool` backends.
+pub fn start(lab: &Arc<Lab>, method: &str, pool: usize) -> Balancer {
+    start_spec(lab, BalancerSpec { method: method.into(), ..BalancerSpec::new(WEIR, pool) })
+}
+
+pub fn start_spec(lab: &Arc<Lab>, spec: BalancerSpec) -> Balancer {
+    Balancer::start(lab, spec).expect("weir run")
+}
+
+/// Runs `weir` with arguments.
+pub fn weir(arguments: &[&str]) -> Output {
+    Command::new(WEIR).args(arguments).output().expect("running weir")
+}
+
+/// Runs `weir` with arguments in the balancer's namespace.
+pub fn weir_in(lab: &Lab, arguments: &[&str]) -> Output {
+    lab.balancer_command(WEIR).unwrap().args(arguments).output().expect("running weir")
+}
+
+/// Runs a program in a namespace and expects it to succeed.
+pub fn sh(netns: &NetNs, line: &str) {
+    let mut words = line.split_whitespace();
+    let mut command = netns.command(words.next().expect("a program")).unwrap();
+    let output = command.args(words).output().expect("running it");
+    assert!(output.status.success(), "{line}: {}", stderr(&output));
+}
+
+pub fn sysctl(netns: &NetNs, name: &str, value: &str) {
+    // /proc/sys/net is that of the thread's namespace.
+    netns.enter(|| std::fs::write(format!("/proc/sys/net/{name}"), value)).unwrap().unwrap();
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits for something to become true.
+pub fn eventually(what: &str, limit: Duration, mut is: impl FnMut() -> bool) -> Duration {
+    let started = Instant::now();
+    while !is() {
+        assert!(started.elapsed() < limit, "{what}: not within {limit:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+    started.elapsed()
+}
+
+pub fn log(balancer: &Balancer) -> String {
+    std::fs::read_to_string(balancer.log()).unwrap_or_default()
+}
+
+/// The last lines of weir's log, for a failure's report.
+pub fn log_tail(balancer: &Balancer, lines: usize) -> String {
+    let text = log(balancer);
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// A service of `weir status --json`.
+pub fn service<'a>(status: &'a Value, name: &str) -> &'a Value {
+    let services = status["services"].as_array().expect("services");
+    services.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name}: {status}"))
+}
+
+/// A backend of a service.
+pub fn backend<'a>(service: &'a Value, name: &str) -> &'a Value {
+    let backends = service["backends"].as_array().expect("backends");
+    backends.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// The sum of a counter over the backends of a service.
+pub fn sum(service: &Value, counter: &str) -> u64 {
+    let backends = service["backends"].as_array().expect("backends");
+    backends.iter().map(|one| one[counter].as_u64().expect(counter)).sum()
+}
+
+/// Name, generation and digest of every service: what a change that was refused must not touch.
+pub fn tables(status: &Value) -> Vec<(String, u64, String)> {
+    let services = status["services"].as_array().expect("services");
+    services
+        .iter()
+        .map(|one| {
+            let text = |field: &str| one[field].as_str().expect(field).to_string();
+            (text("name"), one["generation"].as_u64().expect("generation"), text("digest"))
+        })
+        .collect()
+}
+
+/// An open connection that has been answered.
+#[derive(Debug)]
+pub struct Held {
+    stream: TcpStream,
+    pub source: SocketAddr,
+    pub target: SocketAddr,
+    /// The backend that answered first.
+    pub backend: String,
+}
+
+impl Held {
+    /// Connects from an address and a port (0: any), asks once, and stays open. For a thread that
+    /// is in the client's namespace.
+    pub fn open(from: SocketAddr, to: SocketAddr) -> io::Result<Self> {
+        let mut stream = connect(from, to)?;
+        let source = stream.local_addr()?;
+        let backend = ask(&mut stream, "keep-alive")?;
+        Ok(Self { stream, source, target: to, backend })
+    }
+
+    /// Asks again; returns who answered.
+    pub fn ask(&mut self) -> io::Result<String> {
+        ask(&mut self.stream, "keep-alive")
+    }
+
+    /// What is wrong with it, if something is: it has failed, or somebody else answered.
+    pub fn trouble(&mut self) -> Option<String> {
+        match self.ask() {
+            Ok(name) if name == self.backend => None,
+            Ok(name) => Some(format!("{} moved from {} to {name}", self.source, self.backend)),
+            Err(error) => Some(format!("{} on {}: {error}", self.source, self.backend)),
+        }
+    }
+}
+
+fn connect(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.bind(&from.into())?;
+    socket.connect_timeout(&to.into(), PATIENCE)?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// One request; returns the header `X-Backend` of the answer.
+fn ask(stream: &mut TcpStream, connection: &str) -> io::Result<String> {
+    let request = format!("GET / HTTP/1.1\r\nHost: lab\r\nConnection: {connection}\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::with_capacity(512);
+    let mut buffer = [0; 512];
+    loop {
+        let length = stream.read(&mut buffer)?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        answer.extend(&buffer[..length]);
+        if let Some(name) = complete(&answer) {
+            return Ok(name);
+        }
+    }
+}
+
+/// The backend's name, if the answer is all there: its body is that name and a line end.
+fn complete(answer: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(answer).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let name = head.lines().find_map(|line| line.strip_prefix("X-Backend: "))?;
+    (body.strip_suffix('\n')? == name).then(|| name.to_string())
+}
+
+/// Source addresses of a client of the lab, of the family of the target.
+fn sources(lab: &Lab, client: usize, to: SocketAddr) -> Vec<IpAddr> {
+    (0..lab.spec().addresses_per_client)
+        .map(|number| match to {
+            SocketAddr::V4(_) => topology::client4(client, number).into(),
+            SocketAddr::V6(_) => topology::client6(client, number).into(),
+        })
+        .collect()
+}
+
+/// Runs `work` on several threads in every client's namespace: with the source addresses, the
+/// number of times that it has to work, and a random number generator.
+fn clients<T: Send>(
+    lab: &Lab,
+    to: SocketAddr,
+    count: usize,
+    seed: u64,
+    work: impl Fn(&[IpAddr], usize, StdRng) -> T + Sync,
+) -> Vec<T> {
+    let lanes = lab.clients().len() * LANES;
+    let share = |lane: usize| count / lanes + usize::from(lane < count % lanes);
+    let one = |client: usize| {
+        let inside = || {
+            thread::scope(|scope| {
+                let started: Vec<_> = (client * LANES..(client + 1) * LANES)
+                    .map(|lane| {
+                        let work = &work;
+                        scope.spawn(move || {
+                            let random = StdRng::seed_from_u64(seed ^ (lane as u64) << 32);
+                            work(&sources(lab, client, to), share(lane), random)
+                        })
+                    })
+                    .collect();
+                started.into_iter().map(|lane| lane.join().expect("client")).collect::<Vec<T>>()
+            })
+        };
+        lab.clients()[client].enter(inside).expect("entering a client")
+    };
+    thread::scope(|scope| {
+        let one = &one;
+        let started: Vec<_> =
+            (0..lab.clients().len()).map(|client| scope.spawn(move || one(client))).collect();
+        started.into_iter().flat_map(|client| client.join().expect("client")).collect()
+    })
+}
+
+/// A random source, with a port that nobody holds: ports are drawn until one is free.
+fn from_anywhere<T>(
+    sources: &[IpAddr],
+    random: &mut StdRng,
+    connect: impl Fn(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    loop {
+        let source = sources[random.random_range(0..sources.len())];
+        let result = connect(SocketAddr::new(source, random.random_range(1024..=u16::MAX)));
+        match result {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+                ) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Opens connections from all clients, all addresses and random ports.
+pub fn hold(lab: &Lab, to: SocketAddr, count: usize) -> Vec<Held> {
+    let lanes = clients(lab, to, count, rand::random(), |sources, count, mut random| {
+        (0..count)
+            .map(|_| from_anywhere(sources, &mut random, |from| Held::open(from, to)))
+            .collect::<io::Result<Vec<_>>>()
+    });
+    let held = lanes.into_iter().collect::<io::Result<Vec<_>>>().expect("a connection");
+    held.into_iter().flatten().collect()
+}
+
+/// Makes a request on every connection; returns what went wrong.
+pub fn troubles(held: &mut [Held]) -> Vec<String> {
+    thread::scope(|scope| {
+        let size = held.len().div_ceil(2 * LANES).max(1);
+        let started: Vec<_> = held
+            .chunks_mut(size)
+            .map(|part| {
+                scope.spawn(|| part.iter_mut().filter_map(Held::trouble).collect::<Vec<_>>())
+            })
+            .collect();
+        started.into_iter().flat_map(|part| part.join().expect("client")).collect()
+    })
+}
+
+/// Expects that every connection is where it was.
+pub fn assert_unbroken(held: &mut [Held], when: &str, balancer: &Balancer) {
+    let all = held.len();
+    let troubles = troubles(held);
+    assert!(
+        troubles.is_empty(),
+        "{when}: {} of {all} connections broke: {:#?}\nweir's log ends:\n{}",
+        troubles.len(),
+        &troubles[..troubles.len().min(10)],
+        log_tail(balancer, 40)
+    );
+}
+
+/// How many connections sit on each backend.
+pub fn spread(held: &[Held]) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for one in held {
+        *counts.entry(one.backend.clone()).or_default() += 1;
+    }
+    counts
+}
+
+/// Makes short connections, from all clients, all their addresses and random ports; counts who
+/// answered. None may fail.
+pub fn shorts(lab: &Lab, to: SocketAddr, count: usize, seed: u64) -> BTreeMap<String, u64> {
+    let lanes = clients(lab, to, count, seed, |sources, count, mut random| {
+        let mut counts = BTreeMap::<String, u64>::new();
+        for _ in 0..count {
+            let name = from_anywhere(sources, &mut random, |from| {
+                ask(&mut connect(from, to)?, "close")
+            })?;
+            *counts.entry(name).or_default() += 1;
+        }
+        io::Result::Ok(counts)
+    });
+    let mut all = BTreeMap::new();
+    for counts in lanes {
+        for (name, count) in counts.expect("a short connection") {
+            *all.entry(name).or_default() += count;
+        }
+    }
+    all
+}
+
+/// SYNs that the clients' kernels have sent again: each of them is a first packet too.
+pub fn repeated_syns(lab: &Lab) -> u64 {
+    let one = |client: &NetNs| client.enter(|| counter("TcpExt:", "TCPSynRetrans")).unwrap();
+    lab.clients().iter().map(one).sum()
+}
+
+/// A counter of /proc/net/netstat: names on one line, values on the next.
+fn counter(group: &str, name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/netstat").expect("netstat");
+    let mut lines = text.lines().filter(|line| line.starts_with(group));
+    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
+    let at = names.split(' ').position(|one| one == name).expect("counter");
+    values.split(' ').nth(at).and_then(|value| value.parse().ok()).expect("value")
+}
+
+/// Any address, for who does not care.
+pub const ANY4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

@@ -207,6 +207,12 @@ static __always_inline enum reason skip_extensions(void *l3, __u32 length, void 
 	return TOO_MANY_IPV6_EXTENSIONS;
 }
 
+/* RFC 6890: ::ffff:0:0/96 is not for the wire. It would pass for an IPv4 flow. */
+static __always_inline int is_mapped(const __u64 *address)
+{
+	return address[0] == 0 && (__u32)address[1] == IPV4_MAPPED;
+}
+
 static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet *p)
 {
 	struct ipv6 *ip = l3;
@@ -215,6 +221,8 @@ static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet
 		return TRUNCATED_IPV6;
 	if ((ip->version_flow & 0xf0) != 0x60)
 		return BAD_IPV6_VERSION;
+	if (is_mapped(ip->src) || is_mapped(ip->dst))
+		return MAPPED_ADDRESS;
 	p->src[0] = ip->src[0];
 	p->src[1] = ip->src[1];
 	p->dst[0] = ip->dst[0];

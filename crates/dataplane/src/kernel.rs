@@ -4,7 +4,7 @@ use crate::abi::{
     BackendEntry, FlowBytes, Lane, OWN_MACS, OutcomeCounts, Plain, StateBytes, TrackedBytes, Vip,
 };
 use crate::error::{Context, Error};
-use crate::link::{self, Interface, XdpMode};
+use crate::link::{self, Interface, LINK_PREFIX, XdpMode};
 use crate::mapped::Mapped;
 use crate::reports::{self, Reports};
 use crate::tables::Tables;
@@ -245,7 +245,26 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Occupied`], [`Error::NoInterface`], or what the kernel says.
     pub fn attach(&self, names: &[String], mode: XdpMode) -> Result<Vec<Attached>, Error> {
-        let directory = self.directory.as_deref().unwrap_or(Path::new(""));
+        let found = self.accept_own_macs(names)?;
+        let Some(directory) = &self.directory else {
+            return Err(io::Error::other("a data plane without pins")).context(|| "attach".into());
+        };
+        let mut attached = Vec::new();
+        for interface in &found {
+            let pin = directory.join(format!("{LINK_PREFIX}{}", interface.name));
+            let generic = link::attach(self.program(), interface, mode, &pin)?;
+            attached.push(Attached { interface: interface.clone(), generic });
+        }
+        link::detach_others(directory, &found)?;
+        Ok(attached)
+    }
+
+    /// Makes the data plane take frames that are addressed to these interfaces, as their addresses
+    /// are now.
+    ///
+    /// # Errors
+    /// [`Error::NoInterface`].
+    pub fn accept_own_macs(&self, names: &[String]) -> Result<Vec<Interface>, Error> {
         let found: Vec<Interface> =
             names.iter().map(|name| Interface::find(name)).collect::<Result<_, _>>()?;
         for slot in 0..OWN_MACS {
@@ -257,14 +276,7 @@ impl KernelPlane {
             let mac = if found.len() > OWN_MACS { 0 } else { mac };
             self.control.word64(slot * 8).store(mac, Ordering::Relaxed);
         }
-        found
-            .into_iter()
-            .map(|interface| {
-                let pin = directory.join(format!("link-{}", interface.name));
-                let generic = link::attach(self.program(), &interface, mode, &pin)?;
-                Ok(Attached { interface, generic })
-            })
-            .collect()
+        Ok(found)
     }
 
     /// Removes the pins of a data plane: it is detached and its maps are freed.
@@ -279,7 +291,7 @@ impl KernelPlane {
             .map(|entry| entry.path())
             .collect();
         pins.sort_by_key(|path| {
-            !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("link-"))
+            !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(LINK_PREFIX))
         });
         for pin in pins {
             fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;

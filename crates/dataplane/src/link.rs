@@ -18,6 +18,9 @@ pub enum XdpMode {
     Generic,
 }
 
+/// Name of a link's pin, before the interface's.
+pub(crate) const LINK_PREFIX: &str = "link-";
+
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
@@ -88,7 +91,7 @@ pub(crate) fn attach(
 ) -> Result<bool, Error> {
     if pin.exists() {
         if replace_program(pin, program).is_ok() {
-            return Ok(false);
+            return is_generic(interface);
         }
         // The interface went away and came back: the old link leads nowhere.
         std::fs::remove_file(pin).context(|| format!("remove stale link {}", pin.display()))?;
@@ -112,6 +115,38 @@ pub(crate) fn attach(
         }
     }
     Err(failure).context(|| format!("attach the XDP program to {}", interface.name))
+}
+
+/// Whether the interface's program runs in the network stack.
+fn is_generic(interface: &Interface) -> Result<bool, Error> {
+    const XDP_ATTACHED_SKB: u8 = 2;
+    let mut options = libbpf_rs::libbpf_sys::bpf_xdp_query_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_xdp_query_opts>() as _,
+        ..Default::default()
+    };
+    // SAFETY: the options outlive the call, which fills them.
+    let done =
+        unsafe { libbpf_rs::libbpf_sys::bpf_xdp_query(interface.index as i32, 0, &mut options) };
+    if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
+        .context(|| format!("ask how XDP is attached to {}", interface.name))?;
+    Ok(options.attach_mode == XDP_ATTACHED_SKB)
+}
+
+/// Detaches from interfaces that are not among `wanted`: removing a link's pin ends it.
+pub(crate) fn detach_others(directory: &Path, wanted: &[Interface]) -> Result<(), Error> {
+    let entries =
+        std::fs::read_dir(directory).context(|| format!("read {}", directory.display()))?.flatten();
+    for entry in entries {
+        let file = entry.file_name();
+        let Some(name) = file.to_str().and_then(|name| name.strip_prefix(LINK_PREFIX)) else {
+            continue;
+        };
+        if !wanted.iter().any(|interface| interface.name == name) {
+            let pin = entry.path();
+            std::fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
+        }
+    }
+    Ok(())
 }
 
 fn create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {

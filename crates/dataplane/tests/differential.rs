@@ -433,6 +433,11 @@ impl World {
             let at = self.rng.random_range(12..bytes.len().clamp(13, 80));
             if at < bytes.len() {
                 // Small values are next-header numbers and lengths; the rest is anything.
+                if at == 24 && bytes.len() >= 34 && self.rng.random_bool(0.2) {
+                    // An IPv4-mapped source.
+                    bytes[22..34].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+                    return;
+                }
                 bytes[at] = if self.rng.random_bool(0.5) {
                     *[0, 1, 6, 17, 43, 44, 51, 58, 60, 0x45, 0x46, 0x60]
                         .choose(&mut self.rng)

@@ -13,6 +13,8 @@
 //!   because there it is an extension header like the others.
 //! - IPv6 jumbograms (RFC 2675: payload length 0) are not supported, so a payload
 //!   length of 0 means what it says.
+//! - IPv6 packets with an IPv4-mapped address are refused (RFC 6890: not for the
+//!   wire): they would pass for the IPv4 flow.
 //! - A UDP length of 0, which also belongs to jumbograms, is refused.
 //!
 //! Checksums are not verified. The network card has usually done so already, the
@@ -244,6 +246,10 @@ fn ipv6(frame: &[u8], l3: usize) -> Result<Network, Rejected> {
 
     let src = address(header, 8);
     let dst = address(header, 24);
+    // RFC 6890: not for the wire. It would pass for the IPv4 flow with the same addresses.
+    if is_mapped(&src) || is_mapped(&dst) {
+        return Err(Rejected::early(Reason::MappedAddress));
+    }
     let reject = |reason| Rejected { reason, dst: Some(dst) };
     let ip_length = IPV6_LENGTH + usize::from(be16(header[4], header[5]));
     let Some(packet) = frame.get(..l3 + ip_length) else {
@@ -251,6 +257,11 @@ fn ipv6(frame: &[u8], l3: usize) -> Result<Network, Rejected> {
     };
     let l4 = ipv6_extensions(packet, l3 + IPV6_LENGTH, header[6]).map_err(reject)?;
     Ok(Network { src, dst, ip_length: ip_length as u32, l4 })
+}
+
+/// Whether an address is `::ffff:0:0/96`.
+fn is_mapped(address: &[u8; 16]) -> bool {
+    address[..10] == [0; 10] && address[10..12] == [0xff; 2]
 }
 
 /// Walks the extension headers of `packet`, which ends where the IPv6 packet does.
@@ -357,6 +368,8 @@ const fn be16(high: u8, low: u8) -> u16 {
 mod tests {
     use super::*;
     use crate::craft::Frame;
+
+    const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
     const L3: usize = ETHERNET_LENGTH;
 
@@ -478,6 +491,8 @@ mod tests {
         vec![
             case(TruncatedIpv6, false, "39 bytes", cut(tcp6(), L3 + 39)),
             case(BadIpv6Version, false, "version 4", with(tcp6(), L3, &[0x40])),
+            case(MappedAddress, false, "mapped source", with(tcp6(), L3 + 8, &MAPPED)),
+            case(MappedAddress, false, "mapped destination", with(tcp6(), L3 + 24, &MAPPED)),
             case(BadIpv6Length, true, "one too long", payload(29)),
             case(OtherProtocol, true, "ICMPv6", with(tcp6(), L3 + 6, &[58])),
             case(OtherProtocol, true, "no next header", with(tcp6(), L3 + 6, &[59])),
@@ -537,7 +552,8 @@ mod tests {
             assert_eq!(rejected.dst, dst, "{}", case.description);
         }
         for &reason in Reason::ALL {
-            let from_parse = !reason.is_steering() && reason != Reason::NoService;
+            let from_parse =
+                !reason.is_steering() && !matches!(reason, Reason::NoService | Reason::OtherHost);
             let tested = cases.iter().any(|case| case.reason == reason);
             assert_eq!(tested, from_parse, "{reason}");
         }

@@ -332,6 +332,12 @@ fn is_policy(reason: Reason, sliced: &SlicedPacket<'_>, frame: &[u8]) -> bool {
         Reason::TruncatedIpv6Extension | Reason::TruncatedTcp | Reason::TruncatedUdp => {
             ipv6.is_some_and(|v6| v6.header().payload_length() == 0)
         }
+        Reason::MappedAddress => ipv6.is_some_and(|v6| {
+            let header = v6.header();
+            [header.source_addr(), header.destination_addr()]
+                .iter()
+                .any(|address| address.to_ipv4_mapped().is_some())
+        }),
         Reason::FirstFragment | Reason::LaterFragment => is_fragmented(sliced),
         _ => false,
     }

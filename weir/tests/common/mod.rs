@@ -338,9 +338,8 @@ pub fn shorts(lab: &Lab, to: SocketAddr, count: usize, seed: u64) -> BTreeMap<St
     let lanes = clients(lab, to, count, seed, |sources, count, mut random| {
         let mut counts = BTreeMap::<String, u64>::new();
         for _ in 0..count {
-            let name = from_anywhere(sources, &mut random, |from| {
-                ask(&mut connect(from, to)?, "close")
-            })?;
+            let name =
+                from_anywhere(sources, &mut random, |from| ask(&mut connect(from, to)?, "close"))?;
             *counts.entry(name).or_default() += 1;
         }
         io::Result::Ok(counts)

@@ -108,6 +108,7 @@ impl Engine {
     /// Looks the next hop of every backend up in the neighbour table, for packets that the FIB has
     /// no answer for, and keeps those entries fresh.
     pub(super) fn refresh_next_hops(&mut self) -> Result<(), EngineError> {
+        self.plane.accept_own_macs(&self.config.balancer.interfaces)?;
         for service in self.services.values() {
             for member in &service.pool {
                 let address = member.wanted.address;

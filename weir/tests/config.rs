@@ -1,0 +1,216 @@
+//! A bad configuration is refused with words that help, and changes nothing that runs.
+
+mod common;
+
+use std::fs;
+use std::process::Output;
+use std::time::Duration;
+
+use common::{WEB4, eventually, stderr};
+use weir_lab::traffic::Traffic;
+use weir_lab::{LabSpec, TrafficSpec};
+
+const GOOD: &str = r#"[balancer]
+interfaces = ["eth0"]
+
+[[service]]
+name = "web"
+vip = "10.0.0.1"
+port = 80
+
+[[service.backend]]
+name = "b1"
+address = "10.0.0.11"
+
+[[service.backend]]
+name = "b2"
+address = "10.0.0.12"
+"#;
+
+/// A way to spoil a file.
+struct Fault {
+    /// Replaced, where it occurs first, ...
+    old: &'static str,
+    /// ... by this, and the problem is on the line where this begins, ...
+    new: &'static str,
+    /// ... so many lines below.
+    below: usize,
+    /// What is wrong, and what would be right.
+    words: &'static [&'static str],
+}
+
+/// Faults that can be put into any file that has a service at port 80.
+const FAULTS: &[Fault] = &[
+    Fault {
+        old: "port = 80\n",
+        new: "port = 80\ncolour = \"red\"\n",
+        below: 1,
+        words: &["colour", "unknown field", "the fields here are name, vip, protocol, port"],
+    },
+    Fault {
+        old: "port = 80\n",
+        new: "port = \"80\"\n",
+        below: 0,
+        words: &["port", "invalid type: string \"80\"", "expected a whole number"],
+    },
+    Fault {
+        old: "port = 80\n",
+        new: "port = 0\nany_port = true\n",
+        below: 0,
+        words: &["port", "contradict each other", "give either port = 1..65535 or any_port = true"],
+    },
+    Fault {
+        old: "port = 80\n",
+        new: "port = 0\n",
+        below: 0,
+        words: &["port", "0 is not a port", "give 1..65535"],
+    },
+    Fault { old: "port = 80\n", new: "port = = 80\n", below: 0, words: &["port"] },
+    Fault {
+        old: "address = \"",
+        new: "address = \"somewhere ",
+        below: 0,
+        words: &["address", "is not an IP address", "give one such as"],
+    },
+    Fault {
+        old: "[[service.backend]]\n",
+        new: "[[service.backend]]\nname = \"odd\"\naddress = \"2001:db8::1\"\n\n\
+              [[service.backend]]\n",
+        below: 2,
+        words: &["backend \"odd\"", "is not of the family of the vip", "give an IPv4 address"],
+    },
+    Fault {
+        old: "[[service]]\n",
+        new: "[[service]]\nname = \"web4\"\nvip = \"10.99.0.1\"\nport = 81\n\
+              [[service.backend]]\nname = \"b1\"\naddress = \"10.99.0.2\"\nweight = 0\n\n\
+              [[service]]\n",
+        below: 0,
+        words: &["no backend for new connections", "give at least one backend a weight above 0"],
+    },
+];
+
+/// The file with the fault, and the line of the problem.
+fn spoil(good: &str, fault: &Fault) -> (String, usize) {
+    let at = good.find(fault.old).expect("a place for the fault");
+    let line = good[..at].matches('\n').count() + 1 + fault.below;
+    (good.replacen(fault.old, fault.new, 1), line)
+}
+
+fn assert_says(text: &str, place: &str, words: &[&str]) {
+    for word in words.iter().chain([&place]) {
+        assert!(text.contains(word), "`{word}` is not in: {text}");
+    }
+}
+
+fn assert_failed(output: &Output) {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
+
+#[test]
+fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("weir.toml");
+    let name = path.to_str().unwrap();
+    fs::write(&path, GOOD).unwrap();
+    let output = common::weir(&["check", "--config", name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+
+    let duplicate = Fault {
+        old: "[[service]]\n",
+        new: "[[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\nport = 80\n\
+              [[service.backend]]\nname = \"b1\"\naddress = \"10.0.0.2\"\n\n[[service]]\n",
+        below: 9,
+        words: &[
+            "a service of this name is on line 5 already",
+            "rename one of them",
+            "10.0.0.1 tcp port 80 belongs to service \"web\" already",
+            "give it another address, protocol or port",
+        ],
+    };
+    let twins = Fault {
+        old: "10.0.0.12",
+        new: "10.0.0.11",
+        below: 0,
+        words: &["backend \"b2\"", "10.0.0.11 is the address of backend \"b1\" already"],
+    };
+    for fault in FAULTS.iter().chain([&duplicate, &twins]) {
+        let (text, line) = spoil(GOOD, fault);
+        fs::write(&path, &text).unwrap();
+        for verb in ["check", "run"] {
+            let output = common::weir(&[verb, "--config", name]);
+            assert_failed(&output);
+            assert_says(&stderr(&output), &format!("{name}:{line}"), fault.words);
+        }
+    }
+    // Every problem is told, not only the first.
+    fs::write(&path, GOOD.replace("port = 80", "port = 0").replace("10.0.0.12", "here")).unwrap();
+    let output = common::weir(&["check", "--config", name]);
+    assert_says(&stderr(&output), &format!("{name}:7"), &["0 is not a port"]);
+    assert_says(&stderr(&output), &format!("{name}:15"), &["is not an IP address"]);
+
+    let missing = directory.path().join("none.toml");
+    for verb in ["check", "run", "doctor"] {
+        let output = common::weir(&[verb, "--config", missing.to_str().unwrap()]);
+        assert_failed(&output);
+        assert_says(&stderr(&output), missing.to_str().unwrap(), &["cannot read", "No such file"]);
+    }
+}
+
+#[test]
+fn a_running_instance_keeps_its_tables_whatever_it_is_told_to_read() {
+    let lab = common::lab_of(LabSpec { backends: 3, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let config = balancer.config().to_path_buf();
+    let good = fs::read_to_string(&config).unwrap();
+    let traffic =
+        Traffic::start(&lab, TrafficSpec { connections: 200, ..TrafficSpec::default() }).unwrap();
+    let mut held = common::hold(&lab, WEB4, 20);
+    let before = common::tables(&balancer.status().unwrap());
+    for fault in FAULTS {
+        let (text, line) = spoil(&good, fault);
+        fs::write(&config, &text).unwrap();
+        let logged = common::log(&balancer).len();
+        balancer.hang_up();
+        let news = || common::log(&balancer)[logged..].to_string();
+        eventually("a word in the log", Duration::from_secs(5), || {
+            news().contains("configuration not reloaded")
+        });
+        // What a terminal shows of the same message is one thing; a log quotes it.
+        let unquoted = news().replace("\\\"", "\"");
+        assert_says(&unquoted, &format!("{}:{line}", config.display()), fault.words);
+
+        let socket = balancer.socket();
+        let output = common::weir(&["--socket", socket.to_str().unwrap(), "reload"]);
+        assert_failed(&output);
+        assert_says(&stderr(&output), &format!("{}:{line}", config.display()), fault.words);
+        assert_eq!(common::tables(&balancer.status().unwrap()), before, "{}", fault.new);
+    }
+    // What is fixed while weir runs is refused too.
+    let renamed = good.replacen("name = \"wl", "name = \"xx", 1);
+    fs::write(&config, renamed).unwrap();
+    let refused = balancer.command(&["reload"]).unwrap_err().to_string();
+    assert!(refused.contains("restart it"), "{refused}");
+    assert_eq!(common::tables(&balancer.status().unwrap()), before);
+
+    // Backends are written in order, each with its weight: the last one is b1.
+    let services: Vec<String> = good
+        .split("[[service]]")
+        .map(|part| match part.rsplit_once("weight = 1\n") {
+            Some((before, after)) => format!("{before}weight = 7\n{after}"),
+            None => part.to_string(),
+        })
+        .collect();
+    fs::write(&config, services.join("[[service]]")).unwrap();
+    balancer.command(&["reload"]).unwrap();
+    let status = balancer.status().unwrap();
+    let web = common::service(&status, "web4");
+    assert_eq!(common::backend(web, "b1")["weight"], 7);
+    for (old, new) in before.iter().zip(common::tables(&status)) {
+        assert!(new.1 > old.1 && new.2 != old.2, "{old:?} {new:?}");
+    }
+    common::assert_unbroken(&mut held, "after all reloads", &balancer);
+    let report = traffic.finish().unwrap();
+    assert_eq!(report.totals.broken, 0, "{:?}", report.broken_connections);
+    assert!(report.totals.answers > 200, "{report:?}");
+}

@@ -27,9 +27,9 @@ static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 	struct bpf_fib_lookup fib = {};
 	__u64 now = bpf_jiffies64();
 
-	if (!lane || id >= backend_count)
+	if (!lane)
 		return 0;
-	struct backend *backend = AT(backends, id);
+	struct backend *backend = AT(backends, id, backend_count);
 
 	if (!(backend->flags & BACKEND_PRESENT))
 		return 0;

@@ -8,13 +8,20 @@
 /* Arrays that packets read are global variables, each alone in a section that the loader resizes
  * before loading: reaching an element takes an addition, where a lookup in an array map passes its
  * key through memory, and a lookup in an inner map is a function call (docs/concury.md has the
- * figures). `AT(array, i)` is an element; the compiler must not think that there is only one. */
+ * figures). `AT(array, i, count)` is an element; the compiler must not think that there is only one.
+ *
+ * The bound is checked in assembly, on the very register that is used next: the compiler may check
+ * one copy of an index and use another, and verifiers before Linux 6.3 do not see that they are
+ * equal. An index beyond the bound, which no control plane writes, reads element 0. */
 #define RESIZED(type, name) type name[1] SEC(".data." #name)
-#define AT(array, i)                                                                               \
+#define AT(array, i, count)                                                                        \
 	({                                                                                         \
 		typeof(&array[0]) base = array;                                                    \
+		__u64 index = (i);                                                                 \
+		__u64 bound = (count);                                                             \
 		asm volatile("" : "+r"(base));                                                     \
-		base + (i);                                                                        \
+		asm volatile("if %0 < %1 goto +1\n\t%0 = 0" : "+r"(index) : "r"(bound));           \
+		base + index;                                                                      \
 	})
 
 /* What the control plane sets for the whole data plane while it runs. */
@@ -39,7 +46,8 @@ RESIZED(__u64, marks);
 RESIZED(struct seen_line, seen);
 
 /* Their sizes, set before loading; the verifier folds them into the program. */
-const volatile __u32 vip_shift = 63; /* 64 - log2 of the number of elements of `vips` */
+const volatile __u32 vip_slots = 1;
+const volatile __u32 vip_shift = 63; /* 64 - log2 of it */
 const volatile __u32 table_count = 1;
 const volatile __u32 pool_bytes = 1;
 const volatile __u32 backend_count = 1;

@@ -176,6 +176,7 @@ static __always_inline enum reason parse_ipv4(void *l3, void *end, struct packet
 static __always_inline enum reason skip_extensions(void *l3, __u32 length, void *end, __u32 *at,
 						   __u8 *next)
 {
+#pragma unroll
 	for (int i = 0; i <= MAX_IPV6_EXTENSIONS; i++) {
 		__u8 kind = *next;
 		int plain = kind == 0 || kind == 43 || kind == 60;
@@ -248,6 +249,7 @@ static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet
 /* Walks the VLAN tags. Returns OK with *l3 behind the EtherType and *type that type. */
 static __always_inline enum reason skip_vlans(void **l3, void *end, __be16 *type)
 {
+#pragma unroll
 	for (int i = 0; i <= MAX_VLANS; i++) {
 		struct vlan_tag *tag = *l3;
 

@@ -38,7 +38,7 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
 static __always_inline void mark(__u64 hash)
 {
 	__u32 slot = (hash & (mark_words - 1)) + (control->mark_side & 1) * mark_words;
-	__u64 *word = AT(marks, slot);
+	__u64 *word = AT(marks, slot, mark_words * 2);
 	__u64 bit = 1ULL << (hash >> 58);
 
 	if (!(*word & bit))
@@ -53,15 +53,14 @@ static __always_inline int seen_before(__u64 hash, __u32 service)
 	__u64 tag = hash + service * 0x9e3779b97f4a7c15ULL;
 	__u32 slot = scale(tag >> 32, seen_lines);
 
-	if (slot >= seen_lines)
-		return 0;
-	struct seen_line *line = AT(seen, slot);
+	struct seen_line *line = AT(seen, slot, seen_lines);
 	__u64 now = control->seen_generation & 3;
 	__u64 before = now == 1 ? 3 : now - 1;
 	__u32 victim = (tag >> 29) & (SEEN_WAYS - 1);
 	int stale = 0;
 
 	tag &= ~3ULL;
+#pragma unroll
 	for (__u32 i = 0; i < SEEN_WAYS; i++) {
 		__u64 generation = line->tags[i] & 3;
 		int alive = generation == now || generation == before;

@@ -14,7 +14,7 @@
 
 static __always_inline struct vip *probe(__u32 slot, __u64 high, __u64 low, __u32 port_protocol)
 {
-	struct vip *vip = AT(vips, slot);
+	struct vip *vip = AT(vips, slot, vip_slots);
 
 	if (vip->low == low && vip->port_protocol == (port_protocol | VIP_IN_USE) &&
 	    vip->high == high)

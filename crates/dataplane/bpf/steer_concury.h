@@ -12,6 +12,7 @@
 /* A new flow that fell on a draining backend's Dcode: further Dcodes from its hash. */
 static __always_inline __u32 place_again(const struct table *table, __u64 hash)
 {
+#pragma unroll
 	for (int i = 0; i < SECOND_TRIES; i++) {
 		hash = mix(&table->key, hash + 0x9e3779b97f4a7c15ULL);
 		__u32 entry = read_slot(table, hash & (table->slots - 1));

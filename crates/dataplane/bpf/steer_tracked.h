@@ -9,9 +9,9 @@
 
 static __always_inline struct backend *present(__u32 id)
 {
-	if (id >= backend_count)
+	if (id == NO_BACKEND)
 		return NULL;
-	struct backend *backend = AT(backends, id);
+	struct backend *backend = AT(backends, id, backend_count);
 
 	return backend->flags & BACKEND_PRESENT ? backend : NULL;
 }

@@ -44,9 +44,7 @@ static __always_inline __u32 read_slot(const struct table *table, __u32 slot)
 {
 	__u64 at = (__u64)table->first_slot * CHUNK_BYTES + slot * 2;
 
-	if (unlikely(at > pool_bytes - 2))
-		return NO_BACKEND;
-	return *(__u16 *)AT(pool, at);
+	return *(__u16 *)AT(pool, at, pool_bytes - 1);
 }
 
 /* A cell without a division: the product's high half is the chunk, its fraction the cell. The
@@ -58,9 +56,7 @@ static __always_inline __u32 read_cell(const struct table *table, __u32 first, _
 	__u32 bit = scale(product, table->per_chunk) * table->bits;
 	__u64 at = (first + (product >> 32)) * CHUNK_BYTES + (bit >> 3);
 
-	if (unlikely(at > pool_bytes - 4))
-		return 0;
-	return *(__u32 *)AT(pool, at) >> (bit & 7);
+	return *(__u32 *)AT(pool, at, pool_bytes - 3) >> (bit & 7);
 }
 
 #endif

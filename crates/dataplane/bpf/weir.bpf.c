@@ -45,6 +45,7 @@ static __always_inline int is_ours(const void *data, const void *end)
 
 	if (likely(control->own_macs[0] == mac) || control->own_macs[0] == 0)
 		return 1;
+#pragma unroll
 	for (int i = 1; i < OWN_MACS; i++)
 		if (control->own_macs[i] == mac)
 			return 1;
@@ -95,7 +96,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p)
 
 	if (number >= table_count)
 		return leave(NO_TABLE, XDP_DROP);
-	struct table *table = AT(tables, number);
+	struct table *table = AT(tables, number, table_count);
 	ask(&q, p, table, number / 2);
 	__u32 id = table->method == METHOD_CONCURY ? steer_concury(table, &q)
 						   : steer_tracked(table, p, &q);

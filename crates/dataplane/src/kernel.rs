@@ -164,6 +164,7 @@ impl KernelPlane {
         let sizes = size_maps(&mut open.maps, limits, &mut sizer)?;
         let rodata = open.maps.rodata_data.as_deref_mut();
         if let Some(rodata) = rodata {
+            rodata.vip_slots = sizes.vip_slots;
             rodata.vip_shift = 64 - sizes.vip_slots.trailing_zeros();
             rodata.table_count = sizes.services * 2;
             rodata.pool_bytes = sizes.pool_elements * ELEMENT_BYTES as u32;

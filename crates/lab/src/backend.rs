@@ -114,6 +114,7 @@ impl Backend {
             .stdout(Stdio::null())
             .stderr(log);
         *servers = Some(Servers { nginx: process::spawn(nginx)?, _echo: echo });
+        self.events.revive(self.index);
         Ok(())
     }
 

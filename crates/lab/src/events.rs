@@ -20,6 +20,8 @@ struct Kill {
     began: Instant,
     /// `None` while it is under way.
     ended: Option<Instant>,
+    /// When the backend was started again; `None` while it is dead.
+    revived: Option<Instant>,
 }
 
 impl Default for PoolEvents {
@@ -34,12 +36,26 @@ impl PoolEvents {
     pub fn kill<T>(&self, backend: usize, how: impl FnOnce() -> T) -> T {
         let index = {
             let mut kills = self.lock();
-            kills.push(Kill { backend, began: Instant::now(), ended: None });
+            kills.push(Kill { backend, began: Instant::now(), ended: None, revived: None });
             kills.len() - 1
         };
         let result = how();
         self.lock()[index].ended = Some(Instant::now());
         result
+    }
+
+    /// Notes that a backend's servers run again.
+    pub fn revive(&self, backend: usize) {
+        let now = Instant::now();
+        let mut kills = self.lock();
+        for kill in kills.iter_mut().filter(|kill| kill.backend == backend) {
+            kill.revived.get_or_insert(now);
+        }
+    }
+
+    /// Whether this backend was dead at some time from `since` on.
+    pub fn dead_since(&self, backend: usize, since: Instant) -> bool {
+        self.any(|kill| kill.backend == backend && kill.revived.is_none_or(|at| at >= since))
     }
 
     /// Whether this backend was killed at or after `since`.
@@ -83,6 +99,17 @@ mod tests {
         assert!(events.any_killed_between(before, after));
         assert!(!events.any_killed_between(after, after));
         assert!(!events.any_killed_between(before, before));
+    }
+
+    #[test]
+    fn a_backend_is_dead_from_its_kill_until_it_is_started() {
+        let events = PoolEvents::default();
+        events.kill(0, || {});
+        let dead = Instant::now();
+        assert!(events.dead_since(0, dead) && !events.dead_since(1, dead));
+        events.revive(0);
+        assert!(events.dead_since(0, dead));
+        assert!(!events.dead_since(0, Instant::now()));
     }
 
     #[test]

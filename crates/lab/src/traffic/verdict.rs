@@ -99,6 +99,11 @@ pub enum Outcome {
 /// Judges a connection that started at `started` and has just failed. `backend` is the one that
 /// gave its first answer.
 ///
+/// Its own backend excuses it if that was dead at some time of its life: killed later, or killed
+/// just before it started and started again since. (A datagram that was sent to a dead backend is
+/// sent again, and may be answered when the backend is back, while the balancer's health checks
+/// still have it down and new flows go elsewhere.)
+///
 /// If no answer came, any backend may have been it: one that was killed up to `detection` before
 /// the start, which the balancer had not noticed yet, or as long after the start. Later kills are
 /// no excuse, however late the failure shows: a first answer takes milliseconds, so a connection
@@ -111,7 +116,7 @@ pub(crate) fn judge(
     failure: Failure,
 ) -> Outcome {
     let killed = match backend {
-        Some(backend) => events.killed_since(backend, started),
+        Some(backend) => events.dead_since(backend, started),
         None => {
             // Early in the machine's life there may be no instant so long ago.
             let since = started.checked_sub(detection).unwrap_or(started);
@@ -151,7 +156,8 @@ mod tests {
         assert!(is_inevitable(&events, started, Some(1), Failure::Reset));
         assert!(is_inevitable(&events, started, Some(1), Failure::Eof));
         assert!(!is_inevitable(&events, started, Some(2), Failure::Reset));
-        // The same backend was killed before the connection started: not its excuse.
+        // The same backend was killed, and back, before the connection started: not its excuse.
+        events.revive(1);
         let later = Instant::now();
         assert!(!is_inevitable(&events, later, Some(1), Failure::Reset));
     }

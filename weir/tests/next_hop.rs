@@ -1,0 +1,129 @@
+//! Where frames go: with and without the kernel's FIB, and when a backend's Ethernet address
+//! changes.
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Held, WEB4, WEB6, eventually};
+use weir_lab::{Balancer, Lab, LabSpec};
+
+fn hold_both(lab: &Lab, count: usize) -> Vec<Held> {
+    let mut held = common::hold(lab, WEB4, count);
+    held.extend(common::hold(lab, WEB6, count));
+    held
+}
+
+fn switch_forwarding(lab: &Lab, on: bool) {
+    let value = if on { "1" } else { "0" };
+    for path in ["ipv4/conf/all/forwarding", "ipv6/conf/all/forwarding"] {
+        common::sysctl(lab.balancer(), path, value);
+    }
+}
+
+/// A next hop is kept for 64 jiffies, 640 ms at most.
+fn let_next_hops_expire() {
+    thread::sleep(Duration::from_millis(800));
+}
+
+fn dropped_without_next_hop(balancer: &Balancer) -> u64 {
+    let status = balancer.status().unwrap();
+    let outcomes = status["outcomes"].as_array().unwrap();
+    let found = outcomes.iter().find(|one| one["reason"] == "no_next_hop");
+    found.map_or(0, |one| one["dropped"].as_u64().unwrap())
+}
+
+#[test]
+fn without_forwarding_the_neighbour_table_serves() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 3);
+    let mut held = hold_both(&lab, 40);
+    switch_forwarding(&lab, false);
+    for round in 0..3 {
+        let_next_hops_expire();
+        common::assert_unbroken(
+            &mut held,
+            &format!("without forwarding, round {round}"),
+            &balancer,
+        );
+    }
+    assert_eq!(common::shorts(&lab, WEB4, 300, 1).len(), 3);
+    assert_eq!(common::shorts(&lab, WEB6, 300, 1).len(), 3);
+    balancer.command(&["backend", "drain", "web4", "b0"]).unwrap();
+    common::assert_unbroken(&mut held, "after a drain without forwarding", &balancer);
+
+    // From the start, too: nothing was ever learnt from the FIB.
+    balancer.kill();
+    let name = format!("wl{}", lab.id());
+    assert!(common::weir(&["unload", "--name", &name]).status.success());
+    std::fs::remove_dir_all(lab.directory().join("weir")).unwrap();
+    std::fs::create_dir(lab.directory().join("weir")).unwrap();
+    balancer.launch().unwrap();
+    lab.await_service(Duration::from_secs(10)).unwrap();
+    assert_eq!(common::shorts(&lab, WEB4, 300, 2).len(), 3);
+    assert_eq!(common::shorts(&lab, WEB6, 300, 2).len(), 3);
+
+    let mut held = hold_both(&lab, 40);
+    switch_forwarding(&lab, true);
+    let_next_hops_expire();
+    common::assert_unbroken(&mut held, "with forwarding again", &balancer);
+    println!("{} packets had no next hop", dropped_without_next_hop(&balancer));
+}
+
+/// How long until every connection is answered by its own backend again.
+fn recovery(lab: &Lab, held: &mut [Held], limit: Duration) -> Duration {
+    let started = Instant::now();
+    // TCP repeats what was lost, so a connection that waits is not broken: ask waits 5 s.
+    let troubles = common::troubles(held);
+    assert!(troubles.is_empty(), "{troubles:?}");
+    assert!(started.elapsed() < limit, "{:?}", started.elapsed());
+    for to in [WEB4, WEB6] {
+        assert_eq!(common::shorts(lab, to, 200, 3).len(), lab.backends().len());
+    }
+    started.elapsed()
+}
+
+#[test]
+fn a_backend_with_a_new_ethernet_address_is_found() {
+    let _alone = common::alone();
+    for forwarding in [true, false] {
+        let lab = common::lab_of(LabSpec { backends: 3, ..LabSpec::default() });
+        let balancer = common::start(&lab, "concury", 3);
+        switch_forwarding(&lab, forwarding);
+        let mut held = hold_both(&lab, 30);
+        // A backend that takes over an address says so (RFC 5227, RFC 4861 7.2.6).
+        let b1 = lab.backend(1).netns();
+        common::sysctl(b1, "ipv4/conf/all/arp_notify", "1");
+        common::sysctl(b1, "ipv6/conf/eth0/ndisc_notify", "1");
+        common::sysctl(b1, "ipv6/conf/all/ndisc_notify", "1");
+        common::sh(b1, "ip link set dev eth0 address 02:77:00:00:02:f1");
+        let took = recovery(&lab, &mut held, Duration::from_secs(8));
+        println!("forwarding {forwarding}: an announced address was taken up within {took:?}");
+        drop(balancer);
+    }
+}
+
+#[test]
+fn a_new_ethernet_address_that_nobody_announced_keeps_nothing_down_for_long() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 3);
+    let b1 = lab.backend(1).netns();
+    common::sh(b1, "ip link set dev eth0 address 02:77:00:00:02:f1");
+    // New connections are kept from a backend that does not answer its health check, and it gets
+    // them again when the kernel has found it.
+    let state = || {
+        let status = balancer.status().unwrap();
+        common::backend(common::service(&status, "web4"), "b1")["state"]
+            .as_str()
+            .unwrap()
+            .to_string()
+    };
+    let down = eventually("b1 is down", Duration::from_secs(5), || state() == "down");
+    assert_eq!(common::shorts(&lab, WEB4, 300, 4).len(), 2);
+    let up = eventually("b1 is up again", Duration::from_secs(60), || state() == "up");
+    assert_eq!(common::shorts(&lab, WEB4, 300, 5).len(), 3);
+    println!("down after {down:?}, up again after {up:?} more");
+}

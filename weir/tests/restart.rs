@@ -1,0 +1,173 @@
+//! Promise 5: the control plane may die at any time. Forwarding goes on with the last tables; a
+//! restarted one resumes, knows what it knew, and learns what it has missed.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Held, WEB4, WEB6};
+use serde_json::Value;
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+
+const POOL: usize = 4;
+
+fn stop(balancer: &Balancer) {
+    let status = balancer.stop(Duration::from_secs(5));
+    assert_eq!(status.as_deref(), Some("exit status: 0"), "{}", common::log_tail(balancer, 20));
+}
+
+fn generations(status: &Value) -> Vec<u64> {
+    common::tables(status).into_iter().map(|(_, generation, _)| generation).collect()
+}
+
+/// The state of a backend of every service.
+fn states_of(balancer: &Balancer, name: &str, field: &str) -> Vec<Value> {
+    let status = balancer.status().unwrap();
+    let services = status["services"].as_array().unwrap();
+    services.iter().map(|service| common::backend(service, name)[field].clone()).collect()
+}
+
+fn command(balancer: &Balancer, words: &str) {
+    let words: Vec<&str> = words.split(' ').collect();
+    balancer.command(&words).unwrap();
+}
+
+fn hold_both(lab: &Lab, count: usize) -> Vec<Held> {
+    let mut held = common::hold(lab, WEB4, count / 2);
+    held.extend(common::hold(lab, WEB6, count - count / 2));
+    held
+}
+
+/// Changes of the pool of both web services that move as much as they can. Flows of the backend
+/// that is removed are let go before.
+fn change_everything(balancer: &Balancer, held: &mut Vec<Held>) {
+    held.retain(|one| one.backend != "b0");
+    for service in ["web4", "web6"] {
+        let address = if service == "web4" { "10.77.2.5" } else { "fd77::2:5" };
+        command(balancer, &format!("backend add {service} b4 {address} --weight 3"));
+        command(balancer, &format!("backend drain {service} b1"));
+    }
+    common::assert_unbroken(held, "after an addition and a drain", balancer);
+    for service in ["web4", "web6"] {
+        command(balancer, &format!("backend remove {service} b0"));
+        command(balancer, &format!("backend weight {service} b2 5"));
+    }
+    common::assert_unbroken(held, "after a removal and a new weight", balancer);
+    for service in ["web4", "web6"] {
+        command(balancer, &format!("backend drain {service} b1 --undo"));
+        command(balancer, &format!("backend weight {service} b3 0"));
+    }
+    common::assert_unbroken(held, "after the end of a drain and weight 0", balancer);
+}
+
+fn resumes(method: &str) {
+    let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
+    let balancer = common::start(&lab, method, POOL);
+    let mut held = hold_both(&lab, 200);
+    let first = balancer.status().unwrap();
+    assert_eq!(first["resumed"], false);
+
+    stop(&balancer);
+    held.extend(hold_both(&lab, 200));
+    common::assert_unbroken(&mut held, "without a control plane", &balancer);
+    balancer.launch().unwrap();
+    common::assert_unbroken(&mut held, "after a restart", &balancer);
+    let second = balancer.status().unwrap();
+    assert_eq!(second["resumed"], true);
+    assert_ne!(second["pid"], first["pid"]);
+    for (before, after) in generations(&first).iter().zip(generations(&second)) {
+        assert!(after > *before, "generation {after} after {before}");
+    }
+    if method == "concury" {
+        for service in ["web4", "web6"] {
+            // One of them is Lab::await_service's, whose end may have been seen.
+            let states = common::service(&second, service)["states"].as_u64().unwrap();
+            assert!((200..=201).contains(&states), "{service}: {states} states");
+        }
+        assert!(common::log(&balancer).contains("states restored"));
+    }
+
+    // Changes by command, of which the file knows nothing.
+    command(&balancer, "backend drain web4 b1");
+    command(&balancer, "backend weight web6 b2 4");
+    balancer.kill();
+    held.extend(hold_both(&lab, 200));
+    assert!(held.iter().skip(400).all(|one| one.target != WEB4 || one.backend != "b1"));
+    common::assert_unbroken(&mut held, "after SIGKILL", &balancer);
+    balancer.launch().unwrap();
+    let states = states_of(&balancer, "b1", "state");
+    assert_eq!(states, ["up", "draining", "up"], "echo4, web4, web6");
+    assert_eq!(states_of(&balancer, "b2", "weight"), [1, 1, 4]);
+    assert!(
+        generations(&balancer.status().unwrap()).iter().max() > generations(&second).iter().max()
+    );
+    command(&balancer, "backend drain web4 b1 --undo");
+    change_everything(&balancer, &mut held);
+    assert!(held.len() > 300);
+}
+
+#[test]
+fn concury_resumes() {
+    let _alone = common::alone();
+    resumes("concury");
+}
+
+#[test]
+fn tracked_resumes() {
+    let _alone = common::alone();
+    resumes("tracked");
+}
+
+/// 4,096 bytes of ring hold about a hundred reports: what starts afterwards, while nobody reads
+/// them, is noted in the exact map.
+#[test]
+fn flows_that_no_ring_could_hold_stay_where_they_are() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
+    let balancer = common::start_spec(
+        &lab,
+        BalancerSpec {
+            balancer_lines: "[limits]\nevent_ring_bytes = 4096\n".into(),
+            ..BalancerSpec::new(common::WEIR, POOL)
+        },
+    );
+    let mut held = hold_both(&lab, 100);
+    balancer.kill();
+    held.extend(hold_both(&lab, 600));
+    balancer.launch().unwrap();
+    change_everything(&balancer, &mut held);
+
+    // And once more, while tables lead to draining backends.
+    balancer.kill();
+    held.extend(hold_both(&lab, 400));
+    balancer.launch().unwrap();
+    command(&balancer, "backend weight web4 b3 6");
+    command(&balancer, "backend weight web6 b3 6");
+    common::assert_unbroken(&mut held, "after a second death", &balancer);
+    let status = balancer.status().unwrap();
+    assert_eq!(status["unrecorded_flows"], 0);
+    for service in ["web4", "web6"] {
+        let open = held.iter().filter(|one| one.target.is_ipv4() == (service == "web4")).count();
+        let states = common::service(&status, service)["states"].as_u64().unwrap();
+        assert!(states >= open as u64, "{service}: {states} states, {open} connections");
+    }
+}
+
+#[test]
+fn a_second_instance_with_the_same_run_directory_is_refused() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let mut held = hold_both(&lab, 20);
+    let before = common::tables(&balancer.status().unwrap());
+    let config = balancer.config().to_str().unwrap();
+    let output = common::weir_in(&lab, &["run", "--config", config]);
+    assert!(!output.status.success());
+    let said = common::stderr(&output);
+    for word in ["is in use by another weir", "run_dir", "/weir"] {
+        assert!(said.contains(word), "{said}");
+    }
+    assert_eq!(common::tables(&balancer.status().unwrap()), before);
+    common::assert_unbroken(&mut held, "after a second `weir run`", &balancer);
+    held.extend(hold_both(&lab, 20));
+}

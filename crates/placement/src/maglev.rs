@@ -5,22 +5,11 @@
 
 use std::collections::HashSet;
 
+use crate::pool::{Candidate, NONE};
 use crate::prime::is_prime;
-
-/// The slot value that stands for "no backend".
-pub const NONE: u16 = 0xffff;
-
-/// A backend that may get slots.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Candidate<'a> {
-    /// The stable identity. The backend's slots follow from it alone, so two balancers
-    /// that know the backend by the same name build the same table.
-    pub name: &'a str,
-    /// What the slots hold. Any number but [`NONE`].
-    pub backend: u16,
-    /// The share of new flows, in proportion to the other candidates. Zero: none.
-    pub weight: u32,
-}
+use crate::score::hash_name;
+use crate::traits::Placement;
+use weir_wire::hash::scale;
 
 /// Why a table cannot be built.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -217,19 +206,19 @@ fn fill(slots: &mut [u16], weighted: &[Candidate<'_>]) {
     }
 }
 
-/// FNV-1a, then the finalizer of MurmurHash3, which FNV needs: its high bits hardly
-/// depend on the last letters, and names differ in the last letters.
-///
-/// Not keyed, so that balancers agree without sharing a secret. An outsider does not
-/// choose the names; what he chooses, the flow, is hashed with a key elsewhere.
-fn hash_name(name: &str) -> u64 {
-    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in name.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+impl Placement for Maglev {
+    fn lookup(&self, hash: u64) -> Option<u16> {
+        Self::lookup(self, hash)
     }
-    hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    hash ^ hash >> 33
+
+    fn lookup_batch(&self, hashes: &[u64], out: &mut [u16]) {
+        assert_eq!(hashes.len(), out.len(), "one answer per hash");
+        let size = self.slots.len() as u32;
+        // No branch: the processor overlaps the reads.
+        for (answer, &hash) in out.iter_mut().zip(hashes) {
+            *answer = self.slots[scale(hash as u32, size) as usize];
+        }
+    }
 }
 
 #[cfg(test)]

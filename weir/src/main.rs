@@ -7,6 +7,7 @@ mod lab;
 
 use clap::Parser;
 use cli::{Cli, Verb};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -39,7 +40,11 @@ fn main() -> ExitCode {
 
 fn run(config: &std::path::Path) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

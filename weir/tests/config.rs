@@ -57,6 +57,12 @@ const FAULTS: &[Fault] = &[
         old: "port = 80\n",
         new: "port = 0\nany_port = true\n",
         below: 0,
+        words: &["port", "0 is not a port", "remove it: any_port = true is all that is needed"],
+    },
+    Fault {
+        old: "port = 80\n",
+        new: "port = 80\nany_port = true\n",
+        below: 0,
         words: &["port", "contradict each other", "give either port = 1..65535 or any_port = true"],
     },
     Fault {

@@ -93,7 +93,7 @@ fn numbers_of_status_add_up() {
         let balancer = common::start(&lab, method, 3);
         let before = balancer.status().unwrap();
         let repeated = common::repeated_syns(&lab);
-        common::shorts(&lab, WEB4, 300, 1);
+        common::shorts(&lab, WEB4, 300, 0, 1);
         let held = common::hold(&lab, WEB4, 100);
         let held6 = common::hold(&lab, WEB6, 60);
         let repeated = common::repeated_syns(&lab) - repeated;

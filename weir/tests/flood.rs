@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::{WEB4, WEB6};
 use rand::rngs::StdRng;
@@ -22,7 +22,9 @@ const CLIENT_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 1, 1];
 const STATES: u64 = 50_000;
 /// Many times what is remembered.
 const SYNS: u64 = 500_000;
-/// What `weir run` may take, in MB: it took 40 to 90.
+/// What `weir run` may allocate, in MB: it took 12.
+const MOST_OWN: u64 = 64;
+/// The same with the kernel's tables that it maps: they took 106.
 const MOST_RSS: u64 = 256;
 
 /// SYNs from random addresses of 198.18.0.0/15, which no route leads to: backends do not answer.
@@ -108,15 +110,16 @@ fn a_flood_breaks_nothing_and_fills_nothing() {
     let before = balancer.status().unwrap();
     assert!(common::service(&before, "web4")["states"].as_u64() >= Some(400));
 
-    let changes: [&[&str]; 8] = [
+    let changes: [&[&str]; 9] = [
         &["backend", "drain", "web4", "b0"],
         &["backend", "add", "web4", "b4", "10.77.2.5", "--weight", "2"],
         &["backend", "weight", "web4", "b1", "5"],
         &["backend", "drain", "web4", "b0", "--undo"],
         &["backend", "drain", "web4", "b2"],
         &["backend", "weight", "web4", "b3", "0"],
-        &["backend", "drain", "web4", "b2", "--undo"],
         &["backend", "weight", "web4", "b3", "2"],
+        &["backend", "drain", "web4", "b2", "--undo"],
+        &["backend", "remove", "web4", "b4"],
     ];
     let (mut made, mut most) = (0, 0);
     while_flooding(&lab, seed, |round| {
@@ -129,8 +132,8 @@ fn a_flood_breaks_nothing_and_fills_nothing() {
     });
     println!("{made} changes during the flood");
     assert!(made >= 3, "only {made} changes during the flood");
-    for change in changes {
-        balancer.command(change).unwrap();
+    for number in made..made + changes.len() {
+        balancer.command(changes[number % changes.len()]).unwrap();
         common::assert_unbroken(&mut held, "after a flood", &balancer);
     }
     let status = balancer.status().unwrap();
@@ -142,7 +145,7 @@ fn a_flood_breaks_nothing_and_fills_nothing() {
     let (own, all) = memory(&balancer);
     most = most.max(own);
     println!("memory of weir run: at most {most} MB, with its tables {all} MB");
-    assert!(most < MOST_RSS, "{most} MB");
+    assert!(most < MOST_OWN && all < MOST_RSS, "{most} and {all} MB");
     // All that came was steered, or is accounted for.
     let flows = common::sum(web, "flows") - common::sum(common::service(&before, "web4"), "flows");
     let dropped: u64 = status["outcomes"]
@@ -157,7 +160,7 @@ fn a_flood_breaks_nothing_and_fills_nothing() {
     println!("{flows} flows, {dropped} dropped by weir, {states} states, {refused} refused");
     assert!(flows + dropped <= SYNS + 2000 && flows + dropped > SYNS / 2);
     // New connections are served during and after it.
-    assert!(common::shorts(&lab, WEB4, 200, seed).len() >= 4);
+    assert!(common::shorts(&lab, WEB4, 200, 0, seed).len() >= 4);
 }
 
 /// The connection table is bounded and forgets who was silent longest; those that it forgot are

@@ -7,7 +7,7 @@
 
 /* Arrays that packets read are global variables, each alone in a section that the loader resizes
  * before loading: reaching an element takes an addition, where a lookup in an array map passes its
- * key through memory, and a lookup in an inner map is a function call (docs/concury.md has the
+ * key through memory, and a lookup in an inner map is a function call (ARCHITECTURE.md has the
  * figures). `AT(array, i, count)` is an element; the compiler must not think that there is only one.
  *
  * The bound is checked in assembly, on the very register that is used next: the compiler may check

@@ -132,8 +132,11 @@ fn decode(bytes: &[u8]) -> Option<Event> {
     Some(Event { state: ServiceState { service: raw.service, key }, backend: raw.backend, kind })
 }
 
+/// Key and value of a map's entry.
+pub(crate) type Entry = (Vec<u8>, Vec<u8>);
+
 /// All entries of a hash map: every entry that is there from beginning to end is read.
-pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<Entry>, Error> {
     let entries = map
         .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
         .context(|| format!("read map {:?}", map.name()))?;

@@ -8,8 +8,8 @@ pub enum Role {
     /// Its own connections only: draining, or weight 0.
     Draining,
     /// Down by its health check. It keeps its connections: if it is dead nothing is lost by that,
-    /// and if the check was wrong nothing breaks. But a packet that may start a flow goes
-    /// elsewhere, even if it looks like a repetition.
+    /// and if the check was wrong nothing breaks. But a SYN goes elsewhere, even if it looks like
+    /// a repetition.
     Down,
 }
 

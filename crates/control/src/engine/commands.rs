@@ -2,12 +2,13 @@
 
 use super::document::SavedBackend;
 use super::service::{Builder, PoolMember, ServiceRuntime, vip_of};
-use super::{Engine, EngineError, Explanation, Status};
+use super::{Engine, EngineError, Explanation, NEXT_HOPS_TRIES, Status};
 use crate::config::{Backend, Config, Service};
 use crate::health::{Target, Transition};
 use crate::neigh;
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 use weir_dataplane::{BackendEntry, BackendFlags};
@@ -79,6 +80,7 @@ impl Engine {
         member.detail.clone_from(&transition.detail);
         if member.up != transition.up {
             member.up = transition.up;
+            member.down_since = (!transition.up).then_some(transition.at);
             let mut entry = self.plane.backend(id);
             entry.flags &= !BackendFlags::DOWN;
             if let Err(error) = self.plane.set_backend(id, &entry.with_health(transition.up)) {
@@ -149,6 +151,7 @@ impl Engine {
         self.service_mut(service)?.dirty = true;
         self.update(service)?;
         self.set_targets();
+        self.hop_tries = NEXT_HOPS_TRIES;
         Ok(())
     }
 
@@ -160,7 +163,7 @@ impl Engine {
         Err(failure)
     }
 
-    fn forget_states(&mut self, service: &str, id: u16) -> Result<(), EngineError> {
+    pub(super) fn forget_states(&mut self, service: &str, id: u16) -> Result<(), EngineError> {
         let now = self.now();
         let service = self.service_mut(service)?;
         let Builder::Concury(concury) = &mut service.builder else { return Ok(()) };
@@ -224,7 +227,8 @@ impl Engine {
             self.forget_backend(id)?;
         }
         self.set_targets();
-        self.refresh_next_hops()?;
+        self.hop_tries = NEXT_HOPS_TRIES;
+        self.refresh_next_hops(false)?;
         self.save()
     }
 
@@ -386,7 +390,8 @@ impl Engine {
             self.plane.set_backend(id, &entry)?;
         }
         let detail = if up { "assumed" } else { "not checked yet" };
-        Ok(PoolMember { id, incarnation, wanted, up, detail: detail.into() })
+        let down_since = (!up).then(Instant::now);
+        Ok(PoolMember { id, incarnation, wanted, up, down_since, detail: detail.into() })
     }
 
     fn free_number(&self) -> u32 {

@@ -35,6 +35,11 @@ const TICK: Duration = Duration::from_millis(10);
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 const UNREPORTED_EVERY: Duration = Duration::from_secs(1);
 const NEXT_HOPS_EVERY: Duration = Duration::from_secs(5);
+/// After a change: a neighbour that has just been asked for answers within milliseconds, and
+/// without it a backend that the FIB has no answer for cannot be reached.
+const NEXT_HOPS_SOON: Duration = Duration::from_millis(100);
+/// For so long; one that has not answered by then is not there.
+const NEXT_HOPS_TRIES: u32 = 20;
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
 
@@ -70,6 +75,8 @@ pub struct Engine {
     document: Document,
     fresh_pins: HashSet<ServiceState>,
     unreachable: HashSet<IpAddr>,
+    /// How often next hops are looked up soon, because one is not known yet.
+    hop_tries: u32,
     health: crate::health::Checker,
     started: Instant,
     resumed: bool,
@@ -118,6 +125,7 @@ impl Engine {
             document,
             fresh_pins: HashSet::new(),
             unreachable: HashSet::new(),
+            hop_tries: 0,
             health,
             started: Instant::now(),
             resumed: report.resumed,
@@ -194,8 +202,11 @@ impl Engine {
             let result = self.take_unreported().and_then(|()| self.fold_pending());
             tolerate("take unreported flows", result);
         }
+        if self.hop_tries > 0 && timers.missing_hops.due(NEXT_HOPS_SOON) {
+            tolerate("look up missing next hops", self.refresh_next_hops(true));
+        }
         if timers.next_hops.due(NEXT_HOPS_EVERY) {
-            tolerate("look up next hops", self.refresh_next_hops());
+            tolerate("look up next hops", self.refresh_next_hops(false));
         }
         if timers.sweep.due(SWEEP_EVERY) {
             tolerate("forget idle flows", self.sweep());
@@ -229,6 +240,7 @@ fn tolerate(what: &str, result: Result<(), EngineError>) {
 struct Timers {
     unreported: Timer,
     next_hops: Timer,
+    missing_hops: Timer,
     sweep: Timer,
     seen: Timer,
 }
@@ -236,7 +248,7 @@ struct Timers {
 impl Timers {
     fn new() -> Self {
         let now = || Timer(Instant::now());
-        Self { unreported: now(), next_hops: now(), sweep: now(), seen: now() }
+        Self { unreported: now(), next_hops: now(), missing_hops: now(), sweep: now(), seen: now() }
     }
 }
 

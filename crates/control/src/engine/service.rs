@@ -6,7 +6,7 @@ use crate::config::{self, Affinity, Backend, Method, Protocol, Service};
 use crate::store::{Op, StateLog, StateRecord};
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_lookup::HashKey;
 use weir_steering::{
     Concury, ConcuryConfig, Event, EventKind, Image, Member, Role, ServiceState, StateKey,
@@ -15,12 +15,14 @@ use weir_steering::{
 use weir_wire::map_address;
 
 /// A member of a pool at run time.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) struct PoolMember {
     pub id: u16,
     pub incarnation: u32,
     pub wanted: Backend,
     pub up: bool,
+    /// Since when the health check has it down.
+    pub down_since: Option<Instant>,
     /// What the last health check said.
     pub detail: String,
 }

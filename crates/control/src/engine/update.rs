@@ -69,7 +69,12 @@ impl Engine {
         let pending = self.pending_of(name)?;
         let service = self.service_mut(name)?;
         for (state, backend) in pending {
-            service.start(state.key, backend, now)?;
+            // One that is known there tells nothing new, and may have ended since: it must not
+            // count as a beginning again, or a draining backend would get what looks like it.
+            let known = service.concury().and_then(|concury| concury.get(&state.key));
+            if known.is_none_or(|known| known.backend != backend) {
+                service.start(state.key, backend, now)?;
+            }
         }
         Ok(())
     }

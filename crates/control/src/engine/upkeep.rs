@@ -5,7 +5,7 @@ use crate::config::Protocol;
 use crate::neigh;
 use std::time::Duration;
 use tracing::{debug, warn};
-use weir_dataplane::{BackendEntry, grace};
+use weir_dataplane::{BackendEntry, BackendFlags, grace};
 use weir_steering::ServiceState;
 
 impl Engine {
@@ -70,8 +70,29 @@ impl Engine {
             service.marked_under = key;
             service.log_removed(&idle, now)?;
         }
+        self.give_up_dead_backends()?;
         // Pending and pinned entries of these states stay until an update removes them: a flow
         // with the same key may be starting right now.
+        Ok(())
+    }
+
+    /// Forgets the states of backends that have been down for as long as a flow may be silent: a
+    /// UDP flow that goes on sending would else stay with a dead backend for ever.
+    fn give_up_dead_backends(&mut self) -> Result<(), EngineError> {
+        let mut dead = Vec::new();
+        for (name, service) in &self.services {
+            let patience = service.configured.idle_timeout;
+            for member in &service.pool {
+                let held = service.concury().map_or(0, |concury| concury.states_of(member.id));
+                if held > 0 && member.down_since.is_some_and(|since| since.elapsed() > patience) {
+                    dead.push((name.clone(), member.id));
+                }
+            }
+        }
+        for (name, id) in dead {
+            self.forget_states(&name, id)?;
+            self.service_mut(&name)?.dirty = true;
+        }
         Ok(())
     }
 
@@ -106,12 +127,16 @@ impl Engine {
     }
 
     /// Looks the next hop of every backend up in the neighbour table, for packets that the FIB has
-    /// no answer for, and keeps those entries fresh.
-    pub(super) fn refresh_next_hops(&mut self) -> Result<(), EngineError> {
+    /// no answer for, and keeps those entries fresh. `missing`: only of those that have none yet.
+    pub(super) fn refresh_next_hops(&mut self, missing: bool) -> Result<(), EngineError> {
+        let mut all_known = true;
         self.plane.accept_own_macs(&self.config.balancer.interfaces)?;
         for service in self.services.values() {
             for member in &service.pool {
                 let address = member.wanted.address;
+                if missing && self.plane.backend(member.id).flags & BackendFlags::HAS_MAC != 0 {
+                    continue;
+                }
                 let entry = BackendEntry::new(address, member.incarnation).with_health(member.up);
                 match neigh::resolve_now(address) {
                     Ok(Some(hop)) => {
@@ -121,7 +146,7 @@ impl Engine {
                             self.plane.set_backend(member.id, &entry)?;
                         }
                     }
-                    Ok(None) => {}
+                    Ok(None) => all_known = false,
                     Err(error) => {
                         if self.unreachable.insert(address) {
                             warn!(%address, %error, "no next hop");
@@ -130,6 +155,7 @@ impl Engine {
                 }
             }
         }
+        self.hop_tries = if all_known { 0 } else { self.hop_tries.saturating_sub(1) };
         Ok(())
     }
 }

@@ -360,7 +360,10 @@ impl Concury {
         let down: HashSet<u16> = self.per_backend.keys().copied().filter(|id| down(*id)).collect();
         for (key, state) in self.states.iter() {
             let reserved = slots[usize::from(state.code)] & SLOT_RESERVED != 0;
-            let over = state.phase == Phase::Closing || down.contains(&state.backend);
+            // A SYN to a backend that is down is better placed elsewhere. A datagram says less:
+            // it may well belong to a flow that lives there, if the health check is wrong.
+            let down = !self.config.udp && down.contains(&state.backend);
+            let over = state.phase == Phase::Closing || down;
             if reserved && !over && (any_packet || now.saturating_sub(state.born) < SYN_SECONDS) {
                 report.pinned.push((*key, state.backend));
             }

@@ -1,0 +1,59 @@
+# weir. `make` lists what there is.
+
+METHOD := concury
+SECONDS := 30
+RUNS := 10
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench soak fuzz kernel-test clean
+
+# Rust's installer puts cargo where no PATH looks before the next login.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
+# The laboratory, the tests and the benches need root.
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+
+help:
+	@echo 'make demo [METHOD=concury|tracked] [SECONDS=30]'
+	@echo '            real clients and servers around the balancer, while its pool changes'
+	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
+	@echo 'make bench  every bench in full size; figures to bench-results/'
+	@echo 'make soak [RUNS=10] [SECONDS=30]'
+	@echo '            laboratories with RUNS seeds for each method'
+	@echo 'make fuzz [SECONDS=30]'
+	@echo '            random packets for the parser'
+	@echo 'make kernel-test'
+	@echo '            the BPF programs under the kernel of Debian, in QEMU (installs it)'
+	@echo 'make build  target/release/weir'
+	@echo 'make setup  install what is missing (demo and test do it themselves)'
+	@echo 'make clean  remove what was built'
+
+setup:
+	@scripts/setup
+
+build:
+	@scripts/setup demo
+	@cargo build --locked --release
+
+demo: build
+	@$(ROOT) target/release/weir lab --method $(METHOD) --duration $(SECONDS)s
+
+test:
+	@scripts/setup test
+	@scripts/test
+
+bench: build
+	@scripts/bench
+
+soak: build
+	@scripts/soak $(RUNS) $(SECONDS)
+
+# Without cargo-fuzz: see scripts/fuzz.
+fuzz:
+	@scripts/setup test
+	@scripts/fuzz $(SECONDS)
+
+kernel-test: build
+	@scripts/kernel-test
+
+clean:
+	@cargo clean
+	@rm -rf fuzz/target

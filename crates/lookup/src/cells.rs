@@ -1,6 +1,7 @@
 //! Bit-packed cells in chunks, and the lookup-only view made of two such arrays.
 
-use crate::{HashKey, Key};
+use crate::bits::{fetch, load_bytes, mask, narrow_load, read};
+use crate::{HashKey, Key, pipeline};
 use weir_wire::hash::scale;
 
 /// Bytes of a chunk. A kernel array map hands out memory by elements of one size; 4,096 keeps the
@@ -14,11 +15,6 @@ pub const fn cells_per_chunk(bits: u32) -> u32 {
     let last_start = ((CHUNK_BYTES as u32 - load) * 8 + 7) / bits;
     let whole = CHUNK_BYTES as u32 * 8 / bits;
     if last_start + 1 < whole { last_start + 1 } else { whole }
-}
-
-/// A cell starts at any bit of a byte, so the load must cover 7 + bits.
-const fn load_bytes(bits: u32) -> u32 {
-    if bits <= 25 { 4 } else { 8 }
 }
 
 /// Shape of a two-array table.
@@ -123,36 +119,68 @@ impl View {
     /// As [`lookup`](Self::lookup), with the hash at hand.
     #[inline]
     pub fn lookup_hash(&self, hash: u64) -> u32 {
-        let a = self.scaled(hash as u32, 0, self.geometry.chunks_a);
-        let b = self.scaled((hash >> 32) as u32, self.geometry.chunks_a, self.geometry.chunks_b);
-        a ^ b
+        let [a, b] = self.locate(hash);
+        self.read(a) ^ self.read(b)
     }
 
-    /// The cell that 32 hash bits choose, computed as the BPF program does: chunk from the product
-    /// with the number of chunks, cell from the fraction that is left. Equal to
+    /// Values of many keys, with the cache misses of 32 lookups under way at a time.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
+        // The branch on the width stands outside the loop.
+        match narrow_load(self.geometry.bits) {
+            2 => self.batch::<K, 2>(keys, out),
+            4 => self.batch::<K, 4>(keys, out),
+            _ => self.batch::<K, 8>(keys, out),
+        }
+    }
+
+    #[inline(always)]
+    fn batch<K: Key, const LOAD: usize>(&self, keys: &[K], out: &mut [u32]) {
+        let bytes = &self.bytes[..];
+        let mask = mask(self.geometry.bits);
+        let locate = |key: &K| self.locate(key.hash(&self.key));
+        let fetch = |places: [u64; 2]| places.iter().for_each(|&bit| fetch::<LOAD>(bytes, bit));
+        let value = |[a, b]: [u64; 2]| (read::<LOAD>(bytes, a) ^ read::<LOAD>(bytes, b)) & mask;
+        pipeline(keys, out, locate, fetch, value);
+    }
+
+    /// The bits at which the two cells of a hash begin, computed as the BPF program does: chunk
+    /// from the product with the number of chunks, cell from the fraction that is left. Equal to
     /// `scale(hash32, chunks * per_chunk)` exactly, without a division.
+    ///
+    /// Both cells go through the same products of 32 bits in lanes of 64, so that they share
+    /// vector instructions.
     #[inline(always)]
-    fn scaled(&self, hash32: u32, first: u32, chunks: u32) -> u32 {
-        let product = u64::from(hash32) * u64::from(chunks);
-        let chunk = first + (product >> 32) as u32;
-        let cell = scale(product as u32, self.per_chunk);
-        self.read(chunk, cell)
+    fn locate(&self, hash: u64) -> [u64; 2] {
+        const LOW: u64 = u32::MAX as u64;
+        let Geometry { bits, chunks_a, chunks_b } = self.geometry;
+        let chunks = [u64::from(chunks_a), u64::from(chunks_b)];
+        let first = [0, u64::from(chunks_a)];
+        let halves = [hash & LOW, hash >> 32];
+        std::array::from_fn(|side| {
+            let product = halves[side] * chunks[side];
+            let cell = ((product & LOW) * u64::from(self.per_chunk)) >> 32;
+            let chunk = first[side] + (product >> 32);
+            chunk * (CHUNK_BYTES as u64 * 8) + cell * u64::from(bits)
+        })
+    }
+
+    /// The bit at which a cell begins.
+    #[inline(always)]
+    fn bit(&self, chunk: u32, cell: u32) -> u64 {
+        u64::from(chunk) * (CHUNK_BYTES as u64 * 8) + u64::from(cell * self.geometry.bits)
     }
 
     #[inline(always)]
-    fn read(&self, chunk: u32, cell: u32) -> u32 {
-        let bit = cell * self.geometry.bits;
-        let at = chunk as usize * CHUNK_BYTES + (bit >> 3) as usize;
-        let word = if load_bytes(self.geometry.bits) == 4 {
-            u64::from(u32::from_le_bytes(fixed(&self.bytes[at..at + 4])))
-        } else {
-            u64::from_le_bytes(fixed(&self.bytes[at..at + 8]))
+    fn read(&self, bit: u64) -> u32 {
+        let cell = match narrow_load(self.geometry.bits) {
+            2 => read::<2>(&self.bytes, bit),
+            4 => read::<4>(&self.bytes, bit),
+            _ => read::<8>(&self.bytes, bit),
         };
-        (word >> (bit & 7)) as u32 & self.mask()
-    }
-
-    fn mask(&self) -> u32 {
-        (u64::MAX >> (64 - self.geometry.bits)) as u32
+        cell & mask(self.geometry.bits)
     }
 
     /// Chunk and cell of a node number.
@@ -166,15 +194,15 @@ impl View {
     #[inline]
     pub(crate) fn cell(&self, node: u32) -> u32 {
         let (chunk, cell) = self.place(node);
-        self.read(chunk, cell)
+        self.read(self.bit(chunk, cell))
     }
 
     /// Xors `delta` into the cell of a node.
     pub(crate) fn flip(&mut self, node: u32, delta: u32) {
         let (chunk, cell) = self.place(node);
-        let bit = cell * self.geometry.bits;
-        let at = chunk as usize * CHUNK_BYTES + (bit >> 3) as usize;
-        let shifted = u64::from(delta & self.mask()) << (bit & 7);
+        let bit = self.bit(chunk, cell);
+        let at = (bit >> 3) as usize;
+        let shifted = u64::from(delta & mask(self.geometry.bits)) << (bit & 7);
         for (offset, byte) in shifted.to_le_bytes().into_iter().enumerate() {
             // The bytes past the cell are zero in `shifted` and may lie outside the array.
             if byte != 0 {
@@ -182,14 +210,6 @@ impl View {
             }
         }
     }
-}
-
-/// A slice of known length as an array.
-#[inline(always)]
-fn fixed<const N: usize>(slice: &[u8]) -> [u8; N] {
-    let mut array = [0; N];
-    array.copy_from_slice(slice);
-    array
 }
 
 #[cfg(test)]
@@ -212,7 +232,7 @@ mod tests {
         for bits in 1..=32 {
             let geometry = Geometry::for_cells(bits, u64::from(cells_per_chunk(bits)) + 1);
             let mut view = View::zeroed(HashKey::from_seed(1), geometry);
-            let value = |node: u32| node.wrapping_mul(0x9e37_79b9) & view_mask(bits);
+            let value = |node: u32| node.wrapping_mul(0x9e37_79b9) & mask(bits);
             for node in 0..geometry.cells() as u32 {
                 view.flip(node, value(node));
             }
@@ -220,10 +240,6 @@ mod tests {
                 assert_eq!(view.cell(node), value(node), "{bits} bits, node {node}");
             }
         }
-    }
-
-    fn view_mask(bits: u32) -> u32 {
-        (u64::MAX >> (64 - bits)) as u32
     }
 
     #[test]

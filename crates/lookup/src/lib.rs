@@ -5,16 +5,31 @@
 //! * [`OthelloMap`]: an exact map that can *export* other values over the same graph
 //!   (Concury section 5.4).
 //! * [`View`]: the bit-packed arrays, in the chunked layout that the BPF program reads.
-#![forbid(unsafe_code)]
+//! * [`Fuse`]: three cells per key, 1.13 l bits per key; built whole, then only read (docs/fuse.md).
+//! * [`DigestCuckoo`] and [`MultiDigest`]: tables of digests, as in Maglev and SilkRoad, to compare
+//!   with (docs/digest.md). They can answer wrongly, and count it.
+//!
+//! Every structure answers one key (`lookup`) or a slice of keys (`lookup_batch`), which hides the
+//! memory's latency behind [`pipeline`].
+#![deny(unsafe_code)]
 
+mod batch;
+mod bits;
 mod cells;
+mod digest;
+mod fuse;
 mod graph;
 mod othello;
 mod othello_map;
+mod prefetch;
 
+pub use batch::{BATCH, pipeline};
 pub use cells::{CHUNK_BYTES, Geometry, View, cells_per_chunk};
+pub use digest::{DigestCuckoo, HitCount, MISS, MultiDigest, Placed};
+pub use fuse::{Fuse, FuseShape};
 pub use othello::{CELLS_PER_KEY, Othello};
 pub use othello_map::OthelloMap;
+pub use prefetch::prefetch;
 pub use weir_wire::hash::HashKey;
 
 /// A key that can be hashed under a seed.
@@ -44,4 +59,23 @@ pub enum Error {
         /// How many seeds were tried.
         tries: u32,
     },
+    /// Two keys of a set that is built whole are equal.
+    #[error("keys number {first} and {second} are equal")]
+    DuplicateKey {
+        /// Position of one of them.
+        first: usize,
+        /// Position of the other, `first < second`.
+        second: usize,
+    },
+    /// A table of digests has no room for another entry.
+    #[error("no room for another entry beside {entries} in {slots} slots")]
+    Full {
+        /// Entries in the table.
+        entries: usize,
+        /// Slots of the table.
+        slots: usize,
+    },
+    /// The value 65,535 marks an empty slot of a table of digests.
+    #[error("the value 65535 is reserved in tables of digests")]
+    ReservedValue,
 }

@@ -47,9 +47,19 @@ impl<K: Key> Othello<K> {
         seed: u64,
     ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let geometry = geometry(view_bits, capacity);
+        let key = draw_key(&mut rng);
+        Self::empty(value_bits, geometry(view_bits, capacity), key, rng)
+    }
+
+    /// An empty table with the hash key and the shape of a view.
+    pub(crate) fn in_shape_of(value_bits: u32, view: &View, seed: u64) -> Self {
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        Self::empty(value_bits, view.geometry(), *view.key(), rng)
+    }
+
+    fn empty(value_bits: u32, geometry: Geometry, key: HashKey, rng: ChaCha8Rng) -> Self {
         let mut table = Self {
-            seed: draw_key(&mut rng),
+            seed: key,
             geometry,
             capacity: capacity_of(geometry),
             mask: (u64::MAX >> (64 - value_bits)) as u32,
@@ -286,7 +296,7 @@ fn capacity_of(geometry: Geometry) -> usize {
     (geometry.cells() as f64 / CELLS_PER_KEY) as usize
 }
 
-fn draw_key(rng: &mut ChaCha8Rng) -> HashKey {
+pub(crate) fn draw_key(rng: &mut ChaCha8Rng) -> HashKey {
     HashKey::from_words([rng.next_u64(), rng.next_u64(), rng.next_u64(), rng.next_u64()])
 }
 

@@ -25,6 +25,13 @@ impl<K: Key, V> OthelloMap<K, V> {
         }
     }
 
+    /// An empty map with the hash key and the shape of a view that was exported earlier, so that a
+    /// program that is started again can go on from there: once its keys are back, exports over
+    /// that view change only what has changed.
+    pub fn in_shape_of(view: &View, seed: u64) -> Self {
+        Self { index: Othello::in_shape_of(32, view, seed), values: Vec::new() }
+    }
+
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.values.len()

@@ -105,3 +105,23 @@ fn bits_per_key_at_full_load() {
         assert!(bits <= 12.0 * 2.37, "{bits}");
     }
 }
+
+/// Batches of every length answer as single lookups do, for known and unknown keys.
+#[test]
+fn batched_lookups_equal_single_ones() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for bits in 1..=32 {
+        let mut map = OthelloMap::new(bits, 3_000, rng.random());
+        for key in 0..3_000u64 {
+            map.insert(key, rng.random::<u32>()).unwrap();
+        }
+        let view = map.export(None, |value| value & (u64::MAX >> (64 - bits)) as u32);
+        for length in [0, 1, 31, 32, 33, 64, 1_000, 6_001] {
+            let keys: Vec<u64> = (0..length).map(|_| rng.random_range(0..6_000)).collect();
+            let mut out = vec![0; keys.len()];
+            view.lookup_batch(&keys, &mut out);
+            let single: Vec<u32> = keys.iter().map(|key| view.lookup(key)).collect();
+            assert_eq!(out, single, "{bits} bits, {length} keys");
+        }
+    }
+}

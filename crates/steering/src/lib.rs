@@ -8,6 +8,7 @@
 //! Nothing here knows sockets, BPF or clocks: time, randomness and memory come in as arguments.
 #![forbid(unsafe_code)]
 
+pub mod cheetah;
 mod concury;
 mod image;
 mod lookup;

@@ -12,7 +12,9 @@ pub mod craft;
 mod flow;
 pub mod hash;
 mod parse;
+pub mod quic;
 mod reason;
+pub mod tcp_options;
 
 pub use flow::{FlowKey, Protocol, UnknownProtocol, map_address, unmap_address};
 pub use parse::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Packet, Rejected, TcpFlags, parse};

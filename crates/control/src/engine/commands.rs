@@ -255,12 +255,18 @@ impl Engine {
             _ => self.free_number(),
         };
         let seed = saved.as_ref().map_or_else(rand::random, |saved| saved.seed);
+        // What the data plane has under this number is this service's only if it is known here
+        // whose numbers its slots hold.
+        let ours = saved.is_some() && self.plane.services().contains(&(vip_of(service), number));
+        let published = if ours { self.plane.published(number)? } else { None };
+        let generation = published.as_ref().map_or(0, |image| image.header().generation);
         let (mut runtime, records) = ServiceRuntime::new(
             number,
             seed,
             service.clone(),
             config.limits.states_per_service as usize,
             &config.balancer.run_dir,
+            published,
             self.now(),
         )?;
         let former = saved.as_ref().map_or(&[][..], |saved| &saved.backends[..]);
@@ -280,10 +286,7 @@ impl Engine {
             let member = self.new_member(backend, up, former, &runtime.pool)?;
             runtime.pool.push(member);
         }
-        let published = self.plane.published(number).ok().flatten();
-        runtime.generation = saved
-            .map_or(0, |saved| saved.generation)
-            .max(published.map_or(0, |image| image.header().generation));
+        runtime.generation = saved.map_or(0, |saved| saved.generation).max(generation);
         self.restore_states(&mut runtime, records)?;
         self.names.insert(number, service.name.clone());
         self.services.insert(service.name.clone(), runtime);

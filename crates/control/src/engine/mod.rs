@@ -281,10 +281,10 @@ fn limits(config: &Config) -> Limits {
 
 /// The BPF file system, where pins live.
 fn mount_bpffs() -> Result<(), EngineError> {
-    const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+    const BPF_FS_MAGIC: libc::c_long = 0xcafe_4a11;
     let path = "/sys/fs/bpf";
-    let mounted = nix::sys::statfs::statfs(path)
-        .is_ok_and(|fs| fs.filesystem_type().0 as i64 == BPF_FS_MAGIC);
+    let mounted =
+        nix::sys::statfs::statfs(path).is_ok_and(|fs| fs.filesystem_type().0 == BPF_FS_MAGIC);
     if mounted {
         return Ok(());
     }

@@ -6,6 +6,7 @@ use crate::config::{self, Affinity, Backend, Method, Protocol, Service};
 use crate::store::{Op, StateLog, StateRecord};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_lookup::HashKey;
 use weir_steering::{
@@ -26,6 +27,9 @@ pub(super) struct PoolMember {
     /// What the last health check said.
     pub detail: String,
 }
+
+/// States to be pinned, with their backends.
+pub(super) type Pins = Vec<(ServiceState, u16)>;
 
 /// The build face of a service's method.
 pub(super) enum Builder {
@@ -58,6 +62,7 @@ impl ServiceRuntime {
         configured: Service,
         states: usize,
         run_dir: &Path,
+        published: Option<Image>,
         now: u32,
     ) -> Result<(Self, Vec<StateRecord>), EngineError> {
         let client = configured.affinity == Affinity::Client;
@@ -66,7 +71,7 @@ impl ServiceRuntime {
             Method::Concury { dcode_bits } => {
                 let (log, records) =
                     StateLog::open(run_dir.join(format!("states-{}.log", configured.name)))?;
-                let concury = Concury::new(ConcuryConfig {
+                let config = ConcuryConfig {
                     bits: dcode_bits.into(),
                     client_affinity: client,
                     udp,
@@ -75,7 +80,11 @@ impl ServiceRuntime {
                     max_states: states,
                     idle_seconds: configured.idle_timeout.as_secs().min(u64::from(u32::MAX)) as u32,
                     seed: seed ^ u64::from(now),
-                });
+                };
+                let concury = match published {
+                    Some(image) => Concury::resume(config, Arc::new(image)),
+                    None => Concury::new(config),
+                };
                 (Builder::Concury(Box::new(concury)), Some(log), records)
             }
             Method::Tracked { table_size } => {
@@ -195,10 +204,7 @@ impl ServiceRuntime {
     }
 
     /// Builds the next table; with the states to be pinned beside it.
-    pub fn build(
-        &mut self,
-        now: u32,
-    ) -> Result<(std::sync::Arc<Image>, Vec<(ServiceState, u16)>), EngineError> {
+    pub fn build(&mut self, now: u32) -> Result<(Arc<Image>, Pins), EngineError> {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
@@ -214,7 +220,7 @@ impl ServiceRuntime {
                 (image, pinned)
             }
             Builder::Tracked(builder) => {
-                (std::sync::Arc::new(builder.build(generation, &members)?), Vec::new())
+                (Arc::new(builder.build(generation, &members)?), Vec::new())
             }
         };
         self.generation = generation;

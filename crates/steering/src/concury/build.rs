@@ -103,6 +103,22 @@ impl Concury {
         }
     }
 
+    /// Goes on from a table that an earlier run published: with its hash key, so that no flow looks
+    /// new, and its Dcodes, so that the next table differs only where the pool does. The states are
+    /// to be [restored](Self::restore). A table of other settings is not taken up.
+    pub fn resume(config: ConcuryConfig, image: Arc<Image>) -> Self {
+        let mut concury = Self::new(config);
+        let header = image.header();
+        let same = header.method == Method::Concury
+            && image.slots().len() == 1 << config.bits
+            && header.flags.has(Flags::CLIENT) == config.client_affinity;
+        if let (true, Some(view)) = (same, image.view()) {
+            concury.states = OthelloMap::in_shape_of(view, config.seed);
+            concury.published = Some(image);
+        }
+        concury
+    }
+
     /// The settings.
     pub fn config(&self) -> &ConcuryConfig {
         &self.config

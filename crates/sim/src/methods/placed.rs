@@ -1,0 +1,170 @@
+//! The placements of `weir_placement`, as the methods here use them.
+
+use crate::method::{Change, NOBODY};
+use weir_placement::{Anchor, Candidate, Horizon, Hrw, HrwTable, PoolError, Verdict};
+
+/// What a connection table stands over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Over {
+    /// Table-based HRW hashing: only the flows of changed rows are looked at again.
+    #[default]
+    Table,
+    /// AnchorHash: every change makes the engine look at every flow.
+    Anchor,
+    /// HRW hashing, as slow as it is exact.
+    Hrw,
+}
+
+/// A placement, and the rows that the engine groups flows in: those of the table, or one.
+pub(super) enum Placed {
+    Table(Box<HrwTable>),
+    Other(Box<dyn Horizon>),
+}
+
+/// A placement that follows the changes of a simulated pool.
+pub(super) struct Rows {
+    placed: Placed,
+    rows: usize,
+    weights: Vec<u32>,
+    on_horizon: Vec<bool>,
+}
+
+impl std::fmt::Debug for Rows {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Rows").field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+impl Rows {
+    /// `rows`: of the table. `weights`: of all servers there will ever be.
+    pub fn new(over: Over, rows: usize, weights: &[u32]) -> Result<Self, PoolError> {
+        let capacity = 2 * weights.iter().sum::<u32>().max(1);
+        let placed = match over {
+            Over::Table => Placed::Table(Box::new(HrwTable::new(rows as u32)?)),
+            Over::Anchor => Placed::Other(Box::new(Anchor::new(capacity)?)),
+            Over::Hrw => Placed::Other(Box::new(Hrw::new())),
+        };
+        let rows = if over == Over::Table { rows } else { 1 };
+        let on_horizon = vec![false; weights.len()];
+        Ok(Self { placed, rows, weights: weights.to_vec(), on_horizon })
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub fn row_of(&self, hash: u64) -> u32 {
+        match &self.placed {
+            Placed::Table(table) => table.row_of(hash) as u32,
+            Placed::Other(_) => 0,
+        }
+    }
+
+    pub fn verdict(&self, hash: u64) -> Verdict {
+        let verdict = match &self.placed {
+            Placed::Table(table) => table.verdict(hash),
+            Placed::Other(other) => other.verdict(hash),
+        };
+        verdict.unwrap_or(Verdict { backend: NOBODY, may_differ: false })
+    }
+
+    /// The server of a row of the table.
+    pub fn server(&self, row: u32) -> u16 {
+        match &self.placed {
+            Placed::Table(table) => table.rows()[row as usize],
+            Placed::Other(_) => NOBODY,
+        }
+    }
+
+    /// Share of the rows whose flows are unsafe; all of them where there are no rows.
+    pub fn unsafe_share(&self) -> f64 {
+        match &self.placed {
+            Placed::Table(table) => {
+                let set: u32 = table.may_differ().iter().map(|word| word.count_ones()).sum();
+                f64::from(set) / self.rows as f64
+            }
+            Placed::Other(_) => 1.0,
+        }
+    }
+
+    /// Applies changes that come at one instant. Returns the rows in which a verdict has changed.
+    pub fn apply(&mut self, changes: &[Change]) -> Vec<u32> {
+        let before = self.answers();
+        for &change in changes {
+            // An error would mean that the engine's pool and this one differ.
+            if let Err(error) = self.apply_one(change, changes) {
+                debug_assert!(false, "{change:?}: {error}");
+            }
+        }
+        match self.answers().zip(before) {
+            Some((now, before)) => {
+                let rows = now.iter().zip(&before).enumerate();
+                rows.filter(|(_, (a, b))| a != b).map(|(row, _)| row as u32).collect()
+            }
+            None => vec![0],
+        }
+    }
+
+    fn answers(&self) -> Option<Vec<(u16, bool)>> {
+        match &self.placed {
+            Placed::Table(table) => {
+                let bit = |row: usize| table.may_differ()[row / 64] >> (row % 64) & 1 != 0;
+                let rows = table.rows().iter().enumerate();
+                Some(rows.map(|(row, &server)| (server, bit(row))).collect())
+            }
+            Placed::Other(_) => None,
+        }
+    }
+
+    fn apply_one(&mut self, change: Change, all: &[Change]) -> Result<(), PoolError> {
+        let horizon: &mut dyn Horizon = match &mut self.placed {
+            Placed::Table(table) => &mut **table,
+            Placed::Other(other) => &mut **other,
+        };
+        let (Change::Add(server)
+        | Change::Remove(server)
+        | Change::Drain(server)
+        | Change::Expect(server)
+        | Change::Unexpect(server)) = change;
+        let number = usize::from(server);
+        let name = format!("server {server}");
+        let candidate = Candidate { name: &name, backend: server, weight: self.weights[number] };
+        let was = std::mem::replace(&mut self.on_horizon[number], false);
+        match change {
+            Change::Add(_) if was => horizon.admit(server),
+            Change::Add(_) => horizon.add(candidate),
+            Change::Remove(_) | Change::Drain(_) if all.contains(&Change::Expect(server)) => {
+                self.on_horizon[number] = true;
+                horizon.retire(server)
+            }
+            Change::Remove(_) | Change::Drain(_) => horizon.remove(server),
+            Change::Expect(_) => {
+                self.on_horizon[number] = true;
+                if was { Ok(()) } else { horizon.add_horizon(candidate) }
+            }
+            Change::Unexpect(_) => horizon.remove_horizon(server),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_comes_back_gets_its_rows_back_and_no_others_move() {
+        let weights = [1, 2, 1, 1];
+        let mut rows = Rows::new(Over::Table, 4096, &weights).unwrap();
+        rows.apply(&[Change::Add(0), Change::Add(1), Change::Add(2), Change::Expect(3)]);
+        let first = rows.answers();
+        let unsafe_rows = (rows.unsafe_share() * 4096.0) as usize;
+        assert!((600..1040).contains(&unsafe_rows), "about a fifth: {unsafe_rows}");
+        let moved = rows.apply(&[Change::Add(3)]);
+        assert_eq!(moved.len(), unsafe_rows);
+        assert!(moved.iter().all(|&row| rows.server(row) == 3));
+        rows.apply(&[Change::Remove(3), Change::Remove(1), Change::Expect(1)]);
+        rows.apply(&[Change::Add(1), Change::Expect(3)]);
+        assert_eq!(rows.answers(), first);
+    }
+}

@@ -1,0 +1,213 @@
+//! The published figures, in smoke size. Every band says why it is as wide as it is, and has two
+//! ends: a baseline that breaks too little is as wrong as a method that breaks too much.
+
+use weir_sim::methods::{
+    Buckets, Cheetah, Concury, Jet, Modulo, Over, Release, Residue, Ring, Scheduler, Tracked,
+};
+use weir_sim::{Method, Orphans, Outcome, World, simulate};
+
+const SEED: u64 = 20;
+const SERVERS: [u32; 468] = [1; 468];
+
+fn close(what: &str, ours: f64, published: f64, band: std::ops::RangeInclusive<f64>) {
+    let ratio = ours / published;
+    println!("{what}: ours {ours:.4}, published {published}, ratio {ratio:.2}, seed {SEED}");
+    assert!(band.contains(&ratio), "{what}: {ours:.4} beside {published}, not in {band:?}");
+}
+
+/// Broken flows do not depend on the number of concurrent flows (each return moves 1/468 of them),
+/// so a fifteenth of Cheetah's 70,000 do.
+fn cheetah_world(updates_per_minute: f64, duration: f64) -> World {
+    World {
+        updates_per_minute,
+        duration,
+        warmup: 300.0,
+        sample_every: 10.0,
+        orphans: Orphans::Adopt,
+        ..World::published(4_680.0, SEED)
+    }
+}
+
+/// Rates, lengths, and the published hash and chain.
+const FIGURE_2A: [(f64, f64, f64, f64); 6] = [
+    (1.56, 10_000.0, 0.099, 0.0004),
+    (3.12, 6_000.0, 0.199, 0.0016),
+    (7.8, 3_000.0, 0.493, 0.0102),
+    (15.6, 3_000.0, 1.006, 0.038),
+    (31.2, 2_000.0, 1.960, 0.137),
+    (78.0, 1_300.0, 4.905, 0.624),
+];
+
+/// Some 250 to 1,300 returns in each run, each breaking about 8 flows: 6 % at most of
+/// statistical error, so a fifth holds at three standard deviations, and a model that is
+/// wrong by a third is found. The band lies a little low, as our figures do (docs/sim.md).
+#[test]
+fn cheetah_2a_hash_breaks_the_published_share() {
+    for (rate, duration, published, _) in FIGURE_2A {
+        let world = cheetah_world(rate, duration);
+        let hash = simulate(&world, &mut Buckets::hash(46_800, &SERVERS));
+        close(&format!("hash, {rate}/min"), hash.broken_percent(), published, 0.75..=1.2);
+    }
+}
+
+/// The chain needs two changes of one bucket, so it breaks few flows, in bursts: at the lower
+/// rates a handful in all, which says nothing. From 15.6 on there are hundreds.
+#[test]
+fn cheetah_2a_the_chain_breaks_the_published_share() {
+    for (rate, duration, _, published) in &FIGURE_2A[3..] {
+        let world = cheetah_world(*rate, *duration);
+        let chain = simulate(&world, &mut Buckets::chain(46_800, &SERVERS));
+        close(&format!("chain, {rate}/min"), chain.broken_percent(), *published, 0.6..=1.6);
+    }
+}
+
+/// Exactly zero, in the worlds in which the baselines break thousands.
+#[test]
+fn cheetah_concury_and_residue_never_break() {
+    let world = cheetah_world(78.0, 600.0);
+    let weights = world.server_weights();
+    let methods: [(&str, Box<dyn Method>); 3] = [
+        ("cheetah", Box::new(Cheetah::new(Scheduler::RoundRobin))),
+        ("concury", Box::new(Concury::new(12, &weights))),
+        ("residue", Box::new(Residue::new(65_537, &weights).unwrap())),
+    ];
+    for (name, mut method) in methods {
+        let outcome = simulate(&world, &mut *method);
+        assert_eq!((outcome.broken, outcome.misdirected), (0, 0), "{name}, seed {SEED}");
+        assert!(outcome.inevitable > 1_000, "{name}: {} servers' worth", outcome.inevitable);
+    }
+}
+
+/// No figure is published here; what must hold: a consistent hash moves 1/n of the flows at a
+/// return, as the indirection table does (its arcs are less even: a third either way); a hash
+/// modulo the number of servers moves nearly all of them at each change, so that half of all
+/// flows and more break at 7.8 changes a minute.
+#[test]
+fn consistent_hashing_breaks_like_the_table_and_modulo_far_more() {
+    let world = cheetah_world(7.8, 1_500.0);
+    let table = simulate(&world, &mut Buckets::hash(46_800, &SERVERS)).broken_percent();
+    let ring = simulate(&world, &mut Ring::new(30, &SERVERS)).broken_percent();
+    close("ring beside table", ring, table, 0.67..=1.5);
+    let modulo = simulate(&world, &mut Modulo::new()).broken_percent();
+    assert!((25.0..=75.0).contains(&modulo), "modulo: {modulo} %, seed {SEED}");
+}
+
+/// 700 s, and the fullest server stays so for a minute or two, as long as its long flows last:
+/// some ten independent samples. That moves the average by a twentieth from seed to seed; the bands
+/// are an eighth. (150 s were not enough: 25.8 % for the hash.) For the power of two and the least
+/// loaded we find four fifths and half of the published figures, run after run: docs/sim.md says
+/// what may be the reason. The lower ends of these bands say that it is no accident, the upper ends
+/// that neither is worse than published; a factor of 9 lies between round robin and either.
+#[test]
+fn cheetah_2b_imbalance_by_scheduler() {
+    let world = World {
+        updates_per_minute: 0.0,
+        duration: 1_000.0,
+        warmup: 300.0,
+        ..World::published(100_000.0, SEED)
+    };
+    let cheetah =
+        |scheduler| 100.0 * simulate(&world, &mut Cheetah::new(scheduler)).imbalance.mean();
+    let hash = 100.0 * simulate(&world, &mut Buckets::hash(46_800, &SERVERS)).imbalance.mean();
+    let turn = cheetah(Scheduler::RoundRobin);
+    close("hash", hash, 22.5, 0.88..=1.12);
+    close("round robin", turn, 19.3, 0.88..=1.12);
+    close("power of two", cheetah(Scheduler::PowerOfTwo), 2.02, 0.75..=1.1);
+    close("least loaded", cheetah(Scheduler::LeastLoaded), 0.51, 0.4..=1.1);
+    assert!(turn < hash, "round robin is better than the hash");
+}
+
+/// JET's cluster with a twentieth of its flows.
+fn jet_world(updates_per_minute: f64, horizon: u16) -> World {
+    World {
+        updates_per_minute,
+        horizon,
+        duration: 500.0,
+        sample_every: 10.0,
+        ..World::published(5_000.0, SEED)
+    }
+}
+
+fn tracked(world: &World, table: f64) -> Outcome {
+    let capacity = (table * world.flows) as usize;
+    let weights = world.server_weights();
+    simulate(
+        world,
+        &mut Tracked::new(Over::Table, 16_384, &weights, capacity, Release::AtEnd).unwrap(),
+    )
+}
+
+fn jet(world: &World, table: f64) -> Outcome {
+    let capacity = (table * world.flows) as usize;
+    let weights = world.server_weights();
+    simulate(world, &mut Jet::new(Over::Table, 16_384, &weights, capacity, Release::AtEnd).unwrap())
+}
+
+/// Figure 3 gives bars and no numbers, so it is its shape that is tested: falling with the table's
+/// size to nothing at 1.5, rising with the rate, and JET far below at equal size. JET with room
+/// for all may break a handful: idle flows that sent nothing while the server that came back
+/// stood on the horizon.
+#[test]
+fn jet_3_violations_by_table_size_and_rate() {
+    let mut before = Vec::new();
+    for rate in [5.0, 20.0] {
+        let world = jet_world(rate, 47);
+        let full: Vec<u64> =
+            [0.1, 0.5, 0.75, 1.5].iter().map(|&size| tracked(&world, size).broken).collect();
+        let ours: Vec<u64> =
+            [0.1, 0.25, 1.5].iter().map(|&size| jet(&world, size).broken).collect();
+        println!("rate {rate}, seed {SEED}: full {full:?}, JET {ours:?}");
+        assert!(full.windows(2).all(|pair| pair[0] > pair[1]), "falls: {full:?}");
+        assert_eq!(full[3], 0, "room for all");
+        assert!(full[0] > 60, "a small table breaks many: {full:?}");
+        assert!(ours[0] * 5 < full[0], "an order of magnitude, or half of that");
+        assert!(ours[1..].iter().all(|&broken| broken <= 5), "room for all the unsafe: {ours:?}");
+        assert!(before.iter().zip(&full).all(|(slow, fast)| slow <= fast), "rises with the rate");
+        before = full;
+    }
+}
+
+/// Figure 4: a horizon shorter than the queue of the servers that are down (some 50 at 20 a minute) is
+/// too short whatever the table's size if it is much shorter. Tracked flows: |H| / |W + H|.
+#[test]
+fn jet_4_violations_by_horizon() {
+    let broken = |horizon| jet(&jet_world(20.0, horizon), 1.5);
+    let (none, short, long) = (broken(0), broken(5), broken(47));
+    println!("seed {SEED}: broken {} {} {}", none.broken, short.broken, long.broken);
+    assert!(none.broken > 4 * short.broken.max(1), "without a horizon all returns break");
+    assert!(short.broken > 0, "5 are too few at this rate");
+    assert!(long.broken * 20 < short.broken, "47 are enough, but for idle flows");
+    let world = World { updates_per_minute: 0.0, ..jet_world(0.0, 47) };
+    let share = jet(&world, 1.5).tracked_share.mean();
+    close("tracked share", share, 47.0 / 515.0, 0.9..=1.1);
+}
+
+/// RESIDUE.md's table. One run sees 11 departures at 1 a minute, so that row has a band of a
+/// factor of 2; the others are within a fifth, three standard deviations at 10 a minute. Flows
+/// that begin before 300 s are not counted: the first servers come back only after 120 s. The
+/// share of rows needs the flows of the table (100,000; fewer flows leave fewer rows with one).
+#[test]
+fn residue_leaves_as_many_exceptions_as_its_page_says() {
+    let rows = [
+        (1.0, 0.22, 0.3, 0.5..=2.0),
+        (10.0, 2.35, 2.6, 0.75..=1.2),
+        (40.0, 8.1, 8.0, 0.8..=1.2),
+        (80.0, 13.6, 11.2, 0.8..=1.2),
+    ];
+    for (updates_per_minute, exceptions, marked, band) in rows {
+        let flows = if updates_per_minute == 10.0 { 100_000.0 } else { 10_000.0 };
+        let world = World {
+            updates_per_minute,
+            warmup: 300.0,
+            sample_every: 10.0,
+            ..World::published(flows, SEED)
+        };
+        let outcome = simulate(&world, &mut Residue::new(65_537, &world.server_weights()).unwrap());
+        let share = 100.0 * outcome.tracked_share.mean();
+        close(&format!("exceptions, {updates_per_minute}/min"), share, exceptions, band.clone());
+        if flows == 100_000.0 {
+            close("rows", 100.0 * outcome.marked_rows.mean(), marked, band);
+        }
+        assert_eq!(outcome.broken, 0);
+    }
+}

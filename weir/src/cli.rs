@@ -86,6 +86,14 @@ pub enum Verb {
     },
     /// Run real clients and servers around a balancer in network namespaces, and count what breaks.
     Lab(LabOptions),
+    /// Simulate pools, flows and steering methods (docs/sim.md).
+    Sim {
+        /// The scenario.
+        file: PathBuf,
+        /// Print JSON instead of a table.
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure.
     Bench {
         #[command(subcommand)]

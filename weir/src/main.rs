@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         }
         Verb::Check { config } => control::check(&config),
         Verb::Lab(options) => return lab::run(options),
+        Verb::Sim { file, json } => simulate(&file, json),
         Verb::Bench { what } => bench::run(what),
         Verb::Status { json } => control::status(cli.socket, json),
         Verb::Explain { protocol, source, destination, json } => {
@@ -36,6 +37,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn simulate(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
+    println!("{}", weir_sim::run_file(file, json)?.trim_end());
+    Ok(())
 }
 
 fn run(config: &std::path::Path) -> anyhow::Result<()> {

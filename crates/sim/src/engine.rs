@@ -232,7 +232,8 @@ impl<'a> Run<'a> {
         let hash = self.rng.random::<u64>();
         let duration = world.durations.sample(&mut self.rng);
         let size = world.sizes.sample(&mut self.rng);
-        let packets = ((size * world.packets_per_kb) as u64 + 1).min(world.max_packets);
+        let packets =
+            ((size * world.packets_per_kb) as u64).saturating_add(1).min(world.max_packets);
         let counted = start >= world.warmup;
         let row = self.method.row_of(hash);
         let end = start + duration;

@@ -395,8 +395,9 @@ impl Scenario {
         {
             return fail("pool.servers", "from 1, and with the horizon at most 60,000");
         }
-        if self.pool.weights.is_empty() || self.pool.weights.contains(&0) {
-            return fail("pool.weights", "at least one, none of them 0");
+        let weights = &self.pool.weights;
+        if weights.is_empty() || !weights.iter().all(|weight| (1..=1000).contains(weight)) {
+            return fail("pool.weights", "at least one, each from 1 to 1,000");
         }
         if self.methods.is_empty() {
             return fail("method", "at least one");

@@ -38,26 +38,38 @@ const FIGURE_2A: [(f64, f64, f64, f64); 6] = [
     (78.0, 1_300.0, 4.905, 0.624),
 ];
 
-/// Some 250 to 1,300 returns in each run, each breaking about 8 flows: 6 % at most of
-/// statistical error, so a fifth holds at three standard deviations, and a model that is
-/// wrong by a third is found. The band lies a little low, as our figures do (docs/sim.md).
+/// Broken flows in 100, over three seeds.
+fn broken_percent(rate: f64, duration: f64, make: impl Fn() -> Buckets) -> f64 {
+    let outcomes = (SEED..SEED + 3).map(|seed| {
+        let world = World { seed, ..cheetah_world(rate, duration) };
+        simulate(&world, &mut make())
+    });
+    let (broken, flows) =
+        outcomes.fold((0, 0), |sum, outcome| (sum.0 + outcome.broken, sum.1 + outcome.flows));
+    100.0 * broken as f64 / flows as f64
+}
+
+/// Some 750 to 4,000 returns for each rate, each breaking about 8 flows: 4 % at most of
+/// statistical error, so a seventh holds at three standard deviations, and a model that is wrong
+/// by a sixth (as with orphans that end) is found. At 78 a minute our pool wears out and 4.0 % is
+/// what the model gives (docs/sim.md), which is the reason for the lower end there.
 #[test]
 fn cheetah_2a_hash_breaks_the_published_share() {
     for (rate, duration, published, _) in FIGURE_2A {
-        let world = cheetah_world(rate, duration);
-        let hash = simulate(&world, &mut Buckets::hash(46_800, &SERVERS));
-        close(&format!("hash, {rate}/min"), hash.broken_percent(), published, 0.75..=1.2);
+        let ours = broken_percent(rate, duration, || Buckets::hash(46_800, &SERVERS));
+        let low = if rate == 78.0 { 0.75 } else { 0.86 };
+        close(&format!("hash, {rate}/min"), ours, published, low..=1.14);
     }
 }
 
 /// The chain needs two changes of one bucket, so it breaks few flows, in bursts: at the lower
-/// rates a handful in all, which says nothing. From 15.6 on there are hundreds.
+/// rates a handful in all, which says nothing. From 15.6 on there are hundreds. Seeds differ by a
+/// seventh there; at 78 a minute the model breaks a third more than is published (docs/sim.md).
 #[test]
 fn cheetah_2a_the_chain_breaks_the_published_share() {
-    for (rate, duration, _, published) in &FIGURE_2A[3..] {
-        let world = cheetah_world(*rate, *duration);
-        let chain = simulate(&world, &mut Buckets::chain(46_800, &SERVERS));
-        close(&format!("chain, {rate}/min"), chain.broken_percent(), *published, 0.6..=1.6);
+    for (rate, duration, _, published) in FIGURE_2A.into_iter().skip(3) {
+        let ours = broken_percent(rate, duration, || Buckets::chain(46_800, &SERVERS));
+        close(&format!("chain, {rate}/min"), ours, published, 0.7..=1.5);
     }
 }
 
@@ -80,8 +92,8 @@ fn cheetah_concury_and_residue_never_break() {
 
 /// No figure is published here; what must hold: a consistent hash moves 1/n of the flows at a
 /// return, as the indirection table does (its arcs are less even: a third either way); a hash
-/// modulo the number of servers moves nearly all of them at each change, so that half of all
-/// flows and more break at 7.8 changes a minute.
+/// modulo the number of servers moves nearly all of them at each change, so that nearly half of
+/// all flows break at 7.8 departures a minute.
 #[test]
 fn consistent_hashing_breaks_like_the_table_and_modulo_far_more() {
     let world = cheetah_world(7.8, 1_500.0);
@@ -89,7 +101,7 @@ fn consistent_hashing_breaks_like_the_table_and_modulo_far_more() {
     let ring = simulate(&world, &mut Ring::new(30, &SERVERS)).broken_percent();
     close("ring beside table", ring, table, 0.67..=1.5);
     let modulo = simulate(&world, &mut Modulo::new()).broken_percent();
-    assert!((25.0..=75.0).contains(&modulo), "modulo: {modulo} %, seed {SEED}");
+    assert!((40.0..=52.0).contains(&modulo), "modulo: {modulo} %, seed {SEED}");
 }
 
 /// 700 s, and the fullest server stays so for a minute or two, as long as its long flows last:

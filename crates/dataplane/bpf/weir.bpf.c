@@ -155,10 +155,3 @@ int weir_balance(struct xdp_md *ctx)
 		return balance_ipv6(ctx, l3, end);
 	return leave(NOT_IP, XDP_PASS);
 }
-
-/* Attached to the far end of a veth, so that it accepts frames sent back by XDP_TX. */
-SEC("xdp")
-int weir_pass(struct xdp_md *ctx)
-{
-	return XDP_PASS;
-}

@@ -98,7 +98,6 @@ pub struct Attached {
 pub struct KernelPlane {
     maps: Maps,
     program: OwnedFd,
-    pass: OwnedFd,
     vips: VipTable,
     keys: HashMap<u32, VipKey>,
     tables: Tables,
@@ -220,7 +219,6 @@ impl KernelPlane {
                 connections: handle(&maps.connections)?,
             },
             program: owned(skel.progs.weir_balance.as_fd())?,
-            pass: owned(skel.progs.weir_pass.as_fd())?,
             control: Mapped::new(&maps.data_control.as_fd(), CONTROL_BYTES)?,
             backends: mapped(&maps.data_backends)?,
             marks: mapped(&maps.data_marks)?,
@@ -233,11 +231,6 @@ impl KernelPlane {
     /// The program, for test runs.
     pub fn program(&self) -> BorrowedFd<'_> {
         self.program.as_fd()
-    }
-
-    /// A program that passes every frame, for the far end of a veth.
-    pub fn pass_program(&self) -> BorrowedFd<'_> {
-        self.pass.as_fd()
     }
 
     /// Attaches to interfaces; those that are attached already get this program in place of the

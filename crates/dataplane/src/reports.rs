@@ -46,11 +46,6 @@ impl Reports {
         Ok(Self { ring, sink, unreported, _events: events })
     }
 
-    /// A descriptor that is readable when there are reports.
-    pub fn epoll_fd(&self) -> i32 {
-        self.ring.epoll_fd()
-    }
-
     /// Takes all reports that are there. A report counts as consumed when `sink` returns: what the
     /// sink stored durably before that is never lost, and may be seen twice after a crash.
     ///
@@ -87,7 +82,8 @@ impl Reports {
         result.context(|| "read the event ring".into())
     }
 
-    /// Reads the flows that the ring had no room for, and removes them.
+    /// Reads the flows that the ring had no room for. They stay until
+    /// [`forget_unreported`](Self::forget_unreported), so that a crash in between loses none.
     ///
     /// # Errors
     /// [`Error::Bpf`] if the kernel refuses.

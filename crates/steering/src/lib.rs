@@ -8,14 +8,18 @@
 //! Nothing here knows sockets, BPF or clocks: time, randomness and memory come in as arguments.
 #![forbid(unsafe_code)]
 
+pub mod baseline;
 pub mod cheetah;
 mod concury;
 mod image;
+pub mod jet;
 mod lookup;
 mod memory;
 mod plane;
 mod pool;
+pub mod residue;
 mod state;
+mod steer;
 mod tracked;
 mod update;
 
@@ -29,6 +33,7 @@ pub use memory::{Event, EventKind, Memory, SoftMemory, seen_tag};
 pub use plane::{Counters, LaneCounters, Outcome, Plane, VipKey};
 pub use pool::{Member, Role};
 pub use state::{ServiceState, StateKey};
+pub use steer::Steer;
 pub use tracked::{TrackedBuilder, TrackedFlow};
 pub use update::{Action, Update};
 

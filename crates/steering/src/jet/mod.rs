@@ -1,0 +1,1 @@
+//! JET (docs/jet.md).

@@ -1,0 +1,1 @@
+//! residue (docs/residue.md).

@@ -1,7 +1,17 @@
 //! The bipartite forest under Othello: nodes are cells, edges are keys.
 
+use crate::prefetch;
+
 /// No edge.
 const NIL: u32 = u32::MAX;
+
+/// A cell: its value, and the first of its edges. They stand together since a walk needs the edges
+/// of each node whose value it is going to change.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    head: u32,
+    value: u32,
+}
 
 /// One key's edge, threaded through the edge list of both its nodes.
 #[derive(Clone, Copy, Debug)]
@@ -10,144 +20,158 @@ struct Edge {
     next: [u32; 2],
 }
 
-/// A forest over `cells` nodes. Edges are numbered densely, `0..len`, in the caller's order.
+/// Nodes and edges. Edges are numbered densely, `0..len`, in the caller's order.
 #[derive(Clone, Debug)]
-pub(crate) struct Graph {
-    head: Vec<u32>,
+struct Forest {
+    /// The first node of B; the nodes of A stand before it.
+    boundary: u32,
+    nodes: Vec<Node>,
     edges: Vec<Edge>,
 }
 
-/// What joining two nodes would do.
-pub(crate) enum Join {
-    /// They are connected already: the edge would close a cycle.
-    Cycle,
-    /// They are not; the smaller of the two trees (or the one that was finished first).
-    Separate(Vec<u32>),
+/// A forest, and the memory of the walks over it.
+#[derive(Clone, Debug)]
+pub(crate) struct Graph {
+    forest: Forest,
+    walks: [Walk; 2],
 }
 
+/// One of the two parts that an edge joins or would join: the smaller one, as far as two walks in
+/// turn can tell. It is good until the next walk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side(usize);
+
 impl Graph {
-    pub(crate) fn new(nodes: usize, capacity: usize) -> Self {
-        Self { head: vec![NIL; nodes], edges: Vec::with_capacity(capacity) }
+    /// Nodes without edges, with these values; `boundary` is the number of A's.
+    pub(crate) fn new(boundary: u32, values: Vec<u32>, capacity: usize) -> Self {
+        let nodes = values.into_iter().map(|value| Node { head: NIL, value }).collect();
+        let forest = Forest { boundary, nodes, edges: Vec::with_capacity(capacity) };
+        Self { forest, walks: Default::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.edges.len()
+        self.forest.edges.len()
     }
 
     pub(crate) fn ends(&self, edge: usize) -> (u32, u32) {
-        let [a, b] = self.edges[edge].nodes;
+        let [a, b] = self.forest.edges[edge].nodes;
         (a, b)
     }
 
-    /// Bytes of the two arrays.
+    /// Bytes of the arrays.
     pub(crate) fn bytes(&self) -> usize {
-        self.head.capacity() * 4 + self.edges.capacity() * size_of::<Edge>()
+        let Forest { nodes, edges, .. } = &self.forest;
+        let walks: usize = self.walks.iter().map(|walk| walk.seen.capacity()).sum();
+        nodes.capacity() * size_of::<Node>()
+            + edges.capacity() * size_of::<Edge>()
+            + walks * size_of::<(u32, u32)>()
     }
 
-    pub(crate) fn is_isolated(&self, node: u32) -> bool {
-        self.head[node as usize] == NIL
+    /// The value of a cell.
+    #[inline]
+    pub(crate) fn value(&self, node: u32) -> u32 {
+        self.forest.nodes[node as usize].value
     }
 
     /// Appends an edge. The caller has made sure that it closes no cycle.
     pub(crate) fn push(&mut self, a: u32, b: u32) {
-        let index = self.edges.len() as u32;
-        let next = [self.head[a as usize], self.head[b as usize]];
-        self.edges.push(Edge { nodes: [a, b], next });
-        self.head[a as usize] = index;
-        self.head[b as usize] = index;
+        let Forest { nodes, edges, .. } = &mut self.forest;
+        let index = edges.len() as u32;
+        let next = [a, b].map(|node| std::mem::replace(&mut nodes[node as usize].head, index));
+        edges.push(Edge { nodes: [a, b], next });
     }
 
     /// Removes an edge; the last edge takes its number.
     pub(crate) fn swap_remove(&mut self, edge: usize) {
+        let forest = &mut self.forest;
         for side in 0..2 {
-            let after = self.edges[edge].next[side];
-            *self.link_to(edge, side) = after;
+            let after = forest.edges[edge].next[side];
+            *forest.link_to(edge, side) = after;
         }
-        let last = self.edges.len() - 1;
+        let last = forest.edges.len() - 1;
         if edge != last {
             for side in 0..2 {
-                *self.link_to(last, side) = edge as u32;
+                *forest.link_to(last, side) = edge as u32;
             }
-            self.edges[edge] = self.edges[last];
+            forest.edges[edge] = forest.edges[last];
         }
-        self.edges.pop();
+        forest.edges.pop();
     }
 
-    /// The link (a node's head or an edge's next) that points to `edge` on the given side.
-    fn link_to(&mut self, edge: usize, side: usize) -> &mut u32 {
-        let node = self.edges[edge].nodes[side] as usize;
-        let mut at = self.head[node];
-        if at == edge as u32 {
-            return &mut self.head[node];
-        }
-        while self.edges[at as usize].next[side] != edge as u32 {
-            at = self.edges[at as usize].next[side];
-        }
-        &mut self.edges[at as usize].next[side]
+    /// Whether two nodes are in different trees; if they are, the smaller tree. Walks both in turn
+    /// until one is exhausted, so that the cost follows the smaller one.
+    pub(crate) fn join(&mut self, a: u32, b: u32) -> Option<Side> {
+        self.walk([a, b], NIL)
     }
 
-    /// Calls `visit(edge, neighbour)` for each edge at a node. `side` is 0 for a node of A.
-    fn neighbours(&self, node: u32, side: usize, mut visit: impl FnMut(u32, u32)) {
-        let mut at = self.head[node as usize];
-        while at != NIL {
-            let edge = &self.edges[at as usize];
-            visit(at, edge.nodes[1 - side]);
-            at = edge.next[side];
-        }
+    /// The smaller side of an edge: what must change when its value changes.
+    pub(crate) fn smaller_side(&mut self, edge: usize) -> Side {
+        let ends = self.forest.edges[edge].nodes;
+        self.walk(ends, edge as u32).expect("an edge of a forest is the only way between its ends")
     }
 
-    /// Walks both trees in turn until one is exhausted, so that the cost follows the smaller one.
-    pub(crate) fn join(&self, a: u32, b: u32) -> Join {
-        if self.is_isolated(a) {
-            return Join::Separate(vec![a]);
-        }
-        if self.is_isolated(b) {
-            return Join::Separate(vec![b]);
-        }
-        let mut walks = [Walk::from(a, 0, NIL), Walk::from(b, 1, NIL)];
-        let goals = [b, a];
+    /// Walks from two nodes in turn, never over the edge `except`; `None` if they meet.
+    fn walk(&mut self, [a, b]: [u32; 2], except: u32) -> Option<Side> {
+        let [from_a, from_b] = &mut self.walks;
+        from_a.begin(a, except);
+        from_b.begin(b, except);
         loop {
-            for (walk, goal) in walks.iter_mut().zip(goals) {
-                match walk.step(self) {
-                    None => return Join::Separate(std::mem::take(&mut walk.seen)),
-                    Some(node) if node == goal => return Join::Cycle,
-                    Some(_) => {}
-                }
+            if !from_a.step(&self.forest) {
+                return Some(Side(0));
+            }
+            if !from_b.step(&self.forest) {
+                return Some(Side(1));
+            }
+            // Only a step that took up a node can have met the other walk's beginning.
+            if from_a.took(b) || from_b.took(a) {
+                return None;
             }
         }
     }
 
-    /// The nodes on the smaller side of an edge: what must change when its value changes.
-    pub(crate) fn smaller_side(&self, edge: usize) -> Vec<u32> {
-        let [a, b] = self.edges[edge].nodes;
-        let mut walks = [Walk::from(a, 0, edge as u32), Walk::from(b, 1, edge as u32)];
-        loop {
-            for walk in &mut walks {
-                if walk.step(self).is_none() {
-                    return std::mem::take(&mut walk.seen);
-                }
+    /// The nodes of a side.
+    pub(crate) fn nodes_of(&self, Side(side): Side) -> impl Iterator<Item = u32> {
+        self.walks[side].seen.iter().map(|&(node, _)| node)
+    }
+
+    /// Xors `delta` into the values of a side.
+    pub(crate) fn flip(&mut self, Side(side): Side, delta: u32) {
+        for &(node, _) in &self.walks[side].seen {
+            self.forest.nodes[node as usize].value ^= delta;
+        }
+    }
+
+    /// Gives every edge its value: in each tree, the root keeps its cell.
+    pub(crate) fn assign(&mut self, values: &[u32]) {
+        let mut cells: Vec<u32> = self.forest.nodes.iter().map(|node| node.value).collect();
+        self.each_tree(|parent, node| {
+            if let Some((up, edge)) = parent {
+                cells[node as usize] = cells[up as usize] ^ values[edge as usize];
             }
+        });
+        for (node, value) in self.forest.nodes.iter_mut().zip(cells) {
+            node.value = value;
         }
     }
 
     /// Visits every tree: `visit(None, root)` first, then `visit(Some((parent, edge)), node)`.
     /// Isolated nodes are not visited.
     pub(crate) fn each_tree(&self, mut visit: impl FnMut(Option<(u32, u32)>, u32)) {
-        let mut done = vec![false; self.head.len()];
+        let mut done = vec![false; self.forest.nodes.len()];
         let mut stack = Vec::new();
-        for root in self.edges.iter().map(|edge| edge.nodes[0]) {
+        for root in self.forest.edges.iter().map(|edge| edge.nodes[0]) {
             if done[root as usize] {
                 continue;
             }
             done[root as usize] = true;
             visit(None, root);
-            stack.push((root, 0usize));
-            while let Some((node, side)) = stack.pop() {
-                self.neighbours(node, side, |edge, other| {
+            stack.push(root);
+            while let Some(node) = stack.pop() {
+                self.forest.neighbours(node, |edge, other| {
                     if !done[other as usize] {
                         done[other as usize] = true;
                         visit(Some((node, edge)), other);
-                        stack.push((other, 1 - side));
+                        stack.push(other);
                     }
                 });
             }
@@ -155,27 +179,71 @@ impl Graph {
     }
 }
 
-/// A walk over one tree; a forest needs no marks, only the edge it came by.
+impl Forest {
+    /// Calls `visit(edge, neighbour)` for each edge at a node.
+    #[inline(always)]
+    fn neighbours(&self, node: u32, mut visit: impl FnMut(u32, u32)) {
+        let side = usize::from(node >= self.boundary);
+        let mut at = self.nodes[node as usize].head;
+        while at != NIL {
+            let edge = &self.edges[at as usize];
+            visit(at, edge.nodes[1 - side]);
+            at = edge.next[side];
+        }
+    }
+
+    /// The link (a node's head or an edge's next) that points to `edge` on the given side.
+    fn link_to(&mut self, edge: usize, side: usize) -> &mut u32 {
+        let node = self.edges[edge].nodes[side] as usize;
+        let mut at = self.nodes[node].head;
+        if at == edge as u32 {
+            return &mut self.nodes[node].head;
+        }
+        while self.edges[at as usize].next[side] != edge as u32 {
+            at = self.edges[at as usize].next[side];
+        }
+        &mut self.edges[at as usize].next[side]
+    }
+}
+
+/// A breadth-first walk over one tree: each node with the edge that it was reached by, which is all
+/// that a forest needs so as not to go back. What was seen is the queue as well.
+#[derive(Clone, Debug, Default)]
 struct Walk {
-    seen: Vec<u32>,
-    stack: Vec<(u32, usize, u32)>,
+    seen: Vec<(u32, u32)>,
+    next: usize,
+    met: usize,
 }
 
 impl Walk {
-    fn from(node: u32, side: usize, except: u32) -> Self {
-        Self { seen: Vec::new(), stack: vec![(node, side, except)] }
+    fn begin(&mut self, node: u32, except: u32) {
+        self.seen.clear();
+        self.seen.push((node, except));
+        (self.next, self.met) = (0, 1);
     }
 
-    /// Takes up one more node and returns it; `None` when the tree is exhausted.
-    fn step(&mut self, graph: &Graph) -> Option<u32> {
-        let (node, side, came_by) = self.stack.pop()?;
-        self.seen.push(node);
-        graph.neighbours(node, side, |edge, other| {
+    /// Takes up the neighbours of one more node; false when there is none.
+    #[inline(always)]
+    fn step(&mut self, forest: &Forest) -> bool {
+        let Some(&(node, came_by)) = self.seen.get(self.next) else {
+            return false;
+        };
+        self.next += 1;
+        forest.neighbours(node, |edge, other| {
             if edge != came_by {
-                self.stack.push((other, 1 - side, edge));
+                prefetch(&forest.nodes, other as usize);
+                self.seen.push((other, edge));
             }
         });
-        Some(node)
+        true
+    }
+
+    /// Whether a node is among those taken up since the last time that this was asked.
+    #[inline(always)]
+    fn took(&mut self, goal: u32) -> bool {
+        let new = &self.seen[self.met..];
+        self.met = self.seen.len();
+        new.iter().any(|&(node, _)| node == goal)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Othello: the control structure that knows the keys.
 
 use crate::cells::{Geometry, View};
-use crate::graph::{Graph, Join, is_forest};
+use crate::graph::{Graph, Side, is_forest};
 use crate::{Error, HashKey, Key};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -26,7 +26,6 @@ pub struct Othello<K> {
     mask: u32,
     graph: Graph,
     keys: Vec<K>,
-    cells: Vec<u32>,
     rng: ChaCha8Rng,
     rebuilds: u64,
 }
@@ -57,20 +56,19 @@ impl<K: Key> Othello<K> {
         Self::empty(value_bits, view.geometry(), *view.key(), rng)
     }
 
-    fn empty(value_bits: u32, geometry: Geometry, key: HashKey, rng: ChaCha8Rng) -> Self {
-        let mut table = Self {
+    fn empty(value_bits: u32, geometry: Geometry, key: HashKey, mut rng: ChaCha8Rng) -> Self {
+        let mask = (u64::MAX >> (64 - value_bits)) as u32;
+        let cells = random_cells(&mut rng, geometry, mask);
+        Self {
             seed: key,
             geometry,
             capacity: capacity_of(geometry),
-            mask: (u64::MAX >> (64 - value_bits)) as u32,
-            graph: Graph::new(geometry.cells(), 0),
+            mask,
+            graph: Graph::new(geometry.cells_a(), cells, 0),
             keys: Vec::new(),
-            cells: Vec::new(),
             rng,
             rebuilds: 0,
-        };
-        table.cells = table.random_cells();
-        table
+        }
     }
 
     /// Number of keys.
@@ -112,7 +110,7 @@ impl<K: Key> Othello<K> {
     #[inline]
     pub fn lookup(&self, key: &K) -> u32 {
         let (a, b) = self.geometry.nodes(key.hash(&self.seed));
-        self.cells[a as usize] ^ self.cells[b as usize]
+        self.graph.value(a) ^ self.graph.value(b)
     }
 
     /// Adds a key that is **not** in the table; its number is the former [`len`](Self::len).
@@ -126,14 +124,13 @@ impl<K: Key> Othello<K> {
         }
         let (a, b) = self.geometry.nodes(key.hash(&self.seed));
         match self.graph.join(a, b) {
-            Join::Separate(side) => {
-                let delta = self.cells[a as usize] ^ self.cells[b as usize] ^ (value & self.mask);
-                self.flip(&side, delta);
+            Some(side) => {
+                self.set((a, b), side, value);
                 self.graph.push(a, b);
                 self.keys.push(key);
                 Ok(())
             }
-            Join::Cycle => {
+            None => {
                 self.keys.push(key);
                 self.rebuild(self.capacity, value)
             }
@@ -142,12 +139,15 @@ impl<K: Key> Othello<K> {
 
     /// Changes the value of the key with this number.
     pub fn change(&mut self, index: usize, value: u32) {
-        let (a, b) = self.graph.ends(index);
-        let delta = self.cells[a as usize] ^ self.cells[b as usize] ^ (value & self.mask);
-        if delta != 0 {
-            let side = self.graph.smaller_side(index);
-            self.flip(&side, delta);
-        }
+        let ends = self.graph.ends(index);
+        let side = self.graph.smaller_side(index);
+        self.set(ends, side, value);
+    }
+
+    /// Makes two cells give a value, by what the cells on one side of their edge are changed by.
+    fn set(&mut self, (a, b): (u32, u32), side: Side, value: u32) {
+        let delta = self.graph.value(a) ^ self.graph.value(b) ^ (value & self.mask);
+        self.graph.flip(side, delta);
     }
 
     /// Removes the key with this number; the last key takes its number. Its former cells keep
@@ -172,8 +172,8 @@ impl<K: Key> Othello<K> {
     /// The lookup face: the same values in bit-packed cells.
     pub fn view(&self) -> View {
         let mut view = View::zeroed(self.seed, self.geometry);
-        for (node, &value) in self.cells.iter().enumerate() {
-            view.flip(node as u32, value);
+        for node in 0..self.geometry.cells() as u32 {
+            view.flip(node, self.graph.value(node));
         }
         view
     }
@@ -194,7 +194,8 @@ impl<K: Key> Othello<K> {
             let delta = view.cell(a) ^ view.cell(b) ^ value(edge);
             if delta != 0 {
                 // All other keys of the tree have both ends on one side of this edge.
-                for node in self.graph.smaller_side(edge) {
+                let side = self.graph.smaller_side(edge);
+                for node in self.graph.nodes_of(side) {
                     view.flip(node, delta);
                 }
             }
@@ -204,7 +205,7 @@ impl<K: Key> Othello<K> {
 
     /// One pass over every tree, from a random root value.
     fn export_whole(&mut self, value: impl Fn(usize) -> u32) -> View {
-        let mut cells = self.random_cells();
+        let mut cells = random_cells(&mut self.rng, self.geometry, self.mask);
         self.graph.each_tree(|parent, node| {
             if let Some((up, edge)) = parent {
                 cells[node as usize] = cells[up as usize] ^ value(edge as usize);
@@ -217,25 +218,12 @@ impl<K: Key> Othello<K> {
         view
     }
 
-    fn flip(&mut self, nodes: &[u32], delta: u32) {
-        for &node in nodes {
-            self.cells[node as usize] ^= delta;
-        }
-    }
-
-    fn random_cells(&mut self) -> Vec<u32> {
-        let mut cells = vec![0u32; self.geometry.cells()];
-        self.rng.fill(&mut cells[..]);
-        cells.iter_mut().for_each(|cell| *cell &= self.mask);
-        cells
-    }
-
     /// All values, by key number.
     fn values(&self) -> Vec<u32> {
         (0..self.graph.len())
             .map(|edge| {
                 let (a, b) = self.graph.ends(edge);
-                self.cells[a as usize] ^ self.cells[b as usize]
+                self.graph.value(a) ^ self.graph.value(b)
             })
             .collect()
     }
@@ -261,19 +249,14 @@ impl<K: Key> Othello<K> {
             if !is_forest(geometry.cells(), ends()) {
                 continue;
             }
-            let mut graph = Graph::new(geometry.cells(), self.keys.len());
+            let cells = random_cells(&mut self.rng, geometry, self.mask);
+            let mut graph = Graph::new(geometry.cells_a(), cells, self.keys.len());
             ends().for_each(|(a, b)| graph.push(a, b));
+            graph.assign(values);
             self.seed = seed;
             self.geometry = geometry;
             self.capacity = capacity_of(geometry);
             self.graph = graph;
-            self.cells = self.random_cells();
-            let cells = &mut self.cells;
-            self.graph.each_tree(|parent, node| {
-                if let Some((up, edge)) = parent {
-                    cells[node as usize] = cells[up as usize] ^ values[edge as usize];
-                }
-            });
             self.rebuilds += 1;
             return Ok(());
         }
@@ -282,8 +265,15 @@ impl<K: Key> Othello<K> {
 
     /// Bytes of the control structure's own allocations.
     pub fn control_bytes(&self) -> usize {
-        self.keys.capacity() * size_of::<K>() + self.cells.capacity() * 4 + self.graph.bytes()
+        self.keys.capacity() * size_of::<K>() + self.graph.bytes()
     }
+}
+
+fn random_cells(rng: &mut ChaCha8Rng, geometry: Geometry, mask: u32) -> Vec<u32> {
+    let mut cells = vec![0u32; geometry.cells()];
+    rng.fill(&mut cells[..]);
+    cells.iter_mut().for_each(|cell| *cell &= mask);
+    cells
 }
 
 fn geometry(view_bits: u32, capacity: usize) -> Geometry {

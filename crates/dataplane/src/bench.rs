@@ -19,7 +19,8 @@ use std::process::Command;
 use std::time::Instant;
 use weir_lookup::HashKey;
 use weir_steering::{
-    Concury, ConcuryConfig, Image, Member, Role, StateKey, TrackedBuilder, TrackedFlow, VipKey,
+    Codec, Concury, ConcuryConfig, Image, Member, Role, StateKey, TrackedBuilder, TrackedFlow,
+    VipKey,
 };
 use weir_wire::{FlowKey, Protocol, map_address};
 
@@ -206,6 +207,7 @@ fn publish_tables(plane: &mut KernelPlane, flows: u32) -> Result<Memory, Error> 
 /// A service's table with `flows` established flows.
 pub fn concury_table(members: &[Member], flows: u32, vip: Ipv4Addr) -> Image {
     let config = ConcuryConfig {
+        codec: Codec::Othello,
         bits: 12,
         client_affinity: false,
         udp: false,

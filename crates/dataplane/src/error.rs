@@ -70,6 +70,17 @@ pub enum Error {
         /// Bytes there are.
         pool: usize,
     },
+    /// A table whose Dcodes the program in the kernel cannot look up.
+    #[error(
+        "service {service}: the kernel plane looks up Dcodes of the codec Othello only; the table's \
+         codec is {codec:?}, which forwarders in user space use"
+    )]
+    Codec {
+        /// The service.
+        service: u32,
+        /// The table's codec.
+        codec: weir_steering::Codec,
+    },
     /// A published table does not check out.
     #[error("published table of service {service}: {source}")]
     Table {

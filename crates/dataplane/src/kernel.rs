@@ -336,7 +336,7 @@ impl KernelPlane {
     /// room is free again.
     ///
     /// # Errors
-    /// [`Error::Beyond`], [`Error::PoolFull`]; the old table stays then.
+    /// [`Error::Beyond`], [`Error::PoolFull`], [`Error::Codec`]; the old table stays then.
     pub fn publish(&mut self, service: u32, image: &Image) -> Result<(), Error> {
         self.publish_with(service, image, image.header().flags)
     }

@@ -4,7 +4,9 @@ use crate::error::Error;
 use crate::mapped::Mapped;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use weir_steering::{ELEMENT_BYTES, FLAGS_OFFSET, Flags, HEADER_BYTES, Image, ImageError, VipKey};
+use weir_steering::{
+    Codec, ELEMENT_BYTES, FLAGS_OFFSET, Flags, HEADER_BYTES, Image, ImageError, VipKey,
+};
 
 /// A range of the pool's elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +50,9 @@ impl Tables {
     /// Writes a table on the side that is not in use; returns its number. From here on it is the
     /// service's current one; the caller lets packets see it.
     pub fn write(&mut self, service: u32, image: &Image, flags: Flags) -> Result<u32, Error> {
+        if let Some(codec @ Codec::Fuse) = image.codec() {
+            return Err(Error::Codec { service, codec });
+        }
         let number = match self.current(service) {
             Some(current) => current ^ 1,
             None => service * 2,
@@ -139,5 +144,46 @@ impl Tables {
             at = range.first + range.length;
         }
         gaps.into_iter().filter(|gap| gap.0 >= length).min().map(|gap| gap.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use weir_steering::{Concury, ConcuryConfig, Member, Role, StateKey};
+
+    /// Zeroed memory as a map would give it.
+    fn memory(name: &str, bytes: usize) -> Mapped {
+        let path = std::env::temp_dir().join(format!("weir-tables-{name}-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = file.expect("a file in the temporary directory");
+        file.set_len(bytes as u64).expect("its length");
+        std::fs::remove_file(&path).expect("it is there");
+        Mapped::new(&file, bytes).expect("its memory")
+    }
+
+    fn image(codec: Codec) -> Image {
+        let name = "b1".to_owned();
+        let members = [Member { backend: 1, name, weight: 1, role: Role::Serving }];
+        let mut concury = Concury::<StateKey>::new(ConcuryConfig::unbounded(codec, 12, 1));
+        let (image, _) = concury.build(1, &members, 0).expect("one backend fits");
+        Image::clone(&image)
+    }
+
+    #[test]
+    fn a_table_that_the_program_cannot_look_up_is_refused() {
+        let headers = memory("headers", 2 * HEADER_BYTES);
+        let mut tables = Tables::new(headers, memory("pool", 8 * ELEMENT_BYTES), 8, &[]);
+        let othello = image(Codec::Othello);
+        let number = tables.write(0, &othello, Flags::default()).expect("there is room");
+        let used = tables.bytes();
+        let refused = tables.write(0, &image(Codec::Fuse), Flags::default());
+        let fuse = Error::Codec { service: 0, codec: Codec::Fuse };
+        assert_eq!(refused.map_err(|e| e.to_string()), Err(fuse.to_string()));
+        // The published table is untouched.
+        assert_eq!(tables.current(0), Some(number));
+        assert_eq!(tables.bytes(), used);
+        assert_eq!(tables.read(0), Some(Ok(othello)));
     }
 }

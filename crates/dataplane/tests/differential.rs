@@ -13,7 +13,7 @@ use weir_dataplane::{
 };
 use weir_lookup::{HashKey, Key};
 use weir_steering::{
-    Action, Concury, ConcuryConfig, EventKind, Flags, Image, Member, Outcome, Plane, Role,
+    Action, Codec, Concury, ConcuryConfig, EventKind, Flags, Image, Member, Outcome, Plane, Role,
     ServiceState, SoftMemory, TrackedBuilder, Update, VipKey,
 };
 use weir_wire::craft::Frame;
@@ -96,6 +96,7 @@ impl World {
             oracle.vips.insert(vip, number);
             let builder = match method {
                 'c' => Builder::Concury(Box::new(Concury::new(ConcuryConfig {
+                    codec: Codec::Othello,
                     bits: 8,
                     client_affinity: client,
                     udp: protocol == Protocol::Udp,

@@ -1,7 +1,9 @@
 //! Bit-packed cells in chunks, and the lookup-only view made of two such arrays.
 
-use crate::bits::{fetch, load_bytes, mask, narrow_load, read};
-use crate::{HashKey, Key, pipeline};
+use crate::batch::Passes;
+use crate::bits::{Cells, Packed, fetch, is_narrow, load_bytes, mask, narrow_load, read};
+use crate::pages::Pages;
+use crate::{HashKey, Key, Work, pipeline, vectorised};
 use weir_wire::hash::scale;
 
 /// Bytes of a chunk. A kernel array map hands out memory by elements of one size; 4,096 keeps the
@@ -69,7 +71,9 @@ pub struct View {
     key: HashKey,
     geometry: Geometry,
     per_chunk: u32,
-    bytes: Vec<u8>,
+    /// Bytes of the load that reads a single cell.
+    load: u32,
+    bytes: Pages<u8>,
 }
 
 impl View {
@@ -79,7 +83,8 @@ impl View {
             key,
             geometry,
             per_chunk: cells_per_chunk(geometry.bits),
-            bytes: vec![0; chunks * CHUNK_BYTES],
+            load: narrow_load(geometry.bits),
+            bytes: Pages::filled(0, chunks * CHUNK_BYTES),
         }
     }
 
@@ -90,7 +95,13 @@ impl View {
     pub fn from_bytes(key: HashKey, geometry: Geometry, bytes: Vec<u8>) -> Self {
         let chunks = (geometry.chunks_a + geometry.chunks_b) as usize;
         assert_eq!(bytes.len(), chunks * CHUNK_BYTES, "bytes of a view");
-        Self { key, geometry, per_chunk: cells_per_chunk(geometry.bits), bytes }
+        Self {
+            key,
+            geometry,
+            per_chunk: cells_per_chunk(geometry.bits),
+            load: narrow_load(geometry.bits),
+            bytes: Pages::of(bytes),
+        }
     }
 
     /// The hash key of this table.
@@ -119,7 +130,12 @@ impl View {
     /// As [`lookup`](Self::lookup), with the hash at hand.
     #[inline]
     pub fn lookup_hash(&self, hash: u64) -> u32 {
-        let [a, b] = self.locate(hash);
+        let [a, b] = self.bits_of(hash);
+        if self.load == 2 {
+            // The usual case, decided once for both.
+            return (read::<2>(&self.bytes, a) ^ read::<2>(&self.bytes, b))
+                & mask(self.geometry.bits);
+        }
         self.read(a) ^ self.read(b)
     }
 
@@ -128,43 +144,40 @@ impl View {
     /// # Panics
     /// If the lengths differ.
     pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
-        // The branch on the width stands outside the loop.
-        match narrow_load(self.geometry.bits) {
-            2 => self.batch::<K, 2>(keys, out),
-            4 => self.batch::<K, 4>(keys, out),
-            _ => self.batch::<K, 8>(keys, out),
-        }
+        self.lookup_batch_with(keys, out, |key| key.hash(&self.key), |value| value);
     }
 
+    /// As [`lookup_batch`](Self::lookup_batch) for a caller who hashes keys in a way of its own and
+    /// goes on from the values: `out[i] = finish(lookup_hash(hash(&keys[i])))`, in order.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[inline]
+    pub fn lookup_batch_with<K, R>(
+        &self,
+        keys: &[K],
+        out: &mut [R],
+        hash: impl Fn(&K) -> u64,
+        finish: impl FnMut(u32) -> R,
+    ) {
+        vectorised(Batch { table: self, keys, out, hash, finish });
+    }
+
+    /// Cells that only a load of eight bytes covers, and tables of 512 MB or more.
     #[inline(always)]
-    fn batch<K: Key, const LOAD: usize>(&self, keys: &[K], out: &mut [u32]) {
+    fn batch_wide<K, R>(
+        &self,
+        keys: &[K],
+        out: &mut [R],
+        hash: impl Fn(&K) -> u64,
+        mut finish: impl FnMut(u32) -> R,
+    ) {
         let bytes = &self.bytes[..];
         let mask = mask(self.geometry.bits);
-        let locate = |key: &K| self.locate(key.hash(&self.key));
-        let fetch = |places: [u64; 2]| places.iter().for_each(|&bit| fetch::<LOAD>(bytes, bit));
-        let value = |[a, b]: [u64; 2]| (read::<LOAD>(bytes, a) ^ read::<LOAD>(bytes, b)) & mask;
-        pipeline(keys, out, locate, fetch, value);
-    }
-
-    /// The bits at which the two cells of a hash begin, computed as the BPF program does: chunk
-    /// from the product with the number of chunks, cell from the fraction that is left. Equal to
-    /// `scale(hash32, chunks * per_chunk)` exactly, without a division.
-    ///
-    /// Both cells go through the same products of 32 bits in lanes of 64, so that they share
-    /// vector instructions.
-    #[inline(always)]
-    fn locate(&self, hash: u64) -> [u64; 2] {
-        const LOW: u64 = u32::MAX as u64;
-        let Geometry { bits, chunks_a, chunks_b } = self.geometry;
-        let chunks = [u64::from(chunks_a), u64::from(chunks_b)];
-        let first = [0, u64::from(chunks_a)];
-        let halves = [hash & LOW, hash >> 32];
-        std::array::from_fn(|side| {
-            let product = halves[side] * chunks[side];
-            let cell = ((product & LOW) * u64::from(self.per_chunk)) >> 32;
-            let chunk = first[side] + (product >> 32);
-            chunk * (CHUNK_BYTES as u64 * 8) + cell * u64::from(bits)
-        })
+        let locate = |key: &K| self.bits_of(hash(key));
+        let fetch = |places: [u64; 2]| places.iter().for_each(|&bit| fetch::<8>(bytes, bit));
+        let value = |[a, b]: [u64; 2]| (read::<8>(bytes, a) ^ read::<8>(bytes, b)) & mask;
+        pipeline(keys, out, locate, fetch, |places| finish(value(places)));
     }
 
     /// The bit at which a cell begins.
@@ -175,7 +188,7 @@ impl View {
 
     #[inline(always)]
     fn read(&self, bit: u64) -> u32 {
-        let cell = match narrow_load(self.geometry.bits) {
+        let cell = match self.load {
             2 => read::<2>(&self.bytes, bit),
             4 => read::<4>(&self.bytes, bit),
             _ => read::<8>(&self.bytes, bit),
@@ -209,6 +222,64 @@ impl View {
                 self.bytes[at + offset] ^= byte;
             }
         }
+    }
+}
+
+/// The work of [`View::lookup_batch_with`].
+struct Batch<'a, K, R, H, F> {
+    table: &'a View,
+    keys: &'a [K],
+    out: &'a mut [R],
+    hash: H,
+    finish: F,
+}
+
+impl<K, R, H: Fn(&K) -> u64, F: FnMut(u32) -> R> Work for Batch<'_, K, R, H, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { table, keys, out, hash, finish } = self;
+        let (bytes, bits) = (&table.bytes[..], table.geometry.bits);
+        let load = if is_narrow(bytes) { narrow_load(bits) } else { 8 };
+        // The branch on the width stands outside the loop.
+        match load {
+            2 => {
+                Packed::<_, u16, _, 2, false>::new(table, bytes, bits, &hash).run(keys, out, finish)
+            }
+            4 => {
+                Packed::<_, u32, _, 2, false>::new(table, bytes, bits, &hash).run(keys, out, finish)
+            }
+            _ => table.batch_wide(keys, out, &hash, finish),
+        }
+    }
+}
+
+impl Cells<2> for View {
+    // The bits at which the two cells of a hash begin, computed as the BPF program does: chunk
+    // from the product with the number of chunks, cell from the fraction that is left. Equal to
+    // `scale(hash32, chunks * per_chunk)` exactly, without a division.
+    //
+    // Both cells go through the same products of 32 bits in lanes of 64, so that they share
+    // vector instructions.
+    #[inline(always)]
+    fn bits_of(&self, hash: u64) -> [u64; 2] {
+        const LOW: u64 = u32::MAX as u64;
+        let Geometry { bits, chunks_a, chunks_b } = self.geometry;
+        let chunks = [u64::from(chunks_a), u64::from(chunks_b)];
+        let first = [0, u64::from(chunks_a)];
+        let halves = [hash & LOW, hash >> 32];
+        std::array::from_fn(|side| {
+            let product = halves[side] * chunks[side];
+            let cell = ((product & LOW) * u64::from(self.per_chunk)) >> 32;
+            let chunk = first[side] + (product >> 32);
+            chunk * (CHUNK_BYTES as u64 * 8) + cell * u64::from(bits)
+        })
+    }
+
+    #[inline]
+    fn value_of(&self, hash: u64) -> u32 {
+        self.lookup_hash(hash)
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A digest may be shared by two keys, so these tables can answer for a key that is not theirs
 //! (a *false hit*). Who knows the truth counts them with [`HitCount`].
+// Loops over several arrays of one length by index are what the compiler makes vectors of.
+#![allow(clippy::needless_range_loop)]
 
 mod cuckoo;
 mod multi;
@@ -9,7 +11,8 @@ mod multi;
 pub use cuckoo::DigestCuckoo;
 pub use multi::{MultiDigest, Placed};
 
-use crate::{BATCH, Error, pipeline};
+use crate::batch::Passes;
+use crate::{BATCH, Error, HashKey, Key, Work, prefetch};
 
 /// What `lookup_batch` of a table of digests writes for a key that is not found.
 pub const MISS: u32 = u32::MAX;
@@ -56,49 +59,157 @@ fn batch_value(stored: u16) -> u32 {
     if stored == 0 { MISS } else { u32::from(!stored) }
 }
 
-/// Keys that go through a second pass together: long enough to fill the pipeline with the misses
-/// of the first one, short enough to stay in the first-level cache.
-const BLOCK: usize = 8 * BATCH;
-
-/// The keys of a block that are not found yet, by position.
-struct Misses {
-    positions: [u32; BLOCK],
-    count: usize,
+/// A line of digests with their values.
+trait Bucket {
+    /// The stored value of a digest, or 0; `#[inline(always)]`.
+    fn find(&self, digest: u64) -> u16;
 }
 
-impl Misses {
-    /// Those of `out` (at most [`BLOCK`]) that are [`MISS`]. Branch-free, as each is a coin toss.
+/// A table in which an entry may stand in one of several buckets, asked in the order of the ways.
+/// All functions are `#[inline(always)]`.
+trait Table {
+    type Bucket: Bucket;
+
+    /// How many buckets a lookup may have to ask.
+    const WAYS: usize;
+
+    fn key(&self) -> &HashKey;
+
+    /// The array in which the buckets of a way stand.
+    fn buckets(&self, way: usize) -> &[Self::Bucket];
+
+    /// Digest and bucket of a hash.
+    fn place(&self, way: usize, hash: u64) -> (u64, u32);
+
+    /// Values of many keys, inside of [`vectorised`](crate::vectorised): first buckets first, then
+    /// second ones for those keys only that were not there, and so on.
     #[inline(always)]
-    fn of(out: &[u32]) -> Self {
-        let mut misses = Self { positions: [0; BLOCK], count: 0 };
-        for (at, result) in out.iter().enumerate() {
-            misses.positions[misses.count & (BLOCK - 1)] = at as u32;
-            misses.count += usize::from(*result == MISS);
+    fn batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
+        assert_eq!(keys.len(), out.len(), "one result per key");
+        // A burst of the usual size needs no room for more.
+        if keys.len() <= BATCH {
+            return self.batch_block::<K, BATCH>(keys, out);
         }
-        misses
+        for (keys, out) in keys.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+            self.batch_block::<K, BLOCK>(keys, out);
+        }
     }
 
-    /// Looks them up in another place; keeps those that are not there either.
+    /// Values of at most `ROOM` keys.
     #[inline(always)]
-    fn retry<K: Copy, P: Copy + Default>(
-        &mut self,
-        keys: &[K],
-        out: &mut [u32],
-        locate: impl Fn(&K) -> P,
-        fetch: impl Fn(P),
-        read: impl Fn(P) -> u32,
-    ) {
-        let mut found = [MISS; BLOCK];
-        let found = &mut found[..self.count];
-        let locate = |&at: &u32| locate(&keys[at as usize]);
-        pipeline(&self.positions[..self.count], found, locate, fetch, read);
-        let mut left = 0;
-        for (i, &result) in found.iter().enumerate() {
-            let at = self.positions[i];
-            out[at as usize] = result;
-            self.positions[left] = at;
-            left += usize::from(result == MISS);
+    fn batch_block<K: Key, const ROOM: usize>(&self, keys: &[K], out: &mut [u32]) {
+        let mut hashes = [0; ROOM];
+        for i in 0..keys.len() {
+            hashes[i] = keys[i].hash(self.key());
         }
-        self.count = left;
+        Way { table: self, way: 0 }.run(&hashes[..keys.len()], out, |found| found);
+        self.other_ways(&mut hashes, out);
+    }
+
+    /// Asks the other ways for the keys of a block that are not found yet.
+    #[inline(always)]
+    fn other_ways<const ROOM: usize>(&self, hashes: &mut [u64; ROOM], out: &mut [u32]) {
+        // Without branches, as each would be a coin toss.
+        let mut positions = [0u16; ROOM];
+        let mut left = 0;
+        for (at, &found) in out.iter().enumerate() {
+            positions[left % ROOM] = at as u16;
+            hashes[left % ROOM] = hashes[at];
+            left += usize::from(found == MISS);
+        }
+        for way in 1..Self::WAYS {
+            if left == 0 {
+                return;
+            }
+            let mut found = [MISS; ROOM];
+            // A few are looked up one at a time; else a block is filled up with what stands there.
+            let asked = if left % BATCH < 8 { left } else { left.next_multiple_of(BATCH) };
+            Way { table: self, way }.run(&hashes[..asked], &mut found[..asked], |found| found);
+            let mut still = 0;
+            for i in 0..left {
+                out[usize::from(positions[i])] = found[i];
+                (positions[still], hashes[still]) = (positions[i], hashes[i]);
+                still += usize::from(found[i] == MISS);
+            }
+            left = still;
+        }
+    }
+}
+
+/// The work of the `lookup_batch` of a table.
+struct Batch<'a, T, K> {
+    table: &'a T,
+    keys: &'a [K],
+    out: &'a mut [u32],
+}
+
+impl<T: Table, K: Key> Work for Batch<'_, T, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        self.table.batch(self.keys, self.out);
+    }
+}
+
+/// Keys that go through all ways together: enough to fill blocks of [`BATCH`] with those that the
+/// first way did not find, few enough for the first-level cache.
+const BLOCK: usize = 32 * BATCH;
+
+/// Tables of this size and more are prefetched. (Comparing takes more instructions than the xor of
+/// cells, so the processor sees fewer lookups ahead: below [`crate::batch::PREFETCH_FROM`] it is of
+/// use too.)
+const PREFETCH_FROM: usize = 512 << 10;
+
+/// One way of a table as it is read in blocks of hashes.
+struct Way<'a, T: ?Sized> {
+    table: &'a T,
+    way: usize,
+}
+
+impl<T: Table + ?Sized> Passes<u64> for Way<'_, T> {
+    /// Digests and buckets.
+    type Block = ([u64; BATCH], [u32; BATCH]);
+
+    #[inline(always)]
+    fn empty(&self) -> Self::Block {
+        ([0; BATCH], [0; BATCH])
+    }
+
+    #[inline(always)]
+    fn locate(&self, hashes: &[u64; BATCH]) -> Self::Block {
+        let (mut digests, mut buckets) = self.empty();
+        for (i, &hash) in hashes.iter().enumerate() {
+            (digests[i], buckets[i]) = self.table.place(self.way, hash);
+        }
+        (digests, buckets)
+    }
+
+    #[inline(always)]
+    fn fetch(&self, (_, buckets): &Self::Block) {
+        let table = self.table.buckets(self.way);
+        if size_of_val(table) >= PREFETCH_FROM {
+            buckets.iter().for_each(|&bucket| prefetch(table, bucket as usize));
+        }
+    }
+
+    #[inline(always)]
+    fn read(&self, (digests, buckets): &Self::Block) -> [u32; BATCH] {
+        let table = self.table.buckets(self.way);
+        let mut found = [0; BATCH];
+        for i in 0..BATCH {
+            found[i] = table[buckets[i] as usize].find(digests[i]);
+        }
+        let mut values = [0; BATCH];
+        for i in 0..BATCH {
+            values[i] = batch_value(found[i]);
+        }
+        values
+    }
+
+    #[inline(always)]
+    fn one(&self, &hash: &u64) -> u32 {
+        let (digest, bucket) = self.table.place(self.way, hash);
+        batch_value(self.table.buckets(self.way)[bucket as usize].find(digest))
     }
 }

@@ -2,16 +2,19 @@
 
 mod build;
 
-use crate::bits::{fetch, mask, narrow_load, read};
-use crate::{Error, HashKey, Key, pipeline};
+use crate::batch::Passes;
+use crate::bits::{Cells, Packed, fetch, is_narrow, mask, narrow_load, read};
+use crate::pages::Pages;
+use crate::{Error, HashKey, Key, Work, pipeline, vectorised};
 use weir_wire::hash::scale;
 
 /// Bytes behind the last cell, so that a load of 8 bytes never leaves the array.
 const PADDING: usize = 8;
 
-/// The smallest table. A key's cells can stand in this many cells in 12.6 million ways, so the
-/// share of one 12-bit code among unknown keys is off by 2 % at most, by 0.001 % at a million keys.
-const MIN_CELLS: u64 = 1024;
+/// The smallest table, in segments of the smallest size: 1,024 cells, or 1,280 if the cells of a
+/// key are congruent. A key's cells can then stand in 12.6 million ways, so the share of one 12-bit
+/// code among unknown keys is off by 2 % at most, by 0.001 % at a million keys.
+const MIN_SEGMENTS: [u64; 2] = [8, 5];
 
 /// Bounds of `segment_bits`. From 18 bits on the two offsets would share hash bits.
 const SEGMENT_BITS: std::ops::RangeInclusive<u32> = 7..=18;
@@ -35,12 +38,26 @@ impl FuseShape {
     /// If `bits` is not in 1..=32.
     pub fn for_keys(bits: u32, keys: usize) -> Self {
         assert!((1..=32).contains(&bits), "a cell has 1..=32 bits");
-        let log = (keys.max(2) as f64).ln();
+        // What holds for a graph of so many keys holds for each of the independent ones.
+        let keys_of_one = keys as f64 / f64::from(stride(bits));
+        let log = keys_of_one.max(2.0).ln();
         let factor = (0.875 + 0.25 * 1e6f64.ln() / log).max(1.125);
-        let cells = ((keys as f64 * factor).ceil() as u64).max(MIN_CELLS);
+        let halves = stride(bits) - 1;
+        let least_bits = SEGMENT_BITS.start() + halves;
+        let least = MIN_SEGMENTS[halves as usize] << least_bits;
+        let cells = ((keys as f64 * factor).ceil() as u64).max(least);
         let segment_bits = (log / 3.33f64.ln() + 2.25).floor() as u32;
-        let segment_bits = segment_bits.clamp(*SEGMENT_BITS.start(), *SEGMENT_BITS.end());
+        let segment_bits = segment_bits.clamp(least_bits, *SEGMENT_BITS.end());
         Self { bits, segment_bits, segments: cells.div_ceil(1 << segment_bits).max(3) as u32 }
+    }
+
+    /// The cells of a key are congruent modulo this number, 1 or 2.
+    ///
+    /// 2 where every other cell begins in the middle of a byte (4, 12, 20 and 28 bits): the cells
+    /// of a key then begin at the same bit of a byte, so that they are shifted once, after the
+    /// xor. The graph falls into two that know nothing of each other.
+    pub const fn stride(&self) -> u32 {
+        stride(self.bits)
     }
 
     /// All cells.
@@ -66,11 +83,16 @@ impl FuseShape {
     #[inline(always)]
     pub fn cells_of(&self, hash: u64) -> [u32; 3] {
         let segment = 1u32 << self.segment_bits;
+        let within = segment - self.stride();
         let start = scale((hash >> 32) as u32, self.starts());
-        let second = (start + segment) ^ (hash as u32 & (segment - 1));
-        let third = (start + 2 * segment) ^ ((hash >> 18) as u32 & (segment - 1));
+        let second = (start + segment) ^ (hash as u32 & within);
+        let third = (start + 2 * segment) ^ ((hash >> 18) as u32 & within);
         [start, second, third]
     }
+}
+
+const fn stride(bits: u32) -> u32 {
+    if bits % 8 == 4 { 2 } else { 1 }
 }
 
 /// A map from keys to l-bit values that was built whole and is looked up without the keys.
@@ -84,7 +106,10 @@ impl FuseShape {
 pub struct Fuse {
     key: HashKey,
     shape: FuseShape,
-    bytes: Vec<u8>,
+    /// How a single cell is read: bytes of a load, and whether the cells of a key begin at the same
+    /// bit of a byte.
+    load: (u32, bool),
+    bytes: Pages<u8>,
 }
 
 impl Fuse {
@@ -115,7 +140,8 @@ impl Fuse {
         assert!(shape.segment_bits <= *SEGMENT_BITS.end() && shape.segments >= 3, "segments");
         assert!(u64::from(shape.segments) << shape.segment_bits <= u64::from(u32::MAX), "cells");
         assert_eq!(bytes.len(), shape.bytes(), "bytes of a fuse");
-        Self { key, shape, bytes }
+        let load = (narrow_load(shape.bits), shape.bits.is_multiple_of(4));
+        Self { key, shape, load, bytes: Pages::of(bytes) }
     }
 
     /// The hash key of this table.
@@ -144,10 +170,14 @@ impl Fuse {
     /// As [`lookup`](Self::lookup), with the hash at hand.
     #[inline]
     pub fn lookup_hash(&self, hash: u64) -> u32 {
-        let places = self.locate(hash);
-        match narrow_load(self.shape.bits) {
-            2 => self.value::<2>(places),
-            4 => self.value::<4>(places),
+        let places = self.bits_of(hash);
+        match self.load {
+            (2, true) => {
+                let [a, b, c] = places.map(|bit| read::<2>(&self.bytes, bit & !7));
+                ((a ^ b ^ c) >> (places[0] & 7)) & mask(self.shape.bits)
+            }
+            (2, _) => self.value::<2>(places),
+            (4, _) => self.value::<4>(places),
             _ => self.value::<8>(places),
         }
     }
@@ -157,31 +187,91 @@ impl Fuse {
     /// # Panics
     /// If the lengths differ.
     pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
-        // The branch on the width stands outside the loop.
-        match narrow_load(self.shape.bits) {
-            2 => self.batch::<K, 2>(keys, out),
-            4 => self.batch::<K, 4>(keys, out),
-            _ => self.batch::<K, 8>(keys, out),
-        }
+        self.lookup_batch_with(keys, out, |key| key.hash(&self.key), |value| value);
     }
 
+    /// As [`lookup_batch`](Self::lookup_batch) for a caller who hashes keys in a way of its own and
+    /// goes on from the values: `out[i] = finish(lookup_hash(hash(&keys[i])))`, in order.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    #[inline]
+    pub fn lookup_batch_with<K, R>(
+        &self,
+        keys: &[K],
+        out: &mut [R],
+        hash: impl Fn(&K) -> u64,
+        finish: impl FnMut(u32) -> R,
+    ) {
+        vectorised(Batch { table: self, keys, out, hash, finish });
+    }
+
+    /// Cells that only a load of eight bytes covers, and tables of 512 MB or more.
     #[inline(always)]
-    fn batch<K: Key, const LOAD: usize>(&self, keys: &[K], out: &mut [u32]) {
+    fn batch_wide<K, R>(
+        &self,
+        keys: &[K],
+        out: &mut [R],
+        hash: impl Fn(&K) -> u64,
+        mut finish: impl FnMut(u32) -> R,
+    ) {
         let bytes = &self.bytes[..];
-        let locate = |key: &K| self.locate(key.hash(&self.key));
-        let fetch = |places: [u64; 3]| places.iter().for_each(|&bit| fetch::<LOAD>(bytes, bit));
-        pipeline(keys, out, locate, fetch, |places| self.value::<LOAD>(places));
-    }
-
-    /// The bits at which the three cells of a hash begin.
-    #[inline(always)]
-    fn locate(&self, hash: u64) -> [u64; 3] {
-        self.shape.cells_of(hash).map(|cell| u64::from(cell) * u64::from(self.shape.bits))
+        let locate = |key: &K| self.bits_of(hash(key));
+        let fetch = |places: [u64; 3]| places.iter().for_each(|&bit| fetch::<8>(bytes, bit));
+        pipeline(keys, out, locate, fetch, |places| finish(self.value::<8>(places)));
     }
 
     #[inline(always)]
     fn value<const LOAD: usize>(&self, places: [u64; 3]) -> u32 {
         let [a, b, c] = places.map(|bit| read::<LOAD>(&self.bytes, bit));
         (a ^ b ^ c) & mask(self.shape.bits)
+    }
+}
+
+/// The work of [`Fuse::lookup_batch_with`].
+struct Batch<'a, K, R, H, F> {
+    table: &'a Fuse,
+    keys: &'a [K],
+    out: &'a mut [R],
+    hash: H,
+    finish: F,
+}
+
+impl<K, R, H: Fn(&K) -> u64, F: FnMut(u32) -> R> Work for Batch<'_, K, R, H, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { table, keys, out, hash, finish } = self;
+        let (bytes, bits) = (&table.bytes[..], table.shape.bits);
+        let load = if is_narrow(bytes) { narrow_load(bits) } else { 8 };
+        // The branch on the width stands outside the loop.
+        match (load, bits.is_multiple_of(4)) {
+            (2, true) => {
+                Packed::<_, u16, _, 3, true>::new(table, bytes, bits, &hash).run(keys, out, finish)
+            }
+            (4, true) => {
+                Packed::<_, u32, _, 3, true>::new(table, bytes, bits, &hash).run(keys, out, finish)
+            }
+            (2, _) => {
+                Packed::<_, u16, _, 3, false>::new(table, bytes, bits, &hash).run(keys, out, finish)
+            }
+            (4, _) => {
+                Packed::<_, u32, _, 3, false>::new(table, bytes, bits, &hash).run(keys, out, finish)
+            }
+            _ => table.batch_wide(keys, out, &hash, finish),
+        }
+    }
+}
+
+impl Cells<3> for Fuse {
+    #[inline(always)]
+    fn bits_of(&self, hash: u64) -> [u64; 3] {
+        self.shape.cells_of(hash).map(|cell| u64::from(cell) * u64::from(self.shape.bits))
+    }
+
+    #[inline]
+    fn value_of(&self, hash: u64) -> u32 {
+        self.lookup_hash(hash)
     }
 }

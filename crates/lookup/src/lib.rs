@@ -8,6 +8,10 @@
 //! * [`Fuse`]: three cells per key, 1.13 l bits per key; built whole, then only read (docs/fuse.md).
 //! * [`DigestCuckoo`] and [`MultiDigest`]: tables of digests, as in Maglev and SilkRoad, to compare
 //!   with (docs/digest.md). They can answer wrongly, and count it.
+//! * [`Ludo`] and [`LudoView`]: 3.8 + 1.06 l bits per key, updates in constant time, sent to views as
+//!   messages; [`LudoShared`] is a view that threads read while one writes (docs/ludo.md).
+//! * [`Cuckoo`], [`PartialCuckoo`], [`Filtable`], [`SetSep`], [`Bloom`], [`CountingBloom`]: what these
+//!   are compared with, and what forwarders are made of (docs/cuckoo.md).
 //!
 //! Every structure answers one key (`lookup`) or a slice of keys (`lookup_batch`), which hides the
 //! memory's latency behind [`pipeline`].
@@ -15,21 +19,40 @@
 
 mod batch;
 mod bits;
+mod bloom;
 mod cells;
+mod cuckoo;
 mod digest;
 mod fuse;
+pub mod gather;
 mod graph;
+mod keys;
+mod ludo;
 mod othello;
 mod othello_map;
+mod pages;
+mod partial;
 mod prefetch;
+mod setsep;
+mod vector;
 
-pub use batch::{BATCH, pipeline};
+pub use batch::{BATCH, pipeline, pipeline_vectored};
+pub use bloom::{Bloom, CountingBloom};
 pub use cells::{CHUNK_BYTES, Geometry, View, cells_per_chunk};
+pub use cuckoo::Cuckoo;
 pub use digest::{DigestCuckoo, HitCount, MISS, MultiDigest, Placed};
 pub use fuse::{Fuse, FuseShape};
+pub use keys::{Bytes, Octets};
+pub use ludo::{
+    LUDO_LOAD, Ludo, LudoChange, LudoError, LudoKind, LudoReader, LudoShared, LudoStats,
+    LudoUpdate, LudoView, ludo_seed,
+};
 pub use othello::{CELLS_PER_KEY, Othello};
 pub use othello_map::OthelloMap;
+pub use partial::{Filtable, FiltableUpdate, FiltableView, PartialCuckoo};
 pub use prefetch::prefetch;
+pub use setsep::SetSep;
+pub use vector::{Vectors, Work, vectorised};
 pub use weir_wire::hash::HashKey;
 
 /// A key that can be hashed under a seed.

@@ -108,9 +108,9 @@ impl<K: Key, V> OthelloMap<K, V> {
         &self.values
     }
 
-    /// The values, to be changed in place.
-    pub fn values_mut(&mut self) -> &mut [V] {
-        &mut self.values
+    /// The keys, and the values to be changed in place, in the order of their positions.
+    pub fn entries_mut(&mut self) -> (&[K], &mut [V]) {
+        (self.index.keys(), &mut self.values)
     }
 
     /// All entries.

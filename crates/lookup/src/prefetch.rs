@@ -1,4 +1,4 @@
-//! Asking for a cache line before it is needed. The only file of this crate with unsafe code.
+//! Asking for a cache line before it is needed.
 #![allow(unsafe_code)]
 
 /// Asks the processor to bring the cache line of `slice[index]` nearer. Only a hint: any index is

@@ -31,7 +31,8 @@ fn bit_by_bit(fuse: &Fuse, hash: u64) -> u32 {
     let FuseShape { bits, segment_bits, segments } = fuse.shape();
     let segment = 1u64 << segment_bits;
     let start = ((hash >> 32) * ((u64::from(segments) - 2) * segment)) >> 32;
-    let within = |offset: u64| offset % segment;
+    // The cells of a key begin at the same bit of a byte where the width makes that possible.
+    let within = |offset: u64| (offset % segment) & if bits % 8 == 4 { !1 } else { !0 };
     let cells =
         [start, (start + segment) ^ within(hash), (start + 2 * segment) ^ within(hash >> 18)];
     let cell = |at: u64| {
@@ -154,7 +155,8 @@ fn unknown_keys_are_uniform() {
             let expected = f64::from(N) / 4096.0;
             let chi: f64 = cells.iter().map(|c| (c - expected).powi(2) / expected).sum();
             let shape = fuse.shape();
-            let ways = f64::from(shape.segments - 2) * 2f64.powi(3 * shape.segment_bits as i32);
+            let ways = f64::from(shape.segments - 2) * 2f64.powi(3 * shape.segment_bits as i32)
+                / f64::from(shape.stride()).powi(2);
             let degrees = 4095.0 * (1.0 + f64::from(N) / ways);
             let bound = degrees * (1.0 + 4.3 * (2.0 / 4095f64).sqrt()) + 40.0;
             println!("{n} keys, same values {same_values}: chi-squared {chi:.0}, bound {bound:.0}");

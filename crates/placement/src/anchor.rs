@@ -10,6 +10,9 @@ use crate::score::{STEP, mix};
 use crate::traits::{Horizon, Incremental, Placement, Verdict};
 use weir_wire::hash::scale;
 
+/// Walks that are begun together.
+const BLOCK: usize = 64;
+
 /// A backend and the buckets it owns, in the order in which it got them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Owned {
@@ -312,6 +315,31 @@ impl Anchor {
         }
     }
 
+    /// [`Self::walk`] for many flows; `answer` is told position, bucket and bucket before, and
+    /// is told again where the first answer was not the last. There must be a working bucket.
+    ///
+    /// Most walks end at once. Those that do not are set aside without a branch, because which
+    /// they are cannot be predicted, and a wrong guess costs more than the first step.
+    #[inline(always)]
+    fn walk_batch(&self, hashes: &[u64], mut answer: impl FnMut(usize, u32, Option<u32>)) {
+        let set = self.working();
+        for (block, hashes) in hashes.chunks(BLOCK).enumerate() {
+            let start = block * BLOCK;
+            let mut longer = [0u8; BLOCK];
+            let mut count = 0;
+            for (i, &hash) in hashes.iter().enumerate() {
+                let bucket = scale(hash as u32, self.capacity());
+                answer(start + i, bucket, None);
+                longer[count & (BLOCK - 1)] = i as u8;
+                count += usize::from(self.anchor[bucket as usize] >= set);
+            }
+            for &i in &longer[..count] {
+                let (bucket, before) = self.walk(hashes[usize::from(i)], set);
+                answer(start + usize::from(i), bucket, before);
+            }
+        }
+    }
+
     /// Whose bucket this will be when the horizon is admitted as expected.
     fn expected_owner(&self, bucket: u32) -> u16 {
         // The top of the stack has A = N, the one below it N + 1, and so on.
@@ -331,6 +359,14 @@ impl Placement for Anchor {
     fn lookup(&self, hash: u64) -> Option<u16> {
         let working = self.working();
         (working > 0).then(|| self.owner[self.walk(hash, working).0 as usize])
+    }
+
+    fn lookup_batch(&self, hashes: &[u64], out: &mut [u16]) {
+        assert_eq!(hashes.len(), out.len(), "one answer per hash");
+        if self.working() == 0 {
+            return out.fill(NONE);
+        }
+        self.walk_batch(hashes, |i, bucket, _| out[i] = self.owner[bucket as usize]);
     }
 }
 
@@ -363,6 +399,18 @@ impl Horizon for Anchor {
         let top = working + self.horizon;
         let may_differ = before.is_some_and(|before| self.anchor[before as usize] < top);
         Some(Verdict { backend: self.owner[bucket as usize], may_differ })
+    }
+
+    fn verdict_batch(&self, hashes: &[u64], out: &mut [Option<Verdict>]) {
+        assert_eq!(hashes.len(), out.len(), "one answer per hash");
+        if self.working() == 0 {
+            return out.fill(None);
+        }
+        let top = self.working() + self.horizon;
+        self.walk_batch(hashes, |i, bucket, before| {
+            let may_differ = before.is_some_and(|before| self.anchor[before as usize] < top);
+            out[i] = Some(Verdict { backend: self.owner[bucket as usize], may_differ });
+        });
     }
 
     fn lookup_all(&self, hash: u64) -> Option<u16> {

@@ -17,6 +17,17 @@ struct Point {
     working: u16,
 }
 
+impl Point {
+    #[inline(always)]
+    fn verdict(&self) -> Option<Verdict> {
+        let may_differ = self.owner != self.working;
+        (self.working != NONE).then_some(Verdict { backend: self.working, may_differ })
+    }
+}
+
+/// Searches that are begun together.
+const BLOCK: usize = 16;
+
 /// Backends own points on a circle of 2^64 positions; a flow goes to the owner of the first
 /// point at or after its hash.
 ///
@@ -94,10 +105,35 @@ impl Ring {
         arc as f64 / 2f64.powi(64)
     }
 
+    /// The points that a search for the hash's successor looks at.
+    #[inline(always)]
+    fn bucket(&self, hash: u64) -> (usize, usize) {
+        let bucket = (hash >> self.shift) as usize;
+        (self.first[bucket] as usize, self.first[bucket + 1] as usize)
+    }
+
     #[inline(always)]
     fn successor(&self, hash: u64) -> Option<&Point> {
-        let bucket = (hash >> self.shift) as usize;
-        let (from, to) = (self.first[bucket] as usize, self.first[bucket + 1] as usize);
+        self.search(hash, self.bucket(hash))
+    }
+
+    /// The successors of many hashes. All buckets of a block are read before the first point is
+    /// asked for, so that the reads of both kinds overlap.
+    #[inline(always)]
+    fn successors(&self, hashes: &[u64], mut answer: impl FnMut(usize, Option<&Point>)) {
+        for (block, hashes) in hashes.chunks(BLOCK).enumerate() {
+            let mut buckets = [(0, 0); BLOCK];
+            for (bucket, &hash) in buckets.iter_mut().zip(hashes) {
+                *bucket = self.bucket(hash);
+            }
+            for (i, (&hash, &bucket)) in hashes.iter().zip(&buckets).enumerate() {
+                answer(block * BLOCK + i, self.search(hash, bucket));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn search(&self, hash: u64, (from, to): (usize, usize)) -> Option<&Point> {
         let within = self.points[from..to].partition_point(|point| point.position < hash);
         // Past the last point the circle closes.
         self.points.get(from + within).or_else(|| self.points.first())
@@ -195,6 +231,11 @@ impl Placement for Ring {
     fn lookup(&self, hash: u64) -> Option<u16> {
         self.successor(hash).map(|point| point.working).filter(|&backend| backend != NONE)
     }
+
+    fn lookup_batch(&self, hashes: &[u64], out: &mut [u16]) {
+        assert_eq!(hashes.len(), out.len(), "one answer per hash");
+        self.successors(hashes, |i, point| out[i] = point.map_or(NONE, |point| point.working));
+    }
 }
 
 impl Incremental for Ring {
@@ -224,9 +265,12 @@ impl Incremental for Ring {
 
 impl Horizon for Ring {
     fn verdict(&self, hash: u64) -> Option<Verdict> {
-        let point = self.successor(hash)?;
-        let may_differ = point.owner != point.working;
-        (point.working != NONE).then_some(Verdict { backend: point.working, may_differ })
+        self.successor(hash).and_then(Point::verdict)
+    }
+
+    fn verdict_batch(&self, hashes: &[u64], out: &mut [Option<Verdict>]) {
+        assert_eq!(hashes.len(), out.len(), "one answer per hash");
+        self.successors(hashes, |i, point| out[i] = point.and_then(Point::verdict));
     }
 
     fn lookup_all(&self, hash: u64) -> Option<u16> {

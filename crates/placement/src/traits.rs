@@ -70,6 +70,19 @@ pub trait Horizon: Incremental {
     /// weight.
     fn verdict(&self, hash: u64) -> Option<Verdict>;
 
+    /// The verdicts of many flows: the same answers as [`Self::verdict`], with the memory reads
+    /// of several flows under way at once where that helps.
+    ///
+    /// # Panics
+    ///
+    /// If the two slices differ in length.
+    fn verdict_batch(&self, hashes: &[u64], out: &mut [Option<Verdict>]) {
+        assert_eq!(hashes.len(), out.len(), "one answer per hash");
+        for (answer, &hash) in out.iter_mut().zip(hashes) {
+            *answer = self.verdict(hash);
+        }
+    }
+
     /// CH(W + H, k): where the flow would go if all of the horizon were admitted. (For
     /// [`crate::Anchor`]: admitted in the order of its horizon list.)
     fn lookup_all(&self, hash: u64) -> Option<u16>;

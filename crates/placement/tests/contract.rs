@@ -56,8 +56,11 @@ fn check_verdicts<P: Subject>(subject: &P, model: &Model, flows: &[u64], rng: &m
             moved[i] = true;
         }
     }
+    let mut batch = vec![None; flows.len()];
+    subject.verdict_batch(flows, &mut batch);
     for (i, &hash) in flows.iter().enumerate() {
         let verdict = subject.verdict(hash);
+        assert_eq!(batch[i], verdict, "a batch answers as single verdicts do");
         assert_eq!(verdict.map(|v| v.backend), subject.lookup(hash));
         assert_eq!(subject.lookup_all(hash), in_order.lookup(hash));
         let Some(verdict) = verdict else {

@@ -11,6 +11,7 @@
 pub mod baseline;
 pub mod cheetah;
 mod concury;
+mod connection_table;
 mod image;
 pub mod jet;
 mod lookup;
@@ -23,7 +24,10 @@ mod steer;
 mod tracked;
 mod update;
 
-pub use concury::{BuildReport, Concury, ConcuryConfig, Phase, State, place_again};
+pub use concury::{
+    BuildReport, Codec, Codes, Concury, ConcuryConfig, Forwarder, Phase, State, place_again,
+};
+pub use connection_table::{AnyTable, ConnectionTable, Lru, SLOTS, Unbounded};
 pub use image::{
     ELEMENT_BYTES, FLAGS_OFFSET, Flags, HEADER_BYTES, Header, Image, ImageError, Method,
     NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, SLOTS_PER_ELEMENT,
@@ -46,6 +50,9 @@ pub enum BuildError {
     /// The Maglev table could not be filled.
     #[error(transparent)]
     Maglev(#[from] weir_placement::Error),
+    /// The pool cannot be placed.
+    #[error(transparent)]
+    Pool(#[from] weir_placement::PoolError),
     /// More backends than Dcodes.
     #[error(
         "{members} backends need more than the {slots} Dcodes of this service; raise dcode_bits"

@@ -6,7 +6,7 @@ use weir_wire::hash::ports_word;
 
 /// Key of a state within its service: 20 bytes. Destination address and protocol belong to the
 /// service; the destination port varies only in a service that takes any port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
 pub struct StateKey {
     /// Source address, IPv4 mapped.
     pub address: [u8; 16],

@@ -1,7 +1,8 @@
 //! Record, collect, commit: the protocol of an update that loses no flow that is starting.
 //!
-//! A pure state machine. It says what to do next; whoever drives it (the control plane, the model
-//! checker in tests/interleavings.rs) does it and asks again.
+//! A pure state machine. It says what to do next; whoever drives it does it and asks again: the
+//! control plane for its own data plane, or [`Coordinator`](crate::residue::Coordinator) for many
+//! balancers, and the model checkers (tests/interleavings.rs, tests/residue_model.rs).
 //!
 //! ```text
 //! record    flags RECORD|PENDING on the published table: new flows are noted, and looked up,
@@ -118,6 +119,11 @@ impl Update {
         if let Step::Settled { left: noted } = &mut self.step {
             *noted = left;
         }
+    }
+
+    /// Goes back to what follows [`Action::Publish`]: the table has had to be published again.
+    pub fn published_again(&mut self) {
+        self.step = Step::SecondGrace;
     }
 
     /// Rounds so far beyond the first.

@@ -5,7 +5,8 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use weir_steering::{Concury, ConcuryConfig, Member, Role, StateKey};
+use weir_lookup::Key;
+use weir_steering::{Codec, Concury, ConcuryConfig, Member, Role, StateKey};
 
 /// Tables per width, and sets of keys per table.
 const TABLES: u32 = 5;
@@ -70,16 +71,10 @@ impl Failures {
     }
 }
 
-fn table(bits: u32, rng: &mut ChaCha8Rng) -> std::sync::Arc<weir_steering::Image> {
+fn table(codec: Codec, bits: u32, rng: &mut ChaCha8Rng) -> std::sync::Arc<weir_steering::Image> {
     let mut concury = Concury::new(ConcuryConfig {
-        bits,
-        client_affinity: false,
-        udp: false,
-        mark: false,
         capacity: STATES as usize,
-        max_states: STATES as usize,
-        idle_seconds: 300,
-        seed: rng.random(),
+        ..ConcuryConfig::unbounded(codec, bits, rng.random())
     });
     let members: Vec<Member> = (0..16)
         .map(|backend| Member {
@@ -103,6 +98,15 @@ fn sha(n: u32, bits: u32) -> u32 {
 
 #[test]
 fn unknown_keys_spread_over_dcodes_as_sha_256_spreads_them() {
+    spread_like_sha_256(Codec::Othello);
+}
+
+#[test]
+fn unknown_keys_spread_over_dcodes_of_a_fuse_as_sha_256_spreads_them() {
+    spread_like_sha_256(Codec::Fuse);
+}
+
+fn spread_like_sha_256(codec: Codec) {
     println!("failures of 100     chi-squared        Kolmogorov-Smirnov");
     println!("Dcode bits      concury  SHA-256       concury  SHA-256");
     let mut worst = 0;
@@ -112,12 +116,12 @@ fn unknown_keys_spread_over_dcodes_as_sha_256_spreads_them() {
         let keys = (5u32 << bits).max(20_000);
         let (mut ours, mut theirs) = (Failures::default(), Failures::default());
         for number in 0..TABLES {
-            let image = table(bits, &mut rng);
-            let view = image.view().unwrap();
+            let image = table(codec, bits, &mut rng);
+            let hash_key = image.header().key;
             for set in 0..SETS {
                 // Other keys for each width, so that chance is not counted seven times.
                 let first = bits * 10_000_000 + (number * SETS + set) * keys;
-                ours.judge(bits, keys, |n| view.lookup(&key(first + n)));
+                ours.judge(bits, keys, |n| image.code(key(first + n).hash(&hash_key)));
                 theirs.judge(bits, keys, |n| sha(first + n, bits));
             }
         }
@@ -136,7 +140,7 @@ fn unknown_keys_spread_over_dcodes_as_sha_256_spreads_them() {
     // 1,400 tests; those of one table are not independent, so the margin is more than three
     // standard deviations.
     let share = f64::from(failures) / 1400.0;
-    println!("{share:.3} of all tests fail with concury");
+    println!("{share:.3} of all tests fail with concury, {codec:?}");
     assert!(share < 0.14, "{share} of all tests fail at the 10 % level");
     assert!(worst <= MARGIN, "{worst} more of 100 tests fail than with SHA-256");
 }

@@ -93,7 +93,7 @@ impl Engine {
         hash: u64,
         said: &mut Explanation,
     ) -> Result<(), EngineError> {
-        let code = image.view().map_or(0, |view| view.lookup_hash(hash));
+        let code = image.code(hash);
         let entry = image.slots()[code as usize & (image.slots().len() - 1)];
         let known = service.concury().and_then(|c| c.get(&state.key)).copied();
         let pending = self.plane.pending_backend(state)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_lookup::HashKey;
 use weir_steering::{
-    Concury, ConcuryConfig, Event, EventKind, Image, Member, Role, ServiceState, StateKey,
+    Codec, Concury, ConcuryConfig, Event, EventKind, Image, Member, Role, ServiceState, StateKey,
     TrackedBuilder, VipKey,
 };
 use weir_wire::map_address;
@@ -72,6 +72,7 @@ impl ServiceRuntime {
                 let (log, records) =
                     StateLog::open(run_dir.join(format!("states-{}.log", configured.name)))?;
                 let config = ConcuryConfig {
+                    codec: Codec::Othello,
                     bits: dcode_bits.into(),
                     client_affinity: client,
                     udp,

@@ -1,7 +1,8 @@
 //! One hash table with digests: Maglev's connection table.
 
-use super::{BLOCK, Misses, batch_value, stored, value};
-use crate::{Error, HashKey, Key, pipeline, prefetch};
+use super::{Batch, Table, stored, value};
+use crate::pages::Pages;
+use crate::{Error, HashKey, Key, vectorised};
 use std::hint::select_unpredictable;
 use weir_wire::hash::scale;
 
@@ -21,7 +22,7 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// One cache line. A value is stored inverted: 0 is an empty slot.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Bucket<const SLOTS: usize> {
+pub(super) struct Bucket<const SLOTS: usize> {
     digests: [u64; SLOTS],
     values: [u16; SLOTS],
 }
@@ -56,7 +57,7 @@ pub struct DigestCuckoo<const SLOTS: usize = 4> {
     key: HashKey,
     digest_mask: u64,
     entries: usize,
-    buckets: Vec<Bucket<SLOTS>>,
+    buckets: Pages<Bucket<SLOTS>>,
 }
 
 impl DigestCuckoo {
@@ -78,7 +79,7 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
             key: HashKey::from_seed(seed),
             digest_mask: u64::MAX >> (64 - bits),
             entries: 0,
-            buckets: vec![empty; buckets],
+            buckets: Pages::filled(empty, buckets),
         }
     }
 
@@ -99,7 +100,7 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
 
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
-        self.buckets.capacity() * size_of::<Bucket<SLOTS>>()
+        self.buckets.allocated()
     }
 
     /// The chance that an unknown key is answered: about one digest in `2^bits` for each of the
@@ -151,21 +152,7 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
     /// # Panics
     /// If the lengths differ.
     pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
-        assert_eq!(keys.len(), out.len(), "one result per key");
-        let read = |(digest, bucket): (u64, usize)| batch_value(self.buckets[bucket].find(digest));
-        let fetch = |(_, bucket): (u64, usize)| prefetch(&self.buckets, bucket);
-        let first = |key: &K| {
-            let hash = key.hash(&self.key);
-            (self.digest(hash), self.first(hash))
-        };
-        let second = |key: &K| {
-            let (digest, _, bucket) = self.locate(key);
-            (digest, bucket)
-        };
-        for (keys, out) in keys.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-            pipeline(keys, out, first, fetch, read);
-            Misses::of(out).retry(keys, out, second, fetch, read);
-        }
+        vectorised(Batch { table: self, keys, out });
     }
 
     /// Adds a key or replaces its value; returns the former value. A key with the digest and the
@@ -247,6 +234,35 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
             self.buckets[from_bucket].values[from_slot] = 0;
             (at, slot) = (from, from_slot);
         }
+    }
+}
+
+impl<const SLOTS: usize> super::Bucket for Bucket<SLOTS> {
+    #[inline(always)]
+    fn find(&self, digest: u64) -> u16 {
+        self.find(digest)
+    }
+}
+
+impl<const SLOTS: usize> Table for DigestCuckoo<SLOTS> {
+    type Bucket = Bucket<SLOTS>;
+
+    const WAYS: usize = 2;
+
+    #[inline(always)]
+    fn key(&self) -> &HashKey {
+        &self.key
+    }
+
+    #[inline(always)]
+    fn buckets(&self, _: usize) -> &[Bucket<SLOTS>] {
+        &self.buckets
+    }
+
+    #[inline(always)]
+    fn place(&self, way: usize, hash: u64) -> (u64, u32) {
+        let (digest, first) = (self.digest(hash), self.first(hash));
+        (digest, if way == 0 { first } else { self.other(first, digest) } as u32)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Several hash tables with short digests, one behind the other: SilkRoad's connection table.
 
-use super::{BLOCK, Misses, batch_value, stored, value};
-use crate::{Error, HashKey, Key, pipeline, prefetch};
+use super::{Batch, Table, stored, value};
+use crate::pages::Pages;
+use crate::{Error, HashKey, Key, vectorised};
 use weir_wire::hash::scale;
 
 /// Digest (16 bits) and value (16 bits) of 16 entries fill a cache line.
@@ -21,7 +22,7 @@ const SPREAD: [u64; LEVELS.len()] =
 /// One cache line. A value is stored inverted: 0 is an empty slot.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Bucket {
+pub(super) struct Bucket {
     digests: [u16; SLOTS],
     values: [u16; SLOTS],
 }
@@ -64,7 +65,7 @@ pub struct MultiDigest {
     key: HashKey,
     digest_mask: u16,
     entries: usize,
-    levels: [Vec<Bucket>; LEVELS.len()],
+    levels: [Pages<Bucket>; LEVELS.len()],
 }
 
 impl MultiDigest {
@@ -79,7 +80,7 @@ impl MultiDigest {
         let buckets = |(share, more): (f64, usize)| {
             let buckets = (capacity as f64 * share / SLOTS as f64).ceil() as usize + more;
             assert!(u32::try_from(buckets).is_ok(), "too many buckets");
-            vec![EMPTY; buckets.max(1)]
+            Pages::filled(EMPTY, buckets.max(1))
         };
         Self {
             key: HashKey::from_seed(seed),
@@ -106,7 +107,7 @@ impl MultiDigest {
 
     /// Bytes of the table.
     pub fn bytes(&self) -> usize {
-        self.levels.iter().map(|level| level.capacity() * size_of::<Bucket>()).sum()
+        self.levels.iter().map(Pages::allocated).sum()
     }
 
     /// Entries of each level.
@@ -151,36 +152,7 @@ impl MultiDigest {
     /// # Panics
     /// If the lengths differ.
     pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
-        assert_eq!(keys.len(), out.len(), "one result per key");
-        for (keys, out) in keys.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-            self.batch_level(0, keys, out, None);
-            let mut misses = Misses::of(out);
-            for level in 1..LEVELS.len() {
-                self.batch_level(level, keys, out, Some(&mut misses));
-            }
-        }
-    }
-
-    /// Asks one level for all keys of a block, or for those that are not found yet.
-    #[inline(always)]
-    fn batch_level<K: Key>(
-        &self,
-        level: usize,
-        keys: &[K],
-        out: &mut [u32],
-        misses: Option<&mut Misses>,
-    ) {
-        let buckets = &self.levels[level][..];
-        let locate = |key: &K| {
-            let hash = key.hash(&self.key);
-            (self.digest(hash), self.bucket(level, hash))
-        };
-        let fetch = |(_, bucket): (u16, usize)| prefetch(buckets, bucket);
-        let read = |(digest, bucket): (u16, usize)| batch_value(buckets[bucket].find(digest));
-        match misses {
-            None => pipeline(keys, out, locate, fetch, read),
-            Some(misses) => misses.retry(keys, out, locate, fetch, read),
-        }
+        vectorised(Batch { table: self, keys, out });
     }
 
     /// Adds a key that is **not** in the table: to the first level whose bucket has room and not
@@ -222,5 +194,33 @@ impl MultiDigest {
             }
         }
         None
+    }
+}
+
+impl super::Bucket for Bucket {
+    #[inline(always)]
+    fn find(&self, digest: u64) -> u16 {
+        self.find(digest as u16)
+    }
+}
+
+impl Table for MultiDigest {
+    type Bucket = Bucket;
+
+    const WAYS: usize = LEVELS.len();
+
+    #[inline(always)]
+    fn key(&self) -> &HashKey {
+        &self.key
+    }
+
+    #[inline(always)]
+    fn buckets(&self, level: usize) -> &[Bucket] {
+        &self.levels[level]
+    }
+
+    #[inline(always)]
+    fn place(&self, level: usize, hash: u64) -> (u64, u32) {
+        (u64::from(self.digest(hash)), self.bucket(level, hash) as u32)
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn build<K: Key>(
         let entries = by_segment(shape, keys, &value, &key);
         if let Some(order) = peel(shape, &entries) {
             let bytes = pack(shape, &assign(shape, &order, &mut rng));
-            return Ok(Fuse { key, shape, bytes });
+            return Ok(Fuse::from_bytes(key, shape, bytes));
         }
         drop(entries);
         reject_equal(keys, &key)?;

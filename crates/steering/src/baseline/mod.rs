@@ -1,1 +1,41 @@
-//! What the methods are measured against.
+//! What the methods are measured against (docs/baselines.md).
+//!
+//! | method | remembers | breaks when the pool changes |
+//! |---|---|---|
+//! | [`Ecmp`] | nothing | nearly every flow |
+//! | [`Consistent`] | nothing | the flows that the placement moves |
+//! | [`Chain`] | one former owner for each bucket | flows whose bucket has moved twice |
+//! | [`Digest`] | a digest of every flow | none, but for flows that share a digest |
+//! | [`MultiLevel`] | a shorter digest of every flow | the same, more often |
+
+mod chain;
+mod conn_table;
+mod consistent;
+mod ecmp;
+
+pub use chain::{Bucket, Chain};
+pub use conn_table::{ConnTable, Digest, Digests, MultiLevel};
+pub use consistent::{Consistent, Footprint};
+pub use ecmp::Ecmp;
+
+use weir_lookup::{HashKey, Key};
+
+/// Flows that are hashed together: their hashes stay in registers and the first-level cache.
+const BURST: usize = 32;
+
+/// Hashes flows and hands the hashes on in bursts, with the room for their answers.
+#[inline(always)]
+fn by_hash<K: Key>(
+    key: &HashKey,
+    flows: &[K],
+    out: &mut [u16],
+    mut answer: impl FnMut(&[u64], &mut [u16]),
+) {
+    assert_eq!(flows.len(), out.len(), "one answer per flow");
+    let mut hashes = [0; BURST];
+    for (flows, out) in flows.chunks(BURST).zip(out.chunks_mut(BURST)) {
+        let hashes = &mut hashes[..flows.len()];
+        hashes.iter_mut().zip(flows).for_each(|(hash, flow)| *hash = flow.hash(key));
+        answer(hashes, out);
+    }
+}

@@ -1,13 +1,15 @@
 //! The build face of Concury: the states of one service, and tables made of them.
 
+use super::config::ConcuryConfig;
 use super::dip_array;
+use super::states::States;
 use crate::BuildError;
 use crate::image::{Flags, Header, Image, Method, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED};
 use crate::pool::{Member, Role};
 use crate::state::StateKey;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use weir_lookup::{HashKey, Key, OthelloMap};
+use weir_lookup::{HashKey, Key};
 
 /// No Dcode has been chosen yet.
 const NO_CODE: u16 = u16::MAX;
@@ -22,27 +24,6 @@ const HANDSHAKE_SECONDS: u32 = 65;
 /// How long a silent flow is kept after FIN or RST: TIME_WAIT is 60 s, and a half-closed
 /// connection that goes on sends packets.
 const LINGER_SECONDS: u32 = 60;
-
-/// Settings of a service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ConcuryConfig {
-    /// Bits of a Dcode, 1..=15.
-    pub bits: u32,
-    /// States are clients, not flows.
-    pub client_affinity: bool,
-    /// The service is UDP: flows have no SYN and no FIN.
-    pub udp: bool,
-    /// Packets mark active flows, so that idle ones can be told (TCP).
-    pub mark: bool,
-    /// States to make room for at first.
-    pub capacity: usize,
-    /// States at most; further flows are steered but not remembered.
-    pub max_states: usize,
-    /// Seconds after which a silent flow is forgotten.
-    pub idle_seconds: u32,
-    /// Makes every run with it the same.
-    pub seed: u64,
-}
 
 /// Where a connection is in its life, as far as the balancer can see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,34 +49,43 @@ pub struct State {
 }
 
 /// What a build did.
-#[derive(Clone, Debug, Default)]
-pub struct BuildReport {
+#[derive(Clone, Debug)]
+pub struct BuildReport<K = StateKey> {
     /// States on reserved Dcodes whose next packet may look like a first one (a repeated SYN, any
     /// datagram, another connection of the same client): the data plane must know them exactly.
-    pub pinned: Vec<(StateKey, u16)>,
+    pub pinned: Vec<(K, u16)>,
     /// States that got another Dcode.
     pub recoded: usize,
     /// States whose backend is no member any more: forgotten, inevitably broken. A UDP flow that
     /// goes on elsewhere must be reported anew, so once the table is published the caller takes
     /// these out of the "seen recently" filter.
-    pub orphans: Vec<StateKey>,
+    pub orphans: Vec<K>,
+}
+
+impl<K> Default for BuildReport<K> {
+    fn default() -> Self {
+        Self { pinned: Vec::new(), recoded: 0, orphans: Vec::new() }
+    }
 }
 
 /// One service's states and the last table built of them.
+///
+/// The same for every [codec](crate::Codec). With [`Codec::Fuse`](crate::Codec::Fuse) a build moves
+/// all flows that are not states: whatever must not move has to be a state, or pending.
 #[derive(Clone, Debug)]
-pub struct Concury {
+pub struct Concury<K = StateKey> {
     config: ConcuryConfig,
-    states: OthelloMap<StateKey, State>,
+    states: States<K, State>,
     per_backend: HashMap<u16, usize>,
     published: Option<Arc<Image>>,
     refused: u64,
 }
 
-impl Concury {
+impl<K: Key> Concury<K> {
     /// No states, no table.
     pub fn new(config: ConcuryConfig) -> Self {
         Self {
-            states: OthelloMap::new(config.bits, config.capacity, config.seed),
+            states: States::new(&config),
             per_backend: HashMap::new(),
             published: None,
             refused: 0,
@@ -112,8 +102,8 @@ impl Concury {
         let same = header.method == Method::Concury
             && image.slots().len() == 1 << config.bits
             && header.flags.has(Flags::CLIENT) == config.client_affinity;
-        if let (true, Some(view)) = (same, image.view()) {
-            concury.states = OthelloMap::in_shape_of(view, config.seed);
+        if same && let Some(states) = States::after(&config, &image) {
+            concury.states = states;
             concury.published = Some(image);
         }
         concury
@@ -131,7 +121,7 @@ impl Concury {
 
     /// Whether there are no states.
     pub fn is_empty(&self) -> bool {
-        self.states.is_empty()
+        self.states.len() == 0
     }
 
     /// Flows that were not remembered because of `max_states`.
@@ -145,12 +135,12 @@ impl Concury {
     }
 
     /// A state.
-    pub fn get(&self, key: &StateKey) -> Option<&State> {
+    pub fn get(&self, key: &K) -> Option<&State> {
         self.states.get(key)
     }
 
     /// All states.
-    pub fn states(&self) -> impl Iterator<Item = (&StateKey, &State)> {
+    pub fn states(&self) -> impl Iterator<Item = (&K, &State)> {
         self.states.iter()
     }
 
@@ -181,7 +171,7 @@ impl Concury {
     ///
     /// # Errors
     /// [`BuildError::Lookup`] as above.
-    pub fn start(&mut self, key: StateKey, backend: u16, now: u32) -> Result<bool, BuildError> {
+    pub fn start(&mut self, key: K, backend: u16, now: u32) -> Result<bool, BuildError> {
         let code = self.code_now(&key, backend);
         if let Some(state) = self.states.get_mut(&key) {
             if state.backend == backend && state.phase != Phase::Closing {
@@ -215,7 +205,7 @@ impl Concury {
     ///
     /// # Errors
     /// [`BuildError::Lookup`] as above.
-    pub fn restore(&mut self, key: StateKey, backend: u16, now: u32) -> Result<(), BuildError> {
+    pub fn restore(&mut self, key: K, backend: u16, now: u32) -> Result<(), BuildError> {
         self.start(key, backend, now)?;
         if let Some(state) = self.states.get_mut(&key) {
             state.phase = Phase::Open;
@@ -224,7 +214,7 @@ impl Concury {
     }
 
     /// FIN or RST was seen. A client outlives its connections.
-    pub fn end(&mut self, key: &StateKey, now: u32) {
+    pub fn end(&mut self, key: &K, now: u32) {
         if self.config.client_affinity {
             return;
         }
@@ -234,9 +224,16 @@ impl Concury {
         }
     }
 
+    /// Forgets a state of which it is known that no more packets come; returns its backend.
+    pub fn forget(&mut self, key: &K) -> Option<u16> {
+        let state = self.states.remove(key)?;
+        self.count(state.backend, false);
+        Some(state.backend)
+    }
+
     /// Forgets all states of a backend that is gone: they are inevitably broken.
-    pub fn forget_backend(&mut self, backend: u16) -> Vec<StateKey> {
-        let keys: Vec<StateKey> =
+    pub fn forget_backend(&mut self, backend: u16) -> Vec<K> {
+        let keys: Vec<K> =
             self.states.iter().filter(|(_, s)| s.backend == backend).map(|(k, _)| *k).collect();
         for key in &keys {
             self.states.remove(key);
@@ -248,7 +245,7 @@ impl Concury {
     /// Looks at every state: `active(hash)` tells whether the data plane has seen a packet of the
     /// flow (by its hash under the published table's key) since the last call. Forgets the idle
     /// ones and returns them.
-    pub fn sweep(&mut self, now: u32, active: impl Fn(u64) -> bool) -> Vec<StateKey> {
+    pub fn sweep(&mut self, now: u32, active: impl Fn(u64) -> bool) -> Vec<K> {
         let Some(table) = self.published.clone() else {
             return Vec::new();
         };
@@ -285,12 +282,13 @@ impl Concury {
     ///
     /// # Errors
     /// [`BuildError::TooFewDcodes`] if the pool does not fit; nothing has changed then.
+    /// [`BuildError::Lookup`] if the key type's hash is broken; the former table stays.
     pub fn build(
         &mut self,
         generation: u64,
         members: &[Member],
         now: u32,
-    ) -> Result<(Arc<Image>, BuildReport), BuildError> {
+    ) -> Result<(Arc<Image>, BuildReport<K>), BuildError> {
         let previous = match &self.published {
             Some(image) => image.slots().to_vec(),
             None => vec![NO_BACKEND; 1 << self.config.bits],
@@ -299,10 +297,11 @@ impl Concury {
         let mut report = BuildReport::default();
         self.recode(&slots, &mut report);
         self.pin(&slots, members, now, &mut report);
-        let base = self.published.as_ref().and_then(|image| image.view());
-        let view = self.states.export(base, |state| u32::from(state.code));
+        let former = self.published.as_deref();
+        let code = |state: &State| u32::from(state.code);
+        let (key, codes) = self.states.export(former, self.config.bits, code)?;
         let header = Header {
-            key: *view.key(),
+            key,
             chunks_a: 0,
             chunks_b: 0,
             slots: 0,
@@ -316,38 +315,38 @@ impl Concury {
             digest: 0,
             states: self.states.len() as u64,
         };
-        let image = Arc::new(Image::new(header, slots, Some(view)));
+        let image = Arc::new(Image::new(header, slots, Some(codes)));
         self.published = Some(image.clone());
         Ok((image, report))
     }
 
     /// Whether packets of a flow that is pending at `backend` would go there by the published
     /// table alone, so that the pending entry can go.
-    pub fn agrees(&self, key: &StateKey, backend: u16) -> bool {
+    pub fn agrees(&self, key: &K, backend: u16) -> bool {
         self.published.as_ref().is_some_and(|image| entry_of(image, key) == backend)
     }
 
     /// Whether the published table leads a flow's packets to a backend, first ones apart.
-    pub fn leads_to(&self, key: &StateKey, backend: u16) -> bool {
+    pub fn leads_to(&self, key: &K, backend: u16) -> bool {
         self.published.as_ref().is_some_and(|image| entry_of(image, key) & SLOT_BACKEND == backend)
     }
 
     /// Whether a flow falls on a reserved Dcode, where packets consult the pending table anyway.
-    pub fn on_reserved(&self, key: &StateKey) -> bool {
+    pub fn on_reserved(&self, key: &K) -> bool {
         self.published.as_ref().is_some_and(|image| entry_of(image, key) & SLOT_RESERVED != 0)
     }
 
     /// Gives each state whose Dcode does not lead to its backend one that does. Codes are drawn
     /// by the key's hash, so a backend's states spread over its Dcodes.
-    fn recode(&mut self, slots: &[u16], report: &mut BuildReport) {
+    fn recode(&mut self, slots: &[u16], report: &mut BuildReport<K>) {
         let mut codes: HashMap<u16, Vec<u16>> = HashMap::new();
         for (code, slot) in slots.iter().enumerate() {
             codes.entry(slot & SLOT_BACKEND).or_default().push(code as u16);
         }
         let spread = HashKey::from_seed(self.config.seed);
         let mut orphans = Vec::new();
-        let keys = self.states.keys().to_vec();
-        for (key, state) in keys.iter().zip(self.states.values_mut()) {
+        let (keys, states) = self.states.entries_mut();
+        for (key, state) in keys.iter().zip(states) {
             let entry = slots.get(usize::from(state.code)).copied().unwrap_or(NO_BACKEND);
             if entry & SLOT_BACKEND == state.backend && entry != NO_BACKEND {
                 continue;
@@ -367,7 +366,7 @@ impl Concury {
         }
     }
 
-    fn pin(&self, slots: &[u16], members: &[Member], now: u32, report: &mut BuildReport) {
+    fn pin(&self, slots: &[u16], members: &[Member], now: u32, report: &mut BuildReport<K>) {
         if !slots.iter().any(|slot| slot & SLOT_RESERVED != 0) {
             return;
         }
@@ -387,14 +386,11 @@ impl Concury {
     }
 
     /// The Dcode that a flow has by the published table, if that leads to its backend.
-    fn code_now(&self, key: &StateKey, backend: u16) -> u16 {
+    fn code_now(&self, key: &K, backend: u16) -> u16 {
         let Some(image) = &self.published else {
             return NO_CODE;
         };
-        let Some(view) = image.view() else {
-            return NO_CODE;
-        };
-        let code = view.lookup(key) as u16;
+        let code = image.code(key.hash(&image.header().key)) as u16;
         if image.slots()[usize::from(code)] == backend { code } else { NO_CODE }
     }
 
@@ -404,9 +400,8 @@ impl Concury {
     }
 }
 
-fn entry_of(image: &Image, key: &StateKey) -> u16 {
-    let code = image.view().map_or(0, |view| view.lookup(key));
-    image.slots()[code as usize & (image.slots().len() - 1)]
+fn entry_of<K: Key>(image: &Image, key: &K) -> u16 {
+    image.entry(key.hash(&image.header().key))
 }
 
 fn fallback(members: &[Member]) -> u16 {

@@ -24,8 +24,7 @@ pub fn place_again(image: &Image, hash: u64) -> u16 {
 
 pub(crate) fn steer(image: &Image, question: &Question, memory: &mut impl Memory) -> Decision {
     let flags = image.header().flags;
-    let code = image.view().map_or(0, |view| view.lookup_hash(question.hash));
-    let entry = image.slots()[code as usize & (image.slots().len() - 1)];
+    let entry = image.entry(question.hash);
     if flags.has(Flags::MARK) && !question.starts {
         memory.mark(question.hash);
     }

@@ -1,1 +1,26 @@
-//! residue (docs/residue.md).
+//! residue: remember only what a change of the pool has left behind (docs/residue.md).
+//!
+//! * [`Table`]: what packets read. Rows -> backend, an exact map of the *exceptions* (flows that
+//!   live where the rows no longer point), and flags that tell which flows need not look there.
+//! * [`Residue`]: the build face, one per service.
+//! * [`Coordinator`], [`BalancerNode`], [`AgentNode`]: a change across many machines, as pure
+//!   state machines. [`crate::Update`] is the sequence; the coordinator has each of its actions
+//!   done by every balancer and waits for all of them.
+//!
+//! Nothing is written when a flow starts, and nothing is foreseen: only a change remembers.
+
+mod agent;
+mod balancer;
+mod build;
+mod coordinator;
+mod exceptions;
+mod message;
+mod table;
+
+pub use agent::{AgentNode, Listing, Request};
+pub use balancer::{BalancerNode, Dropped, Gate, Verdict};
+pub use build::{Collected, Residue, ResidueConfig, rows_for};
+pub use coordinator::{Build, Coordinator, Counts, Waiting, Window};
+pub use exceptions::{FLAG_BITS, Flags, Flow, remaining};
+pub use message::{Answer, Order, Routes, RowSet, Work};
+pub use table::{Published, Table};

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use weir_lookup::{HashKey, Key};
 use weir_steering::{
-    Action, Concury, ConcuryConfig, Event, EventKind, Flags, Image, Member, Outcome, Plane, Role,
-    ServiceState, SoftMemory, StateKey, TrackedBuilder, Update, VipKey, seen_tag,
+    Action, Codec, Concury, ConcuryConfig, Event, EventKind, Flags, Image, Member, Outcome, Plane,
+    Role, ServiceState, SoftMemory, StateKey, TrackedBuilder, Update, VipKey, seen_tag,
 };
 use weir_wire::craft::Frame;
 use weir_wire::hash::scale;
@@ -33,8 +33,8 @@ pub struct Kind {
     pub wide: bool,
     /// Affinity by client.
     pub client: bool,
-    /// Tracked instead of concury.
-    pub tracked: bool,
+    /// Concury with this codec, or tracked.
+    pub codec: Option<Codec>,
 }
 
 enum Method {
@@ -136,11 +136,9 @@ impl World {
             IpAddr::V4(Ipv4Addr::new(192, 0, 2, number as u8 + 1))
         };
         let address = SocketAddr::new(address, 443);
-        let method = if kind.tracked {
-            let key = HashKey::from_seed(self.rng.random());
-            Method::Tracked(TrackedBuilder::new(key, 4093, kind.client))
-        } else {
+        let method = if let Some(codec) = kind.codec {
             Method::Concury(Box::new(Concury::new(ConcuryConfig {
+                codec,
                 bits: 12,
                 client_affinity: kind.client,
                 udp: kind.protocol == Protocol::Udp,
@@ -150,6 +148,9 @@ impl World {
                 idle_seconds: IDLE_SECONDS,
                 seed: self.rng.random(),
             })))
+        } else {
+            let key = HashKey::from_seed(self.rng.random());
+            Method::Tracked(TrackedBuilder::new(key, 4093, kind.client))
         };
         let vip =
             VipKey { address: map_address(address.ip()), protocol: kind.protocol, port: Some(443) };

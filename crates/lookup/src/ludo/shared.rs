@@ -1,0 +1,315 @@
+//! A view that many threads read while one applies updates.
+
+use super::LudoError;
+use super::tables::{Extras, Tables};
+use super::update::{LudoKind, LudoUpdate};
+use super::view::{LudoView, check_sequence, whole};
+use crate::{BATCH, Key};
+use std::hint::spin_loop;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Versions of buckets; a bucket has version `bucket % STRIPES`. 4 KB stay in the first-level
+/// cache, and two buckets that share one cost a needless retry at worst.
+const STRIPES: usize = 1024;
+
+/// A table as readers see it.
+#[derive(Debug)]
+struct Published {
+    tables: Tables,
+    extras: RwLock<Extras>,
+    /// The filter of the fallback table, to be asked without the lock.
+    filter: AtomicU64,
+    /// Odd while locator cells are being inverted.
+    locator: AtomicU32,
+    /// Odd while a bucket of the stripe is being written, or a key is moving to it or from it.
+    versions: Box<[AtomicU32]>,
+}
+
+#[derive(Debug)]
+struct Hub {
+    current: RwLock<Arc<Published>>,
+    /// Changes when `current` does, after it.
+    generation: AtomicU64,
+}
+
+/// The writer's handle of a shared view: it applies updates while [`LudoReader`]s look up
+/// (dissertation 4.4.8, "Consistency under concurrent read/write").
+///
+/// Readers take no lock, but for a key whose seed overflowed or that may be in the fallback table.
+/// They note versions, read, and read again if a version has changed. A rebuild is published as a
+/// new table; readers that are in the old one finish there.
+#[derive(Debug)]
+pub struct LudoShared {
+    hub: Arc<Hub>,
+    published: Arc<Published>,
+    table: u64,
+    number: u64,
+}
+
+/// A reader of a [`LudoShared`]; each thread has its own.
+#[derive(Clone, Debug)]
+pub struct LudoReader {
+    hub: Arc<Hub>,
+    published: Arc<Published>,
+    generation: u64,
+}
+
+impl LudoShared {
+    /// Shares a view.
+    pub fn new(view: LudoView) -> Self {
+        let (table, number) = (view.table, view.number);
+        let published = Arc::new(Published::new(view));
+        let hub = Hub { current: RwLock::new(published.clone()), generation: AtomicU64::new(0) };
+        Self { hub: Arc::new(hub), published, table, number }
+    }
+
+    /// A reader for another thread.
+    pub fn reader(&self) -> LudoReader {
+        let generation = self.hub.generation.load(Acquire);
+        LudoReader { hub: self.hub.clone(), published: self.published.clone(), generation }
+    }
+
+    /// The number of the last update that was applied.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Applies the next update. Lookups that begin after it has returned see it.
+    ///
+    /// # Errors
+    /// As [`LudoView::apply`]; nothing is changed then.
+    pub fn apply(&mut self, update: &LudoUpdate) -> Result<(), LudoError> {
+        check_sequence(update, self.table, self.number)?;
+        if update.kind == LudoKind::Rebuild {
+            self.published = Arc::new(Published::new(whole(update)?));
+            let mut current = self.hub.current.write().unwrap_or_else(PoisonError::into_inner);
+            *current = self.published.clone();
+            drop(current);
+            self.hub.generation.fetch_add(1, Release);
+        } else {
+            self.published.tables.check(update)?;
+            self.published.apply(update);
+        }
+        self.number = update.number;
+        Ok(())
+    }
+
+    /// The view as it is now.
+    pub fn to_view(&self) -> LudoView {
+        LudoView {
+            table: self.table,
+            number: self.number,
+            tables: self.published.tables.clone(),
+            extras: self.published.read_extras(|extras| extras.clone()),
+        }
+    }
+}
+
+impl Published {
+    fn new(view: LudoView) -> Self {
+        Self {
+            tables: view.tables,
+            filter: AtomicU64::new(view.extras.filter),
+            extras: RwLock::new(view.extras),
+            locator: AtomicU32::new(0),
+            versions: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    fn read_extras<R>(&self, read: impl FnOnce(&Extras) -> R) -> R {
+        read(&self.extras.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change_extras(&self, change: impl FnOnce(&mut Extras)) {
+        change(&mut self.extras.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    #[inline(always)]
+    fn version(&self, bucket: u32) -> &AtomicU32 {
+        &self.versions[bucket as usize & (STRIPES - 1)]
+    }
+
+    /// The writer's side. Every bucket of the update is marked until all of it is written, so a
+    /// key that moves is never seen half moved: its two buckets are both on the path.
+    fn apply(&self, update: &LudoUpdate) {
+        let slot = update.slot.map(|(bucket, _)| bucket);
+        let buckets = || update.nodes.iter().map(|node| node.bucket).chain(slot);
+        for bucket in buckets() {
+            // A stripe that is odd already is marked for another bucket of this update.
+            let version = self.version(bucket);
+            version.store(version.load(Relaxed) | 1, Relaxed);
+        }
+        fence(Release);
+        if !update.cells.is_empty() {
+            let version = self.locator.load(Relaxed);
+            self.locator.store(version | 1, Relaxed);
+            fence(Release);
+            self.tables.apply_cells(update);
+            self.locator.store(version.wrapping_add(2), Release);
+        }
+        self.tables.apply_buckets(update, |(bucket, seed)| {
+            self.change_extras(|extras| extras.set_seed(bucket, seed));
+        });
+        if let Some(hash) = update.fallback {
+            let value = (update.kind != LudoKind::Remove).then_some(update.value);
+            self.change_extras(|extras| {
+                extras.set_fallback(hash, value);
+                self.filter.store(extras.filter, Release);
+            });
+        }
+        for bucket in buckets() {
+            let version = self.version(bucket);
+            let marked = version.load(Relaxed);
+            version.store(marked.wrapping_add(marked & 1), Release);
+        }
+    }
+
+    /// The versions of a hash's two buckets.
+    #[inline(always)]
+    fn versions_of(&self, hash: u64) -> [&AtomicU32; 2] {
+        self.tables.shape.buckets_of(hash).map(|bucket| self.version(bucket))
+    }
+
+    fn lookup(&self, hash: u64) -> u64 {
+        loop {
+            let versions = self.versions_of(hash);
+            let before = versions.map(|version| version.load(Acquire));
+            let locator = self.locator.load(Acquire);
+            if (before[0] | before[1] | locator) & 1 != 0 {
+                spin_loop();
+                continue;
+            }
+            let bucket = self.tables.bucket_of(hash);
+            fence(Acquire);
+            if self.locator.load(Relaxed) != locator {
+                continue;
+            }
+            let value = self.value(hash, bucket);
+            fence(Acquire);
+            if versions.map(|version| version.load(Relaxed)) == before {
+                return value;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn value(&self, hash: u64, bucket: u32) -> u64 {
+        if self.filter.load(Acquire) >> (hash & 63) & 1 != 0
+            && let Some(value) = self.read_extras(|extras| extras.fallback(hash))
+        {
+            return value;
+        }
+        let overflow = |bucket| self.read_extras(|extras| extras.seed(bucket));
+        if self.tables.is_narrow() {
+            self.tables.find::<true>(hash, bucket, overflow)
+        } else {
+            self.tables.find::<false>(hash, bucket, overflow)
+        }
+    }
+}
+
+/// A batch under way, with the versions of its buckets before they were read.
+#[derive(Clone, Copy)]
+struct Stage {
+    hashes: [u64; BATCH],
+    buckets: [u32; BATCH],
+    versions: [[u32; 2]; BATCH],
+}
+
+impl Stage {
+    const EMPTY: Self = Self { hashes: [0; BATCH], buckets: [0; BATCH], versions: [[0; 2]; BATCH] };
+
+    #[inline(always)]
+    fn hash<K: Key>(&mut self, tables: &Tables, keys: &[K]) {
+        for (slot, key) in self.hashes.iter_mut().zip(keys) {
+            *slot = key.hash(&tables.key);
+            tables.fetch_cells(*slot);
+        }
+    }
+
+    /// Reads the locator for the whole batch under one version of it.
+    #[inline(always)]
+    fn locate(&mut self, table: &Published, count: usize) {
+        let tables = &table.tables;
+        loop {
+            let locator = table.locator.load(Acquire);
+            for at in 0..count {
+                let hash = self.hashes[at];
+                self.versions[at] = table.versions_of(hash).map(|version| version.load(Acquire));
+                self.buckets[at] = tables.bucket_of(hash);
+            }
+            fence(Acquire);
+            if locator & 1 == 0 && table.locator.load(Relaxed) == locator {
+                break;
+            }
+            spin_loop();
+        }
+        for &bucket in &self.buckets[..count] {
+            tables.fetch_bucket(bucket);
+        }
+    }
+
+    #[inline(always)]
+    fn answer(&self, table: &Published, out: &mut [u64]) {
+        for ((out, &hash), &bucket) in out.iter_mut().zip(&self.hashes).zip(&self.buckets) {
+            *out = table.value(hash, bucket);
+        }
+        fence(Acquire);
+        for ((out, &hash), before) in out.iter_mut().zip(&self.hashes).zip(self.versions) {
+            let after = table.versions_of(hash).map(|version| version.load(Relaxed));
+            if after != before || (before[0] | before[1]) & 1 != 0 {
+                *out = table.lookup(hash);
+            }
+        }
+    }
+}
+
+impl LudoReader {
+    #[inline(always)]
+    fn refresh(&mut self) {
+        let generation = self.hub.generation.load(Acquire);
+        if generation != self.generation {
+            self.take_current(generation);
+        }
+    }
+
+    #[cold]
+    fn take_current(&mut self, generation: u64) {
+        self.published = self.hub.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        self.generation = generation;
+    }
+
+    /// Value of a key; an arbitrary value for a key that is not in the table.
+    #[inline]
+    pub fn lookup<K: Key>(&mut self, key: &K) -> u64 {
+        self.refresh();
+        self.published.lookup(key.hash(&self.published.tables.key))
+    }
+
+    /// Values of many keys, as [`LudoView::lookup_batch`]. All come from one generation of the
+    /// table; each is the value that its key had at some time during the call.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn lookup_batch<K: Key>(&mut self, keys: &[K], out: &mut [u64]) {
+        assert_eq!(keys.len(), out.len(), "one result per key");
+        self.refresh();
+        let table = &*self.published;
+        let mut stages = [Stage::EMPTY; 3];
+        let batches = keys.len().div_ceil(BATCH);
+        let range = |batch: usize| batch * BATCH..keys.len().min((batch + 1) * BATCH);
+        for step in 0..batches + 2 {
+            if step < batches {
+                stages[step % 3].hash(&table.tables, &keys[range(step)]);
+            }
+            if (1..=batches).contains(&step) {
+                stages[(step - 1) % 3].locate(table, range(step - 1).len());
+            }
+            if step >= 2 {
+                stages[(step - 2) % 3].answer(table, &mut out[range(step - 2)]);
+            }
+        }
+    }
+}

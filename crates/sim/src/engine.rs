@@ -1,110 +1,27 @@
 //! The event-driven engine.
 
-use crate::distribution::StepCdf;
 use crate::flow::{NewFlow, Traffic};
 use crate::method::{Change, Effects, Method, NOBODY};
+use crate::methods::mix;
 use crate::pool::{Departure, Pool};
 use crate::queue::{Event, Queue};
 use crate::report::Outcome;
+use crate::world::{Action, Engine, Orphans, World};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-/// What becomes of a flow whose server fails.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Orphans {
-    /// It ends: the next packet meets a reset.
-    #[default]
-    End,
-    /// It goes on with the server that its next packet reaches, as the research code has it.
-    Adopt,
-}
-
-/// How packets are played.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Engine {
-    /// Only packets that may change something are events; the others are counted by one draw.
-    #[default]
-    Lazy,
-    /// Every packet is an event: the oracle of the other one, for small scenarios.
-    EveryPacket,
-}
-
-/// Everything that a simulation depends on, but for the method.
-#[derive(Clone, Debug)]
-pub struct World {
-    /// Seed of all that is drawn. Arrivals and the history of the pool depend on nothing else:
-    /// all methods see the same.
-    pub seed: u64,
-    /// Length, seconds.
-    pub duration: f64,
-    /// Flows that start before this, seconds, are played but not counted; nor are samples taken.
-    pub warmup: f64,
-    /// Time between samples, seconds.
-    pub sample_every: f64,
-    /// How packets are played.
-    pub engine: Engine,
-    /// Mean number of concurrent flows.
-    pub flows: f64,
-    /// Flow durations, seconds.
-    pub durations: StepCdf,
-    /// Flow sizes, KB.
-    pub sizes: StepCdf,
-    /// A flow has int(this x KB) + 1 packets.
-    pub packets_per_kb: f64,
-    /// And no more than this.
-    pub max_packets: u64,
-    /// Servers that serve at first.
-    pub servers: u16,
-    /// Their weights, repeated as often as it takes.
-    pub weights: Vec<u32>,
-    /// Departures per minute, a Poisson process. Each is followed by a return.
-    pub updates_per_minute: f64,
-    /// From departure to return, seconds.
-    pub down_times: StepCdf,
-    /// Whether a server that leaves fails or drains.
-    pub departure: Departure,
-    /// What becomes of flows whose server fails.
-    pub orphans: Orphans,
-    /// Size of the horizon.
-    pub horizon: u16,
-}
-
-impl World {
-    /// The published workload: 468 servers, one departure per minute, 1,000 s, and this many
-    /// concurrent flows.
-    pub fn published(flows: f64, seed: u64) -> Self {
-        Self {
-            seed,
-            duration: 1000.0,
-            warmup: 0.0,
-            sample_every: 1.0,
-            engine: Engine::Lazy,
-            flows,
-            durations: StepCdf::hadoop_durations(),
-            sizes: StepCdf::hadoop_sizes(),
-            packets_per_kb: 10.0,
-            max_packets: u64::MAX,
-            servers: 468,
-            weights: vec![1],
-            updates_per_minute: 1.0,
-            down_times: StepCdf::upgrade_down_times(),
-            departure: Departure::Fail,
-            orphans: Orphans::End,
-            horizon: 0,
-        }
-    }
-
-    /// The weight of each server, spares included.
-    pub fn server_weights(&self) -> Vec<u32> {
-        let all = usize::from(self.servers) + usize::from(self.horizon);
-        self.weights.iter().copied().cycle().take(all).collect()
-    }
-}
+use std::collections::VecDeque;
 
 /// Plays a world with a method. Equal arguments give equal outcomes.
 pub fn simulate(world: &World, method: &mut dyn Method) -> Outcome {
+    simulate_with(world, method, &mut |_| {})
+}
+
+/// The same, telling from time to time which share of the world's duration is over, 0 to 1.
+pub fn simulate_with(
+    world: &World,
+    method: &mut dyn Method,
+    progress: &mut dyn FnMut(f64),
+) -> Outcome {
     let mut run = Run::new(world, method);
     run.open();
     while let Some((time, event)) = run.queue.pop() {
@@ -112,6 +29,12 @@ pub fn simulate(world: &World, method: &mut dyn Method) -> Outcome {
             break;
         }
         run.traffic.set_now(time);
+        if event == Event::Arrival {
+            run.steps += 1;
+            if run.steps.is_multiple_of(1 << 14) {
+                progress(time / world.duration);
+            }
+        }
         run.handle(event);
     }
     run.close()
@@ -121,6 +44,8 @@ pub fn simulate(world: &World, method: &mut dyn Method) -> Outcome {
 const FLOWS: u64 = 0x666c_6f77;
 const POOL: u64 = 0x706f_6f6c;
 const PACKETS: u64 = 0x7061_636b;
+const SPREAD: u64 = 0x6563_6d70;
+const SCRIPT: u64 = 0x7363_7269;
 
 struct Run<'a> {
     world: &'a World,
@@ -129,6 +54,13 @@ struct Run<'a> {
     traffic: Traffic,
     pool: Pool,
     rng: ChaCha8Rng,
+    /// Of the reshuffles.
+    spread: ChaCha8Rng,
+    /// Of weights that are drawn.
+    weights: ChaCha8Rng,
+    /// Measurements on their way to the balancers, oldest first.
+    reports: VecDeque<Vec<(u16, u64)>>,
+    steps: u64,
     effects: Effects,
     changes: Vec<Change>,
     scratch: Vec<u32>,
@@ -140,10 +72,16 @@ impl<'a> Run<'a> {
         let seed = |part: u64| world.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ part;
         let every_packet = world.engine == Engine::EveryPacket;
         let weights = world.server_weights();
+        let mut traffic = Traffic::new(method.rows(), &weights, seed(PACKETS), every_packet);
+        traffic.spread(world.balancers, seed(SPREAD));
         Self {
-            traffic: Traffic::new(method.rows(), &weights, seed(PACKETS), every_packet),
-            pool: Pool::new(world.servers, world.horizon, world.departure, seed(POOL)),
+            traffic,
+            pool: Pool::new(world, seed(POOL)),
             rng: ChaCha8Rng::seed_from_u64(seed(FLOWS)),
+            spread: ChaCha8Rng::seed_from_u64(seed(SPREAD)),
+            weights: ChaCha8Rng::seed_from_u64(seed(SCRIPT)),
+            reports: VecDeque::new(),
+            steps: 0,
             world,
             method,
             queue: Queue::default(),
@@ -159,6 +97,13 @@ impl<'a> Run<'a> {
         self.apply_changes();
         self.next_arrival(0.0);
         self.next_departure(0.0);
+        self.next_reshuffle(0.0);
+        for (number, scripted) in self.world.script.iter().enumerate() {
+            self.queue.push(scripted.at, Event::Script(number));
+        }
+        if let Some(feedback) = &self.world.feedback {
+            self.queue.push(feedback.interval, Event::Measure);
+        }
         self.queue.push(self.world.warmup + self.world.sample_every, Event::Sample);
     }
 
@@ -175,10 +120,28 @@ impl<'a> Run<'a> {
         self.outcome
     }
 
+    /// A Poisson process; where its rate changes, by thinning one of the highest rate.
     fn next_arrival(&mut self, now: f64) {
-        let rate = self.world.flows / self.world.durations.mean();
-        let gap = -(1.0 - self.rng.random::<f64>()).ln() / rate;
-        self.queue.push(now + gap, Event::Arrival);
+        let world = self.world;
+        let highest = world.flows / world.durations.mean() * world.peak;
+        let mut at = now;
+        loop {
+            at += -(1.0 - self.rng.random::<f64>()).ln() / highest;
+            let steady = world.peak == 1.0;
+            if steady || at > world.duration || self.rng.random::<f64>() * highest < world.rate(at)
+            {
+                break;
+            }
+        }
+        self.queue.push(at, Event::Arrival);
+    }
+
+    fn next_reshuffle(&mut self, now: f64) {
+        if self.world.reshuffles_per_minute > 0.0 {
+            let u: f64 = self.spread.random();
+            let gap = -(1.0 - u).ln() * 60.0 / self.world.reshuffles_per_minute;
+            self.queue.push(now + gap, Event::Reshuffle);
+        }
     }
 
     fn next_departure(&mut self, now: f64) {
@@ -198,31 +161,136 @@ impl<'a> Run<'a> {
             Event::Packet { slot, serial } if self.traffic.is(slot, serial) => self.packet(slot),
             Event::End { slot, serial } if self.traffic.is(slot, serial) => {
                 self.settle(slot);
+                if now >= self.world.warmup {
+                    self.outcome.window.0 += 1;
+                    self.outcome.window.1 += u64::from(self.traffic.flow(slot).broken);
+                }
                 self.finish(slot);
             }
             Event::Packet { .. } | Event::End { .. } => {} // the server took the flow with it
             Event::Departure => {
-                let down_times = &self.world.down_times;
-                if let Some((back, server)) = self.pool.depart(now, down_times, &mut self.changes) {
-                    self.outcome.departures += 1;
-                    self.queue.push(back, Event::Return(server));
-                    if self.world.departure == Departure::Fail {
-                        self.fail(server);
-                    }
-                    self.apply_changes();
-                }
+                self.depart();
                 self.next_departure(now);
             }
             Event::Return(server) => {
-                self.outcome.returns += 1;
-                self.pool.come_back(server, &mut self.changes);
-                self.apply_changes();
+                if self.pool.come_back(now, server, &mut self.changes) {
+                    self.outcome.returns += 1;
+                    self.apply_changes();
+                }
+            }
+            Event::Script(number) => self.script(number),
+            Event::Reshuffle => {
+                self.reshuffle();
+                self.next_reshuffle(now);
+            }
+            Event::Measure => self.measure(),
+            Event::Report => {
+                if let Some(loads) = self.reports.pop_front() {
+                    self.method.reports(&loads);
+                }
             }
             Event::Sample => {
                 self.outcome.sample(self.pool.working(), &self.traffic, &*self.method);
                 self.queue.push(now + self.world.sample_every, Event::Sample);
             }
         }
+    }
+
+    fn depart(&mut self) {
+        let (now, down_times) = (self.traffic.now(), &self.world.down_times);
+        if let Some((back, server)) = self.pool.depart(now, down_times, &mut self.changes) {
+            self.outcome.departures += 1;
+            self.queue.push(back, Event::Return(server));
+            if self.world.departure == Departure::Fail {
+                self.fail(server);
+            }
+            self.apply_changes();
+        }
+    }
+
+    /// A scripted event. What it asks for and is so already is left as it is.
+    fn script(&mut self, number: usize) {
+        let (world, now) = (self.world, self.traffic.now());
+        let scripted = &world.script[number];
+        match &scripted.action {
+            Action::Add(servers) => {
+                for &server in servers {
+                    let joins = self.pool.add(server, &mut self.changes);
+                    self.outcome.returns += u64::from(joins);
+                }
+            }
+            Action::Remove(servers) => {
+                for &server in servers {
+                    let how = Departure::Fail;
+                    let leaves = self.pool.take(now, server, how, &mut self.changes);
+                    self.outcome.departures += u64::from(leaves);
+                    self.fail(server);
+                }
+            }
+            Action::Drain(servers) => {
+                for &server in servers {
+                    let how = Departure::Drain;
+                    let leaves = self.pool.take(now, server, how, &mut self.changes);
+                    self.outcome.departures += u64::from(leaves);
+                }
+            }
+            Action::Weights(weights) => {
+                let weights = weights.iter().copied().cycle().take(world.all_servers());
+                weights.enumerate().for_each(|(server, w)| self.reweight(server as u16, w));
+            }
+            Action::RandomWeights(from, to) => {
+                for server in 0..world.all_servers() as u16 {
+                    let weight = self.weights.random_range(*from..=*to);
+                    self.reweight(server, weight);
+                }
+            }
+            Action::Reweight(server, weight) => self.reweight(*server, *weight),
+        }
+        if let Some(next) = scripted.next_after(now).filter(|&next| next > now) {
+            self.queue.push(next, Event::Script(number));
+        }
+        self.apply_changes();
+    }
+
+    fn reweight(&mut self, server: u16, weight: u32) {
+        if self.traffic.weight(server) != weight {
+            self.traffic.set_weight(server, weight);
+            self.changes.push(Change::Reweight(server, weight));
+        }
+    }
+
+    /// All flows are spread anew. Each is settled with the balancer that it had, and asked about
+    /// with the one that it has.
+    fn reshuffle(&mut self) {
+        self.outcome.reshuffles += 1;
+        self.traffic.spread(self.world.balancers, mix(self.spread.random()));
+        let mut slots = Vec::new();
+        for row in 0..self.method.rows() as u32 {
+            self.traffic.slots_in_row(row, &mut slots);
+        }
+        slots.sort_unstable();
+        for slot in slots {
+            let flow = self.traffic.refer(slot);
+            let to = self.traffic.balancer_of(flow.hash);
+            if to == flow.balancer {
+                continue;
+            }
+            self.settle(slot);
+            self.method.moves(flow, to, &mut self.traffic);
+            self.traffic.flow_mut(slot).balancer = to;
+            self.look(slot);
+        }
+    }
+
+    fn measure(&mut self) {
+        let Some(feedback) = &self.world.feedback else {
+            return;
+        };
+        let load = |&server: &u16| (server, u64::from(self.traffic.load(server)));
+        self.reports.push_back(self.pool.working().iter().map(load).collect());
+        let now = self.traffic.now();
+        self.queue.push(now + feedback.delay, Event::Report);
+        self.queue.push(now + feedback.interval, Event::Measure);
     }
 
     fn arrive(&mut self) {

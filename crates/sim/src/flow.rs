@@ -9,6 +9,7 @@
 //! at the start, jointly with every answer given before.
 
 use crate::method::{FlowRef, NOBODY};
+use crate::methods::{below, mix};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Binomial, Distribution};
@@ -36,6 +37,8 @@ pub(crate) struct Flow {
     pub owner: u16,
     /// Where a packet sent now would go.
     pub goes: u16,
+    /// The balancer that its packets reach.
+    pub balancer: u16,
     pub row: u32,
     pub broken: bool,
     pub counted: bool,
@@ -68,6 +71,9 @@ pub struct Traffic {
     servers: Vec<u32>,
     loads: Vec<u32>,
     weights: Vec<u32>,
+    /// Balancers, and what the hash that spreads flows over them is salted with.
+    balancers: u16,
+    salt: u64,
     rng: ChaCha8Rng,
     now: f64,
     live: usize,
@@ -85,6 +91,8 @@ impl Traffic {
             servers: vec![NIL; weights.len()],
             loads: vec![0; weights.len()],
             weights: weights.to_vec(),
+            balancers: 1,
+            salt: 0,
             rng: ChaCha8Rng::seed_from_u64(seed),
             now: 0.0,
             live: 0,
@@ -111,6 +119,25 @@ impl Traffic {
     /// The weight of a server.
     pub fn weight(&self, server: u16) -> u32 {
         self.weights[usize::from(server)]
+    }
+
+    pub(crate) fn set_weight(&mut self, server: u16, weight: u32) {
+        if let Some(known) = self.weights.get_mut(usize::from(server)) {
+            *known = weight;
+        }
+    }
+
+    /// Spreads the flows that come from now on over so many balancers, by a hash with this salt.
+    pub(crate) fn spread(&mut self, balancers: u16, salt: u64) {
+        (self.balancers, self.salt) = (balancers, salt);
+    }
+
+    /// The balancer that a flow's packets reach by the present spread.
+    pub(crate) fn balancer_of(&self, hash: u64) -> u16 {
+        if self.balancers == 1 {
+            return 0;
+        }
+        below(mix(hash ^ self.salt), usize::from(self.balancers)) as u16
     }
 
     /// Random bits of the world (not of the method): for schedulers.
@@ -143,7 +170,7 @@ impl Traffic {
 
     pub(crate) fn refer(&self, slot: u32) -> FlowRef {
         let flow = &self.flows[slot as usize];
-        FlowRef { slot, hash: flow.hash, owner: flow.owner }
+        FlowRef { slot, hash: flow.hash, owner: flow.owner, balancer: flow.balancer }
     }
 
     pub(crate) fn set_now(&mut self, now: f64) {
@@ -182,6 +209,7 @@ impl Traffic {
             serial: self.serial,
             owner: NOBODY,
             goes: NOBODY,
+            balancer: self.balancer_of(new.hash),
             row: new.row,
             broken: false,
             counted: new.counted,

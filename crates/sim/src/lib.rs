@@ -17,15 +17,22 @@ pub mod methods;
 mod pool;
 mod queue;
 mod report;
+mod requests;
 mod scenario;
 pub mod trace;
+mod world;
 mod zipf;
 
 pub use distribution::{DistributionError, StepCdf};
-pub use engine::{Engine, Orphans, World, simulate};
+pub use engine::{simulate, simulate_with};
 pub use flow::Traffic;
 pub use method::Method;
 pub use pool::Departure;
-pub use report::{Outcome, Report, Row, Series};
-pub use scenario::{MethodSpec, Scenario, ScenarioError, run, run_file};
+pub use report::{Outcome, Percentiles, Report, Row, RunSeries, Sample, Series};
+pub use requests::{Demand, Discipline, QueueSpec};
+pub use scenario::{
+    BUILTIN, EventSpec, MethodSpec, OneOrMany, PoolSpec, Progress, ReweightSpec, Scenario,
+    ScenarioError, Size, TrafficSpec, builtin, builtin_text, run, run_file, run_with,
+};
+pub use world::{Action, Engine, Feedback, LoadKind, Orphans, Scripted, World};
 pub use zipf::{Zipf, ZipfError};

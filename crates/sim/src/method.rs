@@ -19,6 +19,8 @@ pub struct FlowRef {
     /// it only for what its packets carry (Cheetah's cookie), what servers report (concury,
     /// residue) or what a server does with a packet that it gets (Beamer's second hop).
     pub owner: u16,
+    /// The balancer that the flow's packets reach now.
+    pub balancer: u16,
 }
 
 /// What a packet sent now would meet.
@@ -47,6 +49,8 @@ pub enum Change {
     Remove(u16),
     /// A server leaves the working set but keeps its connections.
     Drain(u16),
+    /// A server gets another weight, whether it serves or not.
+    Reweight(u16, u32),
     /// A server is expected to join next.
     Expect(u16),
     /// A server is not expected any more. (One that has joined is not announced here.)
@@ -107,6 +111,14 @@ pub trait Method {
 
     /// The flow has ended. (Not called for one that has found no server.)
     fn end(&mut self, _flow: FlowRef, _traffic: &mut Traffic) {}
+
+    /// The flow's packets will reach the balancer `to` from now on, and no longer
+    /// `flow.balancer`: what a balancer remembers of its own is not there. The engine asks about
+    /// the flow again, whatever is done here.
+    fn moves(&mut self, _flow: FlowRef, _to: u16, _traffic: &mut Traffic) {}
+
+    /// Servers have reported their loads: (server, load), any unit, the same for all.
+    fn reports(&mut self, _loads: &[(u16, u64)]) {}
 
     /// The pool changes. Flows of servers that fail have been ended before.
     fn change(&mut self, changes: &[Change], traffic: &mut Traffic, effects: &mut Effects);

@@ -7,11 +7,25 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Event {
     Arrival,
-    Packet { slot: u32, serial: u32 },
-    End { slot: u32, serial: u32 },
+    Packet {
+        slot: u32,
+        serial: u32,
+    },
+    End {
+        slot: u32,
+        serial: u32,
+    },
     Departure,
     Return(u16),
     Sample,
+    /// The scripted event with this number.
+    Script(usize),
+    /// The flows are spread anew over the balancers.
+    Reshuffle,
+    /// Servers measure their loads.
+    Measure,
+    /// The oldest measurement on its way arrives.
+    Report,
 }
 
 #[derive(Clone, Copy, Debug)]

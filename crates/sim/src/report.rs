@@ -27,6 +27,42 @@ impl Series {
     }
 }
 
+/// One sample: a point of every series.
+#[derive(Clone, Copy, Default, PartialEq, Debug, Serialize)]
+pub struct Sample {
+    /// Seconds.
+    pub time: f64,
+    /// Largest load of a working server over the average, minus 1, in percent; loads per unit of
+    /// weight.
+    pub imbalance_percent: f64,
+    /// Live flows.
+    pub live: f64,
+    /// Working servers.
+    pub working: f64,
+    /// Entries.
+    pub tracked: f64,
+    /// Bytes of state that grow with the number of flows.
+    pub state_bytes: f64,
+    /// Flows that completed since the sample before, those of the warm-up as well.
+    pub completed: u64,
+    /// Those of them that had broken.
+    pub completed_broken: u64,
+}
+
+/// Completion times in the queueing model, seconds, and how uneven the work is.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Percentiles {
+    /// The average.
+    pub mean: f64,
+    /// The median.
+    pub p50: f64,
+    /// The 99th percentile.
+    pub p99: f64,
+    /// Variance, among the servers, of the share of the time that each was busy between two
+    /// samples; the average over the samples.
+    pub load_variance: f64,
+}
+
 /// The counts and samples of one run. Flows that started before the warm-up's end are not counted.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct Outcome {
@@ -42,14 +78,20 @@ pub struct Outcome {
     pub misdirected: u64,
     /// Servers that left, and that came back, over the whole run.
     pub departures: u64,
-    /// Servers that came back.
+    /// Servers that joined or came back.
     pub returns: u64,
+    /// How often the flows were spread anew over the balancers.
+    pub reshuffles: u64,
     /// Entries thrown out to make room, over the whole run.
     pub evictions: u64,
     /// Largest load of a working server over the average, minus 1; loads per unit of weight.
     pub imbalance: Series,
-    /// (time, imbalance) of each sample.
-    pub imbalance_over_time: Vec<(f64, f64)>,
+    /// The samples themselves.
+    pub samples: Vec<Sample>,
+    /// Flows that have completed since the last sample, and those of them that had broken.
+    pub(crate) window: (u64, u64),
+    /// Completion times; only the queueing model has them.
+    pub completion: Option<Percentiles>,
     /// Live flows.
     pub live: Series,
     /// Working servers.
@@ -73,12 +115,22 @@ impl Outcome {
             weight += w;
             most = most.max(l / w);
         }
+        let imbalance = if load > 0.0 { most * weight / load - 1.0 } else { 0.0 };
         if load > 0.0 {
-            let imbalance = most * weight / load - 1.0;
             self.imbalance.add(imbalance);
-            self.imbalance_over_time.push((traffic.now(), imbalance));
         }
         let (gauges, live) = (method.gauges(traffic), traffic.live() as f64);
+        let (completed, completed_broken) = std::mem::take(&mut self.window);
+        self.samples.push(Sample {
+            time: traffic.now(),
+            imbalance_percent: 100.0 * imbalance,
+            live,
+            working: working.len() as f64,
+            tracked: gauges.tracked as f64,
+            state_bytes: gauges.state_bytes,
+            completed,
+            completed_broken,
+        });
         self.live.add(live);
         self.working.add(working.len() as f64);
         self.tracked.add(gauges.tracked as f64);
@@ -115,8 +167,14 @@ pub struct Row {
     pub target_flows: f64,
     /// Departures per minute.
     pub updates_per_minute: f64,
+    /// Servers that serve at first.
+    pub servers: u16,
     /// Size of the horizon.
     pub horizon: u16,
+    /// Balancers.
+    pub balancers: u16,
+    /// How often per minute the flows are spread anew over them.
+    pub reshuffles_per_minute: f64,
     /// Flows counted.
     pub flows: u64,
     /// Flows without a server.
@@ -135,6 +193,8 @@ pub struct Row {
     pub departures: u64,
     /// Servers that came back.
     pub returns: u64,
+    /// How often the flows were spread anew over the balancers.
+    pub reshuffles: u64,
     /// Average of max/avg - 1, in percent.
     pub imbalance_percent: f64,
     /// Largest max/avg - 1, in percent.
@@ -155,16 +215,35 @@ pub struct Row {
     pub evictions: u64,
     /// Average of bits of state over live flows.
     pub state_bits_per_connection: f64,
+    /// Queueing model: the share of the servers' time that is needed.
+    pub load: Option<f64>,
+    /// Queueing model: average completion time, ms.
+    pub completion_mean_ms: Option<f64>,
+    /// Queueing model: median completion time, ms.
+    pub completion_p50_ms: Option<f64>,
+    /// Queueing model: 99th percentile of the completion times, ms.
+    pub completion_p99_ms: Option<f64>,
+    /// Queueing model: variance among servers of their busy share in a sample's time.
+    pub load_variance: Option<f64>,
 }
 
 impl Row {
-    pub(crate) fn new(method: String, world: &crate::World, outcome: &Outcome) -> Self {
+    pub(crate) fn new(
+        method: String,
+        world: &crate::World,
+        load: Option<f64>,
+        outcome: &Outcome,
+    ) -> Self {
+        let ms = |figure: fn(&Percentiles) -> f64| outcome.completion.as_ref().map(figure);
         Self {
             method,
             seed: world.seed,
             target_flows: world.flows,
             updates_per_minute: world.updates_per_minute,
+            servers: world.servers,
             horizon: world.horizon,
+            balancers: world.balancers,
+            reshuffles_per_minute: world.reshuffles_per_minute,
             flows: outcome.flows,
             refused: outcome.refused,
             broken: outcome.broken,
@@ -174,6 +253,7 @@ impl Row {
             misdirected: outcome.misdirected,
             departures: outcome.departures,
             returns: outcome.returns,
+            reshuffles: outcome.reshuffles,
             imbalance_percent: 100.0 * outcome.imbalance.mean(),
             imbalance_max_percent: 100.0 * outcome.imbalance.max,
             live: outcome.live.mean(),
@@ -184,8 +264,22 @@ impl Row {
             marked_rows_percent: 100.0 * outcome.marked_rows.mean(),
             evictions: outcome.evictions,
             state_bits_per_connection: outcome.state_bits.mean(),
+            load,
+            completion_mean_ms: ms(|times| 1000.0 * times.mean),
+            completion_p50_ms: ms(|times| 1000.0 * times.p50),
+            completion_p99_ms: ms(|times| 1000.0 * times.p99),
+            load_variance: ms(|times| times.load_variance),
         }
     }
+}
+
+/// The samples of one run.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct RunSeries {
+    /// Its place among the rows, from 0.
+    pub run: usize,
+    /// In the order of time.
+    pub samples: Vec<Sample>,
 }
 
 /// All runs of a scenario.
@@ -193,58 +287,129 @@ impl Row {
 pub struct Report {
     /// The scenario's name.
     pub scenario: String,
-    /// One per method, rate, target and seed, in this order of nesting from the inside: method,
-    /// rate, target, seed.
+    /// One per method, load and world, in this order of nesting from the inside;
+    /// [`crate::Scenario::worlds`] has that of the worlds.
     pub rows: Vec<Row>,
+    /// One per row.
+    pub series: Vec<RunSeries>,
 }
 
 impl Report {
+    /// Rows and series in JSON.
+    pub fn to_json(&self) -> String {
+        // Numbers and strings only: there is nothing that JSON cannot say.
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
     /// All rows, with a header, as comma-separated values.
     ///
     /// # Errors
     ///
     /// What the writer says; there is no reason known.
     pub fn to_csv(&self) -> Result<String, csv::Error> {
-        let mut writer = csv::Writer::from_writer(Vec::new());
-        for row in &self.rows {
-            writer.serialize(row)?;
-        }
-        let bytes = writer.into_inner().map_err(|error| error.into_error())?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        to_csv(&self.rows)
     }
 
-    /// The columns that a person looks at first.
+    /// All samples, with a header, as comma-separated values: run, method, seed, target, rate,
+    /// then the sample.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::to_csv`].
+    pub fn series_to_csv(&self) -> Result<String, csv::Error> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            run: usize,
+            method: &'a str,
+            seed: u64,
+            target_flows: f64,
+            updates_per_minute: f64,
+            time: f64,
+            imbalance_percent: f64,
+            live: f64,
+            working: f64,
+            tracked: f64,
+            state_bytes: f64,
+            completed: u64,
+            completed_broken: u64,
+        }
+        let lines = self.series.iter().flat_map(|series| {
+            let row = &self.rows[series.run];
+            series.samples.iter().map(|sample| Line {
+                run: series.run,
+                method: &row.method,
+                seed: row.seed,
+                target_flows: row.target_flows,
+                updates_per_minute: row.updates_per_minute,
+                time: sample.time,
+                imbalance_percent: sample.imbalance_percent,
+                live: sample.live,
+                working: sample.working,
+                tracked: sample.tracked,
+                state_bytes: sample.state_bytes,
+                completed: sample.completed,
+                completed_broken: sample.completed_broken,
+            })
+        });
+        to_csv(lines)
+    }
+
+    /// The columns that a person looks at first: of the world, those that differ.
     pub fn to_table(&self) -> String {
+        type Column = (&'static str, fn(&Row) -> String);
+        let world: [Column; 7] = [
+            ("seed", |row| row.seed.to_string()),
+            ("servers", |row| row.servers.to_string()),
+            ("horizon", |row| row.horizon.to_string()),
+            ("flows", |row| format!("{:.0}", row.target_flows)),
+            ("reshuffles/min", |row| row.reshuffles_per_minute.to_string()),
+            ("updates/min", |row| row.updates_per_minute.to_string()),
+            ("load", |row| row.load.map_or(String::new(), |load| load.to_string())),
+        ];
+        let flows: [Column; 8] = [
+            ("broken %", |row| format!("{:.4}", row.broken_percent)),
+            ("inevitable %", |row| format!("{:.4}", row.inevitable_percent)),
+            ("imbalance %", |row| format!("{:.2}", row.imbalance_percent)),
+            ("most %", |row| format!("{:.1}", row.imbalance_max_percent)),
+            ("tracked %", |row| format!("{:.3}", row.tracked_percent)),
+            ("rows %", |row| format!("{:.2}", row.marked_rows_percent)),
+            ("evictions", |row| row.evictions.to_string()),
+            ("bits/conn", |row| format!("{:.2}", row.state_bits_per_connection)),
+        ];
+        fn some(value: Option<f64>, digits: usize) -> String {
+            value.map_or(String::new(), |value| format!("{value:.digits$}"))
+        }
+        let queue: [Column; 4] = [
+            ("mean ms", |row| some(row.completion_mean_ms, 2)),
+            ("median ms", |row| some(row.completion_p50_ms, 2)),
+            ("p99 ms", |row| some(row.completion_p99_ms, 2)),
+            ("variance", |row| some(row.load_variance, 5)),
+        ];
+        let differs = |column: &Column| {
+            self.rows.windows(2).any(|pair| column.1(&pair[0]) != column.1(&pair[1]))
+        };
+        let queued = self.rows.iter().any(|row| row.load.is_some());
+        let mut columns: Vec<Column> = vec![("method", |row| row.method.clone())];
+        columns.extend(world.into_iter().filter(differs));
+        match queued {
+            true => columns.extend(queue),
+            false => columns.extend(flows),
+        }
         let mut table = comfy_table::Table::new();
         table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header([
-            "method",
-            "flows",
-            "updates/min",
-            "seed",
-            "broken %",
-            "inevitable %",
-            "imbalance %",
-            "tracked %",
-            "rows %",
-            "evictions",
-            "bits/conn",
-        ]);
+        table.set_header(columns.iter().map(|column| column.0));
         for row in &self.rows {
-            table.add_row([
-                row.method.clone(),
-                format!("{}", row.target_flows),
-                format!("{}", row.updates_per_minute),
-                format!("{}", row.seed),
-                format!("{:.4}", row.broken_percent),
-                format!("{:.4}", row.inevitable_percent),
-                format!("{:.2}", row.imbalance_percent),
-                format!("{:.3}", row.tracked_percent),
-                format!("{:.2}", row.marked_rows_percent),
-                format!("{}", row.evictions),
-                format!("{:.2}", row.state_bits_per_connection),
-            ]);
+            table.add_row(columns.iter().map(|column| column.1(row)));
         }
         format!("{}\n{table}\n", self.scenario)
     }
+}
+
+fn to_csv<T: Serialize>(rows: impl IntoIterator<Item = T>) -> Result<String, csv::Error> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.serialize(row)?;
+    }
+    let bytes = writer.into_inner().map_err(|error| error.into_error())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

@@ -5,9 +5,12 @@
 //! must agree in the mean over seeds.
 
 use weir_sim::methods::{
-    Buckets, Cheetah, Jet, Modulo, Over, Release, Residue, Scheduler, Tracked,
+    Buckets, Cheetah, Concury, Jet, Metric, Modulo, Over, Release, Residue, Ring, Scheduler,
+    Tracked,
 };
-use weir_sim::{Departure, Engine, Method, Orphans, Outcome, StepCdf, World, simulate};
+use weir_sim::{
+    Action, Departure, Engine, Method, Orphans, Outcome, Scripted, StepCdf, World, simulate,
+};
 
 /// 12 servers, a departure every 3 seconds, down-times of 5 to 20 s, flows of 1 to 30 packets over
 /// up to 30 s: most flows see a change, and many have no packet after it.
@@ -25,6 +28,11 @@ fn world(seed: u64) -> World {
         down_times,
         ..World::published(150.0, seed)
     }
+}
+
+/// The same with three balancers whose flows are spread anew every 6 s.
+fn several(seed: u64) -> World {
+    World { balancers: 3, reshuffles_per_minute: 10.0, ..world(seed) }
 }
 
 fn play(make: &dyn Fn(&World) -> Box<dyn Method>, world: &World) -> Outcome {
@@ -95,6 +103,131 @@ fn both_engines_agree() {
             let broken: u64 = pairs.iter().map(|(a, _)| a.broken).sum();
             assert!(broken > 60, "{name}: {broken} broken, too few to compare");
         }
+    }
+}
+
+/// Tables of their own in three balancers: the flow's packets come, go elsewhere, and come back,
+/// and what was used when decides who is evicted.
+#[test]
+fn both_engines_agree_on_several_balancers() {
+    let jobs: [(&str, bool, usize, Release); 4] = [
+        ("tracked, little room", false, 25, Release::AtEnd),
+        ("tracked, never released", false, 60, Release::Never),
+        ("jet, little room", true, 5, Release::AtEnd),
+        ("jet, room for all", true, 10_000, Release::AtEnd),
+    ];
+    for (name, jet, capacity, release) in jobs {
+        let make = move |world: &World| -> Box<dyn Method> {
+            let over = Over::Table;
+            match jet {
+                true => Box::new(Jet::for_world(over, 1024, world, capacity, release).unwrap()),
+                false => {
+                    Box::new(Tracked::for_world(over, 1024, world, capacity, release).unwrap())
+                }
+            }
+        };
+        let pairs: Vec<_> = (1..=60)
+            .map(|seed| {
+                let lazy = several(seed);
+                let every = World { engine: Engine::EveryPacket, ..lazy.clone() };
+                (play(&make, &lazy), play(&make, &every))
+            })
+            .collect();
+        for (a, b) in &pairs {
+            assert_eq!(
+                (a.flows, a.departures, a.reshuffles),
+                (b.flows, b.departures, b.reshuffles)
+            );
+            assert!(a.reshuffles > 3, "{} reshuffles", a.reshuffles);
+        }
+        let name = format!("{name}, three balancers, seeds 1 to 60");
+        same_mean(&format!("{name}: broken"), &pairs, |o| o.broken as f64);
+        same_mean(&format!("{name}: inevitable"), &pairs, |o| o.inevitable as f64);
+        same_mean(&format!("{name}: misdirected"), &pairs, |o| o.misdirected as f64);
+        same_mean(&format!("{name}: evictions"), &pairs, |o| o.evictions as f64);
+        same_mean(&format!("{name}: tracked"), &pairs, |o| o.tracked.mean());
+        let broken: u64 = pairs.iter().map(|(a, _)| a.broken).sum();
+        assert!(broken > 60, "{name}: {broken} broken, too few to compare");
+    }
+}
+
+/// What all balancers share, or what packets carry, does not care which balancer they reach; a
+/// table of one's own does, although it has room for all.
+#[test]
+fn reshuffles_break_only_what_each_balancer_remembers_by_itself() {
+    let weights = world(1).server_weights();
+    let mut broken = [0; 2];
+    for seed in 1..=10 {
+        let world = several(seed);
+        let alone = World { reshuffles_per_minute: 0.0, ..world.clone() };
+        let shared: [Box<dyn Method>; 2] =
+            [Box::new(Residue::new(1024, &weights).unwrap()), Box::new(Concury::new(12, &weights))];
+        for mut method in shared {
+            assert_eq!(simulate(&world, &mut *method).broken, 0, "seed {seed}");
+        }
+        let mut cheetah = Cheetah::for_world(Scheduler::LeastLoaded, Metric::Connections, &world);
+        assert_eq!(simulate(&world, &mut cheetah).broken, 0, "seed {seed}");
+        for (sum, world) in broken.iter_mut().zip([&alone, &world]) {
+            let (rows, room) = (1024, 10_000);
+            let over = Over::Table;
+            let mut all = Tracked::for_world(over, rows, world, room, Release::AtEnd).unwrap();
+            *sum += simulate(world, &mut all).broken;
+        }
+    }
+    println!("full tracking, seeds 1 to 10: broken without and with reshuffles {broken:?}");
+    assert_eq!(broken[0], 0, "room for all, and nobody moves");
+    assert!((200..1_500).contains(&broken[1]), "some 500 of 10,000 flows: {broken:?}");
+}
+
+/// Scripted joins, drains and weights are met by all methods, and break what a table without
+/// memory breaks.
+#[test]
+fn scripted_events_happen_when_and_as_they_are_written() {
+    let at = |at, every, action| Scripted { at, every, action };
+    let script = vec![
+        at(20.0, None, Action::Add(vec![12, 13])),
+        at(30.0, Some(15.0), Action::RandomWeights(1, 4)),
+        at(40.0, None, Action::Drain(vec![0, 1, 12])),
+        at(50.0, None, Action::Remove(vec![0, 2])),
+        at(55.0, None, Action::Reweight(5, 4)),
+        at(60.0, None, Action::Add(vec![0, 2])),
+    ];
+    for seed in 1..=5 {
+        let world =
+            World { standby: 3, script: script.clone(), updates_per_minute: 0.0, ..world(seed) };
+        let weights = world.server_weights();
+        let largest = world.largest_weights();
+        assert_eq!((weights.len(), largest[16]), (17, 4));
+        let mut methods: Vec<(&str, Box<dyn Method>, bool)> = vec![
+            ("residue", Box::new(Residue::new(4096, &weights).unwrap()), true),
+            ("concury", Box::new(Concury::new(12, &weights)), true),
+            ("hash", Box::new(Buckets::hash(1200, &weights[..12])), false),
+            ("ring", Box::new(Ring::new(30, &weights)), false),
+        ];
+        for kind in [Scheduler::WeightedRoundRobin, Scheduler::LeastLoaded, Scheduler::Hash] {
+            let cheetah = Cheetah::for_world(kind, Metric::Connections, &world);
+            methods.push(("cheetah", Box::new(cheetah), true));
+        }
+        for over in [Over::Table, Over::Anchor, Over::Hrw, Over::Ring] {
+            let rows = if over == Over::Ring { 50 } else { 4096 };
+            let full = Tracked::for_world(over, rows, &world, 10_000, Release::AtEnd).unwrap();
+            methods.push(("tracked", Box::new(full), true));
+        }
+        let mut inevitable = 0;
+        for (name, mut method, keeps) in methods {
+            let outcome = simulate(&world, &mut *method);
+            let servers: Vec<f64> =
+                [19, 20, 40, 50, 60].map(|second| outcome.samples[second].working).to_vec();
+            // The sample of a second is taken after what happens in it.
+            assert_eq!(servers, [14.0, 14.0, 11.0, 10.0, 12.0], "{name}, seed {seed}");
+            assert_eq!((outcome.departures, outcome.returns), (4, 4), "{name}");
+            inevitable += outcome.inevitable;
+            match keeps {
+                true => assert_eq!(outcome.broken, 0, "{name}, seed {seed}"),
+                false => assert!(outcome.broken > 20, "{name}: {}", outcome.broken),
+            }
+        }
+        assert!(inevitable > 10, "0 was drained and then removed, 2 removed: {inevitable}");
     }
 }
 

@@ -4,7 +4,7 @@
 use weir_sim::methods::{
     Buckets, Cheetah, Concury, Jet, Modulo, Over, Release, Residue, Ring, Scheduler, Tracked,
 };
-use weir_sim::{Method, Orphans, Outcome, World, simulate};
+use weir_sim::{Method, Orphans, Outcome, Report, Row, Size, World, builtin, run, simulate};
 
 const SEED: u64 = 20;
 const SERVERS: [u32; 468] = [1; 468];
@@ -125,7 +125,10 @@ fn cheetah_2b_imbalance_by_scheduler() {
     close("hash", hash, 22.5, 0.88..=1.12);
     close("round robin", turn, 19.3, 0.88..=1.12);
     close("power of two", cheetah(Scheduler::PowerOfTwo), 2.02, 0.75..=1.1);
-    close("least loaded", cheetah(Scheduler::LeastLoaded), 0.51, 0.4..=1.1);
+    // A pick asks all 468; a third of the time is enough, since this one hardly varies.
+    let world = World { duration: 500.0, ..world.clone() };
+    let least = simulate(&world, &mut Cheetah::new(Scheduler::LeastLoaded)).imbalance.mean();
+    close("least loaded", 100.0 * least, 0.51, 0.4..=1.1);
     assert!(turn < hash, "round robin is better than the hash");
 }
 
@@ -221,5 +224,146 @@ fn residue_leaves_as_many_exceptions_as_its_page_says() {
             close("rows", 100.0 * outcome.marked_rows.mean(), marked, band);
         }
         assert_eq!(outcome.broken, 0);
+    }
+}
+
+/// A built-in scenario in smoke size.
+fn smoke(name: &str) -> Report {
+    let mut scenario = builtin(name, Size::Smoke).unwrap();
+    scenario.seed = SEED;
+    run(&scenario).unwrap()
+}
+
+fn row<'a>(report: &'a Report, method: &str) -> &'a Row {
+    report.rows.iter().find(|row| row.method == method).unwrap()
+}
+
+/// Figure 2c. What the paper says of it holds: a threshold of 10 % breaks about 3 % of all flows
+/// (3.36 published; seeds differ by a tenth), and a higher one buys fewer breaks with imbalance.
+/// But ours fall much faster: 0.06 at 20 %, where 3.0 is published (docs/sim.md says what may be
+/// the reason), so the middle of the figure is held by our own bands.
+#[test]
+fn cheetah_2c_less_imbalance_costs_broken_flows() {
+    let report = smoke("cheetah-2c");
+    let broken = |method: &str| row(&report, method).broken_percent;
+    let imbalance = |method: &str| row(&report, method).imbalance_percent;
+    close("threshold 10 %", broken("chain 0.1"), 3.36, 0.75..=1.25);
+    println!(
+        "20, 30, 40 %: {:.4} {:.4} {:.4}",
+        broken("chain 0.2"),
+        broken("chain 0.3"),
+        broken("chain 0.4")
+    );
+    assert!((0.01..0.3).contains(&broken("chain 0.2")));
+    assert!(broken("chain 0.3") < broken("chain 0.2") / 5.0);
+    assert!(broken("chain 0.4") <= broken("chain 0.3"));
+    assert_eq!(broken("chain"), 0.0, "without a threshold nothing changes hands");
+    assert!((9.0..=12.0).contains(&imbalance("chain 0.1")), "{}", imbalance("chain 0.1"));
+    assert!(imbalance("chain 0.2") < 21.0 && imbalance("chain") > 22.0);
+}
+
+/// Figure 9: broken of completed requests in the worst second. Published: hash up to 11 %,
+/// Beamer up to 0.5 %, Cheetah none. A second has about 2,000 completions, and a server that goes
+/// moves a 31st of the flows: seeds differ by a fifth.
+#[test]
+fn cheetah_9_scaling_breaks_hashes_and_not_cheetah() {
+    let report = smoke("cheetah-9");
+    let worst = |method: &str| {
+        let run = report.rows.iter().position(|row| row.method == method).unwrap();
+        let share = |s: &weir_sim::Sample| s.completed_broken as f64 / s.completed.max(1) as f64;
+        let samples = &report.series[run].samples;
+        assert_eq!(samples.len(), 40);
+        assert_eq!([15, 30, 39].map(|at| samples[at].working), [31.0, 26.0, 23.0], "{method}");
+        100.0 * samples.iter().map(share).fold(0.0, f64::max)
+    };
+    close("hash, worst second", worst("hash"), 11.0, 0.8..=1.5);
+    let (chain, modulo) = (worst("chain"), worst("modulo"));
+    println!("chain {chain:.2}, modulo {modulo:.1}, seed {SEED}");
+    assert!((0.3..3.0).contains(&chain), "the second change of a bucket: {chain}");
+    assert!(modulo > 40.0, "nearly all long flows: {modulo}");
+    assert_eq!(row(&report, "cheetah RoundRobin").broken, 0);
+}
+
+/// Figures 6 and 7, with equal demands: the hash leaves every server an M/D/1 queue in processor
+/// sharing, whose mean time is the demand over (1 - load), whatever the demands. Round robin's
+/// tail is far below (published, on a testbed: 2 to 3 times; here no work but the requests').
+#[test]
+fn cheetah_6_and_7_round_robin_has_shorter_tails_and_less_variance() {
+    let report = smoke("cheetah-6");
+    for load in [0.5, 0.7, 0.9] {
+        let at = |method: &str| {
+            let found = |row: &&Row| row.method == method && row.load == Some(load);
+            report.rows.iter().find(found).unwrap()
+        };
+        let (hash, turn) = (at("hash"), at("cheetah RoundRobin"));
+        let mean = hash.completion_mean_ms.unwrap();
+        // A queue forgets slowly at 0.9: 64 servers, 15 s.
+        let band = if load == 0.9 { 0.85..=1.2 } else { 0.95..=1.05 };
+        close(&format!("hash, mean at {load}"), mean, 5.0 / (1.0 - load), band);
+        assert!(hash.completion_p99_ms.unwrap() > 2.0 * turn.completion_p99_ms.unwrap());
+    }
+    let report = smoke("cheetah-7");
+    for pair in report.rows.chunks(3) {
+        let variance = |place: usize| pair[place].load_variance.unwrap();
+        assert!(variance(0) > 20.0 * variance(1), "hash {}, turn {}", variance(0), variance(1));
+    }
+}
+
+/// Figure 8, 64 servers: automatic weights 2.2 times and the power of two 1.9 times below the
+/// hash, as published. 152,000 requests, one in ten of 500 ms: the tail is that of some 15,000.
+/// (The published least loaded is bad, ours is not: docs/sim.md.)
+#[test]
+fn cheetah_8_feedback_shortens_the_tail() {
+    let report = smoke("cheetah-8");
+    let tail = |method: &str| {
+        let found = |row: &&Row| row.method == method && row.servers == 64;
+        report.rows.iter().find(found).unwrap().completion_p99_ms.unwrap()
+    };
+    let hash = tail("hash");
+    close("automatic", hash / tail("cheetah Automatic"), 2.2, 0.8..=1.2);
+    close("power of two", hash / tail("cheetah PowerOfTwo reported"), 1.9, 0.8..=1.2);
+    assert!(tail("cheetah RoundRobin") > 0.8 * hash, "turns alone do not help");
+}
+
+/// Load over average while all weights are drawn anew: high at the change, since the flows of
+/// before are where they were, and falling until the next; a schedule that knows no weights stays
+/// high.
+#[test]
+fn concury_follows_its_weights() {
+    for (name, period) in [("concury-load-60", 60), ("concury-load-30", 30)] {
+        let report = smoke(name);
+        let series = |method: &str| {
+            let run = report.rows.iter().position(|row| row.method == method).unwrap();
+            &report.series[run].samples
+        };
+        let mean = |method: &str, after: std::ops::Range<u64>| {
+            let in_range = |s: &&weir_sim::Sample| after.contains(&(s.time as u64 % period));
+            let found: Vec<f64> =
+                series(method).iter().filter(in_range).map(|s| s.imbalance_percent).collect();
+            found.iter().sum::<f64>() / found.len() as f64
+        };
+        let (early, late) = (mean("concury", 0..3), mean("concury", period - 6..period));
+        let blind = mean("cheetah RoundRobin", period - 6..period);
+        println!(
+            "{name}, seed {SEED}: {early:.0} % then {late:.0} %, without weights {blind:.0} %"
+        );
+        assert!(early > 100.0 && late < 0.65 * early && late < 0.75 * blind);
+        assert_eq!(row(&report, "concury").broken, 0);
+    }
+}
+
+/// JET, figure 5: at most 1.6 at the published connection rates; better with more connections.
+/// (5,000 are a quarter of the published least, and one server has some ten then.)
+#[test]
+fn jet_5_more_connections_are_better_balanced() {
+    let report = smoke("jet-5");
+    for rate in [1.0, 10.0, 40.0] {
+        let at = |flows: f64| {
+            let found = |row: &&Row| row.target_flows == flows && row.updates_per_minute == rate;
+            report.rows.iter().find(found).unwrap().imbalance_percent
+        };
+        println!("{rate}/min, seed {SEED}: {:.1} % {:.1} %", at(5_000.0), at(20_000.0));
+        assert!(at(20_000.0) < 0.75 * at(5_000.0));
+        assert!((35.0..=65.0).contains(&at(20_000.0)), "{}", at(20_000.0));
     }
 }

@@ -1,6 +1,6 @@
 //! Concury: every state known, an array of backends for the rest.
 
-use super::below;
+use super::{below, deal};
 use crate::flow::Traffic;
 use crate::method::{Change, Effects, FlowRef, Gauges, Method, NOBODY, Probe};
 
@@ -26,36 +26,8 @@ impl Concury {
         }
     }
 
-    fn weight(&self, server: u16) -> usize {
-        self.weights.get(usize::from(server)).map_or(1, |&w| w as usize)
-    }
-
-    /// A slot changes its owner only if the owner is gone or has too many.
-    fn deal(&mut self) {
-        let total: usize = self.working.iter().map(|&s| self.weight(s)).sum();
-        if total == 0 {
-            self.array.fill(NOBODY);
-            return;
-        }
-        let mut room = vec![0usize; usize::from(NOBODY) + 1];
-        let mut upto = 0;
-        for &server in &self.working {
-            let below = self.array.len() * upto / total;
-            upto += self.weight(server);
-            room[usize::from(server)] = self.array.len() * upto / total - below;
-        }
-        for owner in &mut self.array {
-            match &mut room[usize::from(*owner)] {
-                0 => *owner = NOBODY,
-                room => *room -= 1,
-            }
-        }
-        let short = self
-            .working
-            .iter()
-            .flat_map(|&server| std::iter::repeat_n(server, room[usize::from(server)]));
-        let empty = self.array.iter_mut().filter(|owner| **owner == NOBODY);
-        empty.zip(short).for_each(|(owner, server)| *owner = server);
+    fn weight(&self, server: u16) -> u32 {
+        self.weights.get(usize::from(server)).copied().unwrap_or(1)
     }
 }
 
@@ -76,10 +48,16 @@ impl Method for Concury {
                 Change::Remove(server) | Change::Drain(server) => {
                     self.working.retain(|&other| other != server);
                 }
+                Change::Reweight(server, weight) => {
+                    if let Some(known) = self.weights.get_mut(usize::from(server)) {
+                        *known = weight;
+                    }
+                }
                 Change::Expect(_) | Change::Unexpect(_) => {}
             }
         }
-        self.deal();
+        let shares: Vec<_> = self.working.iter().map(|&s| (s, self.weight(s))).collect();
+        deal(&mut self.array, &shares);
     }
 
     fn gauges(&self, traffic: &Traffic) -> Gauges {

@@ -23,8 +23,10 @@ struct Entry {
     slot: u32,
     server: u16,
     used: bool,
-    /// The entry was not used before this.
+    /// The entry was last used at this time or, while the flow is here, later.
     stamp: f64,
+    /// Since when the flow's packets come to this table; infinite if they do not now.
+    since: f64,
     /// Tells it from others in the same place.
     serial: u32,
 }
@@ -101,8 +103,7 @@ impl ConnectionTable {
 
     /// The server noted for the flow in this slot.
     pub fn get(&self, slot: u32) -> Option<u16> {
-        let entry = *self.by_slot.get(slot as usize)?;
-        (entry != NONE).then(|| self.entries[entry as usize].server)
+        self.entry_of(slot).map(|entry| self.entries[entry as usize].server)
     }
 
     /// Notes a flow that is not in the table, now. Returns the flow that had to go, if it lives;
@@ -111,10 +112,11 @@ impl ConnectionTable {
         if self.capacity == 0 {
             return None;
         }
+        let now = traffic.now();
         let evicted = (self.used == self.capacity).then(|| self.evict(traffic)).flatten();
         let entry = self.free.pop().unwrap_or(self.entries.len() as u32);
         let serial = self.entries.get(entry as usize).map_or(0, |old| old.serial.wrapping_add(1));
-        let new = Entry { slot, server, used: true, stamp: traffic.now(), serial };
+        let new = Entry { slot, server, used: true, stamp: now, since: now, serial };
         match self.entries.get_mut(entry as usize) {
             Some(old) => *old = new,
             None => self.entries.push(new),
@@ -134,13 +136,51 @@ impl ConnectionTable {
         };
         match self.release {
             Release::AtEnd => self.drop_entry(entry),
-            Release::Never => {
-                // Its turn in the queue stays, earlier than this, and will be put right there.
-                let stamp = traffic.last_packet(slot);
-                let entry = &mut self.entries[entry as usize];
-                entry.slot = NONE;
-                entry.stamp = entry.stamp.max(stamp);
-            }
+            Release::Never => self.outlive(entry, slot, traffic),
+        }
+    }
+
+    /// The flow has ended while its packets went to another table: nobody tells this one.
+    pub fn end_elsewhere(&mut self, slot: u32, traffic: &mut Traffic) {
+        if let Some(entry) = self.take(slot) {
+            self.outlive(entry, slot, traffic);
+        }
+    }
+
+    /// Its turn in the queue stays, earlier than this, and will be put right there.
+    fn outlive(&mut self, entry: u32, slot: u32, traffic: &mut Traffic) {
+        let stamp = self.last_use(entry, slot, traffic);
+        let entry = &mut self.entries[entry as usize];
+        entry.slot = NONE;
+        entry.stamp = stamp;
+    }
+
+    /// The flow's packets go to another table from now on.
+    pub fn leaves(&mut self, slot: u32, traffic: &mut Traffic) {
+        if let Some(entry) = self.entry_of(slot) {
+            let stamp = self.last_use(entry, slot, traffic);
+            let entry = &mut self.entries[entry as usize];
+            (entry.stamp, entry.since) = (stamp, f64::INFINITY);
+        }
+    }
+
+    /// The flow's packets come here from now on.
+    pub fn comes(&mut self, slot: u32, now: f64) {
+        if let Some(entry) = self.entry_of(slot) {
+            self.entries[entry as usize].since = now;
+        }
+    }
+
+    fn entry_of(&self, slot: u32) -> Option<u32> {
+        self.by_slot.get(slot as usize).copied().filter(|&entry| entry != NONE)
+    }
+
+    /// When the entry of a live flow was used last: by the flow's last packet, if that came here.
+    fn last_use(&self, entry: u32, slot: u32, traffic: &mut Traffic) -> f64 {
+        let entry = self.entries[entry as usize];
+        match traffic.last_packet(slot) {
+            last if last >= entry.since => last.max(entry.stamp),
+            _ => entry.stamp,
         }
     }
 
@@ -180,7 +220,7 @@ impl ConnectionTable {
             }
             let stamp = match entry.slot {
                 NONE => entry.stamp,
-                slot => traffic.last_packet(slot).max(entry.stamp),
+                slot => self.last_use(turn.entry, slot, traffic),
             };
             if stamp > turn.stamp {
                 self.entries[turn.entry as usize].stamp = stamp;
@@ -239,6 +279,31 @@ mod tests {
         assert_eq!((table.len(), table.evictions()), (2, 1));
         assert_eq!(table.forget_server(1), [slots[2]]);
         assert_eq!(table.len(), 1);
+    }
+
+    /// 0 is used at 0 and leaves at 4; 1 is used at 1, 2 at 2. What 0 sends elsewhere does not
+    /// keep its entry young, and what it sends after it has come back does.
+    #[test]
+    fn packets_that_go_elsewhere_are_not_uses() {
+        for back in [false, true] {
+            let mut traffic = traffic();
+            let mut table = ConnectionTable::new(3, Release::AtEnd);
+            let slots = [0.0, 1.0, 2.0, 3.0].map(|start| flow(&mut traffic, start));
+            for (&slot, time) in slots[..3].iter().zip([0.0, 1.0, 2.0]) {
+                traffic.set_now(time);
+                table.insert(slot, 0, &mut traffic);
+            }
+            traffic.set_now(4.0);
+            table.leaves(slots[0], &mut traffic);
+            traffic.flow_mut(slots[0]).last = 5.0;
+            if back {
+                table.comes(slots[0], 6.0);
+                traffic.flow_mut(slots[0]).last = 7.0;
+            }
+            traffic.set_now(8.0);
+            let evicted = table.insert(slots[3], 0, &mut traffic);
+            assert_eq!(evicted, Some(slots[usize::from(back)]), "came back: {back}");
+        }
     }
 
     #[test]

@@ -4,19 +4,20 @@ use super::placed::{Over, Rows};
 use super::{ConnectionTable, Release};
 use crate::flow::Traffic;
 use crate::method::{Change, ENTRY_BYTES, Effects, FlowRef, Gauges, Method, NOBODY, Probe};
+use crate::world::World;
 use weir_placement::{PoolError, Verdict};
 
-/// What both have: a table of rows and a table of connections.
+/// What both have: a table of rows, and a table of connections in each balancer.
 #[derive(Debug)]
 struct Tracking {
     rows: Rows,
-    table: ConnectionTable,
+    tables: Vec<ConnectionTable>,
 }
 
 impl Tracking {
     /// `all`: safe flows are tracked as well.
     fn probe(&self, flow: FlowRef, all: bool) -> Probe {
-        if let Some(server) = self.table.get(flow.slot) {
+        if let Some(server) = self.tables[usize::from(flow.balancer)].get(flow.slot) {
             return Probe::quiet(server);
         }
         let Verdict { backend, may_differ } = self.rows.verdict(flow.hash);
@@ -31,7 +32,8 @@ impl Tracking {
         effects: &mut Effects,
     ) -> u16 {
         if probe.effect {
-            effects.flows.extend(self.table.insert(flow.slot, probe.server, traffic));
+            let table = &mut self.tables[usize::from(flow.balancer)];
+            effects.flows.extend(table.insert(flow.slot, probe.server, traffic));
         }
         probe.server
     }
@@ -40,15 +42,33 @@ impl Tracking {
         effects.rows.extend(self.rows.apply(changes));
         for &change in changes {
             if let Change::Remove(server) = change {
-                effects.flows.extend(self.table.forget_server(server));
+                for table in &mut self.tables {
+                    effects.flows.extend(table.forget_server(server));
+                }
             }
         }
     }
 
+    /// The balancer that sees the end forgets the flow; one that has seen it earlier does not.
+    fn end(&mut self, flow: FlowRef, traffic: &mut Traffic) {
+        for (balancer, table) in self.tables.iter_mut().enumerate() {
+            match balancer == usize::from(flow.balancer) {
+                true => table.end(flow.slot, traffic),
+                false => table.end_elsewhere(flow.slot, traffic),
+            }
+        }
+    }
+
+    fn moves(&mut self, flow: FlowRef, to: u16, traffic: &mut Traffic) {
+        self.tables[usize::from(flow.balancer)].leaves(flow.slot, traffic);
+        self.tables[usize::from(to)].comes(flow.slot, traffic.now());
+    }
+
     fn gauges(&self, marked_rows: f64) -> Gauges {
-        let tracked = self.table.len();
+        let tracked = self.tables.iter().map(ConnectionTable::len).sum();
+        let evictions = self.tables.iter().map(ConnectionTable::evictions).sum();
         let state_bytes = tracked as f64 * ENTRY_BYTES;
-        Gauges { tracked, marked_rows, state_bytes, evictions: self.table.evictions() }
+        Gauges { tracked, marked_rows, state_bytes, evictions }
     }
 }
 
@@ -61,7 +81,20 @@ impl Tracking {
         release: Release,
     ) -> Result<Self, PoolError> {
         let table = ConnectionTable::new(capacity, release);
-        Ok(Self { rows: Rows::new(over, rows, weights)?, table })
+        let rows = Rows::new(over, rows, weights, weights)?;
+        Ok(Self { rows, tables: vec![table] })
+    }
+
+    fn for_world(
+        over: Over,
+        rows: usize,
+        world: &World,
+        capacity: usize,
+        release: Release,
+    ) -> Result<Self, PoolError> {
+        let rows = Rows::new(over, rows, &world.server_weights(), &world.largest_weights())?;
+        let new = |_| ConnectionTable::new(capacity, release);
+        Ok(Self { rows, tables: (0..world.balancers.max(1)).map(new).collect() })
     }
 }
 
@@ -91,6 +124,22 @@ macro_rules! tracking_method {
                 release: Release,
             ) -> Result<Self, PoolError> {
                 Tracking::new(over, rows, weights, capacity, release).map(Self)
+            }
+
+            /// The same for all servers and balancers of a world: each balancer has a table of
+            /// its own, with room for `capacity` flows.
+            ///
+            /// # Errors
+            ///
+            /// As [`Self::new`].
+            pub fn for_world(
+                over: Over,
+                rows: usize,
+                world: &World,
+                capacity: usize,
+                release: Release,
+            ) -> Result<Self, PoolError> {
+                Tracking::for_world(over, rows, world, capacity, release).map(Self)
             }
         }
 
@@ -128,7 +177,11 @@ macro_rules! tracking_method {
             }
 
             fn end(&mut self, flow: FlowRef, traffic: &mut Traffic) {
-                self.0.table.end(flow.slot, traffic);
+                self.0.end(flow, traffic);
+            }
+
+            fn moves(&mut self, flow: FlowRef, to: u16, traffic: &mut Traffic) {
+                self.0.moves(flow, to, traffic);
             }
 
             fn change(&mut self, changes: &[Change], _: &mut Traffic, effects: &mut Effects) {

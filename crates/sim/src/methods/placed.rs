@@ -1,7 +1,7 @@
 //! The placements of `weir_placement`, as the methods here use them.
 
 use crate::method::{Change, NOBODY};
-use weir_placement::{Anchor, Candidate, Horizon, Hrw, HrwTable, PoolError, Verdict};
+use weir_placement::{Anchor, Candidate, Horizon, Hrw, HrwTable, PoolError, Ring, Verdict};
 
 /// What a connection table stands over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Deserialize, serde::Serialize)]
@@ -14,6 +14,17 @@ pub enum Over {
     Anchor,
     /// HRW hashing, as slow as it is exact.
     Hrw,
+    /// A ring; `rows` are the points of a server per unit of weight. Every change makes the
+    /// engine look at every flow.
+    Ring,
+}
+
+/// Where a server stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stands {
+    Out,
+    Working,
+    OnHorizon,
 }
 
 /// A placement, and the rows that the engine groups flows in: those of the table, or one.
@@ -27,7 +38,7 @@ pub(super) struct Rows {
     placed: Placed,
     rows: usize,
     weights: Vec<u32>,
-    on_horizon: Vec<bool>,
+    stands: Vec<Stands>,
 }
 
 impl std::fmt::Debug for Rows {
@@ -37,17 +48,24 @@ impl std::fmt::Debug for Rows {
 }
 
 impl Rows {
-    /// `rows`: of the table. `weights`: of all servers there will ever be.
-    pub fn new(over: Over, rows: usize, weights: &[u32]) -> Result<Self, PoolError> {
-        let capacity = 2 * weights.iter().sum::<u32>().max(1);
+    /// `rows`: of the table. `weights`: of all servers there will ever be; `largest`: the most
+    /// that each will ever have.
+    pub fn new(
+        over: Over,
+        rows: usize,
+        weights: &[u32],
+        largest: &[u32],
+    ) -> Result<Self, PoolError> {
+        let capacity = 2 * largest.iter().sum::<u32>().max(1);
         let placed = match over {
             Over::Table => Placed::Table(Box::new(HrwTable::new(rows as u32)?)),
             Over::Anchor => Placed::Other(Box::new(Anchor::new(capacity)?)),
             Over::Hrw => Placed::Other(Box::new(Hrw::new())),
+            Over::Ring => Placed::Other(Box::new(Ring::new(rows as u32)?)),
         };
         let rows = if over == Over::Table { rows } else { 1 };
-        let on_horizon = vec![false; weights.len()];
-        Ok(Self { placed, rows, weights: weights.to_vec(), on_horizon })
+        let stands = vec![Stands::Out; weights.len()];
+        Ok(Self { placed, rows, weights: weights.to_vec(), stands })
     }
 
     pub fn rows(&self) -> usize {
@@ -125,26 +143,41 @@ impl Rows {
         let (Change::Add(server)
         | Change::Remove(server)
         | Change::Drain(server)
+        | Change::Reweight(server, _)
         | Change::Expect(server)
         | Change::Unexpect(server)) = change;
         let number = usize::from(server);
+        if let Change::Reweight(_, weight) = change {
+            self.weights[number] = weight;
+        }
         let name = format!("server {server}");
         let candidate = Candidate { name: &name, backend: server, weight: self.weights[number] };
-        let was = std::mem::replace(&mut self.on_horizon[number], false);
-        match change {
-            Change::Add(_) if was => horizon.admit(server),
-            Change::Add(_) => horizon.add(candidate),
+        let stood = self.stands[number];
+        let (stands, done) = match change {
+            Change::Add(_) if stood == Stands::OnHorizon => {
+                (Stands::Working, horizon.admit(server))
+            }
+            Change::Add(_) => (Stands::Working, horizon.add(candidate)),
             Change::Remove(_) | Change::Drain(_) if all.contains(&Change::Expect(server)) => {
-                self.on_horizon[number] = true;
-                horizon.retire(server)
+                (Stands::OnHorizon, horizon.retire(server))
             }
-            Change::Remove(_) | Change::Drain(_) => horizon.remove(server),
-            Change::Expect(_) => {
-                self.on_horizon[number] = true;
-                if was { Ok(()) } else { horizon.add_horizon(candidate) }
+            Change::Remove(_) | Change::Drain(_) => (Stands::Out, horizon.remove(server)),
+            Change::Expect(_) if stood == Stands::OnHorizon => (stood, Ok(())),
+            Change::Expect(_) => (Stands::OnHorizon, horizon.add_horizon(candidate)),
+            Change::Unexpect(_) => (Stands::Out, horizon.remove_horizon(server)),
+            Change::Reweight(_, weight) => {
+                let done = match stood {
+                    Stands::Out => Ok(()),
+                    Stands::Working => horizon.reweight(server, weight),
+                    Stands::OnHorizon => {
+                        horizon.remove_horizon(server).and_then(|()| horizon.add_horizon(candidate))
+                    }
+                };
+                (stood, done)
             }
-            Change::Unexpect(_) => horizon.remove_horizon(server),
-        }
+        };
+        self.stands[number] = stands;
+        done
     }
 }
 
@@ -155,7 +188,7 @@ mod tests {
     #[test]
     fn a_server_that_comes_back_gets_its_rows_back_and_no_others_move() {
         let weights = [1, 2, 1, 1];
-        let mut rows = Rows::new(Over::Table, 4096, &weights).unwrap();
+        let mut rows = Rows::new(Over::Table, 4096, &weights, &weights).unwrap();
         rows.apply(&[Change::Add(0), Change::Add(1), Change::Add(2), Change::Expect(3)]);
         let first = rows.answers();
         let unsafe_rows = (rows.unsafe_share() * 4096.0) as usize;

@@ -29,7 +29,7 @@ impl Residue {
     /// No row, or too many.
     pub fn new(rows: usize, weights: &[u32]) -> Result<Self, PoolError> {
         Ok(Self {
-            rows: Rows::new(Over::Table, rows, weights)?,
+            rows: Rows::new(Over::Table, rows, weights, weights)?,
             exceptions: Vec::new(),
             in_row: vec![0; rows],
             count: 0,

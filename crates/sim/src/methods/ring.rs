@@ -37,6 +37,28 @@ impl Ring {
         (0..copies).map(move |copy| (mix(mix(u64::from(server)) ^ copy << 20), server))
     }
 
+    /// The points beyond the smaller weight come or go.
+    fn reweight(&mut self, server: u16, weight: u32, effects: &mut Effects) {
+        let serves = self.points.iter().any(|point| point.1 == server);
+        let old: Vec<_> = self.points_of(server).collect();
+        if let Some(known) = self.weights.get_mut(usize::from(server)) {
+            *known = weight;
+        }
+        let new: Vec<_> = self.points_of(server).collect();
+        if !serves {
+            return;
+        }
+        if let Some(more) = new.get(old.len()..) {
+            self.points.extend(more);
+            self.points.sort_unstable();
+            more.iter().for_each(|point| self.touch(point.0, effects));
+        }
+        if let Some(fewer) = old.get(new.len()..) {
+            self.points.retain(|point| point.1 != server || !fewer.contains(point));
+            fewer.iter().for_each(|point| self.touch(point.0, effects));
+        }
+    }
+
     /// Names the rows of the arc that ends in `point`.
     fn touch(&self, point: u64, effects: &mut Effects) {
         let place = self.points.partition_point(|other| other.0 < point);
@@ -84,6 +106,7 @@ impl Method for Ring {
                     self.points.retain(|point| point.1 != server);
                     old.iter().for_each(|point| self.touch(point.0, effects));
                 }
+                Change::Reweight(server, weight) => self.reweight(server, weight, effects),
                 Change::Expect(_) | Change::Unexpect(_) => {}
             }
         }

@@ -3,6 +3,10 @@
 //! The tuple format is 13 bytes per packet and nothing else: source address (4), destination
 //! address (4), source port (2), destination port (2), IP protocol (1), in network order.
 
+mod balance;
+
+pub use balance::{Balance, PlacedBy, balance, flows_of, sized_trace, zipf_flows};
+
 use crate::flow::{NewFlow, Traffic};
 use crate::method::{Change, Effects, FlowRef, Method, NOBODY};
 use crate::zipf::Zipf;

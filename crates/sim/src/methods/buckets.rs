@@ -1,0 +1,212 @@
+//! An indirection table, with and without a second chance.
+
+use super::{below, deal, mix};
+use crate::flow::Traffic;
+use crate::method::{Change, Effects, FlowRef, Gauges, Method, NOBODY, Probe};
+
+/// An indirection table of buckets. Each server is the home of its share of them; while it is
+/// away they are with others, drawn at random, and they come home when it is back. A server that
+/// was never there, or gets more weight, takes its share from the homes of the others.
+///
+/// With the chain it is Beamer's and Faild's: a bucket also names its previous server, and the
+/// current one passes on what it does not hold. A flow breaks when its bucket changes twice.
+#[derive(Debug)]
+pub struct Buckets {
+    current: Vec<u16>,
+    previous: Vec<u16>,
+    home: Vec<u16>,
+    /// (server, weight) of those that have a home share.
+    shares: Vec<(u16, u32)>,
+    weights: Vec<u32>,
+    /// Those that new flows go to, and those that are out until their load falls.
+    live: Vec<u16>,
+    overloaded: Vec<u16>,
+    chain: bool,
+    threshold: Option<f64>,
+    draws: u64,
+}
+
+impl Buckets {
+    /// The table without a second chance: "hash" in Cheetah's figure 2a.
+    pub fn hash(buckets: usize, weights: &[u32]) -> Self {
+        Self::new(buckets, weights, false)
+    }
+
+    /// The table with one previous owner per bucket.
+    pub fn chain(buckets: usize, weights: &[u32]) -> Self {
+        Self::new(buckets, weights, true)
+    }
+
+    /// Cheetah, section 2.1: a server whose load rises above (1 + `threshold`) times the average
+    /// is taken out of the table, and comes back when its load is below the average. Loads are
+    /// live connections per unit of weight.
+    pub fn with_threshold(self, threshold: f64) -> Self {
+        Self { threshold: Some(threshold), ..self }
+    }
+
+    /// Servers with numbers from `weights.len()` on have the weight 1 until they get another.
+    pub fn with_weights(self, all: &[u32]) -> Self {
+        Self { weights: all.to_vec(), ..self }
+    }
+
+    /// `weights`: of the servers that serve at first; their numbers are its indices.
+    fn new(buckets: usize, weights: &[u32], chain: bool) -> Self {
+        let shares: Vec<_> = (0..).zip(weights.iter().copied()).collect();
+        let mut home = vec![NOBODY; buckets];
+        deal(&mut home, &shares);
+        let nobody = vec![NOBODY; buckets];
+        Self {
+            current: nobody.clone(),
+            previous: nobody,
+            home,
+            shares,
+            weights: weights.to_vec(),
+            live: Vec::new(),
+            overloaded: Vec::new(),
+            chain,
+            threshold: None,
+            draws: 0,
+        }
+    }
+
+    fn set(&mut self, bucket: usize, server: u16, effects: &mut Effects) {
+        if self.current[bucket] != server {
+            self.previous[bucket] = self.current[bucket];
+            self.current[bucket] = server;
+            effects.rows.push(bucket as u32);
+        }
+    }
+
+    fn any(&mut self) -> u16 {
+        self.draws += 1;
+        match self.live.len() {
+            0 => NOBODY,
+            n => self.live[below(mix(self.draws), n)],
+        }
+    }
+
+    fn weight(&self, server: u16) -> u32 {
+        self.weights.get(usize::from(server)).copied().unwrap_or(1)
+    }
+
+    /// Gives the server its share of the homes; buckets whose home is now another that serves
+    /// go there.
+    fn settle_home(&mut self, server: u16, effects: &mut Effects) {
+        let weight = self.weight(server);
+        match self.shares.iter_mut().find(|share| share.0 == server) {
+            Some(share) if share.1 == weight => return,
+            Some(share) => share.1 = weight,
+            None => self.shares.push((server, weight)),
+        }
+        let before = self.home.clone();
+        deal(&mut self.home, &self.shares);
+        for (bucket, before) in before.into_iter().enumerate() {
+            let home = self.home[bucket];
+            if home != before && self.live.contains(&home) {
+                self.set(bucket, home, effects);
+            }
+        }
+    }
+
+    fn join(&mut self, server: u16, effects: &mut Effects) {
+        self.live.push(server);
+        self.settle_home(server, effects);
+        for bucket in 0..self.current.len() {
+            if self.home[bucket] == server || self.current[bucket] == NOBODY {
+                self.set(bucket, server, effects);
+            }
+        }
+    }
+
+    fn leave(&mut self, server: u16, effects: &mut Effects) {
+        self.live.retain(|&other| other != server);
+        self.overloaded.retain(|&other| other != server);
+        for bucket in 0..self.current.len() {
+            if self.current[bucket] == server {
+                let other = self.any();
+                self.set(bucket, other, effects);
+            }
+        }
+    }
+
+    /// The average load, per unit of weight, of all that serve.
+    fn average(&self, traffic: &Traffic) -> f64 {
+        let serving = self.live.iter().chain(&self.overloaded);
+        let weight: u32 = serving.map(|&server| self.weight(server)).sum();
+        traffic.live() as f64 / f64::from(weight.max(1))
+    }
+
+    fn load(&self, server: u16, traffic: &Traffic) -> f64 {
+        f64::from(traffic.load(server)) / f64::from(self.weight(server).max(1))
+    }
+
+    /// Servers come back whose load has fallen, and the one that gets another flow goes if that
+    /// is too many. The last one stays.
+    fn watch(&mut self, to: u16, threshold: f64, traffic: &Traffic, effects: &mut Effects) {
+        let average = self.average(traffic);
+        let (rested, still): (Vec<u16>, Vec<u16>) =
+            self.overloaded.iter().partition(|&&server| self.load(server, traffic) < average);
+        self.overloaded = still;
+        rested.into_iter().for_each(|server| self.join(server, effects));
+        let more = 1.0 / f64::from(self.weight(to).max(1));
+        let too_many = self.load(to, traffic) + more > average * (1.0 + threshold);
+        if too_many && self.live.len() > 1 && self.live.contains(&to) {
+            self.leave(to, effects);
+            self.overloaded.push(to);
+        }
+    }
+}
+
+impl Method for Buckets {
+    fn rows(&self) -> usize {
+        self.current.len()
+    }
+
+    fn row_of(&self, hash: u64) -> u32 {
+        below(hash, self.current.len()) as u32
+    }
+
+    fn first(
+        &mut self,
+        flow: FlowRef,
+        traffic: &mut Traffic,
+        effects: &mut Effects,
+    ) -> Option<u16> {
+        let server = self.current[self.row_of(flow.hash) as usize];
+        if server == NOBODY {
+            return None;
+        }
+        if let Some(threshold) = self.threshold {
+            self.watch(server, threshold, traffic, effects);
+        }
+        Some(server)
+    }
+
+    fn probe(&self, flow: FlowRef) -> Probe {
+        let bucket = self.row_of(flow.hash) as usize;
+        let second = self.chain && self.previous[bucket] == flow.owner;
+        Probe::quiet(if second { flow.owner } else { self.current[bucket] })
+    }
+
+    fn change(&mut self, changes: &[Change], _: &mut Traffic, effects: &mut Effects) {
+        for &change in changes {
+            match change {
+                Change::Add(server) => self.join(server, effects),
+                Change::Remove(server) | Change::Drain(server) => self.leave(server, effects),
+                Change::Reweight(server, weight) => {
+                    let number = usize::from(server);
+                    self.weights.resize(self.weights.len().max(number + 1), 1);
+                    self.weights[number] = weight;
+                    if self.shares.iter().any(|share| share.0 == server) {
+                        self.settle_home(server, effects);
+                    }
+                }
+                Change::Expect(_) | Change::Unexpect(_) => {}
+            }
+        }
+    }
+
+    fn gauges(&self, _: &Traffic) -> Gauges {
+        Gauges::default()
+    }
+}

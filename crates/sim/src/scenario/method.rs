@@ -1,0 +1,244 @@
+//! Methods, as scenarios name them.
+
+use super::spec::OneOrMany;
+use crate::method::Method;
+use crate::methods::{
+    Buckets, Cheetah, Concury, Jet, Metric, Modulo, Over, Release, Residue, Ring, Scheduler,
+    Tracked,
+};
+use crate::world::World;
+use serde::{Deserialize, Serialize};
+use weir_placement::PoolError;
+
+/// A method and its parameters.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+pub enum MethodSpec {
+    /// [`Modulo`].
+    Modulo {},
+    /// [`Buckets::hash`].
+    Hash {
+        /// Size of the indirection table.
+        #[serde(default = "published_buckets")]
+        buckets: usize,
+    },
+    /// [`Buckets::chain`].
+    Chain {
+        /// Size of the indirection table.
+        #[serde(default = "published_buckets")]
+        buckets: usize,
+        /// A server is out of the table while its load is more than this above the average; one
+        /// threshold, or several to go through.
+        threshold: Option<OneOrMany<f64>>,
+    },
+    /// [`Ring`].
+    Ring {
+        /// Points per server.
+        #[serde(default = "published_copies")]
+        copies: u32,
+    },
+    /// [`Cheetah`].
+    Cheetah {
+        /// Who gets a new flow.
+        #[serde(default)]
+        scheduler: Scheduler,
+        /// Which load is compared.
+        #[serde(default)]
+        metric: Metric,
+    },
+    /// [`Concury`].
+    Concury {
+        /// Bits of a Dcode.
+        #[serde(default = "twelve")]
+        bits: u32,
+    },
+    /// [`Tracked`].
+    Tracked {
+        /// Size of the connection table over the target of concurrent flows, or several to go
+        /// through. Several balancers share it.
+        table: OneOrMany<f64>,
+        /// `at-end` or `never`.
+        #[serde(default)]
+        release: Release,
+        /// `table`, `anchor`, `hrw` or `ring`.
+        #[serde(default)]
+        over: Over,
+        /// Rows of the table-based HRW, or points per server of the ring.
+        rows: Option<usize>,
+    },
+    /// [`Jet`].
+    Jet {
+        /// As for `tracked`.
+        table: OneOrMany<f64>,
+        /// `at-end` or `never`.
+        #[serde(default)]
+        release: Release,
+        /// `table`, `anchor`, `hrw` or `ring`.
+        #[serde(default)]
+        over: Over,
+        /// Rows of the table-based HRW, or points per server of the ring.
+        rows: Option<usize>,
+    },
+    /// [`Residue`].
+    Residue {
+        /// Rows of the table-based HRW.
+        #[serde(default = "published_rows")]
+        rows: usize,
+    },
+}
+
+fn twelve() -> u32 {
+    12
+}
+fn published_buckets() -> usize {
+    46_800
+}
+fn published_copies() -> u32 {
+    30
+}
+fn published_rows() -> usize {
+    65_537
+}
+
+/// Rows, or points of a server, where the scenario does not say.
+fn rows_of(over: Over, rows: Option<usize>) -> usize {
+    rows.unwrap_or(if over == Over::Ring { 100 } else { published_rows() })
+}
+
+impl MethodSpec {
+    /// One for each value of a list.
+    pub fn each(&self) -> Vec<Self> {
+        let with = |values: &OneOrMany<f64>, set: &dyn Fn(&mut Self, OneOrMany<f64>)| {
+            let one = |&value: &f64| {
+                let mut spec = self.clone();
+                set(&mut spec, OneOrMany::One(value));
+                spec
+            };
+            values.values().iter().map(one).collect()
+        };
+        match self {
+            Self::Chain { threshold: Some(values), .. } => with(values, &|spec, value| {
+                if let Self::Chain { threshold, .. } = spec {
+                    *threshold = Some(value);
+                }
+            }),
+            Self::Tracked { table: values, .. } | Self::Jet { table: values, .. } => {
+                with(values, &|spec, value| {
+                    if let Self::Tracked { table, .. } | Self::Jet { table, .. } = spec {
+                        *table = value;
+                    }
+                })
+            }
+            _ => vec![self.clone()],
+        }
+    }
+
+    /// A fresh method for a world. Of a list, the first value counts.
+    ///
+    /// # Errors
+    ///
+    /// A table without rows or with too many, or too much weight.
+    pub fn build(&self, world: &World) -> Result<Box<dyn Method>, PoolError> {
+        let weights = world.server_weights();
+        let home = &weights[..usize::from(world.servers)];
+        let capacity = |table: &OneOrMany<f64>| {
+            (table.first() * world.flows / f64::from(world.balancers.max(1))).round() as usize
+        };
+        Ok(match self {
+            Self::Modulo {} => Box::new(Modulo::new()),
+            &Self::Hash { buckets } => {
+                Box::new(Buckets::hash(buckets, home).with_weights(&weights))
+            }
+            Self::Chain { buckets, threshold } => {
+                let chain = Buckets::chain(*buckets, home).with_weights(&weights);
+                Box::new(match threshold {
+                    Some(threshold) => chain.with_threshold(threshold.first()),
+                    None => chain,
+                })
+            }
+            &Self::Ring { copies } => Box::new(Ring::new(copies, &weights)),
+            &Self::Cheetah { scheduler, metric } => {
+                Box::new(Cheetah::for_world(scheduler, metric, world))
+            }
+            &Self::Concury { bits } => Box::new(Concury::new(bits, &weights)),
+            Self::Tracked { table, release, over, rows } => {
+                let rows = rows_of(*over, *rows);
+                Box::new(Tracked::for_world(*over, rows, world, capacity(table), *release)?)
+            }
+            Self::Jet { table, release, over, rows } => {
+                let rows = rows_of(*over, *rows);
+                Box::new(Jet::for_world(*over, rows, world, capacity(table), *release)?)
+            }
+            &Self::Residue { rows } => Box::new(Residue::new(rows, &weights)?),
+        })
+    }
+
+    /// The name in reports: kind and parameters.
+    pub fn label(&self) -> String {
+        match self {
+            Self::Modulo {} => "modulo".into(),
+            Self::Hash { .. } => "hash".into(),
+            Self::Chain { threshold: None, .. } => "chain".into(),
+            Self::Chain { threshold: Some(threshold), .. } => {
+                format!("chain {}", threshold.first())
+            }
+            Self::Ring { copies } => format!("ring {copies}"),
+            Self::Cheetah { scheduler, metric: Metric::Connections } => {
+                format!("cheetah {scheduler:?}")
+            }
+            Self::Cheetah { scheduler, metric: Metric::Reported } => {
+                format!("cheetah {scheduler:?} reported")
+            }
+            Self::Concury { .. } => "concury".into(),
+            Self::Tracked { table, over: Over::Table, .. } => format!("tracked {}", table.first()),
+            Self::Tracked { table, over, .. } => format!("tracked {} {over:?}", table.first()),
+            Self::Jet { table, over: Over::Table, .. } => format!("jet {}", table.first()),
+            Self::Jet { table, over, .. } => format!("jet {} {over:?}", table.first()),
+            Self::Residue { .. } => "residue".into(),
+        }
+    }
+
+    /// Whether it depends on what servers report.
+    pub(super) fn needs_feedback(&self) -> bool {
+        use Scheduler::{Automatic, LeastLoaded, PowerOfTwo};
+        match self {
+            Self::Cheetah { scheduler: Automatic, .. } => true,
+            Self::Cheetah { scheduler: PowerOfTwo | LeastLoaded, metric } => {
+                *metric == Metric::Reported
+            }
+            _ => false,
+        }
+    }
+
+    /// The first parameter that makes no sense, and what would make sense.
+    pub(super) fn fault(&self) -> Option<(&'static str, &'static str)> {
+        const ROWS: &str = "from 1 to 67,108,864";
+        let bad = |n: usize| n == 0 || n > 1 << 26;
+        match self {
+            Self::Hash { buckets } | Self::Chain { buckets, .. } if bad(*buckets) => {
+                Some(("buckets", ROWS))
+            }
+            Self::Chain { threshold: Some(threshold), .. }
+                if !threshold.all(|value| value > 0.0 && value.is_finite()) =>
+            {
+                Some(("threshold", "more than 0 (0.1 is a load of 1.1 times the average)"))
+            }
+            Self::Ring { copies } if !(1..=10_000).contains(copies) => {
+                Some(("copies", "from 1 to 10,000"))
+            }
+            Self::Concury { bits } if !(1..=15).contains(bits) => Some(("bits", "from 1 to 15")),
+            Self::Residue { rows } if bad(*rows) => Some(("rows", ROWS)),
+            Self::Tracked { rows, over, .. } | Self::Jet { rows, over, .. }
+                if bad(rows_of(*over, *rows)) =>
+            {
+                Some(("rows", ROWS))
+            }
+            Self::Tracked { table, .. } | Self::Jet { table, .. }
+                if !table.all(|value| (0.0..=1000.0).contains(&value)) =>
+            {
+                Some(("table", "from 0 to 1,000 (times the target of concurrent flows)"))
+            }
+            _ => None,
+        }
+    }
+}

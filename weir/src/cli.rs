@@ -87,13 +87,10 @@ pub enum Verb {
     /// Run real clients and servers around a balancer in network namespaces, and count what breaks.
     Lab(LabOptions),
     /// Simulate pools, flows and steering methods (docs/sim.md).
-    Sim {
-        /// The scenario.
-        file: PathBuf,
-        /// Print JSON instead of a table.
-        #[arg(long)]
-        json: bool,
-    },
+    Sim(SimOptions),
+    /// Draw the papers' figures again with our numbers, as one HTML report (docs/reproduce.md).
+    /// Without names, list them.
+    Reproduce(ReproduceOptions),
     /// Measure.
     Bench {
         #[command(subcommand)]
@@ -159,6 +156,31 @@ impl MethodName {
 }
 
 #[derive(Args)]
+pub struct SimOptions {
+    /// The scenario: a TOML file, or the name of a built-in one (see --list).
+    #[arg(required_unless_present = "list")]
+    pub scenario: Option<PathBuf>,
+    /// smoke, normal or full: what the scenario has for each.
+    #[arg(long, default_value = "normal")]
+    pub size: weir_sim::Size,
+    /// Seed of everything that is drawn, instead of the scenario's.
+    #[arg(long, env = "WEIR_SEED")]
+    pub seed: Option<u64>,
+    /// Print rows and series in JSON instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the rows as CSV to this file, or to the output if it is -.
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Write the series (imbalance, entries, state over time) as CSV to this file, or -.
+    #[arg(long, value_name = "FILE")]
+    pub series: Option<PathBuf>,
+    /// Print the names of the built-in scenarios.
+    #[arg(long)]
+    pub list: bool,
+}
+
+#[derive(Args)]
 pub struct LabOptions {
     /// Steering method of the services.
     #[arg(long, value_enum, default_value = "concury")]
@@ -182,6 +204,28 @@ pub struct LabOptions {
     #[arg(long)]
     pub plain: bool,
     /// Print the report as JSON at the end (and plain lines on the error output before).
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct ReproduceOptions {
+    /// Figures by id, or `all`.
+    #[arg(value_name = "FIGURE")]
+    pub figures: Vec<String>,
+    /// How large the runs are: seconds, minutes, or as in the paper.
+    #[arg(long, value_enum, default_value = "normal")]
+    pub size: crate::reproduce::Size,
+    /// Where the report goes.
+    #[arg(long, value_name = "FILE", default_value = "report.html")]
+    pub out: PathBuf,
+    /// Also write each figure's rows into this directory, as CSV.
+    #[arg(long, value_name = "DIR")]
+    pub csv: Option<PathBuf>,
+    /// Seed of everything that is drawn.
+    #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON: the list, or all rows and sentences.
     #[arg(long)]
     pub json: bool,
 }
@@ -215,16 +259,103 @@ pub enum BenchVerb {
         #[arg(long)]
         json: bool,
     },
-    /// Othello and OthelloMap: bits per key, insertions and exports per second, lookups.
-    Lookup {
-        /// Numbers of keys.
-        #[arg(long, value_delimiter = ',', default_values_t = [65_536, 1_000_000])]
-        keys: Vec<u32>,
-        /// Rounds.
-        #[arg(long, default_value_t = 7)]
-        rounds: u32,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    /// Packets per second that each steering method decides, beside the bound of the memory
+    /// (docs/bench.md).
+    Lookup(LookupOptions),
+}
+
+#[derive(Args)]
+pub struct LookupOptions {
+    /// Methods, such as concury, concury-fuse, digest; all if none is given.
+    #[arg(long, value_delimiter = ',')]
+    pub methods: Vec<String>,
+    /// Numbers of live flows; 1K is 1,000 and 1M is 1,000,000.
+    #[arg(long, value_delimiter = ',', value_parser = count, default_value = "1K,64K,1M,8M")]
+    pub states: Vec<usize>,
+    /// How packets are drawn from the flows.
+    #[arg(long, value_enum, default_value = "lfsr")]
+    pub keys: KeysName,
+    /// A file of 13-byte tuples to draw packets from; its flows are the states.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["keys", "states"])]
+    pub trace: Option<PathBuf>,
+    /// Exponent of the Zipf distribution.
+    #[arg(long, default_value_t = 1.0)]
+    pub skew: f64,
+    /// Numbers of threads that decide packets.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    pub threads: Vec<usize>,
+    /// Packets in a burst. One at a time is measured too.
+    #[arg(long, default_value_t = 32)]
+    pub batch: usize,
+    /// Backends in the pool.
+    #[arg(long, default_value_t = 100)]
+    pub backends: u16,
+    /// New flows per second meanwhile; as many end.
+    #[arg(long, value_name = "NEW_STATES_PER_S", value_parser = rate, default_value = "0")]
+    pub updates: f64,
+    /// Time between two changes of the pool meanwhile; 10s if there are updates, else never.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub pool_change_every: Option<Duration>,
+    /// Seconds of each measurement.
+    #[arg(long, conflicts_with = "lookups")]
+    pub seconds: Option<f64>,
+    /// Lookups of each measurement (4M if neither is given and nothing changes meanwhile).
+    #[arg(long, value_parser = count)]
+    pub lookups: Option<usize>,
+    /// Rounds; each measures everything once, in turn.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: u32,
+    /// Seed of everything that is drawn.
+    #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// Othello's control structure instead: insertions and exports per second at these states.
+    #[arg(long)]
+    pub control: bool,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print comma-separated values.
+    #[arg(long)]
+    pub csv: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum KeysName {
+    /// Every flow in turn, in an order without locality.
+    Lfsr,
+    /// Flow k with probability proportional to k^-skew.
+    Zipf,
+    /// Flows of heavy-tailed length, about a thousand at a time.
+    Trace,
+}
+
+/// A number with an optional K or M.
+fn count(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1_000),
+        Some((at, 'M' | 'm')) => (&text[..at], 1_000_000),
+        _ => (text, 1),
+    };
+    let number: usize = digits.parse().map_err(|_| format!("{text} is not a number"))?;
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))
+}
+
+/// The same for a rate.
+fn rate(text: &str) -> Result<f64, String> {
+    count(text).map(|count| count as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_units() {
+        assert_eq!(count("64K"), Ok(64_000));
+        assert_eq!(count("8M"), Ok(8_000_000));
+        assert_eq!(count("17"), Ok(17));
+        for bad in ["", "K", "1.5M", "-1", "99999999999999999999", "999999999999999999M"] {
+            assert!(count(bad).is_err(), "{bad}");
+        }
+    }
 }

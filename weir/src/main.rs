@@ -4,6 +4,8 @@ mod bench;
 mod cli;
 mod control;
 mod lab;
+mod reproduce;
+mod sim;
 
 use clap::Parser;
 use cli::{Cli, Verb};
@@ -21,7 +23,8 @@ fn main() -> ExitCode {
         }
         Verb::Check { config } => control::check(&config),
         Verb::Lab(options) => return lab::run(options),
-        Verb::Sim { file, json } => simulate(&file, json),
+        Verb::Sim(options) => sim::run(&options),
+        Verb::Reproduce(options) => reproduce::run(&options),
         Verb::Bench { what } => bench::run(what),
         Verb::Status { json } => control::status(cli.socket, json),
         Verb::Explain { protocol, source, destination, json } => {
@@ -37,11 +40,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn simulate(file: &std::path::Path, json: bool) -> anyhow::Result<()> {
-    println!("{}", weir_sim::run_file(file, json)?.trim_end());
-    Ok(())
 }
 
 fn run(config: &std::path::Path) -> anyhow::Result<()> {

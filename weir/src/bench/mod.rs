@@ -1,7 +1,7 @@
 //! `weir bench`: measurements. Things that are compared are measured in one run, in turn, and
 //! reported as medians with their spread: this machine may be shared and noisy.
 
-mod lookup;
+pub mod lookup;
 mod stats;
 mod update;
 mod xdp;
@@ -12,7 +12,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
     match what {
         BenchVerb::Xdp { flows, packets, rounds, json } => xdp::run(&flows, packets, rounds, json),
         BenchVerb::Update { states, rounds, json } => update::run(&states, rounds, json),
-        BenchVerb::Lookup { keys, rounds, json } => lookup::run(&keys, rounds, json),
+        BenchVerb::Lookup(options) => lookup::run(&options),
     }
 }
 

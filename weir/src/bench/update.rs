@@ -9,7 +9,7 @@ use super::stats::Spread;
 use serde::Serialize;
 use std::time::Instant;
 use weir_dataplane::{KernelPlane, Limits, grace};
-use weir_steering::{Concury, ConcuryConfig, Member, Role, StateKey, VipKey};
+use weir_steering::{Codec, Concury, ConcuryConfig, Member, Role, StateKey, VipKey};
 use weir_wire::{FlowKey, Protocol, map_address};
 
 const BACKENDS: u16 = 64;
@@ -138,6 +138,7 @@ fn pool() -> Vec<Member> {
 
 fn service(states: u32, members: &[Member]) -> anyhow::Result<Concury> {
     let mut concury = Concury::new(ConcuryConfig {
+        codec: Codec::Othello,
         bits: 12,
         client_affinity: false,
         udp: false,

@@ -1,7 +1,7 @@
-//! `weir bench lookup`: Othello and OthelloMap by themselves.
+//! `weir bench lookup --control`: Othello and OthelloMap by themselves.
 
-use super::print_json;
-use super::stats::Spread;
+use crate::bench::print_json;
+use crate::bench::stats::Spread;
 use rand::{RngCore, SeedableRng};
 use serde::Serialize;
 use std::hint::black_box;
@@ -20,7 +20,7 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     structure: &'static str,
-    keys: u32,
+    keys: usize,
     /// Bits per key of the exported view.
     bits_per_key: f64,
     /// Bytes per key of the control structure.
@@ -37,7 +37,8 @@ struct Row {
     bound_mlookups_per_s: Spread,
 }
 
-pub fn run(keys: &[u32], rounds: u32, json: bool) -> anyhow::Result<()> {
+/// The command.
+pub fn run(keys: &[usize], rounds: u32, json: bool) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for &count in keys {
         let row = measure(count, rounds.max(1))?;
@@ -63,14 +64,14 @@ pub fn run(keys: &[u32], rounds: u32, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure(count: u32, rounds: u32) -> anyhow::Result<Row> {
+fn measure(count: usize, rounds: u32) -> anyhow::Result<Row> {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(1);
     let keys: Vec<u64> = (0..count).map(|_| rng.next_u64()).collect();
     let (mut inserts, mut exports, mut lookups, mut bounds) = (vec![], vec![], vec![], vec![]);
     let (mut bits_per_key, mut control) = (0.0, 0.0);
     let rate = |n: usize, started: Instant| n as f64 / started.elapsed().as_secs_f64() / 1e6;
     for round in 0..rounds {
-        let mut map: OthelloMap<u64, u32> = OthelloMap::new(BITS, count as usize, u64::from(round));
+        let mut map: OthelloMap<u64, u32> = OthelloMap::new(BITS, count, u64::from(round));
         let started = Instant::now();
         for &key in &keys {
             map.insert(key, key as u32)?;
@@ -87,8 +88,8 @@ fn measure(count: u32, rounds: u32) -> anyhow::Result<Row> {
         black_box(sum);
         lookups.push(rate(keys.len(), started));
         bounds.push(bound(view.bytes(), &keys));
-        bits_per_key = view.bytes().len() as f64 * 8.0 / f64::from(count);
-        control = map.control_bytes() as f64 / f64::from(count);
+        bits_per_key = view.bytes().len() as f64 * 8.0 / count as f64;
+        control = map.control_bytes() as f64 / count as f64;
     }
     let export_ms = Spread::of(exports);
     Ok(Row {
@@ -97,7 +98,7 @@ fn measure(count: u32, rounds: u32) -> anyhow::Result<Row> {
         bits_per_key,
         control_bytes_per_key: control,
         minserts_per_s: Spread::of(inserts),
-        mexports_per_s: f64::from(count) / export_ms.median / 1e3,
+        mexports_per_s: count as f64 / export_ms.median / 1e3,
         export_ms,
         mlookups_per_s: Spread::of(lookups),
         bound_mlookups_per_s: Spread::of(bounds),

@@ -1,0 +1,177 @@
+//! What a report promises, on figures that take a moment.
+
+use super::figure::{Measured, Scale, Setup, Size};
+use super::machine::Machine;
+use super::report::{Head, html};
+use super::rows::{csv, rows};
+use super::{Run, choose, compare, figures};
+use std::collections::HashSet;
+
+/// The figures that end in a second or two even when the tests run unoptimised; scripts/test runs
+/// others.
+const QUICK: [&str; 5] =
+    ["concury-fig5", "concury-fig8", "concury-fig10", "concury-insert", "jet-fig5"];
+
+fn runs(ids: &[&str]) -> Vec<Run> {
+    let names: Vec<String> = ids.iter().map(|&id| id.to_owned()).collect();
+    let run = |figure: &'static super::Figure| {
+        let setup = Setup { size: Size::Smoke, seed: 7, progress: &|_| {} };
+        Run { figure, measured: (figure.run)(&setup).unwrap(), seconds: 0.1 }
+    };
+    choose(&names).unwrap().into_iter().map(run).collect()
+}
+
+#[test]
+fn every_figure_is_described_and_quotes_its_paper() {
+    let all = figures();
+    let ids: HashSet<&str> = all.iter().map(|figure| figure.id).collect();
+    assert_eq!(ids.len(), all.len(), "ids are unique");
+    for figure in all {
+        let id = figure.id;
+        for text in [figure.title, figure.paper, figure.measures, figure.why] {
+            assert!(!text.is_empty(), "{id}");
+        }
+        assert!(!figure.charts.is_empty() && !figure.quotes.is_empty(), "{id}");
+        for quote in figure.quotes {
+            assert!(quote.chart < figure.charts.len(), "{id}: {}", quote.name);
+            assert!(!quote.points.is_empty() && !quote.source.is_empty(), "{id}: {}", quote.name);
+            if let Scale::Names(names) = figure.charts[quote.chart].x.scale {
+                let named = |&(x, _): &(f64, f64)| x.fract() == 0.0 && (x as usize) < names.len();
+                assert!(quote.points.iter().all(named), "{id}: {}", quote.name);
+            }
+        }
+    }
+}
+
+/// Series that a run yields: finite values, in the order of x, in charts that exist; and every
+/// quote of the paper names one of them, or none could ever be compared.
+fn check(run: &Run) {
+    let (figure, measured) = (run.figure, &run.measured);
+    let id = figure.id;
+    for (number, _) in figure.charts.iter().enumerate() {
+        let points = measured.series.iter().filter(|s| s.chart == number);
+        assert!(points.map(|s| s.points.len()).sum::<usize>() > 0, "{id}: chart {number} is empty");
+    }
+    for series in &measured.series {
+        assert!(series.chart < figure.charts.len(), "{id}: {}", series.name);
+        assert!(series.points.is_sorted_by(|a, b| a.x < b.x), "{id}: {}", series.name);
+        for point in &series.points {
+            assert!(point.x.is_finite() && point.y.is_finite(), "{id}: {point:?}");
+            let inside = point.spread.is_none_or(|(low, high)| low <= point.y && point.y <= high);
+            assert!(inside, "{id}: {point:?}");
+        }
+    }
+    for quote in figure.quotes {
+        let known = measured.find(quote.chart, quote.like).is_some();
+        assert!(known, "{id}: no series is called {:?}", quote.like);
+    }
+    assert_eq!(compare::sentences(figure, measured).len(), figure.quotes.len(), "{id}");
+}
+
+#[test]
+fn quick_figures_yield_what_they_describe() {
+    runs(&QUICK).iter().for_each(check);
+}
+
+/// Opens and closes all tags of a page; returns those that stay open.
+fn tags(page: &str) -> Vec<String> {
+    let mut open = Vec::new();
+    for piece in page.split('<').skip(1) {
+        let tag = piece.split('>').next().unwrap();
+        let name: String =
+            tag.trim_start_matches('/').chars().take_while(|c| c.is_ascii_alphanumeric()).collect();
+        let void = ["meta", "DOCTYPE"].contains(&name.trim_start_matches('!'));
+        if tag.starts_with('!') || tag.ends_with('/') || void {
+            continue;
+        }
+        if tag.starts_with('/') {
+            assert_eq!(open.pop().as_deref(), Some(&name[..]), "closed: {tag}");
+        } else {
+            open.push(name);
+        }
+    }
+    open
+}
+
+#[test]
+fn a_report_is_whole_and_refers_to_nothing_outside_itself() {
+    let runs = runs(&QUICK);
+    let machine = Machine::here();
+    let page = html(&Head { machine: &machine, size: Size::Smoke, seed: 7 }, &runs);
+    assert_eq!(tags(&page), [""; 0], "tags that stay open");
+    for outside in ["http:", "https:", "src=", "@import", "url(", "<link", "<script"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    for run in &runs {
+        let id = run.figure.id;
+        assert!(page.contains(&format!("<section id=\"{id}\">")), "{id}");
+        assert!(page.contains(&format!("href=\"#{id}\"")), "{id}");
+    }
+    let charts: usize = runs.iter().map(|run| run.figure.charts.len()).sum();
+    assert_eq!(page.matches("<svg ").count(), charts);
+    assert!(!page.contains("NaN") && !page.contains("inf "), "a value has no place");
+}
+
+/// Splits a line of CSV, quotes and all.
+fn fields(line: &str) -> Vec<String> {
+    let (mut fields, mut quoted) = (vec![String::new()], false);
+    let mut letters = line.chars().peekable();
+    while let Some(c) = letters.next() {
+        let last = fields.len() - 1;
+        match c {
+            '"' if quoted && letters.peek() == Some(&'"') => {
+                fields[last].push('"');
+                letters.next();
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => fields.push(String::new()),
+            c => fields[last].push(c),
+        }
+    }
+    fields
+}
+
+#[test]
+fn csv_reads_back() {
+    for run in runs(&["concury-fig10", "jet-fig5"]) {
+        let rows = rows(run.figure, &run.measured);
+        let text = csv(&rows);
+        let lines: Vec<Vec<String>> = text.lines().map(fields).collect();
+        assert_eq!(lines.len(), rows.len() + 1);
+        assert!(rows.iter().any(|row| row.origin == "weir"));
+        assert!(rows.iter().any(|row| row.origin == "paper" && !row.source.is_empty()));
+        let column = |name: &str| lines[0].iter().position(|c| c == name).unwrap();
+        for (line, row) in lines[1..].iter().zip(&rows) {
+            assert_eq!(line.len(), lines[0].len());
+            assert_eq!(line[column("series")], row.series);
+            assert_eq!(line[column("x_label")], row.x_label);
+            assert_eq!(line[column("y")].parse(), Ok(row.y));
+            assert_eq!(line[column("high")].parse().ok(), row.high);
+        }
+    }
+}
+
+#[test]
+fn an_unknown_figure_is_refused_with_those_of_a_similar_name() {
+    let error = choose(&["jet-fig33".into()]).err().unwrap().to_string();
+    assert!(error.contains("jet-fig33") && error.contains("jet-fig3"), "{error}");
+    let error = choose(&["all".into(), "nonsense".into()]).err().unwrap().to_string();
+    assert!(error.contains("nonsense") && !error.contains("did you mean"), "{error}");
+    let twice = choose(&["jet-fig4".into(), "jet-fig3".into(), "jet-fig4".into()]).unwrap();
+    assert_eq!(twice.iter().map(|f| f.id).collect::<Vec<_>>(), ["jet-fig3", "jet-fig4"]);
+    assert_eq!(choose(&["all".into()]).unwrap().len(), figures().len());
+}
+
+#[test]
+fn ratios_and_bounds_are_said_as_they_are() {
+    let figure = *figures().iter().find(|f| f.id == "concury-fig8").unwrap();
+    let series = |ms: f64| super::figure::Series::of(0, "OthelloMap", [(8_192.0, ms)]);
+    let said = |ms| {
+        let measured = Measured { series: vec![series(ms)], facts: Vec::new() };
+        compare::sentences(figure, &measured).join(" ")
+    };
+    assert!(said(1.0).contains("0.50 times"), "{}", said(1.0));
+    assert!(said(5.0).contains("2.50 times"), "{}", said(5.0));
+    let nothing = compare::sentences(figure, &Measured::default()).join(" ");
+    assert!(nothing.contains("was not measured"), "{nothing}");
+}

@@ -1,0 +1,89 @@
+//! `weir sim`: plays a scenario.
+
+use crate::cli::SimOptions;
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+use weir_sim::{BUILTIN, Progress, Report, Scenario, builtin, run_with};
+
+pub fn run(options: &SimOptions) -> anyhow::Result<()> {
+    if options.list {
+        return print(&format!("{}\n", BUILTIN.join("\n")));
+    }
+    let Some(path) = &options.scenario else {
+        bail!("which scenario? A file, or one of {}", BUILTIN.join(", "));
+    };
+    if options.json && [&options.csv, &options.series].iter().any(|to| is_output(to.as_deref())) {
+        bail!("--json prints to the output, so --csv and --series need a file");
+    }
+    let mut scenario = read(path, options)?;
+    if let Some(seed) = options.seed {
+        scenario.seed = seed;
+    }
+    let report = play(&scenario)?;
+    write(&report, options)
+}
+
+/// A file of the name goes before a built-in scenario.
+fn read(path: &Path, options: &SimOptions) -> anyhow::Result<Scenario> {
+    let name = path.to_str().filter(|name| BUILTIN.contains(name));
+    Ok(match name {
+        Some(name) if !path.exists() => builtin(name, options.size)?,
+        _ => Scenario::load_sized(path, options.size)?,
+    })
+}
+
+/// A bar on the error output while it runs, if that is a terminal.
+fn play(scenario: &Scenario) -> anyhow::Result<Report> {
+    const STEPS: f64 = 1000.0;
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+    bar.set_style(ProgressStyle::with_template(
+        "{bar:32} {percent:>3} %  {elapsed} (about {eta} left)  {msg}",
+    )?);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let report = run_with(scenario, &mut |progress: Progress<'_>| {
+        bar.set_length((progress.runs as f64 * STEPS) as u64);
+        bar.set_position(((progress.run as f64 + progress.share) * STEPS) as u64);
+        bar.set_message(format!("{} of {}: {}", progress.run + 1, progress.runs, progress.method));
+    });
+    bar.finish_and_clear();
+    Ok(report?)
+}
+
+fn is_output(path: Option<&Path>) -> bool {
+    path == Some(Path::new("-"))
+}
+
+fn write(report: &Report, options: &SimOptions) -> anyhow::Result<()> {
+    let mut printed = false;
+    let series = options.series.as_deref();
+    for (path, text) in [
+        (options.csv.as_deref(), report.to_csv()),
+        (series, if series.is_some() { report.series_to_csv() } else { Ok(String::new()) }),
+    ] {
+        match path {
+            Some(_) if is_output(path) => {
+                printed = true;
+                print(&text?)?;
+            }
+            Some(path) => std::fs::write(path, text?)
+                .with_context(|| format!("cannot write {}", path.display()))?,
+            None => {}
+        }
+    }
+    match () {
+        () if options.json => print(&format!("{}\n", report.to_json())),
+        () if printed => Ok(()),
+        () => print(&report.to_table()),
+    }
+}
+
+/// Whoever reads may have seen enough (`| head`): that is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -127,8 +127,15 @@ fn tables_are_exact() {
         let strangers = flows.iter().map(|flow| StateKey { dst_port: 80, ..*flow });
         let strangers: Vec<_> = strangers.collect();
         flows.extend(strangers);
+        // In the worst case every row has exceptions; then a stranger finds both of its bits set
+        // in 3.5 % of the cases.
+        let spared = flows[count..].iter().filter(|flow| table.is_unflagged(flow)).count();
+        assert!(spared as f64 >= 0.95 * count as f64, "{spared} of {count} strangers are spared");
         let clean = flows[count..].iter().filter(|flow| table.is_clean(flow)).count();
-        assert!(clean as f64 >= 0.98 * count as f64, "{clean} of {count} strangers are clean");
+        let rows = 1.0 - (-(count as f64) / 5000.0).exp();
+        let expected = count as f64 * (1.0 - rows);
+        // Strangers and exceptions stand in rows that are independent of each other.
+        assert!((clean as f64 - expected).abs() < 0.1 * count as f64 + 6.0, "{clean} clean");
         let mut out = vec![0; flows.len()];
         table.steer_batch(&flows, &mut out);
         for (flow, out) in flows.iter().zip(&out) {

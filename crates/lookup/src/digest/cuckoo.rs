@@ -2,7 +2,7 @@
 
 use super::{Batch, Table, stored, value};
 use crate::pages::Pages;
-use crate::{Error, HashKey, Key, vectorised};
+use crate::{Error, HashKey, Key, prefetch, vectorised};
 use std::hint::select_unpredictable;
 use weir_wire::hash::scale;
 
@@ -153,6 +153,14 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
     /// If the lengths differ.
     pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
         vectorised(Batch { table: self, keys, out });
+    }
+
+    /// Asks for the two cache lines that [`lookup`](Self::lookup) will read.
+    #[inline]
+    pub fn prefetch<K: Key>(&self, key: &K) {
+        let (_, first, second) = self.locate(key);
+        prefetch(&self.buckets, first);
+        prefetch(&self.buckets, second);
     }
 
     /// Adds a key or replaces its value; returns the former value. A key with the digest and the

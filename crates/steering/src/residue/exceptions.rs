@@ -5,7 +5,7 @@ use super::build::Collected;
 use super::message::Routes;
 use crate::StateKey;
 use std::collections::{BTreeMap, BTreeSet};
-use weir_lookup::{DigestCuckoo, Error, HashKey, Key, MISS};
+use weir_lookup::{DigestCuckoo, Error, HashKey, Key};
 use weir_wire::hash::scale;
 
 /// A flow as residue tells flows apart.
@@ -31,8 +31,8 @@ impl Flow for StateKey {
 }
 
 /// Bits of flags for each exception, at least. Two bits of one 64-bit word are set for each, so
-/// about 1 % of the flows that are no exceptions look like one.
-pub const FLAG_BITS: usize = 20;
+/// about 3 % of the other flows in rows with exceptions look like one.
+pub const FLAG_BITS: usize = 10;
 
 /// Words of flags that a table has at least.
 const FLAG_WORDS: usize = 16;
@@ -104,15 +104,11 @@ impl<K: Flow> Exceptions<K> {
         if flow.told_by_hash() { self.narrow.lookup(&hash) } else { self.wide.get(flow, hash) }
     }
 
-    /// The backends of many flows by position in `flows`, or [`MISS`].
-    #[inline]
-    pub fn get_batch(&self, flows: &[K], at: &[u16], hashes: &[u64], found: &mut [u32]) {
-        self.narrow.lookup_batch(hashes, found);
-        for ((found, &at), &hash) in found.iter_mut().zip(at).zip(hashes) {
-            let flow = &flows[usize::from(at)];
-            if !flow.told_by_hash() {
-                *found = self.wide.get(flow, hash).map_or(MISS, u32::from);
-            }
+    /// Asks for what [`get`](Self::get) will read first.
+    #[inline(always)]
+    pub fn prefetch(&self, flow: &K, hash: u64) {
+        if flow.told_by_hash() {
+            self.narrow.prefetch(&hash);
         }
     }
 

@@ -14,6 +14,7 @@ mod balancer;
 mod build;
 mod coordinator;
 mod exceptions;
+mod expected;
 mod message;
 mod table;
 
@@ -22,5 +23,6 @@ pub use balancer::{BalancerNode, Dropped, Gate, Verdict};
 pub use build::{Collected, Residue, ResidueConfig, rows_for};
 pub use coordinator::{Build, Coordinator, Counts, Waiting, Window};
 pub use exceptions::{FLAG_BITS, Flags, Flow, remaining};
+pub use expected::{EXCEPTIONS, Leftovers};
 pub use message::{Answer, Order, Routes, RowSet, Work};
 pub use table::{Published, Table};

@@ -4,20 +4,23 @@ use super::exceptions::{Exceptions, Flags, Flow};
 use super::message::Routes;
 use crate::image::NO_BACKEND;
 use crate::steer::Steer;
+use std::hint::black_box;
 use std::sync::Arc;
-use weir_lookup::{Error, HashKey, MISS};
+use weir_lookup::{BATCH, Error, HashKey, Work, vectorised};
 use weir_wire::hash::scale;
 use xxhash_rust::xxh3::Xxh3;
 
-/// Packets of a burst that are decided together; those that may be exceptions go on together.
-const BLOCK: usize = 1024;
+/// Bit of a row as packets read it: the row has exceptions.
+const MARK: u16 = 0x8000;
 
-/// Rows, exceptions and flags. A packet whose flag is clear is decided by one read of a row (and
-/// one word of flags, which stay in the cache).
+/// Rows, exceptions and flags. A packet of a row without exceptions is decided by one read; one of
+/// a row that has some asks the flags, and one whose flags are set asks the exceptions.
 #[derive(Clone)]
 pub struct Table<K> {
     key: HashKey,
     rows: Arc<[u16]>,
+    /// The rows as packets read them, with their marks.
+    marked: Box<[u16]>,
     flags: Flags,
     exceptions: Exceptions<K>,
     count: usize,
@@ -39,9 +42,13 @@ impl<K: Flow> Table<K> {
     ) -> Result<Self, Error> {
         let exceptions = Exceptions::build(entries, &key)?;
         let mut flags = Flags::new(entries.len());
-        entries.iter().for_each(|(flow, _)| flags.set(flow.hash(&key)));
+        let mut marked: Box<[u16]> = (&rows[..]).into();
+        for hash in entries.iter().map(|(flow, _)| flow.hash(&key)) {
+            flags.set(hash);
+            marked[scale(hash as u32, rows.len() as u32) as usize] |= MARK;
+        }
         let digest = digest(&key, &rows, entries);
-        Ok(Self { key, rows, flags, exceptions, count: entries.len(), generation, digest })
+        Ok(Self { key, rows, marked, flags, exceptions, count: entries.len(), generation, digest })
     }
 
     /// Key of the flow hash.
@@ -66,7 +73,7 @@ impl<K: Flow> Table<K> {
 
     /// Bytes of the rows.
     pub fn row_bytes(&self) -> usize {
-        self.rows.len() * 2
+        size_of_val(&self.marked[..])
     }
 
     /// Bytes of exceptions and flags: what a change leaves behind.
@@ -76,7 +83,17 @@ impl<K: Flow> Table<K> {
 
     /// Whether packets of the flow are decided by one read of the rows.
     pub fn is_clean(&self, flow: &K) -> bool {
-        !self.flags.may_have(flow.hash(&self.key))
+        self.marked[self.row_of(flow.hash(&self.key)) as usize] & MARK == 0
+    }
+
+    /// Whether packets of the flow do without the exceptions.
+    pub fn is_unflagged(&self, flow: &K) -> bool {
+        self.is_clean(flow) || !self.flags.may_have(flow.hash(&self.key))
+    }
+
+    /// The row of a flow.
+    pub fn row(&self, flow: &K) -> u32 {
+        self.row_of(flow.hash(&self.key))
     }
 
     #[inline(always)]
@@ -88,48 +105,107 @@ impl<K: Flow> Table<K> {
     #[inline]
     pub fn lookup(&self, flow: &K) -> u16 {
         let hash = flow.hash(&self.key);
-        let backend = self.rows[self.row_of(hash) as usize];
-        if self.flags.may_have(hash) {
-            return self.exceptions.get(flow, hash).unwrap_or(backend);
+        let row = self.marked[self.row_of(hash) as usize];
+        if row & MARK != 0 && self.flags.may_have(hash) {
+            return self.exceptions.get(flow, hash).unwrap_or(row & !MARK);
         }
-        backend
+        row & !MARK
     }
 
-    /// Where packets of many flows go: rows and flags of a block without a branch, then the
-    /// exceptions of the block, with their reads under way at once.
+    /// Where packets of many flows go: rows and flags of a burst without a branch, then its
+    /// exceptions, while the next burst is under way.
     ///
     /// # Panics
     /// If the lengths differ.
     pub fn lookup_batch(&self, flows: &[K], out: &mut [u16]) {
         assert_eq!(flows.len(), out.len(), "one result per flow");
-        for (flows, out) in flows.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-            self.lookup_block(flows, out);
-        }
+        vectorised(Bursts { table: self, flows, out });
     }
+}
+
+/// Calls `visit` with the number of each bit that is set.
+#[inline(always)]
+fn each_bit(mut bits: u32, mut visit: impl FnMut(usize)) {
+    while bits != 0 {
+        visit(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
+
+/// The work of [`Table::lookup_batch`].
+struct Bursts<'a, K> {
+    table: &'a Table<K>,
+    flows: &'a [K],
+    out: &'a mut [u16],
+}
+
+impl<K: Flow> Work for Bursts<'_, K> {
+    type Output = ();
 
     #[inline(always)]
-    fn lookup_block(&self, flows: &[K], out: &mut [u16]) {
-        let mut at = [0u16; BLOCK];
-        let mut count = 0;
-        for (position, (flow, out)) in flows.iter().zip(out.iter_mut()).enumerate() {
-            let hash = flow.hash(&self.key);
-            *out = self.rows[self.row_of(hash) as usize];
-            at[count & (BLOCK - 1)] = position as u16;
-            count += usize::from(self.flags.may_have(hash));
-        }
-        if count > 0 {
-            let mut hashes = [0u64; BLOCK];
-            for (hash, &at) in hashes.iter_mut().zip(&at[..count]) {
-                *hash = flows[usize::from(at)].hash(&self.key);
+    fn run(self) {
+        let Self { table, flows, out } = self;
+        let (bursts, last_flows) = flows.as_chunks::<BATCH>();
+        let (out, last_out) = out.as_chunks_mut::<BATCH>();
+        let mut hashes = [[0; BATCH]; 2];
+        let mut before = 0;
+        for burst in 0..=bursts.len() {
+            let mut flagged = 0;
+            if let (Some(flows), Some(out)) = (bursts.get(burst), out.get_mut(burst)) {
+                flagged = table.burst(flows, &mut hashes[burst % 2], out);
             }
-            let mut found = [MISS; BLOCK];
-            let found = &mut found[..count];
-            self.exceptions.get_batch(flows, &at[..count], &hashes[..count], found);
-            for (&at, &found) in at[..count].iter().zip(found.iter()) {
-                let out = &mut out[usize::from(at)];
-                *out = if found == MISS { *out } else { found as u16 };
+            // The exceptions of the burst before have arrived by now.
+            if before != 0 {
+                let (at, hashes) = (burst - 1, &hashes[(burst - 1) % 2]);
+                table.correct(&bursts[at], hashes, before, &mut out[at]);
             }
+            before = flagged;
         }
+        for (out, flow) in last_out.iter_mut().zip(last_flows) {
+            *out = table.lookup(flow);
+        }
+    }
+}
+
+impl<K: Flow> Table<K> {
+    /// The hashes and backends of a burst by its rows. Returns the flows (bit i: flow i) that may
+    /// be exceptions, having asked for what tells.
+    #[inline(always)]
+    fn burst(&self, flows: &[K; BATCH], hashes: &mut [u64; BATCH], out: &mut [u16; BATCH]) -> u32 {
+        let (key, rows) = (self.key, &self.marked[..]);
+        let mut row = [0u32; BATCH];
+        for i in 0..BATCH {
+            hashes[i] = flows[i].hash(&key);
+            row[i] = scale(hashes[i] as u32, rows.len() as u32);
+        }
+        // Through memory: taking numbers out of vector registers one by one costs more.
+        let row = black_box(&row);
+        let mut marked = 0;
+        for i in 0..BATCH {
+            let row = rows[row[i] as usize];
+            out[i] = row & !MARK;
+            marked |= u32::from(row >> 15) << i;
+        }
+        let mut flagged = 0;
+        each_bit(marked, |i| flagged |= u32::from(self.flags.may_have(hashes[i])) << i);
+        each_bit(flagged, |i| self.exceptions.prefetch(&flows[i], hashes[i]));
+        flagged
+    }
+
+    /// Gives the flagged flows that are exceptions their backends.
+    #[inline(always)]
+    fn correct(
+        &self,
+        flows: &[K; BATCH],
+        hashes: &[u64; BATCH],
+        flagged: u32,
+        out: &mut [u16; BATCH],
+    ) {
+        each_bit(flagged, |i| {
+            if let Some(backend) = self.exceptions.get(&flows[i], hashes[i]) {
+                out[i] = backend;
+            }
+        });
     }
 }
 

@@ -9,26 +9,23 @@ use anyhow::Result;
 use std::sync::Arc;
 use weir_placement::{HrwTable, Incremental};
 use weir_steering::NO_BACKEND;
-use weir_steering::residue::Table;
+use weir_steering::residue::{Leftovers, Table};
 use weir_wire::hash::HashKey;
 
 /// Rows: what a service gets that has no very uneven weights.
 const ROWS: u32 = 1 << 16;
 
-/// Live connections that are exceptions: the published workload at 10 updates a minute.
-const EXCEPTIONS: f64 = 0.0235;
-
 pub fn exact(world: &World) -> Result<Ready> {
     let key = HashKey::from_seed(world.seed);
     let rows = filled(HrwTable::new(ROWS)?, &world.pool())?;
     let mut method = Table::new(key, column(&rows), &[], 1)?;
-    // Exceptions are spread evenly over the flows, and live at the backend after the row's.
-    let spread = HashKey::from_seed(!world.seed);
-    let limit = (EXCEPTIONS * 2f64.powi(64)) as u64;
+    // Exceptions are what the published workload leaves behind at 10 updates a minute, and live at
+    // the backend after the row's.
+    let left = Leftovers::new(world.states, world.seed);
     let (mut owners, mut entries) = (Vec::with_capacity(world.states), Vec::new());
-    for flow in world.all_keys() {
+    for (number, flow) in (0..).zip(world.all_keys()) {
         let mut owner = method.lookup(&flow);
-        if spread.hash_word(flow) < limit {
+        if left.has(number, method.row(&flow)) {
             owner = (owner + 1) % world.backends;
             entries.push((flow, owner));
         }
@@ -43,7 +40,7 @@ pub fn exact(world: &World) -> Result<Ready> {
         readers: share(readers),
         owners,
         control: Box::new(control),
-        // Of a packet that is no exception; flags stay in a near cache.
+        // Of a packet of a row without exceptions.
         reads,
         more_bytes: 0,
         sharded: false,

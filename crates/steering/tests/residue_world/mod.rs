@@ -45,6 +45,9 @@ pub struct Tally {
     pub changes: BTreeMap<&'static str, u64>,
     /// Flows that started at a backend that had just died.
     pub misplaced: u64,
+    /// Packets to a backend that had died, from balancers that had not heard of it yet: lost, and
+    /// sent again.
+    pub lost: u64,
     /// Packets at balancers that had restarted and had no table yet.
     pub no_table: u64,
     /// The most exceptions that there were at once.
@@ -300,11 +303,10 @@ impl World {
         match self.packet(&key, true) {
             Verdict::Forward { backend, .. } => {
                 self.tally.flows += 1;
-                let target = self.members.iter().find(|m| m.backend == backend);
-                let Some(_) = target else {
+                if !self.is_member(backend) {
                     self.tally.misplaced += 1;
                     return;
-                };
+                }
                 if let Some(agent) = self.agents.get_mut(&backend) {
                     agent.started(key);
                 }
@@ -334,6 +336,7 @@ impl World {
         let live = self.live[at];
         self.tally.packets += 1;
         match self.packet(&live.key, syn) {
+            Verdict::Forward { backend, .. } if !self.is_member(backend) => self.tally.lost += 1,
             Verdict::Forward { backend, .. } if backend != live.backend => {
                 self.tally.violations += 1;
                 // The connection is reset: it is counted once.
@@ -356,6 +359,10 @@ impl World {
             }
             Verdict::Drop(_) => self.tally.no_table += 1,
         }
+    }
+
+    fn is_member(&self, backend: u16) -> bool {
+        self.members.iter().any(|member| member.backend == backend)
     }
 
     pub fn every_flow_sends(&mut self) {
@@ -383,6 +390,8 @@ impl World {
             let agent = self.agents.entry(member.backend);
             agent.or_insert_with(|| AgentNode::new(member.backend));
         }
+        // The connections of those that leave are inevitably broken.
+        self.live.retain(|live| members.iter().any(|member| member.backend == live.backend));
         self.members = members;
         self.residue.set_pool(&self.members).unwrap();
         self.coordinator.change(&mut self.residue);

@@ -113,10 +113,10 @@ fn run<K, P: Copy + Default, R, const APART: bool>(
 }
 
 /// Tables of this size and more are prefetched by [`Passes`]. Smaller ones lie in the caches, and
-/// the processor looks far enough ahead by itself to hide their latency. At 1.7 MB a fuse makes 760
-/// M lookups/s without prefetching and 530 with it. At 13.5 MB (third-level cache: 32 MB) it is 515
-/// and 409 on a quiet machine, but 260 and 355 beside programs that use the same cache; at 28 MB an
-/// Othello makes 190 and 313.
+/// the processor looks far enough ahead by itself to hide their latency. Between: a fuse of 13.5 MB
+/// (third-level cache: 32 MB) made 225 and 292 M lookups/s without prefetching and 339 and 375 with
+/// it, in turn, beside programs that used the same cache. With the cache for itself not to prefetch
+/// was faster, by a quarter in a prototype; the loss is smaller than the gain.
 pub(crate) const PREFETCH_FROM: usize = 8 << 20;
 
 /// A lookup in passes over the keys of a block. Every function of an implementation must be

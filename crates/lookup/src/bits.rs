@@ -45,8 +45,8 @@ pub(crate) fn read<const LOAD: usize>(bytes: &[u8], bit: u64) -> u32 {
     }
 }
 
-/// Prefetches what [`read`] will load. A load of two bytes reaches into a second line so seldom that
-/// asking for it each time costs more.
+/// Prefetches what [`read`] will load. A load of two bytes reaches into a second line so seldom
+/// that asking for it each time costs more.
 #[inline(always)]
 pub(crate) fn fetch<const LOAD: usize>(bytes: &[u8], bit: u64) {
     let at = (bit >> 3) as usize;

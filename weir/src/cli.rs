@@ -88,6 +88,11 @@ pub enum Verb {
     Lab(LabOptions),
     /// Simulate pools, flows and steering methods (docs/sim.md).
     Sim(SimOptions),
+    /// Forwarders by name that run: MAC addresses, names of contents (docs/fib.md).
+    Fib {
+        #[command(subcommand)]
+        what: crate::fib::FibVerb,
+    },
     /// Draw the papers' figures again with our numbers, as one HTML report (docs/reproduce.md).
     /// Without names, list them.
     Reproduce(ReproduceOptions),
@@ -330,7 +335,7 @@ pub enum KeysName {
 }
 
 /// A number with an optional K or M.
-fn count(text: &str) -> Result<usize, String> {
+pub fn count(text: &str) -> Result<usize, String> {
     let (digits, unit) = match text.char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 1_000),
         Some((at, 'M' | 'm')) => (&text[..at], 1_000_000),
@@ -341,7 +346,7 @@ fn count(text: &str) -> Result<usize, String> {
 }
 
 /// The same for a rate.
-fn rate(text: &str) -> Result<f64, String> {
+pub fn rate(text: &str) -> Result<f64, String> {
     count(text).map(|count| count as f64)
 }
 

@@ -3,6 +3,7 @@
 mod bench;
 mod cli;
 mod control;
+mod fib;
 mod lab;
 mod reproduce;
 mod sim;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
             return control::doctor(&config, !no_probe, json);
         }
         Verb::Check { config } => control::check(&config),
+        Verb::Fib { what } => return fib::run(what),
         Verb::Lab(options) => return lab::run(options),
         Verb::Sim(options) => sim::run(&options),
         Verb::Reproduce(options) => reproduce::run(&options),

@@ -73,6 +73,11 @@ impl Graph {
         self.forest.nodes[node as usize].value
     }
 
+    /// Whether a cell has no edge.
+    pub(crate) fn is_isolated(&self, node: u32) -> bool {
+        self.forest.nodes[node as usize].head == NIL
+    }
+
     /// Appends an edge. The caller has made sure that it closes no cycle.
     pub(crate) fn push(&mut self, a: u32, b: u32) {
         let Forest { nodes, edges, .. } = &mut self.forest;

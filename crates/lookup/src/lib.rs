@@ -4,6 +4,8 @@
 //!   control structure only (Othello Hashing; Concury section 3).
 //! * [`OthelloMap`]: an exact map that can *export* other values over the same graph
 //!   (Concury section 5.4).
+//! * [`OthelloSet`] and [`SetView`]: one graph for many data planes that tell alien keys, kept up to
+//!   date by messages (dissertation 3.4.3; docs/fib.md).
 //! * [`View`]: the bit-packed arrays, in the chunked layout that the BPF program reads.
 //! * [`Fuse`]: three cells per key, 1.13 l bits per key; built whole, then only read (docs/fuse.md).
 //! * [`DigestCuckoo`] and [`MultiDigest`]: tables of digests, as in Maglev and SilkRoad, to compare
@@ -30,6 +32,7 @@ mod keys;
 mod ludo;
 mod othello;
 mod othello_map;
+mod othello_set;
 mod pages;
 mod partial;
 mod prefetch;
@@ -49,6 +52,7 @@ pub use ludo::{
 };
 pub use othello::{CELLS_PER_KEY, Othello};
 pub use othello_map::OthelloMap;
+pub use othello_set::{OthelloSet, SetExporter, SetKind, SetUpdate, SetView, wire};
 pub use partial::{Filtable, FiltableUpdate, FiltableView, PartialCuckoo};
 pub use prefetch::prefetch;
 pub use setsep::SetSep;

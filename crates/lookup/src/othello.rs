@@ -118,23 +118,69 @@ impl<K: Key> Othello<K> {
     /// # Errors
     /// [`Error::NoAcyclicGraph`] if no seed works, which means that the key was there already.
     pub fn insert(&mut self, key: K, value: u32) -> Result<(), Error> {
+        self.insert_seeing(key, value, |_, _| ()).map(drop)
+    }
+
+    /// As [`insert`](Self::insert); `joined` sees the side of the graph that changed. Tells whether
+    /// there was one: a table that was rebuilt has none.
+    fn insert_seeing(
+        &mut self,
+        key: K,
+        value: u32,
+        joined: impl FnOnce(&Graph, Side),
+    ) -> Result<bool, Error> {
         if self.keys.len() == self.capacity {
             self.keys.push(key);
-            return self.rebuild(self.keys.len() * 4 / 3, value);
+            return self.rebuild(self.keys.len() * 4 / 3, value).map(|()| false);
         }
         let (a, b) = self.geometry.nodes(key.hash(&self.seed));
         match self.graph.join(a, b) {
             Some(side) => {
+                joined(&self.graph, side);
                 self.set((a, b), side, value);
                 self.graph.push(a, b);
                 self.keys.push(key);
-                Ok(())
+                Ok(true)
             }
             None => {
                 self.keys.push(key);
-                self.rebuild(self.capacity, value)
+                self.rebuild(self.capacity, value).map(|()| false)
             }
         }
+    }
+
+    /// As [`insert`](Self::insert); adds the cells of the side that was changed to `cells`, the
+    /// key's own first. `false` if the table was rebuilt.
+    pub(crate) fn insert_joining(
+        &mut self,
+        key: K,
+        value: u32,
+        cells: &mut Vec<u32>,
+    ) -> Result<bool, Error> {
+        self.insert_seeing(key, value, |graph, side| cells.extend(graph.nodes_of(side)))
+    }
+
+    /// Adds the cells of the smaller side of a key's edge to `cells`, the key's own first.
+    pub(crate) fn side_of(&mut self, index: usize, cells: &mut Vec<u32>) {
+        let side = self.graph.smaller_side(index);
+        cells.extend(self.graph.nodes_of(side));
+    }
+
+    /// The two cells of the key with this number.
+    pub(crate) fn edge_ends(&self, index: usize) -> [u32; 2] {
+        let (a, b) = self.graph.ends(index);
+        [a, b]
+    }
+
+    /// Which of a key's two cells belong to no key.
+    pub(crate) fn isolated(&self, key: &K) -> [bool; 2] {
+        let (a, b) = self.geometry.nodes(key.hash(&self.seed));
+        [a, b].map(|node| self.graph.is_isolated(node))
+    }
+
+    /// Visits every tree of the graph: `visit(None, root)`, then `visit(Some((up, key)), cell)`.
+    pub(crate) fn each_tree(&self, visit: impl FnMut(Option<(u32, u32)>, u32)) {
+        self.graph.each_tree(visit);
     }
 
     /// Changes the value of the key with this number.

@@ -1,0 +1,149 @@
+//! Ludo as a forwarder, for networks without alien keys (dissertation chapter 4, case study).
+
+use crate::network::bits_for;
+use crate::plane::checked;
+use crate::{Control, FibError, FibKey, Host, MessageError, Network, Plane};
+use std::sync::Arc;
+use weir_lookup::{Ludo, LudoError, LudoUpdate, LudoView};
+
+/// Control plane: a [`Ludo`] table from keys to hosts.
+///
+/// All nodes hold the same table and get the same messages. What differs is the short list of ports
+/// by node. Values are `log2(nodes * host ports)` bits, not those of a port, and in return a new
+/// route changes no table at all.
+#[derive(Clone, Debug)]
+pub struct LudoFib<K> {
+    network: Arc<Network>,
+    table: Ludo<K>,
+    message: Vec<u8>,
+    encoded: u64,
+}
+
+impl<K: FibKey> LudoFib<K> {
+    /// Without keys.
+    ///
+    /// # Errors
+    /// [`FibError::Ludo`] for a capacity of more than 920 million.
+    pub fn new(network: Arc<Network>, capacity: usize, seed: u64) -> Result<Self, FibError> {
+        let bits = bits_for(network.nodes() * usize::from(network.slots()));
+        let table = Ludo::new(bits, capacity, seed)?;
+        Ok(Self { network, table, message: Vec::new(), encoded: 0 })
+    }
+
+    fn value(&self, host: Host) -> u64 {
+        u64::from(host.node) * u64::from(self.network.slots()) + u64::from(host.slot)
+    }
+
+    fn host_of(&self, value: u64) -> Host {
+        let slots = u64::from(self.network.slots());
+        Host { node: (value / slots) as u16, slot: (value % slots) as u16 }
+    }
+}
+
+impl<K: FibKey> Control<K> for LudoFib<K> {
+    type Plane = LudoFibView;
+    const NAME: &'static str = "Ludo";
+    /// Magic number, length, table, number, digest.
+    const ENVELOPE: usize = 32;
+
+    fn network(&self) -> &Network {
+        &self.network
+    }
+
+    fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    fn host(&self, key: &K) -> Option<Host> {
+        self.table.get(key).map(|value| self.host_of(value))
+    }
+
+    fn insert(&mut self, key: K, host: Host) -> Result<Option<Host>, FibError> {
+        let host = checked(&self.network, host)?;
+        let former = self.table.insert(key, self.value(host))?;
+        Ok(former.map(|value| self.host_of(value)))
+    }
+
+    fn remove(&mut self, key: &K) -> Option<Host> {
+        let former = self.table.remove(key)?;
+        Some(self.host_of(former))
+    }
+
+    fn build(&mut self, node: usize) -> LudoFibView {
+        let network = &self.network;
+        let hosts = (0..network.nodes())
+            .flat_map(|to| (0..network.slots()).map(move |slot| Host { node: to as u16, slot }));
+        let ports = hosts.map(|host| network.port(node, host)).collect();
+        LudoFibView { ports, table: self.table.view().clone() }
+    }
+
+    fn message(&mut self, _node: usize) -> Option<Vec<u8>> {
+        let update = self.table.update();
+        if self.encoded != update.number() {
+            self.encoded = update.number();
+            self.message = update.to_bytes();
+        }
+        (!self.message.is_empty()).then(|| self.message.clone())
+    }
+
+    fn control_bytes(&self) -> usize {
+        self.table.control_bytes()
+    }
+}
+
+/// Data plane: a bucket of Ludo tells the host, a list of ports by host the port.
+#[derive(Clone, Debug)]
+pub struct LudoFibView {
+    ports: Vec<u16>,
+    table: LudoView,
+}
+
+impl LudoFibView {
+    /// An alien key's arbitrary value may be no host's; there is no port then.
+    #[inline(always)]
+    fn port_of(&self, value: u64) -> Option<u16> {
+        self.ports.get(value as usize).copied()
+    }
+}
+
+impl<K: FibKey> Plane<K> for LudoFibView {
+    #[inline]
+    fn port(&self, key: &K) -> Option<u16> {
+        self.port_of(self.table.lookup(key))
+    }
+
+    fn ports(&self, keys: &[K], out: &mut [Option<u16>]) {
+        const BURST: usize = 256;
+        let mut found = [0; BURST];
+        assert_eq!(keys.len(), out.len(), "one result per key");
+        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
+            self.table.lookup_batch(keys, &mut found[..keys.len()]);
+            for (out, found) in out.iter_mut().zip(found) {
+                *out = self.port_of(found);
+            }
+        }
+    }
+
+    fn apply(&mut self, message: &[u8]) -> Result<(), MessageError> {
+        let update = LudoUpdate::from_bytes(message).map_err(in_common)?;
+        self.table.apply(&update).map_err(in_common)
+    }
+
+    fn bytes(&self) -> usize {
+        self.table.bytes() + size_of_val(&self.ports[..])
+    }
+}
+
+/// Ludo's reasons in the words that all forwarders share.
+fn in_common(error: LudoError) -> MessageError {
+    match error {
+        LudoError::Length { bytes, .. } => MessageError::Length { bytes },
+        LudoError::Checksum { found, expected, .. } => MessageError::Digest { found, expected },
+        LudoError::OtherTable { found, expected } => MessageError::OtherPlane { found, expected },
+        LudoError::OutOfSequence { found, expected } => {
+            MessageError::OutOfSequence { found, expected }
+        }
+        LudoError::OutOfRange { what } => MessageError::OutOfRange { what },
+        _ => MessageError::OutOfRange { what: "a message of Ludo" },
+    }
+}

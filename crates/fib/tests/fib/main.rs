@@ -1,0 +1,6 @@
+//! The promises of the forwarders, from outside.
+
+mod aliens;
+mod common;
+mod histories;
+mod network;

@@ -1,0 +1,243 @@
+//! The data plane of an OthelloSet.
+
+use super::wire::{open, seal};
+use super::{Layout, MessageError, SetKind, SetUpdate};
+use crate::bits::{Cells, fetch, load_bytes, read};
+use crate::cells::CHUNK_BYTES;
+use crate::{Geometry, HashKey, Key, View, pipeline_vectored};
+
+/// Bytes of a snapshot before its cells: two widths, two numbers of chunks, a hash key.
+const HEADER: usize = 44;
+
+/// Cells of value, fingerprint and emptiness bit: lookups that tell alien keys, and no keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SetView {
+    plane: u64,
+    number: u64,
+    layout: Layout,
+    cells: View,
+}
+
+impl SetView {
+    pub(super) fn empty(
+        plane: u64,
+        number: u64,
+        layout: Layout,
+        key: HashKey,
+        geometry: Geometry,
+    ) -> Self {
+        Self { plane, number, layout, cells: View::zeroed(key, geometry) }
+    }
+
+    /// Writes all cells of an empty view.
+    pub(super) fn fill(&mut self, cells: &[u32]) {
+        for (node, &cell) in cells.iter().enumerate().filter(|(_, cell)| **cell != 0) {
+            self.cells.flip(node as u32, cell);
+        }
+    }
+
+    /// Number of the last message that it has seen.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Whom messages for this view are addressed to.
+    pub fn plane(&self) -> u64 {
+        self.plane
+    }
+
+    /// Bytes of the cells.
+    pub fn bytes(&self) -> usize {
+        self.cells.bytes().len()
+    }
+
+    /// The value of a key; `None` for an alien key, but with the probability of
+    /// [`OthelloSet::false_positive_rate`](super::OthelloSet::false_positive_rate).
+    #[inline]
+    pub fn lookup<K: Key>(&self, key: &K) -> Option<u32> {
+        let hash = key.hash(self.cells.key());
+        let places = self.cells.bits_of(hash);
+        match load_bytes(self.layout.cell_bits()) {
+            4 => self.answer::<4>(hash, places),
+            _ => self.answer::<8>(hash, places),
+        }
+    }
+
+    #[inline(always)]
+    fn answer<const LOAD: usize>(&self, hash: u64, [a, b]: [u64; 2]) -> Option<u32> {
+        let Layout { value_bits, fingerprint_bits } = self.layout;
+        let bytes = self.cells.bytes();
+        let (a, b) = (read::<LOAD>(bytes, a), read::<LOAD>(bytes, b));
+        let payload = ((a ^ b) & crate::bits::mask(self.layout.cell_bits())) >> 1;
+        let fingerprint = (1u32 << fingerprint_bits) - 1;
+        let known = a & b & 1 != 0 && payload & fingerprint == self.layout.fingerprint(hash);
+        let value = (payload >> fingerprint_bits) & crate::bits::mask(value_bits);
+        known.then_some(value)
+    }
+
+    /// The values of many keys, with the cache misses of 32 lookups under way at a time.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [Option<u32>]) {
+        match load_bytes(self.layout.cell_bits()) {
+            4 => self.batch::<K, 4>(keys, out),
+            _ => self.batch::<K, 8>(keys, out),
+        }
+    }
+
+    fn batch<K: Key, const LOAD: usize>(&self, keys: &[K], out: &mut [Option<u32>]) {
+        let locate = |key: &K| {
+            let hash = key.hash(self.cells.key());
+            let [a, b] = self.cells.bits_of(hash);
+            (hash, a, b)
+        };
+        let bytes = self.cells.bytes();
+        let ask = |(_, a, b): (u64, u64, u64)| {
+            fetch::<LOAD>(bytes, a);
+            fetch::<LOAD>(bytes, b);
+        };
+        pipeline_vectored(keys, out, locate, ask, |(hash, a, b)| self.answer::<LOAD>(hash, [a, b]));
+    }
+
+    /// Applies the next message.
+    ///
+    /// # Errors
+    /// [`MessageError`] says why the message is not the next one for this view, or cannot be;
+    /// nothing is changed then.
+    pub fn apply(&mut self, update: &SetUpdate) -> Result<(), MessageError> {
+        if update.plane != self.plane {
+            let (found, expected) = (update.plane, self.plane);
+            return Err(MessageError::OtherPlane { found, expected });
+        }
+        let expected = self.number + 1;
+        if update.number != expected {
+            return Err(MessageError::OutOfSequence { found: update.number, expected });
+        }
+        if let Some(whole) = &update.whole {
+            let next = Self::from_bytes(whole)?;
+            if (next.plane, next.number, next.layout) != (self.plane, expected, self.layout) {
+                return Err(MessageError::OutOfRange { what: "the view of a rebuild" });
+            }
+            *self = next;
+            return Ok(());
+        }
+        self.check(update)?;
+        self.number = expected;
+        if update.kind != SetKind::Delete {
+            let [a, b] = update.ends.map(|end| self.cells.cell(end) >> 1);
+            let delta = (a ^ b ^ update.payload) << 1;
+            update.cells.iter().for_each(|&cell| self.cells.flip(cell, delta));
+        }
+        for (end, turned) in update.ends.into_iter().zip(update.turned) {
+            self.cells.flip(end, turned.into());
+        }
+        Ok(())
+    }
+
+    fn check(&self, update: &SetUpdate) -> Result<(), MessageError> {
+        let out = |what| Err(MessageError::OutOfRange { what });
+        let geometry = self.cells.geometry();
+        let [a, b] = update.ends;
+        if a >= geometry.cells_a() || b < geometry.cells_a() || b as usize >= geometry.cells() {
+            return out("a cell of the key");
+        }
+        if update.payload_bits != self.layout.payload_bits() {
+            return out("the width of a cell");
+        }
+        // A cell becomes used by an addition and unused by a deletion.
+        let used_before = update.kind == SetKind::Delete;
+        for (end, turned) in update.ends.into_iter().zip(update.turned) {
+            if turned && (self.cells.cell(end) & 1 != 0) != used_before {
+                return out("an emptiness bit");
+            }
+        }
+        if update.kind == SetKind::Delete {
+            return if update.cells.is_empty() { Ok(()) } else { out("a cell of a deletion") };
+        }
+        if update.cells.iter().any(|&cell| cell as usize >= geometry.cells()) {
+            return out("a cell of the component");
+        }
+        match update.cells.iter().filter(|cell| update.ends.contains(cell)).count() {
+            1 => Ok(()),
+            _ => out("the side of the component"),
+        }
+    }
+
+    /// Reads a message from bytes and applies it.
+    ///
+    /// # Errors
+    /// As [`SetUpdate::from_bytes`] and [`apply`](Self::apply).
+    pub fn apply_bytes(&mut self, bytes: &[u8]) -> Result<(), MessageError> {
+        self.apply(&SetUpdate::from_bytes(bytes)?)
+    }
+
+    /// The whole view under a digest: envelope, widths, shape, hash key, cells; little-endian.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let Geometry { chunks_a, chunks_b, .. } = self.cells.geometry();
+        let mut body = Vec::with_capacity(HEADER + self.bytes());
+        body.extend((self.layout.value_bits as u16).to_le_bytes());
+        body.extend((self.layout.fingerprint_bits as u16).to_le_bytes());
+        body.extend(chunks_a.to_le_bytes());
+        body.extend(chunks_b.to_le_bytes());
+        let key = self.cells.key();
+        for word in [key.xor, key.xor_wide, key.mul1, key.mul2] {
+            body.extend(word.to_le_bytes());
+        }
+        body.extend(self.cells.bytes());
+        seal(self.plane, self.number, &body)
+    }
+
+    /// Reads a view that fills `bytes`.
+    ///
+    /// # Errors
+    /// [`MessageError`] says what is wrong with the bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MessageError> {
+        let short = || MessageError::Length { bytes: bytes.len() };
+        let (plane, number, body) = open(bytes)?;
+        let (head, cells) = body.split_at_checked(HEADER).ok_or_else(short)?;
+        let u16_at = |at: usize| u32::from(u16::from_le_bytes([head[at], head[at + 1]]));
+        let u32_at = |at: usize| u16_at(at) | u16_at(at + 2) << 16;
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        let layout = Layout { value_bits: u16_at(0), fingerprint_bits: u16_at(2) };
+        if layout.value_bits == 0 || layout.cell_bits() > 32 {
+            return Err(MessageError::OutOfRange { what: "the width of a cell" });
+        }
+        let (chunks_a, chunks_b) = (u32_at(4), u32_at(8));
+        let chunks = u64::from(chunks_a) + u64::from(chunks_b);
+        if chunks_a == 0 || chunks_b == 0 || chunks * CHUNK_BYTES as u64 != cells.len() as u64 {
+            return Err(short());
+        }
+        let geometry = Geometry { bits: layout.cell_bits(), chunks_a, chunks_b };
+        // Cells are numbered with 32 bits.
+        let most = u64::from(u32::MAX) / u64::from(crate::cells_per_chunk(geometry.bits));
+        if chunks > most {
+            return Err(MessageError::OutOfRange { what: "the number of cells" });
+        }
+        let [xor, xor_wide, mul1, mul2] = [12, 20, 28, 36].map(u64_at);
+        let key = HashKey { xor, xor_wide, mul1, mul2 };
+        let cells = View::from_bytes(key, geometry, cells.to_vec());
+        Ok(Self { plane, number, layout, cells })
+    }
+
+    /// Whether two views give these keys, all of their set, the same, and mark the same cells as
+    /// empty. That is all there is to agree on: the cells of a tree may differ by one constant, as
+    /// they may between two exports, which shows only in what passes an alien key's fingerprint.
+    pub fn agrees_with<K: Key>(&self, other: &Self, keys: impl IntoIterator<Item = K>) -> bool {
+        if (self.plane, self.number, self.layout) != (other.plane, other.number, other.layout)
+            || self.cells.key() != other.cells.key()
+            || self.cells.geometry() != other.cells.geometry()
+        {
+            return false;
+        }
+        let geometry = self.cells.geometry();
+        let marks = (0..geometry.cells() as u32)
+            .all(|node| (self.cells.cell(node) ^ other.cells.cell(node)) & 1 == 0);
+        marks
+            && keys.into_iter().all(|key| {
+                let (a, b) = geometry.nodes(key.hash(self.cells.key()));
+                let payload = |view: &Self| view.cells.cell(a) ^ view.cells.cell(b);
+                payload(self) == payload(other)
+            })
+    }
+}

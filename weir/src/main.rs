@@ -16,6 +16,9 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if matches!(cli.verb, Verb::Sim(_) | Verb::Reproduce(_) | Verb::Bench { .. }) {
+        end_with_the_reader();
+    }
     let result = match cli.verb {
         Verb::Run { config } => run(&config),
         Verb::Unload { config, name } => control::unload(config.as_deref(), name),
@@ -41,6 +44,16 @@ fn main() -> ExitCode {
             eprintln!("weir: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// A reader of the output who goes away (`| head`) ends the program, quietly, as it ends others.
+/// Rust ignores the signal, so that printing panics. Not for what has network connections: a
+/// peer that goes away must not end it.
+fn end_with_the_reader() {
+    // SAFETY: no other thread runs yet, and the default action needs no handler.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 

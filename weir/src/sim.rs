@@ -31,6 +31,11 @@ fn read(path: &Path, options: &SimOptions) -> anyhow::Result<Scenario> {
     let name = path.to_str().filter(|name| BUILTIN.contains(name));
     Ok(match name {
         Some(name) if !path.exists() => builtin(name, options.size)?,
+        _ if !path.exists() => bail!(
+            "{} is neither a file nor a built-in scenario; those are {}",
+            path.display(),
+            BUILTIN.join(", ")
+        ),
         _ => Scenario::load_sized(path, options.size)?,
     })
 }

@@ -7,12 +7,12 @@ use std::path::Path;
 #[derive(Debug, thiserror::Error)]
 pub enum DistributionError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {cause}")]
     Io {
         /// The file.
         path: String,
         /// What the system says.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A row is not of the form `"probability": value`.
     #[error("line {line}: expected \"probability\": value")]
@@ -81,7 +81,7 @@ impl StepCdf {
     /// [`DistributionError`].
     pub fn load(path: &Path) -> Result<Self, DistributionError> {
         let text = std::fs::read_to_string(path)
-            .map_err(|source| DistributionError::Io { path: path.display().to_string(), source })?;
+            .map_err(|cause| DistributionError::Io { path: path.display().to_string(), cause })?;
         Self::parse(&text)
     }
 

@@ -23,20 +23,20 @@ use weir_placement::PoolError;
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {cause}")]
     Io {
         /// The file.
         path: String,
         /// What the system says.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// Not TOML, or not a scenario: an unknown field, a wrong type. The text shows the line.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Syntax {
         /// The file.
         path: String,
         /// With line, column and field.
-        source: Box<toml::de::Error>,
+        cause: Box<toml::de::Error>,
     },
     /// With what is different in a size it is not a scenario.
     #[error("{path}:{line}: size.{size}: {what}")]
@@ -65,17 +65,17 @@ pub enum ScenarioError {
         is: String,
     },
     /// A method that cannot be built with these servers and weights.
-    #[error("{path}: the method {method} cannot be built: {source}")]
+    #[error("{path}: the method {method} cannot be built: {cause}")]
     Method {
         /// The scenario's file.
         path: String,
         /// The method's label.
         method: String,
         /// What is wrong.
-        source: PoolError,
+        cause: PoolError,
     },
     /// A distribution that the scenario names.
-    #[error("{path}:{line}: {field}: {source}")]
+    #[error("{path}:{line}: {field}: {cause}")]
     Distribution {
         /// The scenario's file.
         path: String,
@@ -84,7 +84,7 @@ pub enum ScenarioError {
         /// Dotted.
         field: String,
         /// What is wrong with it.
-        source: DistributionError,
+        cause: DistributionError,
     },
     /// No scenario is built in under this name.
     #[error("there is no scenario {name:?}; built in are {known}")]
@@ -148,7 +148,7 @@ impl Scenario {
     /// As [`Self::load`].
     pub fn load_sized(path: &Path, size: Size) -> Result<Self, ScenarioError> {
         let text = std::fs::read_to_string(path)
-            .map_err(|source| ScenarioError::Io { path: path.display().to_string(), source })?;
+            .map_err(|cause| ScenarioError::Io { path: path.display().to_string(), cause })?;
         Self::parse_sized(&text, path, size)
     }
 
@@ -170,7 +170,7 @@ impl Scenario {
     pub fn parse_sized(text: &str, path: &Path, size: Size) -> Result<Self, ScenarioError> {
         let syntax = |error| ScenarioError::Syntax {
             path: path.display().to_string(),
-            source: Box::new(error),
+            cause: Box::new(error),
         };
         // Read as it stands first, because only then errors know their lines.
         let plain: Self = toml::from_str(text).map_err(syntax)?;
@@ -244,11 +244,11 @@ impl Scenario {
         };
         let directory = self.file.parent().unwrap_or(Path::new(""));
         let cdf =
-            StepCdf::load(&directory.join(file)).map_err(|source| ScenarioError::Distribution {
+            StepCdf::load(&directory.join(file)).map_err(|cause| ScenarioError::Distribution {
                 path: self.file.display().to_string(),
                 line: line_of(&self.text, self.in_size, field),
                 field: field.to_owned(),
-                source,
+                cause,
             })?;
         match cdf.mean() > 0.0 {
             true => Ok(cdf),

@@ -48,10 +48,10 @@ pub fn run_with(
         for &load in &loads {
             for spec in &specs {
                 let label = spec.label();
-                let mut method = spec.build(world).map_err(|source| ScenarioError::Method {
+                let mut method = spec.build(world).map_err(|cause| ScenarioError::Method {
                     path: scenario.file.display().to_string(),
                     method: label.clone(),
-                    source,
+                    cause,
                 })?;
                 let run = rows.len();
                 let mut tell = |share| progress(Progress { run, runs, method: &label, share });

@@ -267,6 +267,55 @@ pub enum BenchVerb {
     /// Packets per second that each steering method decides, beside the bound of the memory
     /// (docs/bench.md).
     Lookup(LookupOptions),
+    /// Memory, lookups, updates and construction of the compact maps, beside the bound of the
+    /// memory (docs/maps.md).
+    Maps(MapsOptions),
+}
+
+#[derive(Args, Clone)]
+pub struct MapsOptions {
+    /// Structures, such as othello, ludo, fuse; all if none is given.
+    #[arg(long, value_delimiter = ',')]
+    pub structures: Vec<String>,
+    /// Numbers of keys; 1K is 1,000 and 1M is 1,000,000.
+    #[arg(long, value_delimiter = ',', value_parser = count, default_value = "1M")]
+    pub keys: Vec<usize>,
+    /// Bits of a value.
+    #[arg(long, value_delimiter = ',', default_value = "12")]
+    pub bits: Vec<u32>,
+    /// 1M, 4M and 16M keys with values of 8, 12, 16, 24, 32 and 40 bits.
+    #[arg(long, conflicts_with_all = ["keys", "bits"])]
+    pub full: bool,
+    /// Numbers of threads that look up.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    pub threads: Vec<usize>,
+    /// Look up keys that are not in the maps.
+    #[arg(long)]
+    pub alien: bool,
+    /// Look up key k with probability proportional to k^-SKEW, instead of all alike.
+    #[arg(long, value_name = "SKEW")]
+    pub zipf: Option<f64>,
+    /// Updates per second beside the readers of a shared view; 0 for none.
+    #[arg(long, value_name = "UPDATES_PER_S", value_parser = rate, default_value = "100K")]
+    pub updates: f64,
+    /// Keys in a burst. One at a time is measured too.
+    #[arg(long, default_value_t = 1024)]
+    pub batch: usize,
+    /// Lookups of each measurement.
+    #[arg(long, value_parser = count, default_value = "2M")]
+    pub lookups: usize,
+    /// Rounds; each measures everything once, in turn.
+    #[arg(long, default_value_t = 5)]
+    pub rounds: u32,
+    /// Seed of everything that is drawn.
+    #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON.
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Print comma-separated values.
+    #[arg(long)]
+    pub csv: bool,
 }
 
 #[derive(Args)]

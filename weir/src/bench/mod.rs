@@ -2,6 +2,7 @@
 //! reported as medians with their spread: this machine may be shared and noisy.
 
 pub mod lookup;
+mod maps;
 mod stats;
 mod update;
 mod xdp;
@@ -13,6 +14,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
         BenchVerb::Xdp { flows, packets, rounds, json } => xdp::run(&flows, packets, rounds, json),
         BenchVerb::Update { states, rounds, json } => update::run(&states, rounds, json),
         BenchVerb::Lookup(options) => lookup::run(&options),
+        BenchVerb::Maps(options) => maps::run(&options),
     }
 }
 

@@ -1,0 +1,285 @@
+//! `weir bench maps`: memory, lookups, updates and construction of compact maps (docs/maps.md).
+
+mod clock;
+mod distributions;
+mod keys;
+mod measure;
+mod print;
+mod race;
+mod reader;
+mod structures;
+mod updates;
+
+use crate::bench::stats::Spread;
+use crate::cli::MapsOptions;
+use anyhow::{Context, Result, ensure};
+use keys::{Draw, Set};
+use measure::{Mode, alien_share, rate, wrong_answers};
+use print::{Beside, Report, Row};
+use reader::Reader;
+use structures::{Built, Structure};
+
+/// Keys of tables whose distributions are printed, at most.
+const DISTRIBUTION_KEYS: usize = 1_000_000;
+/// Share of the keys that tables of digests may answer wrongly: 16 bits and 16 slots explain 0.002.
+const TOLERATED: f64 = 0.004;
+
+/// The command.
+pub fn run(options: &MapsOptions) -> Result<()> {
+    let mut options = options.clone();
+    if options.full {
+        options.keys = vec![1_000_000, 4_000_000, 16_000_000];
+        options.bits = vec![8, 12, 16, 24, 32, 40];
+    }
+    check(&options)?;
+    let mut report = Report {
+        seed: options.seed,
+        rounds: options.rounds,
+        batch: options.batch,
+        lookups: options.lookups,
+        updates_per_s: options.updates,
+        skipped: Vec::new(),
+        rows: Vec::new(),
+        seeds: None,
+        collisions: Vec::new(),
+        messages: Vec::new(),
+    };
+    let people = !options.json && !options.csv;
+    if people {
+        println!("seed {}\n", options.seed);
+    }
+    for &count in &options.keys {
+        for &bits in &options.bits {
+            let set = Set { count, bits, seed: options.seed };
+            report.rows.extend(block(&options, &set, &mut report.skipped, people)?);
+        }
+    }
+    distributions(&options, &mut report)?;
+    if people {
+        print::distributions(&report);
+    }
+    report.skipped.iter().for_each(|skipped| eprintln!("left out: {skipped}"));
+    if options.csv {
+        print::csv(&report.rows)?;
+    }
+    if options.json {
+        crate::bench::print_json(&report)?;
+    }
+    Ok(())
+}
+
+fn check(options: &MapsOptions) -> Result<()> {
+    structures::find(&options.structures)?;
+    ensure!(!options.threads.contains(&0), "at least one thread");
+    ensure!(options.batch > 0, "a burst has at least one key");
+    ensure!(options.rounds > 0, "at least one round");
+    ensure!(options.lookups > 0, "at least one lookup");
+    ensure!(
+        options.keys.iter().all(|count| (100..1 << 27).contains(count)),
+        "keys: at least 100, and less than 2^27"
+    );
+    ensure!(options.bits.iter().all(|bits| (1..=64).contains(bits)), "values have 1 to 64 bits");
+    Ok(())
+}
+
+/// Seeds and messages of Ludo, collisions of partial-key cuckoo, at the first number of keys.
+fn distributions(options: &MapsOptions, report: &mut Report) -> Result<()> {
+    let (Some(&count), Some(&bits)) = (options.keys.first(), options.bits.first()) else {
+        return Ok(());
+    };
+    let set = Set { count: count.min(DISTRIBUTION_KEYS), bits, seed: options.seed };
+    let asked = |name| {
+        structures::find(&options.structures)
+            .map(|all: Vec<&Structure>| all.iter().any(|structure| structure.name == name))
+    };
+    if asked("ludo")? {
+        report.seeds = Some(distributions::seeds(&set)?);
+        report.messages = distributions::messages(&set)?;
+    }
+    if asked("partial-cuckoo")? {
+        report.collisions = distributions::collisions(set.count, set.seed)?;
+    }
+    Ok(())
+}
+
+/// A structure while it is measured.
+struct Entry {
+    name: &'static str,
+    built: Built,
+    bound: reader::MakeReader,
+    wrong: usize,
+    alien: f64,
+}
+
+impl Entry {
+    /// Fills it and asks it for every key, in bursts and one at a time.
+    fn new(structure: &Structure, set: &Set, options: &MapsOptions) -> Result<Self> {
+        let name = structure.name;
+        let built = (structure.build)(set, options.rounds).context(name)?;
+        let mut reader = (built.make)();
+        let wrong = wrong_answers(reader.as_mut(), set, options.batch, built.expected);
+        let tolerated = if built.may_err { TOLERATED * set.count as f64 } else { 0.0 };
+        ensure!(
+            wrong as f64 <= tolerated.ceil(),
+            "{name}: {wrong} of {} keys do not have their values",
+            set.count
+        );
+        let alien = alien_share(reader.as_mut(), set);
+        let mut reads = built.reads;
+        if name == "bloom" && options.alien {
+            // Half of the bits are set, so an alien key is known by two reads on average.
+            reads.first = 2;
+        }
+        Ok(Self { name, built, bound: reads.readers(), wrong, alien })
+    }
+}
+
+#[derive(Default)]
+struct Samples {
+    /// In bursts, then one at a time.
+    rates: [Vec<f64>; 2],
+    bounds: [Vec<f64>; 2],
+    beside: Vec<f64>,
+    made: Vec<f64>,
+    ratios: Vec<f64>,
+    wrong: usize,
+}
+
+/// Everything at one number of keys and bits.
+fn block(
+    options: &MapsOptions,
+    set: &Set,
+    skipped: &mut Vec<String>,
+    people: bool,
+) -> Result<Vec<Row>> {
+    let mut entries = Vec::new();
+    for structure in structures::find(&options.structures)? {
+        if set.bits > structure.most_bits {
+            skipped.push(format!("{} with values of {} bits", structure.name, set.bits));
+        } else {
+            entries.push(Entry::new(structure, set, options)?);
+        }
+    }
+    let mut rows = Vec::new();
+    for &threads in &options.threads {
+        let samples = rounds(options, set, threads, &mut entries)?;
+        let measured = entries.iter().zip(&samples);
+        let part: Vec<Row> =
+            measured.map(|(entry, samples)| row(options, set, threads, entry, samples)).collect();
+        if people {
+            print::table(&part);
+        }
+        rows.extend(part);
+    }
+    Ok(rows)
+}
+
+/// All structures in turn, round by round.
+fn rounds(
+    options: &MapsOptions,
+    set: &Set,
+    threads: usize,
+    entries: &mut [Entry],
+) -> Result<Vec<Samples>> {
+    let draw = |part| Draw::new(set, options.alien, options.zipf, part);
+    let mut draws = (0..threads).map(draw).collect::<Result<Vec<_>>>()?;
+    let several = |make: &reader::MakeReader| -> Vec<Box<dyn Reader>> {
+        (0..threads).map(|_| make()).collect()
+    };
+    let mut readers: Vec<_> =
+        entries.iter().map(|entry| (several(&entry.built.make), several(&entry.bound))).collect();
+    let mut samples: Vec<Samples> = entries.iter().map(|_| Samples::default()).collect();
+    for round in 0..options.rounds as usize {
+        for turn in 0..entries.len() {
+            // The order turns, so that no structure always follows the same other.
+            let which = (turn + round) % entries.len();
+            let (own, bound) = &mut readers[which];
+            let samples = &mut samples[which];
+            for (at, mode) in [Mode::Batched(options.batch), Mode::Single].into_iter().enumerate() {
+                let mut measured = |readers: &mut [Box<dyn Reader>]| {
+                    rate(readers, &mut draws, mode, options.lookups, &|_, _| 0).0
+                };
+                samples.rates[at].push(measured(own));
+                samples.bounds[at].push(measured(bound));
+            }
+            if let Some(writer) = &mut entries[which].built.writer
+                && options.updates > 0.0
+            {
+                race(options, set, writer, own, &mut draws, samples)?;
+            }
+        }
+    }
+    Ok(samples)
+}
+
+/// The rate without updates and the one beside them, one right after the other. Readers must have
+/// the values of all keys that are not updated.
+fn race(
+    options: &MapsOptions,
+    set: &Set,
+    writer: &mut race::Writer,
+    readers: &mut [Box<dyn Reader>],
+    draws: &mut [Draw],
+    samples: &mut Samples,
+) -> Result<()> {
+    let inspect = |keys: &[u64], reader: &dyn Reader| {
+        let wrong = |(at, &key): (usize, &u64)| {
+            !race::touched(key) && reader.answer(at) != Some(set.value(key))
+        };
+        let count = keys.iter().enumerate().filter(|&item| wrong(item)).count();
+        if options.alien { 0 } else { count }
+    };
+    let mode = Mode::Batched(options.batch);
+    let (quiet, _) = rate(readers, draws, mode, options.lookups, &inspect);
+    let ((beside, wrong), made) =
+        writer.beside(options.updates, || rate(readers, draws, mode, options.lookups, &inspect))?;
+    ensure!(wrong == 0, "ludo-shared: {wrong} wrong answers beside updates");
+    samples.beside.push(beside);
+    samples.made.push(made);
+    samples.ratios.push(beside / quiet);
+    samples.wrong += wrong;
+    Ok(())
+}
+
+fn row(options: &MapsOptions, set: &Set, threads: usize, entry: &Entry, samples: &Samples) -> Row {
+    let spread = |samples: &[f64]| Spread::of(samples.iter().copied());
+    let [bursts, single] = [0, 1].map(|at| spread(&samples.rates[at]));
+    let bound = |at: usize| spread(&samples.bounds[at]).median;
+    let ratio = |at: usize| {
+        let pairs = samples.rates[at].iter().zip(&samples.bounds[at]);
+        Spread::of(pairs.map(|(rate, bound)| rate / bound)).median
+    };
+    let per_key = |bytes: usize| bytes as f64 * 8.0 / set.count as f64;
+    let beside = (!samples.beside.is_empty()).then(|| Beside {
+        kupdates_per_s: spread(&samples.made).median,
+        mlookups_per_s: spread(&samples.beside).median,
+        ratio_to_quiet: spread(&samples.ratios),
+        wrong_answers: samples.wrong,
+    });
+    Row {
+        structure: entry.name,
+        keys: set.count,
+        value_bits: set.bits,
+        threads,
+        alien: options.alien,
+        zipf: options.zipf,
+        mlookups_per_s: bursts.median,
+        mlookups_spread: bursts,
+        bound_mlookups_per_s: bound(0),
+        ratio_to_bound: ratio(0),
+        single_mlookups_per_s: single.median,
+        single_mlookups_spread: single,
+        single_bound_mlookups_per_s: bound(1),
+        single_ratio_to_bound: ratio(1),
+        bytes: entry.built.bytes,
+        bits_per_key: per_key(entry.built.bytes),
+        control_bits_per_key: entry.built.control_bytes.map(per_key),
+        mupdates_per_s: entry.built.updates.map(|updates| updates.mixed()),
+        updates: entry.built.updates,
+        batched_updates: entry.built.batched_updates,
+        build_s: entry.built.build_s,
+        wrong_answers: entry.wrong,
+        alien_answered: entry.alien,
+        beside_updates: beside,
+    }
+}

@@ -4,6 +4,7 @@
 //!   control structure only (Othello Hashing; Concury section 3).
 //! * [`OthelloMap`]: an exact map that can *export* other values over the same graph
 //!   (Concury section 5.4).
+//! * [`OthelloShared`]: an exact map whose Othello other threads read while it changes.
 //! * [`OthelloSet`] and [`SetView`]: one graph for many data planes that tell alien keys, kept up to
 //!   date by messages (dissertation 3.4.3; docs/fib.md).
 //! * [`View`]: the bit-packed arrays, in the chunked layout that the BPF program reads.
@@ -14,6 +15,7 @@
 //!   messages; [`LudoShared`] is a view that threads read while one writes (docs/ludo.md).
 //! * [`Cuckoo`], [`PartialCuckoo`], [`Filtable`], [`SetSep`], [`Bloom`], [`CountingBloom`]: what these
 //!   are compared with, and what forwarders are made of (docs/cuckoo.md).
+//! * [`Guarded`]: a filter ([`Bloom`], [`FuseFilter`]) in front of a map, for alien keys.
 //!
 //! Every structure answers one key (`lookup`) or a slice of keys (`lookup_batch`), which hides the
 //! memory's latency behind [`pipeline`].
@@ -28,16 +30,24 @@ mod digest;
 mod fuse;
 pub mod gather;
 mod graph;
+mod guarded;
 mod keys;
 mod ludo;
 mod othello;
 mod othello_map;
 mod othello_set;
+mod othello_shared;
 mod pages;
 mod partial;
 mod prefetch;
 mod setsep;
 mod vector;
+mod version;
+
+/// What versions are made of; a model of them is made of other atomics.
+mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicU32, Ordering, fence};
+}
 
 pub use batch::{BATCH, pipeline, pipeline_vectored};
 pub use bloom::{Bloom, CountingBloom};
@@ -45,6 +55,7 @@ pub use cells::{CHUNK_BYTES, Geometry, View, cells_per_chunk};
 pub use cuckoo::Cuckoo;
 pub use digest::{DigestCuckoo, HitCount, MISS, MultiDigest, Placed};
 pub use fuse::{Fuse, FuseShape};
+pub use guarded::{Filter, FuseFilter, Guarded, Retrieval};
 pub use keys::{Bytes, Octets};
 pub use ludo::{
     LUDO_LOAD, Ludo, LudoChange, LudoError, LudoKind, LudoReader, LudoShared, LudoStats,
@@ -53,6 +64,7 @@ pub use ludo::{
 pub use othello::{CELLS_PER_KEY, Othello};
 pub use othello_map::OthelloMap;
 pub use othello_set::{OthelloSet, SetExporter, SetKind, SetUpdate, SetView, wire};
+pub use othello_shared::{OthelloReader, OthelloShared};
 pub use partial::{Filtable, FiltableUpdate, FiltableView, PartialCuckoo};
 pub use prefetch::prefetch;
 pub use setsep::SetSep;

@@ -4,10 +4,11 @@ use super::LudoError;
 use super::tables::{Extras, Tables};
 use super::update::{LudoKind, LudoUpdate};
 use super::view::{LudoView, check_sequence, whole};
+use crate::version::{Version, is_marked, order_reads, try_read, write};
 use crate::{BATCH, Key};
 use std::hint::spin_loop;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Versions of buckets; a bucket has version `bucket % STRIPES`. 4 KB stay in the first-level
@@ -22,9 +23,9 @@ struct Published {
     /// The filter of the fallback table, to be asked without the lock.
     filter: AtomicU64,
     /// Odd while locator cells are being inverted.
-    locator: AtomicU32,
+    locator: Version,
     /// Odd while a bucket of the stripe is being written, or a key is moving to it or from it.
-    versions: Box<[AtomicU32]>,
+    versions: Box<[Version]>,
 }
 
 #[derive(Debug)]
@@ -113,8 +114,8 @@ impl Published {
             tables: view.tables,
             filter: AtomicU64::new(view.extras.filter),
             extras: RwLock::new(view.extras),
-            locator: AtomicU32::new(0),
-            versions: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            locator: Version::new(),
+            versions: (0..STRIPES).map(|_| Version::new()).collect(),
         }
     }
 
@@ -127,7 +128,7 @@ impl Published {
     }
 
     #[inline(always)]
-    fn version(&self, bucket: u32) -> &AtomicU32 {
+    fn version(&self, bucket: u32) -> &Version {
         &self.versions[bucket as usize & (STRIPES - 1)]
     }
 
@@ -136,18 +137,13 @@ impl Published {
     fn apply(&self, update: &LudoUpdate) {
         let slot = update.slot.map(|(bucket, _)| bucket);
         let buckets = || update.nodes.iter().map(|node| node.bucket).chain(slot);
-        for bucket in buckets() {
-            // A stripe that is odd already is marked for another bucket of this update.
-            let version = self.version(bucket);
-            version.store(version.load(Relaxed) | 1, Relaxed);
-        }
-        fence(Release);
+        let versions = || buckets().map(|bucket| self.version(bucket));
+        write(versions, || self.write_marked(update));
+    }
+
+    fn write_marked(&self, update: &LudoUpdate) {
         if !update.cells.is_empty() {
-            let version = self.locator.load(Relaxed);
-            self.locator.store(version | 1, Relaxed);
-            fence(Release);
-            self.tables.apply_cells(update);
-            self.locator.store(version.wrapping_add(2), Release);
+            write(|| [&self.locator].into_iter(), || self.tables.apply_cells(update));
         }
         self.tables.apply_buckets(update, |(bucket, seed)| {
             self.change_extras(|extras| extras.set_seed(bucket, seed));
@@ -159,38 +155,24 @@ impl Published {
                 self.filter.store(extras.filter, Release);
             });
         }
-        for bucket in buckets() {
-            let version = self.version(bucket);
-            let marked = version.load(Relaxed);
-            version.store(marked.wrapping_add(marked & 1), Release);
-        }
     }
 
     /// The versions of a hash's two buckets.
     #[inline(always)]
-    fn versions_of(&self, hash: u64) -> [&AtomicU32; 2] {
+    fn versions_of(&self, hash: u64) -> [&Version; 2] {
         self.tables.shape.buckets_of(hash).map(|bucket| self.version(bucket))
     }
 
     fn lookup(&self, hash: u64) -> u64 {
         loop {
-            let versions = self.versions_of(hash);
-            let before = versions.map(|version| version.load(Acquire));
-            let locator = self.locator.load(Acquire);
-            if (before[0] | before[1] | locator) & 1 != 0 {
-                spin_loop();
-                continue;
-            }
-            let bucket = self.tables.bucket_of(hash);
-            fence(Acquire);
-            if self.locator.load(Relaxed) != locator {
-                continue;
-            }
-            let value = self.value(hash, bucket);
-            fence(Acquire);
-            if versions.map(|version| version.load(Relaxed)) == before {
+            let found = try_read(self.versions_of(hash), || {
+                let bucket = try_read([&self.locator], || self.tables.bucket_of(hash))?;
+                Some(self.value(hash, bucket))
+            });
+            if let Some(Some(value)) = found {
                 return value;
             }
+            spin_loop();
         }
     }
 
@@ -233,17 +215,14 @@ impl Stage {
     #[inline(always)]
     fn locate(&mut self, table: &Published, count: usize) {
         let tables = &table.tables;
-        loop {
-            let locator = table.locator.load(Acquire);
+        let mut locate_all = || {
             for at in 0..count {
                 let hash = self.hashes[at];
-                self.versions[at] = table.versions_of(hash).map(|version| version.load(Acquire));
+                self.versions[at] = table.versions_of(hash).map(Version::load);
                 self.buckets[at] = tables.bucket_of(hash);
             }
-            fence(Acquire);
-            if locator & 1 == 0 && table.locator.load(Relaxed) == locator {
-                break;
-            }
+        };
+        while try_read([&table.locator], &mut locate_all).is_none() {
             spin_loop();
         }
         for &bucket in &self.buckets[..count] {
@@ -256,10 +235,11 @@ impl Stage {
         for ((out, &hash), &bucket) in out.iter_mut().zip(&self.hashes).zip(&self.buckets) {
             *out = table.value(hash, bucket);
         }
-        fence(Acquire);
+        order_reads();
         for ((out, &hash), before) in out.iter_mut().zip(&self.hashes).zip(self.versions) {
-            let after = table.versions_of(hash).map(|version| version.load(Relaxed));
-            if after != before || (before[0] | before[1]) & 1 != 0 {
+            let [first, second] = table.versions_of(hash);
+            let same = first.is(before[0]) && second.is(before[1]);
+            if !same || is_marked(before[0] | before[1]) {
                 *out = table.lookup(hash);
             }
         }

@@ -31,6 +31,7 @@ mod fuse;
 pub mod gather;
 mod graph;
 mod guarded;
+mod hub;
 mod keys;
 mod ludo;
 mod othello;

@@ -1,13 +1,11 @@
 //! An Othello that many threads read while one changes it.
 
+use crate::hub::{Publisher, Subscriber};
 use crate::ludo::packed::{Packed, ones};
 use crate::othello::Othello;
 use crate::version::{Version, try_read, write};
 use crate::{BATCH, Error, Geometry, HashKey, Key, Work, vectorised};
 use std::hint::spin_loop;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, PoisonError, RwLock};
 
 /// Versions of cells; a cell has version `cell % STRIPES`. 4 KB stay in the first-level cache.
 const STRIPES: usize = 1024;
@@ -24,13 +22,6 @@ struct Published {
     all: Version,
     /// Odd while a cell of the stripe is being written.
     stripes: Box<[Version]>,
-}
-
-#[derive(Debug)]
-struct Hub {
-    current: RwLock<Arc<Published>>,
-    /// Changes when `current` does, after it.
-    generation: AtomicU64,
 }
 
 /// The maintainer of an Othello that [`OthelloReader`]s read meanwhile: an exact map (keys, values,
@@ -53,19 +44,14 @@ pub struct OthelloShared<K> {
     index: Othello<K>,
     values: Vec<u64>,
     value_bits: u32,
-    hub: Arc<Hub>,
-    published: Arc<Published>,
+    published: Publisher<Published>,
     /// The cells of the side that is changed.
     side: Vec<u32>,
 }
 
 /// A reader of an [`OthelloShared`]; each thread has its own.
 #[derive(Clone, Debug)]
-pub struct OthelloReader {
-    hub: Arc<Hub>,
-    published: Arc<Published>,
-    generation: u64,
-}
+pub struct OthelloReader(Subscriber<Published>);
 
 impl<K: Key> OthelloShared<K> {
     /// A table for values of `value_bits` (1..=64) bits and at first `capacity` keys; it grows by a
@@ -76,22 +62,13 @@ impl<K: Key> OthelloShared<K> {
     pub fn new(value_bits: u32, capacity: usize, seed: u64) -> Self {
         assert!((1..=64).contains(&value_bits), "a value has 1..=64 bits");
         let index = Othello::with_geometry_bits(32, value_bits.min(32), capacity, seed);
-        let published = Arc::new(Published::filled(value_bits, &index, &[]));
-        let hub = Hub { current: RwLock::new(published.clone()), generation: AtomicU64::new(0) };
-        Self {
-            index,
-            values: Vec::new(),
-            value_bits,
-            hub: Arc::new(hub),
-            published,
-            side: Vec::new(),
-        }
+        let published = Publisher::new(Published::filled(value_bits, &index, &[]));
+        Self { index, values: Vec::new(), value_bits, published, side: Vec::new() }
     }
 
     /// A reader for another thread.
     pub fn reader(&self) -> OthelloReader {
-        let generation = self.hub.generation.load(Acquire);
-        OthelloReader { hub: self.hub.clone(), published: self.published.clone(), generation }
+        OthelloReader(self.published.subscribe())
     }
 
     /// Number of keys.
@@ -142,7 +119,7 @@ impl<K: Key> OthelloShared<K> {
             let former = std::mem::replace(&mut self.values[at], value);
             if former != value {
                 self.index.side_of(at, &mut self.side);
-                self.published.flip(&self.side, former ^ value);
+                self.published.current().flip(&self.side, former ^ value);
             }
             return Ok(Some(former));
         }
@@ -150,8 +127,9 @@ impl<K: Key> OthelloShared<K> {
         let joined = self.index.insert_joining(key, position as u32, &mut self.side)?;
         self.values.push(value);
         if joined {
-            let [a, b] = self.index.edge_ends(position).map(|cell| self.published.cell(cell));
-            self.published.flip(&self.side, a ^ b ^ value);
+            let published = self.published.current();
+            let [a, b] = self.index.edge_ends(position).map(|cell| published.cell(cell));
+            published.flip(&self.side, a ^ b ^ value);
         } else {
             self.publish();
         }
@@ -184,16 +162,13 @@ impl<K: Key> OthelloShared<K> {
 
     /// Gives readers a new array after a rebuild.
     fn publish(&mut self) {
-        self.published = Arc::new(Published::filled(self.value_bits, &self.index, &self.values));
-        let mut current = self.hub.current.write().unwrap_or_else(PoisonError::into_inner);
-        *current = self.published.clone();
-        drop(current);
-        self.hub.generation.fetch_add(1, Release);
+        self.published.publish(Published::filled(self.value_bits, &self.index, &self.values));
     }
 
     /// Bytes of what readers read.
     pub fn bytes(&self) -> usize {
-        self.published.cells.bytes() + size_of_val(&self.published.stripes[..])
+        let published = self.published.current();
+        published.cells.bytes() + size_of_val(&published.stripes[..])
     }
 
     /// Bytes of the maintainer's own allocations.
@@ -302,25 +277,10 @@ impl Published {
 }
 
 impl OthelloReader {
-    #[inline(always)]
-    fn refresh(&mut self) {
-        let generation = self.hub.generation.load(Acquire);
-        if generation != self.generation {
-            self.take_current(generation);
-        }
-    }
-
-    #[cold]
-    fn take_current(&mut self, generation: u64) {
-        self.published = self.hub.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        self.generation = generation;
-    }
-
     /// Value of a key; an arbitrary value for a key that is not in the table.
     #[inline]
     pub fn lookup<K: Key>(&mut self, key: &K) -> u64 {
-        self.refresh();
-        let table = &*self.published;
+        let table = self.0.current();
         table.lookup(table.nodes(key.hash(&table.key)))
     }
 
@@ -331,8 +291,7 @@ impl OthelloReader {
     /// If the lengths differ.
     pub fn lookup_batch<K: Key>(&mut self, keys: &[K], out: &mut [u64]) {
         assert_eq!(keys.len(), out.len(), "one result per key");
-        self.refresh();
-        vectorised(Batch { table: &self.published, keys, out });
+        vectorised(Batch { table: self.0.current(), keys, out });
     }
 }
 

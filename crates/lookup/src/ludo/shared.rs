@@ -4,12 +4,13 @@ use super::LudoError;
 use super::tables::{Extras, Tables};
 use super::update::{LudoKind, LudoUpdate};
 use super::view::{LudoView, check_sequence, whole};
+use crate::hub::{Publisher, Subscriber};
 use crate::version::{Version, is_marked, order_reads, try_read, write};
 use crate::{BATCH, Key};
 use std::hint::spin_loop;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 /// Versions of buckets; a bucket has version `bucket % STRIPES`. 4 KB stay in the first-level
 /// cache, and two buckets that share one cost a needless retry at worst.
@@ -28,13 +29,6 @@ struct Published {
     versions: Box<[Version]>,
 }
 
-#[derive(Debug)]
-struct Hub {
-    current: RwLock<Arc<Published>>,
-    /// Changes when `current` does, after it.
-    generation: AtomicU64,
-}
-
 /// The writer's handle of a shared view: it applies updates while [`LudoReader`]s look up
 /// (dissertation 4.4.8, "Consistency under concurrent read/write").
 ///
@@ -43,33 +37,25 @@ struct Hub {
 /// new table; readers that are in the old one finish there.
 #[derive(Debug)]
 pub struct LudoShared {
-    hub: Arc<Hub>,
-    published: Arc<Published>,
+    published: Publisher<Published>,
     table: u64,
     number: u64,
 }
 
 /// A reader of a [`LudoShared`]; each thread has its own.
 #[derive(Clone, Debug)]
-pub struct LudoReader {
-    hub: Arc<Hub>,
-    published: Arc<Published>,
-    generation: u64,
-}
+pub struct LudoReader(Subscriber<Published>);
 
 impl LudoShared {
     /// Shares a view.
     pub fn new(view: LudoView) -> Self {
         let (table, number) = (view.table, view.number);
-        let published = Arc::new(Published::new(view));
-        let hub = Hub { current: RwLock::new(published.clone()), generation: AtomicU64::new(0) };
-        Self { hub: Arc::new(hub), published, table, number }
+        Self { published: Publisher::new(Published::new(view)), table, number }
     }
 
     /// A reader for another thread.
     pub fn reader(&self) -> LudoReader {
-        let generation = self.hub.generation.load(Acquire);
-        LudoReader { hub: self.hub.clone(), published: self.published.clone(), generation }
+        LudoReader(self.published.subscribe())
     }
 
     /// The number of the last update that was applied.
@@ -84,14 +70,10 @@ impl LudoShared {
     pub fn apply(&mut self, update: &LudoUpdate) -> Result<(), LudoError> {
         check_sequence(update, self.table, self.number)?;
         if update.kind == LudoKind::Rebuild {
-            self.published = Arc::new(Published::new(whole(update)?));
-            let mut current = self.hub.current.write().unwrap_or_else(PoisonError::into_inner);
-            *current = self.published.clone();
-            drop(current);
-            self.hub.generation.fetch_add(1, Release);
+            self.published.publish(Published::new(whole(update)?));
         } else {
-            self.published.tables.check(update)?;
-            self.published.apply(update);
+            self.published.current().tables.check(update)?;
+            self.published.current().apply(update);
         }
         self.number = update.number;
         Ok(())
@@ -99,11 +81,12 @@ impl LudoShared {
 
     /// The view as it is now.
     pub fn to_view(&self) -> LudoView {
+        let published = self.published.current();
         LudoView {
             table: self.table,
             number: self.number,
-            tables: self.published.tables.clone(),
-            extras: self.published.read_extras(|extras| extras.clone()),
+            tables: published.tables.clone(),
+            extras: published.read_extras(|extras| extras.clone()),
         }
     }
 }
@@ -247,25 +230,11 @@ impl Stage {
 }
 
 impl LudoReader {
-    #[inline(always)]
-    fn refresh(&mut self) {
-        let generation = self.hub.generation.load(Acquire);
-        if generation != self.generation {
-            self.take_current(generation);
-        }
-    }
-
-    #[cold]
-    fn take_current(&mut self, generation: u64) {
-        self.published = self.hub.current.read().unwrap_or_else(PoisonError::into_inner).clone();
-        self.generation = generation;
-    }
-
     /// Value of a key; an arbitrary value for a key that is not in the table.
     #[inline]
     pub fn lookup<K: Key>(&mut self, key: &K) -> u64 {
-        self.refresh();
-        self.published.lookup(key.hash(&self.published.tables.key))
+        let table = self.0.current();
+        table.lookup(key.hash(&table.tables.key))
     }
 
     /// Values of many keys, as [`LudoView::lookup_batch`]. All come from one generation of the
@@ -275,8 +244,7 @@ impl LudoReader {
     /// If the lengths differ.
     pub fn lookup_batch<K: Key>(&mut self, keys: &[K], out: &mut [u64]) {
         assert_eq!(keys.len(), out.len(), "one result per key");
-        self.refresh();
-        let table = &*self.published;
+        let table = self.0.current();
         let mut stages = [Stage::EMPTY; 3];
         let batches = keys.len().div_ceil(BATCH);
         let range = |batch: usize| batch * BATCH..keys.len().min((batch + 1) * BATCH);

@@ -21,6 +21,7 @@
 //! memory's latency behind [`pipeline`].
 #![deny(unsafe_code)]
 
+mod adjacency;
 mod batch;
 mod bits;
 mod bloom;

@@ -1,7 +1,7 @@
 //! Othello: the control structure that knows the keys.
 
 use crate::cells::{Geometry, View};
-use crate::graph::{Graph, Side, is_forest};
+use crate::graph::{Graph, OrderStep, Side, is_forest};
 use crate::{Error, HashKey, Key};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -12,6 +12,10 @@ pub const CELLS_PER_KEY: f64 = 2.33;
 
 /// A seed fails with probability about 1/2 at full load; 200 failures in a row mean equal keys.
 const MAX_TRIES: u32 = 200;
+
+/// How many changes of a batch ahead the memory that a change touches is asked for, by stages:
+/// (the edge,) the nodes, their neighbours.
+const AHEAD: [usize; 3] = [24, 16, 8];
 
 /// A map from keys to l-bit values that can be looked up without the keys.
 ///
@@ -24,7 +28,7 @@ pub struct Othello<K> {
     geometry: Geometry,
     capacity: usize,
     mask: u32,
-    graph: Graph,
+    graph: Graph<u32>,
     keys: Vec<K>,
     rng: ChaCha8Rng,
     rebuilds: u64,
@@ -59,16 +63,31 @@ impl<K: Key> Othello<K> {
     fn empty(value_bits: u32, geometry: Geometry, key: HashKey, mut rng: ChaCha8Rng) -> Self {
         let mask = (u64::MAX >> (64 - value_bits)) as u32;
         let cells = random_cells(&mut rng, geometry, mask);
+        let capacity = capacity_of(geometry);
         Self {
             seed: key,
             geometry,
-            capacity: capacity_of(geometry),
+            capacity,
             mask,
-            graph: Graph::new(geometry.cells_a(), cells, 0),
+            graph: Graph::new(cells, capacity),
             keys: Vec::new(),
             rng,
             rebuilds: 0,
         }
+    }
+
+    /// A table of all these items, whose keys get their positions as numbers, built whole: whether
+    /// the graph of a seed has a cycle is told by disjoint sets, without walks.
+    ///
+    /// # Errors
+    /// [`Error::NoAcyclicGraph`] if no seed works, which means that two keys are equal.
+    pub fn build(value_bits: u32, items: &[(K, u32)], seed: u64) -> Result<Self, Error> {
+        let mut table = Self::new(value_bits, items.len(), seed);
+        table.keys = items.iter().map(|item| item.0).collect();
+        let values: Vec<u32> = items.iter().map(|item| item.1 & table.mask).collect();
+        table.place(items.len(), &values)?;
+        table.rebuilds = 0;
+        Ok(table)
     }
 
     /// Number of keys.
@@ -121,19 +140,67 @@ impl<K: Key> Othello<K> {
         self.insert_seeing(key, value, |_, _| ()).map(drop)
     }
 
+    /// Adds many keys that are **not** in the table, in order, with the memory that the next ones
+    /// touch on its way.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert), for the first item that fails; those before it are in.
+    pub fn insert_batch(&mut self, items: &[(K, u32)]) -> Result<(), Error> {
+        const RING: usize = AHEAD[1];
+        let mut ring = [(0, 0); RING];
+        let mut seed = self.seed;
+        for step in 0..items.len() + RING {
+            if let Some(&(key, value)) = step.checked_sub(RING).and_then(|at| items.get(at)) {
+                self.insert_between(key, ring[step % RING], value, |_, _| ())?;
+            }
+            if seed != self.seed {
+                // The table was rebuilt: what was hashed ahead is hashed again.
+                seed = self.seed;
+                for at in (step + 1).saturating_sub(RING)..step.min(items.len()) {
+                    ring[at % RING] = self.nodes(&items[at].0);
+                }
+            }
+            if let Some((key, _)) = items.get(step) {
+                ring[step % RING] = self.nodes(key);
+                self.graph.fetch(ring[step % RING]);
+            }
+            if let Some(at) = step.checked_sub(RING - AHEAD[2]).filter(|&at| at < items.len()) {
+                self.graph.fetch_neighbours(ring[at % RING]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The two cells of a key.
+    #[inline(always)]
+    fn nodes(&self, key: &K) -> (u32, u32) {
+        self.geometry.nodes(key.hash(&self.seed))
+    }
+
     /// As [`insert`](Self::insert); `joined` sees the side of the graph that changed. Tells whether
     /// there was one: a table that was rebuilt has none.
     fn insert_seeing(
         &mut self,
         key: K,
         value: u32,
-        joined: impl FnOnce(&Graph, Side),
+        joined: impl FnOnce(&Graph<u32>, Side),
+    ) -> Result<bool, Error> {
+        self.insert_between(key, self.nodes(&key), value, joined)
+    }
+
+    /// The same with the key's cells at hand.
+    #[inline]
+    fn insert_between(
+        &mut self,
+        key: K,
+        (a, b): (u32, u32),
+        value: u32,
+        joined: impl FnOnce(&Graph<u32>, Side),
     ) -> Result<bool, Error> {
         if self.keys.len() == self.capacity {
             self.keys.push(key);
             return self.rebuild(self.keys.len() * 4 / 3, value).map(|()| false);
         }
-        let (a, b) = self.geometry.nodes(key.hash(&self.seed));
         match self.graph.join(a, b) {
             Some(side) => {
                 joined(&self.graph, side);
@@ -178,9 +245,9 @@ impl<K: Key> Othello<K> {
         [a, b].map(|node| self.graph.is_isolated(node))
     }
 
-    /// Visits every tree of the graph: `visit(None, root)`, then `visit(Some((up, key)), cell)`.
-    pub(crate) fn each_tree(&self, visit: impl FnMut(Option<(u32, u32)>, u32)) {
-        self.graph.each_tree(visit);
+    /// The keys in an order in which cells can be filled one after the other.
+    pub(crate) fn order(&self) -> impl Iterator<Item = OrderStep> + use<K> {
+        self.graph.order()
     }
 
     /// Changes the value of the key with this number.
@@ -188,6 +255,33 @@ impl<K: Key> Othello<K> {
         let ends = self.graph.ends(index);
         let side = self.graph.smaller_side(index);
         self.set(ends, side, value);
+    }
+
+    /// Changes the values of many keys, given by their numbers, in order, with the memory that the
+    /// next changes touch on its way.
+    ///
+    /// # Panics
+    /// If there is no key with such a number; the changes before it are made.
+    pub fn change_batch(&mut self, changes: &[(usize, u32)]) {
+        for step in 0..changes.len() + AHEAD[0] {
+            let ahead = |by: usize| {
+                let at = step.checked_sub(AHEAD[0] - by)?;
+                changes.get(at).map(|change| change.0).filter(|&index| index < self.len())
+            };
+            if let Some(index) = ahead(AHEAD[0]) {
+                self.graph.fetch_edge(index);
+            }
+            if let Some(index) = ahead(AHEAD[1]) {
+                self.graph.fetch(self.graph.ends(index));
+            }
+            if let Some(index) = ahead(AHEAD[2]) {
+                self.graph.fetch_neighbours(self.graph.ends(index));
+            }
+            if let Some(&(index, value)) = step.checked_sub(AHEAD[0]).and_then(|at| changes.get(at))
+            {
+                self.change(index, value);
+            }
+        }
     }
 
     /// Makes two cells give a value, by what the cells on one side of their edge are changed by.
@@ -252,11 +346,9 @@ impl<K: Key> Othello<K> {
     /// One pass over every tree, from a random root value.
     fn export_whole(&mut self, value: impl Fn(usize) -> u32) -> View {
         let mut cells = random_cells(&mut self.rng, self.geometry, self.mask);
-        self.graph.each_tree(|parent, node| {
-            if let Some((up, edge)) = parent {
-                cells[node as usize] = cells[up as usize] ^ value(edge as usize);
-            }
-        });
+        for step in self.graph.order() {
+            cells[step.node as usize] = cells[step.up as usize] ^ value(step.edge as usize);
+        }
         let mut view = View::zeroed(self.seed, self.geometry);
         for (node, &cell) in cells.iter().enumerate() {
             view.flip(node as u32, cell);
@@ -296,7 +388,7 @@ impl<K: Key> Othello<K> {
                 continue;
             }
             let cells = random_cells(&mut self.rng, geometry, self.mask);
-            let mut graph = Graph::new(geometry.cells_a(), cells, self.keys.len());
+            let mut graph = Graph::new(cells, capacity_of(geometry));
             ends().for_each(|(a, b)| graph.push(a, b));
             graph.assign(values);
             self.seed = seed;

@@ -184,11 +184,9 @@ impl Published {
         let random = HashKey::from_seed(key.hash_word(0));
         let mut cells: Vec<u64> =
             (0..geometry.cells() as u64).map(|cell| random.hash_word(cell)).collect();
-        index.each_tree(|parent, cell| {
-            if let Some((up, key)) = parent {
-                cells[cell as usize] = cells[up as usize] ^ values[key as usize];
-            }
-        });
+        for step in index.order() {
+            cells[step.node as usize] = cells[step.up as usize] ^ values[step.edge as usize];
+        }
         let packed = Packed::new(cells.len() as u64 * u64::from(value_bits));
         for (at, &cell) in (0u64..).zip(&cells) {
             packed.write(at * u64::from(value_bits), value_bits, cell);

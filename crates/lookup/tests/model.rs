@@ -4,7 +4,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
-use weir_lookup::{OthelloMap, View};
+use weir_lookup::{Error, Othello, OthelloMap, View};
 
 fn seed() -> u64 {
     let seed =
@@ -124,4 +124,62 @@ fn batched_lookups_equal_single_ones() {
             assert_eq!(out, single, "{bits} bits, {length} keys");
         }
     }
+}
+
+/// Updates in batches leave what the same updates one at a time leave: the same cells, through
+/// growth too. Batches change a key several times, and have any length.
+#[test]
+fn batched_updates_equal_single_ones() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    let draw = rng.random();
+    let mut batched: Othello<u64> = Othello::new(12, 100, draw);
+    let mut single = batched.clone();
+    let mut new_keys = 0u64..;
+    for length in [0, 1, 15, 16, 17, 1_000, 3, 40_000] {
+        let items: Vec<(u64, u32)> =
+            new_keys.by_ref().take(length).map(|key| (key, rng.random())).collect();
+        batched.insert_batch(&items).unwrap();
+        items.iter().for_each(|&(key, value)| single.insert(key, value).unwrap());
+        let numbers = single.len().max(1);
+        let changes: Vec<(usize, u32)> = (0..length.min(single.len()))
+            .map(|_| (rng.random_range(0..numbers), rng.random()))
+            .collect();
+        batched.change_batch(&changes);
+        changes.iter().for_each(|&(number, value)| single.change(number, value));
+        assert_eq!(batched.len(), single.len());
+        assert_eq!(batched.rebuilds(), single.rebuilds());
+        assert_eq!(batched.view(), single.view(), "after a batch of {length}");
+        for _ in 0..length / 2 {
+            let number = rng.random_range(0..single.len());
+            assert_eq!(batched.swap_remove(number), single.swap_remove(number));
+        }
+    }
+}
+
+/// A batch that fails leaves what was before the item that failed.
+#[test]
+fn a_batch_with_a_key_that_is_there_stops_before_it() {
+    let mut table: Othello<u64> = Othello::new(8, 100, 1);
+    let items = [(1, 10), (2, 20), (1, 30), (3, 40)];
+    assert!(matches!(table.insert_batch(&items), Err(Error::NoAcyclicGraph { .. })));
+    assert_eq!(table.keys(), [1, 2]);
+    assert_eq!([1, 2].map(|key| table.lookup(&key)), [10, 20]);
+}
+
+#[test]
+fn a_table_built_whole_has_all_values() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for keys in [0, 1, 2, 1_000, 100_000u64] {
+        let items: Vec<(u64, u32)> =
+            (0..keys).map(|key| (key, rng.random::<u32>() & 0xfff)).collect();
+        let mut table = Othello::build(12, &items, rng.random()).unwrap();
+        for (number, &(key, value)) in items.iter().enumerate() {
+            assert_eq!((table.lookup(&key), table.keys()[number]), (value, key));
+        }
+        // It goes on as any other table.
+        table.insert(keys, 7).unwrap();
+        assert_eq!(table.view().lookup(&keys), 7);
+    }
+    let twice = [(5u64, 1), (6, 2), (5, 3)];
+    assert!(matches!(Othello::build(8, &twice, 1), Err(Error::NoAcyclicGraph { keys: 3, .. })));
 }

@@ -52,8 +52,7 @@ impl<K: Key> Core<K> {
     pub(crate) fn fetch(&self, hash: u64) {
         self.view.tables.fetch_cells(hash);
         self.source.fetch_meta(hash);
-        let (a, b) = self.view.tables.shape.cells_of(hash);
-        self.forest.fetch(a, b);
+        self.forest.fetch(self.view.tables.shape.cells_of(hash));
     }
 
     /// Asks for what it goes on with, once that is there.
@@ -67,8 +66,7 @@ impl<K: Key> Core<K> {
                 self.view.tables.fetch_bucket(bucket);
             }
         }
-        let (a, b) = shape.cells_of(hash);
-        self.forest.fetch_neighbours(a, b);
+        self.forest.fetch_neighbours(shape.cells_of(hash));
     }
 
     /// Asks for the bucket to which the first key will move that can, if both buckets are full,
@@ -83,8 +81,7 @@ impl<K: Key> Core<K> {
         if let Some((moved, to)) = self.source.first_move(roots) {
             self.source.fetch_bucket(to);
             self.view.tables.fetch_bucket(to);
-            let (a, b) = shape.cells_of(moved);
-            self.forest.fetch(a, b);
+            self.forest.fetch(shape.cells_of(moved));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Bits in a row of atomic words: one writer, readers that may look on.
 
+use crate::pages::Pages;
 use crate::prefetch;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,13 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// what a plain one does. What spans words is torn for such readers, who must check for that.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
-    words: Box<[AtomicU64]>,
+    words: Pages<AtomicU64>,
 }
 
 impl Packed {
     /// Zeros. One more word stands at the end, so that every bit begins a window.
     pub(crate) fn new(bits: u64) -> Self {
-        Self::from_words(vec![0; Self::words_for(bits)])
+        let words = Self::words_for(bits);
+        Self::collected(words, std::iter::repeat_n(0, words))
     }
 
     pub(crate) fn words_for(bits: u64) -> usize {
@@ -23,7 +25,11 @@ impl Packed {
     }
 
     pub(crate) fn from_words(words: Vec<u64>) -> Self {
-        Self { words: words.into_iter().map(AtomicU64::new).collect() }
+        Self::collected(words.len(), words.into_iter())
+    }
+
+    fn collected(len: usize, words: impl Iterator<Item = u64>) -> Self {
+        Self { words: Pages::collected(len, words.map(AtomicU64::new)) }
     }
 
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> + '_ {
@@ -31,7 +37,7 @@ impl Packed {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.words[..])
+        self.words.allocated()
     }
 
     /// The 64 bits that begin at `bit`.
@@ -96,7 +102,7 @@ impl Packed {
 
 impl Clone for Packed {
     fn clone(&self) -> Self {
-        Self::from_words(self.words().collect())
+        Self::collected(self.words.len(), self.words())
     }
 }
 

@@ -4,6 +4,7 @@ use super::tables::IDENTITY;
 use super::update::Node;
 use super::{SEED_WORDS, Shape, find_seed, slot_of};
 use crate::cuckoo::path::{MAX_PATH, Path, SLOTS, Search};
+use crate::pages::Pages;
 use crate::prefetch;
 
 /// The hashes and keys of a bucket: one cache line for keys of 8 bytes.
@@ -27,8 +28,8 @@ const FULL: u8 = (1 << SLOTS) - 1;
 #[derive(Clone, Debug)]
 pub(crate) struct Source<K> {
     /// Empty until the first key comes, which fills the unused slots.
-    buckets: Vec<Bucket<K>>,
-    meta: Vec<Meta>,
+    buckets: Pages<Bucket<K>>,
+    meta: Pages<Meta>,
     shape: Shape,
     search: Search,
 }
@@ -51,15 +52,15 @@ pub(crate) enum Found {
 impl<K: Copy + Eq> Source<K> {
     pub(crate) fn new(shape: Shape) -> Self {
         Self {
-            buckets: Vec::new(),
-            meta: vec![Meta::default(); shape.buckets as usize],
+            buckets: Pages::default(),
+            meta: Pages::filled(Meta::default(), shape.buckets as usize),
             shape,
             search: Search::default(),
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.buckets.capacity() * size_of::<Bucket<K>>() + self.meta.capacity() * size_of::<Meta>()
+        self.buckets.allocated() + self.meta.allocated()
     }
 
     /// Asks for what tells whether the buckets of a hash have room.
@@ -116,7 +117,7 @@ impl<K: Copy + Eq> Source<K> {
 
     /// All entries: bucket, slot, hash, key.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (u32, u32, u64, K)> + '_ {
-        self.meta.iter().zip(&self.buckets).enumerate().flat_map(|(at, (meta, bucket))| {
+        self.meta.iter().zip(self.buckets.iter()).enumerate().flat_map(|(at, (meta, bucket))| {
             (0..SLOTS)
                 .filter(|slot| meta.occupied >> slot & 1 != 0)
                 .map(move |slot| (at as u32, slot as u32, bucket.hashes[slot], bucket.keys[slot]))
@@ -141,7 +142,7 @@ impl<K: Copy + Eq> Source<K> {
     ) -> Option<Plan> {
         if self.buckets.is_empty() {
             let bucket = Bucket { hashes: [0; SLOTS], keys: [key; SLOTS] };
-            self.buckets = vec![bucket; self.meta.len()];
+            self.buckets = Pages::filled(bucket, self.meta.len());
         }
         let mut roots = self.shape.buckets_of(hash);
         if roots[0] != preferred {
@@ -268,7 +269,7 @@ impl<K: Copy + Eq> Source<K> {
     /// How many buckets hold 0, 1, ... 4 keys.
     pub(crate) fn fill(&self) -> [usize; SLOTS + 1] {
         let mut fill = [0; SLOTS + 1];
-        for meta in &self.meta {
+        for meta in self.meta.iter() {
             fill[meta.occupied.count_ones() as usize] += 1;
         }
         fill

@@ -2,6 +2,7 @@
 
 use super::{OthelloSet, SetView};
 use crate::Key;
+use crate::graph::OrderStep;
 
 /// One edge of a tree, after all edges between it and the root.
 #[derive(Clone, Copy, Debug)]
@@ -26,16 +27,17 @@ pub struct SetExporter<'a, K, V> {
 
 impl<'a, K: Key, V> SetExporter<'a, K, V> {
     pub(super) fn new(set: &'a OthelloSet<K, V>) -> Self {
-        let (mut roots, mut steps) = (Vec::new(), Vec::with_capacity(set.len()));
         let keys = set.index.keys();
-        set.index.each_tree(|parent, node| match parent {
-            None => roots.push(node),
-            Some((up, edge)) => steps.push(Step { up, node, edge, fingerprint: 0 }),
-        });
-        for step in &mut steps {
-            let hash = keys[step.edge as usize].hash(set.index.hash_key());
-            step.fingerprint = set.layout.fingerprint(hash);
-        }
+        let mut inner = vec![false; set.geometry().cells()];
+        let steps: Vec<Step> = (set.index.order())
+            .map(|OrderStep { up, node, edge }| {
+                inner[node as usize] = true;
+                let hash = keys[edge as usize].hash(set.index.hash_key());
+                Step { up, node, edge, fingerprint: set.layout.fingerprint(hash) }
+            })
+            .collect();
+        let is_root = |up: &u32| !std::mem::replace(&mut inner[*up as usize], true);
+        let roots = steps.iter().map(|step| step.up).filter(is_root).collect();
         Self { set, roots, steps }
     }
 

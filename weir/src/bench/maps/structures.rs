@@ -108,15 +108,18 @@ fn narrow(value: u32) -> Option<u64> {
 }
 
 fn othello(set: &Set, rounds: u32) -> Result<Built> {
-    let mut table = Othello::new(set.bits, set.count, set.seed ^ 0x0e);
-    let build_s = filled(&mut table, set, |t, key, value| t.insert(key, value as u32).is_ok())?;
-    let updates = Some(updates::othello(&mut table, set, rounds)?);
+    let items: Vec<(u64, u32)> =
+        set.items().into_iter().map(|(key, value)| (key, value as u32)).collect();
+    let (table, build_s) = timed(|| Othello::build(set.bits, &items, set.seed ^ 0x0e));
+    let mut table = table?;
+    let [one_at_a_time, batched] = updates::othello(&mut table, set, rounds)?;
     let control_bytes = Some(table.control_bytes());
     let view = Arc::new(table.view());
     let bytes = view.bytes().len();
     let make = readers(view, 0, |v, key| v.lookup(key), |v, k, out| v.lookup_batch(k, out), narrow);
     let built = Built::fixed(make, Reads::of(2, bytes), bytes, build_s);
-    Ok(Built { updates, control_bytes, ..built })
+    let (updates, batched_updates) = (Some(one_at_a_time), Some(batched));
+    Ok(Built { updates, batched_updates, control_bytes, ..built })
 }
 
 fn fuse(set: &Set, _: u32) -> Result<Built> {

@@ -111,33 +111,56 @@ pub fn batched(table: &mut Ludo<u64>, set: &Set, rounds: u32) -> Result<Updates>
     Ok(measured.updates())
 }
 
-/// The same for Othello, whose keys go by numbers: the last key takes a deleted key's number.
+/// The same for Othello, one at a time and in batches. Its keys go by numbers: the last key takes a
+/// deleted key's number.
 ///
 /// # Errors
 ///
 /// An update that fails.
-pub fn othello(table: &mut Othello<u64>, set: &Set, rounds: u32) -> Result<Updates> {
+pub fn othello(table: &mut Othello<u64>, set: &Set, rounds: u32) -> Result<[Updates; 2]> {
     let numbers = set.sample(SAMPLE);
-    let mut measured = Rounds::default();
+    let mut measured = [Rounds::default(), Rounds::default()];
     for _ in 0..rounds {
-        let values: Vec<(usize, u32)> = (numbers.iter())
-            .map(|&n| (n as usize, set.value(table.keys()[n as usize]) as u32))
-            .collect();
-        for flip in [1, 0] {
-            measured.note(1, values.len(), || {
-                values.iter().for_each(|&(number, value)| table.change(number, value ^ flip));
-                true
-            })?;
+        for (batched, measured) in measured.iter_mut().enumerate() {
+            othello_round(table, set, &numbers, batched == 1, measured)?;
         }
-        let mut gone = Vec::with_capacity(numbers.len());
-        measured.note(2, numbers.len(), || {
-            let take = |&n: &u64| table.swap_remove(n as usize % table.len());
-            gone.extend(numbers.iter().map(take));
+    }
+    Ok(measured.map(Rounds::updates))
+}
+
+/// Changes values and back, deletes keys, inserts them again.
+fn othello_round(
+    table: &mut Othello<u64>,
+    set: &Set,
+    numbers: &[u64],
+    batched: bool,
+    measured: &mut Rounds,
+) -> Result<()> {
+    for flip in [1, 0] {
+        let values: Vec<(usize, u32)> = (numbers.iter())
+            .map(|&n| (n as usize, set.value(table.keys()[n as usize]) as u32 ^ flip))
+            .collect();
+        measured.note(1, values.len(), || {
+            if batched {
+                table.change_batch(&values);
+            } else {
+                values.iter().for_each(|&(number, value)| table.change(number, value));
+            }
             true
         })?;
-        measured.note(0, gone.len(), || {
-            gone.iter().all(|&key| table.insert(key, set.value(key) as u32).is_ok())
-        })?;
     }
-    Ok(measured.updates())
+    let mut gone = Vec::with_capacity(numbers.len());
+    measured.note(2, numbers.len(), || {
+        let take = |&n: &u64| table.swap_remove(n as usize % table.len());
+        gone.extend(numbers.iter().map(take));
+        true
+    })?;
+    let items: Vec<(u64, u32)> = gone.iter().map(|&key| (key, set.value(key) as u32)).collect();
+    measured.note(0, items.len(), || {
+        if batched {
+            table.insert_batch(&items).is_ok()
+        } else {
+            items.iter().all(|&(key, value)| table.insert(key, value).is_ok())
+        }
+    })
 }

@@ -233,7 +233,7 @@ fn race(
     let (quiet, _) = rate(readers, draws, mode, options.lookups, &inspect);
     let ((beside, wrong), made) =
         writer.beside(options.updates, || rate(readers, draws, mode, options.lookups, &inspect))?;
-    ensure!(wrong == 0, "ludo-shared: {wrong} wrong answers beside updates");
+    ensure!(wrong == 0, "{wrong} wrong answers beside updates of a shared map");
     samples.beside.push(beside);
     samples.made.push(made);
     samples.ratios.push(beside / quiet);

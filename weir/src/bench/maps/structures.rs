@@ -2,14 +2,14 @@
 
 use super::clock::timed;
 use super::keys::Set;
-use super::race::Writer;
+use super::race::{Maintainer, Writer};
 use super::reader::{MakeReader, Reads, readers};
 use super::updates::{self, Updates, Ways};
 use anyhow::{Result, ensure};
 use std::sync::Arc;
 use weir_lookup::{
     CountingBloom, Cuckoo, DigestCuckoo, Filtable, Fuse, Ludo, LudoShared, LudoView, MISS,
-    MultiDigest, Othello, PartialCuckoo, SetSep,
+    MultiDigest, Othello, OthelloShared, PartialCuckoo, SetSep,
 };
 
 /// A structure, filled and updated.
@@ -47,8 +47,9 @@ pub struct Structure {
 }
 
 /// All of them.
-pub const STRUCTURES: [Structure; 11] = [
+pub const STRUCTURES: [Structure; 12] = [
     Structure { name: "othello", most_bits: 32, build: othello },
+    Structure { name: "othello-shared", most_bits: 64, build: othello_shared },
     Structure { name: "fuse", most_bits: 32, build: fuse },
     Structure { name: "ludo", most_bits: 64, build: ludo },
     Structure { name: "ludo-shared", most_bits: 64, build: ludo_shared },
@@ -158,6 +159,27 @@ fn ludo(set: &Set, rounds: u32) -> Result<Built> {
     Ok(Built { updates, batched_updates, control_bytes, ..built })
 }
 
+/// How a maintainer with readers is updated.
+fn shared_ways<T: Maintainer>() -> Ways<T> {
+    Ways {
+        insert: |table, key, value| matches!(table.insert(key, value), Ok(true)),
+        change: Some(|table, key, value| matches!(table.change(key, value), Ok(true))),
+        delete: |table, key| matches!(table.remove(key), Ok(true)),
+    }
+}
+
+/// An update is one of the maintainer and of the cells that readers share.
+fn othello_shared(set: &Set, rounds: u32) -> Result<Built> {
+    let mut table = OthelloShared::new(set.bits, set.count, set.seed ^ 0x05);
+    let build_s = filled(&mut table, set, |t, key, value| t.insert(key, value).is_ok())?;
+    let updates = Some(updates::one_at_a_time(&mut table, set, rounds, shared_ways())?);
+    let (bytes, control_bytes) = (table.bytes(), Some(table.control_bytes()));
+    let reader = table.reader();
+    let make = readers(reader, 0, |r, key| r.lookup(key), |r, k, out| r.lookup_batch(k, out), Some);
+    let built = Built::fixed(make, Reads::of(2, bytes), bytes, build_s);
+    Ok(Built { updates, control_bytes, writer: Some(Writer::new(table, set)), ..built })
+}
+
 /// An update is one of the maintainer and of the view that readers share.
 fn ludo_shared(set: &Set, rounds: u32) -> Result<Built> {
     let items = set.items();
@@ -166,22 +188,12 @@ fn ludo_shared(set: &Set, rounds: u32) -> Result<Built> {
     let shared = LudoShared::new(table.view().clone());
     let (reads, bytes) = (ludo_reads(table.view()), table.view().bytes());
     let mut both = (table, shared);
-    type Both = (Ludo<u64>, LudoShared);
-    fn follow((table, shared): &mut Both) -> bool {
-        shared.apply(table.update()).is_ok()
-    }
-    let ways = Ways {
-        insert: |both: &mut Both, key, value| both.0.insert(key, value).is_ok() && follow(both),
-        change: Some(|both, key, value| both.0.change(&key, value).is_ok() && follow(both)),
-        delete: |both, key| both.0.remove(&key).is_some() && follow(both),
-    };
-    let updates = Some(updates::one_at_a_time(&mut both, set, rounds, ways)?);
-    let (table, shared) = both;
-    let control_bytes = Some(table.control_bytes());
-    let reader = shared.reader();
+    let updates = Some(updates::one_at_a_time(&mut both, set, rounds, shared_ways())?);
+    let control_bytes = Some(both.0.control_bytes());
+    let reader = both.1.reader();
     let make = readers(reader, 0, |r, key| r.lookup(key), |r, k, out| r.lookup_batch(k, out), Some);
     let built = Built::fixed(make, reads, bytes, build_s);
-    Ok(Built { updates, control_bytes, writer: Some(Writer::new(table, shared, set)), ..built })
+    Ok(Built { updates, control_bytes, writer: Some(Writer::new(both, set)), ..built })
 }
 
 /// A group's choice, then the group.

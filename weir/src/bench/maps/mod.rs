@@ -274,7 +274,9 @@ fn row(options: &MapsOptions, set: &Set, threads: usize, entry: &Entry, samples:
         bytes: entry.built.bytes,
         bits_per_key: per_key(entry.built.bytes),
         control_bits_per_key: entry.built.control_bytes.map(per_key),
-        mupdates_per_s: entry.built.updates.map(|updates| updates.mixed()),
+        mupdates_per_s: (entry.built.batched_updates.or(entry.built.updates))
+            .map(|updates| updates.mixed()),
+        single_mupdates_per_s: entry.built.updates.map(|updates| updates.mixed()),
         updates: entry.built.updates,
         batched_updates: entry.built.batched_updates,
         build_s: entry.built.build_s,

@@ -43,9 +43,11 @@ pub struct Row {
     pub bits_per_key: f64,
     /// The maintainer's, where that is apart, the view included.
     pub control_bits_per_key: Option<f64>,
-    /// Millions per second, as many of each kind.
+    /// Millions per second, as many of each kind, in batches if the structure takes batches.
     pub mupdates_per_s: Option<f64>,
-    /// By kind.
+    /// The same, one at a time.
+    pub single_mupdates_per_s: Option<f64>,
+    /// One at a time, by kind.
     pub updates: Option<Updates>,
     /// In batches, by kind.
     pub batched_updates: Option<Updates>,
@@ -240,7 +242,7 @@ pub fn csv(rows: &[Row]) -> anyhow::Result<()> {
         out,
         "structure,keys,value_bits,threads,alien,zipf,mlookups_per_s,mlookups_low,mlookups_high,\
          bound_mlookups_per_s,ratio_to_bound,single_mlookups_per_s,single_bound_mlookups_per_s,\
-         single_ratio_to_bound,bits_per_key,control_bits_per_key,mupdates_per_s,\
+         single_ratio_to_bound,bits_per_key,control_bits_per_key,mupdates_per_s,single_mupdates_per_s,\
          minserts_per_s,mchanges_per_s,mdeletes_per_s,build_s,wrong_answers,alien_answered,\
          beside_kupdates_per_s,beside_mlookups_per_s,beside_ratio_to_quiet"
     )?;
@@ -265,6 +267,7 @@ pub fn csv(rows: &[Row]) -> anyhow::Result<()> {
             row.bits_per_key.to_string(),
             number(row.control_bits_per_key),
             number(row.mupdates_per_s),
+            number(row.single_mupdates_per_s),
             number(updates.map(|updates| updates.insert.median)),
             number(updates.and_then(|updates| updates.change).map(|change| change.median)),
             number(updates.map(|updates| updates.delete.median)),

@@ -6,7 +6,8 @@
 //!   (Concury section 5.4).
 //! * [`OthelloShared`]: an exact map whose Othello other threads read while it changes.
 //! * [`OthelloSet`] and [`SetView`]: one graph for many data planes that tell alien keys, kept up to
-//!   date by messages (dissertation 3.4.3; docs/fib.md).
+//!   date by messages (dissertation 3.4.3; docs/fib.md); [`SetShared`] is a view that threads read
+//!   while one applies messages.
 //! * [`View`]: the bit-packed arrays, in the chunked layout that the BPF program reads.
 //! * [`Fuse`]: three cells per key, 1.13 l bits per key; built whole, then only read (docs/fuse.md).
 //! * [`DigestCuckoo`] and [`MultiDigest`]: tables of digests, as in Maglev and SilkRoad, to compare
@@ -43,6 +44,7 @@ mod pages;
 mod partial;
 mod prefetch;
 mod setsep;
+mod shared_cells;
 mod vector;
 mod version;
 
@@ -65,7 +67,9 @@ pub use ludo::{
 };
 pub use othello::{CELLS_PER_KEY, Othello};
 pub use othello_map::OthelloMap;
-pub use othello_set::{OthelloSet, SetExporter, SetKind, SetUpdate, SetView, wire};
+pub use othello_set::{
+    OthelloSet, SetExporter, SetKind, SetReader, SetShared, SetUpdate, SetView, wire,
+};
 pub use othello_shared::{OthelloReader, OthelloShared};
 pub use partial::{Filtable, FiltableUpdate, FiltableView, PartialCuckoo};
 pub use prefetch::prefetch;

@@ -1,11 +1,13 @@
 //! OthelloSet: one graph, many data planes that know which keys are alien (dissertation 3.4.3).
 
 mod export;
+mod shared;
 mod update;
 mod view;
 pub mod wire;
 
 pub use export::SetExporter;
+pub use shared::{SetReader, SetShared};
 pub use update::{SetKind, SetUpdate};
 pub use view::SetView;
 
@@ -44,6 +46,16 @@ impl Layout {
     fn payload(self, hash: u64, value: u32) -> u32 {
         let value = value & (u64::MAX >> (64 - self.value_bits)) as u32;
         (value << self.fingerprint_bits) | self.fingerprint(hash)
+    }
+
+    /// What the two cells of a key say; bits above the cells' width do not count.
+    #[inline(always)]
+    fn answer(self, hash: u64, [a, b]: [u32; 2]) -> Option<u32> {
+        let payload = ((a ^ b) & crate::bits::mask(self.cell_bits())) >> 1;
+        let fingerprint = (1u32 << self.fingerprint_bits) - 1;
+        let known = a & b & 1 != 0 && payload & fingerprint == self.fingerprint(hash);
+        let value = (payload >> self.fingerprint_bits) & crate::bits::mask(self.value_bits);
+        known.then_some(value)
     }
 }
 

@@ -19,6 +19,16 @@ pub struct SetView {
 }
 
 impl SetView {
+    /// Layout, hash key and shape.
+    pub(super) fn shape(&self) -> (Layout, HashKey, Geometry) {
+        (self.layout, *self.cells.key(), self.cells.geometry())
+    }
+
+    /// All cells, A's first.
+    pub(super) fn cells(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.cells.geometry().cells() as u32).map(|node| self.cells.cell(node).into())
+    }
+
     pub(super) fn empty(
         plane: u64,
         number: u64,
@@ -65,14 +75,8 @@ impl SetView {
 
     #[inline(always)]
     fn answer<const LOAD: usize>(&self, hash: u64, [a, b]: [u64; 2]) -> Option<u32> {
-        let Layout { value_bits, fingerprint_bits } = self.layout;
         let bytes = self.cells.bytes();
-        let (a, b) = (read::<LOAD>(bytes, a), read::<LOAD>(bytes, b));
-        let payload = ((a ^ b) & crate::bits::mask(self.layout.cell_bits())) >> 1;
-        let fingerprint = (1u32 << fingerprint_bits) - 1;
-        let known = a & b & 1 != 0 && payload & fingerprint == self.layout.fingerprint(hash);
-        let value = (payload >> fingerprint_bits) & crate::bits::mask(value_bits);
-        known.then_some(value)
+        self.layout.answer(hash, [read::<LOAD>(bytes, a), read::<LOAD>(bytes, b)])
     }
 
     /// The values of many keys, with the cache misses of 32 lookups under way at a time.
@@ -106,24 +110,13 @@ impl SetView {
     /// [`MessageError`] says why the message is not the next one for this view, or cannot be;
     /// nothing is changed then.
     pub fn apply(&mut self, update: &SetUpdate) -> Result<(), MessageError> {
-        if update.plane != self.plane {
-            let (found, expected) = (update.plane, self.plane);
-            return Err(MessageError::OtherPlane { found, expected });
-        }
-        let expected = self.number + 1;
-        if update.number != expected {
-            return Err(MessageError::OutOfSequence { found: update.number, expected });
-        }
+        check_sequence(update, self.plane, self.number)?;
         if let Some(whole) = &update.whole {
-            let next = Self::from_bytes(whole)?;
-            if (next.plane, next.number, next.layout) != (self.plane, expected, self.layout) {
-                return Err(MessageError::OutOfRange { what: "the view of a rebuild" });
-            }
-            *self = next;
+            *self = next(whole, update, self.layout)?;
             return Ok(());
         }
-        self.check(update)?;
-        self.number = expected;
+        check(update, self.layout, self.cells.geometry(), |end| self.cells.cell(end))?;
+        self.number = update.number;
         if update.kind != SetKind::Delete {
             let [a, b] = update.ends.map(|end| self.cells.cell(end) >> 1);
             let delta = (a ^ b ^ update.payload) << 1;
@@ -133,35 +126,6 @@ impl SetView {
             self.cells.flip(end, turned.into());
         }
         Ok(())
-    }
-
-    fn check(&self, update: &SetUpdate) -> Result<(), MessageError> {
-        let out = |what| Err(MessageError::OutOfRange { what });
-        let geometry = self.cells.geometry();
-        let [a, b] = update.ends;
-        if a >= geometry.cells_a() || b < geometry.cells_a() || b as usize >= geometry.cells() {
-            return out("a cell of the key");
-        }
-        if update.payload_bits != self.layout.payload_bits() {
-            return out("the width of a cell");
-        }
-        // A cell becomes used by an addition and unused by a deletion.
-        let used_before = update.kind == SetKind::Delete;
-        for (end, turned) in update.ends.into_iter().zip(update.turned) {
-            if turned && (self.cells.cell(end) & 1 != 0) != used_before {
-                return out("an emptiness bit");
-            }
-        }
-        if update.kind == SetKind::Delete {
-            return if update.cells.is_empty() { Ok(()) } else { out("a cell of a deletion") };
-        }
-        if update.cells.iter().any(|&cell| cell as usize >= geometry.cells()) {
-            return out("a cell of the component");
-        }
-        match update.cells.iter().filter(|cell| update.ends.contains(cell)).count() {
-            1 => Ok(()),
-            _ => out("the side of the component"),
-        }
     }
 
     /// Reads a message from bytes and applies it.
@@ -239,5 +203,68 @@ impl SetView {
                 let payload = |view: &Self| view.cells.cell(a) ^ view.cells.cell(b);
                 payload(self) == payload(other)
             })
+    }
+}
+
+/// Whether a message is the next one of a plane that has seen `number`.
+pub(super) fn check_sequence(
+    update: &SetUpdate,
+    plane: u64,
+    number: u64,
+) -> Result<(), MessageError> {
+    if update.plane != plane {
+        return Err(MessageError::OtherPlane { found: update.plane, expected: plane });
+    }
+    let expected = number + 1;
+    if update.number != expected {
+        return Err(MessageError::OutOfSequence { found: update.number, expected });
+    }
+    Ok(())
+}
+
+/// The view in a message of a rebuild.
+pub(super) fn next(
+    whole: &[u8],
+    update: &SetUpdate,
+    layout: Layout,
+) -> Result<SetView, MessageError> {
+    let next = SetView::from_bytes(whole)?;
+    if (next.plane, next.number, next.layout) != (update.plane, update.number, layout) {
+        return Err(MessageError::OutOfRange { what: "the view of a rebuild" });
+    }
+    Ok(next)
+}
+
+/// Whether a message that is not of a rebuild fits a table with these cells.
+pub(super) fn check(
+    update: &SetUpdate,
+    layout: Layout,
+    geometry: Geometry,
+    cell: impl Fn(u32) -> u32,
+) -> Result<(), MessageError> {
+    let out = |what| Err(MessageError::OutOfRange { what });
+    let [a, b] = update.ends;
+    if a >= geometry.cells_a() || b < geometry.cells_a() || b as usize >= geometry.cells() {
+        return out("a cell of the key");
+    }
+    if update.payload_bits != layout.payload_bits() {
+        return out("the width of a cell");
+    }
+    // A cell becomes used by an addition and unused by a deletion.
+    let used_before = update.kind == SetKind::Delete;
+    for (end, turned) in update.ends.into_iter().zip(update.turned) {
+        if turned && (cell(end) & 1 != 0) != used_before {
+            return out("an emptiness bit");
+        }
+    }
+    if update.kind == SetKind::Delete {
+        return if update.cells.is_empty() { Ok(()) } else { out("a cell of a deletion") };
+    }
+    if update.cells.iter().any(|&cell| cell as usize >= geometry.cells()) {
+        return out("a cell of the component");
+    }
+    match update.cells.iter().filter(|cell| update.ends.contains(cell)).count() {
+        1 => Ok(()),
+        _ => out("the side of the component"),
     }
 }

@@ -2,9 +2,8 @@
 
 use crate::fib::ContentFib;
 use anyhow::Context;
-use std::sync::{Arc, PoisonError, RwLock};
 use weir_fib::{ContentName, Control, LudoFib, Ofw};
-use weir_lookup::{Ludo, LudoReader, LudoShared, LudoUpdate, OthelloSet, SetView};
+use weir_lookup::{Ludo, LudoReader, LudoShared, LudoUpdate, OthelloSet, SetReader, SetShared};
 
 /// Fingerprints of the OthelloSet, in bits.
 const FINGERPRINT: u32 = 8;
@@ -15,13 +14,13 @@ const NOWHERE: u16 = super::truth::NOWHERE;
 /// Keys and locations, and the view of the index node.
 pub enum Index {
     Ludo { table: Box<Ludo<ContentName>>, view: LudoShared },
-    Ofw { set: Box<OthelloSet<ContentName, u16>>, view: Arc<RwLock<SetView>> },
+    Ofw { set: Box<OthelloSet<ContentName, u16>>, view: SetShared },
 }
 
 /// The view as one thread reads it.
 pub enum Reader {
     Ludo(LudoReader, Vec<u64>),
-    Ofw(Arc<RwLock<SetView>>, Vec<Option<u32>>),
+    Ofw(SetReader, Vec<Option<u32>>),
 }
 
 /// Bits that hold the locations below `count`.
@@ -51,8 +50,8 @@ impl Index {
                 for &(name, location) in items {
                     set.insert(name, location as u16)?;
                 }
-                let view = set.export(0, 0, |&location| location.into());
-                Self::Ofw { set: Box::new(set), view: Arc::new(RwLock::new(view)) }
+                let view = SetShared::new(&set.export(0, 0, |&location| location.into()));
+                Self::Ofw { set: Box::new(set), view }
             }
         })
     }
@@ -60,7 +59,7 @@ impl Index {
     pub fn reader(&self) -> Reader {
         match self {
             Self::Ludo { view, .. } => Reader::Ludo(view.reader(), Vec::new()),
-            Self::Ofw { view, .. } => Reader::Ofw(Arc::clone(view), Vec::new()),
+            Self::Ofw { view, .. } => Reader::Ofw(view.reader(), Vec::new()),
         }
     }
 
@@ -84,7 +83,6 @@ impl Index {
                 } else {
                     set.insert(name, location)?;
                 }
-                let mut view = view.write().unwrap_or_else(PoisonError::into_inner);
                 let message = set.message(0, view.number() + 1, |&location| location.into());
                 let message = message.to_bytes();
                 view.apply_bytes(&message).context("a message")?;
@@ -104,7 +102,7 @@ impl Index {
     pub fn view_bytes(&self) -> usize {
         match self {
             Self::Ludo { table, .. } => table.view().bytes(),
-            Self::Ofw { view, .. } => view.read().unwrap_or_else(PoisonError::into_inner).bytes(),
+            Self::Ofw { view, .. } => view.bytes(),
         }
     }
 
@@ -128,10 +126,9 @@ impl Reader {
                     *out = found as u16;
                 }
             }
-            Self::Ofw(view, found) => {
+            Self::Ofw(reader, found) => {
                 found.resize(names.len(), None);
-                let view = view.read().unwrap_or_else(PoisonError::into_inner);
-                view.lookup_batch(names, found);
+                reader.lookup_batch(names, found);
                 for (out, found) in out.iter_mut().zip(&*found) {
                     *out = found.map_or(NOWHERE, |location| location as u16);
                 }

@@ -13,7 +13,7 @@ fn main() {
     // clang -target bpf does not search Debian's multiarch directory, where asm/types.h is.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
     let include = format!("-I/usr/include/{arch}-linux-gnu");
-    for name in ["weir", "bench"] {
+    for name in ["weir", "bench", "xsk"] {
         SkeletonBuilder::new()
             .source(format!("bpf/{name}.bpf.c"))
             .clang(&clang)

@@ -35,36 +35,47 @@ fn namespaces(pid: u32) -> Vec<String> {
     names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
-fn hosts_move_and_nothing_is_lost(fib_name: &str) {
+/// Drops of frames that nodes had received, for which there is no excuse.
+const OURS: [&str; 8] = [
+    "bad_frame",
+    "no_key",
+    "no_route",
+    "hold_full",
+    "still_held",
+    "tx_ring_full",
+    "refused",
+    "bad_descriptor",
+];
+
+/// Drops that a machine which is too busy may cause.
+const BUSY: [&str; 3] = ["device_full", "no_memory", "rx_full"];
+
+/// `flows` is the number of keys of hosts with traffic.
+fn hosts_move_and_nothing_is_lost(fib_name: &str, sockets: &str, key: &str, flows: u64) {
     let _alone = common::alone();
     let seed = common::seed();
-    let (report, held) = fib(
-        &[
-            "switch",
-            "--fib",
-            fib_name,
-            "--nodes",
-            "5",
-            "--hosts",
-            "6",
-            "--keys",
-            "20K",
-            "--duration",
-            "4s",
-            "--moves-per-second",
-            "2",
-        ],
-        seed,
-    );
-    for name in ["lost", "misdirected", "wrong_at_end", "bad_messages"] {
+    let mut arguments = vec!["switch", "--fib", fib_name, "--key", key, "--sockets", sockets];
+    arguments.extend(["--nodes", "5", "--hosts", "6", "--keys", "20K"]);
+    arguments.extend(["--duration", "3s", "--moves-per-second", "3"]);
+    let (report, held) = fib(&arguments, seed);
+    for name in ["lost", "misdirected", "wrong_at_end", "bad_messages", "aliens", "unaccounted"] {
         assert_eq!(number(&report, name), 0, "{name}, WEIR_SEED={seed}");
     }
     assert!(held, "WEIR_SEED={seed}");
+    assert_eq!(report["sockets"], sockets);
+    assert_eq!(report["fallback"], Value::Null);
     assert_eq!(report["broken_streams"].as_array().map(Vec::len), Some(0));
     assert!(number(&report, "moves") >= 3);
     assert!(number(&report, "messages") > 300);
-    assert!(number(&report, "forwarded") > 1000);
-    assert_eq!(number(&report, "checked_at_end"), 5 * 20_006);
+    let frames = number(&report, "frames");
+    assert!(frames > 1000);
+    for name in OURS {
+        assert_eq!(number(&report["drops"], name), 0, "{name}, WEIR_SEED={seed}");
+    }
+    let busy: u64 = BUSY.iter().map(|name| number(&report["drops"], name)).sum();
+    assert!(busy * 50 < frames, "{busy} of {frames}");
+    assert_eq!(number(&report, "forwarded"), frames - number(&report["drops"], "device_full"));
+    assert_eq!(number(&report, "checked_at_end"), 5 * (20_000 + flows));
     assert_eq!(number(&report, "streams"), 3);
     assert!(number(&report, "stream_bytes") > 1 << 20);
     // A host that moves misses a few of its twenty requests each second, and no more.
@@ -74,23 +85,108 @@ fn hosts_move_and_nothing_is_lost(fib_name: &str) {
 
 #[test]
 fn ofw_switches_follow_hosts_that_move() {
-    hosts_move_and_nothing_is_lost("ofw");
+    hosts_move_and_nothing_is_lost("ofw", "xdp", "mac", 6);
+    hosts_move_and_nothing_is_lost("ofw", "packet", "mac", 6);
 }
 
 #[test]
 fn cfw_switches_follow_hosts_that_move() {
-    hosts_move_and_nothing_is_lost("cfw");
+    hosts_move_and_nothing_is_lost("cfw", "packet", "ipv4", 6);
+    hosts_move_and_nothing_is_lost("cfw", "xdp", "ipv6", 6);
 }
 
 #[test]
 fn ludo_switches_follow_hosts_that_move() {
-    hosts_move_and_nothing_is_lost("ludo");
+    // Each of six hosts pings the next one and is answered; three streams have two directions.
+    hosts_move_and_nothing_is_lost("ludo", "xdp", "5tuple", 6 * 2 + 3 * 2);
+    hosts_move_and_nothing_is_lost("ludo", "packet", "mac", 6);
+}
+
+/// Two networks side by side have nothing of each other.
+#[test]
+fn two_switches_run_beside_each_other() {
+    let _alone = common::alone();
+    let seed = common::seed();
+    let run = |sockets: &'static str| {
+        let mut arguments = vec!["switch", "--sockets", sockets, "--nodes", "3", "--hosts", "4"];
+        arguments.extend(["--keys", "1K", "--duration", "2s", "--moves-per-second", "2"]);
+        fib(&arguments, seed)
+    };
+    let (first, second) = thread::scope(|scope| {
+        let first = scope.spawn(|| run("xdp"));
+        let second = run("auto");
+        (first.join().expect("a report"), second)
+    });
+    for (report, held) in [first, second] {
+        assert!(held, "WEIR_SEED={seed}");
+        assert_eq!(report["sockets"], "xdp");
+        assert_eq!(number(&report, "lost") + number(&report, "misdirected"), 0);
+    }
+}
+
+/// Without the right to lock memory the kernel refuses AF_XDP's.
+fn without_locked_memory(sockets: &str) -> std::process::Output {
+    let script = "ulimit -l 64; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \"$@\"";
+    Command::new("sh")
+        .args(["-c", script, "sh", WEIR, "fib", "switch", "--nodes", "2", "--hosts", "2"])
+        .args(["--keys", "100", "--duration", "1s", "--json", "--sockets", sockets])
+        .output()
+        .expect("running sh")
+}
+
+#[test]
+fn packet_sockets_stand_in_where_af_xdp_is_refused_and_the_reason_is_said() {
+    let _alone = common::alone();
+    let output = without_locked_memory("auto");
+    let said = String::from_utf8_lossy(&output.stderr);
+    println!("{said}");
+    assert!(output.status.success());
+    let report: Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report["sockets"], "packet");
+    let reason = report["fallback"].as_str().expect("a reason");
+    assert!(reason.contains("memory with an AF_XDP socket"), "{reason}");
+    assert!(reason.contains("No buffer space available"), "{reason}");
+    assert_eq!(said.matches(reason).count(), 1, "said once");
+    assert!(number(&report, "forwarded") > 0);
+
+    let output = without_locked_memory("xdp");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("AF_XDP was refused"));
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn both_kinds_of_sockets_carry_frames_through_a_chain() {
+    let _alone = common::alone();
+    let arguments = ["switch", "--compare-sockets", "--nodes", "3", "--keys", "1K"];
+    for key in ["mac", "5tuple"] {
+        let rounds = ["--rounds", "2", "--duration", "2s", "--key", key];
+        let (report, held) = fib(&[&arguments[..], &rounds].concat(), common::seed());
+        assert!(held);
+        let rows = report["rows"].as_array().expect("rows");
+        let sizes: Vec<u64> = rows.iter().map(|row| number(row, "frame_bytes")).collect();
+        assert_eq!(sizes, [60, 1514]);
+        for row in rows {
+            let rates = ["xdp_frames_per_s", "packet_frames_per_s", "ratio_median"];
+            for name in rates.into_iter().chain(["xdp_cpu_us", "packet_cpu_us"]) {
+                assert!(row[name].as_f64().is_some_and(|figure| figure > 0.0), "{name} in {row}");
+            }
+        }
+        for kind in ["xdp", "packet"] {
+            let frames = &report[kind];
+            assert!(number(frames, "forwarded") > 1000);
+            for name in ["lost", "misdirected", "aliens", "unaccounted"] {
+                assert_eq!(number(frames, name), 0, "{name} by {kind}");
+            }
+        }
+    }
 }
 
 /// Starts a long run, waits until its namespaces are there, sends it a signal and waits for its end.
-fn stop_with(signal: &str) -> (u32, bool) {
+fn stop_with(signal: &str, sockets: &str) -> (u32, bool) {
     let mut child = Command::new(WEIR)
         .args(["fib", "switch", "--duration", "5m", "--keys", "1K", "--nodes", "3"])
+        .args(["--moves-per-second", "5", "--sockets", sockets])
         .stdout(Stdio::null())
         .spawn()
         .expect("running weir");
@@ -110,10 +206,12 @@ fn stop_with(signal: &str) -> (u32, bool) {
 #[test]
 fn an_interrupted_switch_leaves_nothing_behind_and_the_next_one_sweeps() {
     let _alone = common::alone();
-    let (pid, held) = stop_with("-INT");
-    assert!(!held, "what was not finished was not shown");
-    assert_eq!(namespaces(pid), Vec::<String>::new());
-    let (pid, _) = stop_with("-KILL");
+    for sockets in ["xdp", "packet"] {
+        let (pid, held) = stop_with("-INT", sockets);
+        assert!(!held, "what was not finished was not shown");
+        assert_eq!(namespaces(pid), Vec::<String>::new());
+    }
+    let (pid, _) = stop_with("-KILL", "xdp");
     assert_eq!(namespaces(pid).len(), 11);
     let (_, held) = fib(
         &["switch", "--nodes", "2", "--hosts", "2", "--keys", "10", "--duration", "1s"],
@@ -177,6 +275,10 @@ fn senseless_arguments_are_refused() {
         &["switch", "--nodes", "1"][..],
         &["switch", "--moves-per-second", "nan"],
         &["switch", "--fib", "tree"],
+        &["switch", "--key", "name"],
+        &["switch", "--sockets", "raw"],
+        &["switch", "--compare-sockets", "--sockets", "xdp"],
+        &["switch", "--rounds", "0"],
         &["content", "--contents", "0"],
         &["content", "--seconds", "0"],
         &["content", "--batch", "33"],

@@ -14,6 +14,7 @@ mod reports;
 mod run;
 mod tables;
 mod vips;
+pub mod xsk;
 
 pub use abi::{BackendEntry, BackendFlags};
 pub use error::Error;

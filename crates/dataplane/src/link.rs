@@ -149,7 +149,7 @@ pub(crate) fn detach_others(directory: &Path, wanted: &[Interface]) -> Result<()
     Ok(())
 }
 
-fn create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+pub(crate) fn create(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
     let options = libbpf_rs::libbpf_sys::bpf_link_create_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_link_create_opts>() as _,
         flags,

@@ -8,6 +8,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_dataplane::xsk::Redirect;
 use weir_dataplane::{
     BackendEntry, BackendFlags, KernelPlane, Limits, Reports, Verdict, run_frame,
 };
@@ -585,4 +586,21 @@ fn state_keys_hash_alike_for_both_families() {
         FlowKey::new("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap(), Protocol::Tcp);
     let state = weir_steering::StateKey::of_flow(&v4);
     assert_eq!(state.hash(&key), key.hash_word(0x0100_000a_0200_0100));
+}
+
+/// The program of the AF_XDP forwarder: where no socket stands every frame is the kernel's, as it
+/// came, and those to groups are counted. (With sockets: `xsk.rs`.)
+#[test]
+fn frames_without_a_socket_pass() {
+    let mut rng = ChaCha8Rng::seed_from_u64(from_environment("WEIR_SEED", rand::random));
+    let redirect = Redirect::load(4).expect("load (needs root)");
+    let mut groups = 0;
+    for _ in 0..2000 {
+        let frame: Vec<u8> = (0..rng.random_range(14..200)).map(|_| rng.random()).collect();
+        groups += u64::from(frame[0] & 1);
+        let run = run_frame(redirect.program(), &frame).unwrap();
+        assert_eq!(run.verdict, Verdict::Pass);
+        assert_eq!(run.frame, frame);
+    }
+    assert_eq!(redirect.group_frames().unwrap(), groups);
 }

@@ -63,6 +63,17 @@ impl Topology {
         Self { links: links.collect(), places: vec![(0.0, 0.0); nodes] }
     }
 
+    /// Nodes in a row, each linked to the one before and the one behind it.
+    ///
+    /// # Panics
+    /// If there is no node, or there are more than 65,535.
+    pub fn line(nodes: usize) -> Self {
+        assert!((1..=usize::from(u16::MAX)).contains(&nodes), "{nodes} nodes");
+        let mut line = Self { links: vec![Vec::new(); nodes], places: vec![(0.0, 0.0); nodes] };
+        (1..nodes).for_each(|node| line.link(node - 1, node));
+        line
+    }
+
     fn grow_backbone(&mut self, rng: &mut ChaCha8Rng) {
         for node in 1..self.places.len() {
             for _ in 0..2.min(node) {

@@ -24,6 +24,18 @@ pub struct SwitchOptions {
     /// Forwarder of each node.
     #[arg(long, value_enum, default_value = "ofw")]
     pub fib: SwitchFib,
+    /// What frames are forwarded by.
+    #[arg(long, value_enum, default_value = "mac")]
+    pub key: SwitchKeys,
+    /// What nodes receive and send by: AF_XDP, packet sockets, or the first of them that works.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub sockets: SocketKind,
+    /// Compare AF_XDP with packet sockets, in turn, in a chain of nodes between two hosts.
+    #[arg(long, conflicts_with_all = ["sockets", "hosts", "moves_per_second"])]
+    pub compare_sockets: bool,
+    /// Rounds of the comparison.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
     /// Forwarding nodes.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(2..=64))]
     pub nodes: u16,
@@ -33,7 +45,7 @@ pub struct SwitchOptions {
     /// Further addresses in every FIB, of hosts that are silent.
     #[arg(long, value_parser = count, default_value = "100K")]
     pub keys: usize,
-    /// How long hosts move.
+    /// How long hosts move, or a comparison takes.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "20s")]
     pub duration: Duration,
     /// Hosts that move to another node, each second.
@@ -89,6 +101,43 @@ pub enum SwitchFib {
     Ludo,
 }
 
+/// A destination, or a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SwitchKeys {
+    /// Destination MAC address.
+    Mac,
+    /// Destination IPv4 address.
+    Ipv4,
+    /// Destination IPv6 address.
+    Ipv6,
+    /// IPv4 source, destination, ports and protocol.
+    #[value(name = "5tuple")]
+    #[serde(rename = "5tuple")]
+    FiveTuple,
+}
+
+impl SwitchKeys {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Mac => "MAC address",
+            Self::Ipv4 => "IPv4 address",
+            Self::Ipv6 => "IPv6 address",
+            Self::FiveTuple => "5-tuple",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum SocketKind {
+    /// AF_XDP, or packet sockets where the kernel or a device refuses it; says why.
+    Auto,
+    /// AF_XDP or nothing.
+    Xdp,
+    /// Packet sockets (AF_PACKET).
+    Packet,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ContentFib {
@@ -101,6 +150,9 @@ pub enum ContentFib {
 pub fn run(what: FibVerb) -> ExitCode {
     weir_lab::catch_interrupts();
     match what {
+        FibVerb::Switch(options) if options.compare_sockets => {
+            finish(switch::compare(&options), options.json)
+        }
         FibVerb::Switch(options) => finish(switch::run(&options), options.json),
         FibVerb::Content(options) => finish(content::run(&options), options.json),
     }

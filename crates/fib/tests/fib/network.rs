@@ -76,3 +76,13 @@ fn an_overlay_is_one_hop_wide() {
     assert!(!network.has(Host { node: 50, slot: 0 }));
     assert!(!network.has(Host { node: 0, slot: 1 }));
 }
+
+#[test]
+fn a_line_is_walked_node_by_node() {
+    let network = Network::new(Topology::line(9), 2);
+    assert_eq!(network.way(0, Host { node: 8, slot: 1 }), [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(network.way(5, Host { node: 3, slot: 0 }), [5, 4, 3]);
+    let degrees: Vec<usize> = (0..9).map(|node| network.topology().links(node).len()).collect();
+    assert_eq!(degrees, [1, 2, 2, 2, 2, 2, 2, 2, 1]);
+    assert_eq!(Topology::line(1).links(0), []);
+}

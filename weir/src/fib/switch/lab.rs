@@ -1,9 +1,11 @@
 //! Namespaces for nodes and hosts, joined as the topology says.
 
+use super::keys::Family;
+use super::traffic::SOURCE_PORT;
 use anyhow::{Context, bail};
-use std::collections::HashMap;
 use std::fs;
 use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 use weir_fib::{Host, Mac, Network};
 use weir_lab::NetNs;
@@ -16,6 +18,7 @@ pub struct Lab {
     prefix: String,
     nodes: usize,
     hosts: usize,
+    family: Family,
 }
 
 /// The hardware address of a host, out of the same list as those of silent hosts.
@@ -25,9 +28,16 @@ pub fn mac(host: usize) -> Mac {
 }
 
 /// The address of a host.
-pub fn address(host: usize) -> String {
-    format!("10.99.0.{}", host + 1)
+pub fn address(family: Family, host: usize) -> IpAddr {
+    let number = host as u16 + 1;
+    match family {
+        Family::V4 => Ipv4Addr::new(10, 99, (number >> 8) as u8, number as u8).into(),
+        Family::V6 => Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, number).into(),
+    }
 }
+
+/// Queues of an interface: an AF_XDP socket serves one.
+const QUEUES: &str = "numrxqueues 1 numtxqueues 1";
 
 /// The interface of a node towards a neighbour.
 fn link(neighbour: usize) -> String {
@@ -41,22 +51,33 @@ fn port(host: usize) -> String {
 
 impl Lab {
     /// Wires the nodes of a network, and each host to its node.
-    pub fn create(network: &Network, hosts: &[Host]) -> anyhow::Result<Self> {
+    pub fn create(network: &Network, hosts: &[Host], family: Family) -> anyhow::Result<Self> {
         sweep();
         let prefix = format!("{PREFIX}{}-", std::process::id());
-        let lab = Self { prefix, nodes: network.nodes(), hosts: hosts.len() };
+        let lab = Self { prefix, nodes: network.nodes(), hosts: hosts.len(), family };
         let names: String = lab.names().iter().map(|name| format!("netns add {name}\n")).collect();
         ip(&[], &names)?;
-        for name in lab.names() {
-            // Nobody here asks for neighbours or announces addresses.
-            let quiet = || fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
-            NetNs::named(name).enter(quiet)?.context("switching off IPv6")?;
+        for (number, name) in lab.names().into_iter().enumerate() {
+            // Nobody asks for neighbours; nodes announce nothing either.
+            if number < lab.nodes || family == Family::V4 {
+                let quiet = || fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
+                NetNs::named(&name).enter(quiet)?.context("switching off IPv6")?;
+            }
+            let range = format!("{SOURCE_PORT} {SOURCE_PORT}");
+            let one_port = || fs::write("/proc/sys/net/ipv4/ip_local_port_range", range);
+            NetNs::named(name).enter(one_port)?.context("choosing the source port of streams")?;
         }
         lab.link_nodes(network)?;
         for (number, host) in hosts.iter().enumerate() {
             lab.link_host(number, usize::from(host.node))?;
+            lab.up(number, usize::from(host.node))?;
         }
         Ok(lab)
+    }
+
+    /// What the hosts talk by.
+    pub fn family(&self) -> Family {
+        self.family
     }
 
     fn names(&self) -> Vec<String> {
@@ -83,7 +104,7 @@ impl Lab {
                 let other = usize::from(other);
                 if node < other {
                     lines += &format!(
-                        "link add {} netns {} type veth peer name {} netns {}\n",
+                        "link add {} netns {} {QUEUES} type veth peer name {} netns {} {QUEUES}\n",
                         link(other),
                         self.node_name(node),
                         link(node),
@@ -108,7 +129,8 @@ impl Lab {
         ip(
             &[],
             &format!(
-                "link add eth0 address {octets} netns {} type veth peer name {} netns {}\n",
+                "link add eth0 address {octets} netns {} {QUEUES} type veth \
+                 peer name {} netns {} {QUEUES}\n",
                 own.name(),
                 port(host),
                 self.node_name(node)
@@ -118,7 +140,12 @@ impl Lab {
         let mut ethtool = own.command("ethtool")?;
         ethtool.args(["-K", "eth0", "tx", "off"]).stdout(Stdio::null());
         anyhow::ensure!(ethtool.status()?.success(), "ethtool -K eth0 tx off");
-        let mut lines = format!("addr add {}/24 dev eth0\nlink set eth0 up\n", address(host));
+        let address = |host| address(self.family, host);
+        let prefix = match self.family {
+            Family::V4 => "/16 dev eth0",
+            Family::V6 => "/64 dev eth0 nodad",
+        };
+        let mut lines = format!("addr add {}{prefix}\nlink set eth0 up\n", address(host));
         for other in (0..self.hosts).filter(|&other| other != host) {
             let octets = mac(other).octets().map(|octet| format!("{octet:02x}")).join(":");
             lines += &format!(
@@ -126,15 +153,23 @@ impl Lab {
                 address(other)
             );
         }
-        ip(&["-n", own.name()], &lines)?;
+        ip(&["-n", own.name()], &lines)
+    }
+
+    /// Switches a node's interface towards a host on.
+    pub fn up(&self, host: usize, node: usize) -> anyhow::Result<()> {
         ip(&["-n", &self.node_name(node)], &format!("link set {} up\n", port(host)))
     }
 
-    /// Unplugs a host at one node and plugs it in at another; returns the interface there.
-    pub fn replug(&self, host: usize, from: usize, to: usize) -> anyhow::Result<i32> {
+    /// Switches a node's interface towards a host off, as when the plug is pulled.
+    pub fn down(&self, host: usize, node: usize) -> anyhow::Result<()> {
+        ip(&["-n", &self.node_name(node)], &format!("link set {} down\n", port(host)))
+    }
+
+    /// Carries the interface, which is off, from one node to another; its number there.
+    pub fn carry(&self, host: usize, from: usize, to: usize) -> anyhow::Result<u32> {
         let (port, there) = (port(host), self.node_name(to));
         ip(&["-n", &self.node_name(from)], &format!("link set {port} netns {there}\n"))?;
-        ip(&["-n", &there], &format!("link set {port} up\n"))?;
         self.interface(to, &port)
     }
 
@@ -144,24 +179,24 @@ impl Lab {
         network: &Network,
         node: usize,
         hosts: &[Host],
-    ) -> anyhow::Result<HashMap<u16, i32>> {
-        let mut wires = HashMap::new();
+    ) -> anyhow::Result<Vec<(u16, u32)>> {
+        let mut wires = Vec::new();
         for (at, &(other, _)) in network.topology().links(node).iter().enumerate() {
-            wires.insert(at as u16, self.interface(node, &link(other.into()))?);
+            wires.push((at as u16, self.interface(node, &link(other.into()))?));
         }
         let here = hosts.iter().enumerate().filter(|(_, host)| usize::from(host.node) == node);
         for (number, &host) in here {
-            wires.insert(network.port(node, host), self.interface(node, &port(number))?);
+            wires.push((network.port(node, host), self.interface(node, &port(number))?));
         }
         Ok(wires)
     }
 
-    fn interface(&self, node: usize, name: &str) -> anyhow::Result<i32> {
+    fn interface(&self, node: usize, name: &str) -> anyhow::Result<u32> {
         let inside = std::ffi::CString::new(name)?;
         // SAFETY: the name is a string that ends with 0 and outlives the call.
         let index = self.node(node).enter(|| unsafe { libc::if_nametoindex(inside.as_ptr()) })?;
         anyhow::ensure!(index != 0, "no interface {name} in {}", self.node_name(node));
-        Ok(index as i32)
+        Ok(index)
     }
 }
 

@@ -1,24 +1,31 @@
-//! A forwarding node: a thread in its namespace with one packet socket and a data plane.
+//! A forwarding node: a thread in its namespace with ports and a data plane.
 
-use super::packet::{BURST, PacketSocket};
+use super::keys::SwitchKey;
+use super::ports::{BURST, Drops, NotSent, Ports, Reason};
 use std::collections::HashMap;
-use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::Duration;
-use weir_fib::{Mac, Plane};
+use weir_fib::Plane;
 
 /// How long a node waits for frames before it looks for orders.
 const PATIENCE: Duration = Duration::from_millis(2);
 
+/// Frames that a node holds whose hosts are between two nodes.
+const HOLD: usize = 1024;
+
 /// What the control plane says to a node.
-pub enum Order {
+pub enum Order<K> {
     /// A message for the data plane, if it concerns the node, and where the key is now to go:
     /// what the node's lookups are held against.
-    Update { message: Option<Vec<u8>>, key: Mac, port: u16, watched: bool },
-    /// A port leads to this interface, or to none.
-    Wire { port: u16, interface: Option<i32> },
+    Update { message: Option<Vec<u8>>, key: K, port: u16, watched: bool },
+    /// A port leads to this interface from now on.
+    Plug { port: u16, interface: u32, done: Sender<anyhow::Result<()>> },
+    /// A port's interface is about to be switched off.
+    Pause { port: u16, done: Sender<anyhow::Result<()>> },
+    /// A port's interface is off, and goes.
+    Unplug { port: u16, done: Sender<anyhow::Result<()>> },
     /// Look all of these up, and say how many are wrong.
-    Check { keys: Vec<(Mac, u16)>, answer: Sender<u64> },
+    Check { keys: Vec<(K, u16)>, answer: Sender<u64> },
 }
 
 /// What a node did.
@@ -27,87 +34,132 @@ pub struct Tally {
     /// Frames that came.
     pub frames: u64,
     pub forwarded: u64,
+    /// Frames to group addresses, which are the kernel's.
+    pub group: u64,
+    /// Frames that waited for their host to be somewhere.
+    pub held: u64,
     /// Lookups of valid keys.
     pub lookups: u64,
     /// Valid keys that the FIB did not know.
     pub lost: u64,
     /// Valid keys that the FIB gave another port.
     pub misdirected: u64,
-    /// Frames to other than known addresses, dropped.
+    /// Frames with other than known keys.
     pub aliens: u64,
-    /// Frames to a port without a host at the time: it is moving.
-    pub unattached: u64,
-    /// Frames that the kernel did not take.
-    pub refused: u64,
     /// Messages that the data plane refused.
     pub bad_messages: u64,
+    pub drops: Drops,
     /// Bytes of the data plane at the end.
     pub fib_bytes: u64,
+    /// Bytes of memory for frames.
+    pub frame_bytes: u64,
 }
 
 impl Tally {
     pub fn add(&mut self, other: &Self) {
         self.frames += other.frames;
         self.forwarded += other.forwarded;
+        self.group += other.group;
+        self.held += other.held;
         self.lookups += other.lookups;
         self.lost += other.lost;
         self.misdirected += other.misdirected;
         self.aliens += other.aliens;
-        self.unattached += other.unattached;
-        self.refused += other.refused;
         self.bad_messages += other.bad_messages;
+        self.drops.add(&other.drops);
         self.fib_bytes += other.fib_bytes;
+        self.frame_bytes += other.frame_bytes;
+    }
+
+    /// Frames of which nobody knows where they are; none.
+    pub fn unaccounted(&self) -> i64 {
+        self.frames as i64 - self.forwarded as i64 - self.drops.received() as i64
     }
 }
 
-struct Node<P> {
+struct Node<K, P, S: Ports> {
     plane: P,
-    socket: PacketSocket,
-    /// Interfaces by port.
-    wires: Vec<Option<i32>>,
-    /// Ports of the hosts with traffic, as of the last message.
-    truth: HashMap<u64, u16>,
+    ports: S,
+    /// Ports of the keys with traffic, as of the last message.
+    truth: HashMap<K, u16>,
+    held: Vec<S::Frame>,
     tally: Tally,
+    // Lists that are filled anew for each burst.
+    keys: Vec<K>,
+    frames: Vec<S::Frame>,
+    found: Vec<Option<u16>>,
 }
 
-/// Forwards until the orders end. `ports` is the number of ports, `truth` where each watched key
-/// goes at the start.
-pub fn run<P: Plane<Mac>>(
-    plane: P,
-    ports: usize,
-    truth: HashMap<u64, u16>,
-    orders: &Receiver<Order>,
-) -> io::Result<Tally> {
-    let socket = PacketSocket::open(PATIENCE)?;
-    let mut node = Node { plane, socket, wires: vec![None; ports], truth, tally: Tally::default() };
-    loop {
+/// What a node starts with.
+pub struct Start<K, P> {
+    pub plane: P,
+    /// Number of ports.
+    pub ports: usize,
+    /// Ports and what is plugged into them.
+    pub wires: Vec<(u16, u32)>,
+    /// Where each watched key goes.
+    pub truth: HashMap<K, u16>,
+}
+
+/// Forwards until the orders end. Says whether its ports work before.
+pub fn run<K: SwitchKey, P: Plane<K>, S: Ports>(
+    start: Start<K, P>,
+    orders: &Receiver<Order<K>>,
+    ready: Sender<anyhow::Result<()>>,
+) -> anyhow::Result<Tally> {
+    let ports = S::open(start.ports).and_then(|mut ports| {
+        start.wires.iter().try_for_each(|&(port, interface)| ports.plug(port, interface))?;
+        Ok(ports)
+    });
+    let (ports, opened) = match ports {
+        Ok(ports) => (Some(ports), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    // Who asked may have been interrupted.
+    let _ = ready.send(opened);
+    drop(ready);
+    let Some(ports) = ports else { return Ok(Tally::default()) };
+    let mut node = Node {
+        plane: start.plane,
+        ports,
+        truth: start.truth,
+        held: Vec::new(),
+        tally: Tally::default(),
+        keys: Vec::with_capacity(BURST),
+        frames: Vec::with_capacity(BURST),
+        found: Vec::with_capacity(BURST),
+    };
+    let mut burst = Vec::with_capacity(BURST);
+    while node.obey_all(orders)? {
+        node.ports.receive(PATIENCE, &mut burst)?;
+        node.tally.frames += burst.len() as u64;
+        node.forward(&mut burst)?;
+    }
+    Ok(node.end())
+}
+
+impl<K: SwitchKey, P: Plane<K>, S: Ports> Node<K, P, S> {
+    /// Takes all orders that are there; false if there will be no more.
+    fn obey_all(&mut self, orders: &Receiver<Order<K>>) -> anyhow::Result<bool> {
+        let mut changed = false;
         loop {
             match orders.try_recv() {
-                Ok(order) => node.obey(order),
-                Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => {
-                    node.tally.fib_bytes = node.plane.bytes() as u64;
-                    return Ok(node.tally);
+                Ok(order) => {
+                    self.obey(order)?;
+                    changed = true;
                 }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Ok(false),
             }
         }
-        match node.socket.receive() {
-            Ok(count) => node.forward(count),
-            Err(error) if passes(&error) => {}
-            Err(error) => return Err(error),
+        if changed && !self.held.is_empty() {
+            let mut held = std::mem::take(&mut self.held);
+            self.forward(&mut held)?;
         }
+        Ok(true)
     }
-}
 
-/// Whether an error of a packet socket is a matter of time: nothing came, or an interface went
-/// down, which is said once and then forgotten.
-fn passes(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-        || matches!(error.raw_os_error(), Some(libc::ENETDOWN | libc::ENOBUFS))
-}
-
-impl<P: Plane<Mac>> Node<P> {
-    fn obey(&mut self, order: Order) {
+    fn obey(&mut self, order: Order<K>) -> anyhow::Result<()> {
         match order {
             Order::Update { message, key, port, watched } => {
                 if let Some(message) = message
@@ -117,57 +169,97 @@ impl<P: Plane<Mac>> Node<P> {
                     self.tally.bad_messages += 1;
                 }
                 if watched {
-                    self.truth.insert(key.0, port);
+                    self.truth.insert(key, port);
                 }
             }
-            Order::Wire { port, interface } => self.wires[usize::from(port)] = interface,
+            Order::Plug { port, interface, done } => {
+                // Who asked may have been interrupted; so below.
+                let _ = done.send(self.ports.plug(port, interface));
+            }
+            Order::Pause { port, done } => {
+                let _ = done.send(self.ports.pause(port));
+            }
+            Order::Unplug { port, done } => {
+                let mut left = self.ports.unplug(port);
+                // Those were counted when they came and when they were queued.
+                self.tally.forwarded -= left.unsent.len() as u64;
+                self.forward(&mut left.unsent)?;
+                self.tally.frames += left.unread.len() as u64;
+                self.forward(&mut left.unread)?;
+                let _ = done.send(Ok(()));
+            }
             Order::Check { keys, answer } => {
-                let names: Vec<Mac> = keys.iter().map(|&(key, _)| key).collect();
+                let names: Vec<K> = keys.iter().map(|&(key, _)| key).collect();
                 let mut found = vec![None; names.len()];
                 self.plane.ports(&names, &mut found);
                 let right = keys.iter().zip(&found).filter(|((_, port), out)| **out == Some(*port));
-                // Who asked may have been interrupted.
                 let _ = answer.send((keys.len() - right.count()) as u64);
             }
         }
+        Ok(())
     }
 
-    fn forward(&mut self, count: usize) {
-        self.tally.frames += count as u64;
-        let mut keys = [Mac(0); BURST];
-        let mut places = [0usize; BURST];
-        let mut known = 0;
-        for at in 0..count {
-            let Some(&octets) = self.socket.frame(at).first_chunk::<6>() else { continue };
-            // Broadcast and multicast have no host.
-            if octets[0] & 1 == 0 {
-                (keys[known], places[known]) = (Mac::from_octets(octets), at);
-                known += 1;
-            }
-        }
-        self.tally.aliens += (count - known) as u64;
-        let mut ports = [None; BURST];
-        self.plane.ports(&keys[..known], &mut ports[..known]);
-        let mut out = [(0, 0); BURST];
-        let mut sending = 0;
-        for ((key, port), &place) in keys[..known].iter().zip(ports).zip(&places) {
-            self.judge(*key, port);
-            let Some(port) = port else { continue };
-            match self.wires.get(usize::from(port)) {
-                Some(&Some(interface)) => {
-                    out[sending] = (place, interface);
-                    sending += 1;
+    /// Looks the keys of frames up and queues the frames at the ports that they lead to, then
+    /// sends them all.
+    fn forward(&mut self, burst: &mut Vec<S::Frame>) -> anyhow::Result<()> {
+        self.keys.clear();
+        for frame in burst.drain(..) {
+            match key_of(self.ports.bytes(&frame)) {
+                Ok(Some(key)) => {
+                    self.keys.push(key);
+                    self.frames.push(frame);
                 }
-                _ => self.tally.unattached += 1,
+                // The kernel has got it too.
+                Ok(None) => {
+                    (self.tally.group, self.tally.frames) =
+                        (self.tally.group + 1, self.tally.frames - 1);
+                    self.ports.free(frame);
+                }
+                Err(reason) => self.drop(frame, reason),
             }
         }
-        let taken = self.socket.send(&out[..sending]);
-        self.tally.forwarded += taken as u64;
-        self.tally.refused += (sending - taken) as u64;
+        self.found.clear();
+        self.found.resize(self.keys.len(), None);
+        self.plane.ports(&self.keys, &mut self.found);
+        let mut frames = std::mem::take(&mut self.frames);
+        for (at, frame) in frames.drain(..).enumerate() {
+            let (key, port) = (self.keys[at], self.found[at]);
+            self.judge(key, port);
+            let Some(port) = port else {
+                self.drop(frame, Reason::NoRoute);
+                continue;
+            };
+            match self.ports.send(frame, port) {
+                Ok(()) => self.tally.forwarded += 1,
+                Err(NotSent::Unplugged(frame)) => self.hold(frame),
+                Err(NotSent::Full(frame)) => self.drop(frame, Reason::TxRingFull),
+            }
+        }
+        self.frames = frames;
+        for frame in self.ports.flush()? {
+            self.tally.forwarded -= 1;
+            self.hold(frame);
+        }
+        Ok(())
     }
 
-    fn judge(&mut self, key: Mac, found: Option<u16>) {
-        let Some(&wanted) = self.truth.get(&key.0) else {
+    /// Keeps a frame until something changes: its host is moving.
+    fn hold(&mut self, frame: S::Frame) {
+        if self.held.len() < HOLD {
+            self.tally.held += 1;
+            self.held.push(frame);
+        } else {
+            self.drop(frame, Reason::HoldFull);
+        }
+    }
+
+    fn drop(&mut self, frame: S::Frame, reason: Reason) {
+        self.tally.drops.count(reason, 1);
+        self.ports.free(frame);
+    }
+
+    fn judge(&mut self, key: K, found: Option<u16>) {
+        let Some(&wanted) = self.truth.get(&key) else {
             self.tally.aliens += 1;
             return;
         };
@@ -177,5 +269,30 @@ impl<P: Plane<Mac>> Node<P> {
             Some(found) if found != wanted => self.tally.misdirected += 1,
             Some(_) => {}
         }
+    }
+
+    fn end(mut self) -> Tally {
+        for frame in std::mem::take(&mut self.held) {
+            self.drop(frame, Reason::StillHeld);
+        }
+        let dropped = self.ports.drops();
+        // These were queued, and counted as forwarded.
+        self.tally.forwarded -= dropped.get(Reason::DeviceFull) + dropped.get(Reason::Refused);
+        self.tally.drops.add(&dropped);
+        self.tally.group += self.ports.group_frames();
+        self.tally.fib_bytes = self.plane.bytes() as u64;
+        self.tally.frame_bytes = self.ports.memory() as u64;
+        self.tally
+    }
+}
+
+/// A frame's key; none if it goes to a group.
+fn key_of<K: SwitchKey>(frame: &[u8]) -> Result<Option<K>, Reason> {
+    match frame {
+        [first, _, _, _, _, _, ..] if frame.len() >= 14 => match first & 1 {
+            0 => K::of_frame(frame).map(Some),
+            _ => Ok(None),
+        },
+        _ => Err(Reason::BadFrame),
     }
 }

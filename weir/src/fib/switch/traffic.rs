@@ -1,10 +1,11 @@
 //! Pings and TCP streams between the hosts.
 
+use super::keys::Family;
 use super::lab::{Lab, address};
 use anyhow::Context;
 use std::collections::HashSet;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use weir_lab::NetNs;
 
-const PORT: u16 = 5001;
+/// Ports of every stream: it is part of what some switches forward by.
+pub const PORT: u16 = 5001;
+pub const SOURCE_PORT: u16 = 40_000;
 
 /// Bytes that a stream sends at a time, and how often: 26 Mbit/s.
 const BLOCK: usize = 16 << 10;
@@ -34,8 +37,8 @@ impl Ping {
         to: usize,
         stop: &Arc<AtomicBool>,
     ) -> anyhow::Result<Self> {
-        let (stop, target) = (Arc::clone(stop), address(to));
-        Ok(Self(lab.host(from).spawn(move || ping(&target, from as u16, &stop))?))
+        let (stop, target) = (Arc::clone(stop), address(lab.family(), to));
+        Ok(Self(lab.host(from).spawn(move || ping(target, from as u16, &stop))?))
     }
 
     /// Requests sent and answers received.
@@ -44,11 +47,18 @@ impl Ping {
     }
 }
 
-/// A raw socket for ICMP. Reading and writing is as with UDP.
-fn icmp_socket() -> std::io::Result<UdpSocket> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+/// ICMP (RFC 792) and ICMPv6 (RFC 4443) differ here in types, and in who writes the checksum.
+const ECHO_REQUEST: [u8; 2] = [8, 128];
+const ECHO_REPLY: [u8; 2] = [0, 129];
+
+/// A raw socket for ICMP or ICMPv6. Reading and writing is as with UDP.
+fn icmp_socket(family: Family) -> std::io::Result<UdpSocket> {
+    let (domain, protocol) = match family {
+        Family::V4 => (libc::AF_INET, libc::IPPROTO_ICMP),
+        Family::V6 => (libc::AF_INET6, libc::IPPROTO_ICMPV6),
+    };
     // SAFETY: a plain system call.
-    let fd = unsafe { libc::socket(libc::AF_INET, kind, libc::IPPROTO_ICMP) };
+    let fd = unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
@@ -56,10 +66,10 @@ fn icmp_socket() -> std::io::Result<UdpSocket> {
     Ok(UdpSocket::from(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
-/// An echo request with its checksum (RFC 792).
-fn echo_request(id: u16, number: u16) -> [u8; 64] {
+/// An echo request, with ICMP's checksum. That of ICMPv6 is the kernel's work.
+fn echo_request(family: Family, id: u16, number: u16) -> [u8; 64] {
     let mut request = [0u8; 64];
-    request[0] = 8;
+    request[0] = ECHO_REQUEST[family as usize];
     request[4..6].copy_from_slice(&id.to_be_bytes());
     request[6..8].copy_from_slice(&number.to_be_bytes());
     let words = request.as_chunks::<2>().0.iter();
@@ -69,16 +79,24 @@ fn echo_request(id: u16, number: u16) -> [u8; 64] {
     request
 }
 
-/// The number of an echo reply in an IPv4 packet, if it is one to this id.
-fn echo_reply(packet: &[u8], id: u16) -> Option<u16> {
-    let header = usize::from(packet.first()? & 15) * 4;
-    let icmp = packet.get(header..)?.first_chunk::<8>()?;
-    let [0, 0, _, _, id_high, id_low, high, low] = *icmp else { return None };
-    (u16::from_be_bytes([id_high, id_low]) == id).then(|| u16::from_be_bytes([high, low]))
+/// The number of an echo reply to this id, if that is what was received: an IPv4 packet with its
+/// header, or an ICMPv6 message without.
+fn echo_reply(family: Family, packet: &[u8], id: u16) -> Option<u16> {
+    let header = match family {
+        Family::V4 => usize::from(packet.first()? & 15) * 4,
+        Family::V6 => 0,
+    };
+    let &[kind, 0, _, _, id_high, id_low, high, low] = packet.get(header..)?.first_chunk::<8>()?
+    else {
+        return None;
+    };
+    let ours = kind == ECHO_REPLY[family as usize] && u16::from_be_bytes([id_high, id_low]) == id;
+    ours.then(|| u16::from_be_bytes([high, low]))
 }
 
-fn ping(target: &str, id: u16, stop: &AtomicBool) -> anyhow::Result<(u64, u64)> {
-    let socket = icmp_socket().context("a socket for ICMP")?;
+fn ping(target: IpAddr, id: u16, stop: &AtomicBool) -> anyhow::Result<(u64, u64)> {
+    let family = if target.is_ipv4() { Family::V4 } else { Family::V6 };
+    let socket = icmp_socket(family).context("a socket for ICMP")?;
     socket.connect((target, 0))?;
     socket.set_read_timeout(Some(Duration::from_millis(5)))?;
     let (mut sent, mut answers, mut packet) = (0u64, HashSet::new(), [0u8; 256]);
@@ -88,7 +106,7 @@ fn ping(target: &str, id: u16, stop: &AtomicBool) -> anyhow::Result<(u64, u64)> 
         let stopped = stop.load(Ordering::Relaxed) || weir_lab::interrupted();
         if !stopped && Instant::now() >= due {
             // A host that is just moving has no carrier; that is a request without an answer.
-            let _ = socket.send(&echo_request(id, sent as u16));
+            let _ = socket.send(&echo_request(family, id, sent as u16));
             (sent, due) = (sent + 1, due + INTERVAL);
         }
         // The last answers get a little time.
@@ -96,7 +114,7 @@ fn ping(target: &str, id: u16, stop: &AtomicBool) -> anyhow::Result<(u64, u64)> 
             return Ok((sent, answers.len() as u64));
         }
         while let Ok(bytes) = socket.recv(&mut packet) {
-            answers.extend(echo_reply(&packet[..bytes], id));
+            answers.extend(echo_reply(family, &packet[..bytes], id));
         }
     }
 }
@@ -114,10 +132,10 @@ impl Stream {
         to: usize,
         stop: &Arc<AtomicBool>,
     ) -> anyhow::Result<Self> {
-        let listener = listen(&lab.host(to))?;
+        let listener = listen(&lab.host(to), lab.family())?;
         let receiver = lab.host(to).spawn(move || receive(&listener))?;
-        let (stop, target) = (Arc::clone(stop), address(to));
-        let sender = lab.host(from).spawn(move || send(&target, &stop))?;
+        let (stop, target) = (Arc::clone(stop), address(lab.family(), to));
+        let sender = lab.host(from).spawn(move || send(target, &stop))?;
         Ok(Self { sender, receiver })
     }
 
@@ -137,8 +155,12 @@ impl Stream {
 }
 
 /// The listener is there before the sender starts.
-fn listen(host: &NetNs) -> anyhow::Result<TcpListener> {
-    host.enter(|| TcpListener::bind(("0.0.0.0", PORT)))?.context("listening")
+fn listen(host: &NetNs, family: Family) -> anyhow::Result<TcpListener> {
+    let any: (IpAddr, u16) = match family {
+        Family::V4 => (Ipv4Addr::UNSPECIFIED.into(), PORT),
+        Family::V6 => (Ipv6Addr::UNSPECIFIED.into(), PORT),
+    };
+    host.enter(|| TcpListener::bind(any))?.context("listening")
 }
 
 /// Byte number `at` of every stream.
@@ -146,7 +168,7 @@ fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-fn send(target: &str, stop: &AtomicBool) -> anyhow::Result<u64> {
+fn send(target: IpAddr, stop: &AtomicBool) -> anyhow::Result<u64> {
     let mut stream = TcpStream::connect((target, PORT)).context("connecting")?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -188,7 +210,7 @@ mod tests {
 
     #[test]
     fn echoes_are_written_and_read() {
-        let request = echo_request(7, 300);
+        let request = echo_request(Family::V4, 7, 300);
         let sum: u32 = request
             .as_chunks::<2>()
             .0
@@ -198,11 +220,16 @@ mod tests {
         assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
         let mut packet = vec![0x45; 20];
         packet.extend(request);
-        assert_eq!(echo_reply(&packet, 7), None, "a request is no reply");
+        assert_eq!(echo_reply(Family::V4, &packet, 7), None, "a request is no reply");
         packet[20] = 0;
-        assert_eq!(echo_reply(&packet, 7), Some(300));
-        assert_eq!(echo_reply(&packet, 8), None);
-        assert_eq!(echo_reply(&packet[..24], 7), None);
-        assert_eq!(echo_reply(&[], 7), None);
+        assert_eq!(echo_reply(Family::V4, &packet, 7), Some(300));
+        assert_eq!(echo_reply(Family::V4, &packet, 8), None);
+        assert_eq!(echo_reply(Family::V4, &packet[..24], 7), None);
+        assert_eq!(echo_reply(Family::V4, &[], 7), None);
+        let mut message = echo_request(Family::V6, 7, 300);
+        assert_eq!(echo_reply(Family::V6, &message, 7), None, "a request is no reply");
+        message[0] = 129;
+        assert_eq!(echo_reply(Family::V6, &message, 7), Some(300));
+        assert_eq!(echo_reply(Family::V6, &message[..7], 7), None);
     }
 }

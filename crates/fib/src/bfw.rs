@@ -1,10 +1,11 @@
 //! The Bloom forwarder (dissertation 3.4.1), which the others are compared with.
 
-use crate::plane::{Feeds, checked, kind};
+use crate::directory::Directory;
+use crate::plane::{Feeds, kind};
 use crate::{Control, FibError, FibKey, Host, MessageError, Network, Plane};
 use std::sync::Arc;
-use weir_lookup::wire::{BitReader, BitWriter, open_next, seal};
-use weir_lookup::{Bloom, CountingBloom, Cuckoo};
+use weir_lookup::wire::{BitReader, BitWriter, open_next};
+use weir_lookup::{Bloom, CountingBloom};
 
 /// Filters are made for this much more than they hold, and for this many keys at least.
 const HEADROOM: (f64, usize) = (1.25, 64);
@@ -19,14 +20,12 @@ fn room(keys: usize) -> usize {
 /// take more memory than everything else.
 #[derive(Clone, Debug)]
 pub struct Bfw<K> {
-    network: Arc<Network>,
-    keys: Cuckoo<K>,
+    keys: Directory<K>,
     feeds: Feeds,
     bits_per_key: f64,
     seed: u64,
     /// Keys and room of each filter, by node and port, once a node was asked for.
     filled: Vec<Vec<(usize, usize)>>,
-    last: Option<(K, Option<Host>, Option<Host>)>,
 }
 
 impl<K: FibKey> Bfw<K> {
@@ -35,16 +34,14 @@ impl<K: FibKey> Bfw<K> {
         let feeds = Feeds::new(network.nodes(), seed);
         let filled =
             (0..network.nodes()).map(|node| vec![(0, room(0)); network.ports(node)]).collect();
-        let keys = Cuckoo::new(32, capacity, seed);
-        Self { network, keys, feeds, bits_per_key, seed, filled, last: None }
+        let keys = Directory::new(network, capacity, seed);
+        Self { keys, feeds, bits_per_key, seed, filled }
     }
 
     /// Counts keys by port, and gives every filter room for them.
     fn refill(&mut self, node: usize) {
-        let mut counts = vec![0; self.network.ports(node)];
-        for (_, host) in self.keys.iter() {
-            counts[usize::from(self.network.port(node, Host::from_code(host)))] += 1;
-        }
+        let mut counts = vec![0; self.network().ports(node)];
+        self.keys.ports(node).for_each(|(_, port)| counts[usize::from(port)] += 1);
         self.filled[node] = counts.into_iter().map(|count| (count, room(count))).collect();
     }
 
@@ -70,8 +67,8 @@ impl<K: FibKey> Bfw<K> {
         let rooms = self.filled[node].iter().map(|&(_, room)| room);
         let mut filters: Vec<Filter> =
             rooms.map(|room| Filter::new(room, self.bits_per_key, seed)).collect();
-        for (key, host) in self.keys.iter() {
-            filters[usize::from(self.network.port(node, Host::from_code(host)))].insert(&key);
+        for (key, port) in self.keys.ports(node) {
+            filters[usize::from(port)].insert(&key);
         }
         filters
     }
@@ -82,9 +79,9 @@ impl<K: FibKey> Bfw<K> {
         out.put(kind::WHOLE, 2);
         self.filled[node].iter().for_each(|&(_, room)| out.put(room as u64, 32));
         out.put(self.keys.len() as u64, 32);
-        for (key, host) in self.keys.iter() {
+        for (key, port) in self.keys.ports(node) {
             key.put(&mut out);
-            out.put(self.network.port(node, Host::from_code(host)).into(), 16);
+            out.put(port.into(), 16);
         }
         out.finish()
     }
@@ -115,7 +112,7 @@ impl<K: FibKey> Control<K> for Bfw<K> {
     const NAME: &'static str = "BFW";
 
     fn network(&self) -> &Network {
-        &self.network
+        self.keys.network()
     }
 
     fn len(&self) -> usize {
@@ -123,20 +120,15 @@ impl<K: FibKey> Control<K> for Bfw<K> {
     }
 
     fn host(&self, key: &K) -> Option<Host> {
-        self.keys.get(key).map(Host::from_code)
+        self.keys.host(key)
     }
 
     fn insert(&mut self, key: K, host: Host) -> Result<Option<Host>, FibError> {
-        let host = checked(&self.network, host)?;
-        let former = self.keys.insert(key, host.code()).map(Host::from_code);
-        self.last = Some((key, former, Some(host)));
-        Ok(former)
+        self.keys.insert(key, host)
     }
 
     fn remove(&mut self, key: &K) -> Option<Host> {
-        let former = self.keys.remove(key).map(Host::from_code)?;
-        self.last = Some((*key, Some(former), None));
-        Some(former)
+        self.keys.remove(key)
     }
 
     fn build(&mut self, node: usize) -> BfwView<K> {
@@ -153,27 +145,17 @@ impl<K: FibKey> Control<K> for Bfw<K> {
     }
 
     fn message(&mut self, node: usize) -> Option<Vec<u8>> {
-        let (key, former, host) = self.last?;
-        let port = |host| self.network.port(node, host);
-        let (from, to) = (former.map(port), host.map(port));
-        if from == to {
-            return None;
-        }
-        let number = self.feeds.next(node);
-        if self.count(node, from, to) {
+        let change = self.keys.change(node)?;
+        let body = if self.count(node, change.from, change.to) {
             self.refill(node);
-            return Some(seal(self.feeds.plane(node), number, &self.whole(node)));
-        }
-        let mut out = BitWriter::default();
-        let kind = match (from, to) {
-            (None, _) => kind::ADD,
-            (_, None) => kind::DELETE,
-            _ => kind::CHANGE,
+            self.whole(node)
+        } else {
+            let mut out = change.head();
+            let ports = [change.from, change.to].into_iter().flatten();
+            ports.for_each(|port| out.put(port.into(), 16));
+            out.finish()
         };
-        out.put(kind, 2);
-        key.put(&mut out);
-        [from, to].into_iter().flatten().for_each(|port| out.put(port.into(), 16));
-        Some(seal(self.feeds.plane(node), number, &out.finish()))
+        Some(self.feeds.seal(node, &body))
     }
 
     fn control_bytes(&self) -> usize {

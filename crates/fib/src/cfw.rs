@@ -10,7 +10,7 @@ use crate::{Control, FibError, FibKey, Host, Network, network::bits_for};
 use skeleton::{SLOTS, Skeleton, Step};
 use std::sync::Arc;
 use view::Slots;
-use weir_lookup::wire::{BitWriter, seal};
+use weir_lookup::wire::BitWriter;
 use weir_lookup::{Cuckoo, HashKey};
 use weir_wire::hash::scale;
 
@@ -217,8 +217,7 @@ impl<K: FibKey> Control<K> for Cfw<K> {
         } else {
             self.encode(node)
         };
-        let number = self.feeds.next(node);
-        Some(seal(self.feeds.plane(node), number, &body))
+        Some(self.feeds.seal(node, &body))
     }
 
     fn control_bytes(&self) -> usize {

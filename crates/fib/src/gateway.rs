@@ -1,26 +1,24 @@
 //! A gateway: whole keys, so that no alien key passes (dissertation 3.5.4).
 
-use crate::plane::{Feeds, checked, kind};
+use crate::directory::Directory;
+use crate::plane::{Feeds, in_bursts, kind};
 use crate::{Control, FibError, FibKey, Host, MessageError, Network, Plane};
 use std::sync::Arc;
 use weir_lookup::Cuckoo;
-use weir_lookup::wire::{BitReader, BitWriter, open_next, seal};
+use weir_lookup::wire::{BitReader, open_next};
 
 /// Control plane: a table from keys to hosts.
 #[derive(Clone, Debug)]
 pub struct Gateway<K> {
-    network: Arc<Network>,
-    keys: Cuckoo<K>,
+    keys: Directory<K>,
     feeds: Feeds,
-    /// The key that changed last, with its former and its present host.
-    last: Option<(K, Option<Host>, Option<Host>)>,
 }
 
 impl<K: FibKey> Gateway<K> {
     /// Without keys.
     pub fn new(network: Arc<Network>, capacity: usize, seed: u64) -> Self {
         let feeds = Feeds::new(network.nodes(), seed);
-        Self { network, keys: Cuckoo::new(32, capacity, seed), feeds, last: None }
+        Self { keys: Directory::new(network, capacity, seed), feeds }
     }
 }
 
@@ -29,7 +27,7 @@ impl<K: FibKey> Control<K> for Gateway<K> {
     const NAME: &'static str = "gateway";
 
     fn network(&self) -> &Network {
-        &self.network
+        self.keys.network()
     }
 
     fn len(&self) -> usize {
@@ -37,55 +35,37 @@ impl<K: FibKey> Control<K> for Gateway<K> {
     }
 
     fn host(&self, key: &K) -> Option<Host> {
-        self.keys.get(key).map(Host::from_code)
+        self.keys.host(key)
     }
 
     fn insert(&mut self, key: K, host: Host) -> Result<Option<Host>, FibError> {
-        let host = checked(&self.network, host)?;
-        let former = self.keys.insert(key, host.code()).map(Host::from_code);
-        self.last = Some((key, former, Some(host)));
-        Ok(former)
+        self.keys.insert(key, host)
     }
 
     fn remove(&mut self, key: &K) -> Option<Host> {
-        let former = self.keys.remove(key).map(Host::from_code)?;
-        self.last = Some((*key, Some(former), None));
-        Some(former)
+        self.keys.remove(key)
     }
 
     fn build(&mut self, node: usize) -> GatewayView<K> {
         let mut table = Cuckoo::new(16, self.len().max(1), self.feeds.plane(node));
-        for (key, host) in self.keys.iter() {
-            table.insert(key, self.network.port(node, Host::from_code(host)).into());
+        for (key, port) in self.keys.ports(node) {
+            table.insert(key, port.into());
         }
         let (plane, number) = (self.feeds.plane(node), self.feeds.number(node));
-        GatewayView { plane, number, ports: self.network.ports(node), table }
+        GatewayView { plane, number, ports: self.network().ports(node), table }
     }
 
     fn message(&mut self, node: usize) -> Option<Vec<u8>> {
-        let (key, former, host) = self.last?;
-        let port = |host| self.network.port(node, host);
-        let mut out = BitWriter::default();
-        match (former.map(port), host.map(port)) {
-            (Some(former), Some(port)) if former == port => return None,
-            (None, Some(port)) => put(&mut out, kind::ADD, &key, Some(port)),
-            (Some(_), Some(port)) => put(&mut out, kind::CHANGE, &key, Some(port)),
-            (_, None) => put(&mut out, kind::DELETE, &key, None),
+        let change = self.keys.change(node)?;
+        let mut out = change.head();
+        if let Some(port) = change.to {
+            out.put(port.into(), 16);
         }
-        let number = self.feeds.next(node);
-        Some(seal(self.feeds.plane(node), number, &out.finish()))
+        Some(self.feeds.seal(node, &out.finish()))
     }
 
     fn control_bytes(&self) -> usize {
         self.keys.bytes()
-    }
-}
-
-fn put<K: FibKey>(out: &mut BitWriter, kind: u64, key: &K, port: Option<u16>) {
-    out.put(kind, 2);
-    key.put(out);
-    if let Some(port) = port {
-        out.put(port.into(), 16);
     }
 }
 
@@ -105,15 +85,8 @@ impl<K: FibKey> Plane<K> for GatewayView<K> {
     }
 
     fn ports(&self, keys: &[K], out: &mut [Option<u16>]) {
-        const BURST: usize = 256;
-        let mut found = [None; BURST];
-        assert_eq!(keys.len(), out.len(), "one result per key");
-        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
-            self.table.lookup_batch(keys, &mut found[..keys.len()]);
-            for (out, found) in out.iter_mut().zip(found) {
-                *out = found.map(|port| port as u16);
-            }
-        }
+        let lookup = |keys: &[K], found: &mut [_]| self.table.lookup_batch(keys, found);
+        in_bursts(keys, out, lookup, |found: Option<u64>| found.map(|port| port as u16));
     }
 
     fn apply(&mut self, message: &[u8]) -> Result<(), MessageError> {

@@ -18,6 +18,7 @@
 
 mod bfw;
 mod cfw;
+mod directory;
 mod gateway;
 mod keys;
 mod ludo;

@@ -1,7 +1,7 @@
 //! Ludo as a forwarder, for networks without alien keys (dissertation chapter 4, case study).
 
 use crate::network::bits_for;
-use crate::plane::checked;
+use crate::plane::{checked, in_bursts};
 use crate::{Control, FibError, FibKey, Host, MessageError, Network, Plane};
 use std::sync::Arc;
 use weir_lookup::{Ludo, LudoError, LudoUpdate, LudoView};
@@ -113,15 +113,8 @@ impl<K: FibKey> Plane<K> for LudoFibView {
     }
 
     fn ports(&self, keys: &[K], out: &mut [Option<u16>]) {
-        const BURST: usize = 256;
-        let mut found = [0; BURST];
-        assert_eq!(keys.len(), out.len(), "one result per key");
-        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
-            self.table.lookup_batch(keys, &mut found[..keys.len()]);
-            for (out, found) in out.iter_mut().zip(found) {
-                *out = self.port_of(found);
-            }
-        }
+        let lookup = |keys: &[K], found: &mut [_]| self.table.lookup_batch(keys, found);
+        in_bursts(keys, out, lookup, |value| self.port_of(value));
     }
 
     fn apply(&mut self, message: &[u8]) -> Result<(), MessageError> {

@@ -1,6 +1,6 @@
 //! The Othello forwarder (dissertation 3.4.3).
 
-use crate::plane::{Feeds, checked};
+use crate::plane::{Feeds, checked, in_bursts};
 use crate::{Control, FibError, FibKey, Host, MessageError, Network, Plane};
 use std::sync::Arc;
 use weir_lookup::{OthelloSet, SetKind, SetView};
@@ -110,15 +110,8 @@ impl<K: FibKey> Plane<K> for OfwView {
     }
 
     fn ports(&self, keys: &[K], out: &mut [Option<u16>]) {
-        const BURST: usize = 256;
-        let mut found = [None; BURST];
-        assert_eq!(keys.len(), out.len(), "one result per key");
-        for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
-            self.0.lookup_batch(keys, &mut found[..keys.len()]);
-            for (out, found) in out.iter_mut().zip(found) {
-                *out = found.map(|port| port as u16);
-            }
-        }
+        let lookup = |keys: &[K], found: &mut [_]| self.0.lookup_batch(keys, found);
+        in_bursts(keys, out, lookup, |found: Option<u32>| found.map(|port| port as u16));
     }
 
     fn apply(&mut self, message: &[u8]) -> Result<(), MessageError> {

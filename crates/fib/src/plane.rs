@@ -1,6 +1,7 @@
 //! The two faces of a forwarder.
 
 use crate::{FibKey, Host, MessageError, Network};
+use weir_lookup::wire::seal;
 use weir_lookup::{HashKey, LudoError};
 
 /// Why a control plane refused a change; nothing was changed.
@@ -115,6 +116,12 @@ impl Feeds {
         self.numbers[node] += 1;
         self.numbers[node]
     }
+
+    /// The next message to a node.
+    pub(crate) fn seal(&mut self, node: usize, body: &[u8]) -> Vec<u8> {
+        let number = self.next(node);
+        seal(self.plane(node), number, body)
+    }
 }
 
 /// Kinds of messages, two bits.
@@ -123,6 +130,24 @@ pub(crate) mod kind {
     pub(crate) const DELETE: u64 = 1;
     pub(crate) const CHANGE: u64 = 2;
     pub(crate) const WHOLE: u64 = 3;
+}
+
+/// [`Plane::ports`] by a batch lookup whose answers have another form.
+#[inline(always)]
+pub(crate) fn in_bursts<K, T: Copy + Default>(
+    keys: &[K],
+    out: &mut [Option<u16>],
+    lookup: impl Fn(&[K], &mut [T]),
+    port: impl Fn(T) -> Option<u16>,
+) {
+    const BURST: usize = 256;
+    let mut found = [T::default(); BURST];
+    assert_eq!(keys.len(), out.len(), "one result per key");
+    for (keys, out) in keys.chunks(BURST).zip(out.chunks_mut(BURST)) {
+        let found = &mut found[..keys.len()];
+        lookup(keys, found);
+        out.iter_mut().zip(&*found).for_each(|(out, &found)| *out = port(found));
+    }
 }
 
 /// Checks that the network has the host port.

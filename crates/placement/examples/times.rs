@@ -3,24 +3,13 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::{Backend, Rng, pool};
+use common::{Backend, Rng, SIZE, filled, maglev, pool};
 use std::hint::black_box;
 use std::time::Instant;
-use weir_placement::{Anchor, Candidate, Horizon, Hrw, HrwTable, Incremental, Maglev};
+use weir_placement::{Anchor, Horizon, Hrw, HrwTable};
 use weir_placement::{NONE, Placement, Ring};
 
-const SIZE: u32 = 65_537;
 const COPIES: u32 = 160;
-
-fn maglev(backends: &[Backend]) -> Maglev {
-    let candidates: Vec<Candidate<'_>> = backends.iter().map(Backend::candidate).collect();
-    Maglev::build(SIZE, &candidates).unwrap()
-}
-
-fn filled<P: Incremental>(mut empty: P, backends: &[Backend]) -> P {
-    backends.iter().for_each(|backend| empty.add(backend.candidate()).unwrap());
-    empty
-}
 
 fn best_of<T>(times: usize, mut run: impl FnMut() -> T) -> f64 {
     let mut once = || {

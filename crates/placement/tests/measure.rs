@@ -5,22 +5,11 @@
 
 mod common;
 
-use common::{Backend, Rng, pool};
-use weir_placement::{Anchor, AnchorTables, Hrw, HrwTable, Incremental, Maglev};
-use weir_placement::{Candidate, NONE, Placement, Ring};
+use common::{Backend, Rng, SIZE, filled, maglev, pool};
+use weir_placement::{Anchor, AnchorTables, Hrw, HrwTable, Incremental};
+use weir_placement::{NONE, Placement, Ring};
 
-const SIZE: u32 = 65_537;
 const COPIES: u32 = 160;
-
-fn maglev(backends: &[Backend]) -> Maglev {
-    let candidates: Vec<Candidate<'_>> = backends.iter().map(Backend::candidate).collect();
-    Maglev::build(SIZE, &candidates).unwrap()
-}
-
-fn filled<P: Incremental>(mut empty: P, backends: &[Backend]) -> P {
-    backends.iter().for_each(|backend| empty.add(backend.candidate()).unwrap());
-    empty
-}
 
 fn answers(placement: &dyn Placement, flows: &[u64]) -> Vec<u16> {
     let mut out = vec![NONE; flows.len()];

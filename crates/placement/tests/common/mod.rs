@@ -1,7 +1,7 @@
 //! What the tests of this crate share.
 #![allow(dead_code)] // Each test program uses a part of it.
 
-use weir_placement::Candidate;
+use weir_placement::{Candidate, Incremental, Maglev};
 
 /// The seed of a test: `WEIR_SEED`, or a fresh one. It is printed, so that a failure can be had
 /// again.
@@ -69,6 +69,21 @@ pub fn pool(rng: &mut Rng, n: u16, weights: &[u32]) -> Vec<Backend> {
             weight: weights[usize::from(number) % weights.len()],
         })
         .collect()
+}
+
+/// Slots of a Maglev table that is filled.
+pub const SIZE: u32 = 65_537;
+
+/// A Maglev table of a pool.
+pub fn maglev(backends: &[Backend]) -> Maglev {
+    let candidates: Vec<Candidate<'_>> = backends.iter().map(Backend::candidate).collect();
+    Maglev::build(SIZE, &candidates).unwrap()
+}
+
+/// A placement with a pool added one by one.
+pub fn filled<P: Incremental>(mut empty: P, backends: &[Backend]) -> P {
+    backends.iter().for_each(|backend| empty.add(backend.candidate()).unwrap());
+    empty
 }
 
 /// Fails if `got` of `n` draws is further from `share` than `sigmas` standard deviations.

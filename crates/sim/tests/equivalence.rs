@@ -52,6 +52,30 @@ fn same_mean(name: &str, pairs: &[(Outcome, Outcome)], figure: impl Fn(&Outcome)
     assert!(mean.abs() <= 4.0 * error, "{name}: {mean} beyond 4 x {error}");
 }
 
+/// The means of all that depends on what breaks, of enough broken flows.
+fn same_means(name: &str, pairs: &[(Outcome, Outcome)]) {
+    same_mean(&format!("{name}: broken"), pairs, |o| o.broken as f64);
+    same_mean(&format!("{name}: inevitable"), pairs, |o| o.inevitable as f64);
+    same_mean(&format!("{name}: misdirected"), pairs, |o| o.misdirected as f64);
+    same_mean(&format!("{name}: evictions"), pairs, |o| o.evictions as f64);
+    same_mean(&format!("{name}: tracked"), pairs, |o| o.tracked.mean());
+    let broken: u64 = pairs.iter().map(|(a, _)| a.broken).sum();
+    assert!(broken > 60, "{name}: {broken} broken, too few to compare");
+}
+
+/// A method in the lazy engine and in the one with an event per packet, in worlds by seed.
+fn both(
+    make: &dyn Fn(&World) -> Box<dyn Method>,
+    world: impl Fn(u64) -> World,
+) -> Vec<(Outcome, Outcome)> {
+    let pair = |seed| {
+        let lazy = world(seed);
+        let every = World { engine: Engine::EveryPacket, ..lazy.clone() };
+        (play(make, &lazy), play(make, &every))
+    };
+    (1..=60).map(pair).collect()
+}
+
 #[test]
 fn both_engines_agree() {
     type Make = Box<dyn Fn(&World) -> Box<dyn Method>>;
@@ -84,24 +108,12 @@ fn both_engines_agree() {
     ];
     for orphans in [Orphans::End, Orphans::Adopt] {
         for (name, make) in &methods {
-            let pairs: Vec<_> = (1..=60)
-                .map(|seed| {
-                    let lazy = World { orphans, ..world(seed) };
-                    let every = World { engine: Engine::EveryPacket, ..lazy.clone() };
-                    (play(&**make, &lazy), play(&**make, &every))
-                })
-                .collect();
+            let pairs = both(&**make, |seed| World { orphans, ..world(seed) });
             for (a, b) in &pairs {
                 assert_eq!((a.flows, a.departures, a.returns), (b.flows, b.departures, b.returns));
             }
             let name = format!("{name}, {orphans:?}, seeds 1 to 60");
-            same_mean(&format!("{name}: broken"), &pairs, |o| o.broken as f64);
-            same_mean(&format!("{name}: inevitable"), &pairs, |o| o.inevitable as f64);
-            same_mean(&format!("{name}: misdirected"), &pairs, |o| o.misdirected as f64);
-            same_mean(&format!("{name}: evictions"), &pairs, |o| o.evictions as f64);
-            same_mean(&format!("{name}: tracked"), &pairs, |o| o.tracked.mean());
-            let broken: u64 = pairs.iter().map(|(a, _)| a.broken).sum();
-            assert!(broken > 60, "{name}: {broken} broken, too few to compare");
+            same_means(&name, &pairs);
         }
     }
 }
@@ -126,13 +138,7 @@ fn both_engines_agree_on_several_balancers() {
                 }
             }
         };
-        let pairs: Vec<_> = (1..=60)
-            .map(|seed| {
-                let lazy = several(seed);
-                let every = World { engine: Engine::EveryPacket, ..lazy.clone() };
-                (play(&make, &lazy), play(&make, &every))
-            })
-            .collect();
+        let pairs = both(&make, several);
         for (a, b) in &pairs {
             assert_eq!(
                 (a.flows, a.departures, a.reshuffles),
@@ -141,13 +147,7 @@ fn both_engines_agree_on_several_balancers() {
             assert!(a.reshuffles > 3, "{} reshuffles", a.reshuffles);
         }
         let name = format!("{name}, three balancers, seeds 1 to 60");
-        same_mean(&format!("{name}: broken"), &pairs, |o| o.broken as f64);
-        same_mean(&format!("{name}: inevitable"), &pairs, |o| o.inevitable as f64);
-        same_mean(&format!("{name}: misdirected"), &pairs, |o| o.misdirected as f64);
-        same_mean(&format!("{name}: evictions"), &pairs, |o| o.evictions as f64);
-        same_mean(&format!("{name}: tracked"), &pairs, |o| o.tracked.mean());
-        let broken: u64 = pairs.iter().map(|(a, _)| a.broken).sum();
-        assert!(broken > 60, "{name}: {broken} broken, too few to compare");
+        same_means(&name, &pairs);
     }
 }
 

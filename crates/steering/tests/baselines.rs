@@ -3,6 +3,8 @@
 //!
 //! The seed is printed; `WEIR_SEED=n` repeats a run.
 
+mod seed;
+
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -15,10 +17,7 @@ use weir_steering::baseline::{
 use weir_steering::{NO_BACKEND, StateKey, Steer};
 
 fn rng() -> ChaCha8Rng {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    ChaCha8Rng::seed_from_u64(seed)
+    ChaCha8Rng::seed_from_u64(seed::seed())
 }
 
 const FLOWS: usize = 100_000;

@@ -3,6 +3,7 @@
 //!
 //! A run is made of its seed: `WEIR_SEED=n cargo test` repeats one.
 
+mod seed;
 #[path = "cheetah/stateless.rs"]
 mod stateless;
 #[path = "cheetah/table.rs"]
@@ -19,12 +20,7 @@ use weir_wire::{FlowKey, Protocol};
 
 /// The source of everything random in a test: `WEIR_SEED`, or another one each time.
 fn seeded() -> ChaCha8Rng {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    ChaCha8Rng::seed_from_u64(seed)
+    ChaCha8Rng::seed_from_u64(seed::seed())
 }
 
 /// A flow to one service, a third of them IPv6.

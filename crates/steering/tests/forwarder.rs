@@ -3,6 +3,8 @@
 //!
 //! `WEIR_SEED=n` repeats a run.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
@@ -17,10 +19,7 @@ use weir_wire::{FlowKey, Protocol, TcpFlags};
 const CODECS: [Codec; 2] = [Codec::Othello, Codec::Fuse];
 
 fn rng() -> ChaCha8Rng {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    ChaCha8Rng::seed_from_u64(seed)
+    ChaCha8Rng::seed_from_u64(seed::seed())
 }
 
 fn pool(backends: u16) -> Vec<Member> {
@@ -108,6 +107,49 @@ fn answers_are_those_of_decide() {
         println!("{codec:?}: {reserved} on reserved Dcodes, {by_pending} by pending");
         assert!(reserved > 1_000 && by_pending > 1_000);
     }
+}
+
+/// First packets go where `decide` sends them, and are noted as pending where it notes them: also
+/// when nearly all Dcodes are reserved, and when no backend takes new flows.
+#[test]
+fn first_packets_go_where_decide_sends_them() {
+    let mut rng = rng();
+    let (mut again, mut nowhere) = (0, 0);
+    for codec in CODECS {
+        for draining in [0, 3, 11, 12] {
+            let mut members = pool(12);
+            members[..draining].iter_mut().for_each(|member| member.role = Role::Draining);
+            let mut concury = Concury::new(ConcuryConfig::unbounded(codec, 4, rng.random()));
+            for n in 0..500 {
+                concury.start(StateKey::of_flow(&flow(n)), rng.random_range(0..12), 0).unwrap();
+            }
+            let (image, _) = concury.build(1, &members, 0).unwrap();
+            for flags in [0, Flags::RECORD, Flags::PENDING, Flags::RECORD | Flags::PENDING] {
+                let mut image = weir_steering::Image::clone(&image);
+                image.set_flags(Flags(flags));
+                let mut forwarder = Forwarder::new(Arc::new(image.clone())).unwrap();
+                let mut memory = SoftMemory::new(100_000, 1, 1);
+                for n in (500..1_500).chain(500..1_500) {
+                    let state = StateKey::of_flow(&flow(n));
+                    let decision = decide(&image, 0, &flow(n), TcpFlags::SYN, &mut memory);
+                    let wanted = decision.backend.unwrap_or(NO_BACKEND);
+                    assert_eq!(forwarder.start(&state), wanted, "{codec:?}, {draining}, {n}");
+                    nowhere += u32::from(wanted == NO_BACKEND);
+                }
+                let mut pending = 0;
+                forwarder.retain_pending(|&key, backend| {
+                    pending += 1;
+                    let known = memory.pending.get(&ServiceState { service: 0, key });
+                    assert_eq!(known, Some(&backend), "{codec:?}, {draining}, {flags}");
+                    true
+                });
+                assert_eq!(pending, memory.pending.len());
+                again += usize::from(flags & Flags::RECORD == 0) * pending;
+            }
+        }
+    }
+    println!("{again} placed again, {nowhere} first packets without a backend");
+    assert!(again > 1_000 && nowhere > 1_000);
 }
 
 /// Keys of 64 bits, with new states and changes of the pool: each state where it began.

@@ -3,11 +3,13 @@
 //!
 //! A history is made of its seed: `WEIR_SEED=n cargo test` repeats one.
 
+mod seed;
 #[path = "histories/world.rs"]
 mod world;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use weir_steering::{
     Codec, Concury, ConcuryConfig, Image, Member, Outcome, Plane, Role, SoftMemory, StateKey,
     VipKey,
@@ -15,16 +17,6 @@ use weir_steering::{
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 use world::{Kind, Tally, World, state_hash};
-
-/// The seed of this run: `WEIR_SEED`, or another one each time.
-fn seed() -> u64 {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 /// TCP and UDP, IPv4 and IPv6, by flow and by client.
 fn kinds(codec: Option<Codec>) -> Vec<Kind> {

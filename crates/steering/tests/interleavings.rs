@@ -7,9 +7,10 @@
 mod explore;
 #[path = "interleavings/model.rs"]
 mod model;
+mod search;
 
-use explore::{Found, explore};
 use model::{Fault, MAX_FLOWS, Rules};
+use search::Found;
 
 /// How much may happen.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +27,14 @@ const fn size(flows: usize, updates: u8, crashes: u8, reuses: u8) -> Size {
 }
 
 fn run(size: Size, fault: Fault) -> Found {
-    let rules = Rules {
+    let mut rules = Rules {
         flows: size.flows,
         updates: size.updates,
         crashes: size.crashes,
         reuses: size.reuses,
         fault,
     };
-    let found = explore(&rules);
+    let found = search::explore(&mut rules, usize::MAX);
     let verdict = match found.trace {
         Some(_) => "VIOLATION",
         None => "safe",
@@ -50,7 +51,7 @@ fn run(size: Size, fault: Fault) -> Found {
 
 fn safe(size: Size, fault: Fault) {
     let found = run(size, fault);
-    assert!(found.trace.is_none(), "{fault:?} breaks a connection");
+    assert!(found.trace.is_none() && found.complete, "{fault:?} breaks a connection");
 }
 
 /// A violation at each of the sizes that are tried in turn until one is found.

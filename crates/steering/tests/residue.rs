@@ -4,25 +4,17 @@
 //!
 //! A history is made of its seed: `WEIR_SEED=n cargo test` repeats one.
 
+mod seed;
 #[path = "residue_world/mod.rs"]
 mod world;
 
+use seed::seed;
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_lookup::HashKey;
 use weir_steering::residue::{Residue, ResidueConfig, Table, rows_for};
 use weir_steering::{Member, Role, StateKey, Steer};
 use world::{Kind, World};
-
-/// The seed of this run: `WEIR_SEED`, or another one each time.
-fn seed() -> u64 {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 fn kinds() -> impl Iterator<Item = Kind> {
     (0..8).map(|n| Kind { wide: n & 1 != 0, client: n & 2 != 0, udp: n & 4 != 0 })

@@ -7,12 +7,14 @@
 
 #[path = "residue_model/explore.rs"]
 mod explore;
+mod search;
 #[path = "residue_model/tables.rs"]
 mod tables;
 #[path = "residue_model/world.rs"]
 mod world;
 
-use explore::{Found, explore};
+use explore::Rules;
+use search::Found;
 use world::{Budget, Fault};
 
 const ONE: Budget = Budget {
@@ -34,15 +36,20 @@ fn deep() -> bool {
 }
 
 fn run(budget: Budget, fault: Fault, limit: usize) -> Found {
-    let found = explore(budget, fault, limit);
+    explore(&mut Rules { budget, fault, excused: 0 }, limit)
+}
+
+fn explore(rules: &mut Rules, limit: usize) -> Found {
+    let found = search::explore(rules, limit);
+    let Rules { budget, fault, excused } = rules;
     let verdict = match (&found.trace, found.complete) {
         (Some(_), _) => "VIOLATION",
         (None, true) => "safe",
         (None, false) => "safe as far as explored",
     };
     println!(
-        "{fault:?}, {budget:?}: {} states, depth {}, {} excused, {:.1?}: {verdict}",
-        found.states, found.depth, found.excused, found.took
+        "{fault:?}, {budget:?}: {} states, depth {}, {excused} excused, {:.1?}: {verdict}",
+        found.states, found.depth, found.took
     );
     for (number, line) in found.trace.iter().flatten().enumerate() {
         println!("  {:2} {line}", number + 1);
@@ -101,9 +108,11 @@ fn backends_die() {
 /// A connection may be misled if its agent was given up; then that is on record.
 #[test]
 fn an_agent_that_does_not_answer_is_accounted_for() {
-    let found = run(Budget { stale: 1, ..ONE }, Fault::None, usize::MAX);
+    let budget = Budget { stale: 1, ..ONE };
+    let mut rules = Rules { budget, fault: Fault::None, excused: 0 };
+    let found = explore(&mut rules, usize::MAX);
     assert!(found.trace.is_none() && found.complete);
-    assert!(found.excused > 0, "giving up an agent costs nothing?");
+    assert!(rules.excused > 0, "giving up an agent costs nothing?");
 }
 
 /// Everything at once: too much to explore to the end.

@@ -1,6 +1,6 @@
 //! An indirection table, with and without a second chance.
 
-use super::{below, deal, mix};
+use super::{below, mix};
 use crate::flow::Traffic;
 use crate::method::{Change, Effects, FlowRef, Gauges, Method, NOBODY, Probe};
 
@@ -155,6 +155,34 @@ impl Buckets {
             self.overloaded.push(to);
         }
     }
+}
+
+/// Deals slots to servers, `(server, weight)`, in proportion to their weights. A slot changes its
+/// owner only if that is gone or has too many.
+fn deal(owners: &mut [u16], servers: &[(u16, u32)]) {
+    let total: usize = servers.iter().map(|&(_, weight)| weight as usize).sum();
+    if total == 0 {
+        owners.fill(NOBODY);
+        return;
+    }
+    let mut room = vec![0usize; usize::from(NOBODY) + 1];
+    let mut upto = 0;
+    for &(server, weight) in servers {
+        let below = owners.len() * upto / total;
+        upto += weight as usize;
+        room[usize::from(server)] = owners.len() * upto / total - below;
+    }
+    for owner in owners.iter_mut() {
+        match &mut room[usize::from(*owner)] {
+            0 => *owner = NOBODY,
+            room => *room -= 1,
+        }
+    }
+    let short = servers
+        .iter()
+        .flat_map(|&(server, _)| std::iter::repeat_n(server, room[usize::from(server)]));
+    let empty = owners.iter_mut().filter(|owner| **owner == NOBODY);
+    empty.zip(short).for_each(|(owner, server)| *owner = server);
 }
 
 impl Method for Buckets {

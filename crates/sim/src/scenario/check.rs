@@ -148,7 +148,7 @@ impl Scenario {
 
     fn check_methods(&self) -> Fault {
         let wrong = |(place, method): (usize, &super::MethodSpec)| {
-            let (field, right) = method.fault()?;
+            let (field, right) = method.fault(self.most_servers())?;
             Some((format!("method.{place}.{field}"), right))
         };
         let deaf = |(place, method): (usize, &super::MethodSpec)| {

@@ -210,8 +210,8 @@ impl MethodSpec {
         }
     }
 
-    /// The first parameter that makes no sense, and what would make sense.
-    pub(super) fn fault(&self) -> Option<(&'static str, &'static str)> {
+    /// The first parameter that makes no sense with so many servers, and what would make sense.
+    pub(super) fn fault(&self, servers: u32) -> Option<(&'static str, &'static str)> {
         const ROWS: &str = "from 1 to 67,108,864";
         let bad = |n: usize| n == 0 || n > 1 << 26;
         match self {
@@ -227,6 +227,9 @@ impl MethodSpec {
                 Some(("copies", "from 1 to 10,000"))
             }
             Self::Concury { bits } if !(1..=15).contains(bits) => Some(("bits", "from 1 to 15")),
+            Self::Concury { bits } if servers >= 1 << bits => {
+                Some(("bits", "so many that there are more Dcodes, 2^bits, than servers"))
+            }
             Self::Residue { rows } if bad(*rows) => Some(("rows", ROWS)),
             Self::Tracked { rows, over, .. } | Self::Jet { rows, over, .. }
                 if bad(rows_of(*over, *rows)) =>

@@ -401,6 +401,8 @@ mod tests {
         at("servers = 5", "servers = 0", "x.toml:6: pool.servers must be from 1", "it is 0");
         at("duration = 20.0", "duration = -1.0", "x.toml:2: duration must be more", "it is -1.0");
         at("table = [0.5, 1]", "table = []", "x.toml:12: method.1.table must be", "it is []");
+        let concury = "kind = \"concury\"\nbits = 2";
+        at("kind = \"hash\"", concury, "x.toml:10: method.0.bits must be so many", "it is 2");
         at("flows = [50, 60]", "flows = 9\nsizes = \"nowhere\"", "x.toml:5: traffic.sizes", "");
         at("flows = 40", "flows = -40", "x.toml:16: traffic.flows must be more than 0", "-40");
         at("traffic.flows = 40", "trafic.flows = 40", "x.toml:14: size.smoke: ", "trafic");

@@ -32,59 +32,40 @@ pub trait Digests {
     fn bytes(&self) -> usize;
 }
 
-impl<const SLOTS: usize> Digests for DigestCuckoo<SLOTS> {
-    // Two flows with one digest share both buckets or none, so the second one is found.
-    const SHADOWS: bool = false;
+macro_rules! digests {
+    ($table:ident $(<$slots:ident>)?, shadows: $shadows:literal) => {
+        impl $(<const $slots: usize>)? Digests for $table $(<$slots>)? {
+            const SHADOWS: bool = $shadows;
 
-    #[inline(always)]
-    fn find<K: Key>(&self, flow: &K) -> Option<u16> {
-        self.lookup(flow)
-    }
+            #[inline(always)]
+            fn find<K: Key>(&self, flow: &K) -> Option<u16> {
+                self.lookup(flow)
+            }
 
-    #[inline(always)]
-    fn find_batch<K: Key>(&self, flows: &[K], out: &mut [u32]) {
-        self.lookup_batch(flows, out);
-    }
+            #[inline(always)]
+            fn find_batch<K: Key>(&self, flows: &[K], out: &mut [u32]) {
+                self.lookup_batch(flows, out);
+            }
 
-    fn put<K: Key>(&mut self, flow: &K, backend: u16) -> Result<(), Error> {
-        self.insert(flow, backend).map(|_| ())
-    }
+            fn put<K: Key>(&mut self, flow: &K, backend: u16) -> Result<(), Error> {
+                self.insert(flow, backend).map(|_| ())
+            }
 
-    fn take<K: Key>(&mut self, flow: &K) {
-        self.remove(flow);
-    }
+            fn take<K: Key>(&mut self, flow: &K) {
+                self.remove(flow);
+            }
 
-    fn bytes(&self) -> usize {
-        DigestCuckoo::bytes(self)
-    }
+            fn bytes(&self) -> usize {
+                $table::bytes(self)
+            }
+        }
+    };
 }
 
-impl Digests for MultiDigest {
-    // Two flows may share digest and bucket in one level and not in another.
-    const SHADOWS: bool = true;
-
-    #[inline(always)]
-    fn find<K: Key>(&self, flow: &K) -> Option<u16> {
-        self.lookup(flow)
-    }
-
-    #[inline(always)]
-    fn find_batch<K: Key>(&self, flows: &[K], out: &mut [u32]) {
-        self.lookup_batch(flows, out);
-    }
-
-    fn put<K: Key>(&mut self, flow: &K, backend: u16) -> Result<(), Error> {
-        self.insert(flow, backend).map(|_| ())
-    }
-
-    fn take<K: Key>(&mut self, flow: &K) {
-        self.remove(flow);
-    }
-
-    fn bytes(&self) -> usize {
-        MultiDigest::bytes(self)
-    }
-}
+// Two flows with one digest share both buckets or none, so the second one is found.
+digests!(DigestCuckoo<SLOTS>, shadows: false);
+// Two flows may share digest and bucket in one level and not in another.
+digests!(MultiDigest, shadows: true);
 
 /// Every flow by its digest; a flow that is not found goes where Maglev hashing says, and is
 /// remembered.

@@ -1,14 +1,22 @@
-//! The DIP array: Dcode -> backend, in proportion to the weights, moved as little as possible.
+//! The DIP array: Dcode -> backend, in proportion to the weights, moved as little as possible
+//! (Concury section 5.2).
 
 use crate::BuildError;
 use crate::image::{NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED};
 use crate::pool::Member;
+use std::collections::HashMap;
 
-/// Computes the next DIP array. `keeps(backend)` tells whether a member that gets no new flows
-/// still has connections, so that it needs a Dcode of its own (reserved).
+/// Computes the next DIP array from the former one, `previous`: an entry for each Dcode, which is
+/// a backend, a backend with [`SLOT_RESERVED`], or [`NO_BACKEND`]. There are as many as before, a
+/// power of two. At first all are [`NO_BACKEND`].
 ///
-/// A slot changes its owner only if the owner has too many or is gone: the states on all other
-/// slots keep their Dcodes, and so do nearly all flows that are not yet known.
+/// Serving backends get slots in proportion to their weights, each at least one. `keeps(backend)`
+/// tells whether a member that gets no new flows still has connections: it then keeps one slot, a
+/// reserved one. A slot changes its owner only if the owner has too many or is gone: the states on
+/// all other slots keep their Dcodes, and so do nearly all flows that are not yet known.
+///
+/// # Errors
+/// [`BuildError::TooFewDcodes`] if there are more backends that need a slot than slots.
 pub(super) fn assign(
     previous: &[u16],
     members: &[Member],
@@ -26,17 +34,19 @@ pub(super) fn assign(
     }
     let mut next = vec![NO_BACKEND; slots];
     reserve(previous, &reserved, &mut next);
-    let mut wanted = quotas(members, slots - reserved.len());
+    let quotas = quotas(members, slots - reserved.len());
+    let mut wanted: HashMap<u16, usize> = quotas.iter().copied().collect();
     for at in scattered(slots) {
         let owner = previous[at] & SLOT_BACKEND;
         if next[at] == NO_BACKEND
-            && let Some(quota) = wanted.iter_mut().find(|q| q.0 == owner && q.1 > 0)
+            && let Some(quota) = wanted.get_mut(&owner).filter(|quota| **quota > 0)
         {
             next[at] = owner;
-            quota.1 -= 1;
+            *quota -= 1;
         }
     }
-    let mut rest = wanted.into_iter().filter(|q| q.1 > 0).collect::<Vec<_>>();
+    let mut rest: Vec<_> = quotas.iter().map(|q| (q.0, wanted[&q.0])).collect();
+    rest.retain(|q| q.1 > 0);
     for at in scattered(slots) {
         if next[at] == NO_BACKEND
             && let Some(last) = rest.last_mut()
@@ -54,15 +64,19 @@ pub(super) fn assign(
 /// One slot for each backend in `reserved`: one it owns already if there is one (its reserved one
 /// first), so that as few of its states as possible change their Dcode.
 fn reserve(previous: &[u16], reserved: &[u16], next: &mut [u16]) {
+    let entries = reserved.iter().flat_map(|&backend| [backend | SLOT_RESERVED, backend]);
+    let mut owned: HashMap<u16, Vec<usize>> = entries.map(|entry| (entry, Vec::new())).collect();
+    for (at, entry) in previous.iter().enumerate() {
+        if let Some(places) = owned.get_mut(entry) {
+            places.push(at);
+        }
+    }
+    let mut any = scattered(previous.len());
     for &backend in reserved {
         let marked = backend | SLOT_RESERVED;
-        let place = |wanted: u16| {
-            (0..previous.len()).find(|&at| previous[at] == wanted && next[at] == NO_BACKEND)
-        };
-        let at = place(marked)
-            .or_else(|| place(backend))
-            .or_else(|| scattered(previous.len()).find(|&at| next[at] == NO_BACKEND));
-        if let Some(at) = at {
+        let free = |at: &usize| next[*at] == NO_BACKEND;
+        let own = owned[&marked].iter().chain(&owned[&backend]).copied().find(free);
+        if let Some(at) = own.or_else(|| any.find(free)) {
             next[at] = marked;
         }
     }

@@ -2,17 +2,20 @@
 
 use super::build::Concury;
 use super::config::ConcuryConfig;
+use super::decide::place_again;
 use super::dense::DenseMap;
-use crate::image::{Flags, HEADER_BYTES, Image, ImageError, SLOT_BACKEND, SLOT_RESERVED};
+use crate::image::{
+    Flags, HEADER_BYTES, Image, ImageError, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED,
+};
 use crate::pool::Member;
 use crate::{BuildError, Steer};
 use std::sync::Arc;
 use weir_lookup::Key;
 
-/// Steers packets of flows that have begun, over a table and the pending flows.
+/// Steers packets over a table and the pending flows.
 ///
-/// Answers are those of [`decide`](crate::decide) for packets that start no flow. Bursts may have
-/// any length; nothing is allocated for them.
+/// Answers are those of [`decide`](crate::decide), for packets that start no flow but at
+/// [`start`](Self::start). Bursts may have any length; nothing is allocated for them.
 #[derive(Clone, Debug)]
 pub struct Forwarder<K> {
     image: Arc<Image>,
@@ -83,11 +86,41 @@ impl<K: Key> Forwarder<K> {
         self.pending.retain(|flow, backend| keep(flow, *backend));
     }
 
+    /// Where the packet goes that starts a flow: not to a backend that only keeps what it has. Of
+    /// a flow that falls on such a one's Dcode, and of any while [`Flags::RECORD`] is set, it is
+    /// noted as pending. No pins are known here, so the packet must not be a repeated one.
+    pub fn start(&mut self, flow: &K) -> u16 {
+        let hash = flow.hash(&self.image.header().key);
+        let entry = self.image.entry(hash);
+        let known = self.asked(entry).then(|| self.pending.get(flow)).flatten();
+        if let Some(&backend) = known {
+            return backend;
+        }
+        let reserved = entry & SLOT_RESERVED != 0;
+        let backend = if reserved { place_again(&self.image, hash) } else { entry };
+        if backend != NO_BACKEND && (reserved || self.flags.has(Flags::RECORD)) {
+            self.note_pending(*flow, backend);
+        }
+        backend
+    }
+
+    /// Where a packet goes that starts no flow.
+    #[inline]
+    pub fn find(&self, flow: &K) -> u16 {
+        let entry = self.image.entry(flow.hash(&self.image.header().key));
+        self.resolve(flow, entry)
+    }
+
+    /// Whether a flow whose Dcode leads to this slot may be pending.
+    #[inline]
+    fn asked(&self, entry: u16) -> bool {
+        entry & SLOT_RESERVED != 0 || self.flags.has(Flags::PENDING)
+    }
+
     /// Where a packet goes whose Dcode leads to this slot.
     #[inline]
     fn resolve(&self, flow: &K, entry: u16) -> u16 {
-        let ask = entry & SLOT_RESERVED != 0 || self.flags.has(Flags::PENDING);
-        let pending = if ask { self.pending.get(flow).copied() } else { None };
+        let pending = if self.asked(entry) { self.pending.get(flow).copied() } else { None };
         pending.unwrap_or(entry & SLOT_BACKEND)
     }
 }
@@ -95,8 +128,7 @@ impl<K: Key> Forwarder<K> {
 impl<K: Key> Steer<K> for Forwarder<K> {
     #[inline]
     fn steer(&mut self, flow: &K) -> u16 {
-        let entry = self.image.entry(flow.hash(&self.image.header().key));
-        self.resolve(flow, entry)
+        self.find(flow)
     }
 
     #[inline]
@@ -112,7 +144,7 @@ impl<K: Key> Steer<K> for Forwarder<K> {
             codes.lookup_batch_with(flows, out, |flow| flow.hash(&key), slot);
         }
         // Hardly ever: an update is under way, or a backend of one of these flows drains.
-        if all & SLOT_RESERVED != 0 || self.flags.has(Flags::PENDING) {
+        if self.asked(all) {
             for (flow, out) in flows.iter().zip(out) {
                 *out = self.resolve(flow, *out);
             }

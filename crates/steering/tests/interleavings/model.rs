@@ -7,6 +7,7 @@
 //! not contain falls is the adversary's choice in every build: another backend than ever before,
 //! by chance the right one, or a reserved Dcode.
 
+use crate::search;
 use std::fmt::Write as _;
 use weir_steering::{Action, Flags, Update};
 
@@ -260,23 +261,8 @@ pub struct State {
     pub broken: bool,
 }
 
-/// Where successors go. Labels are made only when somebody wants to read them.
-#[derive(Default)]
-pub struct Sink {
-    /// Successors.
-    pub states: Vec<State>,
-    /// What led to each, if asked for.
-    pub labels: Option<Vec<String>>,
-}
-
-impl Sink {
-    fn push(&mut self, state: State, label: impl FnOnce() -> String) {
-        self.states.push(state);
-        if let Some(labels) = &mut self.labels {
-            labels.push(label());
-        }
-    }
-}
+/// Where successors go.
+type Sink = search::Sink<State>;
 
 /// All states in which a service can be found before anything happens.
 pub fn initial(rules: &Rules) -> Vec<State> {

@@ -1,22 +1,16 @@
 //! What the tests of JET share.
 #![allow(dead_code)] // Each test program uses a part of it.
 
+#[path = "../seed/mod.rs"]
+mod seeds;
+
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+pub use seeds::seed;
 use std::time::Duration;
 use weir_lookup::HashKey;
 use weir_placement::Candidate;
 use weir_steering::jet::{AnyJet, JetConfig, PlacementKind};
-
-/// The seed of this run: `WEIR_SEED`, or another one each time.
-pub fn seed() -> u64 {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 pub fn rng(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)

@@ -3,6 +3,7 @@
 //! coordinator, the balancers and the rule of what remains are the real ones.
 
 use super::tables::{BACKENDS, FLOWS, Tiny, TinyBuild};
+use crate::search;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use weir_steering::residue::{
@@ -146,20 +147,13 @@ pub struct World {
     pub excused: bool,
 }
 
-/// Successors, with labels if somebody wants to read them.
-#[derive(Default)]
-pub struct Sink {
-    pub states: Vec<World>,
-    pub labels: Option<Vec<String>>,
-}
+/// Where successors go.
+type Sink = search::Sink<World>;
 
 impl Sink {
-    fn push(&mut self, mut world: World, fault: Fault, label: impl FnOnce() -> String) {
+    fn settled(&mut self, mut world: World, fault: Fault, label: impl FnOnce() -> String) {
         world.settle(fault);
-        self.states.push(world);
-        if let Some(labels) = &mut self.labels {
-            labels.push(label());
-        }
+        self.push(world, label);
     }
 }
 
@@ -309,7 +303,9 @@ impl World {
                     let mut next = self.clone();
                     let gate = self.balancers[balancer].gate().cloned();
                     next.syns[at] = Some(Syn { balancer: balancer as u8, gate, old: false });
-                    sink.push(next, fault, || format!("SYN of flow {at} at balancer {balancer}"));
+                    sink.settled(next, fault, || {
+                        format!("SYN of flow {at} at balancer {balancer}")
+                    });
                 }
             }
             let next_stage = match flow.stage {
@@ -320,7 +316,7 @@ impl World {
             if let Some(stage) = next_stage {
                 let mut next = self.clone();
                 next.flows[at].stage = stage;
-                sink.push(next, fault, || format!("flow {at} is {stage:?}"));
+                sink.settled(next, fault, || format!("flow {at} is {stage:?}"));
             }
             let up = matches!(flow.stage, Stage::HalfOpen | Stage::Established);
             if up && self.syns[at].is_none() && self.left.reuses > 0 {
@@ -330,7 +326,7 @@ impl World {
                 for former in next.formers.iter_mut().flatten() {
                     former.live[at] = false;
                 }
-                sink.push(next, fault, || format!("flow {at} ends"));
+                sink.settled(next, fault, || format!("flow {at} ends"));
             }
         }
     }
@@ -372,7 +368,7 @@ impl World {
                 }
                 next.forward(at, backend as u8);
             }
-            sink.push(next, fault, || {
+            sink.settled(next, fault, || {
                 format!("balancer {balancer} decides the SYN of flow {at}: {verdict:?}")
             });
         }
@@ -398,7 +394,7 @@ impl World {
             let mut next = self.clone();
             next.order(usize::from(to), &order, fault);
             if next != *self {
-                sink.push(next, fault, || format!("arrives at {to}: {order:?}"));
+                sink.settled(next, fault, || format!("arrives at {to}: {order:?}"));
             }
         }
         for (agent, request) in self.coordinator.requests() {
@@ -411,7 +407,7 @@ impl World {
             let once = next.coordinator.clone();
             next.coordinator.listing(listing.clone(), &mut next.build);
             assert!(once == next.coordinator, "a repeated listing counts twice");
-            sink.push(next, fault, || format!("agent lists: {listing:?}"));
+            sink.settled(next, fault, || format!("agent lists: {listing:?}"));
         }
     }
 
@@ -497,14 +493,14 @@ impl World {
                 }
                 next.answer(balancer, answer);
             }
-            sink.push(next, fault, || format!("balancer {balancer}: the grace period ends"));
+            sink.settled(next, fault, || format!("balancer {balancer}: the grace period ends"));
         }
         let old = |flow: &Flow| flow.stage == Stage::OnTheWay { old: true };
         let arrived = !self.flows.iter().any(old) || fault == Fault::NoTransit;
         if self.coordinator.waiting() == Waiting::Transit && arrived {
             let mut next = self.clone();
             next.coordinator.transit_passed(&mut next.build);
-            sink.push(next, fault, || "coordinator: what was on its way has arrived".to_owned());
+            sink.settled(next, fault, || "coordinator: what was on its way has arrived".to_owned());
         }
     }
 
@@ -519,7 +515,7 @@ impl World {
                     next.build.pool[flow] = (next.build.pool[flow] + 1) % BACKENDS;
                 }
                 next.coordinator.change(&mut next.build);
-                sink.push(next, fault, || format!("the pool changes: rows {mask:02b}"));
+                sink.settled(next, fault, || format!("the pool changes: rows {mask:02b}"));
             }
         }
         if self.left.reuses > 0 {
@@ -527,7 +523,7 @@ impl World {
                 let mut next = self.clone();
                 if next.build.doubtful.insert(flow) {
                     next.left.reuses -= 1;
-                    sink.push(next, fault, || format!("exception {flow} is said to have ended"));
+                    sink.settled(next, fault, || format!("exception {flow} is said to have ended"));
                 }
             }
         }
@@ -541,7 +537,7 @@ impl World {
             let mut next = self.clone();
             next.left.crashes -= 1;
             next.crash();
-            sink.push(next, fault, || "coordinator: killed, and restarts".to_owned());
+            sink.settled(next, fault, || "coordinator: killed, and restarts".to_owned());
         }
         for backend in 0..BACKENDS {
             self.backend_accidents(backend, fault, sink);
@@ -563,7 +559,7 @@ impl World {
             for syn in &mut next.syns {
                 syn.take_if(|syn| usize::from(syn.balancer) == balancer);
             }
-            sink.push(next, fault, || format!("balancer {balancer}: restarts"));
+            sink.settled(next, fault, || format!("balancer {balancer}: restarts"));
         }
         if node.gate().is_none() {
             let mut next = self.clone();
@@ -572,7 +568,7 @@ impl World {
             next.coordinator.hello(id, incarnation, &mut next.build);
             if next.coordinator != self.coordinator {
                 next.lease_over[balancer] = false;
-                sink.push(next, fault, || format!("balancer {balancer}: hello"));
+                sink.settled(next, fault, || format!("balancer {balancer}: hello"));
             }
         }
         if self.left.leases > 0 && node.gate().is_some() {
@@ -583,7 +579,7 @@ impl World {
                 next.balancers[balancer].lease_ended();
                 next.formers[balancer] = None;
             }
-            sink.push(next, fault, || format!("balancer {balancer}: its lease ends"));
+            sink.settled(next, fault, || format!("balancer {balancer}: its lease ends"));
         }
         let at = |syn: &Syn| usize::from(syn.balancer) == balancer;
         if self.lease_over[balancer] && !self.syns.iter().flatten().any(at) {
@@ -591,7 +587,7 @@ impl World {
             next.orders_become_late();
             next.lease_over[balancer] = false;
             next.coordinator.expel(id, &mut next.build);
-            sink.push(next, fault, || format!("coordinator: expels balancer {balancer}"));
+            sink.settled(next, fault, || format!("coordinator: expels balancer {balancer}"));
         }
     }
 
@@ -618,14 +614,14 @@ impl World {
                     *flow = Flow::NEW;
                 }
             }
-            sink.push(next, fault, || format!("backend {backend} dies"));
+            sink.settled(next, fault, || format!("backend {backend} dies"));
         }
         if self.dead[at] && !self.buried[at] {
             let mut next = self.clone();
             next.buried[at] = true;
             next.orders_become_late();
             next.coordinator.died(u16::from(backend), &mut next.build);
-            sink.push(next, fault, || format!("coordinator: backend {backend} is dead"));
+            sink.settled(next, fault, || format!("coordinator: backend {backend} is dead"));
         }
         let asked = self.coordinator.requests().any(|(agent, _)| agent == u16::from(backend));
         if self.left.stale > 0 && asked {
@@ -635,7 +631,7 @@ impl World {
             for flow in &mut next.flows {
                 flow.excused |= flow.home == backend;
             }
-            sink.push(next, fault, || format!("coordinator: gives up agent {backend}"));
+            sink.settled(next, fault, || format!("coordinator: gives up agent {backend}"));
         }
     }
 

@@ -19,8 +19,8 @@ pub static FIG_8: Figure = Figure {
     paper: "Concury, Fig. 8 (dissertation, Fig. 5.6)",
     measures: "Time from a changed pool to new data-plane tables of one service: with the \
         OthelloMap (DIP array, Dcodes of all states, cells); with only the cells built anew from \
-        the keys; and with weir’s other codec, which has no graph to keep. One backend of 128 is drained or comes back. Medians \
-        and quartiles.",
+        the keys; and with weir’s other codec, which has no graph to keep. One backend of 128 is \
+        drained or comes back. Medians and quartiles.",
     charts: &[Chart {
         title: "",
         x: Axis { label: "states of the service", scale: Scale::Log },
@@ -161,16 +161,26 @@ fn insert(setup: &Setup<'_>) -> anyhow::Result<Measured> {
         let each = (total / super::keys::SERVICES) as u32;
         let mut times = [const { Vec::new() }; 3];
         for round in 0..rounds {
-            let seed = setup.seed + round;
-            let (done, ms) = timed(|| into_maps(each, seed));
-            done?;
-            times[0].push(ms / 1e3);
-            let (done, ms) = timed(|| into_digests(each, seed));
-            done?;
-            times[1].push(ms / 1e3);
-            let (done, ms) = timed(|| into_levels(each, seed));
-            done?;
-            times[2].push(ms / 1e3);
+            let seed = |service: usize| setup.seed + round + service as u64;
+            let runs: [&dyn Fn() -> anyhow::Result<()>; 3] = [
+                &|| {
+                    let fresh = |service| OthelloMap::new(BITS, 0, seed(service));
+                    fill(each, fresh, |map, flow, n| map.insert(flow, n).map(drop))
+                },
+                &|| {
+                    let fresh = |service| DigestCuckoo::<4>::new(each as usize, seed(service));
+                    fill(each, fresh, |table, flow, n| table.insert(&flow, n & 0xff).map(drop))
+                },
+                &|| {
+                    let fresh = |service| MultiDigest::new(each as usize, seed(service));
+                    fill(each, fresh, |table, flow, n| table.insert(&flow, n & 0xff).map(drop))
+                },
+            ];
+            for (times, run) in times.iter_mut().zip(runs) {
+                let (done, ms) = timed(run);
+                done?;
+                times.push(ms / 1e3);
+            }
         }
         for (series, times) in series.iter_mut().zip(times) {
             series.points.push(median(total as f64, times));
@@ -194,37 +204,17 @@ fn insert(setup: &Setup<'_>) -> anyhow::Result<Measured> {
     Ok(Measured { facts, ..measured })
 }
 
-fn into_maps(each: u32, seed: u64) -> anyhow::Result<()> {
-    let fresh = |service| OthelloMap::<StateKey, u16>::new(BITS, 0, seed + service as u64);
-    let mut maps: Vec<_> = (0..super::keys::SERVICES).map(fresh).collect();
+/// Fills the tables of all services with so many states each.
+fn fill<T>(
+    each: u32,
+    fresh: impl Fn(usize) -> T,
+    put: impl Fn(&mut T, StateKey, u16) -> Result<(), weir_lookup::Error>,
+) -> anyhow::Result<()> {
+    let mut tables: Vec<T> = (0..super::keys::SERVICES).map(fresh).collect();
     // States come to all services in turn, as they do on a wire.
     for n in 0..each {
-        for map in &mut maps {
-            map.insert(flow(n), n as u16)?;
-        }
-    }
-    std::hint::black_box(&maps);
-    Ok(())
-}
-
-fn into_digests(each: u32, seed: u64) -> anyhow::Result<()> {
-    let fresh = |service| DigestCuckoo::<4>::new(each as usize, seed + service as u64);
-    let mut tables: Vec<_> = (0..super::keys::SERVICES).map(fresh).collect();
-    for n in 0..each {
         for table in &mut tables {
-            table.insert(&flow(n), n as u16 & 0xff)?;
-        }
-    }
-    std::hint::black_box(&tables);
-    Ok(())
-}
-
-fn into_levels(each: u32, seed: u64) -> anyhow::Result<()> {
-    let fresh = |service| MultiDigest::new(each as usize, seed + service as u64);
-    let mut tables: Vec<_> = (0..super::keys::SERVICES).map(fresh).collect();
-    for n in 0..each {
-        for table in &mut tables {
-            table.insert(&flow(n), n as u16 & 0xff)?;
+            put(table, flow(n), n as u16)?;
         }
     }
     std::hint::black_box(&tables);

@@ -6,10 +6,59 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
-use weir_lookup::{Ludo, LudoView, OthelloSet, SetUpdate, SetView};
+use weir_lookup::{
+    BloomFeed, BloomView, Filtable, FiltableView, Ludo, LudoView, Octets, OthelloSet, SetView,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 const KEYS: u64 = 300;
+
+/// A view that is fed by messages.
+trait View: Sized {
+    fn read(bytes: &[u8]) -> Option<Self>;
+    fn write(&self) -> Vec<u8>;
+    /// Whether a message was applied.
+    fn apply(&mut self, message: &[u8]) -> bool;
+    fn ask(&self, key: u64);
+}
+
+macro_rules! views {
+    ($($view:ty: $ask:expr),* $(,)?) => {$(
+        impl View for $view {
+            fn read(bytes: &[u8]) -> Option<Self> {
+                Self::from_bytes(bytes).ok()
+            }
+
+            fn write(&self) -> Vec<u8> {
+                self.to_bytes()
+            }
+
+            fn apply(&mut self, message: &[u8]) -> bool {
+                self.apply_bytes(message).is_ok()
+            }
+
+            fn ask(&self, key: u64) {
+                let ask: fn(&Self, u64) = $ask;
+                ask(self, key);
+            }
+        }
+    )*};
+}
+
+type Name = Octets<5>;
+
+fn name(key: u64) -> Name {
+    let [a, b, c, ..] = key.to_be_bytes();
+    Octets([a, b, c, key as u8, (key >> 8) as u8])
+}
+
+views!(
+    LudoView: |view, key| _ = view.lookup(&key),
+    SetView: |view, key| _ = view.lookup(&key),
+    FiltableView<u64>: |view, key| _ = view.get(&key),
+    FiltableView<Name>: |view, key| _ = view.get(&name(key)),
+    BloomView: |view, key| _ = view.contains(&key),
+);
 
 /// A view, a message that follows, both as bytes.
 struct Example {
@@ -17,36 +66,99 @@ struct Example {
     message: Vec<u8>,
 }
 
+/// An example of each step that a maintainer takes.
+fn examples<T, const N: usize>(
+    mut table: T,
+    steps: [fn(&mut T); N],
+    view: fn(&T) -> Vec<u8>,
+    message: fn(&T) -> Vec<u8>,
+) -> Vec<Example> {
+    let example = |step: fn(&mut T)| {
+        let view = view(&table);
+        step(&mut table);
+        Example { view, message: message(&table) }
+    };
+    steps.map(example).into()
+}
+
 static LUDO: LazyLock<Vec<Example>> = LazyLock::new(|| {
     let mut ludo: Ludo<u64> = Ludo::new(12, 400, 1).expect("a width");
     (0..KEYS).for_each(|key| _ = ludo.insert(key, key & 0xfff).expect("room"));
-    let steps: [fn(&mut Ludo<u64>); 3] = [
-        |ludo| _ = ludo.insert(KEYS, 7).expect("room"),
-        |ludo| _ = ludo.change(&3, 9).expect("a key"),
-        |ludo| _ = ludo.remove(&5),
-    ];
-    let example = |step: fn(&mut Ludo<u64>)| {
-        let view = ludo.view().to_bytes();
-        step(&mut ludo);
-        Example { view, message: ludo.update().to_bytes() }
-    };
-    steps.map(example).into()
+    examples(
+        ludo,
+        [
+            |ludo| _ = ludo.insert(KEYS, 7).expect("room"),
+            |ludo| _ = ludo.change(&3, 9).expect("a key"),
+            |ludo| _ = ludo.remove(&5),
+            |ludo| ludo.resize(500).expect("room"),
+        ],
+        |ludo| ludo.view().to_bytes(),
+        |ludo| ludo.update().to_bytes(),
+    )
 });
 
 static SET: LazyLock<Vec<Example>> = LazyLock::new(|| {
     let mut set: OthelloSet<u64, u32> = OthelloSet::new(8, 4, 400, 1);
     (0..KEYS).for_each(|key| _ = set.insert(key, key as u32 & 0xff).expect("room"));
-    let steps: [fn(&mut OthelloSet<u64, u32>); 3] = [
-        |set| _ = set.insert(KEYS, 7).expect("room"),
-        |set| _ = set.insert(3, 9).expect("a key"),
-        |set| _ = set.remove(&5),
-    ];
-    let example = |step: fn(&mut OthelloSet<u64, u32>)| {
-        let view = set.export(0, 0, |value| *value).to_bytes();
-        step(&mut set);
-        Example { view, message: set.message(0, 1, |value| *value).to_bytes() }
-    };
-    steps.map(example).into()
+    examples(
+        set,
+        [
+            |set| _ = set.insert(KEYS, 7).expect("room"),
+            |set| _ = set.insert(3, 9).expect("a key"),
+            |set| _ = set.remove(&5),
+        ],
+        |set| set.export(0, 0, |value| *value).to_bytes(),
+        |set| set.message(0, 1, |value| *value).to_bytes(),
+    )
+});
+
+/// Short digests: a third of the keys is in level 2.
+static FILTABLE: LazyLock<Vec<Example>> = LazyLock::new(|| {
+    let mut table: Filtable<u64> = Filtable::new(5, 12, 310, 1);
+    (0..KEYS).for_each(|key| _ = table.insert(key, key).expect("room"));
+    examples(
+        table,
+        [
+            |table| _ = table.insert(KEYS, 7).expect("room"),
+            |table| _ = table.insert(3, 9).expect("a key"),
+            |table| _ = table.insert(4, 9).expect("a key"),
+            |table| _ = table.insert(6, 9).expect("a key"),
+            |table| _ = table.remove(&5),
+            |table| _ = table.remove(&7),
+            |table| _ = table.remove(&8),
+            |table| _ = table.insert(KEYS + 1, 7).expect("room"),
+            |table| table.resize(500).expect("room"),
+        ],
+        |table| table.view().to_bytes(),
+        |table| table.update().to_bytes(),
+    )
+});
+
+static NAMES: LazyLock<Vec<Example>> = LazyLock::new(|| {
+    let mut table: Filtable<Name> = Filtable::new(2, 33, 400, 1);
+    (0..40).for_each(|key| _ = table.insert(name(key), key << 20).expect("room"));
+    examples(
+        table,
+        [
+            |table| _ = table.insert(name(KEYS), 7).expect("room"),
+            |table| _ = table.insert(name(KEYS + 1), 8).expect("room"),
+            |table| _ = table.insert(name(3), 1 << 32).expect("a key"),
+            |table| _ = table.remove(&name(5)),
+        ],
+        |table| table.view().to_bytes(),
+        |table| table.update().to_bytes(),
+    )
+});
+
+static BLOOM: LazyLock<Vec<Example>> = LazyLock::new(|| {
+    let mut feed = BloomFeed::new(400, 10.0, 1);
+    (0..KEYS).for_each(|key| feed.insert(&key));
+    examples(
+        feed,
+        [|feed| feed.insert(&KEYS), |feed| feed.remove(&5u64), |feed| feed.rebuild(500, 0..KEYS)],
+        |feed| feed.view().to_bytes(),
+        |feed| feed.update().to_bytes(),
+    )
 });
 
 /// Damages `bytes` as the input says (pairs of place and xor, then a new length), and seals them.
@@ -70,37 +182,36 @@ fn damaged(bytes: &[u8], input: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Plays one damaged message or snapshot of an example.
+fn play<V: View>(examples: &[Example], which: u8, whole: bool, damage: &[u8]) {
+    let example = &examples[usize::from(which) % examples.len()];
+    let bytes = damaged(if whole { &example.view } else { &example.message }, damage);
+    let mut view = V::read(&example.view).expect("a good view");
+    if whole {
+        if let Some(read) = V::read(&bytes) {
+            assert!(read.write() == bytes, "a snapshot comes back");
+            view = read;
+        }
+    } else if view.apply(&bytes) {
+        let after = view.write();
+        let read = V::read(&after).expect("what was changed is whole");
+        assert!(read.write() == after, "what was changed comes back");
+    } else {
+        assert!(view.write() == example.view, "a refused message changes nothing");
+    }
+    (0..KEYS + 50).for_each(|key| view.ask(key));
+}
+
 fuzz_target!(|input: &[u8]| {
     let Some((&[which, what], rest)) = input.split_first_chunk() else {
         return;
     };
-    let examples = if which & 1 == 0 { &*LUDO } else { &*SET };
-    let example = &examples[usize::from(which >> 1) % examples.len()];
     let whole = what & 1 != 0;
-    let bytes = damaged(if whole { &example.view } else { &example.message }, rest);
-    if which & 1 == 0 {
-        let mut view = LudoView::from_bytes(&example.view).expect("a good view");
-        if whole {
-            if let Ok(view) = LudoView::from_bytes(&bytes) {
-                (0..KEYS).for_each(|key| _ = view.lookup(&key));
-                assert_eq!(view.to_bytes(), bytes);
-            }
-        } else if view.apply_bytes(&bytes).is_err() {
-            assert_eq!(view.to_bytes(), example.view, "a refused message changes nothing");
-        }
-        (0..KEYS).for_each(|key| _ = view.lookup(&key));
-    } else {
-        let mut view = SetView::from_bytes(&example.view).expect("a good view");
-        if whole {
-            if let Ok(view) = SetView::from_bytes(&bytes) {
-                (0..KEYS).for_each(|key| _ = view.lookup(&key));
-                assert_eq!(view.to_bytes(), bytes);
-            }
-        } else if let Ok(update) = SetUpdate::from_bytes(&bytes) {
-            if view.apply(&update).is_err() {
-                assert_eq!(view.to_bytes(), example.view, "a refused message changes nothing");
-            }
-        }
-        (0..KEYS).for_each(|key| _ = view.lookup(&key));
+    match which % 5 {
+        0 => play::<LudoView>(&LUDO, which / 5, whole, rest),
+        1 => play::<SetView>(&SET, which / 5, whole, rest),
+        2 => play::<FiltableView<u64>>(&FILTABLE, which / 5, whole, rest),
+        3 => play::<FiltableView<Name>>(&NAMES, which / 5, whole, rest),
+        _ => play::<BloomView>(&BLOOM, which / 5, whole, rest),
     }
 });

@@ -122,6 +122,9 @@ pub(crate) const PREFETCH_FROM: usize = 8 << 20;
 /// A lookup in passes over the keys of a block. Every function of an implementation must be
 /// `#[inline(always)]`: what is not inlined is not compiled for vectors.
 pub(crate) trait Passes<K> {
+    /// What a lookup gives.
+    type Value: Copy;
+
     /// Where the values of a block of keys stand.
     type Block: Copy;
 
@@ -135,10 +138,10 @@ pub(crate) trait Passes<K> {
     fn fetch(&self, block: &Self::Block);
 
     /// Reads them.
-    fn read(&self, block: &Self::Block) -> [u32; BATCH];
+    fn read(&self, block: &Self::Block) -> [Self::Value; BATCH];
 
     /// All steps for one key.
-    fn one(&self, key: &K) -> u32;
+    fn one(&self, key: &K) -> Self::Value;
 
     /// Looks up `keys`, inside of [`vectorised`](crate::vectorised). The places of a block are
     /// read after those of the next one were asked for; keys that do not fill a block are looked
@@ -147,7 +150,7 @@ pub(crate) trait Passes<K> {
     /// # Panics
     /// If the lengths differ.
     #[inline(always)]
-    fn run<R>(&self, keys: &[K], out: &mut [R], mut finish: impl FnMut(u32) -> R) {
+    fn run<R>(&self, keys: &[K], out: &mut [R], mut finish: impl FnMut(Self::Value) -> R) {
         assert_eq!(keys.len(), out.len(), "one result per key");
         let (keys, last_keys) = keys.as_chunks::<BATCH>();
         let (out, last_out) = out.as_chunks_mut::<BATCH>();

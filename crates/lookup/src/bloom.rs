@@ -1,5 +1,13 @@
 //! Bloom filters: plain for lookups, counting for the maintainer that also removes.
 
+mod shared;
+mod update;
+mod view;
+
+pub use shared::{BloomReader, BloomShared};
+pub use update::{BloomFeed, BloomKind, BloomUpdate};
+pub use view::BloomView;
+
 use crate::ludo::packed::Packed;
 use crate::{BATCH, HashKey, Key};
 use std::f64::consts::LN_2;
@@ -7,6 +15,9 @@ use std::f64::consts::LN_2;
 /// Bits of a counter. 15 stays 15: a counter that has overflowed is never counted down.
 const COUNTER_BITS: u32 = 4;
 const COUNTER_MAX: u64 = (1 << COUNTER_BITS) - 1;
+
+/// More bits of one key than this let through less than 1 alien in 10^76.
+const MAX_HASHES: u32 = 255;
 
 /// Where the bits of a key are.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -19,19 +30,43 @@ struct Places {
 impl Places {
     fn new(keys: usize, bits_per_key: f64, seed: u64) -> Self {
         let bits = (keys as f64 * bits_per_key).ceil().max(64.0) as u64;
-        let hashes = (bits_per_key * LN_2).round().max(1.0) as u32;
+        let hashes = (bits_per_key * LN_2).round().clamp(1.0, f64::from(MAX_HASHES)) as u32;
         Self { key: HashKey::from_seed(seed), bits, hashes }
     }
 
-    /// The bits of a hash: steps of a second hash, as two make as many as are needed
-    /// (Kirsch, Mitzenmacher 2006).
+    /// The bits of a hash: steps of a second hash, as two make as many as are needed (Kirsch,
+    /// Mitzenmacher 2006). Steps that grow do not come round: with equal ones, 1 key in 10^7 has but
+    /// a few different bits, which is all that a strict filter lets through.
     #[inline(always)]
     fn of(&self, hash: u64) -> impl Iterator<Item = u64> + use<> {
-        let (bits, step) = (self.bits, self.key.mix(hash) | 1);
-        (0..u64::from(self.hashes)).map(move |i| {
-            let at = hash.wrapping_add(step.wrapping_mul(i));
-            ((u128::from(at) * u128::from(bits)) >> 64) as u64
+        let bits = self.bits;
+        let (mut at, mut step) = (hash, self.key.mix(hash) | 1);
+        (0..self.hashes).map(move |_| {
+            let bit = ((u128::from(at) * u128::from(bits)) >> 64) as u64;
+            at = at.wrapping_add(step);
+            step = step.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            bit
         })
+    }
+
+    /// Asks for up to [`BATCH`] keys. Two bits of each are prefetched: half of the keys that are not
+    /// in the set need no more than one, three quarters no more than two.
+    #[inline(always)]
+    fn ask<K: Key>(&self, filter: &Packed, keys: &[K], out: &mut [bool]) {
+        let mut hashes = [0u64; BATCH];
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = key.hash(&self.key);
+            self.of(*hash).take(2).for_each(|bit| filter.fetch(bit, 1));
+        }
+        for (out, &hash) in out.iter_mut().zip(&hashes) {
+            *out = self.of(hash).all(|bit| filter.bit(bit) != 0);
+        }
+    }
+
+    /// `(1 - e^(-k n / m))^k` for n keys of k bits among m.
+    fn false_positive_rate(&self, keys: usize) -> f64 {
+        let (hashes, bits) = (f64::from(self.hashes), self.bits as f64);
+        (1.0 - (-hashes * keys as f64 / bits).exp()).powf(hashes)
     }
 }
 
@@ -94,29 +129,20 @@ impl Bloom {
         self.places.of(hash).all(|bit| self.bits.bit(bit) != 0)
     }
 
-    /// Asks for many keys at once. Two bits of each are prefetched: half of the keys that are not
-    /// in the set need no more than one, three quarters no more than two.
+    /// Asks for many keys at once.
     ///
     /// # Panics
     /// If the lengths differ.
     pub fn contains_batch<K: Key>(&self, keys: &[K], out: &mut [bool]) {
         assert_eq!(keys.len(), out.len(), "one result per key");
         for (keys, out) in keys.chunks(BATCH).zip(out.chunks_mut(BATCH)) {
-            let mut hashes = [0u64; BATCH];
-            for (hash, key) in hashes.iter_mut().zip(keys) {
-                *hash = key.hash(&self.places.key);
-                self.places.of(*hash).take(2).for_each(|bit| self.bits.fetch(bit, 1));
-            }
-            for (out, &hash) in out.iter_mut().zip(&hashes) {
-                *out = self.has(hash);
-            }
+            self.places.ask(&self.bits, keys, out);
         }
     }
 
     /// The chance that an unknown key is said to be in the set: `(1 - e^(-k n / m))^k`.
     pub fn false_positive_rate(&self) -> f64 {
-        let (hashes, bits) = (f64::from(self.places.hashes), self.places.bits as f64);
-        (1.0 - (-hashes * self.len as f64 / bits).exp()).powf(hashes)
+        self.places.false_positive_rate(self.len)
     }
 
     /// Bytes of all allocations.
@@ -126,7 +152,7 @@ impl Bloom {
 }
 
 /// The maintainer of a [`Bloom`] filter: a counter of four bits for each of its bits, so that keys
-/// can be removed.
+/// can be removed. [`BloomFeed`] makes messages of what it reports.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CountingBloom {
     places: Places,

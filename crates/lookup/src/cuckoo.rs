@@ -27,7 +27,10 @@ pub(crate) fn pair(hash: u64, buckets: u32) -> [u32; 2] {
 /// An exact map: each key stands in one of two buckets of four, with its value.
 ///
 /// 1.05 (L + l + 1) bits per key for keys of L and values of l (1..=64) bits; one bit says whether
-/// a slot is in use. Grows by half when it is full.
+/// a slot is in use. Grows by half when it is full, under another hash key.
+///
+/// The table is its own view: who looks up by whole keys needs all that the maintainer has, and a
+/// key with its value is the whole message (`Gateway` in `weir-fib` sends such).
 #[derive(Clone, Debug)]
 pub struct Cuckoo<K> {
     key: HashKey,
@@ -39,6 +42,9 @@ pub struct Cuckoo<K> {
     keys: Vec<[K; SLOTS]>,
     values: Packed,
     occupied: Packed,
+    /// Keys for which no path leads to a free slot although half of the slots are free. Only keys
+    /// whose hashes agree under every hash key do that.
+    crowded: Vec<(K, u64)>,
     search: Search,
 }
 
@@ -61,6 +67,7 @@ impl<K: Key> Cuckoo<K> {
             keys: Vec::new(),
             values: Packed::new(u64::from(buckets) * SLOTS as u64 * u64::from(value_bits)),
             occupied: Packed::new(u64::from(buckets) * SLOTS as u64),
+            crowded: Vec::new(),
             search: Search::default(),
         }
     }
@@ -77,7 +84,10 @@ impl<K: Key> Cuckoo<K> {
 
     /// Bytes of all allocations.
     pub fn bytes(&self) -> usize {
-        self.keys.capacity() * size_of::<[K; SLOTS]>() + self.values.bytes() + self.occupied.bytes()
+        self.keys.capacity() * size_of::<[K; SLOTS]>()
+            + self.values.bytes()
+            + self.occupied.bytes()
+            + self.crowded.capacity() * size_of::<(K, u64)>()
     }
 
     #[inline(always)]
@@ -107,8 +117,18 @@ impl<K: Key> Cuckoo<K> {
 
     #[inline(always)]
     fn get_in(&self, key: &K, pair: [u32; 2]) -> Option<u64> {
-        let (bucket, slot) = self.find_in(key, pair)?;
-        Some(self.values.read(self.value_bit(bucket, slot), self.value_bits))
+        match self.find_in(key, pair) {
+            Some((bucket, slot)) => {
+                Some(self.values.read(self.value_bit(bucket, slot), self.value_bits))
+            }
+            None => self.crowded_at(key).map(|at| self.crowded[at].1),
+        }
+    }
+
+    #[inline(always)]
+    fn crowded_at(&self, key: &K) -> Option<usize> {
+        // An empty list, which it is, costs one comparison.
+        self.crowded.iter().position(|(other, _)| other == key)
     }
 
     #[inline(always)]
@@ -158,10 +178,17 @@ impl<K: Key> Cuckoo<K> {
             self.values.write(bit, self.value_bits, value);
             return Some(former);
         }
+        if let Some(at) = self.crowded_at(&key) {
+            return Some(std::mem::replace(&mut self.crowded[at].1, value));
+        }
         if self.len == self.capacity {
             self.grow();
         }
         while !self.place(key, value) {
+            if self.len < self.capacity / 2 {
+                self.crowded.push((key, value));
+                break;
+            }
             self.grow();
         }
         self.len += 1;
@@ -217,7 +244,8 @@ impl<K: Key> Cuckoo<K> {
     }
 
     fn grow(&mut self) {
-        let mut larger = Self::with_key(self.value_bits, self.capacity * 3 / 2 + 4, self.key);
+        let key = HashKey::from_seed(self.key.hash_word(self.capacity as u64));
+        let mut larger = Self::with_key(self.value_bits, self.capacity * 3 / 2 + 4, key);
         for (key, value) in self.iter() {
             larger.insert(key, value);
         }
@@ -226,7 +254,11 @@ impl<K: Key> Cuckoo<K> {
 
     /// Takes a key out; returns its value.
     pub fn remove(&mut self, key: &K) -> Option<u64> {
-        let (bucket, slot) = self.find_in(key, self.pair(key))?;
+        let Some((bucket, slot)) = self.find_in(key, self.pair(key)) else {
+            let at = self.crowded_at(key)?;
+            self.len -= 1;
+            return Some(self.crowded.swap_remove(at).1);
+        };
         self.occupied.write(Self::slot_number(bucket, slot), 1, 0);
         self.len -= 1;
         Some(self.values.read(self.value_bit(bucket, slot), self.value_bits))
@@ -234,10 +266,11 @@ impl<K: Key> Cuckoo<K> {
 
     /// All keys with their values, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (K, u64)> + '_ {
-        self.keys.iter().zip(0u32..).flat_map(move |(keys, bucket)| {
+        let slots = self.keys.iter().zip(0u32..).flat_map(move |(keys, bucket)| {
             (0..SLOTS).filter(move |slot| self.used(bucket) >> slot & 1 != 0).map(move |slot| {
                 (keys[slot], self.values.read(self.value_bit(bucket, slot), self.value_bits))
             })
-        })
+        });
+        slots.chain(self.crowded.iter().copied())
     }
 }

@@ -168,6 +168,8 @@ struct Way<'a, T: ?Sized> {
 }
 
 impl<T: Table + ?Sized> Passes<u64> for Way<'_, T> {
+    type Value = u32;
+
     /// Digests and buckets.
     type Block = ([u64; BATCH], [u32; BATCH]);
 

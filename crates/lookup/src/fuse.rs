@@ -3,12 +3,15 @@
 mod build;
 
 use crate::batch::Passes;
-use crate::bits::{Cells, Packed, fetch, is_narrow, mask, narrow_load, read};
+use crate::bits::{Cells, Packed, fetch, is_packed, narrow_load, read};
 use crate::pages::Pages;
-use crate::{Error, HashKey, Key, Work, pipeline, vectorised};
+use crate::vector::Nine;
+use crate::{Error, HashKey, Key, Value, Work, pipeline, vectorised};
+use std::marker::PhantomData;
 use weir_wire::hash::scale;
 
-/// Bytes behind the last cell, so that a load of 8 bytes never leaves the array.
+/// Bytes behind the last cell, so that a load of 8 bytes never leaves the array. (Nor does one of 9
+/// bytes, which only cells of 59 bits and more need.)
 const PADDING: usize = 8;
 
 /// The smallest table, in segments of the smallest size: 1,024 cells, or 1,280 if the cells of a
@@ -22,7 +25,7 @@ const SEGMENT_BITS: std::ops::RangeInclusive<u32> = 7..=18;
 /// Shape of a [`Fuse`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FuseShape {
-    /// Width of a cell, 1..=32 bits.
+    /// Width of a cell, 1..=64 bits.
     pub bits: u32,
     /// Binary logarithm of the cells of a segment.
     pub segment_bits: u32,
@@ -35,9 +38,9 @@ impl FuseShape {
     /// three cells per key ("Binary Fuse Filters", 2022, section 3).
     ///
     /// # Panics
-    /// If `bits` is not in 1..=32.
+    /// If `bits` is not in 1..=64.
     pub fn for_keys(bits: u32, keys: usize) -> Self {
-        assert!((1..=32).contains(&bits), "a cell has 1..=32 bits");
+        u64::assert_width(bits);
         // What holds for a graph of so many keys holds for each of the independent ones.
         let keys_of_one = keys as f64 / f64::from(stride(bits));
         let log = keys_of_one.max(2.0).ln();
@@ -53,7 +56,7 @@ impl FuseShape {
 
     /// The cells of a key are congruent modulo this number, 1 or 2.
     ///
-    /// 2 where every other cell begins in the middle of a byte (4, 12, 20 and 28 bits): the cells
+    /// 2 where every other cell begins in the middle of a byte (4, 12, 20, ... bits): the cells
     /// of a key then begin at the same bit of a byte, so that they are shifted once, after the
     /// xor. The graph falls into two that know nothing of each other.
     pub const fn stride(&self) -> u32 {
@@ -101,33 +104,36 @@ const fn stride(bits: u32) -> u32 {
 /// random, so unknown keys spread uniformly over the values. See `docs/fuse.md`.
 ///
 /// The bytes: cell `i` stands from bit `bits * i` on, little-endian, without gaps; then zeros up to
-/// a whole byte; then 8 bytes of zeros, so that every cell can be read by one load of 8 bytes.
+/// a whole byte; then 8 bytes of zeros, so that every cell can be read by one load of 8 bytes (of 9,
+/// if it has 59, 61, 62 or 63 bits). They do not depend on `V`, the type of the values.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fuse {
+pub struct Fuse<V = u32> {
     key: HashKey,
     shape: FuseShape,
     /// How a single cell is read: bytes of a load, and whether the cells of a key begin at the same
     /// bit of a byte.
     load: (u32, bool),
     bytes: Pages<u8>,
+    values: PhantomData<V>,
 }
 
-impl Fuse {
+impl<V: Value> Fuse<V> {
     /// Builds the table in which `keys[i]` has the value `value(i)`, of which the low `bits` bits
-    /// (1..=32) count. `seed` makes every run with it the same. O(n) expected time.
+    /// count. `seed` makes every run with it the same. O(n) expected time.
     ///
     /// # Errors
     /// [`Error::DuplicateKey`] if two keys are equal, [`Error::NoAcyclicGraph`] if no seed works,
     /// which means that the key type's hash is broken.
     ///
     /// # Panics
-    /// If `bits` is not in 1..=32.
+    /// If `bits` is not in 1..=32, or 1..=64 for values of type `u64`.
     pub fn build<K: Key>(
         bits: u32,
         keys: &[K],
-        value: impl Fn(usize) -> u32,
+        value: impl Fn(usize) -> V,
         seed: u64,
     ) -> Result<Self, Error> {
+        V::assert_width(bits);
         build::build(FuseShape::for_keys(bits, keys.len()), keys, value, seed)
     }
 
@@ -136,12 +142,12 @@ impl Fuse {
     /// # Panics
     /// If the shape is impossible, or the number of bytes does not match it.
     pub fn from_bytes(key: HashKey, shape: FuseShape, bytes: Vec<u8>) -> Self {
-        assert!((1..=32).contains(&shape.bits), "a cell has 1..=32 bits");
+        V::assert_width(shape.bits);
         assert!(shape.segment_bits <= *SEGMENT_BITS.end() && shape.segments >= 3, "segments");
         assert!(u64::from(shape.segments) << shape.segment_bits <= u64::from(u32::MAX), "cells");
         assert_eq!(bytes.len(), shape.bytes(), "bytes of a fuse");
         let load = (narrow_load(shape.bits), shape.bits.is_multiple_of(4));
-        Self { key, shape, load, bytes: Pages::of(bytes) }
+        Self { key, shape, load, bytes: Pages::of(bytes), values: PhantomData }
     }
 
     /// The hash key of this table.
@@ -163,30 +169,38 @@ impl Fuse {
     ///
     /// Three reads at random places, near each other; `shape().bits` wide result.
     #[inline]
-    pub fn lookup<K: Key>(&self, key: &K) -> u32 {
+    pub fn lookup<K: Key>(&self, key: &K) -> V {
         self.lookup_hash(key.hash(&self.key))
     }
 
     /// As [`lookup`](Self::lookup), with the hash at hand.
     #[inline]
-    pub fn lookup_hash(&self, hash: u64) -> u32 {
-        let places = self.bits_of(hash);
-        match self.load {
+    pub fn lookup_hash(&self, hash: u64) -> V {
+        self.value(self.bits_of(hash))
+    }
+
+    /// The xor of the cells that begin at these bits.
+    #[inline(always)]
+    fn value(&self, places: [u64; 3]) -> V {
+        let bytes = &self.bytes[..];
+        let [a, b, c] = match self.load {
             (2, true) => {
-                let [a, b, c] = places.map(|bit| read::<2>(&self.bytes, bit & !7));
-                ((a ^ b ^ c) >> (places[0] & 7)) & mask(self.shape.bits)
+                let [a, b, c] = places.map(|bit| read::<2, u32>(bytes, bit & !7));
+                return V::from((a ^ b ^ c) >> (places[0] & 7)) & V::mask(self.shape.bits);
             }
-            (2, _) => self.value::<2>(places),
-            (4, _) => self.value::<4>(places),
-            _ => self.value::<8>(places),
-        }
+            (2, _) => places.map(|bit| read::<2, V>(bytes, bit)),
+            (4, _) => places.map(|bit| read::<4, V>(bytes, bit)),
+            (9, _) if V::BITS > 32 => places.map(|bit| read::<9, V>(bytes, bit)),
+            _ => places.map(|bit| read::<8, V>(bytes, bit)),
+        };
+        (a ^ b ^ c) & V::mask(self.shape.bits)
     }
 
     /// Values of many keys, with the cache misses of 32 lookups under way at a time.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
+    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [V]) {
         self.lookup_batch_with(keys, out, |key| key.hash(&self.key), |value| value);
     }
 
@@ -201,77 +215,96 @@ impl Fuse {
         keys: &[K],
         out: &mut [R],
         hash: impl Fn(&K) -> u64,
-        finish: impl FnMut(u32) -> R,
+        finish: impl FnMut(V) -> R,
     ) {
         vectorised(Batch { table: self, keys, out, hash, finish });
     }
 
-    /// Cells that only a load of eight bytes covers, and tables of 512 MB or more.
+    /// Tables too large for [`Packed`].
     #[inline(always)]
-    fn batch_wide<K, R>(
+    fn batch_large<K, R>(
         &self,
         keys: &[K],
         out: &mut [R],
         hash: impl Fn(&K) -> u64,
-        mut finish: impl FnMut(u32) -> R,
+        mut finish: impl FnMut(V) -> R,
     ) {
-        let bytes = &self.bytes[..];
         let locate = |key: &K| self.bits_of(hash(key));
-        let fetch = |places: [u64; 3]| places.iter().for_each(|&bit| fetch::<8>(bytes, bit));
-        pipeline(keys, out, locate, fetch, |places| finish(self.value::<8>(places)));
-    }
-
-    #[inline(always)]
-    fn value<const LOAD: usize>(&self, places: [u64; 3]) -> u32 {
-        let [a, b, c] = places.map(|bit| read::<LOAD>(&self.bytes, bit));
-        (a ^ b ^ c) & mask(self.shape.bits)
+        let fetch = |places: [u64; 3]| places.iter().for_each(|&bit| fetch::<8>(&self.bytes, bit));
+        pipeline(keys, out, locate, fetch, |places| finish(self.value(places)));
     }
 }
 
 /// The work of [`Fuse::lookup_batch_with`].
-struct Batch<'a, K, R, H, F> {
-    table: &'a Fuse,
+struct Batch<'a, V, K, R, H, F> {
+    table: &'a Fuse<V>,
     keys: &'a [K],
     out: &'a mut [R],
     hash: H,
     finish: F,
 }
 
-impl<K, R, H: Fn(&K) -> u64, F: FnMut(u32) -> R> Work for Batch<'_, K, R, H, F> {
+impl<V: Value, K, R, H, F> Work for Batch<'_, V, K, R, H, F>
+where
+    H: Fn(&K) -> u64,
+    F: FnMut(V) -> R,
+{
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         let Self { table, keys, out, hash, finish } = self;
         let (bytes, bits) = (&table.bytes[..], table.shape.bits);
-        let load = if is_narrow(bytes) { narrow_load(bits) } else { 8 };
+        macro_rules! packed {
+            ($word:ty, $aligned:literal) => {
+                Packed::<_, $word, _, 3, $aligned>::new(table, bytes, bits, &hash)
+                    .run(keys, out, finish)
+            };
+        }
         // The branch on the width stands outside the loop.
-        match (load, bits.is_multiple_of(4)) {
-            (2, true) => {
-                Packed::<_, u16, _, 3, true>::new(table, bytes, bits, &hash).run(keys, out, finish)
-            }
-            (4, true) => {
-                Packed::<_, u32, _, 3, true>::new(table, bytes, bits, &hash).run(keys, out, finish)
-            }
-            (2, _) => {
-                Packed::<_, u16, _, 3, false>::new(table, bytes, bits, &hash).run(keys, out, finish)
-            }
-            (4, _) => {
-                Packed::<_, u32, _, 3, false>::new(table, bytes, bits, &hash).run(keys, out, finish)
-            }
-            _ => table.batch_wide(keys, out, &hash, finish),
+        match table.load {
+            (load, _) if !is_packed(bytes, load) => table.batch_large(keys, out, &hash, finish),
+            (2, true) => packed!(u16, true),
+            (4, true) => packed!(u32, true),
+            (2, _) => packed!(u16, false),
+            (4, _) => packed!(u32, false),
+            (9, _) if V::BITS > 32 => packed!(Nine, false),
+            (_, true) if V::BITS > 32 => packed!(u64, true),
+            _ => packed!(u64, false),
         }
     }
 }
 
-impl Cells<3> for Fuse {
+impl<V: Value> Cells<3> for Fuse<V> {
+    type Value = V;
+
     #[inline(always)]
     fn bits_of(&self, hash: u64) -> [u64; 3] {
         self.shape.cells_of(hash).map(|cell| u64::from(cell) * u64::from(self.shape.bits))
     }
 
     #[inline]
-    fn value_of(&self, hash: u64) -> u32 {
+    fn value_of(&self, hash: u64) -> V {
         self.lookup_hash(hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As tables of 512 MB and more are read in batches.
+    #[test]
+    fn large_tables_are_read_as_others() {
+        fn check<V: Value>(bits: u32) {
+            let keys: Vec<u64> = (0..5_001).collect();
+            let value = |i: usize| V::of_word((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let fuse = Fuse::build(bits, &keys, value, 1).unwrap();
+            let mut out = vec![V::default(); keys.len()];
+            fuse.batch_large(&keys, &mut out, |key| key.hash(fuse.key()), |value| value);
+            assert!(keys.iter().zip(out).all(|(key, found)| found == fuse.lookup(key)), "{bits}");
+        }
+        (1..=32).for_each(check::<u32>);
+        (1..=64).for_each(check::<u64>);
     }
 }

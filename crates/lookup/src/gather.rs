@@ -68,6 +68,7 @@ impl<const READS: usize> Work for Batch<'_, READS> {
 }
 
 impl<'a, const READS: usize> Passes<u64> for &'a Gather<READS> {
+    type Value = u32;
     type Block = Places<'a, u64, READS>;
 
     #[inline(always)]

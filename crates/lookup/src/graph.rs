@@ -2,16 +2,7 @@
 
 use crate::adjacency::{Adjacency, Record, Walks};
 use crate::pages::{Pages, vec_on_pages};
-use crate::prefetch;
-use std::ops::{BitXor, BitXorAssign};
-
-/// What a cell can hold.
-pub(crate) trait CellValue:
-    Copy + Default + PartialEq + BitXor<Output = Self> + BitXorAssign
-{
-}
-
-impl CellValue for u32 {}
+use crate::{Value, prefetch};
 
 /// A cell: its neighbours, and its value. They stand together since a walk needs the neighbours of
 /// each node whose value it is going to change.
@@ -46,7 +37,7 @@ pub(crate) struct Graph<V> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side(usize);
 
-impl<V: CellValue> Graph<V> {
+impl<V: Value> Graph<V> {
     /// Nodes without edges, with these values.
     pub(crate) fn new(values: Vec<V>, capacity: usize) -> Self {
         let nodes = values.iter().map(|&value| Node { links: [0; 2], value });

@@ -1,6 +1,12 @@
 //! A membership filter in front of a map, so that most alien keys get no value.
 
-use crate::{BATCH, Bloom, CountingBloom, Error, Fuse, HashKey, Key, LudoView, View};
+mod maps;
+mod shared;
+
+pub use maps::LudoWriter;
+pub use shared::{GuardedReader, GuardedShared, MapReader};
+
+use crate::{BATCH, Bloom, BloomView, CountingBloom, Error, Fuse, HashKey, Key};
 
 /// A set that never says no to a key that is in it.
 pub trait Filter {
@@ -17,19 +23,52 @@ pub trait Filter {
     }
 }
 
-/// A map that gives every key a value: the right one to a key that is in it, any to an alien.
-pub trait Retrieval {
+/// Any map: one that gives every key a value, the right one to a key that is in it and any to an
+/// alien, or one that tells some or all aliens.
+pub trait Lookup<K: Key> {
     /// What a lookup gives.
-    type Value: Copy + Default;
+    type Value: Copy;
 
-    /// Value of a key.
-    fn value<K: Key>(&self, key: &K) -> Self::Value;
+    /// Value of a key, if the map has one for it.
+    fn value(&self, key: &K) -> Option<Self::Value>;
 
     /// Values of many keys.
     ///
     /// # Panics
     /// If the lengths differ.
-    fn values<K: Key>(&self, keys: &[K], out: &mut [Self::Value]);
+    fn values(&self, keys: &[K], out: &mut [Option<Self::Value>]);
+}
+
+/// The maintainer of a map that other threads read meanwhile.
+pub trait SharedMap<K: Key> {
+    /// What each of these threads has.
+    type Reader: MapReader<K>;
+    /// Why a change was refused.
+    type Error;
+
+    /// A reader for another thread.
+    fn reader(&self) -> Self::Reader;
+
+    /// How many keys fit before the map grows.
+    fn capacity(&self) -> usize;
+
+    /// The value of a key; exact.
+    fn get(&self, key: &K) -> Option<u64>;
+
+    /// Adds a key or changes its value; returns the former value.
+    ///
+    /// # Errors
+    /// The map's own; nothing is changed then.
+    fn insert(&mut self, key: K, value: u64) -> Result<Option<u64>, Self::Error>;
+
+    /// Takes a key out; returns its value.
+    ///
+    /// # Errors
+    /// The map's own.
+    fn remove(&mut self, key: &K) -> Result<Option<u64>, Self::Error>;
+
+    /// Visits all keys.
+    fn each_key(&self, visit: impl FnMut(&K));
 }
 
 impl Filter for Bloom {
@@ -50,24 +89,16 @@ impl Filter for CountingBloom {
     }
 }
 
-macro_rules! retrievals {
-    ($($map:ty: $value:ty),* $(,)?) => {$(
-        impl Retrieval for $map {
-            type Value = $value;
+impl Filter for BloomView {
+    #[inline]
+    fn may_contain<K: Key>(&self, key: &K) -> bool {
+        self.contains(key)
+    }
 
-            #[inline]
-            fn value<K: Key>(&self, key: &K) -> $value {
-                self.lookup(key)
-            }
-
-            fn values<K: Key>(&self, keys: &[K], out: &mut [$value]) {
-                self.lookup_batch(keys, out);
-            }
-        }
-    )*};
+    fn may_contain_batch<K: Key>(&self, keys: &[K], out: &mut [bool]) {
+        self.contains_batch(keys, out);
+    }
 }
-
-retrievals!(View: u32, Fuse: u32, LudoView: u64);
 
 /// A filter of fingerprints in a [`Fuse`]: 1.13 f bits per key for one alien in 2^f let through,
 /// where [`Bloom`] takes 1.44 f. Built whole, then only read.
@@ -121,8 +152,7 @@ impl Filter for FuseFilter {
 }
 
 /// A map behind a filter over the same keys: aliens get `None`, but for the few that the filter
-/// lets through. Whoever changes the map's keys changes the filter's: first in when a key comes,
-/// last out when it goes.
+/// lets through. Where other threads read while one changes keys, it is [`GuardedShared`].
 #[derive(Clone, Debug)]
 pub struct Guarded<F, M> {
     /// The keys.
@@ -131,7 +161,7 @@ pub struct Guarded<F, M> {
     pub map: M,
 }
 
-impl<F: Filter, M: Retrieval> Guarded<F, M> {
+impl<F: Filter, M> Guarded<F, M> {
     /// Puts a filter in front of a map.
     pub fn new(filter: F, map: M) -> Self {
         Self { filter, map }
@@ -139,31 +169,52 @@ impl<F: Filter, M: Retrieval> Guarded<F, M> {
 
     /// The value of a key; `None` for most aliens.
     #[inline]
-    pub fn lookup<K: Key>(&self, key: &K) -> Option<M::Value> {
-        self.filter.may_contain(key).then(|| self.map.value(key))
+    pub fn lookup<K: Key>(&self, key: &K) -> Option<M::Value>
+    where
+        M: Lookup<K>,
+    {
+        if self.filter.may_contain(key) { self.map.value(key) } else { None }
     }
 
     /// As [`lookup`](Self::lookup), for many keys. Only those that pass the filter reach the map.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [Option<M::Value>]) {
+    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [Option<M::Value>])
+    where
+        M: Lookup<K>,
+    {
         assert_eq!(keys.len(), out.len(), "one result per key");
         const BLOCK: usize = 8 * BATCH;
-        let (mut passes, mut values) = ([false; BLOCK], [M::Value::default(); BLOCK]);
-        let mut passed = Vec::with_capacity(BLOCK.min(keys.len()));
+        let mut passes = [false; BLOCK];
         for (keys, out) in keys.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
             let passes = &mut passes[..keys.len()];
             self.filter.may_contain_batch(keys, passes);
-            passed.clear();
-            passed
-                .extend(keys.iter().zip(&*passes).filter(|(_, pass)| **pass).map(|(key, _)| *key));
-            self.map.values(&passed, &mut values[..passed.len()]);
-            let mut values = values.iter();
-            for (out, &pass) in out.iter_mut().zip(&*passes) {
-                *out = if pass { values.next().copied() } else { None };
-            }
+            spread(keys, passes, out, |keys, out| self.map.values(keys, out));
         }
+    }
+}
+
+/// Answers for the keys that pass, from one call for them alone; `None` for the others.
+fn spread<K: Key, V: Copy>(
+    keys: &[K],
+    passes: &[bool],
+    out: &mut [Option<V>],
+    answers: impl FnOnce(&[K], &mut [Option<V>]),
+) {
+    let passing = keys.iter().zip(passes).filter(|(_, pass)| **pass).map(|(key, _)| *key);
+    let passed: Vec<K> = passing.collect();
+    // The answers come first, then each goes to its place, the last one first: none is behind its
+    // place.
+    answers(&passed, &mut out[..passed.len()]);
+    let mut next = passed.len();
+    for at in (0..keys.len()).rev() {
+        out[at] = if passes[at] {
+            next -= 1;
+            out[next]
+        } else {
+            None
+        };
     }
 }
 
@@ -175,7 +226,7 @@ mod tests {
     const KEYS: u64 = 50_000;
 
     /// Valid keys get their values, aliens none but for about `rate` of them.
-    fn check<F: Filter, M: Retrieval>(guarded: &Guarded<F, M>, rate: f64)
+    fn check<F: Filter, M: Lookup<u64>>(guarded: &Guarded<F, M>, rate: f64)
     where
         M::Value: Into<u64>,
     {

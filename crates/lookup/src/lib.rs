@@ -45,8 +45,10 @@ mod partial;
 mod prefetch;
 mod setsep;
 mod shared_cells;
+mod value;
 mod vector;
 mod version;
+mod wire_key;
 
 /// What versions are made of; a model of them is made of other atomics.
 mod atomic {
@@ -54,12 +56,17 @@ mod atomic {
 }
 
 pub use batch::{BATCH, pipeline, pipeline_vectored};
-pub use bloom::{Bloom, CountingBloom};
+pub use bloom::{
+    Bloom, BloomFeed, BloomKind, BloomReader, BloomShared, BloomUpdate, BloomView, CountingBloom,
+};
 pub use cells::{CHUNK_BYTES, Geometry, View, cells_per_chunk};
 pub use cuckoo::Cuckoo;
 pub use digest::{DigestCuckoo, HitCount, MISS, MultiDigest, Placed};
 pub use fuse::{Fuse, FuseShape};
-pub use guarded::{Filter, FuseFilter, Guarded, Retrieval};
+pub use guarded::{
+    Filter, FuseFilter, Guarded, GuardedReader, GuardedShared, Lookup, LudoWriter, MapReader,
+    SharedMap,
+};
 pub use keys::{Bytes, Octets};
 pub use ludo::{
     LUDO_LOAD, Ludo, LudoChange, LudoError, LudoKind, LudoReader, LudoShared, LudoStats,
@@ -71,11 +78,13 @@ pub use othello_set::{
     OthelloSet, SetExporter, SetKind, SetReader, SetShared, SetUpdate, SetView, wire,
 };
 pub use othello_shared::{OthelloReader, OthelloShared};
-pub use partial::{Filtable, FiltableUpdate, FiltableView, PartialCuckoo};
+pub use partial::{Filtable, FiltableKind, FiltableUpdate, FiltableView, PartialCuckoo};
 pub use prefetch::prefetch;
-pub use setsep::SetSep;
+pub use setsep::{SetSep, SetSepMap};
+pub use value::Value;
 pub use vector::{Vectors, Work, vectorised};
 pub use weir_wire::hash::HashKey;
+pub use wire_key::WireKey;
 
 /// A key that can be hashed under a seed.
 ///
@@ -119,6 +128,14 @@ pub enum Error {
         entries: usize,
         /// Slots of the table.
         slots: usize,
+    },
+    /// Different keys share 64-bit hashes under many hash keys: [`Key::hash`] is broken.
+    #[error("different keys among {keys} share 64-bit hashes under {tries} hash keys")]
+    KeysCollide {
+        /// How many keys were to be placed.
+        keys: usize,
+        /// How many hash keys were tried.
+        tries: u32,
     },
     /// The value 65,535 marks an empty slot of a table of digests.
     #[error("the value 65535 is reserved in tables of digests")]

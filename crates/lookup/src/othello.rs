@@ -2,8 +2,8 @@
 
 use crate::cells::{Geometry, View};
 use crate::graph::{Graph, OrderStep, Side, is_forest};
-use crate::{Error, HashKey, Key};
-use rand::{Rng, RngCore, SeedableRng};
+use crate::{Error, HashKey, Key, Value};
+use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// Cells of A and B together per key at full load. Two equal arrays of 1.165 n leave a random
@@ -22,21 +22,26 @@ const AHEAD: [usize; 3] = [24, 16, 8];
 /// Keys are numbered densely in the order of insertion; deleting moves the last into the gap.
 /// Insert, change and delete take O(1) amortised; an insertion that closes a cycle (probability
 /// O(1/n)) or exceeds the capacity rebuilds the table under a new seed.
+///
+/// Values are of type `V`: `u32` for 1..=32 bits, `u64` for 1..=64.
 #[derive(Clone, Debug)]
-pub struct Othello<K> {
+pub struct Othello<K, V = u32> {
     seed: HashKey,
     geometry: Geometry,
     capacity: usize,
-    mask: u32,
-    graph: Graph<u32>,
+    mask: V,
+    graph: Graph<V>,
     keys: Vec<K>,
     rng: ChaCha8Rng,
     rebuilds: u64,
 }
 
-impl<K: Key> Othello<K> {
-    /// A table for `value_bits`-wide values (1..=32) and at first `capacity` keys; it grows by a
-    /// third when it is full. `seed` makes every run with it the same.
+impl<K: Key, V: Value> Othello<K, V> {
+    /// A table for `value_bits`-wide values and at first `capacity` keys; it grows by a third when
+    /// it is full. `seed` makes every run with it the same.
+    ///
+    /// # Panics
+    /// If a `V` does not hold so many bits, or there are none.
     pub fn new(value_bits: u32, capacity: usize, seed: u64) -> Self {
         Self::with_geometry_bits(value_bits, value_bits, capacity, seed)
     }
@@ -55,13 +60,14 @@ impl<K: Key> Othello<K> {
     }
 
     /// An empty table with the hash key and the shape of a view.
-    pub(crate) fn in_shape_of(value_bits: u32, view: &View, seed: u64) -> Self {
+    pub(crate) fn in_shape_of<C: Value>(value_bits: u32, view: &View<C>, seed: u64) -> Self {
         let rng = ChaCha8Rng::seed_from_u64(seed);
         Self::empty(value_bits, view.geometry(), *view.key(), rng)
     }
 
     fn empty(value_bits: u32, geometry: Geometry, key: HashKey, mut rng: ChaCha8Rng) -> Self {
-        let mask = (u64::MAX >> (64 - value_bits)) as u32;
+        V::assert_width(value_bits);
+        let mask = V::mask(value_bits);
         let cells = random_cells(&mut rng, geometry, mask);
         let capacity = capacity_of(geometry);
         Self {
@@ -81,10 +87,13 @@ impl<K: Key> Othello<K> {
     ///
     /// # Errors
     /// [`Error::NoAcyclicGraph`] if no seed works, which means that two keys are equal.
-    pub fn build(value_bits: u32, items: &[(K, u32)], seed: u64) -> Result<Self, Error> {
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn build(value_bits: u32, items: &[(K, V)], seed: u64) -> Result<Self, Error> {
         let mut table = Self::new(value_bits, items.len(), seed);
         table.keys = items.iter().map(|item| item.0).collect();
-        let values: Vec<u32> = items.iter().map(|item| item.1 & table.mask).collect();
+        let values: Vec<V> = items.iter().map(|item| item.1 & table.mask).collect();
         table.place(items.len(), &values)?;
         table.rebuilds = 0;
         Ok(table)
@@ -127,7 +136,7 @@ impl<K: Key> Othello<K> {
 
     /// Value of a key; an arbitrary value for a key that is not in the table.
     #[inline]
-    pub fn lookup(&self, key: &K) -> u32 {
+    pub fn lookup(&self, key: &K) -> V {
         let (a, b) = self.geometry.nodes(key.hash(&self.seed));
         self.graph.value(a) ^ self.graph.value(b)
     }
@@ -136,7 +145,7 @@ impl<K: Key> Othello<K> {
     ///
     /// # Errors
     /// [`Error::NoAcyclicGraph`] if no seed works, which means that the key was there already.
-    pub fn insert(&mut self, key: K, value: u32) -> Result<(), Error> {
+    pub fn insert(&mut self, key: K, value: V) -> Result<(), Error> {
         self.insert_seeing(key, value, |_, _| ()).map(drop)
     }
 
@@ -145,7 +154,7 @@ impl<K: Key> Othello<K> {
     ///
     /// # Errors
     /// As [`insert`](Self::insert), for the first item that fails; those before it are in.
-    pub fn insert_batch(&mut self, items: &[(K, u32)]) -> Result<(), Error> {
+    pub fn insert_batch(&mut self, items: &[(K, V)]) -> Result<(), Error> {
         const RING: usize = AHEAD[1];
         let mut ring = [(0, 0); RING];
         let mut seed = self.seed;
@@ -182,8 +191,8 @@ impl<K: Key> Othello<K> {
     fn insert_seeing(
         &mut self,
         key: K,
-        value: u32,
-        joined: impl FnOnce(&Graph<u32>, Side),
+        value: V,
+        joined: impl FnOnce(&Graph<V>, Side),
     ) -> Result<bool, Error> {
         self.insert_between(key, self.nodes(&key), value, joined)
     }
@@ -194,8 +203,8 @@ impl<K: Key> Othello<K> {
         &mut self,
         key: K,
         (a, b): (u32, u32),
-        value: u32,
-        joined: impl FnOnce(&Graph<u32>, Side),
+        value: V,
+        joined: impl FnOnce(&Graph<V>, Side),
     ) -> Result<bool, Error> {
         if self.keys.len() == self.capacity {
             self.keys.push(key);
@@ -221,7 +230,7 @@ impl<K: Key> Othello<K> {
     pub(crate) fn insert_joining(
         &mut self,
         key: K,
-        value: u32,
+        value: V,
         cells: &mut Vec<u32>,
     ) -> Result<bool, Error> {
         self.insert_seeing(key, value, |graph, side| cells.extend(graph.nodes_of(side)))
@@ -246,12 +255,12 @@ impl<K: Key> Othello<K> {
     }
 
     /// The keys in an order in which cells can be filled one after the other.
-    pub(crate) fn order(&self) -> impl Iterator<Item = OrderStep> + use<K> {
+    pub(crate) fn order(&self) -> impl Iterator<Item = OrderStep> + use<K, V> {
         self.graph.order()
     }
 
     /// Changes the value of the key with this number.
-    pub fn change(&mut self, index: usize, value: u32) {
+    pub fn change(&mut self, index: usize, value: V) {
         let ends = self.graph.ends(index);
         let side = self.graph.smaller_side(index);
         self.set(ends, side, value);
@@ -262,7 +271,7 @@ impl<K: Key> Othello<K> {
     ///
     /// # Panics
     /// If there is no key with such a number; the changes before it are made.
-    pub fn change_batch(&mut self, changes: &[(usize, u32)]) {
+    pub fn change_batch(&mut self, changes: &[(usize, V)]) {
         for step in 0..changes.len() + AHEAD[0] {
             let ahead = |by: usize| {
                 let at = step.checked_sub(AHEAD[0] - by)?;
@@ -285,7 +294,7 @@ impl<K: Key> Othello<K> {
     }
 
     /// Makes two cells give a value, by what the cells on one side of their edge are changed by.
-    fn set(&mut self, (a, b): (u32, u32), side: Side, value: u32) {
+    fn set(&mut self, (a, b): (u32, u32), side: Side, value: V) {
         let delta = self.graph.value(a) ^ self.graph.value(b) ^ (value & self.mask);
         self.graph.flip(side, delta);
     }
@@ -310,7 +319,7 @@ impl<K: Key> Othello<K> {
     }
 
     /// The lookup face: the same values in bit-packed cells.
-    pub fn view(&self) -> View {
+    pub fn view(&self) -> View<V> {
         let mut view = View::zeroed(self.seed, self.geometry);
         for node in 0..self.geometry.cells() as u32 {
             view.flip(node, self.graph.value(node));
@@ -323,16 +332,21 @@ impl<K: Key> Othello<K> {
     /// With the view that was exported before (`base`), cells change only where a key's value
     /// did, so that nearly all *unknown* keys keep their value too; without one, or after a
     /// rebuild, free cells are drawn anew.
-    pub fn export(&mut self, base: Option<&View>, value: impl Fn(usize) -> u32) -> View {
+    pub fn export<C: Value>(
+        &mut self,
+        base: Option<&View<C>>,
+        value: impl Fn(usize) -> C,
+    ) -> View<C> {
         let base = base.filter(|v| *v.key() == self.seed && v.geometry() == self.geometry);
         let Some(base) = base else {
             return self.export_whole(value);
         };
+        let mask = C::mask(self.geometry.bits);
         let mut view = base.clone();
         for edge in 0..self.graph.len() {
             let (a, b) = self.graph.ends(edge);
-            let delta = view.cell(a) ^ view.cell(b) ^ value(edge);
-            if delta != 0 {
+            let delta = view.cell(a) ^ view.cell(b) ^ (value(edge) & mask);
+            if delta != C::default() {
                 // All other keys of the tree have both ends on one side of this edge.
                 let side = self.graph.smaller_side(edge);
                 for node in self.graph.nodes_of(side) {
@@ -344,8 +358,9 @@ impl<K: Key> Othello<K> {
     }
 
     /// One pass over every tree, from a random root value.
-    fn export_whole(&mut self, value: impl Fn(usize) -> u32) -> View {
-        let mut cells = random_cells(&mut self.rng, self.geometry, self.mask);
+    fn export_whole<C: Value>(&mut self, value: impl Fn(usize) -> C) -> View<C> {
+        let mask = C::mask(self.geometry.bits);
+        let mut cells = random_cells(&mut self.rng, self.geometry, mask);
         for step in self.graph.order() {
             cells[step.node as usize] = cells[step.up as usize] ^ value(step.edge as usize);
         }
@@ -357,7 +372,7 @@ impl<K: Key> Othello<K> {
     }
 
     /// All values, by key number.
-    fn values(&self) -> Vec<u32> {
+    fn values(&self) -> Vec<V> {
         (0..self.graph.len())
             .map(|edge| {
                 let (a, b) = self.graph.ends(edge);
@@ -367,7 +382,7 @@ impl<K: Key> Othello<K> {
     }
 
     /// Rebuilds after `self.keys` got one more key than the graph has, with that key's value.
-    fn rebuild(&mut self, capacity: usize, last: u32) -> Result<(), Error> {
+    fn rebuild(&mut self, capacity: usize, last: V) -> Result<(), Error> {
         let mut values = self.values();
         values.push(last & self.mask);
         let placed = self.place(capacity, &values);
@@ -379,7 +394,7 @@ impl<K: Key> Othello<K> {
 
     /// Finds a seed under which `self.keys` form a forest, and assigns the values. On an error the
     /// old table stays.
-    fn place(&mut self, capacity: usize, values: &[u32]) -> Result<(), Error> {
+    fn place(&mut self, capacity: usize, values: &[V]) -> Result<(), Error> {
         let geometry = geometry(self.geometry.bits, capacity.max(self.keys.len()));
         for _ in 0..MAX_TRIES {
             let seed = draw_key(&mut self.rng);
@@ -407,10 +422,10 @@ impl<K: Key> Othello<K> {
     }
 }
 
-fn random_cells(rng: &mut ChaCha8Rng, geometry: Geometry, mask: u32) -> Vec<u32> {
-    let mut cells = vec![0u32; geometry.cells()];
-    rng.fill(&mut cells[..]);
-    cells.iter_mut().for_each(|cell| *cell &= mask);
+fn random_cells<V: Value>(rng: &mut ChaCha8Rng, geometry: Geometry, mask: V) -> Vec<V> {
+    let mut cells = vec![V::default(); geometry.cells()];
+    V::fill(&mut cells, rng);
+    cells.iter_mut().for_each(|cell| *cell = *cell & mask);
     cells
 }
 
@@ -435,7 +450,7 @@ mod tests {
     #[test]
     fn equal_keys_are_an_error_and_change_nothing() {
         let mut table = Othello::new(8, 100, 1);
-        table.insert(7u64, 3).unwrap();
+        table.insert(7u64, 3u32).unwrap();
         assert!(matches!(table.insert(7, 4), Err(Error::NoAcyclicGraph { keys: 2, .. })));
         assert_eq!(table.len(), 1);
         assert_eq!(table.lookup(&7), 3);
@@ -443,9 +458,9 @@ mod tests {
 
     #[test]
     fn view_and_control_agree_for_every_width() {
-        for bits in 1..=32 {
-            let mut table = Othello::new(bits, 10, u64::from(bits));
-            let value = |k: u64| (k.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as u32;
+        fn check<V: Value>(bits: u32) {
+            let mut table = Othello::<u64, V>::new(bits, 10, u64::from(bits));
+            let value = |k: u64| V::of_word(k.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits));
             for key in 0..5000u64 {
                 table.insert(key, value(key)).unwrap();
             }
@@ -458,6 +473,8 @@ mod tests {
                 assert_eq!(view.lookup(&alien), table.lookup(&alien));
             }
         }
+        (1..=32).for_each(check::<u32>);
+        (1..=64).for_each(check::<u64>);
     }
 
     /// A step of an export changes the answers of few unknown keys: only those that meet a
@@ -466,7 +483,7 @@ mod tests {
     fn export_over_a_base_disturbs_few_unknown_keys() {
         let mut table = Othello::new(12, 20_000, 3);
         for key in 0..20_000u64 {
-            table.insert(key, 0).unwrap();
+            table.insert(key, 0u32).unwrap();
         }
         let first = table.export(None, |i| i as u32 & 0xfff);
         let second = table.export(Some(&first), |i| (i as u32 & 0xfff) ^ u32::from(i < 20));

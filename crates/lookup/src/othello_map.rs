@@ -2,7 +2,7 @@
 
 use crate::cells::{Geometry, View};
 use crate::othello::Othello;
-use crate::{Error, HashKey, Key};
+use crate::{Error, HashKey, Key, Value};
 
 /// Key -> value, exact, with a view of other values over the same graph (Concury section 5.4).
 ///
@@ -17,7 +17,7 @@ pub struct OthelloMap<K, V> {
 }
 
 impl<K: Key, V> OthelloMap<K, V> {
-    /// A map whose exported views have cells of `export_bits` (1..=32).
+    /// A map whose exported views have cells of `export_bits` (1..=64).
     pub fn new(export_bits: u32, capacity: usize, seed: u64) -> Self {
         Self {
             index: Othello::with_geometry_bits(32, export_bits, capacity, seed),
@@ -28,7 +28,7 @@ impl<K: Key, V> OthelloMap<K, V> {
     /// An empty map with the hash key and the shape of a view that was exported earlier, so that a
     /// program that is started again can go on from there: once its keys are back, exports over
     /// that view change only what has changed.
-    pub fn in_shape_of(view: &View, seed: u64) -> Self {
+    pub fn in_shape_of<C: Value>(view: &View<C>, seed: u64) -> Self {
         Self { index: Othello::in_shape_of(32, view, seed), values: Vec::new() }
     }
 
@@ -128,7 +128,10 @@ impl<K: Key, V> OthelloMap<K, V> {
 
     /// Produces the data-plane view in which each key has the value that `value` gives it; see
     /// [`Othello::export`] for `base`. O(n), without rebuilding the graph.
-    pub fn export(&mut self, base: Option<&View>, value: impl Fn(&V) -> u32) -> View {
+    ///
+    /// # Panics
+    /// If a `C` has fewer bits than a cell of the views.
+    pub fn export<C: Value>(&mut self, base: Option<&View<C>>, value: impl Fn(&V) -> C) -> View<C> {
         let values = &self.values;
         self.index.export(base, |at| value(&values[at]))
     }

@@ -1,5 +1,9 @@
 //! SetSep: a static map that finds, for every bit of the values, a hash that happens to give it.
 
+mod map;
+
+pub use map::SetSepMap;
+
 use crate::ludo::packed::{Packed, ones};
 use crate::{BATCH, HashKey, Key};
 use weir_wire::hash::scale;
@@ -21,15 +25,18 @@ const FIELD_BITS: u64 = SEED_BITS + ARRAY_BITS;
 const CHOICE_BITS: u64 = 2 * BUCKETS as u64;
 /// The first seed of a group that could not be built.
 const FAILED: u64 = (1 << SEED_BITS) - 1;
+/// Hash keys that are tried until no two keys have one hash.
+const MAX_TRIES: u32 = 16;
 
 /// A static map in 0.55 + 1.65 l bits per key, and 128 bits for each key of the plain table
 /// (ScaleBricks; dissertation 4.2, which counts 0.5 + 1.5 l, with groups of 16 keys).
 ///
-/// Keys fall into buckets of 4, and each bucket chooses one of four groups, so that all groups are nearly equal. For each
-/// bit of the values, a group stores an 8-bit seed under which its keys' 16-way hashes agree with
-/// a 16-bit array. The keys of a group without such a seed stand in a plain table, by hash.
+/// Keys fall into buckets of 4, and each bucket chooses one of four groups, so that all groups are
+/// nearly equal. For each bit of the values, a group stores an 8-bit seed under which its keys'
+/// 16-way hashes agree with a 16-bit array. The keys of a group without such a seed stand in a plain
+/// table, by hash.
 ///
-/// Built whole, then only read: an insertion may mean that the block is built again.
+/// Built whole, then only read; [`SetSepMap`] is a maintainer that changes it.
 #[derive(Clone, Debug)]
 pub struct SetSep {
     key: HashKey,
@@ -70,6 +77,11 @@ fn solve(keys: &[(u64, u64)], bit: u32, seeds: u64) -> Option<u64> {
     None
 }
 
+/// Seeds that may be tried for a bit: the last one of the first bit marks a group that has none.
+fn seeds(bit: u32) -> u64 {
+    if bit == 0 { FAILED } else { FAILED + 1 }
+}
+
 /// Each bucket's choice: large buckets choose first, and then all choose again a few times, so that
 /// the groups are nearly equal.
 fn choose_groups(buckets: &[Vec<(u64, u64)>]) -> [usize; BUCKETS] {
@@ -92,31 +104,27 @@ fn choose_groups(buckets: &[Vec<(u64, u64)>]) -> [usize; BUCKETS] {
 
 impl SetSep {
     /// Builds a map of different keys to values of `value_bits` (1..=64) bits.
+    ///
+    /// # Panics
+    /// If the width is another.
     pub fn build<K: Key>(value_bits: u32, items: &[(K, u64)], seed: u64) -> Self {
-        assert!((1..=64).contains(&value_bits), "a value has 1..=64 bits");
-        let key = HashKey::from_seed(seed);
-        let count = items.len().div_ceil(KEYS).max(1);
-        let bits =
-            count as u64 * (CHOICE_BITS + GROUPS as u64 * FIELD_BITS * u64::from(value_bits));
-        let mut map = Self {
-            key,
-            value_bits,
-            buckets: (count * BUCKETS) as u32,
-            blocks: Packed::new(bits),
-            fallback: Vec::new(),
-        };
-        let mut sorted: Vec<(u32, u64, u64)> = items
-            .iter()
-            .map(|(item, value)| {
-                let hash = item.hash(&key);
-                (map.bucket(hash), hash, value & ones(value_bits))
-            })
-            .collect();
-        sorted.sort_unstable();
+        let mut key = HashKey::from_seed(seed);
+        let mut map = Self::empty(value_bits, items.len(), key);
+        let mut sorted = map.sorted(items);
+        // Two keys with one hash cannot be told apart. (Equal keys do not end this either.)
+        for _ in 1..MAX_TRIES {
+            if sorted.windows(2).all(|pair| pair[0].1 != pair[1].1) {
+                break;
+            }
+            key = HashKey::from_seed(key.hash_word(0));
+            map.key = key;
+            sorted = map.sorted(items);
+        }
         let mut rest = &sorted[..];
-        for block in 0..count {
+        for block in 0..map.blocks() {
             let end = rest.partition_point(|item| (item.0 as usize) < (block + 1) * BUCKETS);
-            map.build_block(block, &rest[..end]);
+            let failed = map.build_block(block, rest[..end].iter().copied());
+            map.fallback.extend(failed);
             rest = &rest[end..];
         }
         map.fallback.sort_unstable();
@@ -124,9 +132,45 @@ impl SetSep {
         map
     }
 
-    fn build_block(&mut self, block: usize, items: &[(u32, u64, u64)]) {
+    /// A map of blocks for so many keys, to be built.
+    fn empty(value_bits: u32, keys: usize, key: HashKey) -> Self {
+        assert!((1..=64).contains(&value_bits), "a value has 1..=64 bits");
+        let count = keys.div_ceil(KEYS).max(1);
+        let bits =
+            count as u64 * (CHOICE_BITS + GROUPS as u64 * FIELD_BITS * u64::from(value_bits));
+        Self {
+            key,
+            value_bits,
+            buckets: (count * BUCKETS) as u32,
+            blocks: Packed::new(bits),
+            fallback: Vec::new(),
+        }
+    }
+
+    fn blocks(&self) -> usize {
+        self.buckets as usize / BUCKETS
+    }
+
+    /// Bucket, hash and value of all items, in order.
+    fn sorted<K: Key>(&self, items: &[(K, u64)]) -> Vec<(u32, u64, u64)> {
+        let placed = items.iter().map(|(item, value)| {
+            let hash = item.hash(&self.key);
+            (self.bucket(hash), hash, value & ones(self.value_bits))
+        });
+        let mut sorted: Vec<_> = placed.collect();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    /// Builds a block of bucket, hash and value of its items; returns those of groups that cannot be
+    /// built.
+    fn build_block(
+        &self,
+        block: usize,
+        items: impl Iterator<Item = (u32, u64, u64)>,
+    ) -> Vec<(u64, u64)> {
         let mut buckets = vec![Vec::new(); BUCKETS];
-        for &(bucket, hash, value) in items {
+        for (bucket, hash, value) in items {
             buckets[bucket as usize % BUCKETS].push((hash, value));
         }
         let choices = choose_groups(&buckets);
@@ -135,23 +179,35 @@ impl SetSep {
             groups[candidate(bucket, choice)].extend_from_slice(&buckets[bucket]);
             self.blocks.write(self.block_bit(block) + 2 * bucket as u64, 2, choice as u64);
         }
+        let mut failed = Vec::new();
         for (group, keys) in groups.iter().enumerate() {
-            let start = self.group_bit(block, group);
-            let fields: Option<Vec<u64>> = (0..self.value_bits)
-                .map(|bit| solve(keys, bit, if bit == 0 { FAILED } else { FAILED + 1 }))
-                .collect();
-            match fields {
-                Some(fields) => {
-                    for (field, at) in fields.into_iter().zip(0..) {
-                        self.blocks.write(start + at * FIELD_BITS, FIELD_BITS as u32, field);
-                    }
-                }
-                None => {
-                    self.blocks.write(start, SEED_BITS as u32, FAILED);
-                    self.fallback.extend_from_slice(keys);
-                }
+            if !self.build_group(self.group_bit(block, group), keys) {
+                failed.extend_from_slice(keys);
             }
         }
+        failed
+    }
+
+    /// Finds a seed for every bit of a group's values; marks the group if there is none.
+    fn build_group(&self, start: u64, keys: &[(u64, u64)]) -> bool {
+        let fields: Option<Vec<u64>> =
+            (0..self.value_bits).map(|bit| solve(keys, bit, seeds(bit))).collect();
+        match &fields {
+            Some(fields) => {
+                fields.iter().zip(0..).for_each(|(&field, bit)| self.write(start, bit, field));
+            }
+            None => self.blocks.write(start, SEED_BITS as u32, FAILED),
+        }
+        fields.is_some()
+    }
+
+    fn write(&self, start: u64, bit: u32, field: u64) {
+        self.blocks.write(start + u64::from(bit) * FIELD_BITS, FIELD_BITS as u32, field);
+    }
+
+    #[inline(always)]
+    fn is_failed(&self, start: u64) -> bool {
+        self.blocks.read(start, SEED_BITS as u32) == FAILED
     }
 
     fn bucket(&self, hash: u64) -> u32 {
@@ -186,7 +242,7 @@ impl SetSep {
 
     #[inline(always)]
     fn value(&self, hash: u64, start: u64) -> u64 {
-        if self.blocks.read(start, SEED_BITS as u32) == FAILED {
+        if self.is_failed(start) {
             let place = self.fallback.binary_search_by_key(&hash, |&(hash, _)| hash);
             return place.map_or(0, |at| self.fallback[at].1);
         }

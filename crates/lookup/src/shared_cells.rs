@@ -4,6 +4,7 @@ use crate::ludo::packed::Packed;
 use crate::version::{Version, try_read, write};
 use crate::{BATCH, Geometry, HashKey, Key, Work, vectorised};
 use std::hint::spin_loop;
+use weir_wire::hash::scale;
 
 /// Versions of cells; a cell has version `cell % STRIPES`. 4 KB stay in the first-level cache.
 const STRIPES: usize = 1024;
@@ -16,6 +17,8 @@ const STRIPES: usize = 1024;
 pub(crate) struct SharedCells {
     key: HashKey,
     geometry: Geometry,
+    /// Cells of A and of B, so that no lookup divides.
+    sides: [u32; 2],
     cell_bits: u32,
     /// Cell `i` begins at bit `i * cell_bits`; A's first, then B's.
     cells: Packed,
@@ -38,7 +41,8 @@ impl SharedCells {
             packed.write(at * u64::from(cell_bits), cell_bits, cell);
         }
         let stripes = (0..STRIPES).map(|_| Version::new()).collect();
-        Self { key, geometry, cell_bits, cells: packed, all: Version::new(), stripes }
+        let sides = [geometry.cells_a(), geometry.cells_b()];
+        Self { key, geometry, sides, cell_bits, cells: packed, all: Version::new(), stripes }
     }
 
     /// The hash key of the table.
@@ -84,8 +88,9 @@ impl SharedCells {
 
     #[inline(always)]
     fn place(&self, hash: u64) -> Place {
-        let (a, b) = self.geometry.nodes(hash);
-        Place { hash, cells: [a, b] }
+        let [a, b] = self.sides;
+        let second = a + scale((hash >> 32) as u32, b);
+        Place { hash, cells: [scale(hash as u32, a), second] }
     }
 
     /// What a key's hash and two cells give.

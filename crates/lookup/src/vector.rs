@@ -9,8 +9,8 @@
 // Loops over several arrays of one length by index are what the compiler makes vectors of.
 #![allow(clippy::needless_range_loop)]
 
-use crate::BATCH;
 use crate::batch::PREFETCH_FROM;
+use crate::{BATCH, Value};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A set of vector instructions.
@@ -130,21 +130,34 @@ fn avx2<W: Work>(work: W) -> W::Output {
 
 /// A number that is loaded from any address, little-endian.
 pub(crate) trait Word: Copy + Default + std::ops::BitXor<Output = Self> {
+    /// Bytes that are loaded.
+    const BYTES: usize;
+
     /// # Safety
-    /// The bytes at `from` can be read.
+    /// The `BYTES` bytes at `from` can be read.
     unsafe fn load(from: *const u8) -> Self;
+
+    /// The bits from bit `shift` (0..8) on, as many as a value has.
+    fn cell<V: Value>(self, shift: u8) -> V;
 
     /// The same number, of which the compiler knows nothing any more.
     fn opaque(self) -> Self;
 }
 
 macro_rules! word {
-    ($($word:ty: $register:literal),+) => { $(
+    ($($word:ty: $register:literal, shifted as $shifted:ty;)+) => { $(
         impl Word for $word {
+            const BYTES: usize = size_of::<Self>();
+
             #[inline(always)]
             unsafe fn load(from: *const u8) -> Self {
                 // SAFETY: the caller's promise; the load is an unaligned one.
                 Self::from_le(unsafe { from.cast::<Self>().read_unaligned() })
+            }
+
+            #[inline(always)]
+            fn cell<V: Value>(self, shift: u8) -> V {
+                V::of_word(u64::from(<$shifted>::from(self) >> shift))
             }
 
             #[inline(always)]
@@ -168,7 +181,48 @@ macro_rules! word {
         }
     )+ };
 }
-word!(u16: ":x", u32: ":e", u64: ":r");
+word!(u16: ":x", shifted as u32; u32: ":e", shifted as u32; u64: ":r", shifted as u64;);
+
+/// Nine bytes: two words that overlap.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Nine(u64, u64);
+
+impl Nine {
+    /// The 64 bits from bit `shift` (0..8) of the first word on; the second one begins a byte later.
+    #[inline(always)]
+    pub(crate) fn window(first: u64, second: u64, shift: u8) -> u64 {
+        (first >> shift) | (second << (8 - shift))
+    }
+}
+
+impl std::ops::BitXor for Nine {
+    type Output = Self;
+
+    #[inline(always)]
+    fn bitxor(self, other: Self) -> Self {
+        Self(self.0 ^ other.0, self.1 ^ other.1)
+    }
+}
+
+impl Word for Nine {
+    const BYTES: usize = 9;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's promise, for nine bytes.
+        unsafe { Self(u64::load(from), u64::load(from.add(1))) }
+    }
+
+    #[inline(always)]
+    fn cell<V: Value>(self, shift: u8) -> V {
+        V::of_word(Self::window(self.0, self.1, shift))
+    }
+
+    #[inline(always)]
+    fn opaque(self) -> Self {
+        Self(self.0.opaque(), self.1.opaque())
+    }
+}
 
 /// Where the words of a block of keys stand in a table, `READS` for each key.
 ///
@@ -190,8 +244,8 @@ impl<'a, W: Word, const READS: usize> Places<'a, W, READS> {
     /// If it has no room for a word, or 4 GB and more.
     #[inline(always)]
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        assert!(bytes.len() >= size_of::<W>() && bytes.len() >> 32 == 0, "size of a table");
-        let last = (bytes.len() - size_of::<W>()) as u32;
+        assert!(bytes.len() >= W::BYTES && bytes.len() >> 32 == 0, "size of a table");
+        let last = (bytes.len() - W::BYTES) as u32;
         Self { bytes, last, at: [[0; BATCH]; READS], word: std::marker::PhantomData }
     }
 
@@ -241,10 +295,21 @@ impl<'a, W: Word, const READS: usize> Places<'a, W, READS> {
     /// Prefetches the line in which each word begins, if the table is so large that it is of use.
     #[inline(always)]
     pub(crate) fn fetch(&self) {
+        self.fetch_byte(0);
+    }
+
+    /// The same for the line in which each word ends.
+    #[inline(always)]
+    pub(crate) fn fetch_ends(&self) {
+        self.fetch_byte(W::BYTES - 1);
+    }
+
+    #[inline(always)]
+    fn fetch_byte(&self, number: usize) {
         if self.bytes.len() >= PREFETCH_FROM {
             for read in 0..READS {
                 for key in 0..BATCH {
-                    crate::prefetch(self.bytes, self.at[read][key].opaque() as usize);
+                    crate::prefetch(self.bytes, self.at[read][key].opaque() as usize + number);
                 }
             }
         }

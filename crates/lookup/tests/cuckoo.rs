@@ -88,3 +88,25 @@ fn byte_strings_hash_independently_under_two_keys() {
     assert_eq!(Bytes(b"abcd").hash(&key), Octets(*b"abcd").hash(&key));
     assert_ne!(Bytes(b"abcd").hash(&key), Bytes(b"abcd\0").hash(&key));
 }
+
+/// Keys that cannot be told apart by any hash key cost time, but not memory without bound.
+#[test]
+fn equal_hashes_are_survived() {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    struct Poor(u64);
+    impl Key for Poor {
+        /// Every tenth key is good, others share one hash.
+        fn hash(&self, key: &HashKey) -> u64 {
+            key.hash_word(if self.0.is_multiple_of(10) { self.0 } else { 1 })
+        }
+    }
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    history(20, 1_000, 20_000, Poor, &mut rng);
+    let mut table = Cuckoo::new(64, 4, rng.random());
+    for key in 0..1_000 {
+        table.insert(Poor(key), key);
+    }
+    let bytes = table.bytes();
+    println!("{bytes} bytes for 1,000 keys");
+    assert!(bytes < 100_000);
+}

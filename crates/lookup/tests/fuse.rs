@@ -4,7 +4,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
-use weir_lookup::{Error, Fuse, FuseShape, HashKey, Key};
+use weir_lookup::{Error, Fuse, FuseShape, HashKey, Key, Value};
 
 fn rng() -> ChaCha8Rng {
     let seed =
@@ -13,21 +13,18 @@ fn rng() -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
-/// Different keys, some of them neighbours, with values of all 32 bits.
-fn random_map(keys: usize, rng: &mut ChaCha8Rng) -> (Vec<u64>, Vec<u32>) {
-    let mut map: HashMap<u64, u32> = HashMap::with_capacity(keys);
+/// Different keys, some of them neighbours, with values of all bits.
+fn random_map<V: Value>(keys: usize, rng: &mut ChaCha8Rng) -> (Vec<u64>, Vec<V>) {
+    let mut map = HashMap::with_capacity(keys);
     while map.len() < keys {
-        map.insert(rng.random::<u64>() >> rng.random_range(0..40), rng.random());
+        let key = rng.random::<u64>() >> rng.random_range(0..40);
+        map.insert(key, V::of_word(rng.random()));
     }
     map.into_iter().unzip()
 }
 
-fn mask(bits: u32) -> u32 {
-    (u64::MAX >> (64 - bits)) as u32
-}
-
 /// The value of a hash, read bit by bit as the layout is documented.
-fn bit_by_bit(fuse: &Fuse, hash: u64) -> u32 {
+fn bit_by_bit<V: Value>(fuse: &Fuse<V>, hash: u64) -> u64 {
     let FuseShape { bits, segment_bits, segments } = fuse.shape();
     let segment = 1u64 << segment_bits;
     let start = ((hash >> 32) * ((u64::from(segments) - 2) * segment)) >> 32;
@@ -36,7 +33,7 @@ fn bit_by_bit(fuse: &Fuse, hash: u64) -> u32 {
     let cells =
         [start, (start + segment) ^ within(hash), (start + 2 * segment) ^ within(hash >> 18)];
     let cell = |at: u64| {
-        let bit = |i: u64| u32::from(fuse.bytes()[(i / 8) as usize] >> (i % 8)) & 1;
+        let bit = |i: u64| u64::from(fuse.bytes()[(i / 8) as usize] >> (i % 8)) & 1;
         let first = at * u64::from(bits);
         (0..bits).fold(0, |cell, i| cell | bit(first + u64::from(i)) << i)
     };
@@ -45,46 +42,72 @@ fn bit_by_bit(fuse: &Fuse, hash: u64) -> u32 {
 
 #[test]
 fn every_key_has_its_value_for_every_width_and_size() {
-    let mut rng = rng();
-    for bits in 1..=32 {
+    fn check<V: Value>(bits: u32, rng: &mut ChaCha8Rng) {
         for n in [0, 1, 2, 3, 31, 32, 33, 100, 1_000, 10_000] {
-            let (keys, values) = random_map(n, &mut rng);
+            let (keys, values) = random_map::<V>(n, rng);
             let fuse = Fuse::build(bits, &keys, |i| values[i], rng.random()).unwrap();
-            let mut batch = vec![0; n];
+            let mut batch = vec![V::default(); n];
             fuse.lookup_batch(&keys, &mut batch);
-            for ((key, value), found) in keys.iter().zip(&values).zip(batch) {
-                assert_eq!(fuse.lookup(key), value & mask(bits), "{n} keys of {bits} bits");
-                assert_eq!(found, value & mask(bits), "{n} keys of {bits} bits, batched");
+            for ((key, &value), found) in keys.iter().zip(&values).zip(batch) {
+                let value = value & V::mask(bits);
+                assert_eq!(fuse.lookup(key), value, "{n} keys of {bits} bits");
+                assert_eq!(found, value, "{n} keys of {bits} bits, batched");
             }
         }
     }
+    let mut rng = rng();
+    (1..=32).for_each(|bits| check::<u32>(bits, &mut rng));
+    (1..=64).for_each(|bits| check::<u64>(bits, &mut rng));
 }
 
 /// One at a time, batched, from published bytes and bit by bit: the same for known and unknown
 /// keys.
 #[test]
 fn all_readers_agree() {
-    let mut rng = rng();
-    for bits in [1, 7, 8, 10, 11, 12, 16, 17, 25, 26, 31, 32] {
-        let (mut keys, values) = random_map(20_000, &mut rng);
+    fn check<V: Value>(bits: u32, rng: &mut ChaCha8Rng) {
+        let (mut keys, values) = random_map::<V>(10_000, rng);
         let fuse = Fuse::build(bits, &keys, |i| values[i], rng.random()).unwrap();
-        let copy = Fuse::from_bytes(*fuse.key(), fuse.shape(), fuse.bytes().to_vec());
+        let copy = Fuse::<V>::from_bytes(*fuse.key(), fuse.shape(), fuse.bytes().to_vec());
         assert_eq!(fuse, copy);
-        keys.extend((0..20_001).map(|_| rng.random::<u64>()));
-        let mut batch = vec![0; keys.len()];
+        keys.extend((0..10_001).map(|_| rng.random::<u64>()));
+        let mut batch = vec![V::default(); keys.len()];
         copy.lookup_batch(&keys, &mut batch);
         for (key, found) in keys.iter().zip(batch) {
             let hash = key.hash(fuse.key());
-            assert_eq!(found, bit_by_bit(&fuse, hash), "{bits} bits");
+            assert_eq!(found.into(), bit_by_bit(&fuse, hash), "{bits} bits");
             assert_eq!(found, fuse.lookup_hash(hash), "{bits} bits");
         }
     }
+    let mut rng = rng();
+    (1..=32).for_each(|bits| check::<u32>(bits, &mut rng));
+    (1..=64).for_each(|bits| check::<u64>(bits, &mut rng));
+}
+
+/// The bytes do not depend on the type of the answers.
+#[test]
+fn narrow_cells_answer_alike_in_both_types() {
+    let mut rng = rng();
+    for bits in [1, 9, 12, 20, 31, 32] {
+        let (keys, values) = random_map::<u32>(5_000, &mut rng);
+        let narrow = Fuse::build(bits, &keys, |i| values[i], rng.random()).unwrap();
+        let bytes = narrow.bytes().to_vec();
+        let wide = Fuse::<u64>::from_bytes(*narrow.key(), narrow.shape(), bytes);
+        let asked = keys.iter().copied().chain(0..5_000);
+        assert!(asked.into_iter().all(|k| wide.lookup(&k) == u64::from(narrow.lookup(&k))));
+    }
+}
+
+#[test]
+#[should_panic = "a cell has 1..=32 bits"]
+fn cells_wider_than_the_type_of_the_values_are_refused() {
+    let wide = Fuse::<u64>::build(33, &[1u64], |_| 1, 1).unwrap();
+    Fuse::<u32>::from_bytes(*wide.key(), wide.shape(), wide.bytes().to_vec());
 }
 
 #[test]
 fn a_seed_repeats_the_table_and_another_does_not() {
     let mut rng = rng();
-    let (keys, values) = random_map(5_000, &mut rng);
+    let (keys, values) = random_map::<u32>(5_000, &mut rng);
     let build = |seed| Fuse::build(12, &keys, |i| values[i], seed).unwrap();
     assert_eq!(build(1), build(1));
     assert_ne!(build(1).bytes(), build(2).bytes());
@@ -94,11 +117,11 @@ fn a_seed_repeats_the_table_and_another_does_not() {
 fn equal_keys_are_an_error() {
     let mut rng = rng();
     for n in [2, 10, 1_000, 100_000] {
-        let (mut keys, _) = random_map(n, &mut rng);
+        let (mut keys, _) = random_map::<u32>(n, &mut rng);
         let (first, second) = (rng.random_range(0..n / 2), rng.random_range(n / 2..n));
         keys[second] = keys[first];
         // Also with equal values: who builds a table must know its keys.
-        let error = Fuse::build(12, &keys, |_| 7, rng.random()).unwrap_err();
+        let error = Fuse::<u32>::build(12, &keys, |_| 7, rng.random()).unwrap_err();
         assert_eq!(error, Error::DuplicateKey { first, second });
     }
 }
@@ -144,7 +167,7 @@ fn unknown_keys_are_uniform() {
     const N: u32 = 1 << 21;
     for n in [0, 1, 700, 10_000, 100_000] {
         for same_values in [false, true] {
-            let (keys, values) = random_map(n, &mut rng);
+            let (keys, values) = random_map::<u32>(n, &mut rng);
             let value = |i: usize| if same_values { 0 } else { values[i] };
             let fuse = Fuse::build(12, &keys, value, rng.random()).unwrap();
             let aliens: Vec<u64> = (0..N).map(|_| rng.random::<u64>() | 1 << 63).collect();
@@ -184,8 +207,31 @@ fn bits_per_key() {
 }
 
 #[test]
+fn bits_per_key_of_every_width() {
+    const KEYS: usize = 1_000_000;
+    let keys: Vec<u64> = (0..KEYS as u64).collect();
+    let mut most = 0f64;
+    for bits in 8..=64 {
+        let shape = FuseShape::for_keys(bits, KEYS);
+        // The shape alone decides, which some tables confirm.
+        if [8, 13, 36, 40, 63].contains(&bits) {
+            let fuse = Fuse::build(bits, &keys, |i| i as u64, 1).unwrap();
+            assert_eq!((fuse.shape(), fuse.bytes().len()), (shape, shape.bytes()));
+        }
+        let ratio = shape.bytes() as f64 * 8.0 / KEYS as f64 / f64::from(bits);
+        assert!(ratio <= 1.14, "{bits} bits: {ratio:.4} per bit");
+        most = most.max(ratio);
+    }
+    println!("at most {most:.4} bits per key and bit of a value");
+}
+
+#[test]
 #[should_panic = "bytes of a fuse"]
 fn bytes_of_another_shape_are_refused() {
-    let fuse = Fuse::build(12, &[1u64], |_| 1, 1).unwrap();
-    Fuse::from_bytes(*fuse.key(), FuseShape { bits: 13, ..fuse.shape() }, fuse.bytes().to_vec());
+    let fuse = Fuse::<u32>::build(12, &[1u64], |_| 1, 1).unwrap();
+    Fuse::<u32>::from_bytes(
+        *fuse.key(),
+        FuseShape { bits: 13, ..fuse.shape() },
+        fuse.bytes().to_vec(),
+    );
 }

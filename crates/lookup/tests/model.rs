@@ -99,7 +99,7 @@ fn bits_per_key_at_full_load() {
         for key in 0..n as u64 {
             map.insert(key, ()).unwrap();
         }
-        let view = map.export(None, |()| 0);
+        let view = map.export(None, |()| 0u32);
         let bits = view.bytes().len() as f64 * 8.0 / n as f64;
         println!("{n} keys: {bits:.2} bits per key for 12-bit values, {} rebuilds", map.rebuilds());
         assert!(bits <= 12.0 * 2.37, "{bits}");
@@ -180,6 +180,6 @@ fn a_table_built_whole_has_all_values() {
         table.insert(keys, 7).unwrap();
         assert_eq!(table.view().lookup(&keys), 7);
     }
-    let twice = [(5u64, 1), (6, 2), (5, 3)];
+    let twice = [(5u64, 1u32), (6, 2), (5, 3)];
     assert!(matches!(Othello::build(8, &twice, 1), Err(Error::NoAcyclicGraph { keys: 3, .. })));
 }

@@ -4,7 +4,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
-use weir_lookup::{Error, Filtable, PartialCuckoo};
+use weir_lookup::{Error, Filtable, FiltableKind, HashKey, Key, PartialCuckoo};
 
 fn seed() -> u64 {
     let seed =
@@ -44,48 +44,79 @@ fn valid_keys_are_never_shadowed() {
     }
 }
 
+/// A table in front of a model, with room for some of its keys at first.
 #[test]
-fn filtable_equals_a_hash_map_and_its_updates_make_an_equal_view() {
+fn filtable_equals_a_hash_map_while_it_grows() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
-    for (digest_bits, space) in [(3, 500u64), (6, 5_000), (8, 60_000)] {
-        let mut table = Filtable::new(digest_bits, 20, space as usize, rng.random());
-        let mut view = table.view().clone();
+    for (digest_bits, value_bits, space) in
+        [(3, 1, 500u64), (6, 20, 5_000), (8, 64, 60_000), (32, 33, 5_000), (1, 7, 300)]
+    {
+        let mut table = Filtable::new(digest_bits, value_bits, 10, rng.random());
         let mut model = HashMap::new();
-        for _ in 0..space * 10 {
+        let ones = u64::MAX >> (64 - value_bits);
+        for step in 0..space * 10 {
             let key = rng.random_range(0..space);
-            let changed = if rng.random_bool(0.6) {
-                let value = rng.random_range(0..1 << 20);
-                assert_eq!(table.insert(key, value), Ok(model.insert(key, value)));
-                true
+            if rng.random_bool(0.6) {
+                let value = rng.random::<u64>();
+                assert_eq!(table.insert(key, value), Ok(model.insert(key, value & ones)));
             } else {
-                let former = table.remove(&key);
-                assert_eq!(former, model.remove(&key));
-                former.is_some()
-            };
-            if changed {
-                assert!(view.apply(table.update()));
-                assert!(!view.apply(table.update()), "a repeated update is detected");
+                assert_eq!(table.remove(&key), model.remove(&key));
+            }
+            if step == space * 5 {
+                table.resize(0).unwrap();
+                assert_eq!(table.capacity(), model.len());
             }
         }
+        assert!(table.rebuilds() > 3, "{} rebuilds", table.rebuilds());
         assert_eq!(table.len(), model.len());
-        assert!(view.same_as(table.view()));
+        assert_eq!(table.iter().collect::<HashMap<_, _>>(), model);
         for key in 0..space {
             assert_eq!(table.get(&key), model.get(&key).copied());
             if let Some(&value) = model.get(&key) {
-                assert_eq!(view.get(&key), Some(value));
+                assert_eq!(table.view().get(&key), Some(value));
             }
         }
     }
 }
 
+/// Under another hash key nearly all keys whose collisions have gone come back to level 1.
 #[test]
-fn a_lost_filtable_update_is_detected() {
-    let mut table = Filtable::new(8, 12, 100, 1);
-    let mut view = table.view().clone();
-    table.insert(1u64, 1).unwrap();
-    table.insert(2, 2).unwrap();
-    assert!(!view.apply(table.update()));
-    assert_eq!(view.get(&2), None);
+fn a_table_that_is_built_anew_has_few_keys_in_level_2() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    let mut table = Filtable::new(6, 12, 20_000, rng.random());
+    for key in 0..20_000u64 {
+        table.insert(key, key).unwrap();
+    }
+    (2_000..20_000).for_each(|key| _ = table.remove(&key));
+    let before = table.view().level2_len();
+    table.resize(20_000).unwrap();
+    let after = table.view().level2_len();
+    println!("{before} keys of 2,000 in level 2, {after} after a rebuild");
+    assert!(after * 4 < before);
+    assert_eq!(table.update().kind(), FiltableKind::Rebuild);
+    assert!((0..2_000).all(|key| table.view().get(&key) == Some(key & 0xfff)));
+}
+
+/// Keys that cannot be told apart by any hash key cost time, but are all there.
+#[test]
+fn equal_hashes_are_survived() {
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    struct Broken(u64);
+    impl Key for Broken {
+        fn hash(&self, key: &HashKey) -> u64 {
+            key.hash_word(0)
+        }
+    }
+    let mut table = Filtable::new(8, 12, 10, 1);
+    for key in 0..200 {
+        assert_eq!(table.insert(Broken(key), key), Ok(None));
+    }
+    assert!((0..200).all(|key| table.view().get(&Broken(key)) == Some(key)));
+    for key in 0..200 {
+        assert_eq!(table.remove(&Broken(key)), Some(key));
+        assert_eq!(table.view().get(&Broken(key)), None);
+    }
+    assert!(table.is_empty());
 }
 
 /// Share of unknown keys that are answered, against equation 3.8 and the exact formulas. (The
@@ -148,14 +179,20 @@ fn partial_cuckoo_reports_what_it_shadows() {
     assert!(keys.iter().all(|key| table.get(key).is_none()));
 }
 
+/// The table that keeps no keys cannot grow: it says that it is full, and nothing has changed.
 #[test]
-fn a_full_table_says_so_and_keeps_its_entries() {
+fn a_full_table_of_digests_says_so_and_keeps_its_entries() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
-    let mut table = Filtable::new(10, 12, 1_000, rng.random());
+    let mut table = PartialCuckoo::new(32, 12, 1_000, rng.random());
     for key in 0..1_000u64 {
-        table.insert(key, key).unwrap();
+        assert_eq!(table.insert(&key, key), Ok(None));
     }
-    assert!(matches!(table.insert(5_000, 0), Err(Error::Full { entries: 1_000, .. })));
-    assert_eq!(table.insert(7, 8), Ok(Some(7)));
+    for alien in 5_000..5_100u64 {
+        assert!(matches!(table.insert(&alien, 0), Err(Error::Full { entries: 1_000, .. })));
+    }
+    assert_eq!(table.insert(&7u64, 8), Ok(Some(7)));
     assert!((0..1_000).all(|key| table.get(&key) == Some(if key == 7 { 8 } else { key })));
+    assert_eq!(table.remove(&3u64), Some(3));
+    assert_eq!(table.insert(&5_000u64, 9), Ok(None));
+    assert_eq!(table.get(&5_000u64), Some(9));
 }

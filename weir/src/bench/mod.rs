@@ -2,7 +2,7 @@
 //! reported as medians with their spread: this machine may be shared and noisy.
 
 pub mod lookup;
-mod maps;
+pub mod maps;
 mod stats;
 mod update;
 mod xdp;

@@ -1,10 +1,9 @@
 //! Peeling: finds the order in which each key still has a cell of its own.
 
 use super::{Fuse, FuseShape};
-use crate::bits::mask;
 use crate::othello::draw_key;
-use crate::{Error, HashKey, Key};
-use rand::{Rng, SeedableRng};
+use crate::{Error, HashKey, Key, Value};
+use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 /// A seed seldom fails, and equal keys are found after the first failure; so many failures in a row
@@ -13,9 +12,9 @@ const MAX_TRIES: u32 = 100;
 
 /// A key that waits for its place.
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct Entry<V> {
     hash: u64,
-    value: u32,
+    value: V,
     /// The cell that the key determines, once it is peeled.
     cell: u32,
 }
@@ -23,26 +22,26 @@ struct Entry {
 /// The keys at a cell: how many they are, and the xor of all of them, which is the key itself when
 /// there is one.
 #[derive(Clone, Copy, Default)]
-struct Cell {
+struct Cell<V> {
     hash: u64,
-    value: u32,
+    value: V,
     keys: u32,
 }
 
-impl Cell {
+impl<V: Value> Cell<V> {
     #[inline(always)]
-    fn toggle(&mut self, hash: u64, value: u32) {
+    fn toggle(&mut self, hash: u64, value: V) {
         self.hash ^= hash;
         self.value ^= value;
     }
 }
 
-pub(super) fn build<K: Key>(
+pub(super) fn build<K: Key, V: Value>(
     shape: FuseShape,
     keys: &[K],
-    value: impl Fn(usize) -> u32,
+    value: impl Fn(usize) -> V,
     seed: u64,
-) -> Result<Fuse, Error> {
+) -> Result<Fuse<V>, Error> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for _ in 0..MAX_TRIES {
         let key = draw_key(&mut rng);
@@ -59,12 +58,12 @@ pub(super) fn build<K: Key>(
 
 /// Hashes the keys and sorts them by the segment of their first cell (one pass that counts, one
 /// that places), so that all that follows works on three neighbouring segments at a time.
-fn by_segment<K: Key>(
+fn by_segment<K: Key, V: Value>(
     shape: FuseShape,
     keys: &[K],
-    value: impl Fn(usize) -> u32,
+    value: impl Fn(usize) -> V,
     key: &HashKey,
-) -> Vec<Entry> {
+) -> Vec<Entry<V>> {
     let segment = |hash: u64| (shape.cells_of(hash)[0] >> shape.segment_bits) as usize;
     let mut next = vec![0usize; shape.segments as usize];
     keys.iter().for_each(|k| next[segment(k.hash(key))] += 1);
@@ -85,7 +84,7 @@ fn by_segment<K: Key>(
 /// Takes away, again and again, a key that is alone in one of its cells. `None` if some keys are
 /// left that all share all their cells. In the order that is returned the cell of a key is touched
 /// by no later key.
-fn peel(shape: FuseShape, entries: &[Entry]) -> Option<Vec<Entry>> {
+fn peel<V: Value>(shape: FuseShape, entries: &[Entry<V>]) -> Option<Vec<Entry<V>>> {
     let mut cells = vec![Cell::default(); shape.cells()];
     for entry in entries {
         for at in shape.cells_of(entry.hash) {
@@ -121,9 +120,9 @@ fn peel(shape: FuseShape, entries: &[Entry]) -> Option<Vec<Entry>> {
 /// Gives every cell its value: random ones first, then the determined ones, last peeled first.
 /// When a key's turn comes, its two other cells are final, because the keys that determine them
 /// were peeled later.
-fn assign(shape: FuseShape, order: &[Entry], rng: &mut ChaCha8Rng) -> Vec<u32> {
-    let mut cells = vec![0u32; shape.cells()];
-    rng.fill(&mut cells[..]);
+fn assign<V: Value>(shape: FuseShape, order: &[Entry<V>], rng: &mut ChaCha8Rng) -> Vec<V> {
+    let mut cells = vec![V::default(); shape.cells()];
+    V::fill(&mut cells, rng);
     for entry in order.iter().rev() {
         let delta =
             shape.cells_of(entry.hash).iter().fold(entry.value, |x, &at| x ^ cells[at as usize]);
@@ -133,16 +132,18 @@ fn assign(shape: FuseShape, order: &[Entry], rng: &mut ChaCha8Rng) -> Vec<u32> {
 }
 
 /// Packs the low bits of the cells one after the other.
-fn pack(shape: FuseShape, cells: &[u32]) -> Vec<u8> {
+fn pack<V: Value>(shape: FuseShape, cells: &[V]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(shape.bytes());
     let (mut waiting, mut filled) = (0u64, 0u32);
     for &cell in cells {
-        waiting |= u64::from(cell & mask(shape.bits)) << filled;
+        let cell: u64 = (cell & V::mask(shape.bits)).into();
+        waiting |= cell << filled;
         filled += shape.bits;
-        if filled >= 32 {
-            bytes.extend_from_slice(&(waiting as u32).to_le_bytes());
-            waiting >>= 32;
-            filled -= 32;
+        if filled >= 64 {
+            bytes.extend_from_slice(&waiting.to_le_bytes());
+            filled -= 64;
+            // What did not fit; nothing, if all of the cell did.
+            waiting = cell.checked_shr(shape.bits - filled).unwrap_or(0);
         }
     }
     bytes.extend_from_slice(&waiting.to_le_bytes()[..filled.div_ceil(8) as usize]);

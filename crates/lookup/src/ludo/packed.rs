@@ -32,6 +32,27 @@ impl Packed {
         Self { words: Pages::collected(len, words.map(AtomicU64::new)) }
     }
 
+    /// As many bits as `bytes` have to hold; `None` if they hold more or fewer.
+    pub(crate) fn from_bytes(bytes: &[u8], bits: u64) -> Option<Self> {
+        let over = (bytes.len() as u64 * 8).checked_sub(bits)?;
+        let is_clear = |last: &u8| u32::from(*last) >> (8 - over) == 0;
+        if over >= 8 || over > 0 && !bytes.last().is_some_and(is_clear) {
+            return None;
+        }
+        let mut words = vec![0u64; Self::words_for(bits)];
+        for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..chunk.len()].copy_from_slice(chunk);
+            *word = u64::from_le_bytes(whole);
+        }
+        Some(Self::from_words(words))
+    }
+
+    /// The bytes that hold the first `bits` bits.
+    pub(crate) fn to_bytes(&self, bits: u64) -> impl Iterator<Item = u8> + '_ {
+        self.words().flat_map(u64::to_le_bytes).take(bits.div_ceil(8) as usize)
+    }
+
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> + '_ {
         self.words.iter().map(|word| word.load(Relaxed))
     }
@@ -121,6 +142,24 @@ pub(crate) const fn ones(width: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_hold_exactly_the_bits() {
+        for bits in [1u64, 7, 8, 63, 64, 65, 800] {
+            let packed = Packed::new(bits);
+            (0..bits).filter(|bit| bit % 3 != 1).for_each(|bit| packed.flip(bit));
+            let mut bytes: Vec<u8> = packed.to_bytes(bits).collect();
+            assert_eq!(bytes.len() as u64, bits.div_ceil(8));
+            assert_eq!(Packed::from_bytes(&bytes, bits).as_ref(), Some(&packed));
+            if !bits.is_multiple_of(8) {
+                *bytes.last_mut().unwrap() |= 0x80;
+                assert_eq!(Packed::from_bytes(&bytes, bits), None);
+            }
+            bytes.push(0);
+            assert_eq!(Packed::from_bytes(&bytes, bits), None);
+            assert_eq!(Packed::from_bytes(&bytes[..bytes.len() - 2], bits), None);
+        }
+    }
 
     #[test]
     fn fields_of_every_width_are_independent() {

@@ -76,7 +76,7 @@ impl SetView {
     #[inline(always)]
     fn answer<const LOAD: usize>(&self, hash: u64, [a, b]: [u64; 2]) -> Option<u32> {
         let bytes = self.cells.bytes();
-        self.layout.answer(hash, [read::<LOAD>(bytes, a), read::<LOAD>(bytes, b)])
+        self.layout.answer(hash, [read::<LOAD, u32>(bytes, a), read::<LOAD, u32>(bytes, b)])
     }
 
     /// The values of many keys, with the cache misses of 32 lookups under way at a time.

@@ -1,120 +1,18 @@
 //! The Cuckoo Filtable: digests that never shadow a valid key (dissertation 3.4.2).
 
-use super::{Slots, batched, pair};
-use crate::cuckoo::Cuckoo;
+use super::slots::Slots;
+use super::update::{FiltableKind, FiltableUpdate};
+use super::view::FiltableView;
 use crate::cuckoo::path::{Path, SLOTS, Search};
+use crate::cuckoo::{Cuckoo, LOAD, pair};
 use crate::ludo::packed::ones;
 use crate::{Error, HashKey, Key};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What a change of a [`Filtable`] does to its views: slots to be written, then whole keys.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct FiltableUpdate<K> {
-    number: u64,
-    /// Bucket, slot, digest, value.
-    slots: Vec<(u32, u8, u32, u64)>,
-    keys: Vec<(K, Option<u64>)>,
-}
-
-impl<K> FiltableUpdate<K> {
-    /// The number of the change; the first one has number 1.
-    pub fn number(&self) -> u64 {
-        self.number
-    }
-
-    /// How many slots of level 1 are written.
-    pub fn slots(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// How many keys of level 2 come, change or go.
-    pub fn keys(&self) -> usize {
-        self.keys.len()
-    }
-}
-
-/// The lookup face of a [`Filtable`]: digests and values, and a table of whole keys behind them.
-#[derive(Clone, Debug)]
-pub struct FiltableView<K> {
-    key: HashKey,
-    number: u64,
-    slots: Slots,
-    level2: Cuckoo<K>,
-}
-
-impl<K: Key> FiltableView<K> {
-    /// The value of a key. An unknown key gets one with the chance of
-    /// [`false_positive_rate`](Filtable::false_positive_rate).
-    #[inline]
-    pub fn get(&self, key: &K) -> Option<u64> {
-        let hash = key.hash(&self.key);
-        self.answer(key, hash, pair(hash, self.slots.buckets))
-    }
-
-    #[inline(always)]
-    fn answer(&self, key: &K, hash: u64, pair: [u32; 2]) -> Option<u64> {
-        match self.slots.find(self.slots.digest_of(hash), pair) {
-            Some((bucket, slot)) => Some(self.slots.value(bucket, slot)),
-            None if self.level2.is_empty() => None,
-            None => self.level2.get(key),
-        }
-    }
-
-    /// The values of many keys.
-    ///
-    /// # Panics
-    /// If the lengths differ.
-    pub fn lookup_batch(&self, keys: &[K], out: &mut [Option<u64>]) {
-        batched(
-            (&self.key, &self.slots),
-            keys,
-            out,
-            |hash| pair(hash, self.slots.buckets),
-            |key, hash, pair| self.answer(key, hash, pair),
-        );
-    }
-
-    /// Applies the next update of the table that the view was copied from.
-    ///
-    /// Returns whether it was the next one; if not, nothing is changed.
-    #[must_use]
-    pub fn apply(&mut self, update: &FiltableUpdate<K>) -> bool {
-        if update.number != self.number + 1 {
-            return false;
-        }
-        self.number = update.number;
-        for &(bucket, slot, digest, value) in &update.slots {
-            self.slots.write(bucket, slot.into(), digest, value);
-        }
-        for &(key, value) in &update.keys {
-            match value {
-                Some(value) => drop(self.level2.insert(key, value)),
-                None => drop(self.level2.remove(&key)),
-            }
-        }
-        true
-    }
-
-    /// Keys of level 2.
-    pub fn level2_len(&self) -> usize {
-        self.level2.len()
-    }
-
-    /// Bytes of all allocations.
-    pub fn bytes(&self) -> usize {
-        self.slots.packed.bytes() + self.level2.bytes()
-    }
-
-    /// Whether both answer every key alike, slot for slot.
-    pub fn same_as(&self, other: &Self) -> bool {
-        let same = |(key, value): (K, u64)| other.level2.get(&key) == Some(value);
-        self.slots == other.slots
-            && self.level2.len() == other.level2.len()
-            && self.level2.iter().all(same)
-    }
-}
+/// By how much a full table grows.
+const GROWTH: f64 = 1.5;
 
 /// The keys of a collision-avoidance set with one digest.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +27,10 @@ struct Avoid {
 /// The *collision-avoidance set* of a bucket holds all valid keys that could stand there. A new key
 /// whose digest is in the sets of its two buckets goes to level 2, and the key that it collides
 /// with goes there too, if it stands in level 1. So no valid key ever meets another one's digest.
+///
+/// Each change leaves one [`FiltableUpdate`] behind ([`update`](Self::update)); applied in order,
+/// they keep a view equal to [`view`](Self::view). A table that reaches 95 % load is built anew at
+/// 1.5 times the size under another hash key, which is one message too.
 #[derive(Clone, Debug)]
 pub struct Filtable<K> {
     view: FiltableView<K>,
@@ -140,24 +42,35 @@ pub struct Filtable<K> {
     capacity: usize,
     search: Search,
     update: FiltableUpdate<K>,
+    rebuilds: u64,
 }
 
 impl<K: Key> Filtable<K> {
-    /// A table of `capacity` keys, with digests of `digest_bits` (1..=32) and values of
-    /// `value_bits` (1..=64) bits.
+    /// A table with digests of `digest_bits` (1..=32) and values of `value_bits` (1..=64) bits, and
+    /// at first room for `capacity` keys. `seed` makes every run with it the same.
+    ///
+    /// # Panics
+    /// If a width is another.
     pub fn new(digest_bits: u32, value_bits: u32, capacity: usize, seed: u64) -> Self {
-        let slots = Slots::new(digest_bits, value_bits, capacity);
+        let key = HashKey::from_seed(seed);
+        let table = key.hash_word(capacity as u64);
+        Self::empty(table, key, Slots::new(digest_bits, value_bits, capacity), capacity)
+    }
+
+    fn empty(table: u64, key: HashKey, slots: Slots, capacity: usize) -> Self {
+        let (digest_bits, value_bits) = (slots.digest_bits, slots.value_bits);
         let buckets = slots.buckets as usize;
-        let level2 = Cuckoo::new(value_bits, 16, seed ^ 1);
+        let level2 = Cuckoo::new(value_bits, 16, key.hash_word(1));
         Self {
-            view: FiltableView { key: HashKey::from_seed(seed), number: 0, slots, level2 },
+            view: FiltableView { table, number: 0, key, slots, level2 },
             hashes: vec![[0; SLOTS]; buckets],
             keys: Vec::new(),
             avoid: HashMap::default(),
             len: 0,
             capacity: capacity.max(1),
             search: Search::default(),
-            update: FiltableUpdate { number: 0, slots: Vec::new(), keys: Vec::new() },
+            update: FiltableUpdate::new(table, digest_bits, value_bits),
+            rebuilds: 0,
         }
     }
 
@@ -169,6 +82,16 @@ impl<K: Key> Filtable<K> {
     /// Whether there is no key.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// How many keys fit before the table grows.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How often the table was built anew.
+    pub fn rebuilds(&self) -> u64 {
+        self.rebuilds
     }
 
     /// The view whole.
@@ -211,16 +134,23 @@ impl<K: Key> Filtable<K> {
         }
     }
 
-    fn begin(&mut self) {
-        self.view.number += 1;
-        self.update.number = self.view.number;
-        self.update.slots.clear();
-        self.update.keys.clear();
+    /// All keys with their values, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (K, u64)> + '_ {
+        let slots = &self.view.slots;
+        let used = slots.all().filter(|&(bucket, slot)| slots.digest(bucket, slot) != 0);
+        let level1 = used
+            .map(|(bucket, slot)| (self.keys[bucket as usize][slot], slots.value(bucket, slot)));
+        level1.chain(self.view.level2.iter())
     }
 
-    fn write(&mut self, bucket: u32, slot: usize, digest: u32, value: u64) {
-        self.view.slots.write(bucket, slot, digest, value);
-        self.update.slots.push((bucket, slot as u8, digest, value));
+    fn begin(&mut self, kind: FiltableKind) {
+        self.view.number += 1;
+        self.update.begin(kind, self.view.number);
+    }
+
+    fn clear(&mut self, bucket: u32, slot: usize) {
+        self.view.slots.write(bucket, slot, 0, 0);
+        self.update.cleared.push((bucket, slot as u8));
     }
 
     fn write_key(&mut self, key: K, value: Option<u64>) -> Option<u64> {
@@ -234,31 +164,71 @@ impl<K: Key> Filtable<K> {
     /// Adds a key or changes its value (the low `value_bits` bits); returns the former value.
     ///
     /// # Errors
-    /// [`Error::Full`] at the capacity; nothing is changed then.
+    /// [`Error::Full`] if the table is full and cannot be made larger, as its buckets are numbered
+    /// with 32 bits; nothing is changed then.
     pub fn insert(&mut self, key: K, value: u64) -> Result<Option<u64>, Error> {
         let value = value & ones(self.view.slots.value_bits);
         let hash = key.hash(&self.view.key);
         if let Some((bucket, slot)) = self.find(&key, hash) {
             let former = self.view.slots.value(bucket, slot);
-            self.begin();
-            self.write(bucket, slot, self.view.slots.digest_of(hash), value);
+            self.begin(FiltableKind::Change);
+            self.view.slots.write(bucket, slot, self.view.slots.digest_of(hash), value);
+            self.update.path.push((bucket, slot as u8));
+            self.update.value = value;
             return Ok(Some(former));
         }
         if self.view.level2.get(&key).is_some() {
-            self.begin();
+            self.begin(FiltableKind::Change);
             return Ok(self.write_key(key, Some(value)));
         }
         if self.len == self.capacity {
-            let slots = self.view.slots.buckets as usize * SLOTS;
-            return Err(Error::Full { entries: self.len, slots });
+            let capacity = (self.capacity as f64 * GROWTH).ceil() as usize;
+            return self.rebuild(capacity, Some((key, value))).map(|()| None);
         }
-        self.begin();
+        self.begin(FiltableKind::Insert);
+        self.add(key, hash, value);
+        Ok(None)
+    }
+
+    /// Adds a key that is not in the table. One for which no path leads to a free slot goes to level
+    /// 2 as well, which always has room.
+    fn add(&mut self, key: K, hash: u64, value: u64) {
         let alone = self.join_sets(hash);
         if !(alone && self.place(hash, key, value)) {
             self.write_key(key, Some(value));
         }
         self.len += 1;
-        Ok(None)
+    }
+
+    /// Builds the table anew for `capacity` keys, to make it larger before many keys come or smaller
+    /// after many went. Keys of level 2 whose collisions have gone come back to level 1.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert).
+    pub fn resize(&mut self, capacity: usize) -> Result<(), Error> {
+        self.rebuild(capacity.max(self.len), None)
+    }
+
+    /// One change: all keys, and a new one, under another hash key. O(n).
+    fn rebuild(&mut self, capacity: usize, new: Option<(K, u64)>) -> Result<(), Error> {
+        let FiltableView { table, number, key, ref slots, .. } = self.view;
+        if capacity as f64 / LOAD / SLOTS as f64 + 9.0 >= f64::from(u32::MAX) {
+            let slots = slots.buckets as usize * SLOTS;
+            return Err(Error::Full { entries: self.len, slots });
+        }
+        let key = HashKey::from_seed(key.hash_word(number));
+        let slots = Slots::new(slots.digest_bits, slots.value_bits, capacity);
+        let mut next = Self::empty(table, key, slots, capacity);
+        for (key, value) in self.iter().chain(new) {
+            next.update.begin(FiltableKind::Insert, 0);
+            next.add(key, key.hash(&next.view.key), value);
+        }
+        next.view.number = number + 1;
+        next.update.begin(FiltableKind::Rebuild, number + 1);
+        next.update.whole = Some(Box::new(next.view.clone()));
+        next.rebuilds = self.rebuilds + 1;
+        *self = next;
+        Ok(())
     }
 
     /// Enters a key into the sets of its buckets. Keys of level 1 that it collides with go to level
@@ -284,7 +254,7 @@ impl<K: Key> Filtable<K> {
         if let Some((bucket, slot)) = self.find_hash(hash) {
             let (key, value) =
                 (self.keys[bucket as usize][slot], self.view.slots.value(bucket, slot));
-            self.write(bucket, slot, 0, 0);
+            self.clear(bucket, slot);
             self.write_key(key, Some(value));
         }
     }
@@ -321,45 +291,41 @@ impl<K: Key> Filtable<K> {
         if !found {
             return false;
         }
-        let last = path.buckets[path.len - 1];
-        let mut free = self.view.slots.find_in(0, last).unwrap_or(0);
-        for at in (0..path.len).rev() {
-            let to = path.buckets[at];
-            let (entry, next) = match at.checked_sub(1) {
-                Some(before) => {
-                    let (from, slot) =
-                        (path.buckets[before] as usize, usize::from(path.slots[before]));
-                    let value = self.view.slots.value(from as u32, slot);
-                    ((self.hashes[from][slot], self.keys[from][slot], value), slot)
-                }
-                None => ((hash, key, value), 0),
-            };
-            let digest = self.view.slots.digest_of(entry.0);
-            self.write(to, free, digest, entry.2);
-            self.hashes[to as usize][free] = entry.0;
-            self.keys[to as usize][free] = entry.1;
-            free = next;
+        let places = self.view.slots.places(&path);
+        let places = &places[..path.len];
+        let digest = self.view.slots.digest_of(hash);
+        self.view.slots.shift(places, digest, value);
+        for step in places.windows(2).rev() {
+            let [(from, old), (to, new)] =
+                [step[0], step[1]].map(|(b, s)| (b as usize, s as usize));
+            self.hashes[to][new] = self.hashes[from][old];
+            self.keys[to][new] = self.keys[from][old];
         }
-        self.note_level1(hash, self.view.slots.digest_of(hash), Some(hash));
+        let (bucket, slot) = (places[0].0 as usize, usize::from(places[0].1));
+        self.hashes[bucket][slot] = hash;
+        self.keys[bucket][slot] = key;
+        (self.update.digest, self.update.value) = (digest, value);
+        self.update.path.extend(places);
+        self.note_level1(hash, digest, Some(hash));
         true
     }
 
     /// Takes a key out; returns its value. (Keys of level 2 stay there, also when the key that they
-    /// collided with has gone.)
+    /// collided with has gone, until the table is built anew.)
     pub fn remove(&mut self, key: &K) -> Option<u64> {
         let hash = key.hash(&self.view.key);
         let digest = self.view.slots.digest_of(hash);
         let former = match self.find(key, hash) {
             Some((bucket, slot)) => {
                 let former = self.view.slots.value(bucket, slot);
-                self.begin();
-                self.write(bucket, slot, 0, 0);
+                self.begin(FiltableKind::Remove);
+                self.clear(bucket, slot);
                 self.note_level1(hash, digest, None);
                 former
             }
             None => {
                 let former = self.view.level2.get(key)?;
-                self.begin();
+                self.begin(FiltableKind::Remove);
                 self.write_key(*key, None);
                 former
             }

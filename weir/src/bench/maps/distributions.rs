@@ -5,8 +5,8 @@ use super::keys::{Set, key};
 use anyhow::Result;
 use serde::Serialize;
 use weir_lookup::{
-    HashKey, Key, Ludo, LudoStats, Octets, Othello, OthelloSet, PartialCuckoo, SetKind, SetSep,
-    ludo_seed,
+    Filtable, HashKey, Key, Ludo, LudoStats, Octets, Othello, OthelloSet, PartialCuckoo, SetKind,
+    SetSep, ludo_seed,
 };
 
 /// Buckets that are tried for each fill.
@@ -232,6 +232,7 @@ pub fn messages(set: &Set) -> Result<Vec<Message>> {
     let picked: Vec<(u64, u64)> = set.numbered(set.sample(usize::MAX).into_iter()).collect();
     let mut rows = ludo_messages(set, &picked)?;
     rows.extend(othello_messages(set, &picked)?);
+    rows.extend(filtable_messages(set, &picked)?);
     Ok(rows)
 }
 
@@ -295,9 +296,45 @@ fn othello_messages(set: &Set, picked: &[(u64, u64)]) -> Result<Vec<Message>> {
     Ok(rows_of("othello-set", lengths))
 }
 
+/// Digests of 10 bits, as the table of rates has it.
+fn filtable_messages(set: &Set, picked: &[(u64, u64)]) -> Result<Vec<Message>> {
+    let mut table = Filtable::new(10, set.bits, set.count, set.seed ^ 0xf1);
+    let mut lengths: [Vec<usize>; 3] = Default::default();
+    let mut note = |table: &Filtable<u64>, kind: usize| {
+        lengths[kind].push(table.update().to_bytes().len());
+    };
+    for (key, value) in set.numbered(0..set.count as u64) {
+        table.insert(key, value)?;
+        note(&table, 0);
+    }
+    for &(key, value) in picked {
+        table.insert(key, value ^ 1)?;
+        note(&table, 1);
+    }
+    for (key, _) in picked {
+        table.remove(key);
+        note(&table, 2);
+    }
+    Ok(rows_of("filtable", lengths))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A message is its envelope, two dozen bytes, and the few that tell what has changed.
+    #[test]
+    fn messages_of_all_kinds_are_measured() {
+        let rows = messages(&Set { count: 20_000, bits: 12, seed: 3 }).expect("updates");
+        for structure in ["ludo", "othello-set", "filtable"] {
+            let kinds = rows.iter().filter(|row| row.structure == structure);
+            assert_eq!(kinds.map(|row| row.kind).collect::<Vec<_>>(), KINDS);
+        }
+        // An insertion that rebuilds an Othello has no message of its own.
+        for row in &rows {
+            assert!(row.messages >= 1_900 && row.least > 24 && row.median < 80, "{row:?}");
+        }
+    }
 
     /// 2 digests' worth of places: about 2 * 4 * 0.95 / 2^d of the keys meet another's entry.
     #[test]

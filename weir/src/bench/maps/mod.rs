@@ -1,21 +1,24 @@
 //! `weir bench maps`: memory, lookups, updates and construction of compact maps (docs/maps.md).
 
 mod clock;
-mod distributions;
-mod keys;
+pub mod distributions;
+pub mod keys;
 mod measure;
 mod print;
 mod race;
 mod reader;
-mod structures;
+pub mod structures;
 mod updates;
+
+pub use print::Row;
+pub use updates::Updates;
 
 use crate::bench::stats::Spread;
 use crate::cli::MapsOptions;
 use anyhow::{Context, Result, ensure};
 use keys::{Draw, Set};
 use measure::{Mode, alien_share, rate, wrong_answers};
-use print::{Beside, Report, Row};
+use print::{Beside, Report};
 use reader::Reader;
 use structures::{Built, Structure};
 
@@ -113,9 +116,14 @@ struct Entry {
 
 impl Entry {
     /// Fills it and asks it for every key, in bursts and one at a time.
-    fn new(structure: &Structure, set: &Set, options: &MapsOptions) -> Result<Self> {
+    fn new(
+        structure: &Structure,
+        set: &Set,
+        options: &MapsOptions,
+        update_rounds: u32,
+    ) -> Result<Self> {
         let name = structure.name;
-        let built = (structure.build)(set, options.rounds).context(name)?;
+        let built = (structure.build)(set, update_rounds).context(name)?;
         let mut reader = (built.make)();
         let wrong = wrong_answers(reader.as_mut(), set, options.batch, built.expected);
         let tolerated = if built.may_err { TOLERATED * set.count as f64 } else { 0.0 };
@@ -145,6 +153,49 @@ struct Samples {
     wrong: usize,
 }
 
+/// The structures that are asked for, filled with a set.
+fn entries(
+    options: &MapsOptions,
+    set: &Set,
+    update_rounds: u32,
+    skipped: &mut Vec<String>,
+) -> Result<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for structure in structures::find(&options.structures)? {
+        if set.bits > structure.most_bits {
+            skipped.push(format!("{} with values of {} bits", structure.name, set.bits));
+        } else {
+            entries.push(Entry::new(structure, set, options, update_rounds)?);
+        }
+    }
+    Ok(entries)
+}
+
+/// Rows of structures that are filled once and looked up in several ways, which differ in threads,
+/// in the keys that are drawn and in updates beside readers. Rates of updates alone are not
+/// measured: in these rows they are no numbers.
+///
+/// # Errors
+///
+/// A structure that cannot be filled, or has a wrong value for a known key.
+pub fn lookups(set: &Set, ways: &[MapsOptions]) -> Result<Vec<Row>> {
+    let Some(first) = ways.first() else {
+        return Ok(Vec::new());
+    };
+    let mut entries = entries(first, set, 0, &mut Vec::new())?;
+    let mut rows = Vec::new();
+    for options in ways {
+        for &threads in &options.threads {
+            let samples = rounds(options, set, threads, &mut entries)?;
+            let measured = entries.iter().zip(&samples);
+            rows.extend(
+                measured.map(|(entry, samples)| row(options, set, threads, entry, samples)),
+            );
+        }
+    }
+    Ok(rows)
+}
+
 /// Everything at one number of keys and bits.
 fn block(
     options: &MapsOptions,
@@ -152,14 +203,7 @@ fn block(
     skipped: &mut Vec<String>,
     people: bool,
 ) -> Result<Vec<Row>> {
-    let mut entries = Vec::new();
-    for structure in structures::find(&options.structures)? {
-        if set.bits > structure.most_bits {
-            skipped.push(format!("{} with values of {} bits", structure.name, set.bits));
-        } else {
-            entries.push(Entry::new(structure, set, options)?);
-        }
-    }
+    let mut entries = entries(options, set, options.rounds, skipped)?;
     let mut rows = Vec::new();
     for &threads in &options.threads {
         let samples = rounds(options, set, threads, &mut entries)?;

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use std::sync::Arc;
 use weir_lookup::{
     CountingBloom, Cuckoo, DigestCuckoo, Filtable, Fuse, Ludo, LudoShared, LudoView, MISS,
-    MultiDigest, Othello, OthelloShared, PartialCuckoo, SetSep,
+    MultiDigest, Othello, OthelloShared, PartialCuckoo, SetSep, SetSepMap, Value,
 };
 
 /// A structure, filled and updated.
@@ -48,9 +48,9 @@ pub struct Structure {
 
 /// All of them.
 pub const STRUCTURES: [Structure; 12] = [
-    Structure { name: "othello", most_bits: 32, build: othello },
+    Structure { name: "othello", most_bits: 64, build: othello },
     Structure { name: "othello-shared", most_bits: 64, build: othello_shared },
-    Structure { name: "fuse", most_bits: 32, build: fuse },
+    Structure { name: "fuse", most_bits: 64, build: fuse },
     Structure { name: "ludo", most_bits: 64, build: ludo },
     Structure { name: "ludo-shared", most_bits: 64, build: ludo_shared },
     Structure { name: "setsep", most_bits: 64, build: setsep },
@@ -104,33 +104,48 @@ fn filled<T>(table: &mut T, set: &Set, insert: fn(&mut T, u64, u64) -> bool) -> 
     Ok(seconds)
 }
 
-fn narrow(value: u32) -> Option<u64> {
-    Some(value.into())
+fn othello(set: &Set, rounds: u32) -> Result<Built> {
+    if set.bits <= 32 { othello_of::<u32>(set, rounds) } else { othello_of::<u64>(set, rounds) }
 }
 
-fn othello(set: &Set, rounds: u32) -> Result<Built> {
-    let items: Vec<(u64, u32)> =
-        set.items().into_iter().map(|(key, value)| (key, value as u32)).collect();
+fn othello_of<V: Value>(set: &Set, rounds: u32) -> Result<Built> {
+    let items: Vec<(u64, V)> =
+        set.items().into_iter().map(|(key, value)| (key, V::of_word(value))).collect();
     let (table, build_s) = timed(|| Othello::build(set.bits, &items, set.seed ^ 0x0e));
     let mut table = table?;
     let [one_at_a_time, batched] = updates::othello(&mut table, set, rounds)?;
     let control_bytes = Some(table.control_bytes());
     let view = Arc::new(table.view());
     let bytes = view.bytes().len();
-    let make = readers(view, 0, |v, key| v.lookup(key), |v, k, out| v.lookup_batch(k, out), narrow);
+    let make = readers(
+        view,
+        V::default(),
+        |v, key| v.lookup(key),
+        |v, k, out| v.lookup_batch(k, out),
+        |value| Some(value.into()),
+    );
     let built = Built::fixed(make, Reads::of(2, bytes), bytes, build_s);
     let (updates, batched_updates) = (Some(one_at_a_time), Some(batched));
     Ok(Built { updates, batched_updates, control_bytes, ..built })
 }
 
 fn fuse(set: &Set, _: u32) -> Result<Built> {
+    if set.bits <= 32 { fuse_of::<u32>(set) } else { fuse_of::<u64>(set) }
+}
+
+fn fuse_of<V: Value>(set: &Set) -> Result<Built> {
     let keys: Vec<u64> = set.items().into_iter().map(|item| item.0).collect();
-    let value = |at: usize| set.value(keys[at]) as u32;
+    let value = |at: usize| V::of_word(set.value(keys[at]));
     let (table, build_s) = timed(|| Fuse::build(set.bits, &keys, value, set.seed ^ 0xf));
     let table = Arc::new(table?);
     let bytes = table.bytes().len();
-    let make =
-        readers(table, 0, |t, key| t.lookup(key), |t, k, out| t.lookup_batch(k, out), narrow);
+    let make = readers(
+        table,
+        V::default(),
+        |t, key| t.lookup(key),
+        |t, k, out| t.lookup_batch(k, out),
+        |value| Some(value.into()),
+    );
     Ok(Built::fixed(make, Reads::of(3, bytes), bytes, build_s))
 }
 
@@ -196,15 +211,22 @@ fn ludo_shared(set: &Set, rounds: u32) -> Result<Built> {
     Ok(Built { updates, control_bytes, writer: Some(Writer::new(both, set)), ..built })
 }
 
-/// A group's choice, then the group.
-fn setsep(set: &Set, _: u32) -> Result<Built> {
+/// A group's choice, then the group. Built without a maintainer, which then makes updates for one
+/// round only, as they take fifty times what those of others take.
+fn setsep(set: &Set, rounds: u32) -> Result<Built> {
     let items = set.items();
     let (table, build_s) = timed(|| SetSep::build(set.bits, &items, set.seed ^ 0x5e));
     let bytes = table.bytes();
+    let mut map = SetSepMap::build(set.bits, &items, set.seed ^ 0x5e)?;
+    let insert = |t: &mut SetSepMap<u64>, key, value| t.insert(key, value).is_ok();
+    let delete = |t: &mut SetSepMap<u64>, key| t.remove(&key).is_some();
+    let ways = Ways { insert, change: Some(insert), delete };
+    let updates = Some(updates::one_at_a_time(&mut map, set, rounds.min(1), ways)?);
+    let control_bytes = Some(map.control_bytes());
     let reads = Reads { first: 1, bytes, then: Some(bytes) };
-    let table = Arc::new(table);
+    let table = Arc::new(map.view().clone());
     let make = readers(table, 0, |t, key| t.lookup(key), |t, k, out| t.lookup_batch(k, out), Some);
-    Ok(Built::fixed(make, reads, bytes, build_s))
+    Ok(Built { updates, control_bytes, ..Built::fixed(make, reads, bytes, build_s) })
 }
 
 fn same(value: Option<u64>) -> Option<u64> {

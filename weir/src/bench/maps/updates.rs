@@ -5,7 +5,7 @@ use super::keys::Set;
 use crate::bench::stats::Spread;
 use anyhow::{Result, ensure};
 use serde::Serialize;
-use weir_lookup::{Ludo, LudoChange, Othello};
+use weir_lookup::{Ludo, LudoChange, Othello, Value};
 
 /// Keys that are changed, deleted and inserted again in a round, at most.
 const SAMPLE: usize = 250_000;
@@ -117,7 +117,11 @@ pub fn batched(table: &mut Ludo<u64>, set: &Set, rounds: u32) -> Result<Updates>
 /// # Errors
 ///
 /// An update that fails.
-pub fn othello(table: &mut Othello<u64>, set: &Set, rounds: u32) -> Result<[Updates; 2]> {
+pub fn othello<V: Value>(
+    table: &mut Othello<u64, V>,
+    set: &Set,
+    rounds: u32,
+) -> Result<[Updates; 2]> {
     let numbers = set.sample(SAMPLE);
     let mut measured = [Rounds::default(), Rounds::default()];
     for _ in 0..rounds {
@@ -129,16 +133,16 @@ pub fn othello(table: &mut Othello<u64>, set: &Set, rounds: u32) -> Result<[Upda
 }
 
 /// Changes values and back, deletes keys, inserts them again.
-fn othello_round(
-    table: &mut Othello<u64>,
+fn othello_round<V: Value>(
+    table: &mut Othello<u64, V>,
     set: &Set,
     numbers: &[u64],
     batched: bool,
     measured: &mut Rounds,
 ) -> Result<()> {
     for flip in [1, 0] {
-        let values: Vec<(usize, u32)> = (numbers.iter())
-            .map(|&n| (n as usize, set.value(table.keys()[n as usize]) as u32 ^ flip))
+        let values: Vec<(usize, V)> = (numbers.iter())
+            .map(|&n| (n as usize, V::of_word(set.value(table.keys()[n as usize]) ^ flip)))
             .collect();
         measured.note(1, values.len(), || {
             if batched {
@@ -155,7 +159,7 @@ fn othello_round(
         gone.extend(numbers.iter().map(take));
         true
     })?;
-    let items: Vec<(u64, u32)> = gone.iter().map(|&key| (key, set.value(key) as u32)).collect();
+    let items: Vec<(u64, V)> = gone.iter().map(|&key| (key, V::of_word(set.value(key)))).collect();
     measured.note(0, items.len(), || {
         if batched {
             table.insert_batch(&items).is_ok()

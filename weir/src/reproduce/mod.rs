@@ -3,9 +3,11 @@
 mod cheetah;
 mod compare;
 mod concury;
+mod fib;
 mod figure;
 mod jet;
 mod machine;
+mod maps;
 mod measure;
 mod number;
 mod plot;
@@ -38,11 +40,18 @@ struct Run {
 
 /// All figures, in the order of the papers.
 fn figures() -> Vec<&'static Figure> {
-    [concury::FIGURES, jet::FIGURES, cheetah::FIGURES, residue::FIGURES]
-        .into_iter()
-        .flatten()
-        .copied()
-        .collect()
+    [
+        concury::FIGURES,
+        jet::FIGURES,
+        cheetah::FIGURES,
+        residue::FIGURES,
+        fib::FIGURES,
+        maps::FIGURES,
+    ]
+    .into_iter()
+    .flatten()
+    .copied()
+    .collect()
 }
 
 /// Lists the figures, or runs those that are named and writes the report.

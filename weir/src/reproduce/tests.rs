@@ -9,8 +9,20 @@ use std::collections::HashSet;
 
 /// The figures that end in a second or two even when the tests run unoptimised; scripts/test runs
 /// others.
-const QUICK: [&str; 5] =
-    ["concury-fig5", "concury-fig8", "concury-fig10", "concury-insert", "jet-fig5"];
+const QUICK: [&str; 12] = [
+    "concury-fig5",
+    "concury-fig8",
+    "concury-fig10",
+    "concury-insert",
+    "jet-fig5",
+    "fib-eq3.8",
+    "fib-fig3.20",
+    "fib-fig3.22",
+    "ludo-fig4.7",
+    "ludo-fig4.12",
+    "ludo-fig4.30",
+    "ludo-messages",
+];
 
 fn runs(ids: &[&str]) -> Vec<Run> {
     let names: Vec<String> = ids.iter().map(|&id| id.to_owned()).collect();
@@ -71,6 +83,50 @@ fn check(run: &Run) {
 #[test]
 fn quick_figures_yield_what_they_describe() {
     runs(&QUICK).iter().for_each(check);
+}
+
+/// A run of each of the dissertation's figures, but for those of lookup rates, which take longer.
+#[test]
+fn the_dissertations_figures_yield_what_they_describe() {
+    let rates = ["3.6", "3.7", "3.11", "3.12", "3.16", "3.26", "4.17", "4.20"];
+    let slow = |id: &str| rates.iter().any(|number| id.ends_with(&format!("fig{number}")));
+    let of = |id: &str| id.starts_with("ludo-") || id.starts_with("fib-");
+    let ids: Vec<&str> = (figures().iter().map(|figure| figure.id))
+        .filter(|id| of(id) && !slow(id) && !QUICK.contains(id))
+        .collect();
+    assert!(ids.len() >= 10, "{ids:?}");
+    runs(&ids).iter().for_each(check);
+}
+
+/// What a chart puts beside an equation does not depend on how fast anything is.
+#[test]
+fn counts_stand_where_the_equations_put_them() {
+    let all = runs(&["fib-eq3.8", "ludo-fig4.7", "ludo-fig4.12", "ludo-fig4.30"]);
+    let series = |id: &str, chart: usize, name: &str| {
+        let run = all.iter().find(|run| run.figure.id == id).unwrap();
+        run.measured.find(chart, name).unwrap_or_else(|| panic!("{id} {name}")).points.clone()
+    };
+    for name in ["OFW", "CFW"] {
+        for point in series("fib-eq3.8", 2, name) {
+            // 100,000 aliens and more: at least 700 false positives, but for the longest digests.
+            let most = if point.x <= 8.0 { 0.1 } else { 0.3 };
+            assert!((point.y - 1.0).abs() < most, "{name}, {} bits: {}", point.x, point.y);
+        }
+    }
+    let seeds = series("ludo-fig4.7", 0, "by chance");
+    for point in seeds.iter().filter(|p| p.x <= 6.0) {
+        let failing = (29.0f64 / 32.0).powi((1 << point.x as u32) - 1);
+        let found = 1.0 - point.y / 100.0;
+        assert!((found - failing).abs() < 0.008, "{} bits: {found}, chance {failing}", point.x);
+    }
+    for point in series("ludo-fig4.12", 0, "Ludo") {
+        // Whole pages and the hash key are what 20,000 keys have on top.
+        let equation = 3.76 + 1.05 * point.x;
+        assert!((0.97..1.08).contains(&(point.y / equation)), "l = {}: {}", point.x, point.y);
+    }
+    for name in ["Ludo", "Othello", "SetSep"] {
+        assert!(series("ludo-fig4.30", 0, name).iter().all(|point| point.y == 0.0), "{name}");
+    }
 }
 
 /// Opens and closes all tags of a page; returns those that stay open.

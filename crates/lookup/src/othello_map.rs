@@ -45,8 +45,7 @@ impl<K: Key, V> OthelloMap<K, V> {
     /// Set query: the position of a key, or `None` if it is not in the map.
     #[inline]
     pub fn position(&self, key: &K) -> Option<usize> {
-        let position = self.index.lookup(key) as usize;
-        (self.index.keys().get(position) == Some(key)).then_some(position)
+        self.index.number_of(key)
     }
 
     /// The value of a key.

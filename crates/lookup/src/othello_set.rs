@@ -128,8 +128,7 @@ impl<K: Key, V> OthelloSet<K, V> {
     /// The position of a key, or `None` if it is not in the set.
     #[inline]
     fn position(&self, key: &K) -> Option<usize> {
-        let position = self.index.lookup(key) as usize;
-        (self.index.keys().get(position) == Some(key)).then_some(position)
+        self.index.number_of(key)
     }
 
     /// The value of a key; exact.

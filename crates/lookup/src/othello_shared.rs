@@ -85,8 +85,7 @@ impl<K: Key> OthelloShared<K> {
 
     #[inline]
     fn position(&self, key: &K) -> Option<usize> {
-        let position = self.index.lookup(key) as usize;
-        (self.index.keys().get(position) == Some(key)).then_some(position)
+        self.index.number_of(key)
     }
 
     /// Adds a key or changes its value, of which the low bits count; returns the former value.

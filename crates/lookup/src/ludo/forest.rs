@@ -11,15 +11,12 @@ const MAX_STEPS: usize = 1 << 12;
 
 /// The graph: nodes are cells of the locator, edges are keys. It is a forest but for a cycle or two.
 ///
-/// A bit for each node says whether it has neighbours.
-///
 /// An edge whose cells already agree with its value is added without a look at the rest of the
 /// graph, so it may close a cycle. That does no harm until one of the cycle's values is to be
 /// inverted, which is refused then: the key cannot be moved.
 #[derive(Clone, Debug)]
 pub(crate) struct Forest {
     graph: Adjacency<[u32; 2]>,
-    used: Vec<u64>,
     walks: Walks,
 }
 
@@ -29,20 +26,11 @@ pub(crate) struct Cycle;
 
 impl Forest {
     pub(crate) fn new(nodes: usize) -> Self {
-        Self {
-            graph: Adjacency::new(Pages::filled([0; 2], nodes)),
-            used: vec![0; nodes.div_ceil(64)],
-            walks: Walks::default(),
-        }
+        Self { graph: Adjacency::new(Pages::filled([0; 2], nodes)), walks: Walks::default() }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.graph.bytes() + self.used.capacity() * 8 + self.walks.bytes()
-    }
-
-    #[inline(always)]
-    fn is_used(&self, node: u32) -> bool {
-        self.used[node as usize >> 6] >> (node & 63) & 1 != 0
+        self.graph.bytes() + self.walks.bytes()
     }
 
     /// Asks for what an insertion or a removal of this edge will touch.
@@ -53,10 +41,8 @@ impl Forest {
 
     /// Asks for the neighbours of both ends, once the ends themselves are there.
     #[inline(always)]
-    pub(crate) fn fetch_neighbours(&self, (a, b): (u32, u32)) {
-        if self.is_used(a) && self.is_used(b) {
-            self.graph.fetch_neighbours((a, b));
-        }
+    pub(crate) fn fetch_neighbours(&self, edge: (u32, u32)) {
+        self.graph.fetch_neighbours(edge);
     }
 
     /// Adds the edge of a key whose two cells shall xor to `bit`; notes the cells that were
@@ -69,7 +55,7 @@ impl Forest {
         flipped: &mut Vec<u32>,
     ) -> Result<(), Cycle> {
         let wrong = cells.bit(a.into()) ^ cells.bit(b.into()) != bit;
-        let alone = [a, b].into_iter().find(|&node| !self.is_used(node));
+        let alone = [a, b].into_iter().find(|&node| self.graph.is_isolated(node));
         match alone {
             Some(node) if wrong => {
                 cells.flip(node.into());
@@ -79,9 +65,6 @@ impl Forest {
             None if self.graph.neighbours(a).any(|other| other == b) => return Err(Cycle),
             None if wrong => self.flip_smaller((a, b), false, cells, flipped)?,
             None => {}
-        }
-        for node in [a, b] {
-            self.used[node as usize >> 6] |= 1 << (node & 63);
         }
         self.graph.join(a, b);
         Ok(())
@@ -100,11 +83,6 @@ impl Forest {
     /// Takes an edge out. Cells keep their values.
     pub(crate) fn remove(&mut self, (a, b): (u32, u32)) {
         self.graph.part(a, b);
-        for node in [a, b] {
-            if self.graph.is_isolated(node) {
-                self.used[node as usize >> 6] &= !(1 << (node & 63));
-            }
-        }
     }
 
     /// Inverts all cells on the smaller side of an edge, which is in the graph or not.

@@ -27,7 +27,7 @@ const CLOSE: usize = 4;
 /// times the size, which is one message too.
 ///
 /// Values stand in the table's own view only; the maintainer adds keys, hashes and the graph of
-/// the bucket locator: 36 bytes for a key of 8, apart from the view.
+/// the bucket locator: 40 bytes for a key of 8, apart from the view.
 #[derive(Clone, Debug)]
 pub struct Ludo<K> {
     core: Core<K>,

@@ -1,19 +1,15 @@
 //! Bloom filters: no false negatives, false positives by the formula, removal. The seed is printed;
 //! `WEIR_SEED=n` repeats a run.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use weir_lookup::wire::{MessageError, open, seal};
 use weir_lookup::{
     Bloom, BloomFeed, BloomKind, BloomShared, BloomUpdate, BloomView, CountingBloom,
 };
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 #[test]
 fn false_positives_follow_the_formula_and_no_key_is_lost() {

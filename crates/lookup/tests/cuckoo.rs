@@ -1,17 +1,13 @@
 //! The cuckoo table of whole keys against std's HashMap. The seed is printed; `WEIR_SEED=n`
 //! repeats a run.
 
+mod seed;
+
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use weir_lookup::{Bytes, Cuckoo, HashKey, Key, Octets};
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 fn history<K>(bits: u32, space: u64, steps: usize, make: impl Fn(u64) -> K, rng: &mut ChaCha8Rng)
 where

@@ -1,19 +1,15 @@
 //! 5-tuples as keys: well hashed, and found in each kind of map. The seed is printed; `WEIR_SEED=n`
 //! repeats a run.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use weir_lookup::{Cuckoo, Filtable, Fuse, HashKey, Key, Ludo, Othello, SetSep};
 use weir_wire::{FlowKey, Protocol};
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 /// Flows as they come: few networks, ports in a row, both families and protocols.
 fn flows(count: usize, rng: &mut ChaCha8Rng) -> Vec<FlowKey> {

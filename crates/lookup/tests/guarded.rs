@@ -2,8 +2,11 @@
 //! never refused and never wrong, others get their value or none, aliens pass at the filter's rate.
 //! The seed is printed; `WEIR_SEED=n` repeats a run (of the writer).
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -12,13 +15,6 @@ use weir_lookup::{
     GuardedReader, GuardedShared, Lookup, Ludo, LudoShared, LudoUpdate, LudoView, LudoWriter,
     MapReader, OthelloSet, OthelloShared, PartialCuckoo, SetSep, SharedMap,
 };
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 const BITS: u32 = 40;
 

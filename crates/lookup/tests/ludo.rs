@@ -1,21 +1,17 @@
 //! Ludo against std's HashMap over random histories; views fed by messages; refusals.
 //! The seed is printed; `WEIR_SEED=n` repeats a run.
 
+mod seed;
+
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_lookup::{
     HashKey, Key, Ludo, LudoChange, LudoError, LudoKind, LudoShared, LudoUpdate, LudoView, Octets,
     ludo_seed,
 };
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 fn mask(bits: u32) -> u64 {
     u64::MAX >> (64 - bits)

@@ -2,20 +2,16 @@
 //! lost, reordered, repeated, foreign, damaged or forged changes nothing. The seed is printed;
 //! `WEIR_SEED=n` repeats a run.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use weir_lookup::wire::{MessageError, open, seal};
 use weir_lookup::{Filtable, FiltableKind, FiltableUpdate, FiltableView, Octets, WireKey};
 use weir_wire::{FlowKey, Protocol};
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 /// A table, a view that gets its messages as bytes, and what they should hold.
 struct World<K> {

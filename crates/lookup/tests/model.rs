@@ -1,17 +1,13 @@
 //! OthelloMap against std's HashMap over random histories, and its exported views.
 //! The seed is printed; `WEIR_SEED=n` repeats a run.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use weir_lookup::{Error, Othello, OthelloMap, View};
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 fn check(map: &OthelloMap<u64, u32>, model: &HashMap<u64, u32>, rng: &mut ChaCha8Rng) {
     assert_eq!(map.len(), model.len());

@@ -1,18 +1,14 @@
 //! OthelloSet: exact for its keys, told apart from aliens as often as equation 3.9 says, and a view
 //! fed by messages is one exported whole.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use weir_lookup::wire::MessageError;
 use weir_lookup::{Key, Octets, OthelloSet, SetKind, SetUpdate, SetView};
-
-fn seed() -> u64 {
-    let seed = std::env::var("WEIR_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = seed.unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 /// What a data plane makes of a value that is the same for all.
 fn port(plane: u32, host: u32) -> u32 {

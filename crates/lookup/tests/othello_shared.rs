@@ -1,19 +1,13 @@
 //! An Othello that is read while it changes: against a `HashMap`, and by racing threads.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_lookup::{OthelloReader, OthelloShared};
-
-fn seed() -> u64 {
-    let seed = std::env::var("WEIR_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 /// One at a time and in batches of any length.
 fn check(table: &OthelloShared<u64>, reader: &mut OthelloReader, model: &HashMap<u64, u64>) {

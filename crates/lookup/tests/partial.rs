@@ -1,17 +1,13 @@
 //! Tables of digests: false positives by the formula, and no key shadowing in the Filtable.
 //! The seed is printed; `WEIR_SEED=n` repeats a run.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use weir_lookup::{Error, Filtable, FiltableKind, HashKey, Key, PartialCuckoo};
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 /// Random keys with the top bit clear; unknown ones have it set.
 fn known(rng: &mut ChaCha8Rng) -> u64 {

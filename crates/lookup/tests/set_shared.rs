@@ -1,18 +1,14 @@
 //! A data plane of an OthelloSet that threads read while messages change it: against the view that
 //! one thread has, and against what racing readers may see.
 
+mod seed;
+
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use weir_lookup::wire::MessageError;
 use weir_lookup::{OthelloSet, SetReader, SetShared};
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 /// Through additions, changes, deletions and rebuilds, the shared view holds what a view of one
 /// thread holds that got the same messages, and answers the same, aliens included.

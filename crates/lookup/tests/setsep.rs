@@ -1,17 +1,13 @@
 //! SetSep answers for every key, in the bits that it promises. The seed is printed; `WEIR_SEED=n`
 //! repeats a run.
 
+mod seed;
+
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use seed::seed;
 use std::collections::HashMap;
 use weir_lookup::{Error, HashKey, Key, Octets, SetSep, SetSepMap};
-
-fn seed() -> u64 {
-    let seed =
-        std::env::var("WEIR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
-    println!("WEIR_SEED={seed}");
-    seed
-}
 
 #[test]
 fn every_key_has_its_value() {

@@ -8,7 +8,7 @@ mod ports;
 mod rates;
 mod world;
 
-use super::figure::{Figure, Measured, Point, Quote, Says, Series};
+use super::figure::{Figure, Measured, Point, add, quote};
 
 pub const FIGURES: &[&Figure] = &[
     &memory::FIG_3_6,
@@ -30,25 +30,6 @@ const CFW: &str = "CFW";
 const OFW: &str = "OFW";
 const LUDO: &str = "Ludo";
 const GATEWAY: &str = "gateway, whole keys";
-
-const fn quote(
-    chart: usize,
-    name: &'static str,
-    like: &'static str,
-    says: Says,
-    points: &'static [(f64, f64)],
-    source: &'static str,
-) -> Quote {
-    Quote { chart, name, like, says, points, source }
-}
-
-/// Adds a value to the series of a chart and name.
-fn add(all: &mut Vec<Series>, chart: usize, name: &str, point: Point) {
-    match all.iter_mut().find(|s| s.chart == chart && s.name == name) {
-        Some(series) => series.points.push(point),
-        None => all.push(Series { points: vec![point], ..Series::new(chart, name) }),
-    }
-}
 
 /// A value without spread.
 fn at(x: f64, y: f64) -> Point {

@@ -103,6 +103,26 @@ pub struct Quote {
     pub source: &'static str,
 }
 
+/// A quotation.
+pub const fn quote(
+    chart: usize,
+    name: &'static str,
+    like: &'static str,
+    says: Says,
+    points: &'static [(f64, f64)],
+    source: &'static str,
+) -> Quote {
+    Quote { chart, name, like, says, points, source }
+}
+
+/// Adds a value to the series of a chart and name.
+pub fn add(all: &mut Vec<Series>, chart: usize, name: &str, point: Point) {
+    match all.iter_mut().find(|s| s.chart == chart && s.name == name) {
+        Some(series) => series.points.push(point),
+        None => all.push(Series { points: vec![point], ..Series::new(chart, name) }),
+    }
+}
+
 /// A measured value.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Point {

@@ -10,7 +10,7 @@ mod rates;
 mod seeds;
 mod updates;
 
-use super::figure::{Figure, Point, Quote, Says, Series, Setup};
+use super::figure::{Figure, Setup, add, quote};
 use crate::bench::maps::Row;
 use crate::bench::maps::keys::Set;
 use crate::cli::MapsOptions;
@@ -96,14 +96,6 @@ fn bursts(row: &Row) -> Value {
     (row.mlookups_per_s, Some((spread.low, spread.high)))
 }
 
-/// Adds a value to the series of a chart and name.
-fn add(all: &mut Vec<Series>, chart: usize, name: &str, point: Point) {
-    match all.iter_mut().find(|s| s.chart == chart && s.name == name) {
-        Some(series) => series.points.push(point),
-        None => all.push(Series { points: vec![point], ..Series::new(chart, name) }),
-    }
-}
-
 /// Values `a + b l` of an equation at some l.
 const fn line<const N: usize>(a: f64, b: f64, at: [f64; N]) -> [(f64, f64); N] {
     let mut points = [(0.0, 0.0); N];
@@ -113,17 +105,6 @@ const fn line<const N: usize>(a: f64, b: f64, at: [f64; N]) -> [(f64, f64); N] {
         i += 1;
     }
     points
-}
-
-const fn quote(
-    chart: usize,
-    name: &'static str,
-    like: &'static str,
-    says: Says,
-    points: &'static [(f64, f64)],
-    source: &'static str,
-) -> Quote {
-    Quote { chart, name, like, says, points, source }
 }
 
 const TABLE_1_1: &str = "dissertation, Table 1.1";

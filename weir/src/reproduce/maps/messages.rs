@@ -1,8 +1,8 @@
 //! Lengths of Ludo's update messages (section 4.5.4).
 
-use super::{LUDO, Series, quote, set};
+use super::{LUDO, quote, set};
 use crate::bench::maps::distributions::{Message, messages};
-use crate::reproduce::figure::{Axis, Chart, Figure, Measured, Point, Says, Scale, Setup};
+use crate::reproduce::figure::{Axis, Chart, Figure, Measured, Point, Says, Scale, Series, Setup};
 use crate::reproduce::number::short;
 
 /// Kinds of `weir bench maps`, in the order of the axis.

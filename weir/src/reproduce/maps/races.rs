@@ -5,7 +5,7 @@ use super::{
 };
 use crate::bench::maps::{Row, lookups};
 use crate::cli::MapsOptions;
-use crate::reproduce::figure::{Axis, Chart, Figure, Measured, Point, Says, Scale, Setup};
+use crate::reproduce::figure::{Axis, Chart, Figure, Measured, Point, Quote, Says, Scale, Setup};
 use crate::reproduce::number::short;
 
 const PER_S: Axis = Axis { label: "updates per second asked for", scale: Scale::Log };
@@ -102,7 +102,7 @@ const fn by_threads(title: &'static str) -> Chart {
     Chart { title, x: THREADS, y }
 }
 
-const fn linear(like: &'static str) -> super::Quote {
+const fn linear(like: &'static str) -> Quote {
     const SAME: &[(f64, f64)] = &[(1.0, 1.0), (2.0, 2.0), (4.0, 4.0), (8.0, 8.0), (20.0, 20.0)];
     quote(2, "linear", like, Says::Value, SAME, "dissertation, section 4.6.2: scales linearly")
 }

@@ -1,9 +1,11 @@
 //! Slot seeds: how long they are, how many have to be tried, what they cost (Figs 4.5, 4.7, 4.8).
 
-use super::{Series, add, quote, set};
+use super::{add, quote, set};
 use crate::bench::maps::distributions::{Seeds, seeds};
 use crate::bench::maps::keys::key;
-use crate::reproduce::figure::{Axis, Chart, Figure, Measured, Point, Quote, Says, Scale, Setup};
+use crate::reproduce::figure::{
+    Axis, Chart, Figure, Measured, Point, Quote, Says, Scale, Series, Setup,
+};
 use crate::reproduce::number::short;
 use weir_lookup::{HashKey, Key, LUDO_LOAD, ludo_seed};
 

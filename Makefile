@@ -17,7 +17,7 @@ help:
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'
 	@echo 'make soak [RUNS=10] [SECONDS=30]'
-	@echo '            laboratories with RUNS seeds for each method'
+	@echo '            laboratories with RUNS seeds for each method; model checks to the end'
 	@echo 'make fuzz [SECONDS=30]'
 	@echo '            random packets for the parser'
 	@echo 'make kernel-test'

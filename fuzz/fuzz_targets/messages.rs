@@ -6,9 +6,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
-use weir_lookup::{
-    BloomFeed, BloomView, Filtable, FiltableView, Ludo, LudoView, Octets, OthelloSet, SetView,
-};
+use weir_hash::Octets;
+use weir_lookup::{BloomFeed, BloomView, Filtable, FiltableView, Ludo, LudoView, OthelloSet, SetView};
 use xxhash_rust::xxh3::xxh3_64;
 
 const KEYS: u64 = 300;
@@ -53,8 +52,8 @@ fn name(key: u64) -> Name {
 }
 
 views!(
-    LudoView: |view, key| _ = view.lookup(&key),
-    SetView: |view, key| _ = view.lookup(&key),
+    LudoView: |view, key| _ = view.get(&key),
+    SetView: |view, key| _ = view.get(&key),
     FiltableView<u64>: |view, key| _ = view.get(&key),
     FiltableView<Name>: |view, key| _ = view.get(&name(key)),
     BloomView: |view, key| _ = view.contains(&key),
@@ -176,6 +175,11 @@ fn damaged(bytes: &[u8], input: &[u8]) -> Vec<u8> {
                 }
             }
         }
+    }
+    // The length is made right too, or most of what is cut would go no further.
+    let length = (bytes.len() as u64 + 8).to_le_bytes();
+    if let Some(field) = bytes.get_mut(2..8) {
+        field.copy_from_slice(&length[..6]);
     }
     let digest = xxh3_64(&bytes);
     bytes.extend(digest.to_le_bytes());

@@ -1,19 +1,32 @@
 //! The command line.
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_steering::MethodId;
+
+/// What a command ends with.
+const STATUS: &str = "\
+Exit status: 0 if what was asked for is done and what is promised held; 1 if not, and the error \
+output or the report says why; 2 if the arguments make no sense; 141 if the reader of the output has \
+gone (weir status | head -3), which ends any command but `run`.";
 
 /// A layer-4 load balancer for Linux that does not break connections.
 #[derive(Parser)]
-#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(version, propagate_version = true, max_term_width = 100, after_help = STATUS)]
 pub struct Cli {
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// A process `weir run` that a verb talks to.
+#[derive(Args)]
+pub struct Instance {
     /// Socket of the instance to talk to.
     #[arg(long, global = true, env = "WEIR_SOCKET", default_value = "/run/weir/weir.sock")]
     pub socket: PathBuf,
-    #[command(subcommand)]
-    pub verb: Verb,
 }
 
 #[derive(Subcommand)]
@@ -33,18 +46,19 @@ pub enum Verb {
         #[arg(long, required_unless_present = "config")]
         name: Option<String>,
     },
-    /// Check a configuration file.
+    /// Check a configuration file, and change nothing. Ends with 1 if `weir run` would refuse it.
     Check {
         /// The configuration file.
         #[arg(long)]
         config: PathBuf,
     },
-    /// Look for what would stop packets, and say how to mend it.
+    /// Look for what would stop packets, and say how to mend it. Ends with 1 if anything would.
     Doctor {
         /// The configuration file.
         #[arg(long)]
         config: PathBuf,
-        /// Do not send a SYN to each backend to see whether it accepts packets for the service.
+        /// Do not send a SYN to each backend of a TCP service, to see whether it accepts packets for
+        /// the service.
         #[arg(long)]
         no_probe: bool,
         /// Print JSON.
@@ -53,6 +67,8 @@ pub enum Verb {
     },
     /// Show services, backends and counters.
     Status {
+        #[command(flatten)]
+        instance: Instance,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -65,6 +81,8 @@ pub enum Verb {
         source: SocketAddr,
         /// The service's address and port.
         destination: SocketAddr,
+        #[command(flatten)]
+        instance: Instance,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -74,17 +92,23 @@ pub enum Verb {
     Backend {
         #[command(subcommand)]
         verb: BackendVerb,
+        #[command(flatten)]
+        instance: Instance,
         /// Print JSON.
         #[arg(long, global = true)]
         json: bool,
     },
-    /// Read the configuration file again (as SIGHUP does). A bad file changes nothing.
+    /// Read the configuration file again (as SIGHUP does). A file that `weir check` refuses changes
+    /// nothing.
     Reload {
+        #[command(flatten)]
+        instance: Instance,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
     /// Run real clients and servers around a balancer in network namespaces, and count what breaks.
+    /// Ends with 1 if anything did that should not (docs/lab.md).
     Lab(LabOptions),
     /// Simulate pools, flows and steering methods (docs/sim.md).
     Sim(SimOptions),
@@ -96,7 +120,7 @@ pub enum Verb {
     /// Draw the papers' figures again with our numbers, as one HTML report (docs/reproduce.md).
     /// Without names, list them.
     Reproduce(ReproduceOptions),
-    /// Measure.
+    /// Measure, and print medians with their spread.
     Bench {
         #[command(subcommand)]
         what: BenchVerb,
@@ -145,19 +169,12 @@ pub enum BackendVerb {
     },
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-pub enum MethodName {
-    Concury,
-    Tracked,
-}
-
-impl MethodName {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Concury => "concury",
-            Self::Tracked => "tracked",
-        }
-    }
+/// The name of a method whose tables the data plane can hold, by the registry.
+fn method_name() -> PossibleValuesParser {
+    PossibleValuesParser::new(
+        MethodId::published()
+            .map(|method| PossibleValue::new(method.name()).help(method.info().summary)),
+    )
 }
 
 #[derive(Args)]
@@ -188,18 +205,29 @@ pub struct SimOptions {
 #[derive(Args)]
 pub struct LabOptions {
     /// Steering method of the services.
-    #[arg(long, value_enum, default_value = "concury")]
-    pub method: MethodName,
-    /// How long the pool is churned.
+    #[arg(long, value_parser = method_name(), default_value = "concury")]
+    pub method: String,
+    /// How long the pool is churned, at least.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
     pub duration: Duration,
-    /// Concurrent connections.
+    /// Go on until the pool has changed so many times, however slow the machine is.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub changes: u64,
+    /// Give up after so long if it has not; the run then counts as failed.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "10m")]
+    pub limit: Duration,
+    /// Wait so long for answers, and for the balancer to notice a death, instead of 10 s and 1.5 s:
+    /// for machines that are busy with other things.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub patience: Option<Duration>,
+    /// Connections that are open at a time.
     #[arg(long, default_value_t = 4000)]
     pub connections: usize,
     /// Backends in the lab; three quarters of them are in the pool at the start.
     #[arg(long, default_value_t = 12)]
     pub backends: usize,
-    /// Seconds between two changes of the pool, on average.
+    /// Seconds between two changes of the pool, on average (0.75 if it is not given). Changes that
+    /// would blur each other wait longer.
     #[arg(long)]
     pub change_every: Option<f64>,
     /// Seed of everything that is drawn.
@@ -219,8 +247,8 @@ pub struct ReproduceOptions {
     #[arg(value_name = "FIGURE")]
     pub figures: Vec<String>,
     /// How large the runs are: seconds, minutes, or as in the paper.
-    #[arg(long, value_enum, default_value = "normal")]
-    pub size: crate::reproduce::Size,
+    #[arg(long, value_parser = one_of(&weir_figures::Size::CHOICES), default_value = "normal")]
+    pub size: weir_figures::Size,
     /// Where the report goes.
     #[arg(long, value_name = "FILE", default_value = "report.html")]
     pub out: PathBuf,
@@ -240,7 +268,7 @@ pub enum BenchVerb {
     /// Nanoseconds per packet of the XDP program, above a reflector, over a veth pair.
     Xdp {
         /// Numbers of flows to draw from.
-        #[arg(long, value_delimiter = ',', default_values_t = [1_000, 65_536, 1_000_000])]
+        #[arg(long, value_delimiter = ',', default_value = "1000,65536,1000000")]
         flows: Vec<u32>,
         /// Packets in each measurement.
         #[arg(long, default_value_t = 4_000_000)]
@@ -248,16 +276,27 @@ pub enum BenchVerb {
         /// Rounds; each measures everything once, in turn.
         #[arg(long, default_value_t = 11)]
         rounds: u32,
+        /// Beside a thread on another core that walks through a buffer larger than the last-level
+        /// cache.
+        #[arg(long, value_enum, default_value = "off", default_missing_value = "on", num_args = 0..=1)]
+        neighbour: NeighbourName,
+        /// Instead of times, BPF instructions on every path through the program, counted by an
+        /// interpreter: the same in every run.
+        #[arg(long)]
+        instructions: bool,
+        /// Another build of the program, an object file, whose instructions are counted too.
+        #[arg(long, value_name = "FILE", requires = "instructions")]
+        beside: Vec<PathBuf>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// How long concury takes from a pool change to published tables.
+    /// Milliseconds that concury takes from a pool change to published tables.
     Update {
         /// Numbers of states of the service.
-        #[arg(long, value_delimiter = ',', default_values_t = [8_192, 131_072, 1_000_000])]
+        #[arg(long, value_delimiter = ',', default_value = "8192,131072,1000000")]
         states: Vec<u32>,
-        /// Pool changes for each.
+        /// Rounds; in each, every number of states sees one change of every kind.
         #[arg(long, default_value_t = 31)]
         rounds: u32,
         /// Print JSON.
@@ -350,6 +389,11 @@ pub struct LookupOptions {
     /// Time between two changes of the pool meanwhile; 10s if there are updates, else never.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub pool_change_every: Option<Duration>,
+    /// Beside a thread on another core that walks through a buffer larger than the last-level
+    /// cache.
+    #[arg(long, value_enum, default_value = "off", default_missing_value = "on", num_args = 0..=1)]
+    #[arg(conflicts_with = "control")]
+    pub neighbour: NeighbourName,
     /// Seconds of each measurement.
     #[arg(long, conflicts_with = "lookups")]
     pub seconds: Option<f64>,
@@ -362,7 +406,8 @@ pub struct LookupOptions {
     /// Seed of everything that is drawn.
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
     pub seed: u64,
-    /// Othello's control structure instead: insertions and exports per second at these states.
+    /// Othello's control structure instead: insertions, exports and lookups per second at these
+    /// states.
     #[arg(long)]
     pub control: bool,
     /// Print JSON.
@@ -373,6 +418,27 @@ pub struct LookupOptions {
     pub csv: bool,
 }
 
+/// What else the machine does while something is measured.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum NeighbourName {
+    /// Nothing.
+    Off,
+    /// The neighbour is there.
+    On,
+    /// First without it and then with it, in every round.
+    Both,
+}
+
+impl From<NeighbourName> for weir_bench::Company {
+    fn from(name: NeighbourName) -> Self {
+        match name {
+            NeighbourName::Off => Self::Quiet,
+            NeighbourName::On => Self::Neighbour,
+            NeighbourName::Both => Self::Both,
+        }
+    }
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 pub enum KeysName {
     /// Every flow in turn, in an order without locality.
@@ -381,6 +447,17 @@ pub enum KeysName {
     Zipf,
     /// Flows of heavy-tailed length, about a thousand at a time.
     Trace,
+}
+
+/// One of the choices that a library lists: value, name, and what it is.
+pub fn one_of<T: Copy + Send + Sync + 'static>(
+    choices: &'static [(T, &'static str, &'static str)],
+) -> impl TypedValueParser<Value = T> {
+    let names = choices.iter().map(|(_, name, what)| PossibleValue::new(*name).help(*what));
+    PossibleValuesParser::new(names).try_map(move |given| {
+        let found = choices.iter().find(|(_, name, _)| *name == given);
+        found.map(|(value, ..)| *value).ok_or("not one of the choices")
+    })
 }
 
 /// A number with an optional K or M.
@@ -402,6 +479,64 @@ pub fn rate(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::{Command, CommandFactory};
+
+    /// Verbs that talk to an instance.
+    const TALK: [&str; 4] = ["status", "explain", "backend", "reload"];
+
+    /// Every verb with its words, those below other verbs included.
+    fn verbs() -> Vec<(String, Command)> {
+        fn walk(path: &str, command: &Command, found: &mut Vec<(String, Command)>) {
+            for verb in command.get_subcommands().filter(|verb| verb.get_name() != "help") {
+                let path = format!("{path} {}", verb.get_name());
+                walk(&path, verb, found);
+                found.push((path.trim().to_owned(), verb.clone()));
+            }
+        }
+        let mut command = Cli::command();
+        // Hands options down to the verbs below.
+        command.build();
+        let mut found = Vec::new();
+        walk("", &command, &mut found);
+        found
+    }
+
+    #[test]
+    fn every_verb_and_every_argument_is_explained() {
+        Cli::command().debug_assert();
+        let verbs = verbs();
+        assert!(verbs.len() >= 23, "{}", verbs.len());
+        for (path, verb) in verbs {
+            let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
+            assert!(about.len() > 10, "weir {path}: {about:?}");
+            for argument in verb.get_arguments() {
+                let name = argument.get_id();
+                let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.len() > 3, "weir {path}: {name}: {help:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_socket_is_offered_by_verbs_that_talk_to_an_instance_only() {
+        for (path, verb) in verbs() {
+            let offers = verb.get_arguments().any(|argument| argument.get_id() == "socket");
+            let talks = TALK.iter().any(|verb| path.split(' ').next() == Some(verb));
+            assert_eq!(offers, talks, "weir {path}");
+        }
+    }
+
+    #[test]
+    fn a_choice_is_what_its_name_says() {
+        let parse = |size: &str| Cli::try_parse_from(["weir", "reproduce", "--size", size]);
+        for (size, name, _) in weir_figures::Size::CHOICES {
+            let Ok(Cli { verb: Verb::Reproduce(options) }) = parse(name) else {
+                panic!("{name} is refused");
+            };
+            assert_eq!(options.size, size);
+        }
+        assert!(parse("huge").is_err());
+    }
 
     #[test]
     fn counts_have_units() {

@@ -1,14 +1,14 @@
 //! The verbs that look at or change a balancer.
 
-use crate::cli::BackendVerb;
+use crate::cli::{BackendVerb, Instance};
+use crate::out;
 use anyhow::Context;
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
 use weir_control::api::{Answer, Client, DrainRequest, FlowRequest, NewBackend, WeightRequest};
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
@@ -17,25 +17,20 @@ use weir_dataplane::KernelPlane;
 
 /// Makes a request of the instance behind a socket.
 fn request<T: DeserializeOwned>(
-    socket: PathBuf,
+    instance: Instance,
     method: &str,
     path: &str,
     body: Option<&impl Serialize>,
 ) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(Client::new(socket).request(method, path, body))?)
+    Ok(runtime.block_on(Client::new(instance.socket).request(method, path, body))?)
 }
 
 const NO_BODY: Option<&()> = None;
 
-fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
-}
-
 pub fn check(path: &Path) -> anyhow::Result<()> {
     let config = Config::load(path)?;
-    println!("{}: good; {} services", path.display(), config.services.len());
+    out::line(format_args!("{}: good; {} services", path.display(), config.services.len()));
     Ok(())
 }
 
@@ -47,37 +42,30 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
     };
     let directory = pin_directory(&name);
     if !directory.exists() {
-        println!("{name}: no data plane is loaded");
+        out::line(format_args!("{name}: no data plane is loaded"));
         return Ok(());
     }
     KernelPlane::unload(&directory)?;
-    println!("{name}: data plane removed");
+    out::line(format_args!("{name}: data plane removed"));
     Ok(())
 }
 
-pub fn doctor(path: &Path, probe: bool, json: bool) -> ExitCode {
-    let config = match Config::load(path) {
-        Ok(config) => config,
-        Err(error) => {
-            eprintln!("weir: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
+/// Whether nothing failed.
+pub fn doctor(path: &Path, probe: bool, json: bool) -> anyhow::Result<bool> {
+    let config = Config::load(path)?;
     let findings = doctor::examine(&DoctorInput { probe, ..DoctorInput::new(config) });
     if json {
-        if print_json(&findings).is_err() {
-            return ExitCode::FAILURE;
-        }
+        out::json(&findings)?;
     } else {
-        print!("{}", doctor::render(&findings));
+        out::text(doctor::render(&findings));
     }
-    if doctor::passed(&findings) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    Ok(doctor::passed(&findings))
 }
 
-pub fn status(socket: PathBuf, json: bool) -> anyhow::Result<()> {
-    let status: Status = request(socket, "GET", "/v1/status", NO_BODY)?;
+pub fn status(instance: Instance, json: bool) -> anyhow::Result<()> {
+    let status: Status = request(instance, "GET", "/v1/status", NO_BODY)?;
     if json {
-        return print_json(&status);
+        return out::json(&status);
     }
     print_status(&status);
     Ok(())
@@ -87,30 +75,30 @@ fn print_status(status: &Status) {
     let interfaces: Vec<String> =
         status.interfaces.iter().map(|(name, mode)| format!("{name} ({mode})")).collect();
     let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds));
-    println!(
+    out::line(format_args!(
         "weir {} \"{}\", process {}, up {uptime}{}, on {}",
         status.version,
         status.name,
         status.pid,
         if status.resumed { " (resumed)" } else { "" },
         interfaces.join(", ")
-    );
-    status.warnings.iter().for_each(|warning| println!("warning: {warning}"));
+    ));
+    status.warnings.iter().for_each(|warning| out::line(format_args!("warning: {warning}")));
     status.services.iter().for_each(print_service);
     print_outcomes(status);
-    println!(
+    out::line(format_args!(
         "\ntables {} of {} bytes; {} flows pending; {} reports taken, {} flows unrecorded",
         status.table_bytes_used,
         status.table_bytes,
         status.pending_flows,
         status.reports,
         status.unrecorded_flows
-    );
+    ));
 }
 
 fn print_service(service: &ServiceStatus) {
     let port = service.port.map_or("any".into(), |port| port.to_string());
-    println!(
+    out::line(format_args!(
         "\n{}: {} {} port {port}, {} by {}, generation {}, digest {}, {} states",
         service.name,
         service.protocol,
@@ -120,7 +108,7 @@ fn print_service(service: &ServiceStatus) {
         service.generation,
         service.digest,
         service.states
-    );
+    ));
     let mut table = table(&[
         "backend",
         "address",
@@ -150,14 +138,14 @@ fn print_service(service: &ServiceStatus) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    println!("{table}");
+    out::line(table);
 }
 
 fn print_outcomes(status: &Status) {
     if status.outcomes.is_empty() {
         return;
     }
-    println!();
+    out::line("");
     let mut table = table(&["not forwarded", "to the kernel", "dropped", "meaning"]);
     for outcome in &status.outcomes {
         table.add_row(vec![
@@ -167,7 +155,7 @@ fn print_outcomes(status: &Status) {
             outcome.description.clone(),
         ]);
     }
-    println!("{table}");
+    out::line(table);
 }
 
 /// A table without lines, for people and for `awk`.
@@ -178,16 +166,16 @@ fn table(header: &[&str]) -> Table {
 }
 
 pub fn explain(
-    socket: PathBuf,
+    instance: Instance,
     protocol: &str,
     source: SocketAddr,
     destination: SocketAddr,
     json: bool,
 ) -> anyhow::Result<()> {
     let body = FlowRequest { protocol: protocol.into(), source, destination };
-    let said: Explanation = request(socket, "POST", "/v1/explain", Some(&body))?;
+    let said: Explanation = request(instance, "POST", "/v1/explain", Some(&body))?;
     if json {
-        return print_json(&said);
+        return out::json(&said);
     }
     let mut lines = vec![("flow", Some(said.flow))];
     lines.push(("service", said.service.zip(said.method).map(|(s, m)| format!("{s} ({m})"))));
@@ -202,45 +190,46 @@ pub fn explain(
     lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}"))));
     lines.push(("if it is new", said.backend_if_new));
     lines.push(("why", Some(said.why)));
+    lines.push(("asked", (!said.asked.is_empty()).then(|| said.asked.join("; "))));
     for (name, value) in lines {
         if let Some(value) = value {
-            println!("{name:<13}{value}");
+            out::line(format_args!("{name:<13}{value}"));
         }
     }
     Ok(())
 }
 
-pub fn backend(socket: PathBuf, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
+pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
     let at = |service: &str, rest: &str| format!("/v1/services/{service}/backends{rest}");
     let answer: Answer = match verb {
         BackendVerb::Add { service, name, address, weight } => {
             let body = NewBackend { name, address, weight };
-            request(socket, "POST", &at(&service, ""), Some(&body))
+            request(instance, "POST", &at(&service, ""), Some(&body))
         }
         BackendVerb::Remove { service, name } => {
-            request(socket, "DELETE", &at(&service, &format!("/{name}")), NO_BODY)
+            request(instance, "DELETE", &at(&service, &format!("/{name}")), NO_BODY)
         }
         BackendVerb::Drain { service, name, undo } => {
             let body = DrainRequest { drain: !undo };
-            request(socket, "PUT", &at(&service, &format!("/{name}/drain")), Some(&body))
+            request(instance, "PUT", &at(&service, &format!("/{name}/drain")), Some(&body))
         }
         BackendVerb::Weight { service, name, weight } => {
             let body = WeightRequest { weight };
-            request(socket, "PUT", &at(&service, &format!("/{name}/weight")), Some(&body))
+            request(instance, "PUT", &at(&service, &format!("/{name}/weight")), Some(&body))
         }
     }?;
     say(&answer, json)
 }
 
-pub fn reload(socket: PathBuf, json: bool) -> anyhow::Result<()> {
-    let answer: Answer = request(socket, "POST", "/v1/reload", NO_BODY)?;
+pub fn reload(instance: Instance, json: bool) -> anyhow::Result<()> {
+    let answer: Answer = request(instance, "POST", "/v1/reload", NO_BODY)?;
     say(&answer, json)
 }
 
 fn say(answer: &Answer, json: bool) -> anyhow::Result<()> {
     if json {
-        return print_json(answer).context("print");
+        return out::json(answer).context("print");
     }
-    println!("{}", answer.done);
+    out::line(format_args!("{}", answer.done));
     Ok(())
 }

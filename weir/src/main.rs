@@ -1,10 +1,12 @@
 //! weir: a layer-4 load balancer for Linux that does not break connections.
+#![forbid(unsafe_code)]
 
 mod bench;
 mod cli;
 mod control;
 mod fib;
 mod lab;
+mod out;
 mod reproduce;
 mod sim;
 
@@ -15,45 +17,35 @@ use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    if matches!(cli.verb, Verb::Sim(_) | Verb::Reproduce(_) | Verb::Bench { .. }) {
-        end_with_the_reader();
-    }
-    let result = match cli.verb {
-        Verb::Run { config } => run(&config),
-        Verb::Unload { config, name } => control::unload(config.as_deref(), name),
-        Verb::Doctor { config, no_probe, json } => {
-            return control::doctor(&config, !no_probe, json);
-        }
-        Verb::Check { config } => control::check(&config),
-        Verb::Fib { what } => return fib::run(what),
-        Verb::Lab(options) => return lab::run(options),
-        Verb::Sim(options) => sim::run(&options),
-        Verb::Reproduce(options) => reproduce::run(&options),
-        Verb::Bench { what } => bench::run(what),
-        Verb::Status { json } => control::status(cli.socket, json),
-        Verb::Explain { protocol, source, destination, json } => {
-            control::explain(cli.socket, &protocol, source, destination, json)
-        }
-        Verb::Backend { verb, json } => control::backend(cli.socket, verb, json),
-        Verb::Reload { json } => control::reload(cli.socket, json),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    match dispatch(Cli::parse().verb) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("weir: {error:#}");
+            out::complain(out::causes(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// A reader of the output who goes away (`| head`) ends the program, quietly, as it ends others.
-/// Rust ignores the signal, so that printing panics. Not for what has network connections: a
-/// peer that goes away must not end it.
-fn end_with_the_reader() {
-    // SAFETY: no other thread runs yet, and the default action needs no handler.
-    unsafe {
-        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+/// Whether what was promised held, of the verbs that promise something.
+fn dispatch(verb: Verb) -> anyhow::Result<bool> {
+    let done = |result: anyhow::Result<()>| result.map(|()| true);
+    match verb {
+        Verb::Run { config } => done(run(&config)),
+        Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
+        Verb::Doctor { config, no_probe, json } => control::doctor(&config, !no_probe, json),
+        Verb::Check { config } => done(control::check(&config)),
+        Verb::Fib { what } => fib::run(what),
+        Verb::Lab(options) => lab::run(options),
+        Verb::Sim(options) => done(sim::run(&options)),
+        Verb::Reproduce(options) => done(reproduce::run(&options)),
+        Verb::Bench { what } => done(bench::run(what)),
+        Verb::Status { instance, json } => done(control::status(instance, json)),
+        Verb::Explain { protocol, source, destination, instance, json } => {
+            done(control::explain(instance, &protocol, source, destination, json))
+        }
+        Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
+        Verb::Reload { instance, json } => done(control::reload(instance, json)),
     }
 }
 

@@ -1,16 +1,17 @@
 //! `weir sim`: plays a scenario.
 
 use crate::cli::SimOptions;
+use crate::out;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 use weir_sim::{BUILTIN, Progress, Report, Scenario, builtin, run_with};
 
 pub fn run(options: &SimOptions) -> anyhow::Result<()> {
     if options.list {
-        return print(&format!("{}\n", BUILTIN.join("\n")));
+        out::line(BUILTIN.join("\n"));
+        return Ok(());
     }
     let Some(path) = &options.scenario else {
         bail!("which scenario? A file, or one of {}", BUILTIN.join(", "));
@@ -71,7 +72,7 @@ fn write(report: &Report, options: &SimOptions) -> anyhow::Result<()> {
         match path {
             Some(_) if is_output(path) => {
                 printed = true;
-                print(&text?)?;
+                out::text(text?);
             }
             Some(path) => std::fs::write(path, text?)
                 .with_context(|| format!("cannot write {}", path.display()))?,
@@ -79,16 +80,9 @@ fn write(report: &Report, options: &SimOptions) -> anyhow::Result<()> {
         }
     }
     match () {
-        () if options.json => print(&format!("{}\n", report.to_json())),
-        () if printed => Ok(()),
-        () => print(&report.to_table()),
+        () if options.json => out::line(report.to_json()),
+        () if printed => {}
+        () => out::text(report.to_table()),
     }
-}
-
-/// Whoever reads may have seen enough (`| head`): that is no error.
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    Ok(())
 }

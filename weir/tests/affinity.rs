@@ -149,3 +149,48 @@ fn a_change_of_one_service_leaves_the_others_alone() {
         assert!(common::weir(&["unload", "--name", &name]).status.success());
     }
 }
+
+#[test]
+fn services_come_and_go_and_the_others_stay_as_they_are() {
+    let lab = common::lab_of(LabSpec {
+        backends: 4,
+        addresses_per_client: CLIENT_ADDRESSES,
+        more_ports: PORTS[..3].to_vec(),
+        ..LabSpec::default()
+    });
+    let another = SocketAddr::new(VIP4.into(), PORTS[0]);
+    let ask = || {
+        let from = SocketAddr::new(client4(0, 0).into(), 0);
+        lab.clients()[0].enter(|| Held::open(from, another)).unwrap()
+    };
+    for method in METHODS {
+        let balancer = common::start(&lab, method, 4);
+        let read = |text: &str| {
+            std::fs::write(balancer.config(), text).unwrap();
+            balancer.command(&["reload"]).unwrap();
+        };
+        let tables = || common::tables(&balancer.status().unwrap());
+        let without = std::fs::read_to_string(balancer.config()).unwrap();
+        let with = format!("{without}{}", any_service(method));
+        let mut held = common::hold(&lab, WEB4, 60);
+        let before = tables();
+        for turn in 0..3 {
+            ask().expect_err("a service that is not there");
+            read(&with);
+            let after = tables();
+            assert_eq!(after.len(), before.len() + 1);
+            assert!(before.iter().all(|table| after.contains(table)), "{before:?} {after:?}");
+            let mut own = common::hold(&lab, another, 100);
+            assert_eq!(common::spread(&own).len(), 3, "{method}, turn {turn}");
+            common::assert_unbroken(&mut own, "a service that came", &balancer);
+            common::assert_unbroken(&mut held, "another service came", &balancer);
+            read(&without);
+            assert_eq!(tables(), before, "{method}, turn {turn}");
+            common::assert_unbroken(&mut held, "another service went", &balancer);
+        }
+        drop(balancer);
+        std::fs::remove_dir_all(lab.directory().join("weir")).unwrap();
+        let name = format!("wl{}", lab.id());
+        assert!(common::weir(&["unload", "--name", &name]).status.success());
+    }
+}

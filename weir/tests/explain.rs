@@ -5,7 +5,6 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use common::{Held, METHODS, WEB4, WEB6, eventually};
 use serde_json::Value;
@@ -111,9 +110,8 @@ fn numbers_of_status_add_up() {
         }
         // Those that are still open, by backend.
         if method == "concury" {
-            let closed = Duration::from_secs(3);
             for (name, open) in [("web4", &held), ("web6", &held6)] {
-                eventually("states", closed, || {
+                eventually("states", || {
                     let status = balancer.status().unwrap();
                     let service = common::service(&status, name);
                     let counts = common::spread(open);

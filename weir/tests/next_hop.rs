@@ -61,7 +61,7 @@ fn without_forwarding_the_neighbour_table_serves() {
     std::fs::remove_dir_all(lab.directory().join("weir")).unwrap();
     std::fs::create_dir(lab.directory().join("weir")).unwrap();
     balancer.launch().unwrap();
-    lab.await_service(Duration::from_secs(10)).unwrap();
+    lab.await_service(common::PATIENCE).unwrap();
     assert_eq!(common::shorts(&lab, WEB4, 300, 0, 2).len(), 3);
     assert_eq!(common::shorts(&lab, WEB6, 300, 0, 2).len(), 3);
 
@@ -72,13 +72,21 @@ fn without_forwarding_the_neighbour_table_serves() {
     println!("{} packets had no next hop", dropped_without_next_hop(&balancer));
 }
 
-/// How long until every connection is answered by its own backend again.
-fn recovery(lab: &Lab, held: &mut [Held], limit: Duration) -> Duration {
+/// How long it takes to ask every connection, which must be answered by its own backend.
+fn all_answered(held: &mut [Held]) -> Duration {
     let started = Instant::now();
     // TCP repeats what was lost, so a connection that waits is not broken.
     let troubles = common::troubles(held);
     assert!(troubles.is_empty(), "{troubles:?}");
-    assert!(started.elapsed() < limit, "{:?}", started.elapsed());
+    started.elapsed()
+}
+
+/// How long until every connection is answered by its own backend again. `before` is how long
+/// answers take where nothing is lost: a machine that is busy with other things is given more time.
+fn recovery(lab: &Lab, held: &mut [Held], limit: Duration, before: Duration) -> Duration {
+    let started = Instant::now();
+    let took = all_answered(held);
+    assert!(took < limit + 50 * before, "{took:?}; before: {before:?}");
     for to in [WEB4, WEB6] {
         assert_eq!(common::shorts(lab, to, 200, 0, 3).len(), lab.backends().len());
     }
@@ -93,6 +101,7 @@ fn a_backend_with_a_new_ethernet_address_is_found() {
         let balancer = common::start(&lab, "concury", 3);
         switch_forwarding(&lab, forwarding);
         let mut held = hold_both(&lab, 30);
+        let before = all_answered(&mut held);
         // A backend that takes over an address says so (RFC 5227, RFC 4861 7.2.6).
         let b1 = lab.backend(1).netns();
         common::sysctl(b1, "ipv4/conf/all/arp_notify", "1");
@@ -102,7 +111,7 @@ fn a_backend_with_a_new_ethernet_address_is_found() {
         // The FIB's answer is kept for 640 ms at most; the neighbour table is read every 5 s, and
         // TCP doubles its pauses meanwhile.
         let limit = Duration::from_secs(if forwarding { 5 } else { 14 });
-        let took = recovery(&lab, &mut held, limit);
+        let took = recovery(&lab, &mut held, limit, before);
         println!("forwarding {forwarding}: an announced address was taken up within {took:?}");
         drop(balancer);
     }
@@ -130,9 +139,9 @@ fn a_new_ethernet_address_that_nobody_announced_keeps_nothing_down_for_long() {
             .unwrap()
             .to_string()
     };
-    let down = eventually("b1 is down", Duration::from_secs(5), || state() == "down");
+    let down = eventually("b1 is down", || state() == "down");
     assert_eq!(common::shorts(&lab, WEB4, 300, 0, 4).len(), 2);
-    let up = eventually("b1 is up again", Duration::from_secs(30), || state() == "up");
+    let up = eventually("b1 is up again", || state() == "up");
     assert_eq!(common::shorts(&lab, WEB4, 300, 0, 5).len(), 3);
     println!("down after {down:?}, up again after {up:?} more");
 }

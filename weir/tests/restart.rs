@@ -3,8 +3,6 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::{Held, WEB4, WEB6};
 use serde_json::Value;
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
@@ -12,7 +10,7 @@ use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 const POOL: usize = 4;
 
 fn stop(balancer: &Balancer) {
-    let status = balancer.stop(Duration::from_secs(5));
+    let status = balancer.stop(common::PATIENCE);
     assert_eq!(status.as_deref(), Some("exit status: 0"), "{}", common::log_tail(balancer, 20));
 }
 

@@ -142,7 +142,7 @@ fn used_ports_lead_to_no_draining_backend() {
 
 /// Ends a balancer for good, so that the next one does not resume.
 fn stop(balancer: Balancer, lab: &Lab) {
-    assert_eq!(balancer.stop(std::time::Duration::from_secs(5)).as_deref(), Some("exit status: 0"));
+    assert_eq!(balancer.stop(common::PATIENCE).as_deref(), Some("exit status: 0"));
     let config = balancer.config().to_str().unwrap();
     let output = common::weir(&["unload", "--config", config]);
     assert!(output.status.success(), "{}", common::stderr(&output));

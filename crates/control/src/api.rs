@@ -40,7 +40,7 @@ pub struct NewBackend {
     pub name: String,
     /// Address, of the family of the service's.
     pub address: IpAddr,
-    /// Weight.
+    /// Share of the new connections, 0 to 65,535; 0 gets none.
     #[serde(default = "one")]
     pub weight: u16,
 }
@@ -53,7 +53,7 @@ fn one() -> u16 {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowRequest {
-    /// "tcp" or "udp".
+    /// Protocol of the flow, `tcp` or `udp`.
     pub protocol: String,
     /// Client's address and port.
     pub source: SocketAddr,
@@ -65,7 +65,7 @@ pub struct FlowRequest {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
-    /// Whether to drain, or to serve again.
+    /// `true`: no new connections from now on; `false`: new ones again.
     pub drain: bool,
 }
 
@@ -73,21 +73,21 @@ pub struct DrainRequest {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WeightRequest {
-    /// The new weight.
+    /// New weight, 0 to 65,535; with 0 the backend gets no new connection.
     pub weight: u16,
 }
 
 /// Answer to a change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// What was done.
+    /// What was done, as a sentence for a person.
     pub done: String,
 }
 
 /// Answer to a request that was refused.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What was wrong.
+    /// Why nothing was done, as a sentence for a person.
     pub error: String,
 }
 
@@ -204,36 +204,36 @@ pub async fn serve(socket: &FilePath, engine: Sender) -> io::Result<()> {
     axum::serve(listener, router).await
 }
 
-/// What a client of the API can meet.
+/// Why a request to an instance has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// Nobody answers at the socket.
     #[error(
         "cannot reach weir at {path}: {source}; is `weir run` running? (--socket or WEIR_SOCKET \
          name another socket)"
     )]
     Connect {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The request was refused.
+    /// The instance refused the request; its reason.
     #[error("{0}")]
     Refused(String),
-    /// The connection broke, or the answer made no sense.
+    /// The connection broke, or the answer is not what the API gives.
     #[error("talking to weir: {0}")]
     Protocol(String),
 }
 
-/// A client of the API.
+/// A client of the API, for one instance. It connects anew for each request.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
 }
 
 impl Client {
-    /// A client of the instance behind a socket.
+    /// A client of the instance at this Unix socket; nothing is connected yet.
     pub fn new(socket: PathBuf) -> Self {
         Self { socket }
     }

@@ -22,22 +22,20 @@ mod written;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use weir_steering::{Build, Image, MethodId, Misfit, ServiceConfig, Settings};
 
 pub use error::{ConfigError, Problem};
 
-/// The fewest bits a Concury code may have.
-pub const MIN_DCODE_BITS: u8 = 4;
-/// The most bits a Concury code may have.
-pub const MAX_DCODE_BITS: u8 = 15;
-/// Codes that each backend needs at least, so that weights can be kept and a change need not
-/// move every code: a service with `n` backends needs `2^dcode_bits >= 8 n`.
-pub const CODES_PER_BACKEND: usize = 8;
 /// The largest weight of a backend.
 pub const MAX_WEIGHT: u16 = u16::MAX;
 
@@ -55,7 +53,8 @@ pub struct Config {
 /// What is set once for the whole balancer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Balancer {
-    /// Name of this instance, `[a-z0-9-]{1,32}`: pinned BPF objects are kept under it.
+    /// Name of this instance, `[a-z0-9-]{1,32}`. Its BPF objects are pinned in a directory of this
+    /// name, so two instances on one host need two names.
     pub name: String,
     /// Interfaces whose packets are balanced; at least one, no duplicates.
     pub interfaces: Vec<String>,
@@ -84,27 +83,32 @@ pub enum XdpMode {
     Generic,
 }
 
-/// Sizes that are fixed when the data plane is first loaded; changing one needs a reload.
+/// Sizes that are fixed when the data plane is first loaded. A changed size counts from the next
+/// start after `weir unload`.
+///
+/// The ranges are in `docs/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Services.
+    /// Services that the data plane has room for, 1 to 65,536.
     pub services: u32,
-    /// Backends of all services together; at most 32767.
+    /// Backends of all services together, 1 to 32,767.
     pub backends: u32,
-    /// Flows that the data plane remembers because they start during an update.
+    /// Flows that start during an update; the data plane remembers them until it is committed.
+    /// First packets of further ones are dropped (`PendingFull`).
     pub pending_flows: u32,
     /// Flows that the data plane remembers until the control plane has their report.
     pub unreported_flows: u32,
     /// Entries in the connection table of services with the method `tracked`.
     pub tracked_flows: u32,
-    /// UDP flows that the data plane remembers.
+    /// UDP flows that the data plane has seen lately: a flow in this table is not reported again.
     pub udp_flows: u32,
-    /// Bytes of the event ring; a power of two.
+    /// Bytes of the ring over which the kernel reports flows; a power of two.
     pub event_ring_bytes: u32,
     /// Bytes of the memory that holds the published tables. A table is made beside the one that it
     /// replaces, so twice what is in use must fit.
     pub table_bytes: u32,
-    /// Connection states that the control plane keeps for each service.
+    /// Connection states that the control plane keeps for each service. Further flows are steered
+    /// and not remembered.
     pub states_per_service: u32,
 }
 
@@ -127,17 +131,18 @@ impl Default for Limits {
 /// One service: an address that clients see and the backends behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Service {
-    /// Name, unique in the file.
+    /// Name, unique in the file; commands and `weir status` use it.
     pub name: String,
     /// The address that clients connect to.
     pub vip: IpAddr,
-    /// Transport protocol.
+    /// Transport protocol, TCP or UDP.
     pub protocol: Protocol,
-    /// Port; `None` is every port that no other service of the same address and protocol claims.
+    /// Destination port; `None` is every port that no other service of the same address and
+    /// protocol claims.
     pub port: Option<u16>,
     /// The steering method with its parameter.
     pub method: Method,
-    /// What is kept on one backend.
+    /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
     /// A connection that was silent for so long is forgotten.
     #[serde(with = "human")]
@@ -159,7 +164,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The name used in the file.
+    /// The name used in the file, `tcp` or `udp`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -167,7 +172,7 @@ impl Protocol {
         }
     }
 
-    /// The number in the IP header.
+    /// The protocol's number in the IP header (IANA), 6 or 17.
     pub fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,
@@ -176,33 +181,79 @@ impl Protocol {
     }
 }
 
-/// A steering method with its parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "name")]
-pub enum Method {
-    /// Concury: a compact table from connections to codes, and from codes to backends.
-    Concury {
-        /// Bits of a code, 4..=15.
-        dcode_bits: u8,
-    },
-    /// A Maglev table for new connections and a connection table for those that exist.
-    Tracked {
-        /// Rows of the Maglev table; a prime.
-        table_size: u32,
-    },
-}
+/// A steering method with its settings: one of those whose tables the data plane can hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Method(Settings);
 
 impl Method {
+    /// With these settings; `None` if the data plane cannot hold tables of the method.
+    pub fn new(settings: Settings) -> Option<Self> {
+        settings.method().info().builder.map(|_| Self(settings))
+    }
+
+    /// Which method.
+    pub fn id(&self) -> MethodId {
+        self.0.method()
+    }
+
     /// The name used in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Concury { .. } => "concury",
-            Self::Tracked { .. } => "tracked",
+    pub fn name(&self) -> &'static str {
+        self.id().name()
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> &Settings {
+        &self.0
+    }
+
+    /// Whether so many backends fit.
+    ///
+    /// # Errors
+    /// [`Misfit`], with what to do about it.
+    pub fn fits(&self, backends: usize) -> Result<(), Misfit> {
+        (self.id().info().fits)(&self.0, backends)
+    }
+
+    /// The build face of a service.
+    pub fn builder(&self, config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
+        match self.id().info().builder {
+            Some(make) => make(config, published),
+            None => unreachable!("looked at when it was made"),
         }
     }
 }
 
-/// What is kept on one backend.
+/// As JSON has it: the name, and each setting by its own.
+impl Serialize for Method {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("name", self.name())?;
+        for (setting, value) in self.0.iter() {
+            map.serialize_entry(setting.name, &value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Method {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Written {
+            name: String,
+            #[serde(flatten)]
+            settings: BTreeMap<String, u64>,
+        }
+        let Written { name, settings } = Written::deserialize(from)?;
+        let unknown = || D::Error::custom(format!("there is no method {name}"));
+        let mut all = Settings::of(MethodId::named(&name).ok_or_else(unknown)?);
+        for (name, value) in settings {
+            all.set(&name, value).map_err(D::Error::custom)?;
+        }
+        Self::new(all).ok_or_else(unknown)
+    }
+}
+
+/// What stays together on one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Affinity {
@@ -277,7 +328,7 @@ impl Config {
         }
     }
 
-    /// The service of this name.
+    /// The service of this name; `None` if the file has none.
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }

@@ -22,25 +22,25 @@ use serde::Serialize;
 
 use crate::config::Config;
 
-/// What to examine.
+/// What [`examine`] is to look at, and how long.
 #[derive(Clone, Debug)]
 pub struct DoctorInput {
     /// The configuration that is to work on this host.
     pub config: Config,
     /// Whether to send a SYN to each backend, to see if it accepts packets for the service.
     pub probe: bool,
-    /// How long to wait for neighbours, and for the answers to the probes.
+    /// Longest wait for neighbours to resolve, and once more for the answers to the probes.
     pub patience: Duration,
 }
 
 impl DoctorInput {
-    /// Everything, with two seconds of patience.
+    /// All checks, probes included, with two seconds of patience.
     pub fn new(config: Config) -> Self {
         Self { config, probe: true, patience: Duration::from_secs(2) }
     }
 }
 
-/// How a check came out.
+/// How a check came out; the words `ok`, `warn` and `FAIL` of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -55,13 +55,13 @@ pub enum Verdict {
 /// The outcome of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Which check.
+    /// Name of the check, for example `next-hop`.
     pub check: &'static str,
     /// How it came out.
     pub verdict: Verdict,
-    /// What was found.
+    /// What was found, in one line.
     pub detail: String,
-    /// What to do about it.
+    /// What to do about it, a command where one does it; `None` if all is well.
     pub mend: Option<String>,
 }
 

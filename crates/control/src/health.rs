@@ -76,39 +76,39 @@ impl Hysteresis {
         self.failures
     }
 
-    /// Takes other thresholds and keeps the state and the counts.
+    /// Takes other thresholds (0 counts as 1) and keeps the state and the counts.
     pub fn set_thresholds(&mut self, rise: u32, fall: u32) {
         self.rise = rise.max(1);
         self.fall = fall.max(1);
     }
 }
 
-/// Something to check.
+/// An address to check, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Number chosen by the caller; one target for each.
+    /// Number chosen by the caller, one for each target; reports carry it.
     pub id: u64,
     /// Our address to connect from; `None` lets the kernel choose. It must not be an address that
     /// the target holds too, such as a service's: the answer would never leave the target.
     pub source: Option<IpAddr>,
     /// Address and port that are connected to.
     pub address: SocketAddr,
-    /// From the start of one check to the start of the next.
+    /// Time from the start of one check to the start of the next.
     pub interval: Duration,
-    /// A connection that is not established by then has failed.
+    /// A connection that is not established after this time has failed.
     pub timeout: Duration,
     /// Successes in a row that bring it up.
     pub rise: u32,
     /// Failures in a row that bring it down.
     pub fall: u32,
-    /// State before the first check.
+    /// Whether the target counts as up before its first check.
     pub initially_up: bool,
 }
 
-/// A target went up or down.
+/// A target went up or down: what a [`Checker`] reports.
 #[derive(Clone, Debug)]
 pub struct Transition {
-    /// The target's number.
+    /// The [`Target::id`] of the target.
     pub id: u64,
     /// Whether it is up now.
     pub up: bool,
@@ -118,14 +118,14 @@ pub struct Transition {
     pub at: Instant,
 }
 
-/// State of a target.
+/// What a [`Checker`] knows of a target at one time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
-    /// The target's number.
+    /// The [`Target::id`] of the target.
     pub id: u64,
     /// Address and port that are connected to.
     pub address: SocketAddr,
-    /// Whether it is up.
+    /// Whether the target counts as up.
     pub up: bool,
     /// The last result, for example `connected in 310us`; `None` before the first check.
     pub last_result: Option<String>,

@@ -31,57 +31,57 @@ const DISCARD: u16 = 9;
 /// Why the kernel's tables have no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NeighError {
-    /// rtnetlink failed.
+    /// The kernel refused a question over rtnetlink, or its answer made no sense.
     #[error("asking the kernel for {what}: {source}")]
     Kernel {
-        /// What was asked for.
+        /// What was asked for, for example `a neighbour`.
         what: &'static str,
-        /// What it said.
+        /// The error that the kernel gave.
         source: io::Error,
     },
     /// There is no interface of this name.
     #[error("there is no interface {name}; `ip link` lists them")]
     NoInterface {
-        /// The name.
+        /// The name that was asked for.
         name: String,
     },
     /// The interface has no Ethernet address.
     #[error("interface {name} has no Ethernet address")]
     NotEthernet {
-        /// The name, or the number where only that is known.
+        /// The interface's name, or its number where only that is known.
         name: String,
     },
     /// No route leads to the address.
     #[error("no route to {address}: {source}; `ip route get {address}` shows the same")]
     NoRoute {
-        /// The address.
+        /// The address that was asked for.
         address: IpAddr,
-        /// What the kernel said.
+        /// The error that the kernel gave.
         source: io::Error,
     },
     /// The address belongs to this host.
     #[error("{address} belongs to this host itself")]
     Local {
-        /// The address.
+        /// The address that was asked for.
         address: IpAddr,
     },
 }
 
-/// Where frames for an address go.
+/// Where frames for an address go: the three things that a frame's header needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Neighbour {
-    /// Destination MAC address.
+    /// Destination MAC address: the address's own, or its router's.
     pub mac: [u8; 6],
-    /// Egress interface.
+    /// Number of the interface through which frames leave.
     pub ifindex: u32,
-    /// MAC address of the egress interface.
+    /// MAC address of that interface.
     pub source_mac: [u8; 6],
 }
 
-/// The route to an address.
+/// The kernel's route to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Egress interface.
+    /// Number of the interface through which packets leave.
     pub ifindex: u32,
     /// The router in between; `None` if the address is on the link itself.
     pub gateway: Option<IpAddr>,
@@ -89,29 +89,29 @@ pub struct Route {
     pub source: Option<IpAddr>,
 }
 
-/// What the neighbour table says.
+/// What the neighbour table says of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Known, and confirmed lately or set by hand.
+    /// The MAC address, confirmed lately or set by hand.
     Confirmed([u8; 6]),
-    /// Known from some time ago.
+    /// The MAC address, known from some time ago and not confirmed since.
     Stale([u8; 6]),
-    /// Asked for, without an answer.
+    /// The kernel asked for it and got no answer.
     Failed,
-    /// Not in the table, or being asked for.
+    /// The table has no entry, or the kernel is asking just now.
     Unknown,
 }
 
-/// An interface.
+/// A network interface, as rtnetlink describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Number.
+    /// Number of the interface in its network namespace.
     pub index: u32,
-    /// Name.
+    /// Name of the interface, for example `eth0`.
     pub name: String,
-    /// Ethernet address; `None` for other kinds (a tunnel).
+    /// Ethernet address; `None` for interfaces of other kinds, such as tunnels.
     pub mac: Option<[u8; 6]>,
-    /// Largest packet in bytes, without the Ethernet header.
+    /// MTU: the largest packet in bytes, without the Ethernet header.
     pub mtu: u32,
     /// Whether it is set up.
     pub up: bool,

@@ -34,9 +34,9 @@ pub enum StoreError {
     Io {
         /// What was being done, for example `write`.
         doing: &'static str,
-        /// The file.
+        /// File that was being used.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file is not what weir wrote.
@@ -45,7 +45,7 @@ pub enum StoreError {
         path.display()
     )]
     Corrupt {
-        /// The file.
+        /// File that was read.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -56,7 +56,7 @@ pub enum StoreError {
         path.display()
     )]
     Locked {
-        /// The run directory.
+        /// The run directory that is in use.
         path: PathBuf,
     },
 }

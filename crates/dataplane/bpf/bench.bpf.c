@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR MIT)
 /* The bench's own programs: a generator, a reflector that is the floor, and a sink. */
-#include "types.h"
+#include "abi.h"
 #include "hash.h"
 #include "parse.h"
 

@@ -1,11 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
-/* The keyed flow hash; the twin of crates/wire/src/hash.rs, which says why it is built so. */
+/* The keyed flow hash; the twin of crates/hash and crates/wire/src/hash.rs, which say why it is built so. */
 #ifndef WEIR_HASH_H
 #define WEIR_HASH_H
 
-#include "types.h"
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
 
 #define IPV4_MAPPED 0xffff0000ULL
+
+struct hash_key {
+	__u64 xor;
+	__u64 xor_wide;
+	__u64 mul1;
+	__u64 mul2;
+};
 
 static __always_inline __u64 mix(const struct hash_key *key, __u64 x)
 {

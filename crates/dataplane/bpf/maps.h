@@ -3,7 +3,7 @@
 #ifndef WEIR_MAPS_H
 #define WEIR_MAPS_H
 
-#include "types.h"
+#include "abi.h"
 
 /* Arrays that packets read are global variables, each alone in a section that the loader resizes
  * before loading: reaching an element takes an addition, where a lookup in an array map passes its
@@ -85,6 +85,10 @@ struct {
 	__type(key, struct service_state);
 	__type(value, __u32);
 } pinned SEC(".maps");
+
+/* What stands in the ring. A ring does not name the type of its records; this does, for the control
+ * plane's copy of it. */
+const volatile struct event as_reported = {};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -3,20 +3,8 @@
 #ifndef WEIR_PARSE_H
 #define WEIR_PARSE_H
 
-#include "types.h"
-#include "hash.h"
+#include "abi.h"
 #include <linux/if_ether.h>
-
-#define MAX_VLANS 2
-#define MAX_IPV6_EXTENSIONS 6
-
-#define TCP_FIN 1
-#define TCP_SYN 2
-#define TCP_RST 4
-#define TCP_ACK 16
-
-#define PROTOCOL_TCP 6
-#define PROTOCOL_UDP 17
 
 /* As <linux/if_ether.h> has it, but two-byte aligned as frames are, so that the EtherType is one
  * load. */
@@ -95,27 +83,27 @@ static __always_inline enum reason parse_l4(void *l4, __u32 left, void *end, str
 		struct tcp *tcp = l4;
 
 		if (left < sizeof(*tcp) || (void *)(tcp + 1) > end)
-			return TRUNCATED_TCP;
+			return REASON_TRUNCATED_TCP;
 		__u32 header = (tcp->offset >> 4) * 4;
 		if (header < sizeof(*tcp) || header > left)
-			return BAD_TCP_OFFSET;
+			return REASON_BAD_TCP_OFFSET;
 		p->ports = tcp->ports;
 		p->tcp_flags = tcp->flags;
-		return OK;
+		return REASON_OK;
 	}
 	if (p->protocol == PROTOCOL_UDP) {
 		struct udp *udp = l4;
 
 		if (left < sizeof(*udp) || (void *)(udp + 1) > end)
-			return TRUNCATED_UDP;
+			return REASON_TRUNCATED_UDP;
 		__u32 length = bpf_ntohs(udp->length);
 		if (length < sizeof(*udp) || length > left)
-			return BAD_UDP_LENGTH;
+			return REASON_BAD_UDP_LENGTH;
 		p->ports = udp->ports;
 		p->tcp_flags = 0;
-		return OK;
+		return REASON_OK;
 	}
-	return OTHER_PROTOCOL;
+	return REASON_OTHER_PROTOCOL;
 }
 
 /* What nearly every packet is: TCP without IP options, not a fragment. Fixed offsets need fewer
@@ -148,30 +136,30 @@ static __always_inline enum reason parse_ipv4(void *l3, void *end, struct packet
 	struct ipv4 *ip = l3;
 
 	if ((void *)(ip + 1) > end)
-		return TRUNCATED_IPV4;
+		return REASON_TRUNCATED_IPV4;
 	if (ip->version_ihl >> 4 != 4)
-		return BAD_IPV4_VERSION;
+		return REASON_BAD_IPV4_VERSION;
 	__u32 header = (ip->version_ihl & 15) * 4;
 	if (header < sizeof(*ip))
-		return BAD_IPV4_HEADER_LENGTH;
+		return REASON_BAD_IPV4_HEADER_LENGTH;
 	p->src[0] = 0;
 	p->src[1] = (__u64)ip->src << 32 | IPV4_MAPPED;
 	p->dst[0] = 0;
 	p->dst[1] = (__u64)ip->dst << 32 | IPV4_MAPPED;
 	p->has_dst = 1;
 	if (l3 + header > end)
-		return TRUNCATED_IPV4;
+		return REASON_TRUNCATED_IPV4;
 	__u32 total = bpf_ntohs(ip->total_length);
 	if (total < header || total > (__u32)(end - l3))
-		return BAD_IPV4_LENGTH;
+		return REASON_BAD_IPV4_LENGTH;
 	p->ip_length = total;
 	if (unlikely(ip->fragment & bpf_htons(0x3fff)))
-		return ip->fragment & bpf_htons(0x1fff) ? LATER_FRAGMENT : FIRST_FRAGMENT;
+		return ip->fragment & bpf_htons(0x1fff) ? REASON_LATER_FRAGMENT : REASON_FIRST_FRAGMENT;
 	p->protocol = ip->protocol;
 	return parse_l4(l3 + header, total - header, end, p);
 }
 
-/* Walks the extension headers. Not inline: few packets have any. Returns a reason, or OK with
+/* Walks the extension headers. Not inline: few packets have any. Returns a reason, or REASON_OK with
  * *at moved to the upper-layer header and *next its protocol. */
 static __always_inline enum reason skip_extensions(void *l3, __u32 length, void *end, __u32 *at,
 						   __u8 *next)
@@ -183,29 +171,29 @@ static __always_inline enum reason skip_extensions(void *l3, __u32 length, void 
 		__u32 least = kind == 44 ? 8 : 2;
 
 		if (!plain && kind != 44 && kind != 51)
-			return OK;
+			return REASON_OK;
 		if (i == MAX_IPV6_EXTENSIONS)
-			return TOO_MANY_IPV6_EXTENSIONS;
+			return REASON_TOO_MANY_IPV6_EXTENSIONS;
 		__u32 offset = *at & 0x3fff;
 		if (offset + least > length || l3 + offset + 2 > end)
-			return TRUNCATED_IPV6_EXTENSION;
+			return REASON_TRUNCATED_IPV6_EXTENSION;
 		struct extension *ext = l3 + offset;
 		__u32 size = kind == 51 ? (ext->length + 2) * 4 : (ext->length + 1) * 8;
 		if (kind == 44) {
 			if (l3 + offset + 8 > end)
-				return TRUNCATED_IPV6_EXTENSION;
+				return REASON_TRUNCATED_IPV6_EXTENSION;
 			if (ext->fragment & bpf_htons(0xfff8))
-				return LATER_FRAGMENT;
+				return REASON_LATER_FRAGMENT;
 			if (ext->fragment & bpf_htons(1))
-				return FIRST_FRAGMENT;
+				return REASON_FIRST_FRAGMENT;
 			size = 8;
 		}
 		if (offset + size > length)
-			return TRUNCATED_IPV6_EXTENSION;
+			return REASON_TRUNCATED_IPV6_EXTENSION;
 		*next = ext->next;
 		*at = offset + size;
 	}
-	return TOO_MANY_IPV6_EXTENSIONS;
+	return REASON_TOO_MANY_IPV6_EXTENSIONS;
 }
 
 /* RFC 6890: ::ffff:0:0/96 is not for the wire. It would pass for an IPv4 flow. */
@@ -219,11 +207,11 @@ static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet
 	struct ipv6 *ip = l3;
 
 	if ((void *)(ip + 1) > end)
-		return TRUNCATED_IPV6;
+		return REASON_TRUNCATED_IPV6;
 	if ((ip->version_flow & 0xf0) != 0x60)
-		return BAD_IPV6_VERSION;
+		return REASON_BAD_IPV6_VERSION;
 	if (is_mapped(ip->src) || is_mapped(ip->dst))
-		return MAPPED_ADDRESS;
+		return REASON_MAPPED_ADDRESS;
 	p->src[0] = ip->src[0];
 	p->src[1] = ip->src[1];
 	p->dst[0] = ip->dst[0];
@@ -231,14 +219,14 @@ static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet
 	p->has_dst = 1;
 	__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
 	if (length > (__u32)(end - l3))
-		return BAD_IPV6_LENGTH;
+		return REASON_BAD_IPV6_LENGTH;
 	p->ip_length = length;
 	__u32 at = sizeof(*ip);
 	__u8 next = ip->next;
 	if (unlikely(next != PROTOCOL_TCP && next != PROTOCOL_UDP)) {
 		enum reason reason = skip_extensions(l3, length, end, &at, &next);
 
-		if (reason != OK)
+		if (reason != REASON_OK)
 			return reason;
 	}
 	p->protocol = next;
@@ -246,7 +234,7 @@ static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet
 	return parse_l4(l3 + at, length - at, end, p);
 }
 
-/* Walks the VLAN tags. Returns OK with *l3 behind the EtherType and *type that type. */
+/* Walks the VLAN tags. Returns REASON_OK with *l3 behind the EtherType and *type that type. */
 static __always_inline enum reason skip_vlans(void **l3, void *end, __be16 *type)
 {
 #pragma unroll
@@ -254,15 +242,15 @@ static __always_inline enum reason skip_vlans(void **l3, void *end, __be16 *type
 		struct vlan_tag *tag = *l3;
 
 		if (*type != bpf_htons(ETH_P_8021Q) && *type != bpf_htons(ETH_P_8021AD))
-			return OK;
+			return REASON_OK;
 		if (i == MAX_VLANS)
-			return TOO_MANY_VLANS;
+			return REASON_TOO_MANY_VLANS;
 		if ((void *)(tag + 1) > end)
-			return TRUNCATED_VLAN;
+			return REASON_TRUNCATED_VLAN;
 		*type = tag->next;
 		*l3 = tag + 1;
 	}
-	return OK;
+	return REASON_OK;
 }
 
 #endif

@@ -4,7 +4,6 @@
 #define WEIR_REPORT_H
 
 #include "maps.h"
-#include "hash.h"
 
 /* The ring first; if it is full, the exact map. A flow that ends there was never reported, so it
  * is forgotten again. */
@@ -50,7 +49,7 @@ static __always_inline void mark(__u64 hash)
  * 2^-59; a known one that was evicted counts as new, which only repeats its report. */
 static __always_inline int seen_before(__u64 hash, __u32 service)
 {
-	__u64 tag = hash + service * 0x9e3779b97f4a7c15ULL;
+	__u64 tag = hash + service * SEEN_STRIDE;
 	__u32 slot = scale(tag >> 32, seen_lines);
 
 	struct seen_line *line = AT(seen, slot, seen_lines);

@@ -4,14 +4,9 @@
 #define WEIR_SERVICE_H
 
 #include "maps.h"
-#include "hash.h"
 
 /* One multiplication for a slot: the keys are the operator's own, so there is nobody to defend
  * against, and the first choice nearly always hits. weir_dataplane's vips.rs does the same. */
-#define VIP_FIRST 0x9e3779b97f4a7c15ULL
-#define VIP_SECOND 0xd1b54a32d192ed03ULL
-#define VIP_HIGH 0xaef17502108ef2d9ULL
-
 static __always_inline struct vip *probe(__u32 slot, __u64 high, __u64 low, __u32 port_protocol)
 {
 	struct vip *vip = AT(vips, slot, vip_slots);

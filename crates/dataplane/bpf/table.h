@@ -4,41 +4,6 @@
 #define WEIR_TABLE_H
 
 #include "maps.h"
-#include "parse.h"
-#include "hash.h"
-
-/* What a steering method is asked, and what it answers. Plain words, so that the compiler keeps them
- * in registers: the key of a state is put together only where a map is asked. */
-struct question {
-	__u64 src[2];
-	__u32 ports; /* 0 with affinity by client */
-	__u32 service;
-	__u64 hash;
-	__u8 flags;  /* SYN, ACK, FIN, RST; a UDP flow's first datagram counts as SYN, others as ACK */
-	__u8 reason; /* enum reason, if there is no backend */
-	__u8 counts; /* the flow is new at its backend */
-};
-
-/* Neither of these is set in nearly every packet, which one comparison tells. */
-#define TCP_SPECIAL (TCP_SYN | TCP_FIN | TCP_RST)
-
-static __always_inline int starts(const struct question *q)
-{
-	return q->flags == TCP_SYN;
-}
-
-static __always_inline int ends(const struct question *q)
-{
-	return q->flags & (TCP_FIN | TCP_RST);
-}
-
-static __always_inline void state_of(const struct question *q, struct service_state *state)
-{
-	state->service = q->service;
-	__builtin_memcpy(state->key.address, q->src, 16);
-	state->key.src_port = q->ports;
-	state->key.dst_port = q->ports >> 16;
-}
 
 static __always_inline __u32 read_slot(const struct table *table, __u32 slot)
 {

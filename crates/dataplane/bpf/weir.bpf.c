@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR MIT)
 /* weir's kernel plane: packet -> service -> steering method -> backend -> forward. */
-#include "types.h"
+#include "abi.h"
 #include "maps.h"
-#include "hash.h"
 #include "parse.h"
 #include "service.h"
-#include "report.h"
-#include "steer_concury.h"
-#include "steer_tracked.h"
-#include "forward.h"
+#include "methods/registry.h"
+#include "forward/l2.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -30,7 +27,7 @@ static __noinline int leave(__u32 reason, int verdict)
  * a damaged packet for a service has no flow, and the kernel here has no socket for it. */
 static __always_inline int reject(const struct packet *p, enum reason reason)
 {
-	if (p->has_dst && reason != OTHER_PROTOCOL && is_vip(p->dst[0], p->dst[1]))
+	if (p->has_dst && reason != REASON_OTHER_PROTOCOL && is_vip(p->dst[0], p->dst[1]))
 		return leave(reason, XDP_DROP);
 	return leave(reason, XDP_PASS);
 }
@@ -72,14 +69,9 @@ static __always_inline void ask(struct question *q, const struct packet *p,
 	q->ports = ports;
 	q->service = service;
 	q->hash = hash_address(&table->key, p->src[0], p->src[1], ports);
-	q->reason = OK;
+	q->reason = REASON_OK;
 	q->counts = 0;
-	if (p->protocol == PROTOCOL_TCP)
-		q->flags = p->tcp_flags & (TCP_SPECIAL | TCP_ACK);
-	else if (table->method == METHOD_CONCURY && !seen_before(q->hash, service))
-		q->flags = TCP_SYN;
-	else
-		q->flags = TCP_ACK;
+	q->flags = p->protocol == PROTOCOL_TCP ? p->tcp_flags & (TCP_SPECIAL | TCP_ACK) : TCP_ACK;
 }
 
 /* Everything after parsing. Inlined once for each family, so that the family is a constant in it. */
@@ -89,26 +81,26 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p)
 	struct vip *vip = find_service(p);
 
 	if (!vip)
-		return leave(NO_SERVICE, XDP_PASS);
+		return leave(REASON_NO_SERVICE, XDP_PASS);
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return leave(OTHER_HOST, XDP_PASS);
+		return leave(REASON_OTHER_HOST, XDP_PASS);
 	__u32 number = *(volatile __u32 *)&vip->table;
 
 	if (number >= table_count)
-		return leave(NO_TABLE, XDP_DROP);
+		return leave(REASON_NO_TABLE, XDP_DROP);
 	struct table *table = AT(tables, number, table_count);
 	ask(&q, p, table, number / 2);
-	__u32 id = table->method == METHOD_CONCURY ? steer_concury(table, &q)
-						   : steer_tracked(table, p, &q);
+	__u32 id = steer(table, p, &q);
+
 	if (id == NO_BACKEND)
 		return leave(q.reason, XDP_DROP);
 	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
 
 	if (!lane)
-		return leave(NO_NEXT_HOP, XDP_DROP);
+		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
 	if (unlikely(!lane->resolved || bpf_jiffies64() - lane->resolved > RESOLVE_JIFFIES) &&
 	    !resolve(ctx, lane, id))
-		return leave(NO_NEXT_HOP, XDP_DROP);
+		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
 	lane->packets++;
 	lane->bytes += p->ip_length;
 	lane->flows += q.counts;
@@ -123,7 +115,7 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 		return balance(ctx, &p);
 	enum reason reason = parse_ipv4(l3, end, &p);
 
-	return likely(reason == OK) ? balance(ctx, &p) : reject(&p, reason);
+	return likely(reason == REASON_OK) ? balance(ctx, &p) : reject(&p, reason);
 }
 
 static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
@@ -131,7 +123,7 @@ static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 	struct packet p = {};
 	enum reason reason = parse_ipv6(l3, end, &p);
 
-	return likely(reason == OK) ? balance(ctx, &p) : reject(&p, reason);
+	return likely(reason == REASON_OK) ? balance(ctx, &p) : reject(&p, reason);
 }
 
 SEC("xdp")
@@ -143,15 +135,15 @@ int weir_balance(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return leave(TRUNCATED_ETHERNET, XDP_PASS);
+		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS);
 	__be16 type = eth->type;
 	enum reason reason = skip_vlans(&l3, end, &type);
 
-	if (unlikely(reason != OK))
+	if (unlikely(reason != REASON_OK))
 		return leave(reason, XDP_PASS);
 	if (type == bpf_htons(ETH_P_IP))
 		return balance_ipv4(ctx, l3, end);
 	if (type == bpf_htons(ETH_P_IPV6))
 		return balance_ipv6(ctx, l3, end);
-	return leave(NOT_IP, XDP_PASS);
+	return leave(REASON_NOT_IP, XDP_PASS);
 }

@@ -1,8 +1,17 @@
-//! The layouts that the maps share with bpf/types.h.
+//! The shapes of the maps: types generated from bpf/abi.h, and how they become this crate's.
 
+use crate::numbers;
 use std::net::IpAddr;
 use weir_steering::{ServiceState, StateKey};
-use weir_wire::map_address;
+use weir_wire::hash::ports_word;
+use weir_wire::{FlowKey, map_address};
+
+#[allow(missing_docs, clippy::all, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/weir.skel.rs"));
+}
+
+pub(crate) use skeleton::types;
 
 /// A plain structure without padding that may be copied to and from map memory.
 ///
@@ -23,18 +32,15 @@ pub(crate) unsafe trait Plain: Copy {
     }
 }
 
-/// `struct vip`
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Vip {
-    pub high: u64,
-    pub low: u64,
-    pub port_protocol: u32,
-    pub table: u32,
-    pub reserved: u64,
+macro_rules! plain {
+    ($($name:ident),*) => {$(
+        // SAFETY: generated from a structure of integers and arrays of integers, for which
+        // bpf/abi.h makes padding an error.
+        unsafe impl Plain for types::$name {}
+    )*};
 }
 
-pub(crate) const VIP_IN_USE: u32 = 1 << 24;
+plain!(vip, backend, lane, outcome, state_key, service_state, event, unreported, flow_key, tracked);
 
 /// Flags of a [`BackendEntry`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,34 +48,33 @@ pub struct BackendFlags;
 
 impl BackendFlags {
     /// The entry is in use.
-    pub const PRESENT: u32 = 1;
+    pub const PRESENT: u32 = numbers::BACKEND_PRESENT;
     /// The MAC addresses and the interface may be used when the FIB has no answer.
-    pub const HAS_MAC: u32 = 2;
+    pub const HAS_MAC: u32 = numbers::BACKEND_HAS_MAC;
     /// Never ask the FIB.
-    pub const STATIC: u32 = 4;
+    pub const STATIC: u32 = numbers::BACKEND_STATIC;
     /// The address is IPv6.
-    pub const IPV6: u32 = 8;
+    pub const IPV6: u32 = numbers::BACKEND_IPV6;
     /// Down by its health check.
-    pub const DOWN: u32 = 16;
+    pub const DOWN: u32 = numbers::BACKEND_DOWN;
 }
 
-/// `struct backend`: what the data plane knows of a backend.
-#[repr(C)]
+/// What the data plane knows of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendEntry {
-    /// Address, IPv4 mapped.
+    /// Address, 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`.
     pub address: [u8; 16],
-    /// Next hop, if the FIB has no answer.
+    /// MAC address of the next hop, for when the FIB has no answer.
     pub mac: [u8; 6],
-    /// Our address towards it.
+    /// Our own MAC address towards it.
     pub source_mac: [u8; 6],
-    /// Egress interface; 0 for the one that the packet came in by.
+    /// Number of the interface towards it; 0 for the one that the packet came in by.
     pub ifindex: u32,
-    /// [`BackendFlags`].
+    /// Any of [`BackendFlags`], added up.
     pub flags: u32,
-    /// Counts the uses of this number.
+    /// How often this backend number was given out, so that connections of a former bearer are not
+    /// mistaken for this one's.
     pub incarnation: u32,
-    reserved: [u32; 6],
 }
 
 impl BackendEntry {
@@ -104,107 +109,47 @@ impl BackendEntry {
     }
 }
 
-/// `struct lane`
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lane {
-    pub packets: u64,
-    pub bytes: u64,
-    pub flows: u64,
-    pub resolved: u64,
-    pub mac: [u8; 6],
-    pub source_mac: [u8; 6],
-    pub ifindex: u32,
-    pub reserved: [u64; 2],
+impl From<&BackendEntry> for types::backend {
+    fn from(entry: &BackendEntry) -> Self {
+        let &BackendEntry { address, mac, source_mac, ifindex, flags, incarnation } = entry;
+        Self { address, mac, source_mac, ifindex, flags, incarnation, reserved: Default::default() }
+    }
 }
 
-/// `struct outcome`
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OutcomeCounts {
-    pub passed: u64,
-    pub dropped: u64,
+impl From<types::backend> for BackendEntry {
+    fn from(raw: types::backend) -> Self {
+        let types::backend { address, mac, source_mac, ifindex, flags, incarnation, .. } = raw;
+        Self { address, mac, source_mac, ifindex, flags, incarnation }
+    }
 }
 
-pub(crate) const OWN_MACS: usize = 8;
-
-/// `struct service_state`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StateBytes {
-    pub service: u32,
-    pub key: [u8; 20],
-}
-
-impl From<&ServiceState> for StateBytes {
+impl From<&ServiceState> for types::service_state {
     fn from(state: &ServiceState) -> Self {
-        Self { service: state.service, key: state.key.to_bytes() }
+        Self { service: state.service, key: types::state_key::from_slice(&state.key.to_bytes()) }
     }
 }
 
-impl From<StateBytes> for ServiceState {
-    fn from(bytes: StateBytes) -> Self {
-        Self { service: bytes.service, key: StateKey::from_bytes(&bytes.key) }
+impl From<types::service_state> for ServiceState {
+    fn from(raw: types::service_state) -> Self {
+        let mut key = [0; size_of::<types::state_key>()];
+        key.copy_from_slice(raw.key.bytes());
+        Self { service: raw.service, key: StateKey::from_bytes(&key) }
     }
 }
 
-/// `struct event`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EventBytes {
-    pub service: u32,
-    pub backend: u16,
-    pub kind: u8,
-    pub reserved: u8,
-    pub key: [u8; 20],
-    pub reserved2: u32,
+impl From<&FlowKey> for types::flow_key {
+    fn from(flow: &FlowKey) -> Self {
+        Self {
+            src: address_words(&flow.src),
+            dst: address_words(&flow.dst),
+            ports: ports_word(flow.src_port, flow.dst_port),
+            protocol: flow.protocol.number().into(),
+        }
+    }
 }
 
-/// `struct unreported`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct UnreportedBytes {
-    pub backend: u16,
-    pub kind: u8,
-    pub reserved: u8,
-}
-
-/// `struct flow_key`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FlowBytes {
-    pub src: [u8; 16],
-    pub dst: [u8; 16],
-    pub src_port: u16,
-    pub dst_port: u16,
-    pub protocol: u32,
-}
-
-/// `struct tracked`
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TrackedBytes {
-    pub incarnation: u32,
-    pub backend: u16,
-    pub reserved: u16,
-}
-
-macro_rules! plain {
-    ($($name:ident = $size:literal),* $(,)?) => {$(
-        const _: () = assert!(size_of::<$name>() == $size);
-        // SAFETY: integers and arrays of them only; the size above is the sum of the fields'.
-        unsafe impl Plain for $name {}
-    )*};
-}
-
-plain! {
-    Vip = 32,
-    BackendEntry = 64,
-    Lane = 64,
-    OutcomeCounts = 16,
-    StateBytes = 24,
-    EventBytes = 32,
-    UnreportedBytes = 4,
-    FlowBytes = 40,
-    TrackedBytes = 8,
+/// An address as the program loads it.
+pub(crate) fn address_words(address: &[u8; 16]) -> [u64; 2] {
+    let words = address.as_chunks().0;
+    [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])]
 }

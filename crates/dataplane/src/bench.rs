@@ -1,5 +1,5 @@
 //! `weir bench xdp`: a generator in live-frames mode over a veth pair, in a network namespace that
-//! belongs to the bench alone.
+//! belongs to the bench alone (the crate `bench` makes both).
 //!
 //! ```text
 //! bench_generate -> gen0 ==veth== lb0: reflector | weir -> gen0: bench_sink
@@ -15,12 +15,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::process::Command;
 use std::time::Instant;
-use weir_lookup::HashKey;
+use weir_hash::HashKey;
+use weir_plane::VipKey;
 use weir_steering::{
     Codec, Concury, ConcuryConfig, Image, Member, Role, StateKey, TrackedBuilder, TrackedFlow,
-    VipKey,
 };
 use weir_wire::{FlowKey, Protocol, map_address};
 
@@ -33,19 +32,19 @@ const PORT: u16 = 80;
 const BACKENDS: u16 = 64;
 const BATCH: u32 = 64;
 
-/// What is measured.
+/// The program that frames are sent through.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
-    /// The reflector: the floor.
+    /// A program that swaps MAC addresses and sends the frame back: the floor.
     Reflector,
-    /// Service 0.
+    /// The balancer, with a service of the method `concury`.
     Concury,
-    /// Service 1.
+    /// The balancer, with a service of the method `tracked`.
     Tracked,
 }
 
 impl Subject {
-    /// Name in reports.
+    /// The subject in one word, as reports have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reflector => "reflector",
@@ -62,12 +61,12 @@ impl Subject {
     }
 }
 
-/// One measurement.
+/// One measurement of one subject.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sample {
     /// Nanoseconds per packet, everything included.
     pub nanoseconds: f64,
-    /// Share of the packets that came back.
+    /// Share of the packets that came back, 0 to 1.
     pub returned: f64,
 }
 
@@ -80,7 +79,7 @@ pub struct Memory {
     pub concury_fixed_bytes: usize,
 }
 
-/// The bench's network and programs. Lives in one thread, whose network namespace it has replaced.
+/// The bench's programs, attached to the ends of a veth pair.
 pub struct XdpBench<'a> {
     skel: skeleton::BenchSkel<'a>,
     plane: KernelPlane,
@@ -101,14 +100,16 @@ fn flow(n: u32, vip: Ipv4Addr) -> FlowKey {
 pub type Storage = MaybeUninit<libbpf_rs::OpenObject>;
 
 impl<'a> XdpBench<'a> {
-    /// Moves the calling thread into a network namespace of its own, pins it to one CPU, and loads
-    /// tables for `flows` flows, all of them established.
+    /// Loads tables for `flows` flows, all of them established. Generator and balancer are the ends
+    /// of a veth pair in the namespace of the calling thread, which should stay on one CPU.
     ///
     /// # Errors
     /// Whatever the kernel refuses; this needs root.
-    pub fn new(storage: &'a mut Storage, flows: u32) -> Result<Self, Error> {
-        enter_own_namespace()?;
-        let (generator, balancer) = make_veth()?;
+    pub fn new(
+        storage: &'a mut Storage,
+        flows: u32,
+        [generator, balancer]: [Interface; 2],
+    ) -> Result<Self, Error> {
         let limits = Limits {
             // Room for all flows and half as many again: an LRU map evicts before it is full.
             tracked_flows: (flows + flows / 2).max(4096),
@@ -199,7 +200,7 @@ fn publish_tables(plane: &mut KernelPlane, flows: u32) -> Result<Memory, Error> 
         let entry = TrackedFlow { backend: (n % u32::from(BACKENDS)) as u16, incarnation: 1 };
         plane.track(&flow(n, Subject::Tracked.vip()), entry)?;
     }
-    let view = concury.view().map_or(0, |view| view.bytes().len());
+    let view = concury.view().map_or(0, |view| view.bytes());
     let bytes = plane.table_bytes(0);
     Ok(Memory { concury_bytes: bytes, concury_fixed_bytes: bytes - view })
 }
@@ -260,38 +261,6 @@ fn attach(program: BorrowedFd<'_>, ifindex: u32) -> Result<(), Error> {
     };
     if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
         .context(|| format!("attach to interface {ifindex}"))
-}
-
-fn enter_own_namespace() -> Result<(), Error> {
-    // SAFETY: affects the calling thread only.
-    let done = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-    if done != 0 {
-        return Err(io::Error::last_os_error()).context(|| "make a network namespace".into());
-    }
-    // SAFETY: an all-zero set is valid; CPU 0 always exists.
-    let done = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(0, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set)
-    };
-    if done != 0 {
-        return Err(io::Error::last_os_error()).context(|| "stay on one CPU".into());
-    }
-    Ok(())
-}
-
-fn make_veth() -> Result<(Interface, Interface), Error> {
-    let commands = ["link add gen0 type veth peer name lb0", "link set gen0 up", "link set lb0 up"];
-    for command in commands {
-        let done = Command::new("ip")
-            .args(command.split(' '))
-            .status()
-            .context(|| format!("run `ip {command}` (is iproute2 installed?)"))?;
-        if !done.success() {
-            return Err(io::Error::other(done.to_string())).context(|| format!("ip {command}"));
-        }
-    }
-    Ok((Interface::find("gen0")?, Interface::find("lb0")?))
 }
 
 impl XdpBench<'_> {

@@ -8,28 +8,45 @@ pub enum Error {
     /// The kernel refused a BPF operation.
     #[error("{what}: {source}")]
     Bpf {
-        /// What was tried.
+        /// What was being done, for example `load the program`.
         what: String,
-        /// Why it failed.
+        /// The error of libbpf, with the verifier's words if there are any.
         source: libbpf_rs::Error,
     },
     /// A system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// What was being done.
         what: String,
-        /// Why it failed.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// A pinned map has another layout than this program's: made by another version.
+    /// The data plane that is pinned has another layout than this program's: another version of
+    /// weir made it. Nothing of it was changed.
+    #[error(
+        "the data plane in {} was made by another version of weir: its layout is {}, this program's \
+         is {expected}. It was left as it is and goes on forwarding. Go back to that version; or stop \
+         traffic to this balancer, remove the data plane with `weir unload`, and start again",
+        .directory.display(),
+        .found.as_ref().map_or("not recorded".to_owned(), ToString::to_string)
+    )]
+    Layout {
+        /// Where it is pinned.
+        directory: PathBuf,
+        /// Its layout; `None` for versions that recorded none.
+        found: Option<crate::Layout>,
+        /// The layout that this program makes.
+        expected: crate::Layout,
+    },
+    /// A pinned map is of a size that no limits explain.
     #[error(
         "{path} was made by another version of weir ({detail}); stop traffic to it and run \
          `weir unload` to remove the old data plane, then start again"
     )]
     Incompatible {
-        /// The pin.
+        /// The map's path in the BPF file system.
         path: PathBuf,
-        /// What differs.
+        /// What differs from what it should be.
         detail: String,
     },
     /// Another XDP program is attached.
@@ -38,10 +55,10 @@ pub enum Error {
          (`ip link set dev {interface} xdp off`) or choose another interface"
     )]
     Occupied {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
     },
-    /// No such interface.
+    /// There is no interface of this name in the network namespace.
     #[error("interface {0}: not found in this network namespace")]
     NoInterface(String),
     /// A number beyond what the data plane was loaded for.
@@ -49,9 +66,9 @@ pub enum Error {
     Beyond {
         /// What is too many.
         what: &'static str,
-        /// The number.
+        /// The number that was asked for.
         number: u32,
-        /// The limit.
+        /// The number that there is room for.
         limit: u32,
     },
     /// The service table is too full to place a key.
@@ -65,9 +82,9 @@ pub enum Error {
     PoolFull {
         /// Bytes of the table.
         needed: usize,
-        /// Bytes in use.
+        /// Bytes of the pool that are in use.
         used: usize,
-        /// Bytes there are.
+        /// Bytes of the pool in all.
         pool: usize,
     },
     /// A table whose Dcodes the program in the kernel cannot look up.
@@ -76,15 +93,15 @@ pub enum Error {
          codec is {codec:?}, which forwarders in user space use"
     )]
     Codec {
-        /// The service.
+        /// Number of the service.
         service: u32,
-        /// The table's codec.
+        /// What holds the table's Dcodes.
         codec: weir_steering::Codec,
     },
     /// A published table does not check out.
     #[error("published table of service {service}: {source}")]
     Table {
-        /// The service.
+        /// Number of the service.
         service: u32,
         /// What is wrong with it.
         source: weir_steering::ImageError,

@@ -7,9 +7,12 @@
 mod abi;
 pub mod bench;
 mod error;
+pub mod instructions;
 mod kernel;
 mod link;
 mod mapped;
+mod numbers;
+mod plane;
 mod reports;
 mod run;
 mod tables;
@@ -18,7 +21,8 @@ pub mod xsk;
 
 pub use abi::{BackendEntry, BackendFlags};
 pub use error::Error;
-pub use kernel::{Attached, KernelPlane, Limits, Marks, OpenReport, SeenFlows, grace};
+pub use kernel::{Attached, KernelPlane, Layout, Limits, OpenReport, grace};
 pub use link::{Interface, XdpMode};
+pub use plane::LivePlane;
 pub use reports::{Reports, Unreported};
 pub use run::{FrameRun, Verdict, run_frame};

@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How the program is attached.
+/// How the program is attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XdpMode {
     /// In the driver if it can, else generic.
     Auto,
-    /// In the driver, or not at all.
+    /// In the driver; attaching fails where the driver cannot.
     Native,
     /// In the network stack, for any interface, slower.
     Generic,
@@ -27,11 +27,11 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// A network interface of this namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface, for example `eth0`.
     pub name: String,
-    /// Its index.
+    /// Number of the interface in its network namespace.
     pub index: u32,
-    /// Its MAC address.
+    /// MAC address of the interface.
     pub mac: [u8; 6],
 }
 

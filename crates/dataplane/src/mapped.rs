@@ -55,9 +55,10 @@ impl Mapped {
         unsafe { AtomicU64::from_ptr(self.memory.as_ptr().add(offset).cast_mut().cast()) }
     }
 
-    /// Stores a record word by word, its last-named word after all others, so that a reader that
-    /// sees the new value of that word sees the rest.
-    pub fn store_record<T: Plain>(&self, index: usize, record: &T, last_word: usize) {
+    /// Stores a record word by word, the word at the offset `last` after all others, so that a
+    /// reader that sees the new value of that word sees the rest.
+    pub fn store_record<T: Plain>(&self, index: usize, record: &T, last: usize) {
+        let last_word = last / size_of::<u32>();
         let base = index * size_of::<T>();
         let words =
             record.bytes().chunks_exact(4).map(|w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));

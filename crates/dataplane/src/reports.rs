@@ -1,12 +1,12 @@
 //! What the data plane tells of flows: the ring, and the exact map behind it.
 
-use crate::abi::{EventBytes, Plain, StateBytes, UnreportedBytes};
+use crate::abi::{Plain, types};
 use crate::error::{Context, Error};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
-use weir_steering::{Event, EventKind, ServiceState, StateKey};
+use weir_steering::{Event, EventKind};
 
 type Sink = Rc<RefCell<Box<dyn FnMut(Event)>>>;
 
@@ -92,9 +92,9 @@ impl Reports {
         Ok(found
             .into_iter()
             .map(|(key, value)| {
-                let note = UnreportedBytes::from_slice(&value);
+                let note = types::unreported::from_slice(&value);
                 Event {
-                    state: StateBytes::from_slice(&key).into(),
+                    state: types::service_state::from_slice(&key).into(),
                     backend: note.backend,
                     kind: EventKind::Start,
                 }
@@ -108,24 +108,20 @@ impl Reports {
     /// [`Error::Bpf`] if the kernel refuses; that an entry is gone already is not an error.
     pub fn forget_unreported(&self, flows: &[Unreported]) -> Result<(), Error> {
         for flow in flows {
-            delete(&self.unreported, StateBytes::from(&flow.state).bytes())?;
+            delete(&self.unreported, types::service_state::from(&flow.state).bytes())?;
         }
         Ok(())
     }
 }
 
 fn decode(bytes: &[u8]) -> Option<Event> {
-    if bytes.len() < size_of::<EventBytes>() {
+    if bytes.len() < size_of::<types::event>() {
         return None;
     }
-    let raw = EventBytes::from_slice(bytes);
-    let kind = match raw.kind {
-        1 => EventKind::Start,
-        2 => EventKind::End,
-        _ => return None,
-    };
-    let key = StateKey::from_bytes(&raw.key);
-    Some(Event { state: ServiceState { service: raw.service, key }, backend: raw.backend, kind })
+    let raw = types::event::from_slice(bytes);
+    let kind = [EventKind::Start, EventKind::End].into_iter().find(|k| *k as u8 == raw.kind)?;
+    let state = types::service_state { service: raw.service, key: raw.key }.into();
+    Some(Event { state, backend: raw.backend, kind })
 }
 
 /// Key and value of a map's entry.

@@ -4,25 +4,38 @@ use crate::error::{Context, Error};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What an XDP program says.
+/// What an XDP program wants done with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Error in the program.
+    /// The program made an error; the frame is dropped.
     Aborted,
     /// The frame is dropped.
     Drop,
-    /// The kernel gets it.
+    /// The frame goes on to the kernel's network stack.
     Pass,
-    /// Back out of the interface it came by.
+    /// The frame goes back out of the interface that it came by (XDP_TX).
     Transmit,
-    /// Out of another interface.
+    /// The frame goes out of another interface.
     Redirect,
 }
 
-/// Result of a run.
+impl Verdict {
+    /// By the program's return value.
+    pub(crate) fn of(value: u32) -> Self {
+        match value {
+            1 => Self::Drop,
+            2 => Self::Pass,
+            3 => Self::Transmit,
+            4 => Self::Redirect,
+            _ => Self::Aborted,
+        }
+    }
+}
+
+/// What a program did with a frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FrameRun {
-    /// The verdict.
+    /// What the program wants done with the frame.
     pub verdict: Verdict,
     /// The frame as the program left it.
     pub frame: Vec<u8>,
@@ -51,14 +64,7 @@ pub fn run_frame(program: BorrowedFd<'_>, frame: &[u8]) -> Result<FrameRun, Erro
         return Err(io::Error::from_raw_os_error(-done)).context(|| "BPF_PROG_RUN".into());
     }
     out.truncate(options.data_size_out as usize);
-    let verdict = match options.retval {
-        1 => Verdict::Drop,
-        2 => Verdict::Pass,
-        3 => Verdict::Transmit,
-        4 => Verdict::Redirect,
-        _ => Verdict::Aborted,
-    };
-    Ok(FrameRun { verdict, frame: out })
+    Ok(FrameRun { verdict: Verdict::of(options.retval), frame: out })
 }
 
 /// Runs a program `repeat` times on one frame; nanoseconds of a run, as the kernel measures them.

@@ -3,10 +3,10 @@
 use crate::error::Error;
 use crate::mapped::Mapped;
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_steering::{
-    Codec, ELEMENT_BYTES, FLAGS_OFFSET, Flags, HEADER_BYTES, Image, ImageError, VipKey,
-};
+use weir_plane::VipKey;
+use weir_steering::{Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, ImageError, RawHeader};
 
 /// A range of the pool's elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,9 +20,9 @@ pub(crate) struct Tables {
     headers: Mapped,
     pool: Mapped,
     elements: u32,
-    /// By table number.
+    /// The part of the memory that a table takes, by the table's number.
     ranges: BTreeMap<u32, Range>,
-    /// By service.
+    /// The published table's number, by service.
     current: BTreeMap<u32, u32>,
 }
 
@@ -33,7 +33,7 @@ impl Tables {
         let mut tables =
             Self { headers, pool, elements, ranges: BTreeMap::new(), current: BTreeMap::new() };
         for &(_, number) in published {
-            let header = tables.header(number);
+            let header = tables.header_bytes(number);
             if let Some((first, length)) = header.and_then(|bytes| Image::range_of(&bytes)) {
                 tables.ranges.insert(number, Range { first, length });
                 tables.current.insert(number / 2, number);
@@ -91,7 +91,7 @@ impl Tables {
 
     /// Reads a service's table back.
     pub fn read(&self, service: u32) -> Option<Result<Image, ImageError>> {
-        let header = self.header(self.current(service)?)?;
+        let header = self.header_bytes(self.current(service)?)?;
         Some(Image::read_from(&header, |first, length| {
             (first as usize + length <= self.elements as usize)
                 .then(|| self.pool.copy(first as usize * ELEMENT_BYTES, length * ELEMENT_BYTES))
@@ -123,13 +123,18 @@ impl Tables {
             .map_or(0, |range| HEADER_BYTES + range.length as usize * ELEMENT_BYTES)
     }
 
-    fn header(&self, number: u32) -> Option<Vec<u8>> {
+    /// The header of a table, field by field.
+    pub fn header(&self, number: u32) -> Option<RawHeader> {
+        Some(RawHeader::from_bytes(self.header_bytes(number)?.first_chunk()?))
+    }
+
+    fn header_bytes(&self, number: u32) -> Option<Vec<u8>> {
         let at = number as usize * HEADER_BYTES;
         (at + HEADER_BYTES <= self.headers.len()).then(|| self.headers.copy(at, HEADER_BYTES))
     }
 
     fn flags_word(&self, number: u32) -> &std::sync::atomic::AtomicU32 {
-        self.headers.word32(number as usize * HEADER_BYTES + FLAGS_OFFSET)
+        self.headers.word32(number as usize * HEADER_BYTES + offset_of!(RawHeader, flags))
     }
 
     /// The smallest gap that is large enough, so that large gaps stay for large tables.

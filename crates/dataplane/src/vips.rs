@@ -1,26 +1,17 @@
 //! The service table: exact match with two choices per key, changed while packets read it.
 
-use crate::abi::{VIP_IN_USE, Vip};
+use crate::abi::types;
 use crate::error::Error;
 use crate::kernel::grace;
 use crate::mapped::Mapped;
+use crate::numbers::{VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND};
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_steering::VipKey;
+use weir_plane::VipKey;
 use weir_wire::Protocol;
-
-/// Word of `struct vip` that holds the in-use bit; written last.
-const STATUS_WORD: usize = 4;
-
-/// Offset of the table's number in `struct vip`.
-const TABLE_OFFSET: usize = 20;
 
 /// The number of no table.
 pub(crate) const NO_TABLE: u32 = u32::MAX;
-
-/// Odd factors, as in bpf/service.h.
-const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
-const SECOND: u64 = 0xd1b5_4a32_d192_ed03;
-const HIGH: u64 = 0xaef1_7502_108e_f2d9;
 
 /// Moves of entries tried before the table counts as full.
 const MAX_MOVES: usize = 64;
@@ -54,9 +45,9 @@ impl Match {
 
     fn choices(&self, slots: u32) -> [u32; 2] {
         let (high, low) = self.halves();
-        let word = low ^ high.wrapping_mul(HIGH) ^ u64::from(self.port_protocol);
+        let word = low ^ high.wrapping_mul(VIP_HIGH) ^ u64::from(self.port_protocol);
         let shift = 64 - slots.trailing_zeros();
-        [FIRST, SECOND].map(|factor| (word.wrapping_mul(factor) >> shift) as u32)
+        [VIP_FIRST, VIP_SECOND].map(|factor| (word.wrapping_mul(factor) >> shift) as u32)
     }
 
     fn halves(&self) -> (u64, u64) {
@@ -68,12 +59,12 @@ impl Match {
         (word(0..8), word(8..16))
     }
 
-    fn entry(&self, table: u32) -> Vip {
+    fn entry(&self, table: u32) -> types::vip {
         let (high, low) = self.halves();
-        Vip { high, low, port_protocol: self.port_protocol | VIP_IN_USE, table, reserved: 0 }
+        types::vip { high, low, port_protocol: self.port_protocol | VIP_IN_USE, table, reserved: 0 }
     }
 
-    fn of_entry(vip: &Vip) -> Self {
+    fn of_entry(vip: &types::vip) -> Self {
         let mut address = [0; 16];
         address[..8].copy_from_slice(&vip.high.to_ne_bytes());
         address[8..].copy_from_slice(&vip.low.to_ne_bytes());
@@ -90,7 +81,7 @@ impl VipTable {
     /// which is what publishes it.
     pub fn insert(&mut self, key: &VipKey, table: u32) -> Result<(), Error> {
         if let Some(slot) = self.find(Match::of(key)) {
-            let word = slot as usize * size_of::<Vip>() + TABLE_OFFSET;
+            let word = slot as usize * size_of::<types::vip>() + offset_of!(types::vip, table);
             self.memory.word32(word).store(table, Ordering::Release);
             return Ok(());
         }
@@ -98,7 +89,7 @@ impl VipTable {
         self.put(Match::address(key.address), NO_TABLE)
     }
 
-    /// Removes a service.
+    /// Removes what listens on a key; does nothing if nothing does.
     pub fn remove(&mut self, key: &VipKey) {
         self.clear(Match::of(key));
         let still = self.entries().any(|(_, vip)| {
@@ -123,18 +114,19 @@ impl VipTable {
             .collect()
     }
 
-    fn entries(&self) -> impl Iterator<Item = (u32, Vip)> + '_ {
+    fn entries(&self) -> impl Iterator<Item = (u32, types::vip)> + '_ {
         (0..self.slots)
             .map(|slot| (slot, self.load(slot)))
             .filter(|(_, vip)| vip.port_protocol & VIP_IN_USE != 0)
     }
 
-    fn load(&self, slot: u32) -> Vip {
+    fn load(&self, slot: u32) -> types::vip {
         self.memory.load_record(slot as usize)
     }
 
-    fn store(&self, slot: u32, vip: &Vip) {
-        self.memory.store_record(slot as usize, vip, STATUS_WORD);
+    fn store(&self, slot: u32, vip: &types::vip) {
+        // The in-use bit last.
+        self.memory.store_record(slot as usize, vip, offset_of!(types::vip, port_protocol));
     }
 
     fn find(&self, wanted: Match) -> Option<u32> {
@@ -146,7 +138,7 @@ impl VipTable {
 
     fn clear(&self, wanted: Match) {
         if let Some(slot) = self.find(wanted) {
-            self.store(slot, &Vip::default());
+            self.store(slot, &types::vip::default());
         }
     }
 
@@ -191,7 +183,7 @@ impl VipTable {
                 self.store(pair[1], &occupant);
                 // A packet may have looked at the new slot before and look at the old one next.
                 grace()?;
-                self.store(pair[0], &Vip::default());
+                self.store(pair[0], &types::vip::default());
             }
         }
         Err(Error::ServicesFull)

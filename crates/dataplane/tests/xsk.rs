@@ -9,8 +9,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use weir_dataplane::xsk::{CHUNK, Frame, Redirect, XskConfig, XskPorts};
 use weir_dataplane::{Error, Interface};
+use weir_testbed::{in_own_namespace, link, sysctl};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A machine that is busy with other things is slow.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An Ethernet type for experiments, which no kernel answers.
 const TYPE: [u8; 2] = [0x88, 0xb5];
@@ -22,36 +24,25 @@ fn seed() -> u64 {
     seed
 }
 
-fn ip(line: &str) {
-    let done = Command::new("ip").args(line.split(' ')).status().expect("running ip");
-    assert!(done.success(), "ip {line}");
+fn ip(lines: &str) {
+    link::ip(lines).expect("links");
 }
 
 /// Runs a test in a new network namespace with veth pairs `a0 b0`, `a1 b1`, ..., all up.
 fn in_namespace<T: Send>(pairs: usize, test: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let inside = scope.spawn(move || {
-            // SAFETY: affects the calling thread only.
-            let done = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-            assert_eq!(done, 0, "making a namespace (needs root)");
-            // The kernel announces nothing by itself then.
-            for conf in ["all", "default"] {
-                let path = format!("/proc/sys/net/ipv6/conf/{conf}/disable_ipv6");
-                std::fs::write(path, "1").expect("switching off IPv6");
-            }
-            for pair in 0..pairs {
-                ip(&format!(
-                    "link add a{pair} numrxqueues 1 numtxqueues 1 type veth \
-                     peer name b{pair} numrxqueues 1 numtxqueues 1"
-                ));
-                for end in ["a", "b"] {
-                    ip(&format!("link set {end}{pair} up"));
-                }
-            }
-            test()
-        });
-        inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    let inside = || {
+        // The kernel announces nothing by itself then.
+        for conf in ["all", "default"] {
+            sysctl(&format!("ipv6/conf/{conf}/disable_ipv6"), "1").expect("switching off IPv6");
+        }
+        for pair in 0..pairs {
+            let names = [format!("a{pair}"), format!("b{pair}")];
+            ip(&link::veth(&names.clone().map(|name| link::End::new(name).queues(1))));
+            names.iter().for_each(|name| ip(&link::up(name)));
+        }
+        test()
+    };
+    in_own_namespace(inside).expect("a namespace (needs root)")
 }
 
 fn interface(name: &str) -> u32 {

@@ -61,7 +61,7 @@ fn changes<K: FibKey, C: Control<K>>(
         change(control, n);
         if let Some(message) = control.message(NODE) {
             if message.len() < WHOLE {
-                (bytes, messages) = (bytes + message.len() - C::ENVELOPE, messages + 1);
+                (bytes, messages) = (bytes + message.len() - weir_fib::ENVELOPE, messages + 1);
             }
             plane.apply(&message).expect("the next message");
         }

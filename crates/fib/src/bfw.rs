@@ -1,10 +1,10 @@
 //! The Bloom forwarder (dissertation 3.4.1), which the others are compared with.
 
 use crate::directory::Directory;
-use crate::plane::{Feeds, kind};
+use crate::plane::{self, Feeds, kind, open_next};
 use crate::{Control, FibError, FibKey, Host, MessageError, Network, Plane};
 use std::sync::Arc;
-use weir_lookup::wire::{BitReader, BitWriter, open_next};
+use weir_lookup::message::{BitReader, BitWriter};
 use weir_lookup::{Bloom, CountingBloom};
 
 /// Filters are made for this much more than they hold, and for this many keys at least.
@@ -29,7 +29,8 @@ pub struct Bfw<K> {
 }
 
 impl<K: FibKey> Bfw<K> {
-    /// Without keys. Filters have `bits_per_key` bits for each key that they have room for.
+    /// A control plane without keys, with room for `capacity` at first. Filters have `bits_per_key`
+    /// bits for each key that they have room for. `seed` makes every run with it the same.
     pub fn new(network: Arc<Network>, bits_per_key: f64, capacity: usize, seed: u64) -> Self {
         let feeds = Feeds::new(network.nodes(), seed);
         let filled =
@@ -155,7 +156,7 @@ impl<K: FibKey> Control<K> for Bfw<K> {
             ports.for_each(|port| out.put(port.into(), 16));
             out.finish()
         };
-        Some(self.feeds.seal(node, &body))
+        Some(self.feeds.seal(plane::BFW, node, &body))
     }
 
     fn control_bytes(&self) -> usize {
@@ -218,7 +219,7 @@ impl<K: FibKey> BfwView<K> {
         self.filters.iter().map(|filter| filter.counting.bytes()).sum()
     }
 
-    /// Whether every filter has the same bits.
+    /// Whether every filter has the same bits as the other's.
     pub fn same_filters(&self, other: &Self) -> bool {
         let bits = |view: &Self| -> Vec<CountingBloom> {
             view.filters.iter().map(|filter| filter.counting.clone()).collect()
@@ -278,7 +279,7 @@ impl<K: FibKey> Plane<K> for BfwView<K> {
     }
 
     fn apply(&mut self, message: &[u8]) -> Result<(), MessageError> {
-        let mut input = BitReader::new(open_next(message, self.plane, self.number)?);
+        let mut input = BitReader::new(open_next(message, plane::BFW, self.plane, self.number)?);
         let kind = input.get(2)?;
         if kind == kind::WHOLE {
             let filters = self.rebuilt(&mut input)?;

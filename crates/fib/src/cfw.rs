@@ -5,14 +5,14 @@ mod view;
 
 pub use view::CfwView;
 
-use crate::plane::{Feeds, checked, kind};
+use crate::plane::{self, Feeds, checked, kind};
 use crate::{Control, FibError, FibKey, Host, Network, network::bits_for};
 use skeleton::{SLOTS, Skeleton, Step};
 use std::sync::Arc;
 use view::Slots;
-use weir_lookup::wire::BitWriter;
-use weir_lookup::{Cuckoo, HashKey};
-use weir_wire::hash::scale;
+use weir_hash::{HashKey, scale};
+use weir_lookup::Cuckoo;
+use weir_lookup::message::BitWriter;
 
 /// Sizes of level 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,9 +73,11 @@ pub struct Cfw<K> {
 }
 
 impl<K: FibKey> Cfw<K> {
-    /// Without keys. Digests have `digest_bits` (2..=32) bits.
+    /// A control plane without keys, with room for `capacity` at first. Digests have `digest_bits`
+    /// (2..=32) bits. `seed` makes every run with it the same.
     ///
     /// # Panics
+    ///
     /// If the width is another.
     pub fn new(network: Arc<Network>, digest_bits: u32, capacity: usize, seed: u64) -> Self {
         assert!((2..=32).contains(&digest_bits), "a digest has 2..=32 bits");
@@ -85,7 +87,7 @@ impl<K: FibKey> Cfw<K> {
         Self { network, table, feeds, moved: None }
     }
 
-    /// Keys of level 2.
+    /// Number of keys in level 2, which holds them whole.
     pub fn level2_len(&self) -> usize {
         self.table.len() - self.table.level1()
     }
@@ -98,7 +100,7 @@ impl<K: FibKey> Cfw<K> {
         1.0 - (1.0 - in_bucket / digests).powi(2)
     }
 
-    /// Share of the slots of level 1 that is in use.
+    /// Share of the slots of level 1 that is in use, 0 to 1.
     pub fn load(&self) -> f64 {
         self.table.level1() as f64 / (self.table.shape.buckets as usize * SLOTS) as f64
     }
@@ -217,7 +219,7 @@ impl<K: FibKey> Control<K> for Cfw<K> {
         } else {
             self.encode(node)
         };
-        Some(self.feeds.seal(node, &body))
+        Some(self.feeds.seal(plane::CFW, node, &body))
     }
 
     fn control_bytes(&self) -> usize {

@@ -4,7 +4,7 @@ use crate::plane::{checked, kind};
 use crate::{FibError, FibKey, Host, Network};
 use std::sync::Arc;
 use weir_lookup::Cuckoo;
-use weir_lookup::wire::BitWriter;
+use weir_lookup::message::BitWriter;
 
 /// A (2,4)-cuckoo table from keys to hosts, and the change that came last.
 #[derive(Clone, Debug)]

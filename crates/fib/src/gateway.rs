@@ -1,11 +1,11 @@
 //! A gateway: whole keys, so that no alien key passes (dissertation 3.5.4).
 
 use crate::directory::Directory;
-use crate::plane::{Feeds, in_bursts, kind};
+use crate::plane::{self, Feeds, in_bursts, kind, open_next};
 use crate::{Control, FibError, FibKey, Host, MessageError, Network, Plane};
 use std::sync::Arc;
 use weir_lookup::Cuckoo;
-use weir_lookup::wire::{BitReader, open_next};
+use weir_lookup::message::BitReader;
 
 /// Control plane: a table from keys to hosts.
 #[derive(Clone, Debug)]
@@ -15,7 +15,8 @@ pub struct Gateway<K> {
 }
 
 impl<K: FibKey> Gateway<K> {
-    /// Without keys.
+    /// A control plane without keys, with room for `capacity` at first. `seed` makes every run with
+    /// it the same.
     pub fn new(network: Arc<Network>, capacity: usize, seed: u64) -> Self {
         let feeds = Feeds::new(network.nodes(), seed);
         Self { keys: Directory::new(network, capacity, seed), feeds }
@@ -61,7 +62,7 @@ impl<K: FibKey> Control<K> for Gateway<K> {
         if let Some(port) = change.to {
             out.put(port.into(), 16);
         }
-        Some(self.feeds.seal(node, &out.finish()))
+        Some(self.feeds.seal(plane::GATEWAY, node, &out.finish()))
     }
 
     fn control_bytes(&self) -> usize {
@@ -85,12 +86,13 @@ impl<K: FibKey> Plane<K> for GatewayView<K> {
     }
 
     fn ports(&self, keys: &[K], out: &mut [Option<u16>]) {
-        let lookup = |keys: &[K], found: &mut [_]| self.table.lookup_batch(keys, found);
+        let lookup = |keys: &[K], found: &mut [_]| self.table.get_batch(keys, found);
         in_bursts(keys, out, lookup, |found: Option<u64>| found.map(|port| port as u16));
     }
 
     fn apply(&mut self, message: &[u8]) -> Result<(), MessageError> {
-        let mut input = BitReader::new(open_next(message, self.plane, self.number)?);
+        let mut input =
+            BitReader::new(open_next(message, plane::GATEWAY, self.plane, self.number)?);
         let kind = input.get(2)?;
         let key = K::get(&mut input)?;
         let port = if kind == kind::DELETE { None } else { Some(input.get(16)?) };

@@ -12,7 +12,7 @@
 //! * [`Gateway`]: whole keys, for the border, where alien keys have to be dropped.
 //!
 //! [`Network`] knows the ports: [`Topology`] by seed, shortest paths by Dijkstra. Messages are
-//! encoded as in the dissertation's Fig. 3.1, in an envelope with plane, number and digest, so a
+//! encoded as in the dissertation's Fig. 3.1, in the format of all maps (`weir_lookup::message`), so a
 //! lost, repeated or damaged one is refused. `docs/fib.md` explains all of it.
 #![forbid(unsafe_code)]
 
@@ -36,4 +36,4 @@ pub use network::{Host, Network};
 pub use ofw::{Ofw, OfwView};
 pub use plane::{Control, FibError, Plane};
 pub use topology::Topology;
-pub use weir_lookup::wire::{ENVELOPE, MessageError};
+pub use weir_lookup::message::{ENVELOPE, MessageError};

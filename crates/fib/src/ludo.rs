@@ -4,7 +4,7 @@ use crate::network::bits_for;
 use crate::plane::{checked, in_bursts};
 use crate::{Control, FibError, FibKey, Host, MessageError, Network, Plane};
 use std::sync::Arc;
-use weir_lookup::{Ludo, LudoError, LudoUpdate, LudoView};
+use weir_lookup::{Ludo, LudoView};
 
 /// Control plane: a [`Ludo`] table from keys to hosts.
 ///
@@ -20,10 +20,12 @@ pub struct LudoFib<K> {
 }
 
 impl<K: FibKey> LudoFib<K> {
-    /// Without keys.
+    /// A control plane without keys, with room for `capacity` at first. `seed` makes every run with
+    /// it the same.
     ///
     /// # Errors
-    /// [`FibError::Ludo`] for a capacity of more than 920 million.
+    ///
+    /// [`FibError::Lookup`] for a capacity of more than 920 million.
     pub fn new(network: Arc<Network>, capacity: usize, seed: u64) -> Result<Self, FibError> {
         let bits = bits_for(network.nodes() * usize::from(network.slots()));
         let table = Ludo::new(bits, capacity, seed)?;
@@ -43,8 +45,6 @@ impl<K: FibKey> LudoFib<K> {
 impl<K: FibKey> Control<K> for LudoFib<K> {
     type Plane = LudoFibView;
     const NAME: &'static str = "Ludo";
-    /// Magic number, length, table, number, digest.
-    const ENVELOPE: usize = 32;
 
     fn network(&self) -> &Network {
         &self.network
@@ -109,34 +109,19 @@ impl LudoFibView {
 impl<K: FibKey> Plane<K> for LudoFibView {
     #[inline]
     fn port(&self, key: &K) -> Option<u16> {
-        self.port_of(self.table.lookup(key))
+        self.port_of(self.table.get(key))
     }
 
     fn ports(&self, keys: &[K], out: &mut [Option<u16>]) {
-        let lookup = |keys: &[K], found: &mut [_]| self.table.lookup_batch(keys, found);
+        let lookup = |keys: &[K], found: &mut [_]| self.table.get_batch(keys, found);
         in_bursts(keys, out, lookup, |value| self.port_of(value));
     }
 
     fn apply(&mut self, message: &[u8]) -> Result<(), MessageError> {
-        let update = LudoUpdate::from_bytes(message).map_err(in_common)?;
-        self.table.apply(&update).map_err(in_common)
+        self.table.apply_bytes(message)
     }
 
     fn bytes(&self) -> usize {
         self.table.bytes() + size_of_val(&self.ports[..])
-    }
-}
-
-/// Ludo's reasons in the words that all forwarders share.
-fn in_common(error: LudoError) -> MessageError {
-    match error {
-        LudoError::Length { bytes, .. } => MessageError::Length { bytes },
-        LudoError::Checksum { found, expected, .. } => MessageError::Digest { found, expected },
-        LudoError::OtherTable { found, expected } => MessageError::OtherPlane { found, expected },
-        LudoError::OutOfSequence { found, expected } => {
-            MessageError::OutOfSequence { found, expected }
-        }
-        LudoError::OutOfRange { what } => MessageError::OutOfRange { what },
-        _ => MessageError::OutOfRange { what: "a message of Ludo" },
     }
 }

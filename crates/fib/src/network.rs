@@ -7,9 +7,10 @@ use std::collections::BinaryHeap;
 /// Where a key's host is: at which node, and at which of its host ports.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Host {
-    /// The node.
+    /// Number of the node that the host is plugged in at.
     pub node: u16,
-    /// The host port, counted from the node's last link on.
+    /// Which of the node's host ports it is, from 0; host ports are numbered behind the node's
+    /// links.
     pub slot: u16,
 }
 
@@ -72,17 +73,17 @@ impl Network {
         }
     }
 
-    /// The topology.
+    /// The nodes and links that this network was made of.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// Number of nodes.
+    /// Number of nodes; their own numbers are below it.
     pub fn nodes(&self) -> usize {
         self.topology.nodes()
     }
 
-    /// Host ports of each node.
+    /// Number of host ports of each node.
     pub fn slots(&self) -> u16 {
         self.slots
     }
@@ -98,22 +99,22 @@ impl Network {
         }
     }
 
-    /// Whether there is such a host port.
+    /// Whether the node exists and has such a host port.
     pub fn has(&self, host: Host) -> bool {
         usize::from(host.node) < self.nodes() && host.slot < self.slots
     }
 
-    /// Ports of a node.
+    /// Number of ports of a node: its links, then its host ports.
     pub fn ports(&self, node: usize) -> usize {
         self.topology.links(node).len() + usize::from(self.slots)
     }
 
-    /// Bits that hold every port of every node.
+    /// Bits that hold the number of any port of any node.
     pub fn port_bits(&self) -> u32 {
         bits_for(self.topology.max_degree() + usize::from(self.slots))
     }
 
-    /// The nodes from one to a host's, both included.
+    /// The numbers of the nodes from one to a host's own, both included, along the shortest path.
     pub fn way(&self, from: usize, host: Host) -> Vec<usize> {
         let mut way = vec![from];
         let mut at = from;

@@ -16,10 +16,12 @@ pub struct Ofw<K> {
 }
 
 impl<K: FibKey> Ofw<K> {
-    /// Without keys. Fingerprints have `fingerprint_bits` bits beside the emptiness bit; 0 suits
-    /// nodes behind gateways.
+    /// A control plane without keys, with room for `capacity` at first. Fingerprints have
+    /// `fingerprint_bits` bits beside the emptiness bit; 0 suits nodes behind gateways. `seed`
+    /// makes every run with it the same.
     ///
     /// # Panics
+    ///
     /// If ports and fingerprints have more than 31 bits together.
     pub fn new(network: Arc<Network>, fingerprint_bits: u32, capacity: usize, seed: u64) -> Self {
         let set = OthelloSet::new(network.port_bits(), fingerprint_bits, capacity, seed);
@@ -92,12 +94,13 @@ impl<K: FibKey> Control<K> for Ofw<K> {
     }
 }
 
-/// Data plane: two cells for each lookup.
+/// Data plane: two arrays of cells; a lookup reads one cell of each.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OfwView(SetView);
 
 impl OfwView {
-    /// Whether two views of one node give all these keys, which are all keys there are, the same.
+    /// Whether this view and another one of the same node give the same ports for `keys`, which
+    /// must be all keys that there are. (Cells may differ where no key can see it.)
     pub fn agrees_with<K: FibKey>(&self, other: &Self, keys: impl IntoIterator<Item = K>) -> bool {
         self.0.agrees_with(&other.0, keys)
     }
@@ -106,11 +109,11 @@ impl OfwView {
 impl<K: FibKey> Plane<K> for OfwView {
     #[inline]
     fn port(&self, key: &K) -> Option<u16> {
-        self.0.lookup(key).map(|port| port as u16)
+        self.0.get(key).map(|port| port as u16)
     }
 
     fn ports(&self, keys: &[K], out: &mut [Option<u16>]) {
-        let lookup = |keys: &[K], found: &mut [_]| self.0.lookup_batch(keys, found);
+        let lookup = |keys: &[K], found: &mut [_]| self.0.get_batch(keys, found);
         in_bursts(keys, out, lookup, |found: Option<u32>| found.map(|port| port as u16));
     }
 

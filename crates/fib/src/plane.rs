@@ -1,46 +1,41 @@
 //! The two faces of a forwarder.
 
 use crate::{FibKey, Host, MessageError, Network};
-use weir_lookup::wire::seal;
-use weir_lookup::{HashKey, LudoError};
+use weir_hash::HashKey;
+use weir_lookup::message::{Kind, Message, seal};
 
 /// Why a control plane refused a change; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FibError {
-    /// The network has no such host port.
+    /// The network has no such node, or the node no such host port.
     #[error("node {} has no host port {}", .0.node, .0.slot)]
     NoSuchHost(Host),
-    /// The structure under the forwarder failed, which takes a broken hash.
+    /// The map under the forwarder refused the key: its hash is broken, or there are more keys than
+    /// the map can number.
     #[error(transparent)]
     Lookup(#[from] weir_lookup::Error),
-    /// The same, for Ludo.
-    #[error(transparent)]
-    Ludo(#[from] LudoError),
 }
 
 /// A control plane: every key with its host, for all nodes of a network.
 pub trait Control<K: FibKey>: Sized {
-    /// What each node holds.
+    /// The data plane that each node holds.
     type Plane: Plane<K>;
 
-    /// The forwarder's name.
+    /// Name of the forwarder, as reports print it: `OFW`.
     const NAME: &'static str;
 
-    /// Bytes of a message that say whom it is for, which one it is, and its digest.
-    const ENVELOPE: usize = weir_lookup::wire::ENVELOPE;
-
-    /// The network.
+    /// The network whose nodes it serves.
     fn network(&self) -> &Network;
 
-    /// Number of keys.
+    /// Number of keys that it holds.
     fn len(&self) -> usize;
 
-    /// Whether there is no key.
+    /// Whether it holds no key.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The host of a key; exact.
+    /// The host of a key; `None` if the key is not in the network. Exact.
     fn host(&self, key: &K) -> Option<Host>;
 
     /// Adds a key, or moves it to another host; returns the former one.
@@ -49,10 +44,10 @@ pub trait Control<K: FibKey>: Sized {
     /// [`FibError`]; nothing is changed then.
     fn insert(&mut self, key: K, host: Host) -> Result<Option<Host>, FibError>;
 
-    /// Takes a key out; returns its host.
+    /// Takes a key out; returns its host, `None` if it was not there.
     fn remove(&mut self, key: &K) -> Option<Host>;
 
-    /// A node's data plane whole, by giving the skeleton the node's ports.
+    /// A node's data plane as a whole. The skeleton is there already; it gets the node's ports.
     fn build(&mut self, node: usize) -> Self::Plane;
 
     /// The data planes of many nodes; what they have in common is found once.
@@ -64,7 +59,7 @@ pub trait Control<K: FibKey>: Sized {
     /// once for every node that holds a data plane, after every change.
     fn message(&mut self, node: usize) -> Option<Vec<u8>>;
 
-    /// Bytes of the control plane's allocations.
+    /// Bytes of all allocations of the control plane.
     fn control_bytes(&self) -> usize;
 }
 
@@ -85,11 +80,12 @@ pub trait Plane<K>: Clone + Send {
     /// [`MessageError`] says why the message is not the next one; nothing is changed then.
     fn apply(&mut self, message: &[u8]) -> Result<(), MessageError>;
 
-    /// Bytes of the lookup structure.
+    /// Bytes of the tables that lookups may read.
     fn bytes(&self) -> usize;
 }
 
-/// What the control planes keep in common: one number for each node's messages, and an address.
+/// What the control planes have in common: the address of each node's data plane and the number of
+/// its last message.
 #[derive(Clone, Debug)]
 pub(crate) struct Feeds {
     id: u64,
@@ -101,7 +97,8 @@ impl Feeds {
         Self { id: HashKey::from_seed(seed).mix(0x6669_6221), numbers: vec![0; nodes] }
     }
 
-    /// Whom messages of a node are addressed to.
+    /// The address that messages to a node's data plane carry, 64 bits. A plane refuses those with
+    /// another.
     pub(crate) fn plane(&self, node: usize) -> u64 {
         self.id.wrapping_add((node as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -111,20 +108,35 @@ impl Feeds {
         self.numbers[node]
     }
 
-    /// The number of the next one, which is now the last.
+    /// Counts a message to a node; returns its number.
     pub(crate) fn next(&mut self, node: usize) -> u64 {
         self.numbers[node] += 1;
         self.numbers[node]
     }
 
-    /// The next message to a node.
-    pub(crate) fn seal(&mut self, node: usize, body: &[u8]) -> Vec<u8> {
+    /// Puts the body of the next message to a node into its envelope.
+    pub(crate) fn seal(&mut self, kind: Kind, node: usize, body: &[u8]) -> Vec<u8> {
         let number = self.next(node);
-        seal(self.plane(node), number, body)
+        seal(kind, self.plane(node), number, body)
     }
 }
 
-/// Kinds of messages, two bits.
+/// What the messages of the forwarders here are, beside those of the maps under them.
+pub(crate) const BFW: Kind = Kind::new(64, 1);
+pub(crate) const CFW: Kind = Kind::new(65, 1);
+pub(crate) const GATEWAY: Kind = Kind::new(66, 1);
+
+/// The body of the message after number `number` of a plane.
+pub(crate) fn open_next(
+    message: &[u8],
+    kind: Kind,
+    plane: u64,
+    number: u64,
+) -> Result<&[u8], MessageError> {
+    Ok(Message::read(message)?.expect(kind)?.follows(plane, number)?.body)
+}
+
+/// Kinds of changes, as the first two bits of a body say.
 pub(crate) mod kind {
     pub(crate) const ADD: u64 = 0;
     pub(crate) const DELETE: u64 = 1;

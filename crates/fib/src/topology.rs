@@ -111,17 +111,17 @@ impl Topology {
         self.links[b].push((a as u16, weight));
     }
 
-    /// Number of nodes.
+    /// Number of nodes; their own numbers are below it.
     pub fn nodes(&self) -> usize {
         self.links.len()
     }
 
-    /// The links of a node by port: neighbour and weight.
+    /// The links of a node in the order of its ports: neighbour and weight.
     pub fn links(&self, node: usize) -> &[(u16, u32)] {
         &self.links[node]
     }
 
-    /// The most links that a node has.
+    /// The number of links of the node that has most.
     pub fn max_degree(&self) -> usize {
         self.links.iter().map(Vec::len).max().unwrap_or(0)
     }

@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use crate::echo::Echo;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
-use crate::interrupt::interrupted;
 use crate::lab::LabSpec;
-use crate::netns::NetNs;
-use crate::process;
 use crate::topology::{self, Role, WEB_PORT};
+use weir_testbed::NetNs;
+use weir_testbed::interrupt::interrupted;
+use weir_testbed::process;
 
-const START_LIMIT: Duration = Duration::from_secs(10);
+/// Generous: a machine may be busy with other things.
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A backend: a namespace with the VIP on its loopback, in which servers run or do not.
 #[derive(Debug)]
@@ -76,11 +77,11 @@ impl Backend {
     }
 
     /// The hardware address of its interface.
-    pub fn mac(&self) -> String {
+    pub fn mac(&self) -> [u8; 6] {
         Role::Backend(self.index).mac()
     }
 
-    /// Its namespace.
+    /// The namespace in which its servers run.
     pub fn netns(&self) -> &NetNs {
         &self.netns
     }
@@ -93,7 +94,10 @@ impl Backend {
     /// Starts its servers and waits until they listen; does nothing if they run.
     pub fn start(&self) -> Result<()> {
         self.launch()?;
-        self.await_listening()
+        self.await_listening()?;
+        // Not before: whoever comes while they start is refused.
+        self.events.revive(self.index);
+        Ok(())
     }
 
     /// Starts its servers without waiting.
@@ -114,7 +118,6 @@ impl Backend {
             .stdout(Stdio::null())
             .stderr(log);
         *servers = Some(Servers { nginx: process::spawn(nginx)?, _echo: echo });
-        self.events.revive(self.index);
         Ok(())
     }
 

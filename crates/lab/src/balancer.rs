@@ -14,10 +14,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::{Doing, Error, Result};
-use crate::interrupt::sleep;
 use crate::lab::Lab;
-use crate::process;
 use crate::topology::{self, ECHO_PORT, INTERFACE, VIP4, VIP6, WEB_PORT};
+use weir_testbed::interrupt::sleep;
+use weir_testbed::process;
 
 /// The services that the lab configures; every change of the pool is made to all three.
 pub const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
@@ -28,9 +28,9 @@ const POLL: Duration = Duration::from_millis(50);
 /// How the balancer is run.
 #[derive(Clone, Debug)]
 pub struct BalancerSpec {
-    /// The program.
+    /// Path of the program `weir` that is under test.
     pub weir: PathBuf,
-    /// Steering method of the services.
+    /// Steering method of the services, as the configuration file has it: `concury`, `tracked`.
     pub method: String,
     /// Further lines of TOML for each `[[service]]`.
     pub service_lines: String,
@@ -43,7 +43,7 @@ pub struct BalancerSpec {
     /// Time from one health check of a backend to the next; the time-out is 4/5 of it, and two
     /// in a row bring a backend up or down.
     pub check_interval: Duration,
-    /// How long to wait for it to be ready.
+    /// Longest wait for the balancer to be ready.
     pub patience: Duration,
 }
 
@@ -58,7 +58,7 @@ impl BalancerSpec {
             more_services: String::new(),
             pool,
             check_interval: Duration::from_millis(500),
-            patience: Duration::from_secs(20),
+            patience: Duration::from_secs(120),
         }
     }
 }
@@ -66,19 +66,19 @@ impl BalancerSpec {
 /// What can be done to the pool; [`Balancer`] does it to a real one. A backend is named by its
 /// position in the lab.
 pub trait PoolControl: Send + Sync {
-    /// Adds a backend.
+    /// Adds a backend to the pool, with this weight.
     fn add(&self, backend: usize, weight: u32) -> Result<()>;
-    /// Removes a backend.
+    /// Removes a backend from the pool; its connections are given up.
     fn remove(&self, backend: usize) -> Result<()>;
-    /// Keeps new connections away from a backend.
+    /// Keeps new connections away from a backend; those that it has stay.
     fn drain(&self, backend: usize) -> Result<()>;
-    /// Ends the draining of a backend.
+    /// Lets a draining backend have new connections again.
     fn undrain(&self, backend: usize) -> Result<()>;
-    /// Changes the weight of a backend.
+    /// Changes the weight of a backend, by a command.
     fn set_weight(&self, backend: usize, weight: u32) -> Result<()>;
     /// Changes the weight of a backend in the configuration file, and has it read again.
     fn reload_with_weight(&self, backend: usize, weight: u32) -> Result<()>;
-    /// Kills the control plane with SIGKILL, and starts it again after a while.
+    /// Kills the control plane with SIGKILL, and starts it again after `away`.
     fn crash(&self, away: Duration) -> Result<()>;
 }
 
@@ -141,34 +141,34 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Its configuration file.
+    /// Path of the configuration file, which follows the changes of the pool.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    /// Its control socket.
+    /// Path of the control socket.
     pub fn socket(&self) -> PathBuf {
         self.run_dir.join("weir.sock")
     }
 
-    /// The file that its standard output and standard error are appended to.
+    /// Path of the file to which standard output and standard error are appended.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// The process that runs now.
+    /// Process number of `weir run`; `None` while none runs.
     pub fn pid(&self) -> Option<u32> {
         self.lock().process.as_ref().map(Child::id)
     }
 
-    /// Runs `weir --socket PATH ARGUMENTS` and returns what it printed.
+    /// Runs `weir ARGUMENTS --socket PATH` and returns what it printed.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
         let mut weir = Command::new(&self.spec.weir);
-        weir.arg("--socket").arg(self.socket()).args(arguments);
-        process::run(weir, "")
+        weir.args(arguments).arg("--socket").arg(self.socket());
+        Ok(process::run(weir, "")?)
     }
 
-    /// `weir status --json`.
+    /// What `weir status --json` prints, parsed.
     pub fn status(&self) -> Result<serde_json::Value> {
         let text = self.command(&["status", "--json"])?;
         serde_json::from_str(&text).map_err(|error| Error::BadFile {
@@ -220,7 +220,7 @@ impl Balancer {
         Ok(())
     }
 
-    /// How the process ended, if it has ended by itself.
+    /// How the process ended, in words; `None` if it still runs, or there is none.
     pub fn exit_status(&self) -> Option<String> {
         let mut state = self.lock();
         let status = state.process.as_mut()?.try_wait().ok()??;

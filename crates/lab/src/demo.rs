@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::balancer::{Balancer, BalancerSpec, PoolControl};
-use crate::churn::{Churn, ChurnReport, ChurnSpec, Place};
+use crate::churn::{Change, Churn, ChurnReport, ChurnSpec, Place};
 use crate::error::Result;
-use crate::interrupt::{interrupted, sleep};
 use crate::lab::{Lab, LabSpec};
-use crate::traffic::{KindSnapshot, Report, Traffic, TrafficHandle, TrafficSpec};
-use crate::view::{Scene, View};
+use crate::traffic::{Kind, KindSnapshot, Report, Snapshot, Traffic, TrafficHandle, TrafficSpec};
+use crate::view::{Scene, Show, View};
+use weir_testbed::interrupt::{interrupted, sleep};
 
 /// Longest time from the start of the traffic to the first change.
 const RAMP_LIMIT: Duration = Duration::from_secs(10);
@@ -21,21 +21,25 @@ const TICK: Duration = Duration::from_millis(50);
 /// Changes that a view may want to show.
 const LOG_SHOWN: usize = 50;
 
-/// What to run.
+/// A whole run: the lab, the balancer, the traffic, the churn, and for how long.
 #[derive(Clone, Debug)]
 pub struct DemoSpec {
-    /// The lab.
+    /// Nodes of the laboratory.
     pub lab: LabSpec,
-    /// The balancer.
+    /// The balancer under test and its services.
     pub balancer: BalancerSpec,
-    /// The traffic.
+    /// What the clients do.
     pub traffic: TrafficSpec,
-    /// The churn.
+    /// What is done to the pool.
     pub churn: ChurnSpec,
-    /// How long the pool is churned.
+    /// How long the pool is churned, at least.
     pub duration: Duration,
-    /// Lines instead of a live picture, also on a terminal.
-    pub plain: bool,
+    /// What has to be reached before it ends.
+    pub goals: Goals,
+    /// How long the pool is churned at most, if the goals are not reached.
+    pub limit: Duration,
+    /// Where a person can watch.
+    pub show: Show,
 }
 
 impl DemoSpec {
@@ -48,31 +52,79 @@ impl DemoSpec {
             traffic: TrafficSpec { seed, connections: 4000, ..TrafficSpec::default() },
             churn: ChurnSpec { seed, ..ChurnSpec::default() },
             duration: Duration::from_secs(30),
-            plain: false,
+            goals: Goals::default(),
+            limit: Duration::from_secs(600),
+            show: Show::Picture,
         }
+    }
+}
+
+/// Counts that a run goes on for, so that what it shows does not depend on how fast the machine is.
+/// Zero asks for nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Goals {
+    /// Pool changes made.
+    pub changes: u64,
+    /// Whether every kind of change has to be among them, crashes included.
+    pub every_kind: bool,
+    /// Connections open at a time.
+    pub open: u64,
+    /// Connections completed, of one kind.
+    pub completed: Vec<(Kind, u64)>,
+}
+
+impl Goals {
+    /// What is not reached yet, in words.
+    fn missing(&self, stats: &Snapshot, churn: &Churn) -> Option<String> {
+        let changes = churn.changes();
+        if changes < self.changes {
+            return Some(format!("{changes} of {} pool changes", self.changes));
+        }
+        if self.every_kind {
+            let made = churn.kinds();
+            let absent: Vec<&str> =
+                Change::KINDS.into_iter().filter(|kind| !made.contains(kind)).collect();
+            if !absent.is_empty() {
+                return Some(format!("no change of the kind {}", absent.join(", ")));
+            }
+        }
+        if stats.peak < self.open {
+            return Some(format!("at most {} of {} connections open", stats.peak, self.open));
+        }
+        self.completed.iter().find_map(|(kind, least)| {
+            let of_kind = stats.kinds.iter().find(|one| one.kind == *kind)?;
+            let few = of_kind.completed < *least;
+            let words = || format!("{} of {least} {} completed", of_kind.completed, kind.name());
+            few.then(words)
+        })
     }
 }
 
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct DemoReport {
-    /// The steering method.
+    /// Steering method of the services, as the configuration file has it.
     pub method: String,
     /// What the clients saw.
     pub traffic: Report,
     /// What was done to the pool.
     pub churn: ChurnReport,
-    /// Whether it was ended early.
+    /// Whether the run was ended early, by a signal or a key.
     pub interrupted: bool,
+    /// Which of its goals it had not reached at its limit.
+    pub missed: Option<String>,
 }
 
 impl DemoReport {
-    /// Whether what was promised held: the run went to its end, every kind of connection worked,
-    /// none was broken, and every change could be made.
+    /// Whether what was promised held: the run went to its end and reached its goals, every kind of
+    /// connection worked, none was broken, every change could be made, and no first packet went
+    /// unseen, so that the verdicts are right.
     pub fn held(&self) -> bool {
         let totals = &self.traffic.totals;
         let works = |kind: &KindSnapshot| kind.started == 0 || kind.completed > 0;
         !self.interrupted
+            && self.missed.is_none()
+            && self.traffic.unseen == 0
             && totals.completed > 0
             && totals.kinds.iter().all(works)
             && totals.broken == 0
@@ -99,17 +151,18 @@ impl DemoReport {
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "{:>8}  {:>9}  {:>9}  {:>10}  {:>7}  at the end",
-            "backend", "new", "answers", "inevitable", "broken"
+            "{:>8}  {:>9}  {:>9}  {:>10}  {:>8}  {:>7}  at the end",
+            "backend", "new", "answers", "inevitable", "at start", "broken"
         );
         for (backend, place) in totals.backends.iter().zip(&self.churn.places) {
             let _ = writeln!(
                 out,
-                "{:>8}  {:>9}  {:>9}  {:>10}  {:>7}  {}",
+                "{:>8}  {:>9}  {:>9}  {:>10}  {:>8}  {:>7}  {}",
                 backend.name,
                 backend.new,
                 backend.answers,
                 backend.inevitable,
+                backend.inevitable_at_start,
                 backend.broken,
                 place.word()
             );
@@ -133,9 +186,20 @@ impl DemoReport {
         let of_backends: u64 = totals.backends.iter().map(|b| b.inevitable).sum();
         let _ = writeln!(
             out,
-            "\ninevitable: {of_backends} with the backend that they sat on, {} before a first answer",
+            "\ninevitable: {of_backends} with the backend that they sat on, {} before a first answer, \
+             with the backend that saw their SYN",
             totals.inevitable - of_backends
         );
+        if let Some(missed) = &self.missed {
+            let _ = writeln!(out, "ended at its limit: {missed}");
+        }
+        if self.traffic.unseen > 0 {
+            let _ = writeln!(
+                out,
+                "{} SYNs or datagrams arrived unseen: verdicts may be wrong",
+                self.traffic.unseen
+            );
+        }
         let _ = writeln!(
             out,
             "method {}, seed {}, {:.1} s, at most {} open, {} crashes of the control plane;\n\
@@ -157,10 +221,14 @@ impl DemoReport {
         for broken in self.traffic.broken_connections.iter().take(20) {
             let _ = writeln!(
                 out,
-                "broken: {} from {} on {}, {:.3}..{:.3} s, {} answers: {}",
+                "broken: {} from {} {}, {:.3}..{:.3} s, {} answers: {}",
                 broken.kind.name(),
                 broken.source,
-                broken.backend.as_deref().unwrap_or("no backend yet"),
+                match (&broken.backend, &broken.began) {
+                    (Some(backend), _) => format!("on {backend}"),
+                    (None, Some(began)) => format!("begun at {began}"),
+                    (None, None) => "seen at no backend".into(),
+                },
                 broken.started,
                 broken.failed,
                 broken.answers,
@@ -175,7 +243,7 @@ impl DemoReport {
     }
 }
 
-/// Runs it all. What it shows on the way goes to standard output; the table and the line are left
+/// Runs it all. What it shows on the way goes where the spec says; the table and the line are left
 /// to the caller. An interrupted run ends early and politely, and says so in its report.
 ///
 /// # Errors
@@ -201,7 +269,7 @@ pub fn run_in(
     let pool = spec.balancer.pool;
     let mut stage = Stage {
         traffic: &traffic,
-        view: View::open(spec.plain),
+        view: View::open(spec.show),
         title,
         started: Instant::now(),
         // The ramp is as long as it takes, and mostly short.
@@ -222,7 +290,13 @@ pub fn run_in(
     let stats = Arc::clone(traffic.stats());
     let open = move |backend| stats.open_on(backend);
     let churn = Churn::start(Arc::clone(lab), control, pool, open, spec.churn.clone());
-    stage.play("churn", Some(&churn), |stage| stage.started.elapsed() < stage.total);
+    let limit = stage.started.elapsed() + spec.limit.max(spec.duration);
+    let missing = || spec.goals.missing(&traffic.stats().snapshot(), &churn);
+    stage.play("churn", Some(&churn), |stage| {
+        let elapsed = stage.started.elapsed();
+        elapsed < stage.total || elapsed < limit && missing().is_some()
+    });
+    let missed = missing();
     churn.halt();
     traffic.wind_down();
     stage.play("ending", Some(&churn), |stage| !stage.traffic.is_done());
@@ -235,6 +309,7 @@ pub fn run_in(
         traffic: if interrupted { traffic.give_up()? } else { traffic.finish()? },
         churn,
         interrupted,
+        missed,
     })
 }
 

@@ -9,15 +9,15 @@ use std::thread::JoinHandle;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{Doing, Result};
-use crate::netns::NetNs;
 use crate::topology::{ECHO_PORT, VIP4, VIP6};
+use weir_testbed::NetNs;
 
 /// A running echo server; dropping it closes its sockets before `drop` returns.
 #[derive(Debug)]
 pub(crate) struct Echo {
     /// Closing it tells the thread to end.
     stop: Option<UnixStream>,
-    thread: Option<JoinHandle<Result<()>>>,
+    thread: Option<JoinHandle<weir_testbed::Result<()>>>,
 }
 
 impl Echo {

@@ -20,16 +20,9 @@ pub enum Error {
         /// The error of the system.
         source: io::Error,
     },
-    /// A program ended with an error.
-    #[error("`{command}` failed ({status}): {stderr}")]
-    Command {
-        /// The command line.
-        command: String,
-        /// Its exit status in words.
-        status: String,
-        /// What it wrote to its standard error, trimmed.
-        stderr: String,
-    },
+    /// A namespace, a link, a program or a process could not be had.
+    #[error(transparent)]
+    Testbed(#[from] weir_testbed::Error),
     /// Something did not become ready in time.
     #[error("{what} was not ready after {seconds:.1} s{detail}")]
     NotReady {
@@ -43,7 +36,7 @@ pub enum Error {
     /// A file of a lab does not have the form that the lab gave it.
     #[error("{}: {what}", path.display())]
     BadFile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
@@ -53,7 +46,7 @@ pub enum Error {
     Interrupted,
 }
 
-/// Result of the lab.
+/// What functions of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Adds what was being done to an I/O error.

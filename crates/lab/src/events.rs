@@ -20,7 +20,7 @@ struct Kill {
     began: Instant,
     /// `None` while it is under way.
     ended: Option<Instant>,
-    /// When the backend was started again; `None` while it is dead.
+    /// When the backend listened again; `None` while it is dead.
     revived: Option<Instant>,
 }
 
@@ -44,7 +44,7 @@ impl PoolEvents {
         result
     }
 
-    /// Notes that a backend's servers run again.
+    /// Notes that a backend's servers listen again.
     pub fn revive(&self, backend: usize) {
         let now = Instant::now();
         let mut kills = self.lock();
@@ -63,9 +63,21 @@ impl PoolEvents {
         self.any(|kill| kill.backend == backend && kill.ended.is_none_or(|ended| ended >= since))
     }
 
-    /// Whether any backend was killed from `since` to `until`.
-    pub fn any_killed_between(&self, since: Instant, until: Instant) -> bool {
-        self.any(|kill| kill.began <= until && kill.ended.is_none_or(|ended| ended >= since))
+    /// Whether this backend was killed from `since` to `until`, and did not listen again before
+    /// `then`.
+    pub fn killed_between(
+        &self,
+        backend: usize,
+        since: Instant,
+        until: Instant,
+        then: Instant,
+    ) -> bool {
+        self.any(|kill| {
+            kill.backend == backend
+                && kill.began <= until
+                && kill.ended.is_none_or(|ended| ended >= since)
+                && kill.revived.is_none_or(|at| at >= then)
+        })
     }
 
     /// Time since the lab was made, the clock of all reports.
@@ -90,15 +102,19 @@ mod tests {
     fn kills_are_found_by_backend_and_time() {
         let events = PoolEvents::default();
         let before = Instant::now();
-        assert!(!events.any_killed_between(before, Instant::now()));
+        assert!(!events.killed_between(2, before, Instant::now(), before));
         events.kill(2, || {});
         let after = Instant::now();
         assert!(events.killed_since(2, before));
         assert!(!events.killed_since(1, before));
         assert!(!events.killed_since(2, after));
-        assert!(events.any_killed_between(before, after));
-        assert!(!events.any_killed_between(after, after));
-        assert!(!events.any_killed_between(before, before));
+        assert!(events.killed_between(2, before, after, after));
+        assert!(!events.killed_between(1, before, after, after));
+        assert!(!events.killed_between(2, after, after, after));
+        assert!(!events.killed_between(2, before, before, after));
+        events.revive(2);
+        assert!(events.killed_between(2, before, after, after));
+        assert!(!events.killed_between(2, before, after, Instant::now()));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use nix::net::if_::if_nametoindex;
 
 use crate::error::{Doing, Result};
-use crate::netns::NetNs;
+use weir_testbed::NetNs;
 
 /// Frames handed to the kernel in one system call.
 const BATCH: usize = 64;

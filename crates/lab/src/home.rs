@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use rand::Rng;
 
 use crate::error::{Doing, Error, Result};
-use crate::netns::NetNs;
+use weir_testbed::NetNs;
 
 const ROOT: &str = "/run/weir-lab";
 const ID_LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";

@@ -13,22 +13,22 @@ use crate::backend::Backend;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
-use crate::interrupt::{interrupted, sleep};
-use crate::netns::NetNs;
-use crate::process;
 use crate::topology::{
     self, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Role, Topology, VIP4,
     VIP6, WEB_PORT,
 };
+use weir_testbed::NetNs;
+use weir_testbed::interrupt::{interrupted, sleep};
+use weir_testbed::{link, process};
 
 /// What a lab is made of.
 #[derive(Clone, Debug)]
 pub struct LabSpec {
     /// The arrangement of its nodes.
     pub topology: Topology,
-    /// Backends, 1..=200.
+    /// Number of backends, 1 to 200.
     pub backends: usize,
-    /// Client namespaces, 1..=100. Each gets a thread of the traffic driver.
+    /// Number of client namespaces, 1 to 100. Each gets a thread of the traffic driver.
     pub clients: usize,
     /// Source addresses of each client and family, 1..=200. One address has about 64,000 ports
     /// towards a service, and a closed connection holds its port for a minute.
@@ -189,12 +189,12 @@ impl Lab {
         &self.backends
     }
 
-    /// The clients' namespaces.
+    /// The namespaces of the clients, in order.
     pub fn clients(&self) -> &[NetNs] {
         &self.clients
     }
 
-    /// The balancer's namespace.
+    /// The namespace in which the balancer runs.
     pub fn balancer(&self) -> &NetNs {
         &self.balancer
     }
@@ -212,7 +212,7 @@ impl Lab {
     /// A command that runs in the balancer's namespace, with the mounts of this process: pinned
     /// BPF objects are visible. See [`NetNs::command`] for how long it lives.
     pub fn balancer_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
-        self.balancer.command(program)
+        Ok(self.balancer.command(program)?)
     }
 
     /// Notes a file or directory, such as one of pinned BPF objects, to be removed with the lab.
@@ -226,14 +226,11 @@ impl Lab {
         let lines: String = [IpAddr::from(VIP4), IpAddr::from(VIP6)]
             .iter()
             .map(|vip| match backend {
-                Some(backend) => format!(
-                    "neigh replace {vip} lladdr {} dev {INTERFACE} nud permanent\n",
-                    self.backends[backend].mac()
-                ),
+                Some(backend) => link::neighbour(*vip, self.backends[backend].mac(), INTERFACE),
                 None => format!("neigh del {vip} dev {INTERFACE}\n"),
             })
             .collect();
-        self.clients[client].ip_batch(&lines)
+        Ok(self.clients[client].ip(&lines)?)
     }
 
     /// Waits until the web service answers the first client at both virtual addresses.

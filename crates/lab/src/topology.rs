@@ -2,15 +2,13 @@
 //!
 //! There is one so far, `l2`: a bridge, and everybody on it. `docs/lab.md` has the picture.
 
-use std::fmt::Write as _;
-use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use crate::error::{Doing, Error, Result};
-use crate::netns::NetNs;
-use crate::process;
-use crate::xdp;
+use crate::error::{Error, Result};
+use weir_testbed::NetNs;
+use weir_testbed::link;
+use weir_testbed::xdp;
 
 /// The virtual IPv4 address.
 pub const VIP4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
@@ -114,14 +112,14 @@ impl Role {
     }
 
     /// A fixed hardware address, so that a person reading a capture knows who it is.
-    pub(crate) fn mac(self) -> String {
+    pub(crate) fn mac(self) -> [u8; 6] {
         let (kind, index) = match self {
             Self::Switch => (0, 0),
             Self::Balancer => (0xff, 0),
             Self::Client(i) => (1, i),
             Self::Backend(i) => (2, i),
         };
-        format!("02:77:00:00:{kind:02x}:{:02x}", byte(index + 1))
+        [2, 0x77, 0, 0, kind, byte(index + 1)]
     }
 
     fn addresses(self, client_addresses: usize) -> Vec<String> {
@@ -183,17 +181,15 @@ impl Role {
 
     /// The `ip -batch` lines that run inside the node once its veth is there.
     fn setup(self, client_addresses: usize) -> String {
-        let mut lines = String::from("link set lo up\n");
+        let mut lines = link::up("lo");
         if let Self::Backend(_) = self {
-            let _ = writeln!(lines, "addr add {VIP4}/32 dev lo");
-            let _ = writeln!(lines, "addr add {VIP6}/128 dev lo nodad");
+            lines += &link::address(&format!("{VIP4}/32"), "lo");
+            lines += &link::address(&format!("{VIP6}/128"), "lo");
         }
         for address in self.addresses(client_addresses) {
-            let nodad = if address.contains(':') { " nodad" } else { "" };
-            let _ = writeln!(lines, "addr add {address} dev {INTERFACE}{nodad}");
+            lines += &link::address(&address, INTERFACE);
         }
-        let _ = writeln!(lines, "link set {INTERFACE} up");
-        lines
+        lines + &link::up(INTERFACE)
     }
 }
 
@@ -218,21 +214,17 @@ pub(crate) fn wire_l2(switch: &Node, others: &[Node], client_addresses: usize) -
         "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up\n",
     );
     for Node { role, netns } in others {
-        let (port, mac, peer) = (role.name(), role.mac(), netns.name());
-        let _ = writeln!(
-            lines,
-            "link add {port} type veth peer name {INTERFACE} address {mac} netns {peer}"
-        );
-        let _ = writeln!(lines, "link set {port} master br0 up");
+        let port = role.name();
+        lines += &link::veth(&[
+            link::End::new(&port),
+            link::End::new(INTERFACE).mac(role.mac()).inside(netns),
+        ]);
+        lines += &format!("link set {port} master br0 up\n");
     }
-    switch.netns.ip_batch(&lines)?;
+    switch.netns.ip(&lines)?;
     for Node { role, netns } in others {
-        let mut ethtool = netns.command("ethtool")?;
-        // With offload, a segment would carry a partial checksum that XDP programs and AF_XDP
-        // readers see as a wrong one.
-        ethtool.args(["-K", INTERFACE, "tx", "off"]);
-        process::run(ethtool, "")?;
-        netns.ip_batch(&role.setup(client_addresses))?;
+        netns.no_checksum_offload(INTERFACE)?;
+        netns.ip(&role.setup(client_addresses))?;
         if *role == Role::Balancer {
             xdp::attach_pass(&switch.netns, &role.name())?;
         }
@@ -243,9 +235,9 @@ pub(crate) fn wire_l2(switch: &Node, others: &[Node], client_addresses: usize) -
 /// Runs on a thread inside the namespace: /proc/sys/net is that of the reading thread.
 fn set_sysctls(role: Role) -> Result<()> {
     for (name, value) in role.sysctls() {
-        match fs::write(format!("/proc/sys/net/{name}"), value) {
-            Err(error) if is_optional(name) => tracing::debug!("not setting {name}: {error}"),
-            written => written.doing(|| format!("setting net/{name} to {value}"))?,
+        match weir_testbed::sysctl(name, value) {
+            Err(error) if is_optional(name) => tracing::debug!("{error}"),
+            set => set?,
         }
     }
     Ok(())
@@ -254,8 +246,13 @@ fn set_sysctls(role: Role) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::fs;
+    use std::net::UdpSocket;
+    use std::thread::sleep;
+    use std::time::Duration;
 
     use super::*;
+    use crate::{Lab, LabSpec};
 
     #[test]
     fn no_address_is_given_out_twice() {
@@ -279,5 +276,36 @@ mod tests {
         assert_eq!(client6(1, 3).to_string(), "fd77::66:3");
         assert_eq!("l2".parse::<Topology>().unwrap(), Topology::L2);
         assert!("ring".parse::<Topology>().is_err());
+    }
+
+    /// Frames that the bridge port towards the balancer has received.
+    fn received(lab: &Lab) -> u64 {
+        let counters = lab
+            .switch()
+            .enter(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap())
+            .unwrap();
+        let port = counters.lines().find_map(|line| line.trim().strip_prefix("lb:")).unwrap();
+        port.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn what_the_balancer_transmits_reaches_the_bridge() {
+        let lab = Lab::create(LabSpec { backends: 1, clients: 1, ..LabSpec::default() }).unwrap();
+        xdp::attach(lab.balancer(), INTERFACE, xdp::Verdict::Transmit).unwrap();
+        let before = received(&lab);
+        // The client asks who has an address that nobody has; the balancer sends it back.
+        lab.clients()[0]
+            .enter(|| {
+                let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                let _ = socket.send_to(b"x", "10.77.250.250:9");
+            })
+            .unwrap();
+        for _ in 0..100 {
+            if received(&lab) > before {
+                return;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        panic!("the bridge got nothing back");
     }
 }

@@ -12,8 +12,8 @@ use ratatui::widgets::{Block, Paragraph};
 use ratatui::{DefaultTerminal, Frame};
 
 use crate::churn::{ChangeRecord, Place};
-use crate::interrupt::interrupt;
 use crate::traffic::Snapshot;
+use weir_testbed::interrupt::interrupt;
 
 /// How often a terminal is drawn.
 const REDRAW: Duration = Duration::from_millis(200);
@@ -22,42 +22,55 @@ const LINE: Duration = Duration::from_secs(1);
 /// Rates are averaged over so long.
 const RATE_WINDOW: Duration = Duration::from_secs(2);
 
-/// What there is to show.
+/// What there is to show at one time.
 #[derive(Debug)]
 pub struct Scene<'a> {
     /// What runs, in a few words.
     pub title: &'a str,
     /// What it is doing, in a word or two.
     pub phase: &'a str,
-    /// How far it is.
+    /// Time since the start of the run.
     pub elapsed: Duration,
-    /// How long it takes.
+    /// Time that the run takes as a whole.
     pub total: Duration,
-    /// The counters.
+    /// What the clients have counted so far.
     pub stats: &'a Snapshot,
-    /// Pool changes so far.
+    /// Number of pool changes so far.
     pub changes: u64,
-    /// The last ones, newest last.
+    /// The latest changes, the newest last.
     pub log: &'a [ChangeRecord],
-    /// Where each backend is.
+    /// Where each backend is, by its position.
     pub places: &'a [Place],
+}
+
+/// Where a run is shown while it goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Show {
+    /// A live picture if standard output and input are terminals, else lines.
+    #[default]
+    Picture,
+    /// Lines on the standard output.
+    Lines,
+    /// Lines on the error output: the standard output is for the report.
+    LinesOnError,
 }
 
 /// A terminal, or lines. Dropping it gives the terminal back as it was.
 pub struct View {
+    show: Show,
     terminal: Option<DefaultTerminal>,
     rates: Rates,
     shown: Option<Instant>,
 }
 
 impl View {
-    /// A live picture if standard output and input are terminals and `plain` is not asked for.
-    pub fn open(plain: bool) -> Self {
-        let live = !plain && io::stdout().is_terminal() && io::stdin().is_terminal();
+    /// Takes the terminal for a live picture, if that is asked for and possible.
+    pub fn open(show: Show) -> Self {
+        let live = show == Show::Picture && io::stdout().is_terminal() && io::stdin().is_terminal();
         let terminal = live.then(ratatui::try_init).and_then(|opened| {
             opened.inspect_err(|error| tracing::warn!("no live view: {error}")).ok()
         });
-        Self { terminal, rates: Rates::default(), shown: None }
+        Self { show, terminal, rates: Rates::default(), shown: None }
     }
 
     /// Whether it is a live picture.
@@ -82,9 +95,7 @@ impl View {
         let rates = self.rates.current();
         let Some(terminal) = &mut self.terminal else {
             if due {
-                let mut out = io::stdout().lock();
-                // Nobody to read it is no reason to stop.
-                let _ = writeln!(out, "{}", line(scene, rates)).and_then(|()| out.flush());
+                say(self.show, &line(scene, rates));
             }
             return;
         };
@@ -106,6 +117,20 @@ impl Drop for View {
         if self.terminal.take().is_some() {
             ratatui::restore();
         }
+    }
+}
+
+/// Prints a line. A run that nobody watches any more, because the reader of the output has gone, is
+/// ended as by Ctrl-C.
+fn say(show: Show, line: &str) {
+    if show == Show::LinesOnError {
+        let _ = writeln!(io::stderr(), "{line}");
+        return;
+    }
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => interrupt(),
+        _ => {}
     }
 }
 

@@ -95,7 +95,7 @@ fn large_ludo(keys: usize) {
     });
     let per_key = |bytes: usize| bytes as f64 / keys as f64;
     let view = table.view();
-    let wrong = (0..keys as u64).filter(|&n| view.lookup(&key(n)) != n & 0xfff).count();
+    let wrong = (0..keys as u64).filter(|&n| view.get(&key(n)) != n & 0xfff).count();
     println!(
         "{keys} keys in {seconds:.1} s ({:.2} M/s): view {:.2} bits per key, all {:.1} bytes per \
          key; {wrong} wrong values; {:?}",
@@ -106,7 +106,7 @@ fn large_ludo(keys: usize) {
     );
     let mut out = [0u64; BLOCK];
     let mut lookup = |keys: &[u64]| {
-        view.lookup_batch(keys, &mut out);
+        view.get_batch(keys, &mut out);
         out.iter().fold(0u64, |sum, &value| sum.wrapping_add(value))
     };
     let mut rates: Vec<f64> = (0..ROUNDS).map(|_| rate(keys, &mut lookup)).collect();

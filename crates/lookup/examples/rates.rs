@@ -13,7 +13,7 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use weir_lookup::gather::Gather;
+use weir_lookup::simd::gather::Gather;
 use weir_lookup::{BATCH, DigestCuckoo, Fuse, MultiDigest, Othello, Vectors, View};
 
 const BITS: u32 = 12;
@@ -95,11 +95,11 @@ macro_rules! row {
             bytes: $bytes,
             lookups: [
                 single(|key| $lookup(&$table, key)),
-                batched(BLOCK, |keys, out| $table.lookup_batch(keys, out)),
-                batched(BATCH, |keys, out| $table.lookup_batch(keys, out)),
-                single(|&key| $bound.lookup(key)),
-                batched(BLOCK, |keys, out| $bound.lookup_batch(keys, out)),
-                batched(BATCH, |keys, out| $bound.lookup_batch(keys, out)),
+                batched(BLOCK, |keys, out| $table.get_batch(keys, out)),
+                batched(BATCH, |keys, out| $table.get_batch(keys, out)),
+                single(|&key| $bound.get(key)),
+                batched(BLOCK, |keys, out| $bound.get_batch(keys, out)),
+                batched(BATCH, |keys, out| $bound.get_batch(keys, out)),
             ],
         }
     };
@@ -177,20 +177,18 @@ fn compare(n: usize) -> Result<(), weir_lookup::Error> {
     println!("{n} keys; fuse built in {fuse_ns:.0} ns/key; levels {levels:.4?}");
     drop(keys);
 
-    let two = Gather::<2>::new(othello.bytes().len());
-    let three = Gather::<3>::new(fuse.bytes().len());
+    let two = Gather::<2>::new(othello.bytes());
+    let three = Gather::<3>::new(fuse.bytes());
     let one = [cuckoo.bytes(), cuckoo6.bytes(), multi.bytes()].map(Gather::<1>::new);
     let found = |found: Option<u16>| found.map_or(u32::MAX, u32::from);
     let rows = [
-        row!("othello", othello.bytes().len(), othello, two, |t: &View, k| t.lookup(k)),
-        row!("fuse", fuse.bytes().len(), fuse, three, |t: &Fuse, k| t.lookup(k)),
-        row!("cuckoo (2,4)", cuckoo.bytes(), cuckoo, one[0], |t: &DigestCuckoo, k| found(
-            t.lookup(k)
-        )),
+        row!("othello", othello.bytes(), othello, two, |t: &View, k| t.get(k)),
+        row!("fuse", fuse.bytes(), fuse, three, |t: &Fuse, k| t.get(k)),
+        row!("cuckoo (2,4)", cuckoo.bytes(), cuckoo, one[0], |t: &DigestCuckoo, k| found(t.get(k))),
         row!("cuckoo (2,6)", cuckoo6.bytes(), cuckoo6, one[1], |t: &DigestCuckoo<6>, k| found(
-            t.lookup(k)
+            t.get(k)
         )),
-        row!("multi-level", multi.bytes(), multi, one[2], |t: &MultiDigest, k| found(t.lookup(k))),
+        row!("multi-level", multi.bytes(), multi, one[2], |t: &MultiDigest, k| found(t.get(k))),
     ];
     print(n, &rows, &measure(n, &rows));
     Ok(())

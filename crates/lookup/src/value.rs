@@ -14,7 +14,7 @@ use std::ops::{BitAnd, BitXor, BitXorAssign};
 ///
 /// let keys = [10u64, 11, 12];
 /// let fuse = Fuse::build(40, &keys, |i| 0x12_3456_7890 + i as u64, 1).unwrap();
-/// assert_eq!(fuse.lookup(&11), 0x12_3456_7891);
+/// assert_eq!(fuse.get(&11), 0x12_3456_7891);
 /// ```
 pub trait Value:
     Copy

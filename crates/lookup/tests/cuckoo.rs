@@ -7,7 +7,8 @@ use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use std::collections::HashMap;
-use weir_lookup::{Bytes, Cuckoo, HashKey, Key, Octets};
+use weir_hash::{Bytes, HashKey, Key, Octets};
+use weir_lookup::Cuckoo;
 
 fn history<K>(bits: u32, space: u64, steps: usize, make: impl Fn(u64) -> K, rng: &mut ChaCha8Rng)
 where
@@ -27,7 +28,7 @@ where
     assert_eq!(table.len(), model.len());
     let keys: Vec<K> = (0..space).map(make).collect();
     let mut out = vec![None; keys.len()];
-    table.lookup_batch(&keys, &mut out);
+    table.get_batch(&keys, &mut out);
     for (key, found) in keys.iter().zip(out) {
         assert_eq!(found, model.get(key).copied(), "{key:?}");
         assert_eq!(table.get(key), found, "{key:?}");

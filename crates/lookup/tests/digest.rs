@@ -43,10 +43,10 @@ fn cuckoo_equals_a_hash_map<const SLOTS: usize>() {
         assert_eq!(table.len(), model.len());
         let keys: Vec<u64> = (0..40_001).collect();
         let mut batch = vec![0; keys.len()];
-        table.lookup_batch(&keys, &mut batch);
+        table.get_batch(&keys, &mut batch);
         for (key, found) in keys.iter().zip(batch) {
             let truth = model.get(key).copied();
-            assert_eq!(table.lookup(key), truth, "key {key}, phase {phase}");
+            assert_eq!(table.get(key), truth, "key {key}, phase {phase}");
             assert_eq!(found, truth.map_or(MISS, u32::from), "key {key}, phase {phase}, batched");
         }
     }
@@ -69,7 +69,7 @@ fn an_empty_slot_answers_nothing() {
     let mut table = DigestCuckoo::new(8, 1);
     for round in 0..1_000u64 {
         for key in 0..8 {
-            assert_eq!(table.lookup(&(round + key)), None);
+            assert_eq!(table.get(&(round + key)), None);
             table.insert(&(round + key), key as u16).unwrap();
         }
         for key in 0..8 {
@@ -77,7 +77,7 @@ fn an_empty_slot_answers_nothing() {
         }
     }
     let multi = MultiDigest::with_digest_bits(100, 1, 1);
-    assert!((0..1_000u64).all(|key| multi.lookup(&key).is_none()));
+    assert!((0..1_000u64).all(|key| multi.get(&key).is_none()));
 }
 
 #[test]
@@ -99,11 +99,7 @@ fn cuckoo_holds_its_capacity_and_then_says_that_it_is_full() {
         println!("{capacity}: full at {:.4} of the slots", more as f64 / table.slots() as f64);
         for key in 0..more {
             let want = if key < capacity as u64 { key as u16 & 0xfff } else { 1 };
-            assert_eq!(
-                table.lookup(&key),
-                Some(want),
-                "an insertion that failed changed something"
-            );
+            assert_eq!(table.get(&key), Some(want), "an insertion that failed changed something");
         }
     }
 }
@@ -173,8 +169,8 @@ fn false_hits_are_as_frequent_as_expected() {
         }
         let (mut of_cuckoo, mut of_multi) = (HitCount::default(), HitCount::default());
         for alien in (0..ALIENS).map(|n| n | 1 << 40) {
-            of_cuckoo.note(cuckoo.lookup(&alien), None);
-            of_multi.note(multi.lookup(&alien), None);
+            of_cuckoo.note(cuckoo.get(&alien), None);
+            of_multi.note(multi.get(&alien), None);
         }
         for (name, count, rate) in [
             ("cuckoo", of_cuckoo, cuckoo.false_hit_rate()),
@@ -215,10 +211,10 @@ fn multi_level_is_nearly_a_hash_map() {
         }
         let keys: Vec<u64> = model.keys().copied().collect();
         let mut batch = vec![0; keys.len()];
-        table.lookup_batch(&keys, &mut batch);
+        table.get_batch(&keys, &mut batch);
         for (key, found) in keys.iter().zip(batch) {
-            assert_eq!(table.lookup(key).map_or(MISS, u32::from), found, "batched");
-            count.note(table.lookup(key), model.get(key).copied());
+            assert_eq!(table.get(key).map_or(MISS, u32::from), found, "batched");
+            count.note(table.get(key), model.get(key).copied());
         }
     }
     println!("{count:?}, {shadowed} shadowed at insertion");
@@ -237,7 +233,7 @@ fn a_collision_goes_to_the_next_level() {
     assert!(placed.iter().any(|placed| placed.level > 0 && placed.shadowed));
     assert!(placed.iter().all(|placed| placed.shadowed == (placed.level > 0)));
     let last = placed.iter().rposition(|placed| placed.shadowed).unwrap() as u64;
-    assert_ne!(table.lookup(&last), Some(last as u16));
+    assert_ne!(table.get(&last), Some(last as u16));
     while let Some(found) = table.remove(&last) {
         if found == last as u16 {
             return;

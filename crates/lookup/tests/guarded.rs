@@ -8,7 +8,6 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use std::collections::HashMap;
-use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use weir_lookup::{
     Bloom, BloomFeed, BloomShared, BloomUpdate, BloomView, Cuckoo, Filtable, FiltableView, Guarded,
@@ -56,9 +55,9 @@ impl Race {
                 _ => FIRST_ALIEN + rng.random_range(0..1 << 20),
             });
             if rng.random() {
-                reader.lookup_batch(&keys, &mut out);
+                reader.get_batch(&keys, &mut out);
             } else {
-                out.iter_mut().zip(&keys).for_each(|(out, key)| *out = reader.lookup(key));
+                out.iter_mut().zip(&keys).for_each(|(out, key)| *out = reader.get(key));
             }
             for (&key, &value) in keys.iter().zip(&out) {
                 if key < STAYING {
@@ -89,7 +88,6 @@ impl Drop for Stop<'_> {
 /// A third each of changes, insertions and deletions; a filter and a map that grow several times.
 fn race<M: SharedMap<u64>>(name: &str, map: M, bits_per_key: f64, steps: u64, seed: u64)
 where
-    M::Error: Debug,
     M::Reader: MapReader<u64, Value = u64> + Send,
 {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -112,12 +110,12 @@ where
                 0 => {
                     let key = rng.random_range(0..STAYING);
                     assert!(table.insert(key, counted(key, step & 0xf_ffff)).unwrap().is_some());
-                    assert_eq!(own.lookup(&key), Some(counted(key, step & 0xf_ffff)));
+                    assert_eq!(own.get(&key), Some(counted(key, step & 0xf_ffff)));
                 }
                 1 => {
                     let value = fixed(passing);
                     assert_eq!(table.insert(passing, value).unwrap(), model.insert(passing, value));
-                    assert_eq!(own.lookup(&passing), Some(value));
+                    assert_eq!(own.get(&passing), Some(value));
                 }
                 _ => {
                     assert_eq!(table.remove(&passing).unwrap(), model.remove(&passing));
@@ -145,7 +143,7 @@ where
     assert!(seen > 0 && unseen > 0);
     let mut reader = table.reader();
     for (key, &value) in &model {
-        assert_eq!((reader.lookup(key), table.get(key)), (Some(value), Some(value)));
+        assert_eq!((reader.get(key), table.get(key)), (Some(value), Some(value)));
     }
 }
 
@@ -173,13 +171,13 @@ fn keys_that_were_there_before_the_filter_pass() {
     }
     let mut table = GuardedShared::new(map, 64.0, 1);
     let mut reader = table.reader();
-    assert!((0..5_000).all(|key| reader.lookup(&key) == Some(fixed(key))));
+    assert!((0..5_000).all(|key| reader.get(&key) == Some(fixed(key))));
     for key in 0..5_000u64 {
         assert_eq!(table.remove(&key), Ok(Some(fixed(key))));
-        assert_eq!((reader.lookup(&key), table.remove(&key)), (None, Ok(None)));
+        assert_eq!((reader.get(&key), table.remove(&key)), (None, Ok(None)));
     }
     assert_eq!(table.map().len(), 0);
-    let passed = (0..100_000u64).filter(|key| reader.lookup(key).is_some()).count();
+    let passed = (0..100_000u64).filter(|key| reader.get(key).is_some()).count();
     assert_eq!(passed, 0, "nothing passes an empty filter");
 }
 
@@ -195,11 +193,11 @@ where
     let guarded = Guarded::new(filter, map);
     let asked: Vec<u64> = (0..keys).chain(1 << 40..(1 << 40) + 400_000).collect();
     let mut out = vec![None; asked.len()];
-    guarded.lookup_batch(&asked, &mut out);
+    guarded.get_batch(&asked, &mut out);
     let mut passed = 0;
     for (key, found) in asked.iter().zip(out) {
         let found: Option<u64> = found.map(Into::into);
-        assert_eq!(guarded.lookup(key).map(Into::into), found, "{name}, key {key}");
+        assert_eq!(guarded.get(key).map(Into::into), found, "{name}, key {key}");
         if *key < keys {
             assert_eq!(found, Some(key & 0xff), "{name}, key {key}");
         } else {
@@ -270,10 +268,10 @@ fn views_fed_by_messages_are_guarded_as_well() {
             ludo.remove(&key).unwrap();
             map.apply(&LudoUpdate::from_bytes(&ludo.update().to_bytes()).unwrap()).unwrap();
         }
-        assert_eq!(reader.lookup(&key), model.get(&key).copied());
+        assert_eq!(reader.get(&key), model.get(&key).copied());
     }
     let keys: Vec<u64> = (0..16_000).collect();
     let mut out = vec![None; keys.len()];
-    reader.lookup_batch(&keys, &mut out);
+    reader.get_batch(&keys, &mut out);
     assert!(keys.iter().zip(out).all(|(key, found)| found == model.get(key).copied()));
 }

@@ -8,10 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use weir_lookup::{
-    HashKey, Key, Ludo, LudoChange, LudoError, LudoKind, LudoShared, LudoUpdate, LudoView, Octets,
-    ludo_seed,
-};
+use weir_hash::{HashKey, Key, Octets};
+use weir_lookup::message::MessageError;
+use weir_lookup::{Error, Ludo, LudoChange, LudoKind, LudoShared, LudoUpdate, LudoView, ludo_seed};
 
 fn mask(bits: u32) -> u64 {
     u64::MAX >> (64 - bits)
@@ -71,10 +70,10 @@ impl<K: Key + std::hash::Hash + std::fmt::Debug> Twin<K> {
         assert!(self.view == *self.table.view(), "the view is not the exported one");
         let (keys, values): (Vec<K>, Vec<u64>) = self.model.iter().map(|(k, v)| (*k, *v)).unzip();
         let mut out = vec![0; keys.len()];
-        self.view.lookup_batch(&keys, &mut out);
+        self.view.get_batch(&keys, &mut out);
         assert_eq!(out, values, "batch");
         for (key, value) in &self.model {
-            assert_eq!(self.view.lookup(key), *value, "{key:?}");
+            assert_eq!(self.view.get(key), *value, "{key:?}");
             assert_eq!(self.table.get(key), Some(*value), "{key:?}");
         }
         let listed: HashMap<K, u64> = self.table.iter().collect();
@@ -134,7 +133,7 @@ fn batches_of_updates_equal_single_ones() {
             })
             .collect();
         let Twin { table, model, view, .. } = &mut twin;
-        table.update_batch(&changes, |update| view.apply(update).unwrap()).unwrap();
+        table.change_batch(&changes, |update| view.apply(update).unwrap()).unwrap();
         for change in changes {
             match change {
                 LudoChange::Remove(key) => drop(model.remove(&key)),
@@ -175,7 +174,7 @@ struct Weak(u64);
 
 impl Key for Weak {
     fn hash(&self, key: &HashKey) -> u64 {
-        let dropped = if key.xor & 1 == 0 { self.0 & !1 } else { self.0 };
+        let dropped = if key.words()[0] & 1 == 0 { self.0 & !1 } else { self.0 };
         key.hash_word(dropped)
     }
 }
@@ -200,11 +199,11 @@ fn equal_hashes_of_different_keys_draw_a_new_hash_key_or_are_refused() {
         let mut table = Ludo::new(12, 100, table_seed).unwrap();
         table.insert(Broken(0), 7).unwrap();
         let refused = table.insert(Broken(1), 8);
-        assert!(matches!(refused, Err(LudoError::KeysCollide { keys: 2, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::KeysCollide { keys: 2, .. })), "{refused:?}");
         assert_eq!((table.get(&Broken(0)), table.get(&Broken(1))), (Some(7), None));
         assert_eq!(table.len(), 1);
         table.insert(Broken(2), 9).unwrap();
-        assert_eq!(table.view().lookup(&Broken(0)), 7);
+        assert_eq!(table.view().get(&Broken(0)), 7);
     }
 }
 
@@ -297,14 +296,14 @@ fn lost_repeated_and_foreign_messages_are_refused() {
         for (other, wrong) in sent.iter().enumerate().filter(|(other, _)| *other != at) {
             let before = fed.clone();
             let refused = fed.apply_bytes(wrong);
-            assert!(matches!(refused, Err(LudoError::OutOfSequence { .. })), "{at} {other}");
+            assert!(matches!(refused, Err(MessageError::OutOfSequence { .. })), "{at} {other}");
             assert!(fed == before, "a refused message changes nothing");
         }
         fed.apply_bytes(message).unwrap();
     }
-    assert_eq!((fed.lookup(&7u64), fed.lookup(&1_001u64)), (8, 4));
+    assert_eq!((fed.get(&7u64), fed.get(&1_001u64)), (8, 4));
     let mut other = Ludo::<u64>::new(12, 500, 6).unwrap().view().clone();
-    assert!(matches!(other.apply_bytes(&sent[0]), Err(LudoError::OtherTable { .. })));
+    assert!(matches!(other.apply_bytes(&sent[0]), Err(MessageError::OtherTable { .. })));
 }
 
 /// Every bit of a message or a snapshot matters, and so does every length; what is refused changes
@@ -372,7 +371,7 @@ fn messages_with_a_right_sum_and_wrong_fields_do_no_harm() {
             refused += 1;
         } else {
             // It may be a message that a maintainer could have sent; lookups stay in bounds.
-            (0..600u64).for_each(|key| assert!(fed.lookup(&key) < 1 << 12));
+            (0..600u64).for_each(|key| assert!(fed.get(&key) < 1 << 12));
         }
     }
     println!("{refused} of 20000 refused");
@@ -382,7 +381,7 @@ fn messages_with_a_right_sum_and_wrong_fields_do_no_harm() {
 #[test]
 fn values_that_are_too_wide_are_refused() {
     let mut table = Ludo::new(12, 10, 1).unwrap();
-    let wide = Err(LudoError::ValueTooWide { value: 4096, bits: 12 });
+    let wide = Err(Error::ValueTooWide { value: 4096, bits: 12 });
     assert_eq!(table.insert(1u64, 4096), wide);
     assert_eq!(table.insert(1, 4095), Ok(None));
     assert_eq!(table.change(&1, 4096), wide);
@@ -418,9 +417,9 @@ fn readers_never_see_a_wrong_value() {
                     let keys: [u64; 100] = std::array::from_fn(|_| rng.random_range(0..VALID));
                     let least = keys.map(|key| rounds[key as usize].load(Ordering::Acquire));
                     if rng.random() {
-                        reader.lookup_batch(&keys, &mut out);
+                        reader.get_batch(&keys, &mut out);
                     } else {
-                        out.iter_mut().zip(&keys).for_each(|(out, key)| *out = reader.lookup(key));
+                        out.iter_mut().zip(&keys).for_each(|(out, key)| *out = reader.get(key));
                     }
                     for ((key, least), value) in keys.iter().zip(least).zip(out) {
                         assert_eq!(value & 0xff_ffff, *key, "another key's value");

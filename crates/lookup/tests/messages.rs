@@ -9,8 +9,9 @@ use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use std::collections::HashMap;
 use std::fmt::Debug;
-use weir_lookup::wire::{MessageError, open, seal};
-use weir_lookup::{Filtable, FiltableKind, FiltableUpdate, FiltableView, Octets, WireKey};
+use weir_hash::{FixedKey, Octets};
+use weir_lookup::message::{Kind, Message, MessageError, seal};
+use weir_lookup::{Filtable, FiltableKind, FiltableUpdate, FiltableView};
 use weir_wire::{FlowKey, Protocol};
 
 /// A table, a view that gets its messages as bytes, and what they should hold.
@@ -24,7 +25,7 @@ struct World<K> {
     rng: ChaCha8Rng,
 }
 
-impl<K: WireKey + Debug> World<K> {
+impl<K: FixedKey + Debug> World<K> {
     fn new(
         (digest_bits, value_bits): (u32, u32),
         space: u64,
@@ -87,7 +88,7 @@ fn flow(n: u64) -> FlowKey {
     FlowKey::new(src.into(), ([192, 0, 2, 1], 443).into(), Protocol::Tcp)
 }
 
-fn history<K: WireKey + Debug>(widths: (u32, u32), space: u64, make: fn(u64) -> K, seed: u64) {
+fn history<K: FixedKey + Debug>(widths: (u32, u32), space: u64, make: fn(u64) -> K, seed: u64) {
     let mut world = World::new(widths, space, make, seed);
     for step in 0..space * 12 {
         world.step();
@@ -150,7 +151,7 @@ fn messages_that_are_lost_swapped_repeated_or_foreign_change_nothing() {
     let other = foreign.change().or_else(|| foreign.change());
     for bytes in &messages {
         if let Some(other) = &other {
-            assert!(matches!(view.apply_bytes(other), Err(MessageError::OtherPlane { .. })));
+            assert!(matches!(view.apply_bytes(other), Err(MessageError::OtherTable { .. })));
         }
         view.apply_bytes(bytes).unwrap();
         let once = view.clone();
@@ -208,7 +209,7 @@ fn sealed_nonsense_is_refused_or_harmless() {
     let (mut refused, mut tried) = (HashMap::<&str, usize>::new(), 0);
     for _ in 0..300 {
         let Some(bytes) = world.change() else { continue };
-        let (table, number, body) = open(&bytes).unwrap();
+        let Message { kind, table, number, body } = Message::read(&bytes).unwrap();
         for _ in 0..60 {
             let mut forged = body.to_vec();
             for _ in 0..world.rng.random_range(1..4) {
@@ -217,7 +218,7 @@ fn sealed_nonsense_is_refused_or_harmless() {
             }
             let mut victim = world.view.clone();
             tried += 1;
-            match victim.apply_bytes(&seal(table, number, &forged)) {
+            match victim.apply_bytes(&seal(kind, table, number, &forged)) {
                 Ok(()) => {
                     let bytes = victim.to_bytes();
                     assert!(FiltableView::<u64>::from_bytes(&bytes).unwrap() == victim);
@@ -241,15 +242,14 @@ fn sealed_nonsense_is_refused_or_harmless() {
 /// A message of another kind of table, or of another version, is no message of this one.
 #[test]
 fn foreign_formats_are_refused() {
-    let mut table = Filtable::new(8, 12, 100, 1);
-    table.insert(1u64, 2).unwrap();
-    let bytes = table.update().to_bytes();
-    let (id, number, body) = open(&bytes).unwrap();
-    let mut newer = body.to_vec();
-    newer[0] ^= 3;
-    let version = Err(MessageError::OutOfRange { what: "the version of a message" });
-    assert_eq!(FiltableUpdate::<u64>::from_bytes(&seal(id, number, &newer)).map(drop), version);
-    let snapshot = table.view().to_bytes();
+    let mut filtable = Filtable::new(8, 12, 100, 1);
+    filtable.insert(1u64, 2).unwrap();
+    let bytes = filtable.update().to_bytes();
+    let Message { kind, table, number, body } = Message::read(&bytes).unwrap();
+    let newer = Kind { version: kind.version + 1, ..kind };
+    let refused = FiltableUpdate::<u64>::from_bytes(&seal(newer, table, number, body)).map(drop);
+    assert_eq!(refused, Err(MessageError::OtherKind { found: newer, expected: kind }));
+    let snapshot = filtable.view().to_bytes();
     assert!(FiltableUpdate::<u64>::from_bytes(&snapshot).is_err());
     assert!(FiltableView::<u64>::from_bytes(&bytes).is_err());
     assert!(FiltableView::<Octets<13>>::from_bytes(&snapshot).is_ok(), "no key in level 2 yet");

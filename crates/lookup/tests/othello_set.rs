@@ -7,8 +7,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use std::collections::HashMap;
-use weir_lookup::wire::MessageError;
-use weir_lookup::{Key, Octets, OthelloSet, SetKind, SetUpdate, SetView};
+use weir_hash::{Key, Octets};
+use weir_lookup::message::MessageError;
+use weir_lookup::{OthelloSet, SetKind, SetUpdate, SetView};
 
 /// What a data plane makes of a value that is the same for all.
 fn port(plane: u32, host: u32) -> u32 {
@@ -71,7 +72,7 @@ impl World {
         for (plane, view) in self.views.iter().enumerate() {
             let plane = plane as u32;
             for (key, &host) in &self.model {
-                assert_eq!(view.lookup(key), Some(port(plane, host)));
+                assert_eq!(view.get(key), Some(port(plane, host)));
                 assert_eq!(self.set.get(key), Some(&host));
             }
             let whole = self.set.export(plane, view.number(), |&host| port(plane, host));
@@ -114,9 +115,9 @@ fn batches_answer_as_single_lookups_do() {
         let view = set.export(0, 0, |&value| value);
         let keys: Vec<u64> = (0..10_007).collect();
         let mut out = vec![None; keys.len()];
-        view.lookup_batch(&keys, &mut out);
+        view.get_batch(&keys, &mut out);
         for (key, found) in keys.iter().zip(&out) {
-            assert_eq!(*found, view.lookup(key));
+            assert_eq!(*found, view.get(key));
             if *key < 5000 {
                 assert_eq!(*found, Some((*key as u32 * 7) & 0x1ff));
             }
@@ -149,7 +150,7 @@ fn messages_that_are_lost_swapped_repeated_or_foreign_change_nothing() {
     assert!(matches!(view.apply_bytes(&messages[0]), Err(MessageError::OutOfSequence { .. })));
     assert_eq!(view, once);
     let other = world.set.message(1, view.number() + 1, |&host| port(1, host)).to_bytes();
-    assert!(matches!(view.apply_bytes(&other), Err(MessageError::OtherPlane { .. })));
+    assert!(matches!(view.apply_bytes(&other), Err(MessageError::OtherTable { .. })));
     assert_eq!(view, once);
     messages[1..].iter().for_each(|bytes| view.apply_bytes(bytes).unwrap());
 }
@@ -199,7 +200,7 @@ fn corrupt_messages_and_snapshots_are_refused_and_change_nothing() {
 /// A forger who knows the digest: every field is checked before anything is changed.
 #[test]
 fn sealed_nonsense_is_refused_or_harmless() {
-    use weir_lookup::wire::{open, seal};
+    use weir_lookup::message::{Message, seal};
     let seed = seed();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut world = World::new(6, 300, seed);
@@ -207,7 +208,7 @@ fn sealed_nonsense_is_refused_or_harmless() {
     world.set.insert(1 << 50, 1).unwrap();
     let view = &world.views[0];
     let bytes = world.set.message(0, view.number() + 1, |&host| port(0, host)).to_bytes();
-    let (plane, number, body) = open(&bytes).unwrap();
+    let Message { kind, table, number, body } = Message::read(&bytes).unwrap();
     let mut refused = 0;
     for _ in 0..20_000 {
         let mut forged = body.to_vec();
@@ -216,7 +217,7 @@ fn sealed_nonsense_is_refused_or_harmless() {
             forged[at] = rng.random();
         }
         let mut victim = view.clone();
-        if victim.apply_bytes(&seal(plane, number, &forged)).is_err() {
+        if victim.apply_bytes(&seal(kind, table, number, &forged)).is_err() {
             assert_eq!(victim, *view);
             refused += 1;
         }
@@ -247,7 +248,7 @@ fn aliens_pass_as_often_as_equation_3_9_says() {
         for (passed, view) in passed.iter_mut().zip([&view, &whole]) {
             for _ in 0..aliens >> 16 {
                 keys.iter_mut().for_each(|key| *key = rng.random_range(KEYS..1 << 60));
-                view.lookup_batch(&keys, &mut out);
+                view.get_batch(&keys, &mut out);
                 *passed += out.iter().flatten().count();
             }
         }
@@ -273,12 +274,12 @@ fn byte_strings_are_keys_and_equal_hashes_are_an_error() {
     };
     (0..3000).for_each(|n| assert_eq!(set.insert(name(n), n), Ok(None)));
     let view = set.export(9, 4, |&n| n % 1000);
-    assert!((0..3000).all(|n| view.lookup(&name(n)) == Some(n % 1000)));
+    assert!((0..3000).all(|n| view.get(&name(n)) == Some(n % 1000)));
 
     #[derive(Clone, Copy, PartialEq, Eq)]
     struct Poor(u8);
     impl Key for Poor {
-        fn hash(&self, _: &weir_lookup::HashKey) -> u64 {
+        fn hash(&self, _: &weir_hash::HashKey) -> u64 {
             7
         }
     }

@@ -16,10 +16,10 @@ fn check(table: &OthelloShared<u64>, reader: &mut OthelloReader, model: &HashMap
     let keys: Vec<u64> = model.keys().copied().collect();
     let want: Vec<u64> = model.values().copied().collect();
     let mut found = vec![0; keys.len()];
-    reader.lookup_batch(&keys, &mut found);
+    reader.get_batch(&keys, &mut found);
     assert_eq!(found, want);
     for (key, want) in model {
-        assert_eq!(reader.lookup(key), *want);
+        assert_eq!(reader.get(key), *want);
         assert_eq!(table.get(key), Some(*want));
     }
 }
@@ -39,7 +39,7 @@ fn any_history_equals_a_hash_map() {
                 let value = rng.random();
                 let former = model.insert(key, value & ones);
                 assert_eq!(table.insert(key, value).unwrap(), former);
-                assert_eq!(reader.lookup(&key), value & ones);
+                assert_eq!(reader.get(&key), value & ones);
             } else {
                 assert_eq!(table.remove(&key), model.remove(&key));
                 assert_eq!(table.get(&key), None);
@@ -60,8 +60,8 @@ fn any_history_equals_a_hash_map() {
 fn a_broken_hash_is_an_error_and_changes_nothing() {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     struct Broken(u64);
-    impl weir_lookup::Key for Broken {
-        fn hash(&self, key: &weir_lookup::HashKey) -> u64 {
+    impl weir_hash::Key for Broken {
+        fn hash(&self, key: &weir_hash::HashKey) -> u64 {
             key.hash_word(0)
         }
     }
@@ -73,7 +73,7 @@ fn a_broken_hash_is_an_error_and_changes_nothing() {
         Err(weir_lookup::Error::NoAcyclicGraph { keys: 2, .. })
     ));
     assert_eq!((table.len(), table.get(&Broken(1)), table.get(&Broken(2))), (1, Some(5), None));
-    assert_eq!(reader.lookup(&Broken(1)), 5);
+    assert_eq!(reader.get(&Broken(1)), 5);
 }
 
 /// Keys that stay in the table all the time; the low half of a value names the key, the high half
@@ -105,9 +105,9 @@ impl Race {
             let keys: [u64; 100] = std::array::from_fn(|_| rng.random_range(0..VALID));
             let least = keys.map(|key| self.rounds[key as usize].load(Ordering::Acquire));
             if rng.random() {
-                reader.lookup_batch(&keys, &mut out);
+                reader.get_batch(&keys, &mut out);
             } else {
-                out.iter_mut().zip(&keys).for_each(|(out, key)| *out = reader.lookup(key));
+                out.iter_mut().zip(&keys).for_each(|(out, key)| *out = reader.get(key));
             }
             for ((key, least), value) in keys.iter().zip(least).zip(out) {
                 let name = self.value(*key, 0);

@@ -7,7 +7,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use std::collections::HashMap;
-use weir_lookup::{Error, Filtable, FiltableKind, HashKey, Key, PartialCuckoo};
+use weir_hash::{HashKey, Key};
+use weir_lookup::{Error, Filtable, FiltableKind, PartialCuckoo};
 
 /// Random keys with the top bit clear; unknown ones have it set.
 fn known(rng: &mut ChaCha8Rng) -> u64 {
@@ -26,7 +27,7 @@ fn valid_keys_are_never_shadowed() {
         }
         let keys: Vec<u64> = model.keys().copied().collect();
         let mut out = vec![None; keys.len()];
-        table.view().lookup_batch(&keys, &mut out);
+        table.view().get_batch(&keys, &mut out);
         for (key, found) in keys.iter().zip(out) {
             assert_eq!(found, Some(model[key]));
             assert_eq!(table.view().get(key), found);
@@ -132,7 +133,7 @@ fn false_positive_rates_follow_the_equation() {
         }
         let keys: Vec<u64> = (0..ASKED).map(|_| known(&mut rng) | 1 << 63).collect();
         let mut out = vec![None; ASKED];
-        filtable.view().lookup_batch(&keys, &mut out);
+        filtable.view().get_batch(&keys, &mut out);
         let rate = out.iter().flatten().count() as f64 / ASKED as f64;
         let level1 = 1.0 - filtable.view().level2_len() as f64 / KEYS as f64;
         let equation = 1.0 - (1.0 - 0.5f64.powi(digest_bits as i32)).powf(0.95 * level1 * 8.0);
@@ -140,7 +141,7 @@ fn false_positive_rates_follow_the_equation() {
         assert!((rate / equation - 1.0).abs() < 0.05, "{rate} instead of {equation}");
         assert!((rate / filtable.false_positive_rate() - 1.0).abs() < 0.03);
 
-        partial.lookup_batch(&keys, &mut out);
+        partial.get_batch(&keys, &mut out);
         let rate = out.iter().flatten().count() as f64 / ASKED as f64;
         let formula = partial.false_positive_rate();
         assert!((rate / formula - 1.0).abs() < 0.03, "partial: {rate} instead of {formula}");

@@ -11,7 +11,7 @@ mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicU32, Ordering, fence};
 }
 
-#[path = "../src/version.rs"]
+#[path = "../src/shared/version.rs"]
 mod version;
 
 use atomic::{AtomicU32, Ordering::Relaxed};
@@ -186,8 +186,8 @@ impl Table {
         );
     }
 
-    /// As `LudoReader::lookup`.
-    fn lookup(&self, versions: [&Version; 2]) -> Option<u32> {
+    /// As `LudoReader::get`.
+    fn get(&self, versions: [&Version; 2]) -> Option<u32> {
         try_read(versions, || {
             let place = try_read([&self.locator], || self.place.load(Relaxed))?;
             Some(self.values[place as usize].load(Relaxed))
@@ -195,7 +195,7 @@ impl Table {
         .flatten()
     }
 
-    /// As one key of `LudoReader::lookup_batch`: locator and versions first, buckets later.
+    /// As one key of `LudoReader::get_batch`: locator and versions first, buckets later.
     fn lookup_late(&self) -> Option<u32> {
         let (before, place) = try_read([&self.locator], || {
             (self.buckets.each_ref().map(Version::load), self.place.load(Relaxed))
@@ -215,7 +215,7 @@ fn found(value: Option<u32>) {
 fn a_key_that_moves_is_found() {
     model::<1, _>(Table::new, Table::move_key, |table| {
         let [first, second] = &table.buckets;
-        found(table.lookup([first, second]));
+        found(table.get([first, second]));
     });
 }
 

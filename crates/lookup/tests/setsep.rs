@@ -7,7 +7,8 @@ use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use std::collections::HashMap;
-use weir_lookup::{Error, HashKey, Key, Octets, SetSep, SetSepMap};
+use weir_hash::{HashKey, Key, Octets};
+use weir_lookup::{Error, SetSep, SetSepMap};
 
 #[test]
 fn every_key_has_its_value() {
@@ -19,10 +20,10 @@ fn every_key_has_its_value() {
         let map = SetSep::build(bits, &items, rng.random());
         let asked: Vec<u64> = items.iter().map(|item| item.0).collect();
         let mut out = vec![0; items.len()];
-        map.lookup_batch(&asked, &mut out);
+        map.get_batch(&asked, &mut out);
         for ((key, value), found) in items.iter().zip(out) {
             assert_eq!(found, *value, "{keys} keys of {bits} bits");
-            assert_eq!(map.lookup(key), *value);
+            assert_eq!(map.get(key), *value);
         }
     }
 }
@@ -46,10 +47,10 @@ fn check<K: Key + std::hash::Hash + std::fmt::Debug>(map: &SetSepMap<K>, model: 
     assert_eq!(map.iter().collect::<HashMap<_, _>>(), *model);
     let keys: Vec<K> = model.keys().copied().collect();
     let mut out = vec![0; keys.len()];
-    map.view().lookup_batch(&keys, &mut out);
+    map.view().get_batch(&keys, &mut out);
     for (key, found) in keys.iter().zip(out) {
         assert_eq!(found, model[key], "{key:?}");
-        assert_eq!(map.view().lookup(key), found);
+        assert_eq!(map.view().get(key), found);
         assert_eq!(map.get(key), Some(found));
     }
 }
@@ -68,7 +69,7 @@ fn history<K: Key + std::hash::Hash + std::fmt::Debug>(
             let value = rng.next_u64();
             let former = model.insert(key, value & u64::MAX >> (64 - bits));
             assert_eq!(map.insert(key, value), Ok(former));
-            assert_eq!(map.view().lookup(&key), model[&key]);
+            assert_eq!(map.view().get(&key), model[&key]);
         } else {
             assert_eq!(map.remove(&key), model.remove(&key));
             assert_eq!(map.get(&key), None);
@@ -138,7 +139,7 @@ fn keys_that_collide_under_every_hash_key_are_refused() {
     }
     assert!(matches!(map.insert(Broken(9), 1), Err(Error::KeysCollide { keys: 7, .. })));
     assert_eq!((map.len(), map.get(&Broken(9))), (6, None));
-    assert!((0..6).all(|key| map.view().lookup(&Broken(key)) == key));
+    assert!((0..6).all(|key| map.view().get(&Broken(key)) == key));
     let items = [(7u64, 1), (8, 2), (7, 1)];
     assert!(matches!(SetSepMap::build(8, &items, 1), Err(Error::KeysCollide { keys: 3, .. })));
 }

@@ -5,10 +5,10 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use weir_lookup::gather::Gather;
+use weir_hash::HashKey;
+use weir_lookup::simd::gather::Gather;
 use weir_lookup::{
-    CHUNK_BYTES, DigestCuckoo, Fuse, FuseShape, Geometry, HashKey, MISS, MultiDigest, Value,
-    Vectors, View,
+    CHUNK_BYTES, DigestCuckoo, Fuse, FuseShape, Geometry, MISS, MultiDigest, Value, Vectors, View,
 };
 
 fn rng() -> ChaCha8Rng {
@@ -57,15 +57,15 @@ fn random_tables<V: Value>(bits: u32, cells: u64, rng: &mut ChaCha8Rng) -> (View
 fn batches_equal_single_lookups<V: Value>(bits: u32, cells: u64, rng: &mut ChaCha8Rng) {
     let asked: Vec<u64> = (0..3_000).map(|_| rng.random()).collect();
     let (view, fuse) = random_tables::<V>(bits, cells, rng);
-    let found = bursts(&asked, rng, |keys, out| view.lookup_batch(keys, out));
+    let found = bursts(&asked, rng, |keys, out| view.get_batch(keys, out));
     assert!(
-        asked.iter().zip(found).all(|(key, found)| found == view.lookup(key)),
+        asked.iter().zip(found).all(|(key, found)| found == view.get(key)),
         "view of {cells} cells of {bits} bits in {}",
         V::BITS
     );
-    let found = bursts(&asked, rng, |keys, out| fuse.lookup_batch(keys, out));
+    let found = bursts(&asked, rng, |keys, out| fuse.get_batch(keys, out));
     assert!(
-        asked.iter().zip(found).all(|(key, found)| found == fuse.lookup(key)),
+        asked.iter().zip(found).all(|(key, found)| found == fuse.get(key)),
         "fuse of {cells} cells of {bits} bits in {}",
         V::BITS
     );
@@ -95,8 +95,8 @@ fn all_vectors_agree_with_single_lookups() {
             asked.iter_mut().zip(&keys).step_by(2).for_each(|(asked, key)| *asked = *key);
             for bits in [4, 7, 8, 12, 17, 20, 32] {
                 let fuse = Fuse::build(bits, &keys, |i| i as u32, rng.random()).unwrap();
-                let found = bursts(&asked, &mut rng, |keys, out| fuse.lookup_batch(keys, out));
-                let want: Vec<u32> = asked.iter().map(|key| fuse.lookup(key)).collect();
+                let found = bursts(&asked, &mut rng, |keys, out| fuse.get_batch(keys, out));
+                let want: Vec<u32> = asked.iter().map(|key| fuse.get(key)).collect();
                 assert_eq!(found, want, "fuse of {bits} bits, {used:?}");
             }
             let mut cuckoo = DigestCuckoo::new(n, rng.random());
@@ -105,16 +105,16 @@ fn all_vectors_agree_with_single_lookups() {
                 cuckoo.insert(key, i as u16 & 0x7fff).unwrap();
                 multi.insert(key, i as u16 & 0x7fff).unwrap();
             }
-            let found = bursts(&asked, &mut rng, |keys, out| cuckoo.lookup_batch(keys, out));
+            let found = bursts(&asked, &mut rng, |keys, out| cuckoo.get_batch(keys, out));
             let one = |found: Option<u16>| found.map_or(MISS, u32::from);
-            assert!(asked.iter().zip(found).all(|(key, found)| found == one(cuckoo.lookup(key))));
-            let found = bursts(&asked, &mut rng, |keys, out| multi.lookup_batch(keys, out));
-            assert!(asked.iter().zip(found).all(|(key, found)| found == one(multi.lookup(key))));
+            assert!(asked.iter().zip(found).all(|(key, found)| found == one(cuckoo.get(key))));
+            let found = bursts(&asked, &mut rng, |keys, out| multi.get_batch(keys, out));
+            assert!(asked.iter().zip(found).all(|(key, found)| found == one(multi.get(key))));
 
             // 40 MB are prefetched, like tables of cells of that size.
             let gather = Gather::<2>::new(n * 200);
-            let found = bursts(&asked, &mut rng, |keys, out| gather.lookup_batch(keys, out));
-            assert!(asked.iter().zip(found).all(|(&key, found)| found == gather.lookup(key)));
+            let found = bursts(&asked, &mut rng, |keys, out| gather.get_batch(keys, out));
+            assert!(asked.iter().zip(found).all(|(&key, found)| found == gather.get(key)));
         }
     }
 }

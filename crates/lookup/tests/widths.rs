@@ -4,7 +4,8 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
-use weir_lookup::{CHUNK_BYTES, Geometry, Key, Othello, OthelloMap, Value, View, cells_per_chunk};
+use weir_hash::Key;
+use weir_lookup::{CHUNK_BYTES, Geometry, Othello, OthelloMap, Value, View, cells_per_chunk};
 
 fn rng() -> ChaCha8Rng {
     let seed =
@@ -30,7 +31,7 @@ fn bit_by_bit<V: Value>(view: &View<V>, hash: u64) -> u64 {
         let chunk = (first_chunk + cell / per_chunk) as usize;
         let first = (cell % per_chunk) as usize * bits as usize;
         (0..bits as usize).fold(0, |value, i| {
-            let byte = view.bytes()[chunk * CHUNK_BYTES + (first + i) / 8];
+            let byte = view.as_bytes()[chunk * CHUNK_BYTES + (first + i) / 8];
             value | u64::from(byte >> ((first + i) % 8) & 1) << i
         })
     };
@@ -49,7 +50,7 @@ fn history<V: Value>(bits: u32, rng: &mut ChaCha8Rng) -> (Othello<u64, V>, HashM
         match (model.contains_key(&key), rng.random_range(0..4)) {
             (false, _) => table.insert(key, value).unwrap(),
             (true, 0) => {
-                table.swap_remove(number(&table).unwrap());
+                table.remove(number(&table).unwrap());
                 model.remove(&key);
                 continue;
             }
@@ -72,16 +73,17 @@ fn othello_and_its_view_equal_a_hash_map() {
         let (table, model) = history::<V>(bits, rng);
         assert_eq!(table.len(), model.len());
         let view = table.view();
-        let copy = View::<V>::from_bytes(*view.key(), view.geometry(), view.bytes().to_vec());
+        let copy =
+            View::<V>::from_bytes(*view.hash_key(), view.geometry(), view.as_bytes().to_vec());
         assert_eq!(view, copy);
         let keys = asked(&model, rng);
         let mut batch = vec![V::default(); keys.len()];
-        copy.lookup_batch(&keys, &mut batch);
+        copy.get_batch(&keys, &mut batch);
         for (key, found) in keys.iter().zip(batch) {
             // Control and view agree on aliens too.
-            assert_eq!(found, table.lookup(key), "{bits} bits, key {key}");
-            assert_eq!(found, view.lookup(key), "{bits} bits, key {key}");
-            assert_eq!(found.into(), bit_by_bit(&view, key.hash(view.key())), "{bits} bits");
+            assert_eq!(found, table.get(key), "{bits} bits, key {key}");
+            assert_eq!(found, view.get(key), "{bits} bits, key {key}");
+            assert_eq!(found.into(), bit_by_bit(&view, key.hash(view.hash_key())), "{bits} bits");
             assert!(model.get(key).is_none_or(|value| *value == found), "{bits} bits, key {key}");
         }
     }
@@ -105,7 +107,7 @@ fn batches_of_updates_and_whole_tables_have_all_values() {
         changes.iter().for_each(|&(number, value)| items[number].1 = value);
         let view = table.view();
         for (key, value) in items {
-            assert_eq!(view.lookup(&key), value & V::mask(bits), "{bits} bits, key {key}");
+            assert_eq!(view.get(&key), value & V::mask(bits), "{bits} bits, key {key}");
         }
     }
     every_width(check::<u32>, check::<u64>);
@@ -128,7 +130,7 @@ fn a_maps_exports_have_all_values() {
             }
             let view = map.export(base.as_ref(), |value| V::of_word(*value));
             for (key, value) in map.iter() {
-                assert_eq!(view.lookup(key), V::of_word(*value) & V::mask(bits), "{bits} bits");
+                assert_eq!(view.get(key), V::of_word(*value) & V::mask(bits), "{bits} bits");
             }
             base = Some(view);
         }
@@ -146,7 +148,7 @@ fn bits_per_key_of_every_width() {
             let chunks = (shape.chunks_a + shape.chunks_b) as usize;
             if keys == 1_000_000 && [8, 40, 57, 63].contains(&bits) {
                 let view = Othello::<u64, u64>::new(bits, keys, 1).view();
-                assert_eq!((view.geometry(), view.bytes().len()), (shape, chunks * CHUNK_BYTES));
+                assert_eq!((view.geometry(), view.bytes()), (shape, chunks * CHUNK_BYTES));
             }
             let ratio = (chunks * CHUNK_BYTES * 8) as f64 / keys as f64 / f64::from(bits);
             assert!(ratio <= 2.34, "{keys} keys of {bits} bits: {ratio:.4} per bit");

@@ -8,7 +8,7 @@ use crate::anchor_log::{LogError, Operation, decode, encode, first_digest, next_
 use crate::pool::{Candidate, NONE, PoolError, Pools};
 use crate::score::{STEP, mix};
 use crate::traits::{Horizon, Incremental, Placement, Verdict};
-use weir_wire::hash::scale;
+use weir_hash::scale;
 
 /// Walks that are begun together.
 const BLOCK: usize = 64;
@@ -51,15 +51,15 @@ pub struct AnchorTables<'a> {
 /// every order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Anchor {
-    /// A.
+    /// A of the paper: for a removed bucket, how many worked just after; 0 for a working one.
     anchor: Vec<u32>,
-    /// K.
+    /// K of the paper: who took the place of the bucket when it was removed.
     successor: Vec<u32>,
-    /// W: its first N places hold the working buckets.
+    /// W of the paper: its first N places hold the working buckets.
     place: Vec<u32>,
-    /// L: where a bucket last stood in W.
+    /// L of the paper: where a bucket last stood in W.
     location: Vec<u32>,
-    /// R.
+    /// R of the paper: the removed buckets, the last one on top.
     removed: Vec<u32>,
     owner: Vec<u16>,
     owned: Vec<Owned>,
@@ -83,7 +83,7 @@ impl Anchor {
     ///
     /// # Errors
     ///
-    /// [`PoolError::Size`].
+    /// [`PoolError::Size`] if the capacity is 0 or more than [`Self::MAX_CAPACITY`].
     pub fn new(capacity: u32) -> Result<Self, PoolError> {
         if capacity == 0 || capacity > Self::MAX_CAPACITY {
             return Err(PoolError::Size { size: capacity, max: Self::MAX_CAPACITY });
@@ -127,7 +127,8 @@ impl Anchor {
         }
     }
 
-    /// All changes since the anchor was made. It grows by 16 bytes a change.
+    /// All changes since the anchor was made, the first one first. The log grows by 16 bytes per
+    /// change and never shrinks.
     pub fn log(&self) -> &[Operation] {
         &self.log
     }
@@ -138,16 +139,18 @@ impl Anchor {
         self.digest
     }
 
-    /// The history in bytes.
+    /// Capacity and history as bytes, 16 for each change; [`Self::replay`] makes the same anchor of
+    /// them.
     pub fn encode(&self) -> Vec<u8> {
         encode(self.capacity(), &self.log, self.digest)
     }
 
-    /// An anchor with the history of another.
+    /// An anchor with the history of another, from the bytes of [`Self::encode`].
     ///
     /// # Errors
     ///
-    /// [`LogError`].
+    /// [`LogError`] if the bytes are no history of this version, were damaged, or hold a change
+    /// that cannot be applied; it says which.
     pub fn replay(bytes: &[u8]) -> Result<Self, LogError> {
         let (capacity, log) = decode(bytes)?;
         let mut anchor = Self::new(capacity).map_err(LogError::Capacity)?;

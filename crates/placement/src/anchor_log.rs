@@ -6,7 +6,7 @@ use crate::score::mix;
 /// One change, as it was applied. Names are known by their hash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// [`crate::Incremental::add`].
+    /// A backend joined the working set ([`crate::Incremental::add`]).
     Add {
         /// Number of the backend.
         backend: u16,
@@ -15,19 +15,19 @@ pub enum Operation {
         /// 64-bit hash of its name.
         name: u64,
     },
-    /// [`crate::Incremental::remove`].
+    /// A working backend left for good ([`crate::Incremental::remove`]).
     Remove {
         /// Number of the backend.
         backend: u16,
     },
-    /// [`crate::Incremental::reweight`].
+    /// A working backend got another weight ([`crate::Incremental::reweight`]).
     Reweight {
         /// Number of the backend.
         backend: u16,
         /// Its new weight, in buckets.
         weight: u32,
     },
-    /// [`crate::Horizon::add_horizon`].
+    /// A backend was announced ([`crate::Horizon::add_horizon`]).
     AddHorizon {
         /// Number of the backend.
         backend: u16,
@@ -36,17 +36,17 @@ pub enum Operation {
         /// 64-bit hash of its name.
         name: u64,
     },
-    /// [`crate::Horizon::remove_horizon`].
+    /// An announced backend was given up ([`crate::Horizon::remove_horizon`]).
     RemoveHorizon {
         /// Number of the backend.
         backend: u16,
     },
-    /// [`crate::Horizon::admit`].
+    /// An announced backend began to work ([`crate::Horizon::admit`]).
     Admit {
         /// Number of the backend.
         backend: u16,
     },
-    /// [`crate::Horizon::retire`].
+    /// A working backend went back to the horizon ([`crate::Horizon::retire`]).
     Retire {
         /// Number of the backend.
         backend: u16,
@@ -62,31 +62,32 @@ pub enum LogError {
     /// The length is not that of the number of operations it announces.
     #[error("the log has {got} bytes, its header announces {wanted}")]
     Length {
-        /// Bytes there are.
+        /// Bytes that there are.
         got: usize,
-        /// Bytes there should be.
+        /// Bytes that the announced number of operations takes.
         wanted: usize,
     },
-    /// An unknown kind of operation, or bytes that must be zero and are not.
+    /// An unknown kind of operation, or bytes that must be zero and are not. The number is the
+    /// operation's place in the log, from 0.
     #[error("operation {0} of the log is malformed")]
     Operation(usize),
     /// The operations are not the ones that were digested, or not in their order.
     #[error("the log's operations give digest {computed:016x}, it says {stored:016x}")]
     Digest {
-        /// What the log says.
+        /// The digest that the log carries.
         stored: u64,
-        /// What its operations give.
+        /// The digest of the operations in the log.
         computed: u64,
     },
-    /// An operation cannot be applied.
+    /// An operation cannot be applied to what the ones before it made.
     #[error("operation {index} of the log: {error}")]
     Refused {
         /// Its place in the log, from 0.
         index: usize,
-        /// The cause.
+        /// Why the pool refuses it.
         error: PoolError,
     },
-    /// The capacity cannot be had.
+    /// The log's capacity is 0 or too large for an anchor.
     #[error(transparent)]
     Capacity(PoolError),
 }

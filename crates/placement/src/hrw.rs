@@ -20,7 +20,7 @@ pub struct Hrw {
 const BATCH: usize = 8;
 
 impl Hrw {
-    /// An empty pool.
+    /// No backend is in the pool; every lookup answers `None` until a backend is added.
     pub fn new() -> Self {
         Self::default()
     }

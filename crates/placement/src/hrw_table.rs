@@ -3,7 +3,7 @@
 use crate::pool::{Best, Candidate, Member, NONE, PoolError, Pools, Roster};
 use crate::score::{STEP, mix};
 use crate::traits::{Horizon, Incremental, Placement, Verdict};
-use weir_wire::hash::scale;
+use weir_hash::scale;
 
 /// One answer per row, with the score that earned it.
 ///
@@ -66,11 +66,11 @@ impl HrwTable {
     /// The largest number of rows: 2^26, 1.3 GB.
     pub const MAX_ROWS: u32 = 1 << 26;
 
-    /// An empty table.
+    /// A table of `rows` rows whose pool is empty.
     ///
     /// # Errors
     ///
-    /// [`PoolError::Size`].
+    /// [`PoolError::Size`] if there are no rows, or more than [`Self::MAX_ROWS`].
     pub fn new(rows: u32) -> Result<Self, PoolError> {
         if rows == 0 || rows > Self::MAX_ROWS {
             return Err(PoolError::Size { size: rows, max: Self::MAX_ROWS });

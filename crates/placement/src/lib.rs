@@ -6,17 +6,11 @@
 //! turn it is, or how loaded each backend is; it needs a steering method that does not ask
 //! twice.
 //!
-//! | placement | lookup | changes |
-//! |---|---|---|
-//! | [`Maglev`] | one read | built anew; some flows move that no change concerns |
-//! | [`Hrw`] | one score per backend | none |
-//! | [`Ring`] | a jump table, then a short search | merge of the points |
-//! | [`HrwTable`] | one read | the rows concerned |
-//! | [`Anchor`] | about 1 + ln(capacity / working) reads | four writes per bucket |
+//! [`Maglev`], [`HrwTable`], [`Ring`], [`Anchor`] and [`Hrw`] are placements. All but Maglev are
+//! [`Incremental`] and know a [`Horizon`], which JET needs. The page docs/placement.md has the
+//! pictures and the measured figures.
 //!
-//! All but Maglev are [`Incremental`] and know a [`Horizon`], which JET needs. The page
-//! docs/placement.md has the pictures and the measured figures.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod anchor;

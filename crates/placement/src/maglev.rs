@@ -9,7 +9,7 @@ use crate::pool::{Candidate, NONE};
 use crate::prime::is_prime;
 use crate::score::hash_name;
 use crate::traits::Placement;
-use weir_wire::hash::scale;
+use weir_hash::scale;
 
 /// Why a table cannot be built.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

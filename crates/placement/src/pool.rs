@@ -38,17 +38,17 @@ pub enum PoolError {
     /// The structure has no room for the weight.
     #[error("room for {room} more points or buckets, {wanted} wanted")]
     NoRoom {
-        /// What is free.
+        /// Units of weight that are left.
         room: u64,
-        /// What the change needs.
+        /// Units of weight that the change needs.
         wanted: u64,
     },
     /// A size, capacity or number of copies that cannot be had.
     #[error("size {size} is not between 1 and {max}")]
     Size {
-        /// What was asked for.
+        /// The size that was asked for.
         size: u32,
-        /// The largest that can be had.
+        /// The largest size that can be had.
         max: u32,
     },
 }
@@ -58,7 +58,7 @@ pub enum PoolError {
 pub(crate) struct Member {
     /// The hash of its name.
     pub seed: u64,
-    /// See [`inverse`].
+    /// 2^63 over the weight, rounded down; 0 for weight 0 ([`inverse`]).
     inverse: u64,
     pub weight: u32,
     pub backend: u16,

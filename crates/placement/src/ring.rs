@@ -85,6 +85,12 @@ impl Ring {
         self.points.len() * size_of::<Point>() + self.first.len() * size_of::<u32>()
     }
 
+    /// The arcs of the circle in order, each by its last hash and the backend that it leads to in
+    /// CH(W), [`NONE`] for none. What is behind the last belongs to the first.
+    pub fn arcs(&self) -> impl Iterator<Item = (u64, u16)> + '_ {
+        self.points.iter().map(|point| (point.position, point.working))
+    }
+
     /// The part of the circle that a backend gets in CH(W), from 0 to 1. Exact.
     pub fn share(&self, backend: u16) -> f64 {
         let Some(last) = self.points.last() else {

@@ -26,7 +26,8 @@ pub trait Scheduler {
     /// and what is known of its load is kept.
     fn set(&mut self, backend: u16, weight: u32);
 
-    /// Forgets a backend.
+    /// Takes a backend out of the pool, with all that is known of its load. Open connections of a
+    /// removed backend are not counted any more.
     fn remove(&mut self, backend: u16);
 
     /// A connection to the backend was opened. The caller says so after a pick, or when it

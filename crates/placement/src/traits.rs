@@ -4,7 +4,7 @@ use crate::pool::{Candidate, NONE, PoolError};
 
 /// A pure function from the hash of a flow to a backend.
 ///
-/// The hash must be uniform and must not be in the hands of outsiders (`weir_wire::hash`):
+/// The hash must be uniform and must not be in the hands of outsiders (`weir_hash`):
 /// who can choose it chooses the backend.
 pub trait Placement {
     /// The backend of a flow with this hash; `None` if no backend has weight.

@@ -1,7 +1,7 @@
 //! The event-driven engine.
 
 use crate::flow::{NewFlow, Traffic};
-use crate::method::{Change, Effects, Method, NOBODY};
+use crate::method::{Change, Effects, Method, NOBODY, Placed};
 use crate::methods::mix;
 use crate::pool::{Departure, Pool};
 use crate::queue::{Event, Queue};
@@ -70,9 +70,8 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(world: &'a World, method: &'a mut dyn Method) -> Self {
         let seed = |part: u64| world.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ part;
-        let every_packet = world.engine == Engine::EveryPacket;
         let weights = world.server_weights();
-        let mut traffic = Traffic::new(method.rows(), &weights, seed(PACKETS), every_packet);
+        let mut traffic = Traffic::new(method.rows(), &weights, seed(PACKETS), world.engine);
         traffic.spread(world.balancers, seed(SPREAD));
         Self {
             traffic,
@@ -271,7 +270,7 @@ impl<'a> Run<'a> {
         slots.sort_unstable();
         for slot in slots {
             let flow = self.traffic.refer(slot);
-            let to = self.traffic.balancer_of(flow.hash);
+            let to = self.traffic.balancer_of(flow.id);
             if to == flow.balancer {
                 continue;
             }
@@ -297,15 +296,15 @@ impl<'a> Run<'a> {
         let world = self.world;
         let start = self.traffic.now();
         // All draws of a flow come from one place, whatever becomes of it.
-        let hash = self.rng.random::<u64>();
+        let id = self.rng.random::<u64>();
         let duration = world.durations.sample(&mut self.rng);
         let size = world.sizes.sample(&mut self.rng);
         let packets =
             ((size * world.packets_per_kb) as u64).saturating_add(1).min(world.max_packets);
         let counted = start >= world.warmup;
-        let row = self.method.row_of(hash);
+        let row = self.method.row_of(id);
         let end = start + duration;
-        let new = NewFlow { hash, start, end, packets, row, counted };
+        let new = NewFlow { id, start, end, packets, row, counted };
         let slot = self.traffic.insert(new);
         if counted {
             self.outcome.flows += 1;
@@ -319,32 +318,34 @@ impl<'a> Run<'a> {
         self.queue.push(end, Event::End { slot, serial });
     }
 
-    /// A packet of a flow that nobody holds.
+    /// A first packet: of a new flow, or of one whose server is gone.
     fn place(&mut self, slot: u32) -> bool {
         let flow = self.traffic.refer(slot);
-        let server = self.method.first(flow, &mut self.traffic, &mut self.effects);
-        if let Some(server) = server {
+        let placed = self.method.first(flow, &mut self.traffic, &mut self.effects);
+        if let Some(Placed { server, echo }) = placed {
             self.traffic.give(slot, server);
-            self.traffic.flow_mut(slot).goes = server;
+            let flow = self.traffic.flow_mut(slot);
+            (flow.goes, flow.echo) = (server, echo);
             self.look(slot);
         }
         self.follow_up();
-        server.is_some()
+        placed.is_some()
     }
 
     /// The pending packet of a flow is sent.
     fn packet(&mut self, slot: u32) {
         self.traffic.send_pending(slot);
-        let flow = self.traffic.refer(slot);
-        if flow.owner == NOBODY {
+        let owner = self.traffic.flow(slot).owner;
+        if owner == NOBODY {
             self.place(slot);
             return;
         }
-        let server = self.method.packet(flow, &mut self.traffic, &mut self.effects);
-        if server != flow.owner {
+        let flow = self.traffic.refer(slot);
+        let route = self.method.packet(flow, &mut self.traffic, &mut self.effects);
+        if route.end(owner) != owner {
             self.wrong(slot, 1);
         }
-        self.traffic.flow_mut(slot).goes = server;
+        self.traffic.flow_mut(slot).takes(route);
         self.look(slot);
         self.follow_up();
     }
@@ -374,15 +375,15 @@ impl<'a> Run<'a> {
     /// Asks the method about a flow again. What it has sent until now is settled.
     fn look(&mut self, slot: u32) {
         self.settle(slot);
-        let flow = self.traffic.refer(slot);
-        if flow.owner == NOBODY {
+        let owner = self.traffic.flow(slot).owner;
+        if owner == NOBODY {
             return;
         }
-        let probe = self.method.probe(flow);
-        if probe.server != flow.owner {
+        let probe = self.method.probe(self.traffic.refer(slot));
+        if probe.route.end(owner) != owner {
             self.traffic.advance(slot, self.traffic.now());
         }
-        self.traffic.flow_mut(slot).goes = probe.server;
+        self.traffic.flow_mut(slot).takes(probe.route);
         if probe.effect || self.world.engine == Engine::EveryPacket {
             self.await_packet(slot);
         }
@@ -429,16 +430,15 @@ impl<'a> Run<'a> {
                 self.finish(slot);
                 continue;
             }
-            self.method.end(self.traffic.refer(slot), &mut self.traffic);
+            self.method.lost(self.traffic.refer(slot), &mut self.traffic);
             self.traffic.orphan(slot);
             self.await_packet(slot);
         }
     }
 
     fn finish(&mut self, slot: u32) {
-        let flow = self.traffic.refer(slot);
-        if flow.owner != NOBODY {
-            self.method.end(flow, &mut self.traffic);
+        if self.traffic.flow(slot).owner != NOBODY {
+            self.method.end(self.traffic.refer(slot), &mut self.traffic);
         }
         self.traffic.remove(slot);
     }

@@ -8,8 +8,9 @@
 //! variable. So each answer has the distribution it would have had, had all packets been drawn
 //! at the start, jointly with every answer given before.
 
-use crate::method::{FlowRef, NOBODY};
+use crate::method::{FlowRef, NOBODY, Route};
 use crate::methods::{below, mix};
+use crate::world::Engine;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Binomial, Distribution};
@@ -19,7 +20,7 @@ const NIL: u32 = u32::MAX;
 /// A live flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
-    pub hash: u64,
+    pub id: u64,
     pub end: f64,
     /// Packets up to here are known.
     pub known: f64,
@@ -35,8 +36,10 @@ pub(crate) struct Flow {
     pub serial: u32,
     /// The server that holds the connection.
     pub owner: u16,
-    /// Where a packet sent now would go.
+    /// Where a packet sent now would end up.
     pub goes: u16,
+    /// What its packets echo.
+    pub echo: Option<u32>,
     /// The balancer that its packets reach.
     pub balancer: u16,
     pub row: u32,
@@ -47,9 +50,24 @@ pub(crate) struct Flow {
     owner_links: [u32; 2],
 }
 
+impl Flow {
+    /// So many packets have gone where the flow goes.
+    fn sent(&mut self, packets: u64) {
+        self.left -= packets;
+        if self.goes != self.owner && self.owner != NOBODY {
+            self.astray += packets;
+        }
+    }
+
+    /// Its packets take this way from now on.
+    pub fn takes(&mut self, route: Route) {
+        self.goes = route.end(self.owner);
+    }
+}
+
 /// What a new flow is made of.
 pub(crate) struct NewFlow {
-    pub hash: u64,
+    pub id: u64,
     pub start: f64,
     pub end: f64,
     /// With the first.
@@ -78,12 +96,14 @@ pub struct Traffic {
     now: f64,
     live: usize,
     serial: u32,
-    /// Packet times, latest first; only in the engine with an event per packet.
+    /// Packet times, latest first, where they are drawn in advance.
     times: Option<Vec<Vec<f64>>>,
+    /// Every packet is an event, so that nothing is unknown between two events.
+    every_packet: bool,
 }
 
 impl Traffic {
-    pub(crate) fn new(rows: usize, weights: &[u32], seed: u64, every_packet: bool) -> Self {
+    pub(crate) fn new(rows: usize, weights: &[u32], seed: u64, engine: Engine) -> Self {
         Self {
             flows: Vec::new(),
             free: Vec::new(),
@@ -97,7 +117,8 @@ impl Traffic {
             now: 0.0,
             live: 0,
             serial: 0,
-            times: every_packet.then(Vec::new),
+            times: (engine != Engine::Lazy).then(Vec::new),
+            every_packet: engine == Engine::EveryPacket,
         }
     }
 
@@ -133,16 +154,11 @@ impl Traffic {
     }
 
     /// The balancer that a flow's packets reach by the present spread.
-    pub(crate) fn balancer_of(&self, hash: u64) -> u16 {
+    pub(crate) fn balancer_of(&self, id: u64) -> u16 {
         if self.balancers == 1 {
             return 0;
         }
-        below(mix(hash ^ self.salt), usize::from(self.balancers)) as u16
-    }
-
-    /// Random bits of the world (not of the method): for schedulers.
-    pub fn random(&mut self) -> u64 {
-        self.rng.random()
+        below(mix(id ^ self.salt), usize::from(self.balancers)) as u16
     }
 
     /// The live flows of one of the method's rows.
@@ -150,8 +166,18 @@ impl Traffic {
         self.walk(self.rows[row as usize], |flow| flow.row_links[1])
     }
 
+    /// What the servers report when they are asked for the connections of a row: each with the
+    /// server that holds it.
+    pub fn listed(&self, row: u32) -> impl Iterator<Item = (FlowRef, u16)> + '_ {
+        let held = |flow: FlowRef| {
+            let holder = self.flows[flow.slot as usize].owner;
+            (holder != NOBODY).then_some((flow, holder))
+        };
+        self.in_row(row).filter_map(held)
+    }
+
     /// The live flows that a server holds.
-    pub fn held_by(&self, server: u16) -> impl Iterator<Item = FlowRef> + '_ {
+    pub(crate) fn held_by(&self, server: u16) -> impl Iterator<Item = FlowRef> + '_ {
         self.walk(self.servers[usize::from(server)], |flow| flow.owner_links[1])
     }
 
@@ -170,7 +196,7 @@ impl Traffic {
 
     pub(crate) fn refer(&self, slot: u32) -> FlowRef {
         let flow = &self.flows[slot as usize];
-        FlowRef { slot, hash: flow.hash, owner: flow.owner, balancer: flow.balancer }
+        FlowRef { slot, id: flow.id, echo: flow.echo, balancer: flow.balancer }
     }
 
     pub(crate) fn set_now(&mut self, now: f64) {
@@ -199,7 +225,7 @@ impl Traffic {
         let slot = self.free.pop().unwrap_or(self.flows.len() as u32);
         self.serial = self.serial.wrapping_add(1);
         let mut flow = Flow {
-            hash: new.hash,
+            id: new.id,
             end: new.end,
             known: new.start,
             last: new.start,
@@ -209,7 +235,8 @@ impl Traffic {
             serial: self.serial,
             owner: NOBODY,
             goes: NOBODY,
-            balancer: self.balancer_of(new.hash),
+            echo: None,
+            balancer: self.balancer_of(new.id),
             row: new.row,
             broken: false,
             counted: new.counted,
@@ -259,6 +286,7 @@ impl Traffic {
     pub(crate) fn orphan(&mut self, slot: u32) {
         self.leave_owner(slot);
         self.flows[slot as usize].owner = NOBODY;
+        self.flows[slot as usize].echo = None;
     }
 
     fn leave_owner(&mut self, slot: u32) {
@@ -297,10 +325,21 @@ impl Traffic {
     /// Learns what the flow has sent up to `t`. All of that went where the flow goes.
     pub(crate) fn advance(&mut self, slot: u32, t: f64) {
         let flow = &mut self.flows[slot as usize];
-        if self.times.is_some() || flow.pending < f64::INFINITY || t <= flow.known {
+        if self.every_packet || flow.pending < f64::INFINITY || t <= flow.known {
             return; // nothing unknown lies before t
         }
         let t = t.min(flow.end);
+        if let Some(times) = &mut self.times {
+            let times = &mut times[slot as usize];
+            let mut sent = 0;
+            while let Some(last) = times.pop_if(|next| *next <= t) {
+                flow.last = last;
+                sent += 1;
+            }
+            flow.sent(sent);
+            flow.known = t;
+            return;
+        }
         let span = flow.end - flow.known;
         let sent = if flow.left == 0 || span <= 0.0 {
             0
@@ -310,10 +349,7 @@ impl Traffic {
         if sent > 0 {
             let u: f64 = self.rng.random();
             flow.last = flow.known + (t - flow.known) * u.powf(1.0 / sent as f64);
-            flow.left -= sent;
-            if flow.goes != flow.owner && flow.owner != NOBODY {
-                flow.astray += sent;
-            }
+            flow.sent(sent);
         }
         flow.known = t;
     }
@@ -324,15 +360,15 @@ impl Traffic {
         if flow.pending < f64::INFINITY {
             return None; // drawn already
         }
+        let now = self.now;
+        self.advance(slot, now);
+        let flow = &mut self.flows[slot as usize];
         if let Some(times) = &mut self.times {
             let next = times[slot as usize].pop()?;
             flow.pending = next;
             flow.left -= 1;
             return Some(next);
         }
-        let now = self.now;
-        self.advance(slot, now);
-        let flow = &mut self.flows[slot as usize];
         if flow.left == 0 {
             return None;
         }

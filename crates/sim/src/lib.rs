@@ -14,6 +14,8 @@ mod engine;
 mod flow;
 pub mod method;
 pub mod methods;
+#[cfg(test)]
+mod mutants;
 mod pool;
 mod queue;
 mod report;

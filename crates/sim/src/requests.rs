@@ -6,10 +6,10 @@
 //! packets, the network and the balancer take no time, and the pool does not change.
 
 use crate::flow::{NewFlow, Traffic};
-use crate::method::{Change, Effects, Method};
+use crate::method::{Change, Effects, Method, Placed};
 use crate::report::{Outcome, Percentiles, Sample};
 use crate::scenario::OneOrMany;
-use crate::world::{LoadKind, World};
+use crate::world::{Engine, LoadKind, World};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -214,7 +214,7 @@ impl<'a> Run<'a> {
         let serving = &weights[..usize::from(world.servers)];
         let server = |&weight: &u32| Server::new(f64::from(weight), spec.discipline);
         Self {
-            traffic: Traffic::new(method.rows(), &weights, seed ^ 0x7175_6575, false),
+            traffic: Traffic::new(method.rows(), &weights, seed ^ 0x7175_6575, Engine::Lazy),
             servers: serving.iter().map(server).collect(),
             world,
             method,
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
     }
 
     fn arrive(&mut self, now: f64, demands: &[Demand]) {
-        let hash = self.rng.random::<u64>();
+        let id = self.rng.random::<u64>();
         let mut u = self.rng.random::<f64>();
         let drawn = demands.iter().find(|demand| {
             let here = u < demand.share;
@@ -261,20 +261,21 @@ impl<'a> Run<'a> {
         });
         let demand = drawn.or(demands.last()).map_or(0.0, |demand| demand.seconds);
         let counted = now >= self.world.warmup;
-        let row = self.method.row_of(hash);
+        let row = self.method.row_of(id);
         let (end, packets) = (f64::INFINITY, 1);
-        let slot = self.traffic.insert(NewFlow { hash, start: now, end, packets, row, counted });
+        let slot = self.traffic.insert(NewFlow { id, start: now, end, packets, row, counted });
         self.outcome.flows += u64::from(counted);
         let flow = self.traffic.refer(slot);
         let chosen = self.method.first(flow, &mut self.traffic, &mut self.effects);
         self.effects.rows.clear();
         self.effects.flows.clear();
-        let Some(server) = chosen else {
+        let Some(Placed { server, echo }) = chosen else {
             self.outcome.refused += u64::from(counted);
             self.traffic.remove(slot);
             return;
         };
         self.traffic.give(slot, server);
+        self.traffic.flow_mut(slot).echo = echo;
         self.came.resize(self.came.len().max(slot as usize + 1), 0.0);
         self.came[slot as usize] = now;
         let queue = &mut self.servers[usize::from(server)];

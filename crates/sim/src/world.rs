@@ -22,8 +22,12 @@ pub enum Engine {
     /// Only packets that may change something are events; the others are counted by one draw.
     #[default]
     Lazy,
-    /// Every packet is an event: the oracle of the other one, for small scenarios.
+    /// Every packet is an event, at a time that is drawn when its flow starts: the oracle of the
+    /// others, for small scenarios.
     EveryPacket,
+    /// The times of all packets are drawn when their flow starts, as in the engine above, and the
+    /// packets are played as in the lazy one: what both must agree on to the last packet.
+    Drawn,
 }
 
 /// Which load servers report.
@@ -179,6 +183,11 @@ impl World {
             reshuffles_per_minute: 0.0,
             feedback: None,
         }
+    }
+
+    /// A world with one balancer and no servers but these, by their weights.
+    pub(crate) fn of_servers(weights: &[u32]) -> Self {
+        Self { servers: weights.len() as u16, weights: weights.to_vec(), ..Self::published(0.0, 1) }
     }
 
     /// Servers that may ever be in the pool or on the horizon.

@@ -5,8 +5,8 @@
 //! must agree in the mean over seeds.
 
 use weir_sim::methods::{
-    Buckets, Cheetah, Concury, Jet, Metric, Modulo, Over, Release, Residue, Ring, Scheduler,
-    Tracked,
+    Buckets, Cheetah, Cookies, Eviction, Jet, Metric, Modulo, Over, Published, Release, Residue,
+    Ring, Scheduler, Tracked,
 };
 use weir_sim::{
     Action, Departure, Engine, Method, Orphans, Outcome, Scripted, StepCdf, World, simulate,
@@ -80,24 +80,25 @@ fn both(
 fn both_engines_agree() {
     type Make = Box<dyn Fn(&World) -> Box<dyn Method>>;
     let rows = 1024;
+    let lru = Eviction::Buckets;
     let table = move |release, jet: bool, capacity| -> Make {
         Box::new(move |world| {
-            let weights = world.server_weights();
+            let (over, weights) = (Over::Table, world.server_weights());
             match jet {
-                true => Box::new(Jet::new(Over::Table, rows, &weights, capacity, release).unwrap()),
+                true => Box::new(Jet::new(over, rows, &weights, capacity, lru, release).unwrap()),
                 false => {
-                    Box::new(Tracked::new(Over::Table, rows, &weights, capacity, release).unwrap())
+                    Box::new(Tracked::new(over, rows, &weights, capacity, lru, release).unwrap())
                 }
             }
         })
     };
-    let anchor: Make = Box::new(|world| {
+    let anchor: Make = Box::new(move |world| {
         let weights = world.server_weights();
-        Box::new(Jet::new(Over::Anchor, 0, &weights, 10, Release::AtEnd).unwrap())
+        Box::new(Jet::new(Over::Anchor, 0, &weights, 10, lru, Release::AtEnd).unwrap())
     });
     let methods: [(&str, Make); 9] = [
         ("jet over anchor", anchor),
-        ("modulo", Box::new(|_| Box::new(Modulo::new()))),
+        ("modulo", Box::new(|_| Box::new(Modulo::new(&[])))),
         ("hash", Box::new(|_| Box::new(Buckets::hash(1200, &[1; 12])))),
         ("chain", Box::new(|_| Box::new(Buckets::chain(1200, &[1; 12])))),
         ("tracked, little room", table(Release::AtEnd, false, 60)),
@@ -130,11 +131,13 @@ fn both_engines_agree_on_several_balancers() {
     ];
     for (name, jet, capacity, release) in jobs {
         let make = move |world: &World| -> Box<dyn Method> {
-            let over = Over::Table;
+            let (over, lru) = (Over::Table, Eviction::Buckets);
             match jet {
-                true => Box::new(Jet::for_world(over, 1024, world, capacity, release).unwrap()),
+                true => {
+                    Box::new(Jet::for_world(over, 1024, world, capacity, lru, release).unwrap())
+                }
                 false => {
-                    Box::new(Tracked::for_world(over, 1024, world, capacity, release).unwrap())
+                    Box::new(Tracked::for_world(over, 1024, world, capacity, lru, release).unwrap())
                 }
             }
         };
@@ -160,17 +163,27 @@ fn reshuffles_break_only_what_each_balancer_remembers_by_itself() {
     for seed in 1..=10 {
         let world = several(seed);
         let alone = World { reshuffles_per_minute: 0.0, ..world.clone() };
-        let shared: [Box<dyn Method>; 2] =
-            [Box::new(Residue::new(1024, &weights).unwrap()), Box::new(Concury::new(12, &weights))];
+        let shared: [Box<dyn Method>; 2] = [
+            Box::new(Residue::new(1024, &weights).unwrap()),
+            Box::new(Published::concury(12, &world).unwrap()),
+        ];
         for mut method in shared {
             assert_eq!(simulate(&world, &mut *method).broken, 0, "seed {seed}");
         }
-        let mut cheetah = Cheetah::for_world(Scheduler::LeastLoaded, Metric::Connections, &world);
+        let mut cheetah = Cheetah::for_world(
+            Scheduler::LeastLoaded,
+            Metric::Connections,
+            Cookies::Stateless,
+            0,
+            &world,
+        );
         assert_eq!(simulate(&world, &mut cheetah).broken, 0, "seed {seed}");
         for (sum, world) in broken.iter_mut().zip([&alone, &world]) {
             let (rows, room) = (1024, 10_000);
             let over = Over::Table;
-            let mut all = Tracked::for_world(over, rows, world, room, Release::AtEnd).unwrap();
+            let mut all =
+                Tracked::for_world(over, rows, world, room, Eviction::Buckets, Release::AtEnd)
+                    .unwrap();
             *sum += simulate(world, &mut all).broken;
         }
     }
@@ -200,17 +213,20 @@ fn scripted_events_happen_when_and_as_they_are_written() {
         assert_eq!((weights.len(), largest[16]), (17, 4));
         let mut methods: Vec<(&str, Box<dyn Method>, bool)> = vec![
             ("residue", Box::new(Residue::new(4096, &weights).unwrap()), true),
-            ("concury", Box::new(Concury::new(12, &weights)), true),
+            ("concury", Box::new(Published::concury(12, &world).unwrap()), true),
             ("hash", Box::new(Buckets::hash(1200, &weights[..12])), false),
-            ("ring", Box::new(Ring::new(30, &weights)), false),
+            ("ring", Box::new(Ring::new(30, &weights).unwrap()), false),
         ];
         for kind in [Scheduler::WeightedRoundRobin, Scheduler::LeastLoaded, Scheduler::Hash] {
-            let cheetah = Cheetah::for_world(kind, Metric::Connections, &world);
+            let cheetah =
+                Cheetah::for_world(kind, Metric::Connections, Cookies::Stateless, 0, &world);
             methods.push(("cheetah", Box::new(cheetah), true));
         }
         for over in [Over::Table, Over::Anchor, Over::Hrw, Over::Ring] {
             let rows = if over == Over::Ring { 50 } else { 4096 };
-            let full = Tracked::for_world(over, rows, &world, 10_000, Release::AtEnd).unwrap();
+            let full =
+                Tracked::for_world(over, rows, &world, 10_000, Eviction::Buckets, Release::AtEnd)
+                    .unwrap();
             methods.push(("tracked", Box::new(full), true));
         }
         let mut inevitable = 0;
@@ -229,6 +245,84 @@ fn scripted_events_happen_when_and_as_they_are_written() {
         }
         assert!(inevitable > 10, "0 was drained and then removed, 2 removed: {inevitable}");
     }
+}
+
+/// With the packets' times drawn in advance there is no chance left between the two engines: what
+/// the lazy one does not play must not make a difference to the last packet, entry and eviction.
+#[test]
+fn what_is_not_played_makes_no_difference() {
+    type Make = Box<dyn Fn(&World) -> Box<dyn Method>>;
+    let mut methods: Vec<(String, Make)> = vec![
+        ("modulo".into(), Box::new(|_| Box::new(Modulo::new(&[])))),
+        ("hash".into(), Box::new(|_| Box::new(Buckets::hash(1200, &[1; 12])))),
+        ("chain".into(), Box::new(|_| Box::new(Buckets::chain(1200, &[1; 12])))),
+        (
+            "ring".into(),
+            Box::new(|world| Box::new(Ring::new(30, &world.server_weights()).unwrap())),
+        ),
+        ("concury".into(), Box::new(|world| Box::new(Published::concury(12, world).unwrap()))),
+        (
+            "residue".into(),
+            Box::new(|world| Box::new(Residue::new(1024, &world.server_weights()).unwrap())),
+        ),
+    ];
+    for room in [0, 60, 400] {
+        let make = move |world: &World| -> Box<dyn Method> {
+            Box::new(Published::tracked(509, world, room).unwrap())
+        };
+        methods.push((format!("tracked over Maglev, room for {room}"), Box::new(make)));
+    }
+    for cookies in [Cookies::Stateless, Cookies::Stateful] {
+        for room in [40, 10_000] {
+            let name = format!("cheetah, {cookies:?}, room for {room}");
+            let make = move |world: &World| -> Box<dyn Method> {
+                let (kind, metric) = (Scheduler::LeastLoaded, Metric::Connections);
+                Box::new(Cheetah::for_world(kind, metric, cookies, room, world))
+            };
+            methods.push((name, Box::new(make)));
+        }
+    }
+    for lru in [Eviction::Buckets, Eviction::Exact, Eviction::Kernel] {
+        for release in [Release::AtEnd, Release::Never] {
+            for (jet, room) in [(true, 0), (true, 20), (true, 1_000), (false, 60), (false, 400)] {
+                for over in [Over::Table, Over::Anchor] {
+                    let name = format!("jet: {jet}, {room}, {over:?}, {lru:?}, {release:?}");
+                    let make = move |world: &World| -> Box<dyn Method> {
+                        match jet {
+                            true => Box::new(
+                                Jet::for_world(over, 512, world, room, lru, release).unwrap(),
+                            ),
+                            false => Box::new(
+                                Tracked::for_world(over, 512, world, room, lru, release).unwrap(),
+                            ),
+                        }
+                    };
+                    methods.push((name, Box::new(make)));
+                }
+            }
+        }
+    }
+    let (mut broken, mut evictions) = (0, 0);
+    for (name, make) in &methods {
+        for orphans in [Orphans::End, Orphans::Adopt] {
+            for seed in 1..=4 {
+                let departure = if seed % 2 == 0 { Departure::Fail } else { Departure::Drain };
+                let world = if seed > 2 { several(seed) } else { world(seed) };
+                let every =
+                    World { engine: Engine::EveryPacket, orphans, departure, ..world.clone() };
+                let drawn = World { engine: Engine::Drawn, ..every.clone() };
+                let (every, drawn) = (play(&**make, &every), play(&**make, &drawn));
+                let what = format!("{name}, {orphans:?}, {departure:?}, seed {seed}");
+                let counts = |o: &Outcome| (o.broken, o.inevitable, o.misdirected, o.evictions);
+                assert_eq!(counts(&every), counts(&drawn), "{what}");
+                assert!(every == drawn, "{what}: the samples differ");
+                broken += every.broken;
+                evictions += every.evictions;
+            }
+        }
+    }
+    println!("{} methods, {broken} broken, {evictions} evictions", methods.len());
+    assert!(broken > 10_000 && evictions > 100_000, "{broken} {evictions}");
 }
 
 /// Nothing that residue and Cheetah's round robin do depends on packets, when orphans end.

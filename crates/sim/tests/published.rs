@@ -2,7 +2,8 @@
 //! ends: a baseline that breaks too little is as wrong as a method that breaks too much.
 
 use weir_sim::methods::{
-    Buckets, Cheetah, Concury, Jet, Modulo, Over, Release, Residue, Ring, Scheduler, Tracked,
+    Buckets, Cheetah, Eviction, Jet, Modulo, Over, Published, Release, Residue, Ring, Scheduler,
+    Tracked,
 };
 use weir_sim::{Method, Orphans, Outcome, Report, Row, Size, World, builtin, run, simulate};
 
@@ -80,7 +81,7 @@ fn cheetah_concury_and_residue_never_break() {
     let weights = world.server_weights();
     let methods: [(&str, Box<dyn Method>); 3] = [
         ("cheetah", Box::new(Cheetah::new(Scheduler::RoundRobin))),
-        ("concury", Box::new(Concury::new(12, &weights))),
+        ("concury", Box::new(Published::concury(12, &world).unwrap())),
         ("residue", Box::new(Residue::new(65_537, &weights).unwrap())),
     ];
     for (name, mut method) in methods {
@@ -98,9 +99,9 @@ fn cheetah_concury_and_residue_never_break() {
 fn consistent_hashing_breaks_like_the_table_and_modulo_far_more() {
     let world = cheetah_world(7.8, 1_500.0);
     let table = simulate(&world, &mut Buckets::hash(46_800, &SERVERS)).broken_percent();
-    let ring = simulate(&world, &mut Ring::new(30, &SERVERS)).broken_percent();
+    let ring = simulate(&world, &mut Ring::new(30, &SERVERS).unwrap()).broken_percent();
     close("ring beside table", ring, table, 0.67..=1.5);
-    let modulo = simulate(&world, &mut Modulo::new()).broken_percent();
+    let modulo = simulate(&world, &mut Modulo::new(&[])).broken_percent();
     assert!((40.0..=52.0).contains(&modulo), "modulo: {modulo} %, seed {SEED}");
 }
 
@@ -146,16 +147,17 @@ fn jet_world(updates_per_minute: f64, horizon: u16) -> World {
 fn tracked(world: &World, table: f64) -> Outcome {
     let capacity = (table * world.flows) as usize;
     let weights = world.server_weights();
-    simulate(
-        world,
-        &mut Tracked::new(Over::Table, 16_384, &weights, capacity, Release::AtEnd).unwrap(),
-    )
+    let (lru, release) = (Eviction::Exact, Release::AtEnd);
+    let tracked = Tracked::new(Over::Table, 16_384, &weights, capacity, lru, release);
+    simulate(world, &mut tracked.unwrap())
 }
 
 fn jet(world: &World, table: f64) -> Outcome {
     let capacity = (table * world.flows) as usize;
     let weights = world.server_weights();
-    simulate(world, &mut Jet::new(Over::Table, 16_384, &weights, capacity, Release::AtEnd).unwrap())
+    let (lru, release) = (Eviction::Exact, Release::AtEnd);
+    let jet = Jet::new(Over::Table, 16_384, &weights, capacity, lru, release);
+    simulate(world, &mut jet.unwrap())
 }
 
 /// Figure 3 gives bars and no numbers, so it is its shape that is tested: falling with the table's

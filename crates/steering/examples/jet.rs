@@ -11,7 +11,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::time::{Duration, Instant};
-use weir_lookup::HashKey;
+use weir_hash::HashKey;
 use weir_placement::{Anchor, Candidate, Horizon, HrwTable, Maglev, NONE, Placement};
 use weir_steering::jet::{FullTracking, Guide, Jet, JetTable};
 use weir_steering::{ConnectionTable, SLOTS, Steer, Unbounded};

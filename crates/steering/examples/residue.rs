@@ -12,7 +12,8 @@ use std::error::Error;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
-use weir_lookup::{DigestCuckoo, HashKey, MultiDigest};
+use weir_hash::HashKey;
+use weir_lookup::{DigestCuckoo, MultiDigest};
 use weir_steering::residue::{Leftovers, Residue, ResidueConfig, Table};
 use weir_steering::{Member, Role, Steer};
 
@@ -125,9 +126,9 @@ fn rivals(keys: usize) -> Result<[(&'static str, Lookup); 3], weir_lookup::Error
         multi.insert(&key(n), n as u16 % BACKENDS)?;
     }
     Ok([
-        ("cuckoo (2,4)", Box::new(move |keys, out| four.lookup_batch(keys, out))),
-        ("cuckoo (2,6)", Box::new(move |keys, out| six.lookup_batch(keys, out))),
-        ("multi-level", Box::new(move |keys, out| multi.lookup_batch(keys, out))),
+        ("cuckoo (2,4)", Box::new(move |keys, out| four.get_batch(keys, out))),
+        ("cuckoo (2,6)", Box::new(move |keys, out| six.get_batch(keys, out))),
+        ("multi-level", Box::new(move |keys, out| multi.get_batch(keys, out))),
     ])
 }
 

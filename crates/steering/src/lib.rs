@@ -1,45 +1,69 @@
 //! Where every packet goes: steering methods, as pure code.
 //!
-//! A method has two faces (docs/): the *lookup face*, a pure function from (flow, flags) over a
-//! published [`Image`] to a backend and what to remember; and the *build face*, which consumes
-//! pool changes and states and produces images. The same lookup face exists in C for the kernel
-//! (`crates/dataplane/bpf/steer_*.h`), and a differential test holds the two together.
+//! A method has two faces. The *lookup face* ([`Decide`]) answers a [`Question`] about a packet
+//! with a [`Decision`], by a table and a [`Memory`] of what is not in the table. The *build face*
+//! ([`Build`]) consumes pool changes and states and makes tables. The lookup face of the methods
+//! that a kernel plane runs exists in C, too (`crates/dataplane/bpf/methods`), and a
+//! differential test holds the two together.
+//!
+//! | module | what is there |
+//! |---|---|
+//! | `decide` | [`Question`], [`Decision`], [`Why`], the trait [`Decide`] |
+//! | `memory` | the trait [`Memory`], and [`SoftMemory`], which mirrors the kernel's maps |
+//! | `rehearsal` | [`Rehearsal`]: a decision that changes nothing and is written down |
+//! | `table` | [`Header`], [`Table`], and how a table becomes bytes ([`Body`]) |
+//! | `method` | what a method is: [`Method`], [`Settings`], [`Build`], [`Answer`] |
+//! | `registry` | all methods: [`MethodId`], and [`Image`], a published table of any of them |
+//! | [`methods`] | each method in a folder of its own |
 //!
 //! Nothing here knows sockets, BPF or clocks: time, randomness and memory come in as arguments.
 #![forbid(unsafe_code)]
 
-pub mod baseline;
-pub mod cheetah;
-mod concury;
-mod connection_table;
-mod image;
-pub mod jet;
-mod lookup;
+mod connections;
+mod decide;
+mod forwarder;
+mod ids;
 mod memory;
-mod plane;
+mod method;
+pub mod methods;
 mod pool;
-pub mod residue;
+mod registry;
+mod rehearsal;
+mod rows;
+mod shared;
 mod state;
-mod steer;
-mod tracked;
-mod update;
+mod table;
+pub mod update;
 
-pub use concury::{
-    BuildReport, Codec, Codes, Concury, ConcuryConfig, Forwarder, Phase, State, place_again,
+pub use connections::{AnyTable, ConnectionTable, Connections, Lru, SLOTS, Unbounded};
+pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide};
+pub use forwarder::{Forwarder, Parts, Steer};
+pub use ids::{BackendId, Dcode, ServiceId};
+pub use memory::{
+    Event, EventKind, Memory, NO_CONNECTION, SEEN_STRIDE, SEEN_WAYS, SoftMemory, TrackedFlow,
+    seen_tag,
 };
-pub use connection_table::{AnyTable, ConnectionTable, Lru, SLOTS, Unbounded};
-pub use image::{
-    ELEMENT_BYTES, FLAGS_OFFSET, Flags, HEADER_BYTES, Header, Image, ImageError, Method,
-    NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, SLOTS_PER_ELEMENT,
+pub use method::{
+    Answer, Build, Built, Drafts, Known, Method, Misfit, Needs, Phase, Publish, ServiceConfig,
+    Setting, SettingError, Settings, is_prime, next_prime,
 };
-pub use lookup::{Decision, Question, decide};
-pub use memory::{Event, EventKind, Memory, SoftMemory, seen_tag};
-pub use plane::{Counters, LaneCounters, Outcome, Plane, VipKey};
+pub use methods::concury::{
+    BuildReport, Codec, Codes, Concury, ConcuryConfig, DCODE_BITS, NEXT_TRY, Pending, SECOND_TRIES,
+    State,
+};
+pub use methods::tracked::{TABLE_SIZE, TrackedBuilder};
+pub use methods::{baseline, cheetah, jet, residue};
 pub use pool::{Member, Role};
+pub use registry::{Image, MakeBuilder, MethodId, MethodInfo};
+pub use rehearsal::{Note, Recall, Rehearsal};
+pub use rows::Rows;
+pub use shared::{Field, RawHeader, Shared};
 pub use state::{ServiceState, StateKey};
-pub use steer::Steer;
-pub use tracked::{TrackedBuilder, TrackedFlow};
-pub use update::{Action, Update};
+pub use table::{
+    Body, ELEMENT_BYTES, Flags, HEADER_BYTES, Header, ImageError, NO_BACKEND, SLOT_BACKEND,
+    SLOT_RESERVED, SLOTS_PER_ELEMENT, Table, digest_slots, read_slots, slot_elements, write_slots,
+};
+pub use update::{Action, Driver, Update};
 
 /// What can go wrong when tables are built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +84,12 @@ pub enum BuildError {
     TooFewDcodes {
         /// Backends that need at least one Dcode.
         members: usize,
-        /// Dcodes there are.
+        /// Dcodes that the table has.
         slots: usize,
     },
 }
+
+/// The example of the README compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,86 +1,227 @@
 //! What the lookup face remembers and reports: a trait, and an implementation in plain memory
 //! that mirrors the kernel's maps.
 
-use crate::image::NO_BACKEND;
-use crate::state::ServiceState;
-use crate::tracked::TrackedFlow;
+use crate::decide::Question;
+use crate::ids::BackendId;
+use crate::state::{ServiceState, StateKey};
 use std::collections::{HashMap, HashSet};
-use weir_wire::FlowKey;
-use weir_wire::hash::scale;
+use weir_hash::scale;
 
-/// Start or end of a flow.
+/// What a report is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum EventKind {
-    /// The first packet (SYN; for UDP the first one seen).
+    /// The first packet of a flow: a SYN; for UDP the first one seen.
     Start = 1,
-    /// FIN or RST.
+    /// A packet with FIN or RST.
     End = 2,
 }
 
 /// A report of the data plane.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Event {
-    /// Whose flow.
+    /// The flow (or client) and its service.
     pub state: ServiceState,
-    /// Where it went.
+    /// The backend that the packet went to.
     pub backend: u16,
-    /// Start or end.
+    /// Whether it was a start or an end.
     pub kind: EventKind,
 }
 
-/// The memory of a data plane.
-pub trait Memory {
-    /// Backend of a flow in the pending table.
-    fn pending(&self, state: &ServiceState) -> Option<u16>;
-    /// Notes a flow in the pending table; false if it is full.
-    fn note_pending(&mut self, state: ServiceState, backend: u16) -> bool;
-    /// Backend of a pinned state.
-    fn pinned(&self, state: &ServiceState) -> Option<u16>;
-    /// Reports a start or an end.
-    fn report(&mut self, event: Event);
-    /// Marks a flow as active.
-    fn mark(&mut self, hash: u64);
-    /// Whether a UDP flow was seen recently; it is from now on.
-    fn seen_before(&mut self, hash: u64, service: u32) -> bool;
-    /// A tracked connection.
-    fn connection(&self, flow: &FlowKey) -> Option<TrackedFlow>;
-    /// Tracks a connection.
-    fn track(&mut self, flow: FlowKey, entry: TrackedFlow);
-    /// The present incarnation of a backend, if it is present.
-    fn incarnation(&self, backend: u16) -> Option<u32>;
-    /// Whether a backend is down by its health check.
-    fn is_down(&self, backend: u16) -> bool;
+/// An entry of the connection table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TrackedFlow {
+    /// Where the connection lives.
+    pub backend: u16,
+    /// Which use of that number, so that an entry does not outlive its backend.
+    pub incarnation: u32,
 }
+
+/// [`Memory::connections`] knows nothing of the flow.
+pub const NO_CONNECTION: u16 = u16::MAX;
+
+/// The memory of a data plane: what a decision may ask beside its table, and where it leaves what
+/// is to be remembered or reported.
+///
+/// Everything is asked and told about the flow of a [`Question`]. A method uses a few of these;
+/// the others have an answer for a data plane that has no such memory.
+pub trait Memory<K = StateKey> {
+    /// The backend of a flow in the pending table.
+    #[inline(always)]
+    fn pending(&mut self, question: &Question<K>) -> Option<BackendId> {
+        let _ = question;
+        None
+    }
+
+    /// Notes a flow in the pending table; false if there is no room, or no such table.
+    #[inline(always)]
+    fn note_pending(&mut self, question: &Question<K>, backend: BackendId) -> bool {
+        let _ = (question, backend);
+        false
+    }
+
+    /// The backend of a pinned flow: one on a reserved row whose first packet may be repeated.
+    #[inline(always)]
+    fn pinned(&mut self, question: &Question<K>) -> Option<BackendId> {
+        let _ = question;
+        None
+    }
+
+    /// Reports that a flow starts or ends at a backend.
+    #[inline(always)]
+    fn report(&mut self, question: &Question<K>, backend: BackendId, kind: EventKind) {
+        let _ = (question, backend, kind);
+    }
+
+    /// Marks a flow as active.
+    #[inline(always)]
+    fn mark(&mut self, question: &Question<K>) {
+        let _ = question;
+    }
+
+    /// Whether a UDP flow was seen recently; it is from now on.
+    #[inline(always)]
+    fn seen_before(&mut self, question: &Question<K>) -> bool {
+        let _ = question;
+        true
+    }
+
+    /// A flow of the connection table. It counts as used now.
+    #[inline(always)]
+    fn connection(&mut self, question: &Question<K>) -> Option<TrackedFlow> {
+        let _ = question;
+        None
+    }
+
+    /// Notes a flow in the connection table, or another entry for one that is there.
+    #[inline(always)]
+    fn track(&mut self, question: &Question<K>, entry: TrackedFlow) {
+        let _ = (question, entry);
+    }
+
+    /// The connection table's answers for many flows at once: `out` gets the backend of each, or
+    /// [`NO_CONNECTION`]. Returns whether all were found; `None` if there is no faster way than
+    /// one after the other.
+    #[inline(always)]
+    fn connections(&mut self, keys: &[K], out: &mut [u16]) -> Option<bool> {
+        let _ = (keys, out);
+        None
+    }
+
+    /// Whether noting a flow can change what the connection table answers for others that it
+    /// answered before.
+    const SHADOWS: bool = false;
+
+    /// Asks for the memory that [`connection`](Self::connection) will read of a flow with this
+    /// hash.
+    #[inline(always)]
+    fn prefetch_connection(&self, hash: u64) {
+        let _ = hash;
+    }
+
+    /// The present incarnation of a backend, if it is present.
+    #[inline(always)]
+    fn incarnation(&mut self, backend: BackendId) -> Option<u32> {
+        let _ = backend;
+        Some(0)
+    }
+
+    /// Whether a backend is down by its health check.
+    #[inline(always)]
+    fn is_down(&mut self, backend: BackendId) -> bool {
+        let _ = backend;
+        false
+    }
+
+    /// Where a table of the caller's has a flow that can carry no cookie.
+    #[inline(always)]
+    fn known(&mut self, question: &Question<K>) -> Option<BackendId> {
+        let _ = question;
+        None
+    }
+
+    /// Remembers a flow that can carry no cookie in the table that [`known`](Self::known) asks.
+    #[inline(always)]
+    fn remember(&mut self, question: &Question<K>, backend: BackendId) {
+        let _ = (question, backend);
+    }
+
+    /// Picks one of the backends that take new flows, which are ordered. Unless the memory has a
+    /// scheduler, the flow's hash picks.
+    #[inline]
+    fn schedule(&mut self, question: &Question<K>, serving: &[u16]) -> Option<BackendId> {
+        let at = scale(question.hash as u32, serving.len() as u32) as usize;
+        serving.get(at).copied().and_then(BackendId::new)
+    }
+
+    /// Takes a slot of the table of connections by index, and answers how a cookie hides its
+    /// place; none if there is no room.
+    #[inline(always)]
+    fn open_slot(&mut self, question: &Question<K>, backend: BackendId) -> Option<u16> {
+        let _ = (question, backend);
+        None
+    }
+
+    /// The backend of the connection whose place this part of a cookie hides, if it is this
+    /// flow's. The packet counts as its latest.
+    #[inline(always)]
+    fn slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
+        let _ = (question, part);
+        None
+    }
+
+    /// Gives that slot back.
+    #[inline(always)]
+    fn close_slot(&mut self, question: &Question<K>, part: u16) {
+        let _ = (question, part);
+    }
+
+    /// Bytes that packets may read, from the allocations.
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// The flow of a question has ended: what is remembered of it, if anything, may go.
+    #[inline(always)]
+    fn end(&mut self, question: &Question<K>) {
+        let _ = question;
+    }
+}
+
+/// No memory at all.
+impl<K> Memory<K> for () {}
 
 /// Tag of a flow in the "seen recently" filter, without the generation in its low two bits.
 pub fn seen_tag(hash: u64, service: u32) -> u64 {
-    hash.wrapping_add(u64::from(service).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    hash.wrapping_add(u64::from(service).wrapping_mul(SEEN_STRIDE))
 }
 
-const SEEN_WAYS: usize = 8;
+/// Tags in a line of the "seen recently" filter.
+pub const SEEN_WAYS: usize = 8;
+/// Keeps equal hashes of two services apart in it.
+pub const SEEN_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The kernel's maps in plain memory; sizes as they are there.
 #[derive(Debug, Default)]
 pub struct SoftMemory {
-    /// The pending table.
+    /// The pending table: flows that started during an update, with their backends.
     pub pending: HashMap<ServiceState, u16>,
-    /// Its bound.
+    /// The most flows that the pending table holds.
     pub pending_limit: usize,
-    /// Pinned states.
+    /// States on reserved rows whose first packets may be repeated, with their backends.
     pub pinned: HashMap<ServiceState, u16>,
-    /// Reports, in order.
+    /// Reports that nobody has taken yet, the oldest first.
     pub events: Vec<Event>,
-    /// Both halves of the activity bitmap.
+    /// Activity bitmap, both halves, 64 flows to a word.
     pub marks: Vec<u64>,
-    /// The half that is written.
+    /// The half that is written now, 0 or 1.
     pub mark_side: u32,
-    /// "Seen recently" lines.
+    /// The "seen recently" filter: lines of tags of UDP flows.
     pub seen: Vec<[u64; SEEN_WAYS]>,
-    /// Its generation, 1..=3.
+    /// Generation of new tags in that filter, 1 to 3.
     pub seen_generation: u64,
     /// The connection table, unbounded here.
-    pub connections: HashMap<FlowKey, TrackedFlow>,
+    pub connections: HashMap<ServiceState, TrackedFlow>,
     /// Incarnations of the backends that are present.
     pub incarnations: HashMap<u16, u32>,
     /// Backends that are down by their health checks.
@@ -88,7 +229,8 @@ pub struct SoftMemory {
 }
 
 impl SoftMemory {
-    /// Memory with these sizes.
+    /// An empty memory: room for so many pending flows, words of each half of the activity bitmap
+    /// (a power of two), and lines of the "seen recently" filter.
     pub fn new(pending_limit: usize, mark_words: usize, seen_lines: usize) -> Self {
         Self {
             pending_limit,
@@ -113,34 +255,35 @@ impl SoftMemory {
 }
 
 impl Memory for SoftMemory {
-    fn pending(&self, state: &ServiceState) -> Option<u16> {
-        self.pending.get(state).copied()
+    fn pending(&mut self, question: &Question) -> Option<BackendId> {
+        self.pending.get(&question.state()).copied().and_then(BackendId::new)
     }
 
-    fn note_pending(&mut self, state: ServiceState, backend: u16) -> bool {
+    fn note_pending(&mut self, question: &Question, backend: BackendId) -> bool {
+        let state = question.state();
         if self.pending.len() >= self.pending_limit && !self.pending.contains_key(&state) {
             return false;
         }
-        self.pending.insert(state, backend);
+        self.pending.insert(state, backend.get());
         true
     }
 
-    fn pinned(&self, state: &ServiceState) -> Option<u16> {
-        self.pinned.get(state).copied()
+    fn pinned(&mut self, question: &Question) -> Option<BackendId> {
+        self.pinned.get(&question.state()).copied().and_then(BackendId::new)
     }
 
-    fn report(&mut self, event: Event) {
-        self.events.push(event);
+    fn report(&mut self, question: &Question, backend: BackendId, kind: EventKind) {
+        self.events.push(Event { state: question.state(), backend: backend.get(), kind });
     }
 
-    fn mark(&mut self, hash: u64) {
+    fn mark(&mut self, question: &Question) {
         let half = self.marks.len() / 2;
-        let word = hash as usize & (half - 1);
-        self.marks[word + (self.mark_side & 1) as usize * half] |= 1 << (hash >> 58);
+        let word = question.hash as usize & (half - 1);
+        self.marks[word + (self.mark_side & 1) as usize * half] |= 1 << (question.hash >> 58);
     }
 
-    fn seen_before(&mut self, hash: u64, service: u32) -> bool {
-        let tag = seen_tag(hash, service);
+    fn seen_before(&mut self, question: &Question) -> bool {
+        let tag = seen_tag(question.hash, question.service.0);
         let line = scale((tag >> 32) as u32, self.seen.len() as u32) as usize;
         let now = self.seen_generation & 3;
         let before = if now == 1 { 3 } else { now - 1 };
@@ -163,19 +306,19 @@ impl Memory for SoftMemory {
         false
     }
 
-    fn connection(&self, flow: &FlowKey) -> Option<TrackedFlow> {
-        self.connections.get(flow).copied()
+    fn connection(&mut self, question: &Question) -> Option<TrackedFlow> {
+        self.connections.get(&question.state()).copied()
     }
 
-    fn track(&mut self, flow: FlowKey, entry: TrackedFlow) {
-        self.connections.insert(flow, entry);
+    fn track(&mut self, question: &Question, entry: TrackedFlow) {
+        self.connections.insert(question.state(), entry);
     }
 
-    fn incarnation(&self, backend: u16) -> Option<u32> {
-        (backend != NO_BACKEND).then(|| self.incarnations.get(&backend).copied()).flatten()
+    fn incarnation(&mut self, backend: BackendId) -> Option<u32> {
+        self.incarnations.get(&backend.get()).copied()
     }
 
-    fn is_down(&self, backend: u16) -> bool {
-        self.down.contains(&backend)
+    fn is_down(&mut self, backend: BackendId) -> bool {
+        self.down.contains(&backend.get())
     }
 }

@@ -1,14 +1,14 @@
 //! What identifies a state: the flow, or with client affinity the client.
 
-use weir_lookup::{HashKey, Key};
+use weir_hash::{HashKey, Key};
 use weir_wire::FlowKey;
-use weir_wire::hash::ports_word;
+use weir_wire::hash::{hash_address, ports_word};
 
 /// Key of a state within its service: 20 bytes. Destination address and protocol belong to the
 /// service; the destination port varies only in a service that takes any port.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
 pub struct StateKey {
-    /// Source address, IPv4 mapped.
+    /// Source address, 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`.
     pub address: [u8; 16],
     /// Source port, host order; 0 with client affinity.
     pub src_port: u16,
@@ -51,15 +51,15 @@ impl StateKey {
 impl Key for StateKey {
     #[inline(always)]
     fn hash(&self, key: &HashKey) -> u64 {
-        key.hash_address(&self.address, ports_word(self.src_port, self.dst_port))
+        hash_address(key, &self.address, ports_word(self.src_port, self.dst_port))
     }
 }
 
-/// A state with its service.
+/// A state's key together with the service that it belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ServiceState {
     /// Number of the service.
     pub service: u32,
-    /// Key within it.
+    /// Key of the state within the service.
     pub key: StateKey,
 }

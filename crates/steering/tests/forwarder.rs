@@ -8,7 +8,7 @@ mod seed;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
-use weir_lookup::{HashKey, Key};
+use weir_hash::{HashKey, Key};
 use weir_steering::{
     BuildError, Codec, Concury, ConcuryConfig, Flags, Forwarder, HEADER_BYTES, ImageError, Member,
     NO_BACKEND, Role, SLOT_RESERVED, ServiceState, SoftMemory, StateKey, Steer, TrackedBuilder,
@@ -77,7 +77,7 @@ fn answers_are_those_of_decide() {
                 members.iter_mut().for_each(|member| member.role = Role::Draining);
             }
             let (image, _) = concury.build(u64::from(round) + 2, &members, 0).unwrap();
-            let mut image = weir_steering::Image::clone(&image);
+            let image = weir_steering::Image::clone(&image);
             let flags = Flags::default().with(Flags::PENDING, round % 2 == 1);
             image.set_flags(flags);
             forwarder.publish(Arc::new(image.clone())).unwrap();
@@ -92,7 +92,7 @@ fn answers_are_those_of_decide() {
             let found = answers(&mut forwarder, &states, &mut rng);
             for ((flow, state), found) in flows.iter().zip(&states).zip(found) {
                 let decision = decide(&image, 0, flow, TcpFlags::ACK, &mut memory);
-                assert_eq!(decision.backend.unwrap_or(NO_BACKEND), found, "{codec:?}, {flow}");
+                assert_eq!(decision.slot(), found, "{codec:?}, {flow}");
                 let entry = image.entry(state.hash(&image.header().key));
                 reserved += u32::from(entry & SLOT_RESERVED != 0);
                 by_pending += u32::from(found != entry & !SLOT_RESERVED);
@@ -125,14 +125,14 @@ fn first_packets_go_where_decide_sends_them() {
             }
             let (image, _) = concury.build(1, &members, 0).unwrap();
             for flags in [0, Flags::RECORD, Flags::PENDING, Flags::RECORD | Flags::PENDING] {
-                let mut image = weir_steering::Image::clone(&image);
+                let image = weir_steering::Image::clone(&image);
                 image.set_flags(Flags(flags));
                 let mut forwarder = Forwarder::new(Arc::new(image.clone())).unwrap();
                 let mut memory = SoftMemory::new(100_000, 1, 1);
                 for n in (500..1_500).chain(500..1_500) {
                     let state = StateKey::of_flow(&flow(n));
                     let decision = decide(&image, 0, &flow(n), TcpFlags::SYN, &mut memory);
-                    let wanted = decision.backend.unwrap_or(NO_BACKEND);
+                    let wanted = decision.slot();
                     assert_eq!(forwarder.start(&state), wanted, "{codec:?}, {draining}, {n}");
                     nowhere += u32::from(wanted == NO_BACKEND);
                 }
@@ -217,7 +217,7 @@ struct Twin(u64);
 
 impl Key for Twin {
     fn hash(&self, key: &HashKey) -> u64 {
-        let word = if key.xor_wide.is_multiple_of(2) { self.0 & !1 } else { self.0 };
+        let word = if key.words()[1].is_multiple_of(2) { self.0 & !1 } else { self.0 };
         key.hash_word(word)
     }
 }

@@ -10,10 +10,8 @@ mod world;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
-use weir_steering::{
-    Codec, Concury, ConcuryConfig, Image, Member, Outcome, Plane, Role, SoftMemory, StateKey,
-    VipKey,
-};
+use weir_plane::{Outcome, Soft, VipKey};
+use weir_steering::{Codec, Concury, ConcuryConfig, Image, Member, Role, SoftMemory, StateKey};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 use world::{Kind, Tally, World, state_hash};
@@ -64,7 +62,7 @@ fn tracked_breaks_nothing() {
 fn a_deaf_control_plane_breaks_connections() {
     for (codec, least) in [(Codec::Othello, 0.02), (Codec::Fuse, 0.2)] {
         let mut world = World::new(&kinds(Some(codec)), seed());
-        world.deaf = true;
+        world.tables.deaf = true;
         world.run(200);
         println!("{codec:?}: {:?}", world.tally);
         let share = world.tally.violations as f64 / world.tally.packets as f64;
@@ -98,9 +96,9 @@ fn flow(n: u32) -> FlowKey {
     FlowKey::new(client, ([192, 0, 2, 1], 80).into(), Protocol::Tcp)
 }
 
-fn plane(concury: &mut Concury, members: &[Member]) -> Plane {
+fn plane(concury: &mut Concury, members: &[Member]) -> Soft {
     let (image, report) = concury.build(1, members, 0).unwrap();
-    let mut plane = Plane { memory: SoftMemory::new(1_000_000, 1, 1), ..Plane::default() };
+    let mut plane = Soft::new(SoftMemory::new(1_000_000, 1, 1));
     let vip = VipKey { address: flow(0).dst, protocol: Protocol::Tcp, port: Some(80) };
     plane.vips.insert(vip, 0);
     plane.tables.insert(0, image);
@@ -243,7 +241,7 @@ fn every_build_of_a_fuse_places_unknown_flows_anew() {
             let share = broken(flows, |f| at(&before, f), |f| at(&after, f));
             right &= matches(&format!("{states} states, {name}"), flows, share, theory);
             for (state, held) in concury.states() {
-                let hash = weir_lookup::Key::hash(state, &after.header().key);
+                let hash = weir_hash::Key::hash(state, &after.header().key);
                 assert_eq!(after.entry(hash), held.backend, "a state moved");
             }
         }

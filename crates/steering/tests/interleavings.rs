@@ -19,11 +19,19 @@ struct Size {
     updates: u8,
     crashes: u8,
     reuses: u8,
+    failures: u8,
+}
+
+impl Size {
+    /// With so many actions that fail.
+    const fn failing(self, failures: u8) -> Self {
+        Self { failures, ..self }
+    }
 }
 
 const fn size(flows: usize, updates: u8, crashes: u8, reuses: u8) -> Size {
     assert!(flows <= MAX_FLOWS);
-    Size { flows, updates, crashes, reuses }
+    Size { flows, updates, crashes, reuses, failures: 0 }
 }
 
 fn run(size: Size, fault: Fault) -> Found {
@@ -32,6 +40,7 @@ fn run(size: Size, fault: Fault) -> Found {
         updates: size.updates,
         crashes: size.crashes,
         reuses: size.reuses,
+        failures: size.failures,
         fault,
     };
     let found = search::explore(&mut rules, usize::MAX);
@@ -56,7 +65,10 @@ fn safe(size: Size, fault: Fault) {
 
 /// A violation at each of the sizes that are tried in turn until one is found.
 fn breaks(fault: Fault) {
-    let sizes = [size(1, 1, 0, 0), size(1, 2, 0, 1), size(1, 2, 1, 1)];
+    breaks_at(fault, &[size(1, 1, 0, 0), size(1, 2, 0, 1), size(1, 2, 1, 1)]);
+}
+
+fn breaks_at(fault: Fault, sizes: &[Size]) {
     assert!(
         sizes.iter().any(|&size| run(size, fault).trace.is_some()),
         "{fault:?} goes unnoticed: the search has no teeth"
@@ -76,6 +88,16 @@ fn two_flows_through_two_updates_and_a_crash() {
 #[test]
 fn two_flows_with_a_reused_key() {
     safe(size(2, 1, 0, 1), Fault::None);
+}
+
+/// Worlds that only a deep run has the time for.
+#[test]
+fn larger_worlds_to_their_end() {
+    let sizes = match search::deep() {
+        true => &[size(2, 2, 1, 1), size(2, 2, 2, 0), size(1, 3, 2, 2)][..],
+        false => &[size(1, 3, 1, 1)],
+    };
+    sizes.iter().for_each(|&size| safe(size, Fault::None));
 }
 
 #[test]
@@ -111,6 +133,40 @@ fn pins_must_come_and_go_in_time() {
 fn a_control_plane_that_dies_must_have_logged_and_must_collect() {
     breaks(Fault::ConsumeBeforeLog);
     breaks(Fault::RestartWithoutCollect);
+}
+
+/// Any action fails at any point, before it has done anything or in the middle, and another one
+/// while the failure is dealt with.
+#[test]
+fn any_action_may_fail() {
+    safe(size(1, 2, 0, 0).failing(2), Fault::None);
+    safe(size(1, 2, 0, 1).failing(2), Fault::None);
+    safe(size(1, 2, 1, 0).failing(2), Fault::None);
+    safe(size(1, 2, 1, 1).failing(2), Fault::None);
+    safe(size(2, 1, 0, 0).failing(1), Fault::None);
+}
+
+#[test]
+fn each_part_of_the_failure_path_is_needed() {
+    let sizes = [
+        size(1, 1, 0, 0).failing(1),
+        size(1, 2, 0, 0).failing(1),
+        size(1, 2, 0, 1).failing(1),
+        size(1, 2, 1, 1).failing(1),
+    ];
+    for fault in [
+        Fault::FailureEnds,
+        Fault::FailureClearsFlags,
+        Fault::FailedGraceCounts,
+        Fault::FailedCollectCounts,
+        Fault::FailureForgetsCollected,
+        Fault::DraftCountsAsPublished,
+        Fault::RetireForDraft,
+        Fault::KeepPinsOfDraft,
+        Fault::OneTry,
+    ] {
+        breaks_at(fault, &sizes);
+    }
 }
 
 /// Whoever forgets idle flows leaves their pending entries alone: a packet may be about to rely on

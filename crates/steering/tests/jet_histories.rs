@@ -14,7 +14,7 @@ use plain::Plain;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
-use weir_lookup::HashKey;
+use weir_hash::HashKey;
 use weir_placement::{Anchor, Candidate, Horizon, Hrw, HrwTable, Incremental, Ring};
 use weir_steering::jet::{Guide, Jet, JetTable, PlacementKind};
 use weir_steering::{ConnectionTable, Lru, Steer, Unbounded};
@@ -209,7 +209,7 @@ impl<G: Guide, C: ConnectionTable<Flow = u64>> Both<G, C> {
             let relevant = self.plain.relevant(self.jet.connections());
             assert_eq!(relevant, self.plain.relevant(&self.plain.table));
             for (flow, backend) in &ours {
-                let hash = weir_lookup::Key::hash(flow, self.plain.table.hash_key());
+                let hash = weir_hash::Key::hash(flow, self.plain.table.hash_key());
                 assert_eq!(self.plain.table.peek(hash, flow), Some(*backend), "JET has less");
             }
         }

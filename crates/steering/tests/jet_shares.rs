@@ -11,7 +11,7 @@ use common::{ROWS, without_place};
 use rand::Rng;
 use rand::seq::SliceRandom;
 use std::collections::HashMap;
-use weir_lookup::HashKey;
+use weir_hash::HashKey;
 use weir_placement::{Candidate, Maglev, NONE, Placement};
 use weir_steering::jet::{AnyJet, FullTracking, JetError, PlacementKind};
 use weir_steering::{ConnectionTable, Steer, Unbounded};

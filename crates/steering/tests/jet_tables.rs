@@ -10,7 +10,7 @@ use rand::Rng;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::hash::Hash;
-use weir_lookup::{HashKey, Key};
+use weir_hash::{HashKey, Key};
 use weir_steering::{AnyTable, ConnectionTable, Lru, StateKey, Unbounded};
 
 fn hashed<K: Key>(flow: &K, key: &HashKey) -> u64 {

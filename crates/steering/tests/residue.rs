@@ -11,7 +11,7 @@ mod world;
 use seed::seed;
 use std::collections::HashMap;
 use std::sync::Arc;
-use weir_lookup::HashKey;
+use weir_hash::HashKey;
 use weir_steering::residue::{Residue, ResidueConfig, Table, rows_for};
 use weir_steering::{Member, Role, StateKey, Steer};
 use world::{Kind, World};

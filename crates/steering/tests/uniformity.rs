@@ -5,7 +5,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
-use weir_lookup::Key;
+use weir_hash::Key;
 use weir_steering::{Codec, Concury, ConcuryConfig, Member, Role, StateKey};
 
 /// Tables per width, and sets of keys per table.

@@ -10,9 +10,9 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Protocol {
-    /// TCP, RFC 9293.
+    /// The Transmission Control Protocol (RFC 9293).
     Tcp = 6,
-    /// UDP, RFC 768.
+    /// The User Datagram Protocol (RFC 768).
     Udp = 17,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// The text is neither `tcp` nor `udp`.
+/// The text that was to be a protocol and is neither `tcp` nor `udp`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("unknown protocol {0:?}: expected \"tcp\" or \"udp\"")]
 pub struct UnknownProtocol(pub String);
@@ -71,15 +71,15 @@ impl FromStr for Protocol {
 /// at most send them where the IPv4 flow goes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct FlowKey {
-    /// Source (client) address.
+    /// Address of the sender, for a balanced packet the client's.
     pub src: [u8; 16],
-    /// Destination (service) address.
+    /// Address of the receiver, for a balanced packet the service's.
     pub dst: [u8; 16],
     /// Source port, host order.
     pub src_port: u16,
     /// Destination port, host order.
     pub dst_port: u16,
-    /// Transport protocol.
+    /// Protocol that the ports belong to.
     pub protocol: Protocol,
 }
 

@@ -56,15 +56,15 @@ const DESTINATION_OPTIONS: u8 = 60;
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// The sender has no more data.
+    /// FIN: the sender has no more data.
     pub const FIN: Self = Self(1);
-    /// Synchronize sequence numbers.
+    /// SYN: the sender opens a connection and gives its first sequence number.
     pub const SYN: Self = Self(2);
-    /// Reset the connection.
+    /// RST: the connection is void, at once and both ways.
     pub const RST: Self = Self(4);
-    /// Hand the data to the application at once.
+    /// PSH: the receiver should hand the data to its application at once.
     pub const PSH: Self = Self(8);
-    /// The acknowledgment number is valid.
+    /// ACK: the acknowledgment number counts, as in every packet but the first.
     pub const ACK: Self = Self(16);
 
     /// Whether any flag of `other` is set.
@@ -94,7 +94,7 @@ impl BitOr for TcpFlags {
 /// An accepted packet. Offsets and lengths are in bytes and lie within the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// The five-tuple.
+    /// Addresses, ports and protocol, from the IP header and the transport header.
     pub flow: FlowKey,
     /// The TCP flags, zero for UDP.
     pub tcp_flags: TcpFlags,
@@ -112,7 +112,7 @@ pub struct Packet {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}", reason.description())]
 pub struct Rejected {
-    /// Why.
+    /// The first fault found, from the link layer upwards.
     pub reason: Reason,
     /// The destination, once the fixed IP header was read and found credible, so
     /// that the rejection can be counted for the service that it concerns.

@@ -30,16 +30,16 @@ const LONG_HEADER: u8 = 0x80;
 /// Why a datagram is no QUIC packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum HeaderError {
-    /// No byte at all.
+    /// The datagram has no byte at all.
     #[error("the datagram is empty")]
     Empty,
-    /// A long header that is not all there.
+    /// The datagram ends inside a long header.
     #[error("the datagram ends inside the QUIC long header")]
     Truncated,
-    /// An id of more than 20 bytes in a version that has none.
+    /// An id has more than 20 bytes, which versions 1 and 2 do not allow.
     #[error("the connection id has {length} bytes; QUIC versions 1 and 2 allow 20")]
     IdTooLong {
-        /// Bytes of the id.
+        /// The length that the header gives, in bytes.
         length: u8,
     },
 }
@@ -47,9 +47,9 @@ pub enum HeaderError {
 /// The header of a QUIC packet, as far as it is the same in all versions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Header<'a> {
-    /// Handshake, 0-RTT, Retry, version negotiation.
+    /// A long header: handshake, 0-RTT, Retry, version negotiation.
     Long {
-        /// Version; 0 for version negotiation.
+        /// Version of QUIC; 0 stands for version negotiation.
         version: u32,
         /// Destination connection id: up to 20 bytes in versions 1 and 2, up to 255 in others. The
         /// client has chosen it until the server's first answer.
@@ -57,7 +57,7 @@ pub enum Header<'a> {
         /// Source connection id, with the same limits.
         source: &'a [u8],
     },
-    /// Everything after the handshake.
+    /// A short header: everything after the handshake.
     Short {
         /// What follows the first byte, up to 20 bytes. It begins with the destination id; only
         /// who made the id knows how long it is.
@@ -93,7 +93,7 @@ fn take_id(version: u32, data: &[u8]) -> Result<(&[u8], &[u8]), HeaderError> {
     rest.split_at_checked(usize::from(length)).ok_or(HeaderError::Truncated)
 }
 
-/// Up to 20 bytes: a connection id, or a server id.
+/// Up to 20 bytes: a connection id, or a server id. Its `Debug` text is hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Id {
     bytes: [u8; MAX_ID_LENGTH],
@@ -108,7 +108,7 @@ impl Id {
         Some(id)
     }
 
-    /// Its bytes.
+    /// The bytes of the id, 0 to 20 of them.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -123,10 +123,11 @@ impl fmt::Debug for Id {
 /// What is wrong with a QUIC-LB configuration, or with what it was asked to encode.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum QuicLbError {
-    /// The configuration number does not exist.
+    /// The configuration number is not 0 to 6.
     #[error("QUIC-LB configuration {0}: only 0 to 6 can be used")]
     BadRotation(u8),
-    /// Lengths outside of section 5.3 of the draft.
+    /// The server id has not 1 to 15 bytes, or the nonce not at least 4, or both together more than
+    /// 19 (draft, section 5.3).
     #[error(
         "QUIC-LB server id of {server_id} and nonce of {nonce} bytes: the id has at least 1, the \
          nonce at least 4, both together at most 19"
@@ -142,26 +143,27 @@ pub enum QuicLbError {
 /// Why a connection id leads nowhere. The draft sends such packets to a fallback algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Unroutable {
-    /// There is no first byte.
+    /// The id has no first byte, which names its configuration.
     #[error("the connection id is empty")]
     Empty,
-    /// Configuration 7: made by a server without a configuration.
+    /// The id says configuration 7: its server has none, and the id names no server.
     #[error("the connection id says that its server has no configuration")]
     Unconfigured,
-    /// Nobody has told us that configuration.
+    /// The id names a configuration (0 to 6) that is not set here.
     #[error("the connection id belongs to configuration {0}, which is not known here")]
     UnknownConfig(u8),
-    /// Too few bytes for the configuration, or the id itself says so.
+    /// The id has fewer bytes than its configuration needs, or its first byte says so.
     #[error("the connection id has {length} bytes, its configuration needs {needed}")]
     TooShort {
-        /// Bytes that are there.
+        /// Bytes that the id has.
         length: usize,
-        /// Bytes that the configuration needs.
+        /// Bytes that ids of the configuration have.
         needed: usize,
     },
 }
 
-/// One configuration of QUIC-LB.
+/// One configuration of QUIC-LB: a number, the lengths of server id and nonce, and a key if the
+/// server id is hidden.
 #[derive(Clone, Debug)]
 pub struct QuicLb {
     rotation: u8,
@@ -200,7 +202,7 @@ impl QuicLb {
         Self { says_length: false, ..self }
     }
 
-    /// Number of the configuration.
+    /// The configuration's number, 0 to 6, as the first three bits of its ids have it.
     pub fn rotation(&self) -> u8 {
         self.rotation
     }
@@ -270,13 +272,14 @@ impl QuicLb {
 pub struct QuicLbConfigs([Option<QuicLb>; UNCONFIGURED as usize]);
 
 impl QuicLbConfigs {
-    /// Adds a configuration, or replaces the one with the same number.
+    /// Adds a configuration. One with the same number is replaced.
     pub fn set(&mut self, config: QuicLb) {
         let slot = usize::from(config.rotation);
         self.0[slot] = Some(config);
     }
 
-    /// Forgets a configuration.
+    /// Takes the configuration with this number away; ids that name it are [`Unroutable`] from now
+    /// on. Does nothing if there is none.
     pub fn clear(&mut self, rotation: u8) {
         if let Some(slot) = self.0.get_mut(usize::from(rotation)) {
             *slot = None;

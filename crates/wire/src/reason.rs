@@ -9,7 +9,7 @@ use std::fmt;
 /// Declares the enum and its tables from one list, so that they cannot disagree.
 macro_rules! reasons {
     ($($code:literal $variant:ident $name:literal $description:literal;)*) => {
-        /// Why a packet was not forwarded.
+        /// Why a packet was not forwarded. Each variant's sentence is what `weir status` prints.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Reason {
@@ -20,17 +20,17 @@ macro_rules! reasons {
             /// Every reason, in the order of the codes.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The name used in metrics and JSON, in snake case.
+            /// The reason in snake case, as `weir status` and JSON have it.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// One sentence for a person.
+            /// The reason as one English sentence, for a person.
             pub const fn description(self) -> &'static str {
                 match self { $(Self::$variant => $description,)* }
             }
 
-            /// The reason with this code.
+            /// The reason with this code; `None` for a number that is no reason's.
             pub const fn from_code(code: u8) -> Option<Self> {
                 match code { $($code => Some(Self::$variant),)* _ => None }
             }
@@ -66,11 +66,17 @@ reasons! {
     33 NoNextHop "no_next_hop" "The kernel knows no next hop to the backend.";
     34 PendingFull "pending_full" "The table of flows that wait for a decision is full.";
     35 NoTable "no_table" "The service has no published table yet.";
+    36 UnknownMethod "unknown_method" "The service's table is of a method that the data plane does not know.";
+    37 InTransition "in_transition" "The flow's row is changing hands, and no flow may start there or none can be told.";
+    38 NoCookie "no_cookie" "The packet's cookie leads nowhere, and the service drops such packets.";
 }
 
 impl Reason {
     /// The first code of the reasons that steering gives.
     const FIRST_STEERING_CODE: u8 = 32;
+
+    /// Counters that a data plane keeps, one for each code below this.
+    pub const SLOTS: u32 = 64;
 
     /// The code that counters and the C programs use.
     pub const fn code(self) -> u8 {

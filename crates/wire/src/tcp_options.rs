@@ -56,28 +56,28 @@ pub enum OptionError {
     /// The length does not even cover kind and length.
     #[error("TCP option {kind} has length {length}, less than 2")]
     LengthTooSmall {
-        /// Kind of the option.
+        /// Kind of the option, its first byte.
         kind: u8,
-        /// The length byte.
+        /// The option's length byte, 0 or 1.
         length: u8,
     },
     /// The option goes on behind the end of the options.
     #[error("TCP option {kind} has length {length}, more than is left of the header")]
     LengthPastEnd {
-        /// Kind of the option.
+        /// Kind of the option, its first byte.
         kind: u8,
-        /// The length byte.
+        /// The option's length byte, which leads past the header.
         length: u8,
     },
     /// A timestamp option whose length is not 10.
     #[error("the TCP timestamp option has length {length}, not 10")]
     TimestampLength {
-        /// The length byte.
+        /// The option's length byte, not 10.
         length: u8,
     },
 }
 
-/// How the timestamp was found.
+/// By which layout of the options the timestamp was found.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Layout {
     /// NOP, NOP, timestamp: 99.95 % of all packets that are no SYN.
@@ -90,7 +90,7 @@ pub enum Layout {
     MssScaleNopNop,
     /// MSS, NOP, window scale, SACK permitted, timestamp.
     MssScaleSack,
-    /// Anything else: option by option.
+    /// None of the five: the options were read one by one.
     Parsed,
 }
 
@@ -215,13 +215,13 @@ impl<'a> TimestampsMut<'a> {
         self.found
     }
 
-    /// Sets TSval.
+    /// Sets TSval, the sender's clock.
     pub fn set_value(&mut self, value: u32) {
         self.replace(2, self.found.value, value);
         self.found.value = value;
     }
 
-    /// Sets TSecr.
+    /// Sets TSecr, the clock value that the sender returns.
     pub fn set_echo(&mut self, echo: u32) {
         self.replace(6, self.found.echo, echo);
         self.found.echo = echo;

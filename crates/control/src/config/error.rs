@@ -13,9 +13,9 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file, as it was asked for.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file was read and cannot be used.
@@ -58,13 +58,13 @@ impl fmt::Display for Lines<'_> {
 pub struct Problem {
     /// The file, as it was named by whoever asked.
     pub file: String,
-    /// Line, from 1.
+    /// Number of the line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
     /// The field, for example `service "web": port`; empty for the file as a whole.
     pub field: String,
-    /// What is wrong.
+    /// What is wrong, without the field's name.
     pub wrong: String,
     /// What would be right; empty where the fault says it.
     pub right: String,

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::validate::{self, MethodKind};
-use super::{Affinity, Balancer, Check, Config, Limits, Method, Protocol, Service, XdpMode};
+use super::validate;
+use super::{Affinity, Balancer, Check, Config, Limits, Protocol, Service, XdpMode};
+use weir_steering::MethodId;
 
 pub(super) const PROTOCOL: Protocol = Protocol::Tcp;
-pub(super) const METHOD: MethodKind = MethodKind::Concury;
-pub(super) const DCODE_BITS: u8 = 12;
-pub(super) const TABLE_SIZE: u32 = 65_537;
+pub(super) const METHOD: MethodId = MethodId::Concury;
 pub(super) const WEIGHT: u16 = 1;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -60,14 +59,7 @@ fn service(given: validate::Service) -> Service {
         vip: given.vip,
         protocol: given.protocol,
         port: given.port,
-        method: match given.method {
-            MethodKind::Concury => {
-                Method::Concury { dcode_bits: given.dcode_bits.unwrap_or(DCODE_BITS) }
-            }
-            MethodKind::Tracked => {
-                Method::Tracked { table_size: given.table_size.unwrap_or(TABLE_SIZE) }
-            }
-        },
+        method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
         idle_timeout: given.idle_timeout.unwrap_or(idle),
         check: given.check.and_then(check),

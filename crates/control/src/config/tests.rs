@@ -446,13 +446,13 @@ fn example_parses_and_resolves() {
     assert_eq!(config.balancer.socket_path(), PathBuf::from("/run/weir/weir.sock"));
     assert_eq!(config.limits, Limits::default());
     let web = config.service("web").unwrap();
-    assert_eq!(web.method, Method::Concury { dcode_bits: 12 });
+    assert_eq!(method(&web.method), ("concury", vec![("dcode_bits", 12)]));
     assert_eq!(web.idle_timeout, Duration::from_secs(8100));
     let check = web.check.as_ref().unwrap();
     assert_eq!((check.port, check.timeout), (80, Duration::from_millis(500)));
     assert_eq!(web.backends[1].weight, 2);
     let six = config.service("web6").unwrap();
-    assert_eq!(six.method, Method::Tracked { table_size: 65_537 });
+    assert_eq!(method(&six.method), ("tracked", vec![("table_size", 65_537)]));
     let check = six.check.as_ref().unwrap();
     assert_eq!((check.interval, check.rise, check.fall), (Duration::from_secs(2), 2, 3));
     let games = config.service("games").unwrap();
@@ -490,4 +490,40 @@ fn a_file_that_cannot_be_read_is_named() {
     let error = Config::load("no/such/weir.toml").unwrap_err();
     assert!(error.to_string().starts_with("cannot read no/such/weir.toml: "));
     assert!(error.problems().is_empty());
+}
+
+/// A method's name, and its settings with their values.
+fn method(method: &Method) -> (&'static str, Vec<(&'static str, u32)>) {
+    (
+        method.name(),
+        method.settings().iter().map(|(setting, value)| (setting.name, value)).collect(),
+    )
+}
+
+#[test]
+fn a_method_survives_json_and_is_checked_there() {
+    for id in weir_steering::MethodId::published() {
+        let mut settings = weir_steering::Settings::of(id);
+        for (setting, _) in weir_steering::Settings::of(id).iter() {
+            let least = u64::from(setting.range.0);
+            let value = if setting.prime { weir_steering::next_prime(least) } else { least };
+            settings.set(setting.name, value).unwrap();
+        }
+        let before = Method::new(settings).unwrap();
+        let text = serde_json::to_string(&before).unwrap();
+        assert_eq!(serde_json::from_str::<Method>(&text).unwrap(), before, "{text}");
+    }
+    // As an earlier version of weir wrote it.
+    let old: Method = serde_json::from_str(r#"{"name":"concury","dcode_bits":10}"#).unwrap();
+    assert_eq!(method(&old), ("concury", vec![("dcode_bits", 10)]));
+    for (text, wrong) in [
+        (r#"{"name":"nothing"}"#, "no method nothing"),
+        (r#"{"name":"jet"}"#, "no method jet"),
+        (r#"{"name":"concury","dcode_bits":16}"#, "give 4..=15"),
+        (r#"{"name":"concury","table_size":7}"#, "it has dcode_bits"),
+        (r#"{"name":"tracked","table_size":8}"#, "prime"),
+    ] {
+        let error = serde_json::from_str::<Method>(text).unwrap_err().to_string();
+        assert!(error.contains(wrong), "{text}: {error}");
+    }
 }

@@ -11,7 +11,7 @@ use toml::Spanned;
 use super::error::Problems;
 use super::{XdpMode, written};
 use scope::Scope;
-pub(super) use service::{Check, MethodKind, Service};
+pub(super) use service::{Check, Service};
 
 /// The file with every given value in range; what was not given is `None`.
 #[derive(Debug)]

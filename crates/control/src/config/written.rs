@@ -3,8 +3,12 @@
 //! Every field is optional and numbers are wide, so that what is missing or out of range is
 //! reported by validation, with all other problems, and not by the parser, alone.
 
-use serde::Deserialize;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::sync::LazyLock;
 use toml::Spanned;
+use weir_steering::MethodId;
 
 use super::error::Problems;
 
@@ -42,8 +46,7 @@ pub(super) struct Limits {
     pub states_per_service: Field<i64>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default)]
 pub(super) struct Service {
     pub name: Field<String>,
     pub vip: Field<String>,
@@ -52,12 +55,82 @@ pub(super) struct Service {
     pub any_port: Field<bool>,
     pub method: Field<String>,
     pub affinity: Field<String>,
-    pub dcode_bits: Field<i64>,
-    pub table_size: Field<i64>,
     pub idle_timeout: Field<String>,
     pub check: Field<Check>,
-    #[serde(default)]
     pub backend: Vec<Spanned<Backend>>,
+    /// Whatever a method can be set by, in the order of the file.
+    pub settings: Vec<(&'static str, Spanned<i64>)>,
+}
+
+/// The names of all settings of the methods whose tables can be published.
+fn settings() -> impl Iterator<Item = &'static str> {
+    MethodId::published().flat_map(|method| method.info().settings).map(|setting| setting.name)
+}
+
+/// The names of all fields of a service.
+fn names() -> &'static [&'static str] {
+    const OWN: [&str; 10] = [
+        "name",
+        "vip",
+        "protocol",
+        "port",
+        "any_port",
+        "method",
+        "affinity",
+        "idle_timeout",
+        "check",
+        "backend",
+    ];
+    static ALL: LazyLock<Vec<&str>> = LazyLock::new(|| OWN.into_iter().chain(settings()).collect());
+    &ALL
+}
+
+/// By hand, because the fields that methods add are the registry's.
+impl<'de> Deserialize<'de> for Service {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_struct("Service", names(), Fields)
+    }
+}
+
+/// The name of a field that there is; of another one the problem is shown where it stands.
+struct FieldName(&'static str);
+
+impl<'de> Deserialize<'de> for FieldName {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let written = String::deserialize(from)?;
+        let known = names().iter().find(|name| **name == written);
+        known.map(|name| Self(name)).ok_or_else(|| D::Error::unknown_field(&written, names()))
+    }
+}
+
+struct Fields;
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = Service;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("struct Service")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Service, A::Error> {
+        let mut service = Service::default();
+        while let Some(FieldName(name)) = map.next_key()? {
+            match name {
+                "name" => service.name = Some(map.next_value()?),
+                "vip" => service.vip = Some(map.next_value()?),
+                "protocol" => service.protocol = Some(map.next_value()?),
+                "port" => service.port = Some(map.next_value()?),
+                "any_port" => service.any_port = Some(map.next_value()?),
+                "method" => service.method = Some(map.next_value()?),
+                "affinity" => service.affinity = Some(map.next_value()?),
+                "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
+                "check" => service.check = Some(map.next_value()?),
+                "backend" => service.backend = map.next_value()?,
+                setting => service.settings.push((setting, map.next_value()?)),
+            }
+        }
+        Ok(service)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -9,10 +9,10 @@ use nix::sys::statfs::statfs;
 use super::{Finding, read};
 
 const OLDEST: (u32, u32) = (5, 15);
-/// linux/magic.h.
+/// Type of the BPF file system in `statfs` (linux/magic.h).
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 
-/// linux/capability.h.
+/// Number of the capability in a mask (linux/capability.h).
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
 const CAP_SYS_ADMIN: u32 = 21;

@@ -34,9 +34,9 @@ pub struct Probe {
     pub hop: Neighbour,
     /// An address of this host on the backend's link, of the family of `vip`; not a service's.
     pub source: IpAddr,
-    /// The service's address.
+    /// Address of the service, to which the SYN is addressed.
     pub vip: IpAddr,
-    /// TCP port.
+    /// TCP port that the SYN is addressed to.
     pub port: u16,
 }
 
@@ -47,7 +47,7 @@ pub enum Answer {
     Listening,
     /// It has the address, and nothing listens on the port.
     Refused,
-    /// Nothing came back.
+    /// No answer came in time: the backend lacks the address, or a firewall drops the packets.
     Silent,
 }
 

@@ -3,45 +3,44 @@ use std::net::TcpListener;
 use super::*;
 use crate::config::XdpMode;
 use crate::neigh::Interface;
-use crate::testnet::NetNs;
+use crate::testnet::Pair;
+use weir_testbed::{Namespaces, NetNs, link};
 
 /// A balancer and a backend on one link, for IPv4 and IPv6.
 struct Site {
     lb: NetNs,
     backend: NetNs,
+    namespaces: Namespaces,
 }
 
 impl Site {
     fn new() -> Self {
-        let (lb, backend) = (NetNs::new("doc-lb"), NetNs::new("doc-be"));
-        lb.join(&backend);
-        lb.ip("addr add 10.9.0.1/24 dev eth0");
-        lb.ip("addr add fd09::1/64 dev eth0 nodad");
-        lb.ip("addr add 10.0.0.1/32 dev eth0");
-        lb.ip("addr add 2001:db8::1/128 dev eth0 nodad");
-        backend.ip("addr add 10.9.0.2/24 dev eth0");
-        backend.ip("addr add fd09::2/64 dev eth0 nodad");
+        let Pair { lb, backend, namespaces } = Pair::new();
+        lb.ip("addr add 10.0.0.1/32 dev eth0").unwrap();
+        lb.ip("addr add 2001:db8::1/128 dev eth0 nodad").unwrap();
         // Answers must find their way back whatever their source is.
-        backend.sysctl("net/ipv4/conf/eth0/rp_filter", "0");
-        Self { lb, backend }
+        backend.sysctl("ipv4/conf/eth0/rp_filter", "0").unwrap();
+        Self { lb, backend, namespaces }
     }
 
     fn give_vip(&self) {
-        self.backend.ip("addr add 10.0.0.1/32 dev lo");
-        self.backend.ip("addr add 2001:db8::1/128 dev lo nodad");
+        self.backend.ip("addr add 10.0.0.1/32 dev lo").unwrap();
+        self.backend.ip("addr add 2001:db8::1/128 dev lo nodad").unwrap();
     }
 
     fn listen(&self) -> [TcpListener; 2] {
-        self.backend.run(|| {
-            // Dual-stack sockets are not to be relied on, so one for each family.
-            [("10.0.0.1", 80), ("2001:db8::1", 80)].map(|at| TcpListener::bind(at).unwrap())
-        })
+        self.backend
+            .enter(|| {
+                // Dual-stack sockets are not to be relied on, so one for each family.
+                [("10.0.0.1", 80), ("2001:db8::1", 80)].map(|at| TcpListener::bind(at).unwrap())
+            })
+            .unwrap()
     }
 
     fn examine(&self, text: &str) -> Vec<Finding> {
         let mut input = DoctorInput::new(Config::parse(text, "weir.toml").unwrap());
         input.patience = Duration::from_millis(600);
-        self.lb.run(|| examine(&input))
+        self.lb.enter(|| examine(&input)).unwrap()
     }
 }
 
@@ -134,27 +133,25 @@ fn a_backend_without_the_address() {
 /// The backend routes, and behind it is a host that has the address and would answer.
 #[test]
 fn a_backend_that_passes_the_probe_on() {
-    let site = Site::new();
-    let (far, near) = (NetNs::new("doc-far"), &site.backend);
-    let (far_name, near_name) = (&far.name, &near.name);
-    crate::testnet::ip(&format!(
-        "-n {near_name} link add eth1 type veth peer name eth0 netns {far_name}"
-    ));
-    near.sysctl("net/ipv4/ip_forward", "1");
-    near.sysctl("net/ipv6/conf/all/forwarding", "1");
-    near.sysctl("net/ipv4/conf/all/rp_filter", "0");
-    near.ip("addr add 10.8.0.1/24 dev eth1");
-    near.ip("addr add fd08::1/64 dev eth1 nodad");
-    near.ip("link set eth1 up");
-    far.ip("addr add 10.8.0.2/24 dev eth0");
-    far.ip("addr add fd08::2/64 dev eth0 nodad");
-    far.ip("link set eth0 up");
-    far.ip("route add default via 10.8.0.1");
-    far.ip("route add default via fd08::1");
-    far.ip("addr add 10.0.0.1/32 dev lo");
-    far.ip("addr add 2001:db8::1/128 dev lo nodad");
-    near.ip("route add 10.0.0.1/32 via 10.8.0.2");
-    near.ip("route add 2001:db8::1/128 via fd08::2");
+    let mut site = Site::new();
+    let (far, near) = (site.namespaces.add("far").unwrap(), &site.backend);
+    let ends = [link::End::new("eth1").inside(near), link::End::new("eth0").inside(&far)];
+    link::ip(&link::veth(&ends)).unwrap();
+    near.sysctl("ipv4/ip_forward", "1").unwrap();
+    near.sysctl("ipv6/conf/all/forwarding", "1").unwrap();
+    near.sysctl("ipv4/conf/all/rp_filter", "0").unwrap();
+    near.ip("addr add 10.8.0.1/24 dev eth1").unwrap();
+    near.ip("addr add fd08::1/64 dev eth1 nodad").unwrap();
+    near.ip("link set eth1 up").unwrap();
+    far.ip("addr add 10.8.0.2/24 dev eth0").unwrap();
+    far.ip("addr add fd08::2/64 dev eth0 nodad").unwrap();
+    far.ip("link set eth0 up").unwrap();
+    far.ip("route add default via 10.8.0.1").unwrap();
+    far.ip("route add default via fd08::1").unwrap();
+    far.ip("addr add 10.0.0.1/32 dev lo").unwrap();
+    far.ip("addr add 2001:db8::1/128 dev lo nodad").unwrap();
+    near.ip("route add 10.0.0.1/32 via 10.8.0.2").unwrap();
+    near.ip("route add 2001:db8::1/128 via fd08::2").unwrap();
     let found = site.examine(CONFIG);
     expect(&found, "backend", 2, Verdict::Fail, &["does not accept"]);
 }
@@ -162,7 +159,7 @@ fn a_backend_that_passes_the_probe_on() {
 #[test]
 fn the_way_to_a_backend() {
     let site = Site::new();
-    site.lb.ip("route add 10.77.0.0/16 via 10.9.0.2");
+    site.lb.ip("route add 10.77.0.0/16 via 10.9.0.2").unwrap();
     let expect_hop = |address: &str, verdict, words: &[&str]| {
         let found = site.examine(&CONFIG.replace("10.9.0.2", address));
         let hop = of(&found, "next-hop").into_iter().find(|one| one.detail.contains(address));
@@ -181,13 +178,13 @@ fn the_way_to_a_backend() {
 #[test]
 fn the_host_side_of_an_interface() {
     let site = Site::new();
-    site.lb.sysctl("net/ipv4/conf/eth0/forwarding", "0");
-    site.lb.sysctl("net/ipv6/conf/eth0/forwarding", "1");
-    site.lb.sysctl("net/ipv4/conf/eth0/rp_filter", "1");
-    site.lb.ip("addr del 10.0.0.1/32 dev eth0");
-    site.lb.ip("addr del 2001:db8::1/128 dev eth0");
-    site.lb.ip("addr add 2001:db8::1/128 dev lo nodad");
-    site.lb.ip("link set eth0 mtu 4000");
+    site.lb.sysctl("ipv4/conf/eth0/forwarding", "0").unwrap();
+    site.lb.sysctl("ipv6/conf/eth0/forwarding", "1").unwrap();
+    site.lb.sysctl("ipv4/conf/eth0/rp_filter", "1").unwrap();
+    site.lb.ip("addr del 10.0.0.1/32 dev eth0").unwrap();
+    site.lb.ip("addr del 2001:db8::1/128 dev eth0").unwrap();
+    site.lb.ip("addr add 2001:db8::1/128 dev lo nodad").unwrap();
+    site.lb.ip("link set eth0 mtu 4000").unwrap();
     let found = site.examine(CONFIG);
     let forwarding: Vec<Verdict> = of(&found, "forwarding").iter().map(|one| one.verdict).collect();
     assert_eq!(forwarding, [Verdict::Warn, Verdict::Ok], "{found:#?}");
@@ -200,7 +197,7 @@ fn the_host_side_of_an_interface() {
     assert!(vips[0].mend.as_ref().unwrap().starts_with("ip addr add 10.0.0.1/32 dev eth0"));
     assert!(vips[1].detail.contains("2001:db8::1 is on lo only"), "{vips:#?}");
 
-    site.lb.ip("link set eth0 down");
+    site.lb.ip("link set eth0 down").unwrap();
     let found = site.examine(CONFIG);
     expect(&found, "interface", 1, Verdict::Fail, &["eth0 is down", "ip link set eth0 up"]);
     let found = site.examine(&CONFIG.replace("eth0", "eth7"));
@@ -210,11 +207,12 @@ fn the_host_side_of_an_interface() {
 
 #[test]
 fn a_veth_whose_peer_is_here_too() {
-    let ns = NetNs::new("doc-veth");
-    ns.ip("link add eth0 type veth peer name eth1");
-    ns.ip("link set eth0 up");
-    ns.ip("link set eth1 up");
-    let site = Site { lb: ns, backend: NetNs::new("doc-none") };
+    let mut namespaces = Namespaces::new("test");
+    let (ns, none) = (namespaces.add("veth").unwrap(), namespaces.add("none").unwrap());
+    ns.ip("link add eth0 type veth peer name eth1").unwrap();
+    ns.ip("link set eth0 up").unwrap();
+    ns.ip("link set eth1 up").unwrap();
+    let site = Site { lb: ns, backend: none, namespaces };
     let found = site.examine("[balancer]\ninterfaces = [\"eth0\"]");
     expect(
         &found,

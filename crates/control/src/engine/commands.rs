@@ -1,8 +1,8 @@
 //! What the engine is asked to do, and how it changes pools.
 
 use super::document::SavedBackend;
-use super::service::{Builder, PoolMember, ServiceRuntime, vip_of};
-use super::{Engine, EngineError, Explanation, NEXT_HOPS_TRIES, Status};
+use super::service::{PoolMember, ServiceRuntime, vip_of};
+use super::{Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlaneResult, Status};
 use crate::config::{Backend, Config, Service};
 use crate::health::{Target, Transition};
 use crate::neigh;
@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
-use weir_dataplane::{BackendEntry, BackendFlags};
-use weir_steering::StateKey;
+use weir_plane::Plane;
+use weir_steering::{BackendId, StateKey};
 use weir_wire::FlowKey;
 
 /// Answer to a request that changes something: what was done, in words.
@@ -43,7 +43,7 @@ pub enum Command {
 /// Where commands are sent.
 pub type Sender = mpsc::Sender<Command>;
 
-impl Engine {
+impl<P: Plane> Engine<P> {
     pub(super) fn handle(&mut self, command: Command) {
         match command {
             Command::Stop => {}
@@ -81,12 +81,18 @@ impl Engine {
         if member.up != transition.up {
             member.up = transition.up;
             member.down_since = (!transition.up).then_some(transition.at);
-            let mut entry = self.plane.backend(id);
-            entry.flags &= !BackendFlags::DOWN;
-            if let Err(error) = self.plane.set_backend(id, &entry.with_health(transition.up)) {
-                error!(%error, "cannot mark a backend");
+            // Where marking fails, the table says it, and the next look at its next hop again.
+            if let Some(backend) = self.plane.backend(id) {
+                let backend = weir_plane::Backend { up: transition.up, ..backend };
+                if let Err(error) = self.plane.set_backend(id, Some(&backend)) {
+                    error!(%error, "cannot mark a backend");
+                }
             }
             service.dirty = true;
+            // Something has changed since the last update failed: it need not wait any longer.
+            if let Some(trouble) = &mut service.trouble {
+                trouble.again = Instant::now();
+            }
             let backend = &member.wanted.name;
             let (up, detail) = (transition.up, &transition.detail);
             info!(service = name, backend, up, detail, "health check");
@@ -99,22 +105,16 @@ impl Engine {
         let checked = self.service(service)?.configured.check.is_some();
         // With a health check, new connections wait until it has succeeded.
         let member = self.new_member(backend, !checked, None, &[])?;
-        let id = member.id;
-        self.service_mut(service)?.pool.push(member);
-        if let Err(failure) = self.commit(service) {
-            self.service_mut(service)?.pool.retain(|member| member.id != id);
-            return self.roll_back(service, failure);
-        }
-        Ok(said)
+        self.commit(service, |service| service.pool.push(member)).map(|()| said)
     }
 
     fn remove_backend(&mut self, service: &str, backend: &str) -> Done {
         let member = self.find(service, backend)?;
-        let held = self.service(service)?.concury().map_or(0, |c| c.states_of(member.id));
-        self.service_mut(service)?.pool.retain(|m| m.id != member.id);
-        self.forget_states(service, member.id)?;
-        self.commit(service)?;
-        self.forget_backend(member.id)?;
+        let held = self.service(service)?.states_of(member.id).unwrap_or(0);
+        self.commit(service, |service| {
+            service.pool.retain(|m| m.id != member.id);
+            service.leaving.push(member.id);
+        })?;
         Ok(match held {
             0 => format!("backend {backend} removed from {service}"),
             n => format!("backend {backend} removed from {service}; it held {n} states"),
@@ -127,17 +127,12 @@ impl Engine {
         backend: &str,
         change: impl FnOnce(&mut Backend),
     ) -> Result<(), EngineError> {
-        let before = self.find(service, backend)?.wanted;
-        if let Some(member) = self.service_mut(service)?.member_mut(backend) {
-            change(&mut member.wanted);
-        }
-        if let Err(failure) = self.commit(service) {
-            if let Some(member) = self.service_mut(service)?.member_mut(backend) {
-                member.wanted = before;
+        self.find(service, backend)?;
+        self.commit(service, |service| {
+            if let Some(member) = service.member_mut(backend) {
+                change(&mut member.wanted);
             }
-            return self.roll_back(service, failure).map(|_| ());
-        }
-        Ok(())
+        })
     }
 
     fn find(&self, service: &str, backend: &str) -> Result<PoolMember, EngineError> {
@@ -146,28 +141,38 @@ impl Engine {
         })
     }
 
-    /// Publishes a changed pool and checks its new members.
-    fn commit(&mut self, service: &str) -> Result<(), EngineError> {
-        self.service_mut(service)?.dirty = true;
-        self.update(service)?;
+    /// Changes a service's pool, writes it down, publishes it and checks its new members. If it
+    /// cannot be written down or published, the pool is as before, and packets never saw another.
+    fn commit(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut ServiceRuntime),
+    ) -> Result<(), EngineError> {
+        let service = self.service_mut(name)?;
+        let (pool, leaving) = (service.pool.clone(), service.leaving.clone());
+        let dirty = service.dirty;
+        change(service);
+        service.dirty = true;
+        let result = self.save().and_then(|()| self.update(name));
+        if result.is_err() {
+            let service = self.service_mut(name)?;
+            (service.pool, service.leaving) = (pool, leaving);
+            service.dirty = dirty;
+            if !dirty && service.trouble.as_ref().is_some_and(|trouble| !trouble.loose) {
+                service.trouble = None;
+            }
+            self.save_later();
+        }
         self.set_targets();
         self.hop_tries = NEXT_HOPS_TRIES;
-        Ok(())
-    }
-
-    /// Publishes the pool as it was before a change that could not be published.
-    fn roll_back(&mut self, service: &str, failure: EngineError) -> Done {
-        if let Err(second) = self.commit(service) {
-            error!(service, %second, "cannot publish the former pool either");
-        }
-        Err(failure)
+        result
     }
 
     pub(super) fn forget_states(&mut self, service: &str, id: u16) -> Result<(), EngineError> {
         let now = self.now();
         let service = self.service_mut(service)?;
-        let Builder::Concury(concury) = &mut service.builder else { return Ok(()) };
-        let gone: Vec<StateKey> = concury.forget_backend(id);
+        let Some(backend) = BackendId::new(id) else { return Ok(()) };
+        let gone: Vec<StateKey> = service.builder.forget_backend(backend);
         service.log_removed(&gone, now)?;
         service.astray.extend(gone);
         Ok(())
@@ -184,26 +189,39 @@ impl Engine {
         if self.config.limits != config.limits {
             warn!("limits change only after `weir unload`");
         }
-        self.apply(&config, false)?;
+        let failures = self.apply(&config, false)?;
         if old_interfaces_differ(&self.config, &config) {
             self.attach(&config)?;
         }
         let services = config.services.len();
         self.config = config;
         info!(services, "configuration reloaded");
-        Ok(format!("configuration reloaded: {services} services"))
+        if failures.is_empty() {
+            return Ok(format!("configuration reloaded: {services} services"));
+        }
+        let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
+        Err(EngineError::Refused(format!(
+            "configuration reloaded, but not all of it is in force yet, and is tried again: {}",
+            failures.join("; ")
+        )))
     }
 
     /// Makes the services those of a configuration. At start, changes that commands made earlier
     /// are kept for services that the file describes as it did then.
-    pub(super) fn apply(&mut self, config: &Config, start: bool) -> Result<(), EngineError> {
+    ///
+    /// Returns what could not be published, by service: that is tried again, and the other
+    /// services are as the file wants them.
+    pub(super) fn apply(
+        &mut self,
+        config: &Config,
+        start: bool,
+    ) -> Result<Vec<EngineError>, EngineError> {
         let wanted: HashSet<&String> = config.services.iter().map(|s| &s.name).collect();
         let leaving: Vec<String> =
             self.services.keys().filter(|name| !wanted.contains(name)).cloned().collect();
         for name in leaving {
             self.remove_service(&name)?;
         }
-        let mut removed = Vec::new();
         for service in &config.services {
             let same = self
                 .services
@@ -213,23 +231,22 @@ impl Engine {
                 self.remove_service(&service.name)?;
                 self.create_service(service, config)?;
             } else {
-                removed.extend(self.set_pool(service)?);
+                self.set_pool(service)?;
             }
         }
         if start {
             self.remove_strangers()?;
         }
-        self.publish_dirty()?;
+        self.services.values_mut().for_each(ServiceRuntime::try_at_once);
+        let failures = self.publish_due();
         for service in self.services.values() {
-            self.plane.set_service(&service.vip(), service.number)?;
-        }
-        for id in removed {
-            self.forget_backend(id)?;
+            self.plane.set_service(&service.vip(), service.number).plane()?;
         }
         self.set_targets();
         self.hop_tries = NEXT_HOPS_TRIES;
         self.refresh_next_hops(false)?;
-        self.save()
+        self.save()?;
+        Ok(failures)
     }
 
     /// Services in the data plane that nothing here knows: left by a run with another file.
@@ -237,7 +254,7 @@ impl Engine {
         for (key, number) in self.plane.services() {
             let known = self.services.values().any(|s| s.number == number && s.vip() == key);
             if !known {
-                self.plane.remove_service(number)?;
+                self.plane.remove_service(number).plane()?;
             }
         }
         Ok(())
@@ -258,7 +275,7 @@ impl Engine {
         // What the data plane has under this number is this service's only if it is known here
         // whose numbers its slots hold.
         let ours = saved.is_some() && self.plane.services().contains(&(vip_of(service), number));
-        let published = if ours { self.plane.published(number)? } else { None };
+        let published = if ours { self.plane.published(number).plane()? } else { None };
         let generation = published.as_ref().map_or(0, |image| image.header().generation);
         let (mut runtime, records) = ServiceRuntime::new(
             number,
@@ -300,9 +317,10 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let now = self.now();
         let ids: HashSet<u16> = runtime.pool.iter().map(|member| member.id).collect();
-        let Some(concury) = runtime.concury_mut() else { return Ok(()) };
         for record in records.iter().filter(|record| ids.contains(&record.backend)) {
-            concury.restore(StateKey::from_bytes(&record.key), record.backend, now)?;
+            if let Some(backend) = BackendId::new(record.backend) {
+                runtime.builder.restore(StateKey::from_bytes(&record.key), backend, now)?;
+            }
         }
         if !records.is_empty() {
             info!(service = runtime.configured.name, states = records.len(), "states restored");
@@ -313,9 +331,11 @@ impl Engine {
     fn remove_service(&mut self, name: &str) -> Result<(), EngineError> {
         let Some(service) = self.services.remove(name) else { return Ok(()) };
         self.names.remove(&service.number);
-        self.plane.remove_service(service.number)?;
-        for member in &service.pool {
-            self.forget_backend(member.id)?;
+        self.plane.remove_service(service.number).plane()?;
+        self.driver.forget(service.number);
+        for id in service.pool.iter().map(|member| member.id).chain(service.leaving.iter().copied())
+        {
+            self.forget_backend(id)?;
         }
         let log = self.config.balancer.run_dir.join(format!("states-{name}.log"));
         drop(service);
@@ -323,8 +343,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a service's pool that of the file; returns the numbers of backends that left.
-    fn set_pool(&mut self, wanted: &Service) -> Result<Vec<u16>, EngineError> {
+    /// Makes a service's pool that of the file. Backends that leave keep their numbers until a
+    /// table without them is published.
+    fn set_pool(&mut self, wanted: &Service) -> Result<(), EngineError> {
         let name = &wanted.name;
         let old = std::mem::take(&mut self.service_mut(name)?.pool);
         let before: Vec<Backend> = old.iter().map(|member| member.wanted.clone()).collect();
@@ -351,10 +372,11 @@ impl Engine {
         service.pool = pool;
         service.dirty |= before != wanted.backends;
         service.configured = wanted.clone();
+        service.leaving.extend(left.iter().map(|member| member.id));
         for member in &left {
             self.forget_states(name, member.id)?;
         }
-        Ok(left.into_iter().map(|member| member.id).collect())
+        Ok(())
     }
 
     /// Gives a backend a number (its former one if that is free) and an entry in the data plane.
@@ -367,7 +389,9 @@ impl Engine {
         beside: &[PoolMember],
     ) -> Result<PoolMember, EngineError> {
         let pools = self.services.values().flat_map(|service| &service.pool);
-        let used: HashSet<u16> = pools.chain(beside).map(|member| member.id).collect();
+        let leaving = self.services.values().flat_map(|service| &service.leaving).copied();
+        let used: HashSet<u16> =
+            pools.chain(beside).map(|member| member.id).chain(leaving).collect();
         let reserved: HashSet<u16> =
             self.document.services.values().flat_map(|s| s.backends.iter().map(|b| b.id)).collect();
         let limit = self.config.limits.backends.min(32_767) as u16;
@@ -385,12 +409,13 @@ impl Engine {
         let count = self.document.incarnations.entry(id).or_default();
         if former != Some(id) {
             *count += 1;
-            self.plane.reset_lane(id)?;
+            self.plane.reset_lane(id).plane()?;
         }
         let incarnation = *count;
-        let entry = BackendEntry::new(wanted.address, incarnation).with_health(up);
-        if former != Some(id) || self.plane.backend(id).address != entry.address {
-            self.plane.set_backend(id, &entry)?;
+        let entry = weir_plane::Backend { address: wanted.address, incarnation, up, hop: None };
+        let there = self.plane.backend(id).is_some_and(|b| b.address == entry.address);
+        if former != Some(id) || !there {
+            self.plane.set_backend(id, Some(&entry)).plane()?;
         }
         let detail = if up { "assumed" } else { "not checked yet" };
         let down_since = (!up).then(Instant::now);

@@ -5,41 +5,41 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The file `runtime.json` in the run directory.
+/// The file `runtime.json` in the run directory: what a restarted engine goes on from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Document {
-    /// Services by name.
+    /// The services as they were left, by name.
     pub services: BTreeMap<String, SavedService>,
-    /// Numbers of backends: how often each was given out.
+    /// How often each backend number was given out, by number.
     pub incarnations: BTreeMap<u16, u32>,
 }
 
 /// A service as it was left.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedService {
-    /// Its number in the data plane.
+    /// Number of the service in the data plane.
     pub number: u32,
     /// Seed of its flow hash, where that must outlive a restart.
     pub seed: u64,
-    /// Tables published so far.
+    /// Number of tables published so far.
     pub generation: u64,
     /// The service as the configuration file had it. While the file says the same, changes made by
     /// commands hold; when it says something else, it is followed.
     pub configured: Service,
-    /// The backends now.
+    /// The backends as they were left, commands included.
     pub backends: Vec<SavedBackend>,
 }
 
 /// A backend as it was left.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedBackend {
-    /// Its number in the data plane.
+    /// Number of the backend in the data plane.
     pub id: u16,
-    /// Its name.
+    /// Name of the backend, unique in its service.
     pub name: String,
-    /// Its address.
+    /// Address of the backend.
     pub address: IpAddr,
-    /// Its weight.
+    /// Share of the new connections, 0 to 65,535.
     pub weight: u16,
     /// Whether it is draining.
     pub drain: bool,

@@ -1,19 +1,23 @@
 //! `weir explain`: where the packets of a flow go, and why, read from the data plane itself.
+//!
+//! Nothing is decided here: the service's method decides, over the published table and a memory
+//! that reads the data plane's, changes nothing and writes down what it was asked.
 
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError};
-use crate::config::Affinity;
+use super::{Engine, EngineError, PlaneResult};
 use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use weir_plane::Plane;
 use weir_steering::{
-    Image, Method, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, ServiceState, StateKey, place_again,
+    BackendId, Decide, Decision, Known, MethodId, Note, Question, Recall, Rehearsal, ServiceId,
+    Signals, TrackedFlow, Why, ask,
 };
-use weir_wire::hash::scale;
 use weir_wire::{FlowKey, map_address};
 
-/// A flow's way through the tables.
+/// A flow's way through the tables, as `weir explain` shows it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The flow.
+    /// The flow: protocol, source and destination.
     pub flow: String,
     /// The service, if one takes it.
     pub service: Option<String>,
@@ -21,29 +25,34 @@ pub struct Explanation {
     pub method: Option<String>,
     /// Generation of the published table.
     pub generation: Option<u64>,
-    /// Its digest, hexadecimal.
+    /// Digest of the published table, hexadecimal.
     pub digest: Option<String>,
     /// The flow's hash under the table's key, hexadecimal.
     pub hash: Option<String>,
-    /// The Dcode, or the slot of the Maglev table.
+    /// The row of the table that the hash leads to: Concury's Dcode, or a slot of a Maglev table.
     pub code: Option<u32>,
-    /// Whether that Dcode is reserved for a draining backend.
+    /// Whether that row is reserved for a draining backend.
     pub reserved: bool,
-    /// Whether the control plane knows a state of this flow (or client).
+    /// Whether the control plane knows a state of this flow (or client), or the connection table
+    /// has it.
     pub known: bool,
     /// Whether the flow is in the pending table.
     pub pending: bool,
     /// The backend that the flow's packets go to.
     pub backend: Option<String>,
-    /// Its address.
+    /// Address of that backend.
     pub address: Option<String>,
-    /// If the flow has not begun: the backend of its first packet.
+    /// The backend of the flow's first packet, if that would go elsewhere.
     pub backend_if_new: Option<String>,
-    /// Why.
+    /// What the decision asked of the data plane's memory, with the answers, and what it would
+    /// have told it.
+    #[serde(default)]
+    pub asked: Vec<String>,
+    /// Why the flow goes there, as a sentence.
     pub why: String,
 }
 
-impl Engine {
+impl<P: Plane> Engine<P> {
     pub(super) fn explain(&self, flow: &FlowKey) -> Result<Explanation, EngineError> {
         let mut said = Explanation { flow: flow.to_string(), ..Explanation::default() };
         let Some(service) = self.service_of(flow) else {
@@ -54,23 +63,37 @@ impl Engine {
         };
         said.service = Some(service.configured.name.clone());
         said.method = Some(service.configured.method.name().into());
-        let Some(image) = self.plane.published(service.number)? else {
+        let Some(image) = self.plane.published(service.number).plane()? else {
             said.why = "the service has no published table; its packets are dropped".into();
             return Ok(said);
         };
-        let key = match service.configured.affinity {
-            Affinity::Flow => StateKey::of_flow(flow),
-            Affinity::Client => StateKey::of_client(flow),
-        };
-        let state = ServiceState { service: service.number, key };
-        let hash = weir_lookup::Key::hash(&key, &image.header().key);
+        let real = Real { engine: self, service, failure: RefCell::new(None) };
+        let id = ServiceId(service.number);
+        let mut later = Rehearsal::new(&real);
+        let question = ask(&image, id, flow, Signals::LATER, 0, &mut later);
+        let question = Question { signals: Signals::LATER, ..question };
+        let decided = image.decide(&question, &mut later);
+        let first = Question { signals: Signals::FIRST, ..question };
+        let first = image.decide(&first, &mut Rehearsal::new(&real));
+        let alone = image.decide(&question, &mut Rehearsal::new(&Forgetful(&real)));
+        said.asked = later.notes().iter().map(Note::to_string).collect();
+        real.failure.into_inner().map_or(Ok(()), Err)?;
+
+        let state = service.known(&question.key);
         said.generation = Some(image.header().generation);
         said.digest = Some(format!("{:016x}", image.header().digest));
-        said.hash = Some(format!("{hash:016x}"));
-        match image.header().method {
-            Method::Concury => self.explain_concury(service, &image, &state, hash, &mut said)?,
-            Method::Tracked => self.explain_tracked(service, &image, flow, hash, &mut said)?,
+        said.hash = Some(format!("{:016x}", question.hash));
+        said.code = alone.row;
+        said.reserved = alone.why == Why::Reserved;
+        said.known = state.is_some() || decided.why == Why::Tracked;
+        said.pending = decided.why == Why::Pending;
+        if let Ok(backend) = decided.backend {
+            name_backend(service, backend, &mut said);
         }
+        if first.backend != decided.backend {
+            said.backend_if_new = first.backend.ok().and_then(|id| service.name_of(id));
+        }
+        said.why = because(service, image.method(), state, &decided, &alone);
         Ok(said)
     }
 
@@ -84,92 +107,105 @@ impl Engine {
             .find(|service| serves(service, Some(flow.dst_port)))
             .or_else(|| all().find(|service| serves(service, None)))
     }
+}
 
-    fn explain_concury(
-        &self,
-        service: &ServiceRuntime,
-        image: &Image,
-        state: &ServiceState,
-        hash: u64,
-        said: &mut Explanation,
-    ) -> Result<(), EngineError> {
-        let code = image.code(hash);
-        let entry = image.slots()[code as usize & (image.slots().len() - 1)];
-        let known = service.concury().and_then(|c| c.get(&state.key)).copied();
-        let pending = self.plane.pending_backend(state)?;
-        said.code = Some(code);
-        said.reserved = entry & SLOT_RESERVED != 0;
-        said.known = known.is_some();
-        said.pending = pending.is_some();
-        let table = entry & SLOT_BACKEND;
-        let backend = pending.unwrap_or(table);
-        name_backend(service, backend, said);
-        if said.reserved && pending.is_none() {
-            let first = known.map_or_else(|| place_again(image, hash), |state| state.backend);
-            said.backend_if_new = service.by_id(first).map(|m| m.wanted.name.clone());
-        }
-        let place = match (said.reserved, table == NO_BACKEND) {
-            (true, _) => {
-                format!("Dcode {code} is reserved for a backend that gets no new flows")
-            }
-            (false, true) => format!("Dcode {code} leads nowhere: no backend serves"),
-            (false, false) => format!("Dcode {code} leads to it in the DIP array"),
-        };
-        said.why = match (known, pending) {
-            (_, Some(_)) => format!(
-                "the flow started during an update (or on a reserved Dcode) and is in the pending \
-                 table, which comes first; {place}"
-            ),
-            (Some(state), None) => format!(
-                "a state is known ({:?}), and the table was built so that it finds its backend: \
-                 {place}",
-                state.phase
-            ),
-            (None, None) => {
-                format!("no state is known; an unknown flow gets a uniform Dcode: {place}")
-            }
-        };
-        Ok(())
-    }
+/// The data plane's memory and the service's pool, to be read.
+struct Real<'a, P: Plane> {
+    engine: &'a Engine<P>,
+    service: &'a ServiceRuntime,
+    /// What went wrong while it was read, first of all.
+    failure: RefCell<Option<EngineError>>,
+}
 
-    fn explain_tracked(
-        &self,
-        service: &ServiceRuntime,
-        image: &Image,
-        flow: &FlowKey,
-        hash: u64,
-        said: &mut Explanation,
-    ) -> Result<(), EngineError> {
-        let key = match service.configured.affinity {
-            Affinity::Flow => *flow,
-            Affinity::Client => FlowKey { src_port: 0, dst_port: 0, ..*flow },
-        };
-        let slot = scale(hash as u32, image.header().slots);
-        said.code = Some(slot);
-        let placed = image.slots()[slot as usize] & SLOT_BACKEND;
-        let tracked = self.plane.connection(&key)?.filter(|entry| {
-            service.by_id(entry.backend).is_some_and(|m| m.incarnation == entry.incarnation)
-        });
-        said.known = tracked.is_some();
-        said.why = match tracked {
-            Some(entry) => {
-                name_backend(service, entry.backend, said);
-                "the connection table has the flow".into()
-            }
-            None => {
-                name_backend(service, placed, said);
-                format!(
-                    "the connection table does not have the flow; slot {slot} of the Maglev \
-                         table places it"
-                )
-            }
-        };
-        Ok(())
+impl<P: Plane> Real<'_, P> {
+    fn read<T>(&self, found: Result<Option<T>, EngineError>) -> Option<T> {
+        found.unwrap_or_else(|error| {
+            self.failure.borrow_mut().get_or_insert(error);
+            None
+        })
     }
 }
 
-fn name_backend(service: &ServiceRuntime, id: u16, said: &mut Explanation) {
-    if let Some(member) = service.by_id(id) {
+impl<P: Plane> Recall for Real<'_, P> {
+    fn pending(&self, question: &Question) -> Option<BackendId> {
+        let found = self.engine.plane.pending_backend(&question.state());
+        self.read(found.plane()).and_then(BackendId::new)
+    }
+
+    fn pinned(&self, question: &Question) -> Option<BackendId> {
+        let state = question.state();
+        let pins = self.engine.plane.pinned().plane();
+        let found = pins.map(|pins| pins.into_iter().find(|(pinned, _)| *pinned == state));
+        self.read(found).and_then(|(_, backend)| BackendId::new(backend))
+    }
+
+    fn connection(&self, question: &Question) -> Option<TrackedFlow> {
+        let vip = self.service.vip();
+        let flow = FlowKey {
+            src: question.key.address,
+            dst: vip.address,
+            src_port: question.key.src_port,
+            dst_port: question.key.dst_port,
+            protocol: vip.protocol,
+        };
+        self.read(self.engine.plane.connection(&flow).plane())
+    }
+
+    fn incarnation(&self, backend: BackendId) -> Option<u32> {
+        self.service.by_id(backend.get()).map(|member| member.incarnation)
+    }
+
+    fn is_down(&self, backend: BackendId) -> bool {
+        self.service.by_id(backend.get()).is_some_and(|member| !member.up)
+    }
+}
+
+/// The same pool, and a memory that knows no flow: what the table alone would say.
+struct Forgetful<'a, P: Plane>(&'a Real<'a, P>);
+
+impl<P: Plane> Recall for Forgetful<'_, P> {
+    fn incarnation(&self, backend: BackendId) -> Option<u32> {
+        self.0.incarnation(backend)
+    }
+}
+
+/// How a decision came about. `alone` is the table's own.
+fn because(
+    service: &ServiceRuntime,
+    method: MethodId,
+    state: Option<Known>,
+    decided: &Decision,
+    alone: &Decision,
+) -> String {
+    let by_table = matches!(decided.why, Why::Row | Why::Reserved);
+    let begin = match state {
+        Some(state) if by_table => format!(
+            "a state is known ({:?}), and the table was built so that it finds its backend",
+            state.phase
+        ),
+        None if by_table && method.needs().states => {
+            "no state is known, and where an unknown flow falls is uniform".into()
+        }
+        _ => decided.why.to_string(),
+    };
+    let Some(row) = alone.row else { return begin };
+    let row = (method.info().row_name)(row);
+    let place = match alone.backend {
+        Err(_) => "leads nowhere: no backend serves".to_owned(),
+        Ok(_) if alone.why == Why::Reserved => {
+            "is reserved for a backend that gets no new flows".to_owned()
+        }
+        Ok(there) if decided.backend == Ok(there) => "leads to it".to_owned(),
+        Ok(there) => {
+            let name = service.name_of(there);
+            format!("alone would lead to {}", name.as_deref().unwrap_or("another backend"))
+        }
+    };
+    format!("{begin}; {row} {place}")
+}
+
+fn name_backend(service: &ServiceRuntime, id: BackendId, said: &mut Explanation) {
+    if let Some(member) = service.by_id(id.get()) {
         said.backend = Some(member.wanted.name.clone());
         said.address =
             Some(weir_wire::unmap_address(&map_address(member.wanted.address)).to_string());

@@ -8,6 +8,8 @@ mod document;
 mod explain;
 mod service;
 mod status;
+#[cfg(test)]
+mod tests;
 mod update;
 mod upkeep;
 
@@ -16,6 +18,7 @@ pub use explain::Explanation;
 pub use status::{BackendStatus, CheckStatus, OutcomeStatus, ServiceStatus, Status};
 
 use crate::config::{Config, XdpMode};
+use crate::neigh::{NeighError, Neighbour};
 use crate::store::{Document as Store, RunLock, StoreError};
 use document::Document;
 use service::ServiceRuntime;
@@ -24,15 +27,17 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracing::{error, info, warn};
-use weir_dataplane::{KernelPlane, Limits, Reports};
-use weir_steering::ServiceState;
+use weir_dataplane::{KernelPlane, Limits, LivePlane};
+use weir_plane::{Attachment, Plane};
+use weir_steering::{Action, Driver};
 
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";
 
 /// How long a command may have to wait for the engine to look.
 const TICK: Duration = Duration::from_millis(10);
-const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// After a failure to write down what a restart must know.
+const SAVE_AGAIN: Duration = Duration::from_secs(2);
 const UNREPORTED_EVERY: Duration = Duration::from_secs(1);
 const NEXT_HOPS_EVERY: Duration = Duration::from_secs(5);
 /// After a change: a neighbour that has just been asked for answers within milliseconds, and
@@ -46,16 +51,27 @@ const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
 /// What can go wrong in the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The data plane.
-    #[error(transparent)]
-    Plane(#[from] weir_dataplane::Error),
-    /// The run directory.
+    /// The data plane refused something, or failed.
+    #[error("{0}")]
+    Plane(Box<dyn std::error::Error + Send + Sync>),
+    /// The run directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A table could not be built.
     #[error(transparent)]
     Build(#[from] weir_steering::BuildError),
-    /// The configuration.
+    /// A service's table could not be published. Its packets follow the one before, and other
+    /// services are not concerned.
+    #[error("service {service}: {source}; its packets follow the table before")]
+    Unpublished {
+        /// Name of the service.
+        service: String,
+        /// What could not be done.
+        action: Action,
+        /// The error of that action.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
     /// A request that cannot be granted; nothing has changed.
@@ -63,27 +79,41 @@ pub enum EngineError {
     Refused(String),
 }
 
+/// What a plane says, as an error of the engine.
+trait PlaneResult<T> {
+    fn plane(self) -> Result<T, EngineError>;
+}
+
+impl<T, E: std::error::Error + Send + Sync + 'static> PlaneResult<T> for Result<T, E> {
+    fn plane(self) -> Result<T, EngineError> {
+        self.map_err(|error| EngineError::Plane(Box::new(error)))
+    }
+}
+
 /// The engine. Lives on one thread.
-pub struct Engine {
+///
+/// It owns any [`Plane`]: the kernel's, or in tests one that is only memory.
+pub struct Engine<P: Plane = LivePlane> {
     config: Config,
     config_path: PathBuf,
-    plane: KernelPlane,
-    reports: Reports,
+    plane: P,
+    driver: Driver<P::Error, EngineError>,
     services: BTreeMap<String, ServiceRuntime>,
     /// Names of the services by number.
     names: HashMap<u32, String>,
     document: Document,
-    fresh_pins: HashSet<ServiceState>,
     unreachable: HashSet<IpAddr>,
     /// How often next hops are looked up soon, because one is not known yet.
     hop_tries: u32,
     health: crate::health::Checker,
+    resolve: Resolve,
     started: Instant,
     resumed: bool,
     warnings: Vec<String>,
-    attached: Vec<weir_dataplane::Attached>,
+    attached: Vec<weir_plane::Attached>,
     events_taken: u64,
-    retry_at: Option<Instant>,
+    /// Why `runtime.json` could not be written, and when that is tried again.
+    unsaved: Option<(String, Instant)>,
     _lock: RunLock,
 }
 
@@ -92,10 +122,12 @@ pub fn pin_directory(name: &str) -> PathBuf {
     PathBuf::from(PIN_ROOT).join(name)
 }
 
+/// Looks up where a backend's frames go, as [`neigh::resolve_now`](crate::neigh::resolve_now)
+/// does.
+pub type Resolve = fn(IpAddr) -> Result<Option<Neighbour>, NeighError>;
+
 impl Engine {
-    /// Opens or resumes the data plane, restores the states, publishes tables, and only then
-    /// attaches to the interfaces: a packet never meets a data plane that knows less than the one
-    /// before.
+    /// Opens or resumes the data plane in the kernel, and [goes on over it](Self::over).
     ///
     /// # Errors
     /// [`EngineError`].
@@ -104,54 +136,90 @@ impl Engine {
         config_path: PathBuf,
         health: crate::health::Checker,
     ) -> Result<Self, EngineError> {
-        let run_dir = &config.balancer.run_dir;
-        let lock = RunLock::acquire(run_dir)?;
+        let lock = RunLock::acquire(&config.balancer.run_dir)?;
         mount_bpffs()?;
-        let document: Document = Store::load(run_dir.join("runtime.json"))?.unwrap_or_default();
-        let limits = limits(&config);
-        let (plane, report) =
-            KernelPlane::open(Some(&pin_directory(&config.balancer.name)), &limits)?;
-        let reports = plane.reports()?;
-        let warnings = report
-            .kept_limits
-            .iter()
-            .map(|kept| format!("limit kept from an earlier run until `weir unload`: {kept}"))
-            .collect();
+        let directory = pin_directory(&config.balancer.name);
+        let (kernel, report) = KernelPlane::open(Some(&directory), &limits(&config)).plane()?;
+        let plane = LivePlane::new(kernel).plane()?;
+        let found = Found {
+            resumed: report.resumed,
+            warnings: report
+                .kept_limits
+                .iter()
+                .map(|kept| format!("limit kept from an earlier run until `weir unload`: {kept}"))
+                .collect(),
+        };
+        Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)
+    }
+}
+
+/// How a data plane was found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// An earlier run has left it, with tables, flows and counters.
+    pub resumed: bool,
+    /// What there is to know of it.
+    pub warnings: Vec<String>,
+}
+
+impl<P: Plane> Engine<P> {
+    /// Restores the states, publishes tables, and only then attaches to the interfaces: a packet
+    /// never meets a data plane that knows less than the one before.
+    ///
+    /// # Errors
+    /// [`EngineError`]. A service that cannot be published keeps a data plane from being taken
+    /// over only if none of it was there before.
+    pub fn over(
+        plane: P,
+        found: Found,
+        config: Config,
+        config_path: PathBuf,
+        health: crate::health::Checker,
+        resolve: Resolve,
+        lock: RunLock,
+    ) -> Result<Self, EngineError> {
+        let runtime = config.balancer.run_dir.join("runtime.json");
+        let document: Document = Store::load(runtime)?.unwrap_or_default();
         let mut engine = Self {
             plane,
-            reports,
+            driver: Driver::new(),
             services: BTreeMap::new(),
             names: HashMap::new(),
             document,
-            fresh_pins: HashSet::new(),
             unreachable: HashSet::new(),
             hop_tries: 0,
             health,
+            resolve,
             started: Instant::now(),
-            resumed: report.resumed,
-            warnings,
+            resumed: found.resumed,
+            warnings: found.warnings,
             attached: Vec::new(),
             events_taken: 0,
-            retry_at: None,
+            unsaved: None,
             config: config.clone(),
             config_path,
             _lock: lock,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
-        engine.apply(&config, true)?;
+        let failures = engine.apply(&config, true)?;
+        // Where packets are forwarded already, a service that stays behind must not keep the
+        // others from being looked after.
+        if let (false, Some(failure)) = (engine.resumed, failures.into_iter().next()) {
+            return Err(failure);
+        }
         engine.attach(&config)?;
         Ok(engine)
     }
 
     fn attach(&mut self, config: &Config) -> Result<(), EngineError> {
         let mode = match config.balancer.mode {
-            XdpMode::Auto => weir_dataplane::XdpMode::Auto,
-            XdpMode::Native => weir_dataplane::XdpMode::Native,
-            XdpMode::Generic => weir_dataplane::XdpMode::Generic,
+            XdpMode::Auto => Attachment::Auto,
+            XdpMode::Native => Attachment::Native,
+            XdpMode::Generic => Attachment::Generic,
         };
-        self.attached = self.plane.attach(&config.balancer.interfaces, mode)?;
+        self.attached = self.plane.attach(&config.balancer.interfaces, mode).plane()?;
         for attached in &self.attached {
-            let name = &attached.interface.name;
+            let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");
             if attached.generic {
                 let warning = format!(
@@ -175,7 +243,7 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut timers = Timers::new();
         loop {
-            tolerate("read reports", self.drain_reports(Some(TICK)));
+            tolerate("read reports", self.wait_for_reports(TICK));
             loop {
                 match commands.try_recv() {
                     Ok(Command::Stop) => return self.save(),
@@ -193,13 +261,14 @@ impl Engine {
     /// What is due. A failure is logged and tried again later: the tables that are published go on
     /// working, and nothing is gained by giving up.
     fn upkeep(&mut self, timers: &mut Timers) {
-        if self.retry_at.is_none_or(|at| Instant::now() >= at) {
-            let result = self.publish_dirty();
-            self.retry_at = result.is_err().then(|| Instant::now() + RETRY_AFTER);
-            tolerate("publish", result);
+        for failure in self.publish_due() {
+            error!(%failure, "cannot publish");
+        }
+        if self.unsaved.as_ref().is_some_and(|(_, again)| *again <= Instant::now()) {
+            self.save_later();
         }
         if timers.unreported.due(UNREPORTED_EVERY) {
-            let result = self.take_unreported().and_then(|()| self.fold_pending());
+            let result = self.drain_reports().and_then(|()| self.fold_pending());
             tolerate("take unreported flows", result);
         }
         if self.hop_tries > 0 && timers.missing_hops.due(NEXT_HOPS_SOON) {
@@ -222,6 +291,19 @@ impl Engine {
             self.services.iter().map(|(name, s)| (name.clone(), s.saved())).collect();
         let path = self.config.balancer.run_dir.join("runtime.json");
         Ok(Store::save(path, &self.document)?)
+    }
+
+    /// As [`save`](Self::save), where a failure stops nothing: it is shown, and tried again.
+    fn save_later(&mut self) {
+        match self.save() {
+            Ok(()) => self.unsaved = None,
+            Err(error) => {
+                if self.unsaved.is_none() {
+                    error!(%error, "cannot write down what a restart must know");
+                }
+                self.unsaved = Some((error.to_string(), Instant::now() + SAVE_AGAIN));
+            }
+        }
     }
 
     /// Seconds since the epoch, which outlive a restart.

@@ -2,16 +2,19 @@
 
 use super::EngineError;
 use super::document::{SavedBackend, SavedService};
-use crate::config::{self, Affinity, Backend, Method, Protocol, Service};
+use super::update::Trouble;
+use crate::config::{Affinity, Backend, Protocol, Service};
 use crate::store::{Op, StateLog, StateRecord};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_lookup::HashKey;
+use tracing::warn;
+use weir_hash::HashKey;
+use weir_plane::VipKey;
 use weir_steering::{
-    Codec, Concury, ConcuryConfig, Event, EventKind, Image, Member, Role, ServiceState, StateKey,
-    TrackedBuilder, VipKey,
+    BackendId, Build, Event, EventKind, Image, Known, Member, Role, ServiceConfig, ServiceState,
+    StateKey,
 };
 use weir_wire::map_address;
 
@@ -31,19 +34,14 @@ pub(super) struct PoolMember {
 /// States to be pinned, with their backends.
 pub(super) type Pins = Vec<(ServiceState, u16)>;
 
-/// The build face of a service's method.
-pub(super) enum Builder {
-    Concury(Box<Concury>),
-    Tracked(TrackedBuilder),
-}
-
 pub(super) struct ServiceRuntime {
     pub number: u32,
     pub seed: u64,
     pub generation: u64,
     pub configured: Service,
     pub pool: Vec<PoolMember>,
-    pub builder: Builder,
+    /// The build face of its method.
+    pub builder: Box<dyn Build>,
     pub log: Option<StateLog>,
     /// The pool has changed since the last table was published.
     pub dirty: bool,
@@ -52,6 +50,14 @@ pub(super) struct ServiceRuntime {
     /// States whose backend is gone. A UDP flow among them must look new again, so that its next
     /// packets are reported.
     pub astray: Vec<StateKey>,
+    /// States whose backend has no place in the table that is built and not published.
+    orphans: Vec<StateKey>,
+    /// Backends that have left the pool, and not yet the published table.
+    pub leaving: Vec<u16>,
+    /// Why the last update was not finished, and when it is tried again.
+    pub trouble: Option<Trouble>,
+    /// Why states could not be written down: a control plane that dies now forgets some.
+    pub unwritten: Option<String>,
     pub last_update: Option<Duration>,
 }
 
@@ -65,35 +71,24 @@ impl ServiceRuntime {
         published: Option<Image>,
         now: u32,
     ) -> Result<(Self, Vec<StateRecord>), EngineError> {
-        let client = configured.affinity == Affinity::Client;
-        let udp = configured.protocol == Protocol::Udp;
-        let (builder, log, records) = match configured.method {
-            Method::Concury { dcode_bits } => {
-                let (log, records) =
-                    StateLog::open(run_dir.join(format!("states-{}.log", configured.name)))?;
-                let config = ConcuryConfig {
-                    codec: Codec::Othello,
-                    bits: dcode_bits.into(),
-                    client_affinity: client,
-                    udp,
-                    mark: !udp,
-                    capacity: records.len().max(1024),
-                    max_states: states,
-                    idle_seconds: configured.idle_timeout.as_secs().min(u64::from(u32::MAX)) as u32,
-                    seed: seed ^ u64::from(now),
-                };
-                let concury = match published {
-                    Some(image) => Concury::resume(config, Arc::new(image)),
-                    None => Concury::new(config),
-                };
-                (Builder::Concury(Box::new(concury)), Some(log), records)
-            }
-            Method::Tracked { table_size } => {
-                let key = HashKey::from_seed(seed);
-                let builder = TrackedBuilder::new(key, table_size, client);
-                (Builder::Tracked(builder), None, Vec::new())
-            }
+        let (log, records) = if configured.method.id().needs().states {
+            let path = run_dir.join(format!("states-{}.log", configured.name));
+            let (log, records) = StateLog::open(path)?;
+            (Some(log), records)
+        } else {
+            (None, Vec::new())
         };
+        let config = ServiceConfig {
+            settings: configured.method.settings().clone(),
+            client_affinity: configured.affinity == Affinity::Client,
+            udp: configured.protocol == Protocol::Udp,
+            seed,
+            nonce: seed ^ u64::from(now),
+            capacity: records.len().max(1024),
+            max_states: states,
+            idle_seconds: configured.idle_timeout.as_secs().min(u64::from(u32::MAX)) as u32,
+        };
+        let builder = configured.method.builder(&config, published.map(Arc::new));
         let runtime = Self {
             number,
             seed,
@@ -105,6 +100,10 @@ impl ServiceRuntime {
             dirty: true,
             marked_under: None,
             astray: Vec::new(),
+            orphans: Vec::new(),
+            leaving: Vec::new(),
+            trouble: None,
+            unwritten: None,
             last_update: None,
         };
         Ok((runtime, records))
@@ -115,17 +114,10 @@ impl ServiceRuntime {
         vip_of(&self.configured)
     }
 
-    pub fn concury(&self) -> Option<&Concury> {
-        match &self.builder {
-            Builder::Concury(concury) => Some(concury),
-            Builder::Tracked(_) => None,
-        }
-    }
-
-    pub fn concury_mut(&mut self) -> Option<&mut Concury> {
-        match &mut self.builder {
-            Builder::Concury(concury) => Some(concury),
-            Builder::Tracked(_) => None,
+    /// Something has changed since the last update failed: it need not wait any longer.
+    pub fn try_at_once(&mut self) {
+        if let Some(trouble) = &mut self.trouble {
+            trouble.again = Instant::now();
         }
     }
 
@@ -139,6 +131,21 @@ impl ServiceRuntime {
 
     pub fn by_id(&self, id: u16) -> Option<&PoolMember> {
         self.pool.iter().find(|member| member.id == id)
+    }
+
+    /// The name of a backend.
+    pub fn name_of(&self, backend: BackendId) -> Option<String> {
+        self.by_id(backend.get()).map(|member| member.wanted.name.clone())
+    }
+
+    /// States of a backend; `None` if the method has none.
+    pub fn states_of(&self, backend: u16) -> Option<usize> {
+        BackendId::new(backend).and_then(|backend| self.builder.states_of(backend))
+    }
+
+    /// What the control plane knows of a flow.
+    pub fn known(&self, key: &StateKey) -> Option<Known> {
+        self.builder.known(key)
     }
 
     /// The pool as steering sees it.
@@ -164,11 +171,36 @@ impl ServiceRuntime {
         match event.kind {
             EventKind::Start => self.start(event.state.key, event.backend, now),
             EventKind::End => {
-                if let Some(concury) = self.concury_mut() {
-                    concury.end(&event.state.key, now);
-                }
+                self.builder.end(&event.state.key, now);
                 Ok(())
             }
+        }
+    }
+
+    /// Keeps apart what cannot be written down from what cannot be remembered. The former is said
+    /// once and shown by `weir status`; tables hold those flows all the same.
+    ///
+    /// # Errors
+    /// What is no [`EngineError::Store`].
+    pub fn remembered(
+        &mut self,
+        take: impl FnOnce(&mut Self) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        match take(self) {
+            Err(error @ EngineError::Store(_)) => {
+                self.written(Err(error));
+                Ok(())
+            }
+            taken => taken,
+        }
+    }
+
+    fn written(&mut self, written: Result<(), EngineError>) {
+        if let Err(error) = written {
+            if self.unwritten.is_none() {
+                warn!(service = self.configured.name, %error, "cannot write down states");
+            }
+            self.unwritten = Some(error.to_string());
         }
     }
 
@@ -179,12 +211,13 @@ impl ServiceRuntime {
             self.astray.push(key);
             return Ok(());
         }
-        let Builder::Concury(concury) = &mut self.builder else { return Ok(()) };
-        let known = concury.get(&key).is_some_and(|state| state.backend == backend);
+        let Some(id) = BackendId::new(backend) else { return Ok(()) };
+        let known = self.builder.known(&key).is_some_and(|state| state.backend == id);
+        self.builder.start(key, id, now)?;
+        // A flow that cannot be written down is lost only if the control plane dies.
         if !known && let Some(log) = &mut self.log {
             log.append(&record(Op::Add, &key, backend, now))?;
         }
-        concury.start(key, backend, now)?;
         Ok(())
     }
 
@@ -194,38 +227,44 @@ impl ServiceRuntime {
         for key in keys {
             log.append(&record(Op::Remove, key, 0, now))?;
         }
-        if let Builder::Concury(concury) = &self.builder
-            && log.should_compact(concury.len())
-        {
-            log.compact(
-                concury.states().map(|(key, state)| record(Op::Add, key, state.backend, now)),
-            )?;
+        if log.should_compact(self.builder.states()) {
+            let mut all = Vec::with_capacity(self.builder.states());
+            self.builder.each_state(&mut |key, id| all.push(record(Op::Add, key, id.get(), now)));
+            log.compact(all)?;
+            // All that is known has been written anew.
+            self.unwritten = None;
         }
         Ok(())
     }
 
-    /// Builds the next table; with the states to be pinned beside it.
+    /// Drafts the next table; with the states to be pinned beside it. It is published when
+    /// [`published`](Self::published) says so.
     pub fn build(&mut self, now: u32) -> Result<(Arc<Image>, Pins), EngineError> {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
-        let built = match &mut self.builder {
-            Builder::Concury(concury) => {
-                let (image, report) = concury.build(generation, &members, now)?;
-                self.astray.extend(report.orphans);
-                let pinned = report
-                    .pinned
-                    .into_iter()
-                    .map(|(key, backend)| (ServiceState { service: number, key }, backend))
-                    .collect();
-                (image, pinned)
-            }
-            Builder::Tracked(builder) => {
-                (Arc::new(builder.build(generation, &members)?), Vec::new())
-            }
-        };
-        self.generation = generation;
-        Ok(built)
+        let built = self.builder.draft(generation, &members, now)?;
+        self.orphans = built.orphans;
+        let pin =
+            |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id.get());
+        Ok((built.table, built.pinned.into_iter().map(pin).collect()))
+    }
+
+    /// The table built last is published. Returns states that have no backend any more.
+    pub fn published(&mut self, now: u32) -> Vec<StateKey> {
+        self.generation += 1;
+        self.builder.publish_draft();
+        let mut orphans = std::mem::take(&mut self.orphans);
+        let logged = self.log_removed(&orphans, now);
+        self.written(logged);
+        orphans.append(&mut self.astray);
+        orphans
+    }
+
+    /// The table built last cannot be published: the one before stays.
+    pub fn discard(&mut self) -> Result<(), EngineError> {
+        self.orphans.clear();
+        Ok(self.builder.discard_draft()?)
     }
 
     pub fn saved(&self) -> SavedService {
@@ -268,13 +307,8 @@ impl ServiceRuntime {
                 self.configured.vip
             ));
         }
-        if let Method::Concury { dcode_bits } = self.configured.method
-            && self.pool.len() >= (1 << dcode_bits) / config::CODES_PER_BACKEND
-        {
-            return refuse(format!(
-                "service {service}: {} backends are all that dcode_bits = {dcode_bits} allows",
-                self.pool.len()
-            ));
+        if let Err(misfit) = self.configured.method.fits(self.pool.len() + 1) {
+            return refuse(format!("service {service}: {misfit}"));
         }
         Ok(())
     }

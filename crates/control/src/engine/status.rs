@@ -1,16 +1,17 @@
 //! `weir status`: everything there is to tell, for people and for programs.
 
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, PlaneResult};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
+use weir_plane::Plane;
 
-/// The state of an instance.
+/// The state of an instance, as `weir status` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// Name of the instance.
     pub name: String,
-    /// Version of weir.
+    /// Version of the program.
     pub version: String,
     /// Process number of `weir run`.
     pub pid: u32,
@@ -18,48 +19,48 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// Whether it resumed a data plane that was there.
     pub resumed: bool,
-    /// Interfaces, with "native" or "generic".
+    /// Interfaces that packets are taken from, each with "native" or "generic".
     pub interfaces: Vec<(String, String)>,
-    /// Things to know.
+    /// What an operator should know, a sentence each.
     pub warnings: Vec<String>,
-    /// The services.
+    /// The services, in the order of their names.
     pub services: Vec<ServiceStatus>,
-    /// Packets that were not forwarded.
+    /// Packets that were not forwarded, by reason.
     pub outcomes: Vec<OutcomeStatus>,
     /// Flows that neither the ring nor the *unreported* map could take.
     pub unrecorded_flows: u64,
-    /// Reports taken from the data plane.
+    /// Reports of flows taken from the data plane since the start.
     pub reports: u64,
-    /// Flows in the pending table.
+    /// Flows in the pending table, over all services.
     pub pending_flows: usize,
-    /// Bytes of the pool in use by tables.
+    /// Bytes of the tables' memory that are in use.
     pub table_bytes_used: usize,
-    /// Bytes of the pool.
+    /// Bytes of the tables' memory in all.
     pub table_bytes: usize,
 }
 
-/// A service.
+/// A service and its published table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    /// Name.
+    /// Name of the service.
     pub name: String,
-    /// Its number in the data plane.
+    /// Number of the service in the data plane.
     pub number: u32,
-    /// Address.
+    /// Address that clients connect to.
     pub vip: IpAddr,
-    /// "tcp" or "udp".
+    /// Transport protocol, "tcp" or "udp".
     pub protocol: String,
-    /// Port; none: any.
+    /// Port; none if the service takes any.
     pub port: Option<u16>,
-    /// Method.
+    /// Steering method, as the configuration names it.
     pub method: String,
-    /// "flow" or "client".
+    /// What stays on one backend: "flow" or "client".
     pub affinity: String,
-    /// Tables published so far.
+    /// Number of tables published so far.
     pub generation: u64,
     /// Digest of the published table, hexadecimal.
     pub digest: String,
-    /// States known to the control plane.
+    /// Connections (or clients) known to the control plane.
     pub states: usize,
     /// States in the published table.
     pub published_states: u64,
@@ -67,30 +68,30 @@ pub struct ServiceStatus {
     pub refused_states: u64,
     /// Bytes of the published table.
     pub table_bytes: usize,
-    /// Bytes of the control structure.
+    /// Bytes of the control plane's own structure for it.
     pub control_bytes: usize,
-    /// Milliseconds of the last update, waiting included.
+    /// How long the last update took, in milliseconds, waiting included.
     pub last_update_ms: Option<u64>,
-    /// Its backends.
+    /// The backends, in the order of the pool.
     pub backends: Vec<BackendStatus>,
 }
 
-/// A backend.
+/// A backend and what went to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BackendStatus {
-    /// Name.
+    /// Name of the backend, unique in its service.
     pub name: String,
-    /// Its number in the data plane.
+    /// Number of the backend in the data plane.
     pub number: u16,
-    /// Address.
+    /// Address of the backend.
     pub address: IpAddr,
-    /// Weight.
+    /// Share of the new connections, 0 to 65,535.
     pub weight: u16,
     /// "up", "down" or "draining".
     pub state: String,
-    /// Its health check.
+    /// What its health check says.
     pub check: CheckStatus,
-    /// States it holds, as far as the method knows.
+    /// States that it holds; none if the method keeps no states.
     pub states: Option<usize>,
     /// Packets forwarded to it.
     pub packets: u64,
@@ -100,36 +101,37 @@ pub struct BackendStatus {
     pub flows: u64,
 }
 
-/// A health check.
+/// What the health check of a backend says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CheckStatus {
     /// Whether the backend counts as up.
     pub up: bool,
     /// What the last check that changed something said.
     pub detail: String,
-    /// What the last check said.
+    /// What the last check said; none before the first.
     pub last: Option<String>,
 }
 
 /// Packets that were not forwarded for one reason.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OutcomeStatus {
-    /// Short name of the reason.
+    /// The reason in snake case, for example `no_service`.
     pub reason: String,
-    /// What it means.
+    /// The reason as a sentence.
     pub description: String,
-    /// Left to the kernel.
+    /// Packets that were left to the kernel.
     pub passed: u64,
-    /// Dropped.
+    /// Packets that were dropped.
     pub dropped: u64,
 }
 
-impl Engine {
+impl<P: Plane> Engine<P> {
     pub(super) fn status(&self) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
         let outcomes = self
             .plane
-            .outcomes()?
+            .outcomes()
+            .plane()?
             .into_iter()
             .map(|(reason, (passed, dropped))| OutcomeStatus {
                 reason: reason.name().into(),
@@ -150,14 +152,14 @@ impl Engine {
             interfaces: self
                 .attached
                 .iter()
-                .map(|a| (a.interface.name.clone(), mode(a.generic).into()))
+                .map(|a| (a.interface.clone(), mode(a.generic).into()))
                 .collect(),
-            warnings: self.warnings.clone(),
+            warnings: self.warnings.iter().cloned().chain(self.troubles()).collect(),
             services,
             outcomes,
             unrecorded_flows: self.plane.unrecorded(),
             reports: self.events_taken,
-            pending_flows: self.plane.pending()?.len(),
+            pending_flows: self.plane.pending().plane()?.len(),
             table_bytes_used: used,
             table_bytes: all,
         })
@@ -165,12 +167,12 @@ impl Engine {
 
     fn service_status(&self, service: &ServiceRuntime) -> Result<ServiceStatus, EngineError> {
         let configured = &service.configured;
-        let image = self.plane.published(service.number)?;
+        let image = self.plane.published(service.number).plane()?;
         let header = image.as_ref().map(|image| image.header());
         let checks = self.health.snapshot();
         let mut backends = Vec::new();
         for member in &service.pool {
-            let lane = self.plane.lane(member.id)?;
+            let lane = self.plane.lane(member.id).plane()?;
             let id = u64::from(service.number) << 16 | u64::from(member.id);
             let check = checks.iter().find(|check| check.id == id);
             let state = match (member.up, member.wanted.drain) {
@@ -189,7 +191,7 @@ impl Engine {
                     detail: member.detail.clone(),
                     last: check.and_then(|check| check.last_result.clone()),
                 },
-                states: service.concury().map(|c| c.states_of(member.id)),
+                states: service.states_of(member.id),
                 packets: lane.packets,
                 bytes: lane.bytes,
                 flows: lane.flows,
@@ -208,11 +210,11 @@ impl Engine {
             },
             generation: service.generation,
             digest: header.map_or_else(String::new, |h| format!("{:016x}", h.digest)),
-            states: service.concury().map_or(0, |c| c.len()),
+            states: service.builder.states(),
             published_states: header.map_or(0, |h| h.states),
-            refused_states: service.concury().map_or(0, |c| c.refused()),
+            refused_states: service.builder.refused(),
             table_bytes: self.plane.table_bytes(service.number),
-            control_bytes: service.concury().map_or(0, |c| c.control_bytes()),
+            control_bytes: service.builder.control_bytes(),
             last_update_ms: service.last_update.map(|d| d.as_millis() as u64),
             backends,
         })

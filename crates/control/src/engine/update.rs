@@ -1,156 +1,252 @@
-//! Drives an update of one service: the actions of `weir_steering::Update` on the real data plane.
+//! Updates of the services: what the driver of `weir_steering` needs to know of them, and what is
+//! made of its outcomes.
 
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError};
-use std::time::Instant;
-use tracing::{debug, info};
-use weir_dataplane::grace;
-use weir_lookup::Key;
-use weir_steering::{Action, Flags, ServiceState, Update};
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+use tracing::{debug, info, warn};
+use weir_hash::Key;
+use weir_plane::Plane;
+use weir_steering::update::{Built, Failure, Judgement, Outcome, Services};
+use weir_steering::{BackendId, Event, ServiceState};
 
-impl Engine {
-    /// Publishes new tables for every service whose pool has changed.
-    pub(super) fn publish_dirty(&mut self) -> Result<(), EngineError> {
-        let dirty: Vec<String> = self
-            .services
-            .iter()
-            .filter(|(_, service)| service.dirty)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in dirty {
-            self.update(&name)?;
-        }
-        Ok(())
+/// An update that has failed is tried again after so long, and after twice as long each time.
+const RETRY_AFTER: Duration = Duration::from_secs(2);
+/// But never later than this.
+const RETRY_AT_MOST: Duration = Duration::from_secs(60);
+
+/// An update that is not finished.
+#[derive(Clone, Debug)]
+pub(super) struct Trouble {
+    /// What was in the way.
+    pub what: String,
+    /// When it is tried again.
+    pub again: Instant,
+    /// There is something to clear away, even if the pool goes back to what is published.
+    pub loose: bool,
+    /// How long that was to wait.
+    after: Duration,
+}
+
+impl Trouble {
+    fn new(what: String, loose: bool, before: Option<&Self>) -> Self {
+        let after = before.map_or(RETRY_AFTER, |before| (before.after * 2).min(RETRY_AT_MOST));
+        Self { what, again: Instant::now() + after, loose, after }
+    }
+}
+
+/// The services as updates see them.
+struct Tables<'a> {
+    services: &'a mut BTreeMap<String, ServiceRuntime>,
+    names: &'a HashMap<u32, String>,
+    now: u32,
+    taken: u64,
+}
+
+impl Tables<'_> {
+    fn of(&mut self, number: u32) -> Option<&mut ServiceRuntime> {
+        self.services.get_mut(self.names.get(&number)?)
     }
 
-    /// One update, from *record* to *settle*.
-    pub(super) fn update(&mut self, name: &str) -> Result<(), EngineError> {
-        let started = Instant::now();
-        let mut update = Update::begin();
-        while let Some(action) = update.next_action() {
-            match action {
-                Action::SetFlags { record, pending } => {
-                    if pending && !record {
-                        self.leave_former_table(name)?;
-                    }
-                    self.set_flags(name, record, pending);
-                }
-                Action::Grace => grace()?,
-                Action::Collect => self.collect(name)?,
-                Action::Publish => self.publish(name)?,
-                Action::Settle => update.settled(self.settle(name)?),
+    fn expect(&mut self, number: u32) -> Result<&mut ServiceRuntime, EngineError> {
+        let gone = || EngineError::Refused(format!("there is no service number {number}"));
+        self.of(number).ok_or_else(gone)
+    }
+}
+
+impl Services for Tables<'_> {
+    type Error = EngineError;
+
+    fn report(&mut self, event: &Event) -> Result<(), EngineError> {
+        self.taken += 1;
+        let now = self.now;
+        let Some(service) = self.of(event.state.service) else { return Ok(()) };
+        service.remembered(|service| service.take_event(event, now))
+    }
+
+    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), EngineError> {
+        let now = self.now;
+        let Some(service) = self.of(state.service) else { return Ok(()) };
+        // One that is known there tells nothing new, and may have ended since: it must not count
+        // as a beginning again, or a draining backend would get what looks like it.
+        let known = service.known(&state.key);
+        if known.is_some_and(|known| known.backend == backend) {
+            return Ok(());
+        }
+        service.remembered(|service| service.start(state.key, backend, now))
+    }
+
+    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
+        let service = self.names.get(&state.service).and_then(|name| self.services.get(name));
+        let known = service.and_then(|service| service.known(&state.key));
+        known.is_some_and(|known| known.backend == backend)
+    }
+
+    fn build(&mut self, number: u32) -> Result<Built, EngineError> {
+        let now = self.now;
+        let (image, pins) = self.expect(number)?.build(now)?;
+        debug!(service = number, states = image.header().states, "table built");
+        Ok(Built { image, pins })
+    }
+
+    fn published(&mut self, number: u32) -> Vec<u64> {
+        let now = self.now;
+        let Some(service) = self.of(number) else { return Vec::new() };
+        let strangers = service.published(now);
+        let udp = service.configured.protocol == crate::config::Protocol::Udp;
+        match service.builder.published() {
+            Some(image) if udp => {
+                let key = image.header().key;
+                strangers.iter().map(|state| state.hash(&key)).collect()
             }
-        }
-        let service = self.service_mut(name)?;
-        service.dirty = false;
-        service.last_update = Some(started.elapsed());
-        info!(
-            service = name,
-            generation = service.generation,
-            rounds = update.round() + 1,
-            milliseconds = started.elapsed().as_millis() as u64,
-            "published"
-        );
-        self.save()
-    }
-
-    fn set_flags(&self, name: &str, record: bool, pending: bool) {
-        if let Some(service) = self.services.get(name) {
-            self.plane.set_flags(service.number, Flags::RECORD, record);
-            self.plane.set_flags(service.number, Flags::PENDING, pending);
+            _ => Vec::new(),
         }
     }
 
-    /// Takes everything that the data plane knows of flows into the states.
-    fn collect(&mut self, name: &str) -> Result<(), EngineError> {
-        self.drain_reports(None)?;
-        self.take_unreported()?;
-        let now = self.now();
-        let pending = self.pending_of(name)?;
-        let service = self.service_mut(name)?;
-        for (state, backend) in pending {
-            // One that is known there tells nothing new, and may have ended since: it must not
-            // count as a beginning again, or a draining backend would get what looks like it.
-            let known = service.concury().and_then(|concury| concury.get(&state.key));
-            if known.is_none_or(|known| known.backend != backend) {
-                service.start(state.key, backend, now)?;
-            }
+    fn discard(&mut self, number: u32) {
+        if let Some(service) = self.of(number)
+            && let Err(error) = service.discard()
+        {
+            warn!(service = service.configured.name, %error, "cannot go back to the former table");
         }
-        Ok(())
     }
 
-    fn publish(&mut self, name: &str) -> Result<(), EngineError> {
-        let now = self.now();
-        let service = self.services.get_mut(name).ok_or_else(|| unknown(name))?;
-        let (image, pinned) = service.build(now)?;
-        // Pinned before the table that reserves their Dcodes is seen.
-        self.plane.pin(&pinned)?;
-        let flags = Flags(image.header().flags.0 | Flags::RECORD | Flags::PENDING);
-        self.plane.show(service.number, &image, flags)?;
-        self.fresh_pins = pinned.into_iter().map(|(state, _)| state).collect();
-        let astray = std::mem::take(&mut service.astray);
-        if service.configured.protocol == crate::config::Protocol::Udp {
-            let key = &image.header().key;
-            self.plane.forget_seen(service.number, astray.iter().map(|state| state.hash(key)));
-        }
-        debug!(service = name, states = image.header().states, "table shown");
-        Ok(())
-    }
-
-    /// After the second grace period: frees the former table and unpins what it alone needed.
-    /// While RECORD is still set: a repeated SYN that finds its pin gone is noted, not misplaced.
-    fn leave_former_table(&mut self, name: &str) -> Result<(), EngineError> {
-        let number = self.service(name)?.number;
-        self.plane.retire(number);
-        let fresh = std::mem::take(&mut self.fresh_pins);
-        let stale: Vec<ServiceState> = self
-            .plane
-            .pinned()?
-            .into_iter()
-            .map(|(state, _)| state)
-            .filter(|state| state.service == number && !fresh.contains(state))
-            .collect();
-        Ok(self.plane.unpin(&stale)?)
-    }
-
-    /// Takes the flows that the new table agrees with, and those of backends that are gone or down,
-    /// out of the pending table. Returns how many are left.
-    fn settle(&mut self, name: &str) -> Result<usize, EngineError> {
-        let mut pending = self.pending_of(name)?;
-        let service = self.service(name)?;
-        let down = |state: &ServiceState, backend: u16| {
-            service.by_id(backend).is_some_and(|member| !member.up)
-                && service.concury().is_some_and(|c| c.leads_to(&state.key, backend))
+    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
+        let name = self.names.get(&state.service);
+        let Some(service) = name.and_then(|name| self.services.get(name)) else {
+            return Judgement::Lost;
         };
-        let lost: Vec<ServiceState> = pending
-            .extract_if(.., |(state, backend)| {
-                service.by_id(*backend).is_none() || down(state, *backend)
-            })
-            .map(|(state, _)| state)
-            .collect();
-        self.plane.forget_pending(&lost)?;
-        let Some(concury) = self.service(name)?.concury() else { return Ok(0) };
-        let agreed: Vec<ServiceState> = pending
-            .iter()
-            .filter(|(state, backend)| concury.agrees(&state.key, *backend))
-            .map(|(state, _)| *state)
-            .collect();
-        let left = pending
-            .iter()
-            .filter(|(state, backend)| {
-                !concury.agrees(&state.key, *backend) && !concury.on_reserved(&state.key)
-            })
-            .count();
-        self.plane.forget_pending(&agreed)?;
-        Ok(left)
+        let Some(member) = service.by_id(backend) else { return Judgement::Lost };
+        let Some(id) = BackendId::new(backend) else { return Judgement::Lost };
+        let builder = &service.builder;
+        if !member.up && builder.leads_to(&state.key, id) {
+            Judgement::Lost
+        } else if builder.agrees(&state.key, id) {
+            Judgement::Agreed
+        } else if builder.on_reserved(&state.key) {
+            Judgement::Reserved
+        } else {
+            Judgement::Apart
+        }
+    }
+}
+
+impl<P: Plane> Engine<P> {
+    /// Publishes new tables for every service whose pool has changed, and for those whose last
+    /// update was not finished and is to be tried again now. Returns what failed, by service.
+    pub(super) fn publish_due(&mut self) -> Vec<EngineError> {
+        let now = Instant::now();
+        let due = |service: &&ServiceRuntime| {
+            service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
+        };
+        let due: Vec<u32> = self.services.values().filter(due).map(|s| s.number).collect();
+        self.publish(&due)
     }
 
-    /// The pending flows of a service.
-    pub(super) fn pending_of(&self, name: &str) -> Result<Vec<(ServiceState, u16)>, EngineError> {
+    /// Publishes a service's new table, whatever was to be waited for.
+    ///
+    /// # Errors
+    /// [`EngineError::Unpublished`].
+    pub(super) fn update(&mut self, name: &str) -> Result<(), EngineError> {
         let number = self.service(name)?.number;
-        let mut pending = self.plane.pending()?;
-        pending.retain(|(state, _)| state.service == number);
-        Ok(pending)
+        self.publish(&[number]).into_iter().next().map_or(Ok(()), Err)
+    }
+
+    /// One pass over these services. Returns what failed, by service.
+    pub(super) fn publish(&mut self, numbers: &[u32]) -> Vec<EngineError> {
+        if numbers.is_empty() {
+            return Vec::new();
+        }
+        let started = Instant::now();
+        let now = self.now();
+        let (services, names) = (&mut self.services, &self.names);
+        let mut tables = Tables { services, names, now, taken: 0 };
+        let numbers = numbers.iter().copied();
+        let outcomes = self.driver.run(numbers, &mut self.plane, &mut tables);
+        self.events_taken += tables.taken;
+        let mut failures = Vec::new();
+        for outcome in outcomes {
+            failures.extend(self.take_outcome(outcome, started.elapsed()));
+        }
+        self.save_later();
+        failures
+    }
+
+    fn take_outcome(
+        &mut self,
+        outcome: Outcome<Failure<P::Error, EngineError>>,
+        took: Duration,
+    ) -> Option<EngineError> {
+        let name = self.names.get(&outcome.service)?.clone();
+        let service = self.services.get_mut(&name)?;
+        let before = service.trouble.take();
+        let left = outcome.left;
+        let unfinished = outcome.is_unfinished();
+        let (published, generation) = (outcome.published, service.generation);
+        if published {
+            service.dirty = false;
+            service.last_update = Some(took);
+            let (rounds, milliseconds) = (outcome.rounds, took.as_millis() as u64);
+            info!(service = name, generation, rounds, milliseconds, "published");
+        }
+        let leaving = if published { std::mem::take(&mut service.leaving) } else { Vec::new() };
+        if unfinished {
+            let what = match &outcome.failure {
+                Some(failure) => failure.to_string(),
+                None => format!("{left} flows that started meanwhile are still pending"),
+            };
+            let trouble = Trouble::new(what, outcome.loose, before.as_ref());
+            let (what, seconds) = (&trouble.what, trouble.after.as_secs());
+            warn!(service = name, published, what, seconds, "update not finished; tried again");
+            service.trouble = Some(trouble);
+        }
+        for id in leaving {
+            if let Err(error) = self.forget_backend(id) {
+                self.keep_leaving(&name, id, &error);
+            }
+        }
+        let failure = outcome.failure.filter(|_| !published)?;
+        Some(EngineError::Unpublished {
+            service: name,
+            action: failure.action(),
+            source: Box::new(failure),
+        })
+    }
+
+    /// A backend is gone, and what the data plane remembers of it is not: its number is not given
+    /// out again before that is.
+    fn keep_leaving(&mut self, name: &str, id: u16, error: &EngineError) {
+        let Some(service) = self.services.get_mut(name) else { return };
+        service.leaving.push(id);
+        let what = format!("cannot forget backend number {id}: {error}");
+        warn!(service = name, what);
+        service.trouble.get_or_insert_with(|| Trouble::new(what, true, None));
+    }
+
+    /// What is not as it should be, for `weir status`.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, service) in &self.services {
+            if let Some(Trouble { what, again, .. }) = &service.trouble {
+                let seconds = again.saturating_duration_since(Instant::now()).as_secs();
+                let behind = if service.dirty {
+                    "its pool has changed, and packets follow the table before"
+                } else {
+                    "its table is published"
+                };
+                found.push(format!("service {name}: {what}; {behind}; tried again in {seconds} s"));
+            }
+            if let Some(what) = &service.unwritten {
+                found.push(format!(
+                    "service {name}: {what}; a control plane that dies now forgets connections"
+                ));
+            }
+        }
+        if let Some((what, _)) = &self.unsaved {
+            found.push(format!("{what}; a control plane that dies now forgets changes"));
+        }
+        found
     }
 
     pub(super) fn service(&self, name: &str) -> Result<&ServiceRuntime, EngineError> {

@@ -1,70 +1,68 @@
 //! What the engine does between changes: reports, idle flows, next hops, leftovers.
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, PlaneResult};
 use crate::config::Protocol;
-use crate::neigh;
 use std::time::Duration;
-use tracing::{debug, warn};
-use weir_dataplane::{BackendEntry, BackendFlags, grace};
+use tracing::warn;
+use weir_plane::forward::NextHop;
+use weir_plane::{Backend, Hop, Plane};
 use weir_steering::ServiceState;
 
-impl Engine {
-    /// Takes up the reports that are there; with `wait`, waits that long for the first.
-    pub(super) fn drain_reports(&mut self, wait: Option<Duration>) -> Result<(), EngineError> {
+impl<P: Plane> Engine<P> {
+    /// Takes up the reports that come, and waits that long for the first. With `all`, instead, all
+    /// that are there: also those that the ring had no room for.
+    fn take_reports(&mut self, limit: Duration, all: bool) -> Result<(), EngineError> {
         let now = self.now();
         let mut failure = None;
         let (services, names) = (&mut self.services, &self.names);
-        let mut taken = 0usize;
-        let sink = |event: weir_steering::Event| {
+        let mut taken = 0u64;
+        let mut sink = |event: &weir_steering::Event| {
             taken += 1;
             let service = names.get(&event.state.service).and_then(|name| services.get_mut(name));
             let Some(service) = service else { return };
-            if let Err(error) = service.take_event(&event, now) {
+            if let Err(error) = service.remembered(|service| service.take_event(event, now)) {
                 failure.get_or_insert(error);
             }
         };
-        match wait {
-            Some(limit) => self.reports.wait(limit, sink)?,
-            None => self.reports.drain(sink)?,
+        if all {
+            self.plane.drain(&mut sink).plane()?;
+        } else {
+            self.plane.wait(limit, &mut sink).plane()?;
         }
-        self.events_taken += taken as u64;
+        self.events_taken += taken;
         failure.map_or(Ok(()), Err)
     }
 
-    /// Takes up the flows that the ring had no room for.
-    pub(super) fn take_unreported(&mut self) -> Result<(), EngineError> {
-        let flows = self.reports.take_unreported()?;
-        if flows.is_empty() {
-            return Ok(());
-        }
-        debug!(flows = flows.len(), "flows that the ring had no room for");
-        let now = self.now();
-        for flow in &flows {
-            let Some(name) = self.names.get(&flow.state.service) else { continue };
-            if let Some(service) = self.services.get_mut(name) {
-                service.take_event(flow, now)?;
-            }
-        }
-        Ok(self.reports.forget_unreported(&flows)?)
+    /// Takes up the reports that come, and waits that long for the first.
+    pub(super) fn wait_for_reports(&mut self, limit: Duration) -> Result<(), EngineError> {
+        self.take_reports(limit, false)
+    }
+
+    /// Takes up all reports that are there, also those that the ring had no room for.
+    pub(super) fn drain_reports(&mut self) -> Result<(), EngineError> {
+        self.take_reports(Duration::ZERO, true)
     }
 
     /// Forgets flows that have been idle for too long.
     pub(super) fn sweep(&mut self) -> Result<(), EngineError> {
         let now = self.now();
         self.plane.flip_marks();
-        grace()?;
+        self.plane.grace().plane()?;
         // A flow's first packets may have been marked while its report was still on the way.
-        self.drain_reports(None)?;
+        self.drain_reports()?;
         let marks = self.plane.take_marks();
         let seen = self.plane.seen_flows();
         for service in self.services.values_mut() {
             let (number, udp) = (service.number, service.configured.protocol == Protocol::Udp);
             let before = service.marked_under;
-            let Some(concury) = service.concury_mut() else { continue };
-            let key = concury.published().map(|image| image.header().key);
+            let builder = &mut service.builder;
+            if !builder.method().needs().states {
+                continue;
+            }
+            let key = builder.published().map(|image| image.header().key);
             // Marks made under another hash key cannot be read; then all flows count as active.
             let readable = udp || before == key;
-            let idle = concury.sweep(now, |hash| {
+            let idle = builder.sweep(now, &|hash| {
                 if udp { seen.has(hash, number) } else { !readable || marks.has(hash) }
             });
             service.marked_under = key;
@@ -83,7 +81,7 @@ impl Engine {
         for (name, service) in &self.services {
             let patience = service.configured.idle_timeout;
             for member in &service.pool {
-                let held = service.concury().map_or(0, |concury| concury.states_of(member.id));
+                let held = service.states_of(member.id).unwrap_or(0);
                 if held > 0 && member.down_since.is_some_and(|since| since.elapsed() > patience) {
                     dead.push((name.clone(), member.id));
                 }
@@ -101,10 +99,10 @@ impl Engine {
         let of = |list: Vec<(ServiceState, u16)>| -> Vec<ServiceState> {
             list.into_iter().filter(|(_, backend)| *backend == id).map(|(s, _)| s).collect()
         };
-        self.plane.forget_pending(&of(self.plane.pending()?))?;
-        self.plane.unpin(&of(self.plane.pinned()?))?;
-        self.plane.set_backend(id, &BackendEntry::default())?;
-        Ok(())
+        let (pending, pinned) = (self.plane.pending().plane()?, self.plane.pinned().plane()?);
+        self.plane.forget_pending(&of(pending)).plane()?;
+        self.plane.unpin(&of(pinned)).plane()?;
+        self.plane.set_backend(id, None).plane()
     }
 
     /// Folds pending flows into the tables of services that have many of them: flows that fell on
@@ -112,38 +110,37 @@ impl Engine {
     pub(super) fn fold_pending(&mut self) -> Result<(), EngineError> {
         let limit = self.config.limits.pending_flows as usize / 4;
         let mut counts = std::collections::HashMap::<u32, usize>::new();
-        for (state, _) in self.plane.pending()? {
+        for (state, _) in self.plane.pending().plane()? {
             *counts.entry(state.service).or_default() += 1;
         }
-        let crowded: Vec<String> = counts
+        let crowded: Vec<u32> = counts
             .into_iter()
-            .filter(|(_, count)| *count > limit)
-            .filter_map(|(number, _)| self.names.get(&number).cloned())
+            .filter(|(number, count)| *count > limit && self.names.contains_key(number))
+            .map(|(number, _)| number)
             .collect();
-        for name in crowded {
-            self.update(&name)?;
-        }
-        Ok(())
+        self.publish(&crowded).into_iter().next().map_or(Ok(()), Err)
     }
 
     /// Looks the next hop of every backend up in the neighbour table, for packets that the FIB has
     /// no answer for, and keeps those entries fresh. `missing`: only of those that have none yet.
     pub(super) fn refresh_next_hops(&mut self, missing: bool) -> Result<(), EngineError> {
         let mut all_known = true;
-        self.plane.accept_own_macs(&self.config.balancer.interfaces)?;
+        self.plane.accept_own_macs(&self.config.balancer.interfaces).plane()?;
         for service in self.services.values() {
             for member in &service.pool {
                 let address = member.wanted.address;
-                if missing && self.plane.backend(member.id).flags & BackendFlags::HAS_MAC != 0 {
+                let now = self.plane.backend(member.id);
+                if missing && now.is_some_and(|backend| backend.hop.is_some()) {
                     continue;
                 }
-                let entry = BackendEntry::new(address, member.incarnation).with_health(member.up);
-                match neigh::resolve_now(address) {
-                    Ok(Some(hop)) => {
-                        let entry =
-                            entry.with_next_hop(hop.mac, hop.source_mac, hop.ifindex, false);
-                        if self.plane.backend(member.id) != entry {
-                            self.plane.set_backend(member.id, &entry)?;
+                match (self.resolve)(address) {
+                    Ok(Some(found)) => {
+                        let next = NextHop { mac: found.mac, source_mac: found.source_mac };
+                        let hop = Some(Hop { next, ifindex: found.ifindex });
+                        let (incarnation, up) = (member.incarnation, member.up);
+                        let entry = Backend { address, incarnation, up, hop };
+                        if now != Some(entry) {
+                            self.plane.set_backend(member.id, Some(&entry)).plane()?;
                         }
                     }
                     Ok(None) => all_known = false,

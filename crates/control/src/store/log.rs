@@ -48,15 +48,15 @@ pub enum Op {
 /// One change of one connection state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateRecord {
-    /// What happened.
+    /// Whether the state came, or went.
     pub op: Op,
     /// Whose state it is: bytes chosen by the caller, unique for each state.
     pub key: [u8; 20],
     /// Number of the backend that holds the connection.
     pub backend: u16,
-    /// Time in seconds, on a clock of the caller's.
+    /// Time of the change in seconds, on a clock of the caller's choice; the log does not read it.
     pub seconds: u32,
-    /// Bits of the caller's.
+    /// Eight bits of the caller's choice; the log does not read them.
     pub flags: u8,
 }
 

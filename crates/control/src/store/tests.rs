@@ -187,22 +187,32 @@ fn a_run_directory_has_one_owner() {
     RunLock::acquire(&run_dir).unwrap();
 }
 
-/// The bound is loose (the machine may be busy); the figure is printed.
+/// Mapped memory is written without a system call; the figures are printed.
 #[test]
-fn appending_takes_well_under_a_microsecond() {
+fn appending_takes_well_under_a_system_call() {
     let dir = tempfile::tempdir().unwrap();
     let (mut log, _) = StateLog::open(dir.path().join("states")).unwrap();
     let records: Vec<StateRecord> = (0..4096).map(|n| add(n, 3, 4)).collect();
-    let start = Instant::now();
     const TIMES: u32 = 256;
+    let mut file = std::fs::File::create(dir.path().join("written")).unwrap();
+    // In turn, so that a machine that is busy with other things is busy for both.
+    let (mut appended, mut written) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..TIMES {
+        let start = Instant::now();
         for record in &records {
             log.append(record).unwrap();
         }
+        appended += start.elapsed();
+        let start = Instant::now();
+        for record in records.iter().take(256) {
+            std::io::Write::write_all(&mut file, &[record.seconds as u8; 32]).unwrap();
+        }
+        written += start.elapsed() * 16;
     }
-    let each = start.elapsed() / (TIMES * 4096);
-    println!("append: {each:?} each, growing to {} MiB", log.len() >> 15);
-    assert!(each < Duration::from_micros(1), "{each:?}");
+    let each = |time: Duration| time / (TIMES * 4096);
+    let (append, write) = (each(appended), each(written));
+    println!("append: {append:?} each, growing to {} MiB; write: {write:?}", log.len() >> 15);
+    assert!(append * 2 < write, "{append:?} and {write:?}");
 }
 
 const CHILD_PATH: &str = "WEIR_STORE_TEST_PATH";

@@ -3,7 +3,7 @@
 use super::Shape;
 use crate::{FibKey, Host};
 use std::collections::VecDeque;
-use weir_lookup::HashKey;
+use weir_hash::HashKey;
 
 /// Slots of a bucket.
 pub(super) const SLOTS: usize = 4;

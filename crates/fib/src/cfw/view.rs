@@ -2,10 +2,11 @@
 
 use super::Shape;
 use super::skeleton::SLOTS;
-use crate::plane::kind;
+use crate::plane::{self, kind, open_next};
 use crate::{FibKey, MessageError, Plane};
-use weir_lookup::wire::{BitReader, BitWriter, open_next};
-use weir_lookup::{Cuckoo, HashKey, pipeline, prefetch};
+use weir_hash::HashKey;
+use weir_lookup::message::{BitReader, BitWriter};
+use weir_lookup::{Cuckoo, pipeline, prefetch};
 
 /// Digests and ports in buckets of four without gaps; digest 0 is a free slot.
 #[derive(Clone, PartialEq, Debug)]
@@ -93,12 +94,13 @@ enum Op<K> {
 }
 
 impl<K: FibKey> CfwView<K> {
-    /// Keys of level 2.
+    /// Number of keys in level 2, which holds them whole.
     pub fn level2_len(&self) -> usize {
         self.level2.len()
     }
 
-    /// Whether both have the same slots and the same keys in level 2.
+    /// Whether both have the same slots and the same keys in level 2. (Views of one node that got
+    /// the same changes do.)
     pub fn same_as(&self, other: &Self) -> bool {
         let same = |(key, port): (K, u64)| other.level2.get(&key) == Some(port);
         self.slots == other.slots
@@ -220,7 +222,7 @@ impl<K: FibKey> CfwView<K> {
     }
 }
 
-/// Bucket and slot.
+/// Reads a bucket and a slot, both checked against the table.
 fn place_in(shape: &Shape, input: &mut BitReader<'_>) -> Result<(u32, u8), MessageError> {
     let bucket = input.get(shape.bucket_bits())? as u32;
     let slot = input.get(2)? as u8;
@@ -248,7 +250,7 @@ impl<K: FibKey> Plane<K> for CfwView<K> {
     }
 
     fn apply(&mut self, message: &[u8]) -> Result<(), MessageError> {
-        let mut input = BitReader::new(open_next(message, self.plane, self.number)?);
+        let mut input = BitReader::new(open_next(message, plane::CFW, self.plane, self.number)?);
         if input.get(1)? != 0 {
             let next = self.rebuilt(&mut input)?;
             input.end()?;

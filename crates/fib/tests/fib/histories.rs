@@ -179,7 +179,7 @@ fn bad_messages_are_refused_and_change_nothing() {
 #[test]
 fn sealed_nonsense_does_no_harm() {
     use rand::Rng;
-    use weir_lookup::wire::{open, seal};
+    use weir_lookup::message::{Message, seal};
     fn forge<C: Control<Mac>>(control: C, seed: u64) {
         let mut world = World::<Mac, _>::new(control, seed);
         (0..300).for_each(|_| world.step(0.8));
@@ -188,8 +188,8 @@ fn sealed_nonsense_does_no_harm() {
             let host = Host { node: 3 * round, slot: 0 };
             world.control.insert(Mac::numbered(1, 1), host).unwrap();
             let Some(message) = world.control.message(node) else { continue };
-            let (id, _, body) = open(&message).unwrap();
-            let number = open(&message).unwrap().1 - u64::from(round);
+            let Message { kind, table, number, body } = Message::read(&message).unwrap();
+            let number = number - u64::from(round);
             for _ in 0..20_000 {
                 let mut forged = body.to_vec();
                 for _ in 0..world.rng.random_range(1..4) {
@@ -197,7 +197,7 @@ fn sealed_nonsense_does_no_harm() {
                     forged[at] = world.rng.random();
                 }
                 let mut victim = plane.clone();
-                let _ = victim.apply(&seal(id, number, &forged));
+                let _ = victim.apply(&seal(kind, table, number, &forged));
                 victim.port(&Mac::numbered(0, 1));
             }
         }

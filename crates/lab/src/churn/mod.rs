@@ -5,6 +5,7 @@
 
 mod script;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -14,8 +15,8 @@ use serde::Serialize;
 
 use crate::balancer::PoolControl;
 use crate::error::Result;
-use crate::interrupt::interrupted;
 use crate::lab::Lab;
+use weir_testbed::interrupt::interrupted;
 
 pub use script::{Change, ChurnSpec, Place, Script};
 
@@ -24,30 +25,30 @@ pub use script::{Change, ChurnSpec, Place, Script};
 pub struct ChangeRecord {
     /// When it began, in seconds since the lab was made.
     pub at: f64,
-    /// Which kind it was, one of [`Change::KINDS`].
+    /// The kind of change, one of [`Change::KINDS`].
     pub kind: &'static str,
-    /// What it was, in words.
+    /// The change in words, for example `b3 weight 2`.
     pub what: String,
     /// Whether it counts as a pool change; see [`Change::changes_pool`].
     pub counted: bool,
-    /// Why it failed, if it did.
+    /// Why it failed; `None` if it was made.
     pub error: Option<String>,
 }
 
-/// What the churning came to.
+/// What the churning of a pool came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChurnReport {
-    /// The seed of the script.
+    /// Seed of the script: the same seed draws the same choices.
     pub seed: u64,
-    /// Pool changes that were made.
+    /// Number of pool changes that were made.
     pub changes: u64,
     /// Times that the balancer's control plane was killed and started again.
     pub crashes: u64,
-    /// Changes that could not be made.
+    /// Number of changes that could not be made.
     pub failed: u64,
-    /// Everything, in order.
+    /// All changes, in the order in which they were made.
     pub log: Vec<ChangeRecord>,
-    /// Where each backend ended.
+    /// Where each backend was at the end, by its position.
     pub places: Vec<Place>,
 }
 
@@ -90,12 +91,18 @@ impl Churn {
         diary.log[diary.log.len().saturating_sub(most)..].to_vec()
     }
 
-    /// Pool changes so far.
+    /// Number of pool changes so far.
     pub fn changes(&self) -> u64 {
         count(&lock(&self.diary).log, |record| record.counted && record.error.is_none())
     }
 
-    /// Where each backend is.
+    /// The kinds of change that were made so far, of [`Change::KINDS`].
+    pub fn kinds(&self) -> BTreeSet<&'static str> {
+        let diary = lock(&self.diary);
+        diary.log.iter().filter(|r| r.error.is_none()).map(|record| record.kind).collect()
+    }
+
+    /// Where each backend is now, by its position.
     pub fn places(&self) -> Vec<Place> {
         lock(&self.diary).places.clone()
     }

@@ -16,7 +16,7 @@ const AGE: u32 = 4;
 /// How long the control plane is away when it is killed.
 const AWAY: Range<Duration> = Duration::from_millis(100)..Duration::from_millis(800);
 
-/// How the pool is churned.
+/// How a pool is churned: what may happen, and how often.
 #[derive(Clone, Debug)]
 pub struct ChurnSpec {
     /// Seed of every choice.
@@ -28,11 +28,11 @@ pub struct ChurnSpec {
     /// After this time a change has taken effect everywhere: a killed backend was noticed, one
     /// that came back is trusted. A change that would mix with the last one waits for so long.
     pub settle: Duration,
-    /// Kill servers and start them again.
+    /// Whether servers are killed and started again.
     pub kills: bool,
-    /// Reload the configuration.
+    /// Whether the configuration is edited and read again.
     pub reloads: bool,
-    /// Kill the balancer's control plane and start it again.
+    /// Whether the balancer's control plane is killed and started again.
     pub crashes: bool,
 }
 
@@ -55,48 +55,48 @@ impl Default for ChurnSpec {
 pub enum Change {
     /// A backend that is not in the pool joins it.
     Add {
-        /// Which.
+        /// Position of the backend.
         backend: usize,
-        /// Its weight.
+        /// The weight with which it joins.
         weight: u32,
     },
     /// A backend leaves: a drained one without connections, or a dead one.
     Remove {
-        /// Which.
+        /// Position of the backend.
         backend: usize,
     },
     /// A backend gets no new connections.
     Drain {
-        /// Which.
+        /// Position of the backend.
         backend: usize,
     },
     /// A draining backend gets new connections again.
     Undrain {
-        /// Which.
+        /// Position of the backend.
         backend: usize,
     },
     /// A backend's weight changes.
     Reweight {
-        /// Which.
+        /// Position of the backend.
         backend: usize,
-        /// The new weight.
+        /// Its weight from now on.
         weight: u32,
     },
     /// A backend's servers are killed; the balancer is not told.
     Kill {
-        /// Which.
+        /// Position of the backend.
         backend: usize,
     },
     /// A killed backend's servers are started again; the balancer is not told.
     BringBack {
-        /// Which.
+        /// Position of the backend.
         backend: usize,
     },
     /// A backend's weight changes in the configuration file, which is read again.
     Reload {
-        /// Which.
+        /// Position of the backend.
         backend: usize,
-        /// The new weight.
+        /// Its weight from now on.
         weight: u32,
     },
     /// The control plane is killed and started again. This does not change the pool.
@@ -111,7 +111,7 @@ impl Change {
     pub const KINDS: [&'static str; 9] =
         ["add", "remove", "drain", "undrain", "reweight", "kill", "bring back", "reload", "crash"];
 
-    /// Its kind.
+    /// The kind of change in one word, one of [`Change::KINDS`].
     pub fn kind(&self) -> &'static str {
         Self::KINDS[self.number()]
     }
@@ -173,7 +173,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// One word for a table.
+    /// The place in one word, for a table: `serving`, `draining`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Out => "out",
@@ -192,7 +192,7 @@ struct Member {
     weight: u32,
 }
 
-/// Decides what happens next.
+/// Decides which change is made next, from a seed and its own past; it needs no lab.
 #[derive(Debug)]
 pub struct Script {
     spec: ChurnSpec,
@@ -223,12 +223,12 @@ impl Script {
         }
     }
 
-    /// Where each backend is.
+    /// Where each backend is, by its position.
     pub fn places(&self) -> Vec<Place> {
         self.members.iter().map(|member| member.place).collect()
     }
 
-    /// How long to wait for the next change.
+    /// Draws the time from now to the next change.
     pub fn gap(&mut self) -> Duration {
         self.random.random_range(self.spec.gap.clone())
     }

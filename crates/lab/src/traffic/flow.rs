@@ -7,18 +7,20 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::http;
 use super::spec::{Kind, Plan, Planner};
 use super::stats::BrokenConnection;
-use super::verdict::{Failure, Outcome, judge};
+use super::verdict::{Failure, Home, Outcome, judge};
 use super::{Shared, http::read_answer};
+use crate::witness::Key;
 
 /// A datagram is sent once and then so many times more.
 const RESENDS: u32 = 3;
@@ -80,7 +82,8 @@ struct Flow {
     client: Rc<Client>,
     kind: Kind,
     started: Instant,
-    source: Option<SocketAddr>,
+    /// Its two ends, once it has a port.
+    key: Option<Key>,
     backend: Option<usize>,
     answers: u64,
     ended: bool,
@@ -93,7 +96,7 @@ impl Flow {
             client,
             kind,
             started: Instant::now(),
-            source: None,
+            key: None,
             backend: None,
             answers: 0,
             ended: false,
@@ -102,26 +105,49 @@ impl Flow {
 
     fn end(mut self, result: Result<(), Failure>) {
         let shared = &self.client.shared;
+        // A port is free again at once if the connection failed, or had no connection: what was
+        // seen of it must not be taken for its next user's.
+        let reusable = result.is_err() || self.kind == Kind::Udp;
+        let home = self.home();
         let outcome = match result {
             Ok(()) => Outcome::Completed,
             Err(failure) => {
-                judge(&shared.events, shared.spec.detection, self.started, self.backend, failure)
+                judge(&shared.events, shared.spec.detection, self.started, home, failure)
             }
         };
+        if let Some(key) = self.key.filter(|_| reusable) {
+            shared.witness.forget(&key);
+        }
         if let Outcome::Broken(reason) = &outcome {
             let failed = shared.events.elapsed();
+            let name = |backend| shared.stats.name(backend).to_string();
             shared.stats.keep_broken(BrokenConnection {
                 kind: self.kind,
-                source: self.source.map_or(String::new(), |s| s.to_string()),
+                source: self.key.map_or(String::new(), |key| key.source.to_string()),
                 reason: reason.clone(),
-                backend: self.backend.map(|b| shared.stats.name(b).to_string()),
+                backend: self.backend.map(name),
+                began: match home {
+                    Home::Began(backend, _) => Some(name(backend)),
+                    Home::Answered(_) | Home::Nowhere => None,
+                },
                 answers: self.answers,
                 started: (failed.saturating_sub(self.started.elapsed())).as_secs_f64(),
                 failed: failed.as_secs_f64(),
             });
         }
-        shared.stats.end(self.kind, self.backend, Some(&outcome));
+        shared.stats.end(self.kind, home, Some(&outcome));
         self.ended = true;
+    }
+
+    fn home(&self) -> Home {
+        let seen = |key| self.client.shared.witness.latest(&key, self.started);
+        match (self.backend, self.key) {
+            (Some(backend), _) => Home::Answered(backend),
+            (None, Some(key)) => {
+                seen(key).map_or(Home::Nowhere, |sight| Home::Began(sight.backend, sight.at))
+            }
+            (None, None) => Home::Nowhere,
+        }
     }
 
     /// An answer begins that names a backend: the first decides where the connection lives.
@@ -178,21 +204,21 @@ impl Flow {
     async fn connect(&mut self, plan: &Plan) -> Result<TcpStream, Failure> {
         let (from, to) = self.ends(plan);
         let local = |error: io::Error| Failure::Local(error.to_string());
-        let socket = match to {
-            SocketAddr::V4(_) => TcpSocket::new_v4(),
-            SocketAddr::V6(_) => TcpSocket::new_v6(),
-        }
-        .map_err(local)?;
-        choose_port_late(&socket).map_err(local)?;
-        socket.bind(SocketAddr::new(from, 0)).map_err(local)?;
-        let shared = &self.client.shared;
         let before = Instant::now();
-        let stream = match timeout(shared.spec.timeout, socket.connect(to)).await {
+        let begun = begin_connect(from, to)?;
+        // Known before it is clear whether anybody listens, and not afterwards.
+        let source = begun.local_addr().map_err(local)?;
+        self.key = Some(Key { udp: false, source, target: to });
+        let stream = TcpStream::from_std(begun).map_err(local)?;
+        let shared = &self.client.shared;
+        match timeout(shared.spec.timeout, stream.writable()).await {
             Err(_) => return Err(Failure::Timeout("connect")),
-            Ok(connected) => connected.map_err(|error| Failure::of_connect(&error))?,
-        };
+            Ok(ready) => ready.map_err(local)?,
+        }
+        if let Some(error) = stream.take_error().map_err(local)? {
+            return Err(Failure::of_connect(&error));
+        }
         shared.stats.connected(before.elapsed());
-        self.source = stream.local_addr().ok();
         Ok(stream)
     }
 
@@ -242,7 +268,7 @@ impl Flow {
         }
         .await
         .map_err(|error| Failure::Local(error.to_string()))?;
-        self.source = socket.local_addr().ok();
+        self.key = socket.local_addr().ok().map(|source| Key { udp: true, source, target: to });
         for number in 0.. {
             self.echo(&socket, number, &mut random).await?;
             if Instant::now() >= end {
@@ -308,24 +334,31 @@ impl Flow {
 impl Drop for Flow {
     fn drop(&mut self) {
         if !self.ended {
-            self.client.shared.stats.end(self.kind, self.backend, None);
+            let home = self.backend.map_or(Home::Nowhere, Home::Answered);
+            self.client.shared.stats.end(self.kind, home, None);
         }
     }
 }
 
-/// Lets connect() choose the port, when it knows the far end: bind() would have to find one that
-/// nobody uses towards anybody.
-fn choose_port_late(socket: &TcpSocket) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open, and the option's value is an int that outlives the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
+/// Sends the SYN and does not wait for the answer. connect() chooses the port, when it knows the
+/// far end: bind() would have to find one that nobody uses towards anybody.
+fn begin_connect(from: IpAddr, to: SocketAddr) -> Result<std::net::TcpStream, Failure> {
+    use nix::sys::socket::{
+        AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket,
+        sockopt,
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let local = |error: Errno| Failure::Local(io::Error::from(error).to_string());
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(family, SockType::Stream, flags, None).map_err(local)?;
+    setsockopt(&socket, sockopt::IpBindAddressNoPort, &true).map_err(local)?;
+    let descriptor = socket.as_raw_fd();
+    bind(descriptor, &SockaddrStorage::from(SocketAddr::new(from, 0))).map_err(local)?;
+    match connect(descriptor, &SockaddrStorage::from(to)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => Ok(socket.into()),
+        Err(error) => Err(Failure::of_connect(&error.into())),
+    }
 }

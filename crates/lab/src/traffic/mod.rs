@@ -25,8 +25,9 @@ use tokio::task::LocalSet;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::lab::Lab;
-use crate::process;
 use crate::topology;
+use crate::witness::Witness;
+use weir_testbed::process;
 
 use flow::{Client, slot};
 use spec::Planner;
@@ -48,12 +49,13 @@ pub(crate) struct Shared {
     spec: TrafficSpec,
     stats: Arc<Stats>,
     events: Arc<PoolEvents>,
+    witness: Witness,
     target: AtomicUsize,
     finish: AtomicBool,
     give_up: AtomicBool,
 }
 
-/// Starts traffic.
+/// Starts the clients of a lab; see [`Traffic::start`].
 #[derive(Debug)]
 pub struct Traffic;
 
@@ -75,6 +77,7 @@ impl Traffic {
         let shared = Arc::new(Shared {
             stats: Arc::new(Stats::new(names)),
             events: Arc::clone(lab.events()),
+            witness: Witness::open(lab, spec.longest_without_answer() * 2)?,
             target: AtomicUsize::new(spec.connections),
             finish: AtomicBool::new(false),
             give_up: AtomicBool::new(false),
@@ -102,7 +105,7 @@ impl Traffic {
 #[derive(Debug)]
 pub struct TrafficHandle {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<Result<Result<()>>>>,
+    threads: Vec<JoinHandle<weir_testbed::Result<Result<()>>>>,
     started: Instant,
     most: usize,
 }
@@ -159,6 +162,7 @@ impl TrafficHandle {
             seconds: self.started.elapsed().as_secs_f64(),
             totals: self.shared.stats.snapshot(),
             broken_connections: self.shared.stats.broken(),
+            unseen: self.shared.witness.lost(),
         })
     }
 }
@@ -176,15 +180,18 @@ impl Drop for TrafficHandle {
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The seed of the run.
+    /// Seed of the run; the same seed plans the same connections.
     pub seed: u64,
-    /// How long it was.
+    /// Length of the run in seconds.
     pub seconds: f64,
     /// All counters at its end.
     #[serde(flatten)]
     pub totals: Snapshot,
     /// The first broken connections, [`BROKEN_KEPT`] at most.
     pub broken_connections: Vec<BrokenConnection>,
+    /// SYNs and datagrams that arrived at a backend and were not noted, because nobody read them
+    /// in time. With any, a verdict on a connection without an answer may be wrong.
+    pub unseen: u64,
 }
 
 /// Which client this is.

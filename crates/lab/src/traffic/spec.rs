@@ -19,9 +19,9 @@ use crate::topology::{ECHO_PORT, VIP4, VIP6, WEB_PORT};
 pub enum Kind {
     /// Many requests with pauses on one TCP connection, for a while.
     Keepalive,
-    /// One long answer.
+    /// One request with a long answer, which nginx sends slowly.
     Download,
-    /// One request.
+    /// One request with a short answer, then the connection is closed.
     Short,
     /// A UDP socket that asks an echo server every so often, for a while.
     Udp,
@@ -31,7 +31,7 @@ impl Kind {
     /// All kinds, in the order of [`Mix`].
     pub const ALL: [Self; 4] = [Self::Keepalive, Self::Download, Self::Short, Self::Udp];
 
-    /// The name in reports.
+    /// The kind in one word, as reports have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Keepalive => "keepalive",
@@ -74,12 +74,12 @@ impl Mix {
     }
 }
 
-/// Where traffic goes.
+/// Addresses and ports that clients connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Target {
-    /// IPv4 address.
+    /// IPv4 address of both services.
     pub v4: Ipv4Addr,
-    /// IPv6 address.
+    /// IPv6 address of both services.
     pub v6: Ipv6Addr,
     /// TCP port of the web service.
     pub web_port: u16,
@@ -104,7 +104,7 @@ pub struct TrafficSpec {
     pub connections: usize,
     /// New connections per second while the target has not been reached, over all clients.
     pub ramp: usize,
-    /// The kinds.
+    /// How often each kind of connection is drawn.
     pub mix: Mix,
     /// Share of TCP connections that use IPv6, 0 to 1.
     pub ipv6_share: f64,
@@ -125,9 +125,9 @@ pub struct TrafficSpec {
     pub udp_timeout: Duration,
     /// A connection that fails before its first answer may have gone to a backend that was killed
     /// up to so long before it started, and whose death the balancer had no time to notice, or up
-    /// to so long after.
+    /// to so long after its SYN.
     pub detection: Duration,
-    /// Where it goes.
+    /// Addresses and ports that clients connect to.
     pub target: Target,
 }
 
@@ -153,6 +153,12 @@ impl Default for TrafficSpec {
 }
 
 impl TrafficSpec {
+    /// The longest that a connection can live without an answer: one that cannot be made, then one
+    /// whose answer does not come; or datagrams that are sent again and again.
+    pub(crate) fn longest_without_answer(&self) -> Duration {
+        (self.timeout * 2).max(self.udp_timeout * 5)
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::BadSpec(what.into()));
         if WeightedIndex::new(self.mix.weights()).is_err() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::spec::Kind;
-use super::verdict::{Failure, Outcome};
+use super::verdict::{Failure, Home, Outcome};
 
 /// Broken connections that are kept with their details; the others are only counted.
 pub const BROKEN_KEPT: usize = 100;
@@ -15,14 +15,16 @@ pub const BROKEN_KEPT: usize = 100;
 /// The details of a broken connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct BrokenConnection {
-    /// What kind it was.
+    /// The kind of connection that it was.
     pub kind: Kind,
     /// Its source address and port, empty if it got none.
     pub source: String,
-    /// Why it failed.
+    /// The fault that ended it.
     pub reason: Failure,
     /// The backend that gave its first answer.
     pub backend: Option<String>,
+    /// Without an answer: the backend whose interface saw its latest SYN or datagram.
+    pub began: Option<String>,
     /// Answers that it had got.
     pub answers: u64,
     /// When it started, in seconds since the lab was made.
@@ -37,6 +39,7 @@ struct BackendCounters {
     new: AtomicU64,
     answers: AtomicU64,
     inevitable: AtomicU64,
+    inevitable_at_start: AtomicU64,
     broken: AtomicU64,
 }
 
@@ -125,10 +128,13 @@ impl Stats {
     }
 
     /// Closes the books on a connection that was not given up (`None`).
-    pub(crate) fn end(&self, kind: Kind, backend: Option<usize>, outcome: Option<&Outcome>) {
+    pub(crate) fn end(&self, kind: Kind, home: Home, outcome: Option<&Outcome>) {
         self.open.fetch_sub(1, Relaxed);
-        let of_backend = backend.map(|backend| &self.backends[backend]);
-        if let Some(counters) = of_backend {
+        let answered = match home {
+            Home::Answered(backend) => Some(&self.backends[backend]),
+            Home::Began(..) | Home::Nowhere => None,
+        };
+        if let Some(counters) = answered {
             counters.open.fetch_sub(1, Relaxed);
         }
         let of_kind = &self.kinds[kind as usize];
@@ -136,9 +142,14 @@ impl Stats {
             None => return,
             Some(Outcome::Completed) => (&of_kind.completed, None),
             Some(Outcome::Inevitable(_)) => {
-                (&of_kind.inevitable, of_backend.map(|b| &b.inevitable))
+                let of_backend = match home {
+                    Home::Answered(backend) => Some(&self.backends[backend].inevitable),
+                    Home::Began(backend, _) => Some(&self.backends[backend].inevitable_at_start),
+                    Home::Nowhere => None,
+                };
+                (&of_kind.inevitable, of_backend)
             }
-            Some(Outcome::Broken(_)) => (&of_kind.broken, of_backend.map(|b| &b.broken)),
+            Some(Outcome::Broken(_)) => (&of_kind.broken, answered.map(|b| &b.broken)),
         };
         kind_counter.fetch_add(1, Relaxed);
         if let Some(counter) = backend_counter {
@@ -194,6 +205,7 @@ impl Stats {
                     new: counters.new.load(Relaxed),
                     answers: counters.answers.load(Relaxed),
                     inevitable: counters.inevitable.load(Relaxed),
+                    inevitable_at_start: counters.inevitable_at_start.load(Relaxed),
                     broken: counters.broken.load(Relaxed),
                 })
                 .collect(),
@@ -209,7 +221,7 @@ pub struct Snapshot {
     pub open: u64,
     /// The most that were open at a time.
     pub peak: u64,
-    /// Connections begun.
+    /// Number of connections begun.
     pub started: u64,
     /// Connections that did all that they were to do, on one backend.
     pub completed: u64,
@@ -217,7 +229,7 @@ pub struct Snapshot {
     pub inevitable: u64,
     /// Connections that failed without an excuse.
     pub broken: u64,
-    /// Complete answers.
+    /// Number of complete answers.
     pub answers: u64,
     /// Bytes of the bodies of answers.
     pub bytes: u64,
@@ -228,9 +240,9 @@ pub struct Snapshot {
     /// Time from a short request to its complete answer. A packet that was lost shows here: TCP
     /// sends it again after 0.2 s or more.
     pub answer: Latency,
-    /// Per backend, in order.
+    /// The same by backend, in the order of the lab.
     pub backends: Vec<BackendSnapshot>,
-    /// Per kind.
+    /// The same by kind, in the order of [`Kind::ALL`].
     pub kinds: Vec<KindSnapshot>,
 }
 
@@ -244,7 +256,7 @@ impl Snapshot {
 /// The counters of one backend.
 #[derive(Clone, Debug, Serialize)]
 pub struct BackendSnapshot {
-    /// Its name.
+    /// Name of the backend, `b<position>`.
     pub name: String,
     /// Open connections that it has answered.
     pub open: u64,
@@ -254,6 +266,8 @@ pub struct BackendSnapshot {
     pub answers: u64,
     /// Its connections that failed with it.
     pub inevitable: u64,
+    /// Connections that were sent to it, and failed with it before a first answer.
+    pub inevitable_at_start: u64,
     /// Its connections that failed without an excuse.
     pub broken: u64,
 }
@@ -261,9 +275,9 @@ pub struct BackendSnapshot {
 /// The counters of one kind of connection.
 #[derive(Clone, Debug, Serialize)]
 pub struct KindSnapshot {
-    /// The kind.
+    /// The kind that is counted.
     pub kind: Kind,
-    /// Connections begun.
+    /// Number of connections begun.
     pub started: u64,
     /// See [`Snapshot::completed`].
     pub completed: u64,
@@ -276,19 +290,19 @@ pub struct KindSnapshot {
 /// A distribution of times in milliseconds, read from buckets that are about a fifth wide.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Latency {
-    /// Times measured.
+    /// Number of times measured.
     pub count: u64,
-    /// Half were at most this.
+    /// Milliseconds that half of the times did not exceed.
     pub p50: f64,
-    /// 99 of 100 were at most this.
+    /// Milliseconds that 99 of 100 times did not exceed.
     pub p99: f64,
-    /// 999 of 1000 were at most this.
+    /// Milliseconds that 999 of 1,000 times did not exceed.
     pub p999: f64,
-    /// The largest, exactly.
+    /// The longest time in milliseconds, exactly.
     pub max: f64,
 }
 
-/// Buckets per doubling.
+/// Buckets for each doubling of the time.
 const STEPS: u32 = 4;
 const BUCKETS: usize = 128;
 
@@ -333,13 +347,15 @@ fn bucket(micros: u64) -> usize {
     (position.floor() as usize).min(BUCKETS - 1)
 }
 
-/// In microseconds.
+/// The longest time that a bucket counts, in microseconds.
 fn upper_edge(bucket: usize) -> f64 {
     ((bucket + 1) as f64 / f64::from(STEPS)).exp2()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -367,13 +383,28 @@ mod tests {
         stats.first_answer(1);
         stats.answer(1, 3, None);
         assert_eq!(stats.open_on(1), 1);
-        stats.end(Kind::Short, Some(1), Some(&Outcome::Completed));
-        stats.end(Kind::Short, None, Some(&Outcome::Broken(Failure::Reset)));
-        stats.end(Kind::Short, None, None);
+        stats.end(Kind::Short, Home::Answered(1), Some(&Outcome::Completed));
+        stats.end(Kind::Short, Home::Nowhere, Some(&Outcome::Broken(Failure::Reset)));
+        stats.end(Kind::Short, Home::Nowhere, None);
         let now = stats.snapshot();
         assert_eq!((now.started, now.open, now.peak), (3, 0, 3));
         assert_eq!((now.completed, now.broken, now.ended()), (1, 1, 2));
         assert_eq!(now.backends[1].new, 1);
         assert_eq!(now.backends[1].open, 0);
+    }
+
+    #[test]
+    fn what_is_inevitable_belongs_to_a_backend() {
+        let stats = Stats::new(vec!["b0".into(), "b1".into()]);
+        let excused = Outcome::Inevitable(Failure::Reset);
+        stats.begin(Kind::Short);
+        stats.begin(Kind::Short);
+        stats.first_answer(0);
+        stats.end(Kind::Short, Home::Answered(0), Some(&excused));
+        stats.end(Kind::Short, Home::Began(1, Instant::now()), Some(&excused));
+        let now = stats.snapshot();
+        assert_eq!((now.open, now.inevitable, now.backends[1].open), (0, 2, 0));
+        let counts = |b: &BackendSnapshot| (b.inevitable, b.inevitable_at_start);
+        assert_eq!(now.backends.iter().map(counts).collect::<Vec<_>>(), [(1, 0), (0, 1)]);
     }
 }

@@ -96,32 +96,49 @@ pub enum Outcome {
     Broken(Failure),
 }
 
-/// Judges a connection that started at `started` and has just failed. `backend` is the one that
-/// gave its first answer.
+/// Where a connection has its home, as far as anybody can know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// The backend that gave its first answer.
+    Answered(usize),
+    /// It got no answer; this backend's interface saw its latest SYN (or datagram), at that time.
+    Began(usize, Instant),
+    /// It got no answer, and no backend saw a SYN of it.
+    Nowhere,
+}
+
+/// Judges a connection that started at `started` and has just failed.
 ///
-/// Its own backend excuses it if that was dead at some time of its life: killed later, or killed
-/// just before it started and started again since. (A datagram that was sent to a dead backend is
-/// sent again, and may be answered when the backend is back, while the balancer's health checks
-/// still have it down and new flows go elsewhere.)
+/// Its own backend excuses it, and nobody else. One that answered does if it was dead at some time
+/// of the connection's life: killed later, or killed just before it started and started again
+/// since. (A datagram that was sent to a dead backend is sent again, and may be answered when the
+/// backend is back, while the balancer's health checks still have it down and new flows go
+/// elsewhere.)
 ///
-/// If no answer came, any backend may have been it: one that was killed up to `detection` before
-/// the start, which the balancer had not noticed yet, or as long after the start. Later kills are
-/// no excuse, however late the failure shows: a first answer takes milliseconds, so a connection
-/// that still has none waits for something else.
+/// If no answer came, its own backend is the one whose interface saw its latest SYN. Its death
+/// excuses if it came up to `detection` before the start, which the balancer had not noticed yet,
+/// or as long after the SYN. Later kills are no excuse, however late the failure shows: a first
+/// answer takes milliseconds, so a connection that still has none waits for something else. A
+/// death that the balancer should have noticed is none either.
+///
+/// A SYN that no backend saw has no excuse at all. Killing a backend takes its servers and leaves
+/// its interface, where every SYN is seen whoever listens; so one that is seen nowhere was lost
+/// before it reached any backend, and no backend's death explains that.
 pub(crate) fn judge(
     events: &PoolEvents,
     detection: Duration,
     started: Instant,
-    backend: Option<usize>,
+    home: Home,
     failure: Failure,
 ) -> Outcome {
-    let killed = match backend {
-        Some(backend) => events.dead_since(backend, started),
-        None => {
+    let killed = match home {
+        Home::Answered(backend) => events.dead_since(backend, started),
+        Home::Began(backend, at) => {
             // Early in the machine's life there may be no instant so long ago.
             let since = started.checked_sub(detection).unwrap_or(started);
-            events.any_killed_between(since, started + detection)
+            events.killed_between(backend, since, at + detection, started)
         }
+        Home::Nowhere => false,
     };
     if killed && failure.can_follow_a_kill() {
         Outcome::Inevitable(failure)
@@ -134,47 +151,85 @@ pub(crate) fn judge(
 mod tests {
     use std::thread::sleep;
 
+    use super::Home::{Answered, Began, Nowhere};
     use super::*;
 
-    const DETECTION: Duration = Duration::from_millis(30);
+    const DETECTION: Duration = Duration::from_millis(200);
 
-    fn is_inevitable(
-        events: &PoolEvents,
-        started: Instant,
-        backend: Option<usize>,
-        failure: Failure,
-    ) -> bool {
-        matches!(judge(events, DETECTION, started, backend, failure), Outcome::Inevitable(_))
+    fn is_inevitable(events: &PoolEvents, started: Instant, home: Home, failure: &Failure) -> bool {
+        let outcome = judge(events, DETECTION, started, home, failure.clone());
+        matches!(outcome, Outcome::Inevitable(_))
+    }
+
+    fn refused() -> Failure {
+        Failure::Connect(io::ErrorKind::ConnectionRefused)
     }
 
     #[test]
     fn only_the_death_of_its_own_backend_excuses_a_connection() {
         let events = PoolEvents::default();
         let started = Instant::now();
-        assert!(!is_inevitable(&events, started, Some(1), Failure::Reset));
+        assert!(!is_inevitable(&events, started, Answered(1), &Failure::Reset));
         events.kill(1, || {});
-        assert!(is_inevitable(&events, started, Some(1), Failure::Reset));
-        assert!(is_inevitable(&events, started, Some(1), Failure::Eof));
-        assert!(!is_inevitable(&events, started, Some(2), Failure::Reset));
+        assert!(is_inevitable(&events, started, Answered(1), &Failure::Reset));
+        assert!(is_inevitable(&events, started, Answered(1), &Failure::Eof));
+        assert!(!is_inevitable(&events, started, Answered(2), &Failure::Reset));
         // The same backend was killed, and back, before the connection started: not its excuse.
         events.revive(1);
         let later = Instant::now();
-        assert!(!is_inevitable(&events, later, Some(1), Failure::Reset));
+        assert!(!is_inevitable(&events, later, Answered(1), &Failure::Reset));
     }
 
     #[test]
-    fn before_the_first_answer_any_death_near_the_start_excuses() {
+    fn before_the_first_answer_only_the_backend_that_saw_the_syn_excuses() {
+        let events = PoolEvents::default();
+        let started = Instant::now();
+        let failures = [refused(), Failure::Reset, Failure::Eof, Failure::Timeout("connect")];
+        let all = |home| failures.iter().all(|one| is_inevitable(&events, started, home, one));
+        let none = |home| !failures.iter().any(|one| is_inevitable(&events, started, home, one));
+        let began = |backend| Began(backend, Instant::now());
+        assert!(none(began(1)) && none(began(2)) && none(Nowhere));
+        events.kill(2, || {});
+        // A SYN at b1, and b2 dies: the flow was taken from a backend that lives.
+        assert!(none(began(1)));
+        assert!(all(began(2)));
+        // The SYN was lost while a backend died: not by that backend.
+        assert!(none(Nowhere));
+        events.kill(1, || {});
+        assert!(all(began(1)));
+        assert!(none(Nowhere));
+    }
+
+    #[test]
+    fn a_syn_to_a_backend_that_was_killed_a_moment_ago_is_excused() {
+        let events = PoolEvents::default();
+        events.kill(1, || {});
+        sleep(DETECTION / 8);
+        let started = Instant::now();
+        assert!(is_inevitable(&events, started, Began(1, started), &refused()));
+        assert!(!is_inevitable(&events, started, Began(0, started), &refused()));
+        // It listens again: who comes now has no excuse, who came before has.
+        events.revive(1);
+        assert!(is_inevitable(&events, started, Began(1, started), &refused()));
+        let later = Instant::now();
+        assert!(!is_inevitable(&events, later, Began(1, later), &refused()));
+    }
+
+    #[test]
+    fn a_death_long_before_or_after_is_no_excuse_without_an_answer() {
         let events = PoolEvents::default();
         let long_before = Instant::now();
         sleep(DETECTION * 2);
         events.kill(1, || {});
-        let just_after = Instant::now();
-        let refused = Failure::Connect(io::ErrorKind::ConnectionRefused);
-        assert!(is_inevitable(&events, just_after, None, refused.clone()));
+        // It waited for something else before.
+        assert!(!is_inevitable(&events, long_before, Began(1, long_before), &refused()));
+        // Its latest SYN is what counts: repeated, it went to a backend that died just then.
+        let repeated = Instant::now();
+        assert!(is_inevitable(&events, long_before, Began(1, repeated), &refused()));
         sleep(DETECTION * 2);
+        // The balancer has had the time to notice.
         let long_after = Instant::now();
-        assert!(!is_inevitable(&events, long_after, None, refused.clone()));
-        assert!(!is_inevitable(&events, long_before, None, refused));
+        assert!(!is_inevitable(&events, long_after, Began(1, long_after), &refused()));
     }
 
     #[test]
@@ -182,9 +237,10 @@ mod tests {
         let events = PoolEvents::default();
         let started = Instant::now();
         events.kill(0, || {});
-        let garbled = Failure::Garbled("status 500".into());
-        assert!(!is_inevitable(&events, started, Some(0), garbled));
-        let local = Failure::Local("no ports".into());
-        assert!(!is_inevitable(&events, started, Some(0), local));
+        for failure in [Failure::Garbled("status 500".into()), Failure::Local("no ports".into())] {
+            for home in [Answered(0), Began(0, started), Nowhere] {
+                assert!(!is_inevitable(&events, started, home, &failure));
+            }
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! One hash table with digests: Maglev's connection table.
 
 use super::{Batch, Table, stored, value};
-use crate::pages::Pages;
+use crate::memory::pages::Pages;
 use crate::{Error, HashKey, Key, prefetch, vectorised};
 use std::hint::select_unpredictable;
-use weir_wire::hash::scale;
+use weir_hash::scale;
 
 /// Share of the slots that is in use at the capacity. (2,4)-cuckoo hashing works up to 98 %.
 const LOAD: f64 = 0.95;
@@ -52,6 +52,18 @@ impl<const SLOTS: usize> Bucket<SLOTS> {
 /// Each entry stands in one of two buckets; an insertion that finds both full moves entries to
 /// their other buckets along the shortest path (breadth-first search). `DigestCuckoo<6>` puts six
 /// slots into the line, which (2,4) leaves partly empty. See `docs/digest.md`.
+///
+/// ```
+/// use weir_lookup::{DigestCuckoo, MISS};
+///
+/// let mut table: DigestCuckoo = DigestCuckoo::new(1000, 1);
+/// table.insert(&7u64, 300)?;
+/// assert_eq!((table.get(&7u64), table.get(&8u64)), (Some(300), None));
+/// let mut found = [0; 2];
+/// table.get_batch(&[7u64, 8], &mut found);
+/// assert_eq!(found, [300, MISS]);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct DigestCuckoo<const SLOTS: usize = 4> {
     key: HashKey,
@@ -83,7 +95,7 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
         }
     }
 
-    /// Number of entries.
+    /// Number of entries in the table.
     pub fn len(&self) -> usize {
         self.entries
     }
@@ -93,7 +105,7 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
         self.entries == 0
     }
 
-    /// All slots.
+    /// Number of slots, in use or free.
     pub fn slots(&self) -> usize {
         self.buckets.len() * SLOTS
     }
@@ -139,7 +151,7 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
 
     /// The value of a key, or of another one with the same digest and buckets.
     #[inline]
-    pub fn lookup<K: Key>(&self, key: &K) -> Option<u16> {
+    pub fn get<K: Key>(&self, key: &K) -> Option<u16> {
         // Both lines are read at once: which of them holds the key is a coin toss, so a branch on
         // the first one's answer would be mispredicted often, after a wait for memory.
         let (digest, first, second) = self.locate(key);
@@ -151,11 +163,11 @@ impl<const SLOTS: usize> DigestCuckoo<SLOTS> {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
+    pub fn get_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
         vectorised(Batch { table: self, keys, out });
     }
 
-    /// Asks for the two cache lines that [`lookup`](Self::lookup) will read.
+    /// Asks for the two cache lines that [`get`](Self::get) will read.
     #[inline]
     pub fn prefetch<K: Key>(&self, key: &K) {
         let (_, first, second) = self.locate(key);

@@ -1,9 +1,9 @@
 //! Several hash tables with short digests, one behind the other: SilkRoad's connection table.
 
 use super::{Batch, Table, stored, value};
-use crate::pages::Pages;
+use crate::memory::pages::Pages;
 use crate::{Error, HashKey, Key, vectorised};
-use weir_wire::hash::scale;
+use weir_hash::scale;
 
 /// Digest (16 bits) and value (16 bits) of 16 entries fill a cache line.
 const SLOTS: usize = 16;
@@ -60,6 +60,16 @@ pub struct Placed {
 ///
 /// An entry goes into the first level whose bucket has room and not yet its digest; a lookup asks
 /// the levels in order and believes the first answer. See `docs/digest.md`.
+///
+/// ```
+/// use weir_lookup::MultiDigest;
+///
+/// let mut table = MultiDigest::new(1000, 1);
+/// assert!(!table.insert(&7u64, 300)?.shadowed);
+/// assert_eq!(table.get(&7u64), Some(300));
+/// assert_eq!(table.remove(&7u64), Some(300));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct MultiDigest {
     key: HashKey,
@@ -90,7 +100,7 @@ impl MultiDigest {
         }
     }
 
-    /// Number of entries.
+    /// Number of entries, on all levels.
     pub fn len(&self) -> usize {
         self.entries
     }
@@ -100,7 +110,7 @@ impl MultiDigest {
         self.entries == 0
     }
 
-    /// All slots.
+    /// Number of slots on all levels, in use or free.
     pub fn slots(&self) -> usize {
         self.levels.iter().map(|level| level.len() * SLOTS).sum()
     }
@@ -139,7 +149,7 @@ impl MultiDigest {
 
     /// The value of a key, or of another one with the same digest in one of its buckets.
     #[inline]
-    pub fn lookup<K: Key>(&self, key: &K) -> Option<u16> {
+    pub fn get<K: Key>(&self, key: &K) -> Option<u16> {
         let hash = key.hash(&self.key);
         let digest = self.digest(hash);
         let find = |level: usize| self.levels[level][self.bucket(level, hash)].find(digest);
@@ -151,7 +161,7 @@ impl MultiDigest {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
+    pub fn get_batch<K: Key>(&self, keys: &[K], out: &mut [u32]) {
         vectorised(Batch { table: self, keys, out });
     }
 
@@ -181,7 +191,7 @@ impl MultiDigest {
         Err(Error::Full { entries: self.entries, slots: self.slots() })
     }
 
-    /// Removes the entry that [`lookup`](Self::lookup) finds, which may be another key's.
+    /// Removes the entry that [`get`](Self::get) finds, which may be another key's.
     pub fn remove<K: Key>(&mut self, key: &K) -> Option<u16> {
         let hash = key.hash(&self.key);
         let digest = self.digest(hash);

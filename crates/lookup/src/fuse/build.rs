@@ -1,7 +1,6 @@
 //! Peeling: finds the order in which each key still has a cell of its own.
 
 use super::{Fuse, FuseShape};
-use crate::othello::draw_key;
 use crate::{Error, HashKey, Key, Value};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -44,7 +43,7 @@ pub(super) fn build<K: Key, V: Value>(
 ) -> Result<Fuse<V>, Error> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for _ in 0..MAX_TRIES {
-        let key = draw_key(&mut rng);
+        let key = HashKey::from_rng(&mut rng);
         let entries = by_segment(shape, keys, &value, &key);
         if let Some(order) = peel(shape, &entries) {
             let bytes = pack(shape, &assign(shape, &order, &mut rng));

@@ -1,8 +1,8 @@
 //! The bucket locator's control structure: an Othello forest made for one-bit values.
 
-use super::packed::Packed;
-use crate::adjacency::{Adjacency, Endless, Walks};
-use crate::pages::Pages;
+use crate::memory::adjacency::{Adjacency, Endless, Walks};
+use crate::memory::packed::Packed;
+use crate::memory::pages::Pages;
 use std::collections::HashSet;
 
 /// Steps of a pair of walks before they are done again with a set of visited nodes: far more than

@@ -1,11 +1,11 @@
 //! A view that many threads read while one applies updates.
 
-use super::LudoError;
 use super::tables::{Extras, Tables};
 use super::update::{LudoKind, LudoUpdate};
-use super::view::{LudoView, check_sequence, whole};
-use crate::hub::{Publisher, Subscriber};
-use crate::version::{Version, is_marked, order_reads, try_read, write};
+use super::view::{LudoView, whole};
+use crate::message::{MessageError, check_next};
+use crate::shared::hub::{Publisher, Subscriber};
+use crate::shared::version::{Version, is_marked, order_reads, try_read, write};
 use crate::{BATCH, Key};
 use std::hint::spin_loop;
 use std::sync::atomic::AtomicU64;
@@ -35,6 +35,19 @@ struct Published {
 /// Readers take no lock, but for a key whose seed overflowed or that may be in the fallback table.
 /// They note versions, read, and read again if a version has changed. A rebuild is published as a
 /// new table; readers that are in the old one finish there.
+///
+/// ```
+/// use weir_lookup::{Ludo, LudoShared};
+///
+/// let mut table: Ludo<u64> = Ludo::new(12, 1000, 1)?;
+/// let mut shared = LudoShared::new(table.view().clone());
+/// let mut reader = shared.reader();
+/// table.insert(7, 300)?;
+/// shared.apply(table.update())?;
+/// let found = std::thread::spawn(move || reader.get(&7u64)).join().unwrap();
+/// assert_eq!(found, 300);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct LudoShared {
     published: Publisher<Published>,
@@ -47,7 +60,7 @@ pub struct LudoShared {
 pub struct LudoReader(Subscriber<Published>);
 
 impl LudoShared {
-    /// Shares a view.
+    /// Shares a view with readers on other threads; updates go through this handle.
     pub fn new(view: LudoView) -> Self {
         let (table, number) = (view.table, view.number);
         Self { published: Publisher::new(Published::new(view)), table, number }
@@ -67,8 +80,8 @@ impl LudoShared {
     ///
     /// # Errors
     /// As [`LudoView::apply`]; nothing is changed then.
-    pub fn apply(&mut self, update: &LudoUpdate) -> Result<(), LudoError> {
-        check_sequence(update, self.table, self.number)?;
+    pub fn apply(&mut self, update: &LudoUpdate) -> Result<(), MessageError> {
+        check_next((update.table, update.number), (self.table, self.number))?;
         if update.kind == LudoKind::Rebuild {
             self.published.publish(Published::new(whole(update)?));
         } else {
@@ -146,7 +159,7 @@ impl Published {
         self.tables.shape.buckets_of(hash).map(|bucket| self.version(bucket))
     }
 
-    fn lookup(&self, hash: u64) -> u64 {
+    fn get(&self, hash: u64) -> u64 {
         loop {
             let found = try_read(self.versions_of(hash), || {
                 let bucket = try_read([&self.locator], || self.tables.bucket_of(hash))?;
@@ -223,7 +236,7 @@ impl Stage {
             let [first, second] = table.versions_of(hash);
             let same = first.is(before[0]) && second.is(before[1]);
             if !same || is_marked(before[0] | before[1]) {
-                *out = table.lookup(hash);
+                *out = table.get(hash);
             }
         }
     }
@@ -232,17 +245,17 @@ impl Stage {
 impl LudoReader {
     /// Value of a key; an arbitrary value for a key that is not in the table.
     #[inline]
-    pub fn lookup<K: Key>(&mut self, key: &K) -> u64 {
+    pub fn get<K: Key>(&mut self, key: &K) -> u64 {
         let table = self.0.current();
-        table.lookup(key.hash(&table.tables.key))
+        table.get(key.hash(&table.tables.key))
     }
 
-    /// Values of many keys, as [`LudoView::lookup_batch`]. All come from one generation of the
+    /// Values of many keys, as [`LudoView::get_batch`]. All come from one generation of the
     /// table; each is the value that its key had at some time during the call.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn lookup_batch<K: Key>(&mut self, keys: &[K], out: &mut [u64]) {
+    pub fn get_batch<K: Key>(&mut self, keys: &[K], out: &mut [u64]) {
         assert_eq!(keys.len(), out.len(), "one result per key");
         let table = self.0.current();
         let mut stages = [Stage::EMPTY; 3];

@@ -4,7 +4,7 @@ use super::tables::IDENTITY;
 use super::update::Node;
 use super::{SEED_WORDS, Shape, find_seed, slot_of};
 use crate::cuckoo::path::{MAX_PATH, Path, SLOTS, Search};
-use crate::pages::Pages;
+use crate::memory::pages::Pages;
 use crate::prefetch;
 
 /// The hashes and keys of a bucket: one cache line for keys of 8 bytes.

@@ -1,10 +1,12 @@
 //! The maintainer: whole keys, updates, and the messages for views.
 
+use super::Shape;
 use super::core::{AHEAD, Core, Place};
 use super::update::{LudoKind, LudoUpdate};
 use super::view::LudoView;
-use super::{LudoError, Shape, draw_hash_key, packed::ones};
-use crate::Key;
+use crate::Error;
+use crate::memory::packed::ones;
+use crate::{HashKey, Key};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -28,6 +30,24 @@ const CLOSE: usize = 4;
 ///
 /// Values stand in the table's own view only; the maintainer adds keys, hashes and the graph of
 /// the bucket locator: 40 bytes for a key of 8, apart from the view.
+///
+/// ```
+/// use weir_lookup::Ludo;
+///
+/// let mut table: Ludo<u64> = Ludo::new(12, 10_000, 1)?;
+/// for key in 0..10_000 {
+///     table.insert(key, key % 4096)?;
+/// }
+/// let mut view = table.view().clone(); // elsewhere; no keys in it
+/// assert_eq!(view.get(&5000u64), 5000 % 4096);
+/// assert!(view.bytes() * 8 < 10_000 * 17);
+///
+/// table.change(&7, 99)?; // constant time, and one message
+/// view.apply_bytes(&table.update().to_bytes())?;
+/// assert_eq!((table.get(&7), view.get(&7u64)), (Some(99), 99));
+/// assert_eq!(table.get(&70_000), None); // the table is exact, the view is not
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Ludo<K> {
     core: Core<K>,
@@ -38,7 +58,7 @@ pub struct Ludo<K> {
     rebuilds: u64,
 }
 
-/// One change for [`Ludo::update_batch`].
+/// One change for [`Ludo::change_batch`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LudoChange<K> {
     /// Adds a key or changes its value.
@@ -60,7 +80,7 @@ impl<K: Copy> LudoChange<K> {
 /// What became of a table so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LudoStats {
-    /// Buckets in all.
+    /// Number of buckets.
     pub buckets: usize,
     /// Buckets with 0, 1, ... 4 keys.
     pub fill: [usize; 5],
@@ -77,12 +97,12 @@ impl<K: Key> Ludo<K> {
     /// every run with it the same.
     ///
     /// # Errors
-    /// [`LudoError::TooLarge`] from 920 million keys on.
-    pub fn new(value_bits: u32, capacity: usize, seed: u64) -> Result<Self, LudoError> {
+    /// [`Error::TooLarge`] from 920 million keys on.
+    pub fn new(value_bits: u32, capacity: usize, seed: u64) -> Result<Self, Error> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let table = rng.next_u64();
         let shape = Shape::new(value_bits, capacity)?;
-        let core = Core::new(table, draw_hash_key(&mut rng), shape);
+        let core = Core::new(table, HashKey::from_rng(&mut rng), shape);
         let update = LudoUpdate::new(table);
         Ok(Self { core, len: 0, capacity: capacity.max(1), update, rng, rebuilds: 0 })
     }
@@ -91,13 +111,13 @@ impl<K: Key> Ludo<K> {
     ///
     /// # Errors
     /// As [`new`](Self::new) and [`insert`](Self::insert).
-    pub fn build(value_bits: u32, items: &[(K, u64)], seed: u64) -> Result<Self, LudoError> {
+    pub fn build(value_bits: u32, items: &[(K, u64)], seed: u64) -> Result<Self, Error> {
         let mut table = Self::new(value_bits, items.len(), seed)?;
         table.insert_batch(items, |_| ())?;
         Ok(table)
     }
 
-    /// Number of keys.
+    /// Number of keys in the table.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -112,7 +132,7 @@ impl<K: Key> Ludo<K> {
         self.capacity
     }
 
-    /// Bits of a value.
+    /// Width of a value in bits, 1 to 64.
     pub fn value_bits(&self) -> u32 {
         self.core.view.value_bits()
     }
@@ -139,19 +159,19 @@ impl<K: Key> Ludo<K> {
     /// Adds a key or changes its value; returns the former value.
     ///
     /// # Errors
-    /// [`LudoError::ValueTooWide`]; [`LudoError::TooLarge`] if the table cannot grow further;
-    /// [`LudoError::KeysCollide`] if the key type's hash is broken. The table is unchanged then.
+    /// [`Error::ValueTooWide`]; [`Error::TooLarge`] if the table cannot grow further;
+    /// [`Error::KeysCollide`] if the key type's hash is broken. The table is unchanged then.
     #[inline]
-    pub fn insert(&mut self, key: K, value: u64) -> Result<Option<u64>, LudoError> {
+    pub fn insert(&mut self, key: K, value: u64) -> Result<Option<u64>, Error> {
         let hash = self.core.hash(&key);
         self.core.fetch_all(hash);
         self.insert_hashed(key, hash, value)
     }
 
-    fn insert_hashed(&mut self, key: K, hash: u64, value: u64) -> Result<Option<u64>, LudoError> {
+    fn insert_hashed(&mut self, key: K, hash: u64, value: u64) -> Result<Option<u64>, Error> {
         let bits = self.value_bits();
         if value & !ones(bits) != 0 {
-            return Err(LudoError::ValueTooWide { value, bits });
+            return Err(Error::ValueTooWide { value, bits });
         }
         let place = self.core.find(&key, hash);
         match place {
@@ -173,7 +193,7 @@ impl<K: Key> Ludo<K> {
         }
     }
 
-    /// Adds or changes many items; see [`update_batch`](Self::update_batch).
+    /// Adds or changes many items; see [`change_batch`](Self::change_batch).
     ///
     /// # Errors
     /// As [`insert`](Self::insert), for the first item that fails; those before it are in.
@@ -181,7 +201,7 @@ impl<K: Key> Ludo<K> {
         &mut self,
         items: &[(K, u64)],
         mut each: impl FnMut(&LudoUpdate),
-    ) -> Result<(), LudoError> {
+    ) -> Result<(), Error> {
         self.ahead(
             items,
             |item| item.0,
@@ -198,11 +218,11 @@ impl<K: Key> Ludo<K> {
     ///
     /// # Errors
     /// As [`insert`](Self::insert), for the first change that fails; those before it are made.
-    pub fn update_batch(
+    pub fn change_batch(
         &mut self,
         changes: &[LudoChange<K>],
         mut each: impl FnMut(&LudoUpdate),
-    ) -> Result<(), LudoError> {
+    ) -> Result<(), Error> {
         self.ahead(changes, LudoChange::key, |table, change, hash| {
             let done = match *change {
                 LudoChange::Insert(key, value) => {
@@ -225,8 +245,8 @@ impl<K: Key> Ludo<K> {
         &mut self,
         items: &[T],
         key_of: impl Fn(&T) -> K,
-        mut work: impl FnMut(&mut Self, &T, u64) -> Result<(), LudoError>,
-    ) -> Result<(), LudoError> {
+        mut work: impl FnMut(&mut Self, &T, u64) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut hashes = [0u64; AHEAD];
         let mut hash_key = self.core.view.tables.key;
         for step in 0..items.len() + AHEAD {
@@ -259,15 +279,15 @@ impl<K: Key> Ludo<K> {
     /// Changes the value of a key; returns the former one, or `None` if the key is not there.
     ///
     /// # Errors
-    /// [`LudoError::ValueTooWide`]; the table is unchanged then.
-    pub fn change(&mut self, key: &K, value: u64) -> Result<Option<u64>, LudoError> {
+    /// [`Error::ValueTooWide`]; the table is unchanged then.
+    pub fn change(&mut self, key: &K, value: u64) -> Result<Option<u64>, Error> {
         self.change_hashed(key, self.core.hash(key), value)
     }
 
-    fn change_hashed(&mut self, key: &K, hash: u64, value: u64) -> Result<Option<u64>, LudoError> {
+    fn change_hashed(&mut self, key: &K, hash: u64, value: u64) -> Result<Option<u64>, Error> {
         let bits = self.value_bits();
         if value & !ones(bits) != 0 {
-            return Err(LudoError::ValueTooWide { value, bits });
+            return Err(Error::ValueTooWide { value, bits });
         }
         match self.core.find(key, hash) {
             Place::Twin | Place::Nowhere => Ok(None),
@@ -330,8 +350,8 @@ impl<K: Key> Ludo<K> {
     /// smaller after many went.
     ///
     /// # Errors
-    /// [`LudoError::TooLarge`], [`LudoError::KeysCollide`]; the table is unchanged then.
-    pub fn resize(&mut self, capacity: usize) -> Result<(), LudoError> {
+    /// [`Error::TooLarge`], [`Error::KeysCollide`]; the table is unchanged then.
+    pub fn resize(&mut self, capacity: usize) -> Result<(), Error> {
         self.rebuild(capacity.max(self.len), false, None).map(drop)
     }
 
@@ -368,14 +388,14 @@ impl<K: Key> Ludo<K> {
         mut capacity: usize,
         new_key: bool,
         item: Option<(K, u64)>,
-    ) -> Result<Option<u64>, LudoError> {
+    ) -> Result<Option<u64>, Error> {
         let keys = self.len + usize::from(item.is_some());
         let number = self.core.view.number + 1;
         for attempt in 0..MAX_TRIES {
             capacity = capacity.max(keys).max(1);
             let shape = Shape::new(self.value_bits(), capacity)?;
             let hash_key = match new_key || attempt > 0 {
-                true => draw_hash_key(&mut self.rng),
+                true => HashKey::from_rng(&mut self.rng),
                 false => self.core.view.tables.key,
             };
             let Some(mut core) = self.core.copy_into(hash_key, shape, item, &mut self.update)
@@ -391,6 +411,6 @@ impl<K: Key> Ludo<K> {
             self.rebuilds += 1;
             return Ok(None);
         }
-        Err(LudoError::KeysCollide { keys, tries: MAX_TRIES })
+        Err(Error::KeysCollide { keys, tries: MAX_TRIES })
     }
 }

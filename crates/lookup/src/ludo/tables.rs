@@ -1,9 +1,10 @@
 //! The arrays that lookups read, and how an update changes them.
 
-use super::packed::{Packed, ones};
 use super::update::{LudoUpdate, Node};
-use super::{LudoError, OVERFLOW, SEED_BITS, SEEDS_PER_WORD, Shape, slot_of};
+use super::{OVERFLOW, SEED_BITS, SEEDS_PER_WORD, Shape, slot_of};
 use crate::HashKey;
+use crate::memory::packed::{Packed, ones};
+use crate::message::{MessageError, out_of_range};
 
 /// Locator cells and buckets of one table.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,20 +163,19 @@ impl Tables {
     }
 
     /// Checks every field of an update against the sizes of this table.
-    pub(crate) fn check(&self, update: &LudoUpdate) -> Result<(), LudoError> {
-        let out = |what| Err(LudoError::OutOfRange { what });
+    pub(crate) fn check(&self, update: &LudoUpdate) -> Result<(), MessageError> {
         let shape = &self.shape;
         if update.value & !ones(shape.value_bits) != 0 {
-            return out("a message's value");
+            return out_of_range("a message's value");
         }
         if update.nodes.iter().any(|node| node.bucket >= shape.buckets) {
-            return out("a message's bucket");
+            return out_of_range("a message's bucket");
         }
         if update.cells.iter().any(|&cell| cell >= 2 * shape.cells) {
-            return out("a message's locator cell");
+            return out_of_range("a message's locator cell");
         }
         if update.slot.is_some_and(|(bucket, slot)| bucket >= shape.buckets || slot > 3) {
-            return out("a message's slot");
+            return out_of_range("a message's slot");
         }
         Ok(())
     }

@@ -1,16 +1,12 @@
 //! Update messages: what one change of the maintainer does to a view.
 
-use super::LudoError;
-use super::snapshot::{Reader, checksum};
-
-const MAGIC: u32 = u32::from_le_bytes(*b"LUu1");
-const WHAT: &str = "Ludo update message";
+use crate::message::{BitReader, Kind, Message, MessageError, out_of_range, seal_into};
 
 /// What an update is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum LudoKind {
-    /// A key came.
+    /// A key and its value came.
     Insert = 0,
     /// A key's value changed.
     Change = 1,
@@ -38,7 +34,7 @@ pub(crate) struct Node {
 /// One change of a [`Ludo`](super::Ludo), for its views (dissertation 4.4.8).
 ///
 /// Messages of a table are numbered without gaps, so a view notices a message that is lost,
-/// repeated or out of order; bytes carry a checksum.
+/// repeated or out of order; bytes carry a digest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LudoUpdate {
     pub(crate) table: u64,
@@ -110,23 +106,17 @@ impl LudoUpdate {
         self.cells.len()
     }
 
-    /// Appends the message's bytes: magic, length, table, number, kind, value, parts, checksum.
-    /// An insertion takes 47 bytes, 8 for each bucket and 4 for each cell, little-endian.
+    /// Appends the message's bytes in the common format ([`crate::message`]); `to_bytes` describes
+    /// the body.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let start = out.len();
-        out.extend(MAGIC.to_le_bytes());
-        out.extend([0; 4]);
-        out.extend(self.table.to_le_bytes());
-        out.extend(self.number.to_le_bytes());
-        out.push(self.kind as u8);
-        match self.kind {
-            LudoKind::Rebuild => out.extend(self.whole.iter().flatten()),
-            _ => self.encode_body(out),
-        }
-        let length = (out.len() + 8 - start) as u32;
-        out[start + 4..start + 8].copy_from_slice(&length.to_le_bytes());
-        let sum = checksum(&out[start..]);
-        out.extend(sum.to_le_bytes());
+        let names = (self.table, self.number);
+        seal_into(out, Kind::LUDO_UPDATE, names, |out| {
+            out.push(self.kind as u8);
+            match self.kind {
+                LudoKind::Rebuild => out.extend(self.whole.iter().flatten()),
+                _ => self.encode_body(out),
+            }
+        });
     }
 
     fn encode_body(&self, out: &mut Vec<u8>) {
@@ -155,7 +145,12 @@ impl LudoUpdate {
         }
     }
 
-    /// The message's bytes.
+    /// The message's bytes in the common format ([`crate::message`]).
+    ///
+    /// Body, in whole bytes: kind (1); in a rebuild a snapshot; else which of slot and fallback hash
+    /// follow (1), the value (8; none if a key went), slot (5), fallback hash (8), and for a key
+    /// that came how many buckets (1) and cells (4) follow, and these (8 and 4 each). An insertion
+    /// takes 47 bytes and those of its buckets and cells.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.encode(&mut out);
@@ -165,21 +160,19 @@ impl LudoUpdate {
     /// Reads a message that fills `bytes`.
     ///
     /// # Errors
-    /// [`LudoError`] says what is wrong with the bytes. Whether a message fits a view is checked
+    /// [`MessageError`] says what is wrong with the bytes. Whether a message fits a view is checked
     /// when it is applied.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, LudoError> {
-        let mut input = Reader::checked(bytes, MAGIC, WHAT)?;
-        if input.u32()? as usize != bytes.len() {
-            return Err(LudoError::Length { what: WHAT, bytes: bytes.len() });
-        }
-        let mut update = Self::new(input.u64()?);
-        update.number = input.u64()?;
-        update.kind = match input.u8()? {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, MessageError> {
+        let message = Message::read(bytes)?.expect(Kind::LUDO_UPDATE)?;
+        let mut input = BitReader::new(message.body);
+        let mut update = Self::new(message.table);
+        update.number = message.number;
+        update.kind = match input.get(8)? {
             0 => LudoKind::Insert,
             1 => LudoKind::Change,
             2 => LudoKind::Remove,
             3 => LudoKind::Rebuild,
-            _ => return Err(LudoError::OutOfRange { what: "a message's kind" }),
+            _ => return out_of_range("a message's kind"),
         };
         if update.kind == LudoKind::Rebuild {
             update.whole = Some(input.rest().to_vec());
@@ -190,31 +183,31 @@ impl LudoUpdate {
         Ok(update)
     }
 
-    fn decode_body(&mut self, input: &mut Reader<'_>) -> Result<(), LudoError> {
-        let has = input.u8()?;
+    fn decode_body(&mut self, input: &mut BitReader<'_>) -> Result<(), MessageError> {
+        let has = input.get(8)?;
         if self.kind != LudoKind::Remove {
-            self.value = input.u64()?;
+            self.value = input.get(64)?;
         }
         if has & 1 != 0 {
-            self.slot = Some((input.u32()?, input.u8()?));
+            self.slot = Some((input.get(32)? as u32, input.get(8)? as u8));
         }
         if has & 2 != 0 {
-            self.fallback = Some(input.u64()?);
+            self.fallback = Some(input.get(64)?);
         }
         if self.kind == LudoKind::Insert {
-            let nodes = input.u8()?;
-            let cells = input.u32()? as usize;
+            let nodes = input.get(8)?;
+            let cells = input.get(32)?;
             for _ in 0..nodes {
-                let bucket = input.u32()?;
-                let [seed, order, takes, leaves] = input.array()?;
+                let bucket = input.get(32)? as u32;
+                let [seed, order, takes, leaves] = (input.get(32)? as u32).to_le_bytes();
                 if takes > 3 || leaves > 3 {
-                    return Err(LudoError::OutOfRange { what: "a message's slot" });
+                    return out_of_range("a message's slot");
                 }
                 self.nodes.push(Node { bucket, seed, order, takes, leaves });
             }
             // The number is not trusted with memory: cells are read one by one.
             for _ in 0..cells {
-                self.cells.push(input.u32()?);
+                self.cells.push(input.get(32)? as u32);
             }
         }
         Ok(())

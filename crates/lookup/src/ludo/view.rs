@@ -1,14 +1,26 @@
 //! The lookup face of a Ludo table.
 
+use super::Shape;
 use super::tables::{Extras, Tables};
 use super::update::{LudoKind, LudoUpdate};
-use super::{LudoError, Shape};
+use crate::message::{MessageError, check_next, out_of_range};
 use crate::{BATCH, HashKey, Key};
 
 /// Bucket locator, buckets, overflow and fallback tables: what lookups need, and no keys.
 ///
 /// A lookup reads two bits of the locator, which stays in the cache up to some millions of keys,
 /// and one bucket. A key that is not in the table gets an arbitrary value.
+///
+/// ```
+/// use weir_lookup::{Ludo, LudoView};
+///
+/// let table = Ludo::build(20, &[(1u64, 100), (2, 200)], 1)?;
+/// let view = LudoView::from_bytes(&table.view().to_bytes())?;
+/// let mut found = [0; 2];
+/// view.get_batch(&[1u64, 2], &mut found);
+/// assert_eq!(found, [100, 200]);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LudoView {
     pub(crate) table: u64,
@@ -32,7 +44,7 @@ impl LudoView {
         self.table
     }
 
-    /// Bits of a value.
+    /// Width of a value in bits, 1 to 64.
     pub fn value_bits(&self) -> u32 {
         self.tables.shape.value_bits
     }
@@ -49,12 +61,12 @@ impl LudoView {
 
     /// Value of a key.
     #[inline]
-    pub fn lookup<K: Key>(&self, key: &K) -> u64 {
-        self.lookup_hash(key.hash(&self.tables.key))
+    pub fn get<K: Key>(&self, key: &K) -> u64 {
+        self.get_hash(key.hash(&self.tables.key))
     }
 
     #[inline]
-    pub(crate) fn lookup_hash(&self, hash: u64) -> u64 {
+    pub(crate) fn get_hash(&self, hash: u64) -> u64 {
         let bucket = self.tables.bucket_of(hash);
         if self.tables.is_narrow() {
             self.value::<true>(hash, bucket)
@@ -78,7 +90,7 @@ impl LudoView {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn lookup_batch<K: Key>(&self, keys: &[K], out: &mut [u64]) {
+    pub fn get_batch<K: Key>(&self, keys: &[K], out: &mut [u64]) {
         assert_eq!(keys.len(), out.len(), "one result per key");
         let value = |hash, bucket, narrow| {
             if narrow {
@@ -98,10 +110,10 @@ impl LudoView {
     /// Applies the next update.
     ///
     /// # Errors
-    /// [`LudoError`] if the update belongs to another table, is not the next one, or does not fit;
+    /// [`MessageError`] if the update belongs to another table, is not the next one, or does not fit;
     /// the view is unchanged then.
-    pub fn apply(&mut self, update: &LudoUpdate) -> Result<(), LudoError> {
-        check_sequence(update, self.table, self.number)?;
+    pub fn apply(&mut self, update: &LudoUpdate) -> Result<(), MessageError> {
+        check_next((update.table, update.number), (self.table, self.number))?;
         if update.kind == LudoKind::Rebuild {
             *self = whole(update)?;
             return Ok(());
@@ -127,31 +139,16 @@ impl LudoView {
     ///
     /// # Errors
     /// As [`LudoUpdate::from_bytes`] and [`apply`](Self::apply).
-    pub fn apply_bytes(&mut self, bytes: &[u8]) -> Result<(), LudoError> {
+    pub fn apply_bytes(&mut self, bytes: &[u8]) -> Result<(), MessageError> {
         self.apply(&LudoUpdate::from_bytes(bytes)?)
     }
 }
 
-/// Whether an update is the next one of a table.
-pub(crate) fn check_sequence(
-    update: &LudoUpdate,
-    table: u64,
-    number: u64,
-) -> Result<(), LudoError> {
-    if update.table != table {
-        return Err(LudoError::OtherTable { found: update.table, expected: table });
-    }
-    if update.number != number + 1 {
-        return Err(LudoError::OutOfSequence { found: update.number, expected: number + 1 });
-    }
-    Ok(())
-}
-
 /// The view that a rebuild message holds.
-pub(crate) fn whole(update: &LudoUpdate) -> Result<LudoView, LudoError> {
+pub(crate) fn whole(update: &LudoUpdate) -> Result<LudoView, MessageError> {
     let view = LudoView::from_bytes(update.whole.as_deref().unwrap_or_default())?;
     if view.table != update.table || view.number != update.number {
-        return Err(LudoError::OutOfRange { what: "the number of a message's view" });
+        return out_of_range("the view of a rebuild");
     }
     Ok(view)
 }

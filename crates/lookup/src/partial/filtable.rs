@@ -5,7 +5,7 @@ use super::update::{FiltableKind, FiltableUpdate};
 use super::view::FiltableView;
 use crate::cuckoo::path::{Path, SLOTS, Search};
 use crate::cuckoo::{Cuckoo, LOAD, pair};
-use crate::ludo::packed::ones;
+use crate::memory::packed::ones;
 use crate::{Error, HashKey, Key};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -31,6 +31,18 @@ struct Avoid {
 /// Each change leaves one [`FiltableUpdate`] behind ([`update`](Self::update)); applied in order,
 /// they keep a view equal to [`view`](Self::view). A table that reaches 95 % load is built anew at
 /// 1.5 times the size under another hash key, which is one message too.
+///
+/// ```
+/// use weir_lookup::Filtable;
+///
+/// let mut table: Filtable<u64> = Filtable::new(10, 12, 1000, 1);
+/// let mut view = table.view().clone();
+/// table.insert(7, 300)?;
+/// view.apply_bytes(&table.update().to_bytes())?;
+/// assert_eq!(view.get(&7u64), Some(300)); // always: no key of the table shadows another
+/// assert_eq!(view.get(&8u64), None); // nearly always: an alien may share a digest
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Filtable<K> {
     view: FiltableView<K>,
@@ -74,7 +86,7 @@ impl<K: Key> Filtable<K> {
         }
     }
 
-    /// Number of keys.
+    /// Number of keys, on both levels.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -94,7 +106,7 @@ impl<K: Key> Filtable<K> {
         self.rebuilds
     }
 
-    /// The view whole.
+    /// The table as its readers have it: digests and values, and level 2.
     pub fn view(&self) -> &FiltableView<K> {
         &self.view
     }

@@ -2,9 +2,9 @@
 
 use crate::cuckoo::buckets_for;
 use crate::cuckoo::path::{MAX_PATH, Path, SLOTS};
-use crate::ludo::packed::{Packed, ones};
+use crate::memory::packed::{Packed, ones};
 use crate::{BATCH, HashKey, Key};
-use weir_wire::hash::scale;
+use weir_hash::scale;
 
 /// Bucket and slot.
 pub(crate) type Place = (u32, u8);

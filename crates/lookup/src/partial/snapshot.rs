@@ -1,46 +1,43 @@
 //! Bytes of whole Filtable views.
 
 use super::slots::Slots;
-use super::update::VERSION;
 use super::view::FiltableView;
+use crate::FixedKey;
 use crate::cuckoo::Cuckoo;
-use crate::ludo::packed::Packed;
-use crate::wire::{BitReader, BitWriter, MessageError, open, seal};
-use crate::{HashKey, WireKey};
+use crate::memory::packed::Packed;
+use crate::message::{BitReader, BitWriter, Kind, Message, MessageError, out_of_range, seal};
 
-/// Bytes before the slots: version, three widths, buckets, hash key, keys of level 2.
+/// Bytes before the slots: two widths, zeros, buckets, hash key, keys of level 2.
 const HEADER: usize = 48;
 
-impl<K: WireKey> FiltableView<K> {
+impl<K: FixedKey> FiltableView<K> {
     /// Bytes of a key of level 2 with its value.
     fn entry_bytes(value_bits: u32) -> usize {
-        (K::BITS + value_bits as usize).div_ceil(8)
+        K::BYTES + value_bits.div_ceil(8) as usize
     }
 
-    /// The whole view in an envelope, little-endian: version, widths of a digest and of a value (a
-    /// byte each), a zero, number of buckets (4 bytes), hash key (32), number of keys of level 2
-    /// (8); the slots, digest and value without gaps; the keys of level 2 with their values,
+    /// The whole view in the common format ([`crate::message`]). Body: widths of a digest and of a
+    /// value (a byte each), two zeros, number of buckets (4 bytes), hash key (32), number of keys of
+    /// level 2 (8); the slots, digest and value without gaps; the keys of level 2 with their values,
     /// each in whole bytes, in ascending order of these bytes. Equal views have equal bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (digest_bits, value_bits) = self.widths();
-        let mut body = vec![VERSION as u8, digest_bits as u8, value_bits as u8, 0];
+        let mut body = vec![digest_bits as u8, value_bits as u8, 0, 0];
         body.extend(self.slots.buckets.to_le_bytes());
-        for word in [self.key.xor, self.key.xor_wide, self.key.mul1, self.key.mul2] {
-            body.extend(word.to_le_bytes());
-        }
+        body.extend(self.key.to_bytes());
         body.extend((self.level2.len() as u64).to_le_bytes());
         let bits = Slots::bits_for(self.slots.buckets, digest_bits, value_bits);
         body.extend(self.slots.packed.to_bytes(bits));
         let entry = |(key, value): (K, u64)| {
             let mut out = BitWriter::default();
-            key.put(&mut out);
+            out.put_bytes(key.to_bytes().as_ref());
             out.put(value, value_bits);
             out.finish()
         };
         let mut entries: Vec<Vec<u8>> = self.level2.iter().map(entry).collect();
         entries.sort_unstable();
         entries.iter().for_each(|entry| body.extend(entry));
-        seal(self.table, self.number, &body)
+        seal(Kind::FILTABLE_VIEW, self.table, self.number, &body)
     }
 
     /// Reads a view that fills `bytes`.
@@ -49,20 +46,17 @@ impl<K: WireKey> FiltableView<K> {
     /// [`MessageError`] says what is wrong with the bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MessageError> {
         let short = || MessageError::Length { bytes: bytes.len() };
-        let (table, number, body) = open(bytes)?;
+        let Message { table, number, body, .. } =
+            Message::read(bytes)?.expect(Kind::FILTABLE_VIEW)?;
         let (header, rest) = body.split_at_checked(HEADER).ok_or_else(short)?;
         let mut header = BitReader::new(header);
-        if header.get(8)? != VERSION {
-            return Err(MessageError::OutOfRange { what: "the version of a snapshot" });
-        }
         let (digest_bits, value_bits) = (header.get(8)? as u32, header.get(8)? as u32);
         let widths = (1..=32).contains(&digest_bits) && (1..=64).contains(&value_bits);
-        if header.get(8)? != 0 || !widths {
-            return Err(MessageError::OutOfRange { what: "the width of a slot" });
+        if header.get(16)? != 0 || !widths {
+            return out_of_range("the width of a slot");
         }
         let buckets = header.get(32)? as u32;
-        let [xor, xor_wide, mul1, mul2] =
-            [header.get(64)?, header.get(64)?, header.get(64)?, header.get(64)?];
+        let key = header.hash_key()?;
         let count = header.get(64)?;
         let bits = Slots::bits_for(buckets, digest_bits, value_bits);
         let slot_bytes = usize::try_from(bits.div_ceil(8)).map_err(|_| short())?;
@@ -74,7 +68,6 @@ impl<K: WireKey> FiltableView<K> {
         }
         let slots = read_slots((buckets, digest_bits, value_bits), level1)?;
         let level2 = Self::read_level2(table, value_bits, level2)?;
-        let key = HashKey { xor, xor_wide, mul1, mul2 };
         Ok(Self { table, number, key, slots, level2 })
     }
 
@@ -85,10 +78,10 @@ impl<K: WireKey> FiltableView<K> {
         let mut before: &[u8] = &[];
         for entry in entries {
             let mut input = BitReader::new(entry);
-            let (key, value) = (K::get(&mut input)?, input.get(value_bits)?);
+            let (key, value) = (input.key()?, input.get(value_bits)?);
             input.end()?;
             if before >= entry || level2.insert(key, value).is_some() {
-                return Err(MessageError::OutOfRange { what: "a key of level 2" });
+                return out_of_range("a key of level 2");
             }
             before = entry;
         }

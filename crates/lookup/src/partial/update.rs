@@ -3,12 +3,9 @@
 use super::slots::{Place, Slots};
 use super::view::FiltableView;
 use crate::cuckoo::path::{MAX_PATH, SLOTS};
-use crate::ludo::packed::ones;
-use crate::wire::{BitReader, BitWriter, MessageError, open, seal};
-use crate::{Key, WireKey};
-
-/// Version of messages and snapshots.
-pub(super) const VERSION: u64 = 1;
+use crate::memory::packed::ones;
+use crate::message::{BitReader, BitWriter, Kind, Message, MessageError, out_of_range, seal};
+use crate::{FixedKey, Key};
 
 /// Whole keys that one message carries at most: a new one, and the two that it collides with.
 const MAX_KEYS: usize = 3;
@@ -17,11 +14,11 @@ const MAX_KEYS: usize = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum FiltableKind {
-    /// A key came.
+    /// A key and its value came.
     Insert = 0,
     /// A key's value changed.
     Change = 1,
-    /// A key went.
+    /// A key went, and its slot is free.
     Remove = 2,
     /// The table was built anew; the message holds the whole view.
     Rebuild = 3,
@@ -104,28 +101,25 @@ impl<K> FiltableUpdate<K> {
     }
 }
 
-impl<K: WireKey> FiltableUpdate<K> {
-    /// The message's bytes: an envelope of [`ENVELOPE`](crate::wire::ENVELOPE) bytes and a
-    /// bit-packed body.
+impl<K: FixedKey> FiltableUpdate<K> {
+    /// The message's bytes in the common format ([`crate::message`]), with a bit-packed body.
     ///
-    /// Body, from the lowest bit on: version (4 bits), kind (2), width w of a bucket's number (6; 0
-    /// in a rebuild, whose next byte begins a snapshot), widths d of a digest and l of a value less
-    /// one (5, 6), how many slots are on the path (4), become free (2), and how many keys follow
-    /// (2). If there is a path: digest (d, for a key that comes), value (l), and the slots (w + 2
-    /// each). Then the slots that become free, and the keys, each with a bit that says whether a
-    /// value (l) follows.
+    /// Body, from the lowest bit on: kind (2 bits), width w of a bucket's number (6; 0 in a rebuild,
+    /// whose next byte begins a snapshot), widths d of a digest and l of a value less one (5, 6),
+    /// how many slots are on the path (4), become free (2), and how many keys follow (2). If there
+    /// is a path: digest (d, for a key that comes), value (l), and the slots (w + 2 each). Then the
+    /// slots that become free, and the keys, each with a bit that says whether a value (l) follows.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = BitWriter::default();
-        out.put(VERSION, 4);
         out.put(self.kind as u64, 2);
-        if let Some(whole) = &self.whole {
-            out.put(0, 10);
-            let mut body = out.finish();
-            body.extend(whole.to_bytes());
-            return seal(self.table, self.number, &body);
+        match &self.whole {
+            Some(whole) => {
+                out.put(0, 6);
+                out.put_bytes(&whole.to_bytes());
+            }
+            None => self.put_body(&mut out),
         }
-        self.put_body(&mut out);
-        seal(self.table, self.number, &out.finish())
+        seal(Kind::FILTABLE_UPDATE, self.table, self.number, &out.finish())
     }
 
     fn put_body(&self, out: &mut BitWriter) {
@@ -149,7 +143,7 @@ impl<K: WireKey> FiltableUpdate<K> {
             out.put(slot.into(), 2);
         }
         for (key, value) in &self.keys {
-            key.put(out);
+            out.put_bytes(key.to_bytes().as_ref());
             out.put(value.is_some().into(), 1);
             value.iter().for_each(|&value| out.put(value, self.value_bits));
         }
@@ -161,11 +155,8 @@ impl<K: WireKey> FiltableUpdate<K> {
     /// [`MessageError`] says what is wrong with the bytes. Whether a message fits a view is checked
     /// when it is applied.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MessageError> {
-        let (table, number, body) = open(bytes)?;
-        let mut input = BitReader::new(body);
-        if input.get(4)? != VERSION {
-            return Err(MessageError::OutOfRange { what: "the version of a message" });
-        }
+        let message = Message::read(bytes)?.expect(Kind::FILTABLE_UPDATE)?;
+        let mut input = BitReader::new(message.body);
         let kind = match input.get(2)? {
             0 => FiltableKind::Insert,
             1 => FiltableKind::Change,
@@ -173,20 +164,19 @@ impl<K: WireKey> FiltableUpdate<K> {
             _ => FiltableKind::Rebuild,
         };
         let width = input.get(6)? as u32;
-        let mut update = Self::new(table, 1, 1);
-        (update.number, update.kind) = (number, kind);
+        let mut update = Self::new(message.table, 1, 1);
+        (update.number, update.kind) = (message.number, kind);
         if kind == FiltableKind::Rebuild {
-            // The width of 0, and what fills the second byte.
-            if width != 0 || input.get(4)? != 0 {
-                return Err(MessageError::OutOfRange { what: "the head of a rebuild" });
+            if width != 0 {
+                return out_of_range("the head of a rebuild");
             }
-            let whole = FiltableView::from_bytes(&body[2..])?;
+            let whole = FiltableView::from_bytes(input.rest())?;
             (update.digest_bits, update.value_bits) = whole.widths();
             update.whole = Some(Box::new(whole));
             return Ok(update);
         }
         if !(1..=32).contains(&width) {
-            return Err(MessageError::OutOfRange { what: "the width of a bucket's number" });
+            return out_of_range("the width of a bucket's number");
         }
         update.get_body(&mut input, width)?;
         input.end()?;
@@ -208,7 +198,7 @@ impl<K: WireKey> FiltableUpdate<K> {
             if at < path { &mut self.path } else { &mut self.cleared }.push(place);
         }
         for _ in 0..keys {
-            let key = K::get(input)?;
+            let key = input.key()?;
             let has_value = input.get(1)? != 0;
             let value = has_value.then(|| input.get(self.value_bits)).transpose()?;
             self.keys.push((key, value));
@@ -221,21 +211,20 @@ impl<K: Key> FiltableUpdate<K> {
     /// Whether the update can follow what is in a view. Nothing is changed before that is known.
     pub(super) fn check(&self, view: &FiltableView<K>) -> Result<(), MessageError> {
         let slots = &view.slots;
-        let out = |what| Err(MessageError::OutOfRange { what });
         if let Some(whole) = &self.whole {
             let same = (whole.table, whole.number) == (self.table, self.number);
             return if same && whole.widths() == view.widths() {
                 Ok(())
             } else {
-                out("the view of a rebuild")
+                out_of_range("the view of a rebuild")
             };
         }
         if (self.digest_bits, self.value_bits) != view.widths() {
-            return out("the width of a slot");
+            return out_of_range("the width of a slot");
         }
         let places = || self.path.iter().chain(&self.cleared);
         if places().any(|&(bucket, slot)| bucket >= slots.buckets || usize::from(slot) >= SLOTS) {
-            return out("a slot");
+            return out_of_range("a slot");
         }
         let parts = (self.path.len(), self.cleared.len(), self.keys.len());
         let with_values = self.keys.iter().all(|(_, value)| value.is_some());
@@ -251,14 +240,14 @@ impl<K: Key> FiltableUpdate<K> {
             _ => false,
         };
         if !fits {
-            return out("what an update consists of");
+            return out_of_range("what an update consists of");
         }
         self.check_path(slots)?;
         let is_used = |&(bucket, slot): &Place| slots.digest(bucket, slot.into()) != 0;
         if !self.cleared.iter().all(is_used)
             || (1..self.cleared.len()).any(|at| self.cleared[..at].contains(&self.cleared[at]))
         {
-            return out("a slot that becomes free");
+            return out_of_range("a slot that becomes free");
         }
         self.check_keys(view)
     }
@@ -274,7 +263,7 @@ impl<K: Key> FiltableUpdate<K> {
             Some((last, before)) => before.iter().all(used) && used(last) != comes,
         };
         if crosses || !goes || (self.digest != 0) != comes {
-            return Err(MessageError::OutOfRange { what: "a cuckoo path" });
+            return out_of_range("a cuckoo path");
         }
         Ok(())
     }
@@ -285,7 +274,7 @@ impl<K: Key> FiltableUpdate<K> {
         for (at, (key, _)) in self.keys.iter().enumerate() {
             let twice = self.keys[..at].iter().any(|(other, _)| other == key);
             if twice || view.level2.get(key).is_some() == comes {
-                return Err(MessageError::OutOfRange { what: "a key of level 2" });
+                return out_of_range("a key of level 2");
             }
         }
         Ok(())

@@ -3,11 +3,21 @@
 use super::slots::{Slots, batched};
 use super::update::FiltableUpdate;
 use crate::cuckoo::{Cuckoo, pair};
-use crate::wire::MessageError;
-use crate::{HashKey, Key, WireKey};
+use crate::message::{MessageError, check_next};
+use crate::{FixedKey, HashKey, Key};
 
 /// The lookup face of a [`Filtable`](super::Filtable): digests and values, and a table of whole keys
 /// behind them.
+///
+/// ```
+/// use weir_lookup::{Filtable, FiltableView, Octets};
+///
+/// let mut table: Filtable<Octets<4>> = Filtable::new(10, 12, 1000, 1);
+/// table.insert(Octets(*b"name"), 300)?;
+/// let view = FiltableView::from_bytes(&table.view().to_bytes())?;
+/// assert_eq!(view.get(&Octets(*b"name")), Some(300));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct FiltableView<K> {
     pub(super) table: u64,
@@ -39,7 +49,7 @@ impl<K: Key> FiltableView<K> {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn lookup_batch(&self, keys: &[K], out: &mut [Option<u64>]) {
+    pub fn get_batch(&self, keys: &[K], out: &mut [Option<u64>]) {
         batched(
             (&self.key, &self.slots),
             keys,
@@ -55,14 +65,7 @@ impl<K: Key> FiltableView<K> {
     /// [`MessageError`] if the update belongs to another table, is not the next one, or does not
     /// fit; the view is unchanged then.
     pub fn apply(&mut self, update: &FiltableUpdate<K>) -> Result<(), MessageError> {
-        if update.table != self.table {
-            let (found, expected) = (update.table, self.table);
-            return Err(MessageError::OtherPlane { found, expected });
-        }
-        let (found, expected) = (update.number, self.number.wrapping_add(1));
-        if found != expected {
-            return Err(MessageError::OutOfSequence { found, expected });
-        }
+        check_next((update.table, update.number), (self.table, self.number))?;
         update.check(self)?;
         update.perform(self);
         Ok(())
@@ -94,7 +97,7 @@ impl<K: Key> FiltableView<K> {
     }
 }
 
-impl<K: WireKey> FiltableView<K> {
+impl<K: FixedKey> FiltableView<K> {
     /// Reads an update from bytes and applies it.
     ///
     /// # Errors

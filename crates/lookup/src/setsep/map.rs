@@ -1,7 +1,7 @@
 //! The maintainer of a SetSep: whole keys, and updates that build as little as they can.
 
 use super::{BUCKETS, KEYS, MAX_TRIES, SetSep, candidate, seeds, solve};
-use crate::ludo::packed::ones;
+use crate::memory::packed::ones;
 use crate::{Error, HashKey, Key};
 
 /// By how much a full map grows.
@@ -22,6 +22,16 @@ struct Item<K> {
 /// 930 keys or so, and if it still finds none its keys go to the plain table. A map that is full is
 /// built anew at 1.5 times the size. None of that is bounded as Ludo's and Othello's updates are,
 /// which is what SetSep is compared for (dissertation 4.6.2, Fig. 4.16).
+///
+/// ```
+/// use weir_lookup::SetSepMap;
+///
+/// let mut map: SetSepMap<u64> = SetSepMap::new(8, 1000, 1);
+/// map.insert(7, 200)?;
+/// assert_eq!((map.get(&7), map.view().get(&7u64)), (Some(200), 200));
+/// assert_eq!(map.get(&8), None); // the maintainer is exact, its view is not
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SetSepMap<K> {
     view: SetSep,
@@ -63,7 +73,7 @@ impl<K: Key> SetSepMap<K> {
         Ok(map)
     }
 
-    /// Number of keys.
+    /// Number of keys in the map.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -1,7 +1,7 @@
 //! Schedulers that compare loads: power of two choices, least loaded.
 
 use super::Scheduler;
-use weir_wire::hash::scale;
+use weir_hash::scale;
 
 /// Which load is compared, always per unit of weight.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -104,7 +104,8 @@ pub struct PowerOfTwo {
 }
 
 impl PowerOfTwo {
-    /// No backends.
+    /// A scheduler without backends that compares loads of this kind. Its picks are `None` until a
+    /// backend with weight is set.
     pub fn new(metric: Metric) -> Self {
         Self { metric, ..Self::default() }
     }
@@ -185,7 +186,8 @@ pub struct LeastLoaded {
 }
 
 impl LeastLoaded {
-    /// No backends.
+    /// A scheduler without backends that compares loads of this kind. Its picks are `None` until a
+    /// backend with weight is set.
     pub fn new(metric: Metric) -> Self {
         Self { metric, ..Self::default() }
     }

@@ -10,7 +10,7 @@ pub struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// No backends.
+    /// A scheduler without backends. Its picks are `None` until one with weight is set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -61,7 +61,7 @@ pub struct WeightedRoundRobin {
 }
 
 impl WeightedRoundRobin {
-    /// No backends.
+    /// A scheduler without backends. Its picks are `None` until one with weight is set.
     pub fn new() -> Self {
         Self::default()
     }
@@ -146,12 +146,13 @@ impl Awrr {
     /// The most that an idle backend gets.
     pub const MAX: u64 = 3 * Self::BALANCED;
 
-    /// No backends; alpha 0.5.
+    /// A scheduler without backends, with alpha 0.5 as in the paper.
     pub fn new() -> Self {
         Self::with_alpha(500)
     }
 
-    /// `alpha` in thousandths, at most 1,000 (which ignores the load).
+    /// A scheduler without backends. `alpha` is in thousandths, at most 1,000; more counts as
+    /// 1,000, which ignores the load.
     pub fn with_alpha(alpha: u32) -> Self {
         let turns = WeightedRoundRobin::new();
         Self { alpha: alpha.min(1000), reports: Vec::new(), turns, stale: false }

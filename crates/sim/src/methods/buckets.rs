@@ -1,19 +1,56 @@
 //! An indirection table, with and without a second chance.
 
-use super::{below, mix};
+use super::memory::Remembered;
+use super::steered::{Face, Steered};
+use super::{below, mix, server};
 use crate::flow::Traffic;
-use crate::method::{Change, Effects, FlowRef, Gauges, Method, NOBODY, Probe};
+use crate::method::{Change, Effects, FlowRef, Gauges, NOBODY};
+use weir_hash::{HashKey, scale};
+use weir_steering::baseline::Chain;
+use weir_steering::{Decide, Decision, Memory, Question};
 
-/// An indirection table of buckets. Each server is the home of its share of them; while it is
-/// away they are with others, drawn at random, and they come home when it is back. A server that
-/// was never there, or gets more weight, takes its share from the homes of the others.
+/// An indirection table of buckets, [`Chain`], and who tells it the owners. Each server is the home
+/// of its share of them; while it is away they are with others, drawn at random, and they come home
+/// when it is back. A server that was never there, or gets more weight, takes its share from the
+/// homes of the others.
 ///
 /// With the chain it is Beamer's and Faild's: a bucket also names its previous server, and the
 /// current one passes on what it does not hold. A flow breaks when its bucket changes twice.
+pub type Buckets = Steered<BucketsFace>;
+
+impl Buckets {
+    /// The table without a second chance: "hash" in Cheetah's figure 2a.
+    pub fn hash(buckets: usize, weights: &[u32]) -> Self {
+        Steered::alone(BucketsFace::new(buckets, weights, false))
+    }
+
+    /// The table with one previous owner per bucket.
+    pub fn chain(buckets: usize, weights: &[u32]) -> Self {
+        Steered::alone(BucketsFace::new(buckets, weights, true))
+    }
+
+    /// Cheetah, section 2.1: a server whose load rises above (1 + `threshold`) times the average
+    /// is taken out of the table, and comes back when its load is below the average. Loads are
+    /// live connections per unit of weight.
+    pub fn with_threshold(mut self, threshold: f64) -> Self {
+        self.face.threshold = Some(threshold);
+        self
+    }
+
+    /// Servers with numbers from `weights.len()` on have the weight 1 until they get another.
+    pub fn with_weights(mut self, all: &[u32]) -> Self {
+        self.face.weights = all.to_vec();
+        self
+    }
+}
+
+/// Who gives the buckets of [`Buckets`] their owners.
 #[derive(Debug)]
-pub struct Buckets {
+pub struct BucketsFace {
+    /// What packets read.
+    table: Chain,
+    /// The owners that it is given.
     current: Vec<u16>,
-    previous: Vec<u16>,
     home: Vec<u16>,
     /// (server, weight) of those that have a home share.
     shares: Vec<(u16, u32)>,
@@ -26,38 +63,18 @@ pub struct Buckets {
     draws: u64,
 }
 
-impl Buckets {
-    /// The table without a second chance: "hash" in Cheetah's figure 2a.
-    pub fn hash(buckets: usize, weights: &[u32]) -> Self {
-        Self::new(buckets, weights, false)
-    }
+/// Of the key that flows are hashed under.
+const SEED: u64 = 0x6275_636b_6574;
 
-    /// The table with one previous owner per bucket.
-    pub fn chain(buckets: usize, weights: &[u32]) -> Self {
-        Self::new(buckets, weights, true)
-    }
-
-    /// Cheetah, section 2.1: a server whose load rises above (1 + `threshold`) times the average
-    /// is taken out of the table, and comes back when its load is below the average. Loads are
-    /// live connections per unit of weight.
-    pub fn with_threshold(self, threshold: f64) -> Self {
-        Self { threshold: Some(threshold), ..self }
-    }
-
-    /// Servers with numbers from `weights.len()` on have the weight 1 until they get another.
-    pub fn with_weights(self, all: &[u32]) -> Self {
-        Self { weights: all.to_vec(), ..self }
-    }
-
+impl BucketsFace {
     /// `weights`: of the servers that serve at first; their numbers are its indices.
     fn new(buckets: usize, weights: &[u32], chain: bool) -> Self {
         let shares: Vec<_> = (0..).zip(weights.iter().copied()).collect();
         let mut home = vec![NOBODY; buckets];
         deal(&mut home, &shares);
-        let nobody = vec![NOBODY; buckets];
         Self {
-            current: nobody.clone(),
-            previous: nobody,
+            table: Chain::new(buckets, SEED),
+            current: vec![NOBODY; buckets],
             home,
             shares,
             weights: weights.to_vec(),
@@ -71,10 +88,14 @@ impl Buckets {
 
     fn set(&mut self, bucket: usize, server: u16, effects: &mut Effects) {
         if self.current[bucket] != server {
-            self.previous[bucket] = self.current[bucket];
             self.current[bucket] = server;
             effects.rows.push(bucket as u32);
         }
+    }
+
+    /// The owners become the table's. One who gets a bucket and loses it before has never had it.
+    fn publish(&mut self, traffic: &Traffic) {
+        self.table.assign(&self.current, traffic.now() as u32);
     }
 
     fn any(&mut self) -> u16 {
@@ -147,11 +168,15 @@ impl Buckets {
         let (rested, still): (Vec<u16>, Vec<u16>) =
             self.overloaded.iter().partition(|&&server| self.load(server, traffic) < average);
         self.overloaded = still;
-        rested.into_iter().for_each(|server| self.join(server, effects));
+        for server in rested {
+            self.join(server, effects);
+            self.publish(traffic);
+        }
         let more = 1.0 / f64::from(self.weight(to).max(1));
         let too_many = self.load(to, traffic) + more > average * (1.0 + threshold);
         if too_many && self.live.len() > 1 && self.live.contains(&to) {
             self.leave(to, effects);
+            self.publish(traffic);
             self.overloaded.push(to);
         }
     }
@@ -185,38 +210,42 @@ fn deal(owners: &mut [u16], servers: &[(u16, u32)]) {
     empty.zip(short).for_each(|(owner, server)| *owner = server);
 }
 
-impl Method for Buckets {
+impl Face for BucketsFace {
+    fn hash_key(&self, _: u16) -> &HashKey {
+        Decide::<u64>::hash_key(&self.table)
+    }
+
+    fn decide<M: Memory<u64>>(&self, _: u16, question: &Question<u64>, memory: &mut M) -> Decision {
+        self.table.decide(question, memory)
+    }
+
     fn rows(&self) -> usize {
         self.current.len()
     }
 
     fn row_of(&self, hash: u64) -> u32 {
-        below(hash, self.current.len()) as u32
+        scale(hash as u32, self.current.len() as u32)
     }
 
-    fn first(
-        &mut self,
-        flow: FlowRef,
-        traffic: &mut Traffic,
-        effects: &mut Effects,
-    ) -> Option<u16> {
-        let server = self.current[self.row_of(flow.hash) as usize];
-        if server == NOBODY {
-            return None;
-        }
+    /// With a threshold, loads are watched at every new flow.
+    fn placed(&mut self, server: u16, traffic: &mut Traffic, effects: &mut Effects) {
         if let Some(threshold) = self.threshold {
             self.watch(server, threshold, traffic, effects);
         }
-        Some(server)
     }
 
-    fn probe(&self, flow: FlowRef) -> Probe {
-        let bucket = self.row_of(flow.hash) as usize;
-        let second = self.chain && self.previous[bucket] == flow.owner;
-        Probe::quiet(if second { flow.owner } else { self.current[bucket] })
+    fn second(&self, flow: FlowRef) -> u16 {
+        let second = self.table.second_chance(&flow.id).filter(|_| self.chain);
+        second.map_or(NOBODY, server)
     }
 
-    fn change(&mut self, changes: &[Change], _: &mut Traffic, effects: &mut Effects) {
+    fn change(
+        &mut self,
+        changes: &[Change],
+        _: &mut [Remembered],
+        traffic: &mut Traffic,
+        effects: &mut Effects,
+    ) {
         for &change in changes {
             match change {
                 Change::Add(server) => self.join(server, effects),
@@ -229,12 +258,13 @@ impl Method for Buckets {
                         self.settle_home(server, effects);
                     }
                 }
-                Change::Expect(_) | Change::Unexpect(_) => {}
+                Change::Expect(_) | Change::Unexpect(_) => continue,
             }
+            self.publish(traffic);
         }
     }
 
-    fn gauges(&self, _: &Traffic) -> Gauges {
+    fn gauges(&self, _: &[Remembered]) -> Gauges {
         Gauges::default()
     }
 }

@@ -1,132 +1,246 @@
-//! Connection tables over consistent hashing: all flows, or those that JET finds unsafe.
+//! JET: only the flows in a connection table that a foreseen change could move.
 
-use super::placed::{Over, Rows};
-use super::{ConnectionTable, Release};
+use super::memory::{Remembered, Shared};
+use super::placed::{Over, Stands};
+use super::pool::Members;
+use super::steered::{Face, Steered};
+use super::tables::{Eviction, Release};
 use crate::flow::Traffic;
-use crate::method::{Change, ENTRY_BYTES, Effects, FlowRef, Gauges, Method, NOBODY, Probe};
+use crate::method::{Change, ENTRY_BYTES, Effects, Gauges};
 use crate::world::World;
-use weir_placement::{PoolError, Verdict};
+use std::time::Duration;
+use weir_hash::HashKey;
+use weir_placement::{Anchor, Candidate, Hrw, HrwTable, Ring};
+use weir_steering::jet::{ByBackend, Jet as Method, JetError, JetTable};
+use weir_steering::{Decide, Decision, Memory, Question};
 
-/// A placement, and a table of connections in each balancer: of all flows, or of those only that
-/// the placement says may move.
-#[derive(Debug)]
-pub struct Tracking<const ALL: bool> {
-    rows: Rows,
-    tables: Vec<ConnectionTable>,
-}
+const SEED: u64 = 0x6a65_7421;
 
-/// Full tracking: every flow is in the table, as long as there is room.
-pub type Tracked = Tracking<true>;
+/// JET (`weir_steering::jet`), one in each balancer. A server that leaves goes to the horizon if it
+/// is among those that will return soonest, and otherwise for good. The horizon has no warm-up
+/// period: the scenario says who is on it.
+pub type Jet = Steered<JetFace>;
 
-/// JET (Algorithm 1): only unsafe flows are in the table, those for which CH(W) and CH(W + H)
-/// differ.
-pub type Jet = Tracking<false>;
-
-impl<const ALL: bool> Tracking<ALL> {
-    /// An empty table for `capacity` flows, over a placement; `rows` counts where that is a table.
-    /// `weights`: of all servers there will ever be.
+impl Jet {
+    /// Empty tables for `capacity` flows each, over a placement; `rows` counts where that is a
+    /// table, and the points of a server where it is a ring. For the servers and balancers of a
+    /// world.
     ///
     /// # Errors
     ///
     /// No row, too many, or too much weight.
-    pub fn new(
-        over: Over,
-        rows: usize,
-        weights: &[u32],
-        capacity: usize,
-        release: Release,
-    ) -> Result<Self, PoolError> {
-        let table = ConnectionTable::new(capacity, release);
-        let rows = Rows::new(over, rows, weights, weights)?;
-        Ok(Self { rows, tables: vec![table] })
-    }
-
-    /// The same for all servers and balancers of a world: each balancer has a table of its own,
-    /// with room for `capacity` flows.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::new`].
     pub fn for_world(
         over: Over,
         rows: usize,
         world: &World,
         capacity: usize,
+        eviction: Eviction,
         release: Release,
-    ) -> Result<Self, PoolError> {
-        let rows = Rows::new(over, rows, &world.server_weights(), &world.largest_weights())?;
-        let new = |_| ConnectionTable::new(capacity, release);
-        Ok(Self { rows, tables: (0..world.balancers.max(1)).map(new).collect() })
+    ) -> Result<Self, JetError> {
+        let key = HashKey::from_seed(SEED);
+        let (mut jets, mut memories) = (Vec::new(), Vec::new());
+        for _ in 0..world.balancers.max(1) {
+            let connections = Shared::new(key, eviction, capacity, release);
+            memories.push(Remembered::new(Some(connections.clone())));
+            jets.push(Variant::new(over, rows, world, connections)?);
+        }
+        let members = Members::new(&world.server_weights());
+        let stands = vec![Stands::Out; world.all_servers()];
+        Ok(Steered { face: JetFace { jets, members, stands }, memories })
+    }
+
+    /// The same for one balancer. `weights`: of all servers there will ever be.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::for_world`].
+    pub fn new(
+        over: Over,
+        rows: usize,
+        weights: &[u32],
+        capacity: usize,
+        eviction: Eviction,
+        release: Release,
+    ) -> Result<Self, JetError> {
+        Self::for_world(over, rows, &World::of_servers(weights), capacity, eviction, release)
     }
 }
 
-impl<const ALL: bool> Method for Tracking<ALL> {
+/// The build face of [`Jet`].
+#[derive(Debug)]
+pub struct JetFace {
+    /// One for each balancer: what a packet must ask for depends on the balancer's own table.
+    jets: Vec<Variant>,
+    members: Members,
+    stands: Vec<Stands>,
+}
+
+#[derive(Debug)]
+enum Variant {
+    Table(JetTable<Shared>),
+    Anchor(Box<Method<ByBackend<Anchor>, Shared>>),
+    Hrw(Method<ByBackend<Hrw>, Shared>),
+    Ring(Method<ByBackend<Ring>, Shared>),
+}
+
+macro_rules! each {
+    ($self:expr, $jet:ident => $call:expr) => {
+        match $self {
+            Variant::Table($jet) => $call,
+            Variant::Anchor($jet) => $call,
+            Variant::Hrw($jet) => $call,
+            Variant::Ring($jet) => $call,
+        }
+    };
+}
+
+impl Variant {
+    fn new(over: Over, rows: usize, world: &World, table: Shared) -> Result<Self, JetError> {
+        let (rows, none) = (u32::try_from(rows).unwrap_or(u32::MAX), Duration::ZERO);
+        Ok(match over {
+            Over::Table => Self::Table(JetTable::by_row(HrwTable::new(rows)?, table, none)?),
+            Over::Anchor => {
+                let capacity = 2 * world.largest_weights().iter().sum::<u32>().max(1);
+                Self::Anchor(Box::new(Method::new(Anchor::new(capacity)?, table, none)))
+            }
+            Over::Hrw => Self::Hrw(Method::new(Hrw::new(), table, none)),
+            Over::Ring => Self::Ring(Method::new(Ring::new(rows)?, table, none)),
+            Over::Maglev => return Err(JetError::MaglevFlips),
+        })
+    }
+
+    /// Where each row points, and whether its flows are unsafe.
+    fn rows(&self) -> Option<Vec<(u16, bool)>> {
+        let Self::Table(jet) = self else {
+            return None;
+        };
+        let table = jet.placement();
+        let bit = |row: usize| table.may_differ()[row / 64] >> (row % 64) & 1 != 0;
+        Some(table.rows().iter().enumerate().map(|(row, &server)| (server, bit(row))).collect())
+    }
+
+    /// Follows one change; `all` come at the same instant.
+    fn follow(
+        &mut self,
+        change: Change,
+        all: &[Change],
+        stood: Stands,
+        new: Candidate<'_>,
+        now: Duration,
+    ) -> Result<Stands, JetError> {
+        let server = new.backend;
+        each!(self, jet => match (change, stood) {
+            (Change::Add(_), Stands::OnHorizon) => {
+                jet.admit(server, now)?;
+                Ok(Stands::Working)
+            }
+            (Change::Add(_), _) => {
+                jet.add_unforeseen(new, now)?;
+                Ok(Stands::Working)
+            }
+            (Change::Remove(_) | Change::Drain(_), Stands::Working) => {
+                if all.contains(&Change::Expect(server)) {
+                    jet.retire(server)?;
+                    return Ok(Stands::OnHorizon);
+                }
+                jet.remove(server)?;
+                Ok(Stands::Out)
+            }
+            (Change::Expect(_), Stands::Out) => {
+                jet.add_horizon(new, now)?;
+                Ok(Stands::OnHorizon)
+            }
+            (Change::Unexpect(_), Stands::OnHorizon) => {
+                jet.remove_horizon(server)?;
+                Ok(Stands::Out)
+            }
+            (Change::Reweight(_, weight), Stands::Working) => {
+                jet.reweight_unforeseen(server, weight, now)?;
+                Ok(stood)
+            }
+            (Change::Reweight(..), Stands::OnHorizon) => {
+                jet.remove_horizon(server)?;
+                jet.add_horizon(new, now)?;
+                Ok(stood)
+            }
+            _ => Ok(stood),
+        })
+    }
+}
+
+impl Face for JetFace {
+    fn hash_key(&self, _: u16) -> &HashKey {
+        each!(&self.jets[0], jet => Decide::<u64>::hash_key(jet.table()))
+    }
+
+    fn decide<M: Memory<u64>>(
+        &self,
+        balancer: u16,
+        question: &Question<u64>,
+        memory: &mut M,
+    ) -> Decision {
+        each!(&self.jets[usize::from(balancer)], jet => jet.table().decide(question, memory))
+    }
+
     fn rows(&self) -> usize {
-        self.rows.rows()
+        match &self.jets[0] {
+            Variant::Table(jet) => jet.placement().rows().len(),
+            _ => 1,
+        }
     }
 
     fn row_of(&self, hash: u64) -> u32 {
-        self.rows.row_of(hash)
+        match &self.jets[0] {
+            Variant::Table(jet) => jet.placement().row_of(hash) as u32,
+            _ => 0,
+        }
     }
 
-    fn first(
+    /// Where a row points and whether it is unsafe is the same for all balancers. What a pass
+    /// through a connection table drops needs no entry.
+    fn change(
         &mut self,
-        flow: FlowRef,
+        changes: &[Change],
+        _: &mut [Remembered],
         traffic: &mut Traffic,
         effects: &mut Effects,
-    ) -> Option<u16> {
-        let server = self.packet(flow, traffic, effects);
-        (server != NOBODY).then_some(server)
-    }
-
-    fn probe(&self, flow: FlowRef) -> Probe {
-        if let Some(server) = self.tables[usize::from(flow.balancer)].get(flow.slot) {
-            return Probe::quiet(server);
-        }
-        let Verdict { backend, may_differ } = self.rows.verdict(flow.hash);
-        Probe { server: backend, effect: backend != NOBODY && (ALL || may_differ) }
-    }
-
-    fn packet(&mut self, flow: FlowRef, traffic: &mut Traffic, effects: &mut Effects) -> u16 {
-        let probe = self.probe(flow);
-        if probe.effect {
-            let table = &mut self.tables[usize::from(flow.balancer)];
-            effects.flows.extend(table.insert(flow.slot, probe.server, traffic));
-        }
-        probe.server
-    }
-
-    fn change(&mut self, changes: &[Change], _: &mut Traffic, effects: &mut Effects) {
-        effects.rows.extend(self.rows.apply(changes));
+    ) {
+        let before = self.jets[0].rows();
+        let now = Duration::from_secs_f64(traffic.now());
         for &change in changes {
-            if let Change::Remove(server) = change {
-                for table in &mut self.tables {
-                    effects.flows.extend(table.forget_server(server));
+            self.members.follow(change);
+            let (name, server) = (Members::name(change.server()), change.server());
+            let new =
+                Candidate { name: &name, backend: server, weight: self.members.weight(server) };
+            let stood = self.stands[usize::from(server)];
+            for jet in &mut self.jets {
+                match jet.follow(change, changes, stood, new, now) {
+                    Ok(stands) => self.stands[usize::from(server)] = stands,
+                    // The engine's pool and this one would differ.
+                    Err(error) => debug_assert!(false, "{change:?}: {error}"),
                 }
             }
         }
-    }
-
-    /// The balancer that sees the end forgets the flow; one that has seen it earlier does not.
-    fn end(&mut self, flow: FlowRef, traffic: &mut Traffic) {
-        for (balancer, table) in self.tables.iter_mut().enumerate() {
-            match balancer == usize::from(flow.balancer) {
-                true => table.end(flow.slot, traffic),
-                false => table.end_elsewhere(flow.slot, traffic),
+        match before.zip(self.jets[0].rows()) {
+            Some((before, now)) => {
+                let differ = before.iter().zip(&now).enumerate().filter(|(_, (a, b))| a != b);
+                effects.rows.extend(differ.map(|(row, _)| row as u32));
             }
+            None => effects.rows.push(0),
         }
     }
 
-    fn moves(&mut self, flow: FlowRef, to: u16, traffic: &mut Traffic) {
-        self.tables[usize::from(flow.balancer)].leaves(flow.slot, traffic);
-        self.tables[usize::from(to)].comes(flow.slot, traffic.now());
-    }
-
-    fn gauges(&self, _: &Traffic) -> Gauges {
-        let tracked = self.tables.iter().map(ConnectionTable::len).sum();
-        let evictions = self.tables.iter().map(ConnectionTable::evictions).sum();
-        let state_bytes = tracked as f64 * ENTRY_BYTES;
-        let marked_rows = if ALL { 1.0 } else { self.rows.unsafe_share() };
-        Gauges { tracked, marked_rows, state_bytes, evictions }
+    fn gauges(&self, memories: &[Remembered]) -> Gauges {
+        let tracked = memories.iter().map(Remembered::entries).sum();
+        let asking = |jet: &Variant| match jet {
+            Variant::Table(jet) => jet.guide().asking(),
+            _ => 1.0,
+        };
+        Gauges {
+            tracked,
+            marked_rows: self.jets.iter().map(asking).sum::<f64>() / self.jets.len() as f64,
+            state_bytes: tracked as f64 * ENTRY_BYTES,
+            evictions: memories.iter().map(Remembered::evictions).sum(),
+        }
     }
 }

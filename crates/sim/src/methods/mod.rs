@@ -1,24 +1,36 @@
-//! The methods under simulation.
+//! The methods under simulation: those of `weir_steering`, each through [`Steered`].
 
 mod buckets;
 mod cheetah;
-mod concury;
-mod connection_table;
-mod hash;
+mod flat;
 mod jet;
+mod memory;
 mod placed;
+mod pool;
+mod registered;
 mod residue;
-mod ring;
+mod steered;
+mod tables;
+mod tracking;
 
 pub use buckets::Buckets;
-pub use cheetah::{Cheetah, Metric, Scheduler};
-pub use concury::Concury;
-pub use connection_table::{ConnectionTable, Release};
-pub use hash::Modulo;
-pub use jet::{Jet, Tracked, Tracking};
+pub use cheetah::{Cheetah, Cookies, Metric, Scheduler};
+pub use flat::{Modulo, Ring};
+pub use jet::Jet;
 pub use placed::Over;
+pub use registered::{MethodError, Published};
 pub use residue::Residue;
-pub use ring::Ring;
+pub use steered::Steered;
+pub use tables::{Eviction, Release};
+pub use tracking::Tracked;
+
+#[cfg(test)]
+pub(crate) use memory::Remembered;
+#[cfg(test)]
+pub(crate) use steered::Face;
+
+use crate::method::NOBODY;
+use weir_steering::NO_BACKEND;
 
 /// SplitMix64's finaliser: for small choices inside the methods.
 pub(crate) fn mix(word: u64) -> u64 {
@@ -31,4 +43,9 @@ pub(crate) fn mix(word: u64) -> u64 {
 /// Maps 64 uniform bits onto `0..n`.
 pub(crate) fn below(hash: u64, n: usize) -> usize {
     ((u128::from(hash) * n as u128) >> 64) as usize
+}
+
+/// The server of an answer of `weir_steering`: [`NOBODY`] if it is none.
+pub(crate) fn server(backend: u16) -> u16 {
+    if backend >= NO_BACKEND { NOBODY } else { backend }
 }

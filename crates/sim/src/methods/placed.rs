@@ -1,7 +1,7 @@
 //! The placements of `weir_placement`, as the methods here use them.
 
-use crate::method::{Change, NOBODY};
-use weir_placement::{Anchor, Candidate, Horizon, Hrw, HrwTable, PoolError, Ring, Verdict};
+use crate::method::Change;
+use weir_placement::{Anchor, Candidate, Horizon, Hrw, HrwTable, Placement, PoolError, Ring};
 
 /// What a connection table stands over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Deserialize, serde::Serialize)]
@@ -17,24 +17,27 @@ pub enum Over {
     /// A ring; `rows` are the points of a server per unit of weight. Every change makes the
     /// engine look at every flow.
     Ring,
+    /// Maglev hashing, for full tracking only: the balancer's method `tracked`, as the XDP program
+    /// has it. `rows` is the size of the table, a prime.
+    Maglev,
 }
 
 /// Where a server stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stands {
+pub(super) enum Stands {
     Out,
     Working,
     OnHorizon,
 }
 
 /// A placement, and the rows that the engine groups flows in: those of the table, or one.
-pub(super) enum Placed {
+enum Placed {
     Table(Box<HrwTable>),
     Other(Box<dyn Horizon>),
 }
 
 /// A placement that follows the changes of a simulated pool.
-pub(super) struct Rows {
+pub struct Rows {
     placed: Placed,
     rows: usize,
     weights: Vec<u32>,
@@ -62,6 +65,8 @@ impl Rows {
             Over::Anchor => Placed::Other(Box::new(Anchor::new(capacity)?)),
             Over::Hrw => Placed::Other(Box::new(Hrw::new())),
             Over::Ring => Placed::Other(Box::new(Ring::new(rows as u32)?)),
+            // A scenario is checked for that.
+            Over::Maglev => return Err(PoolError::Size { size: 0, max: 0 }),
         };
         let rows = if over == Over::Table { rows } else { 1 };
         let stands = vec![Stands::Out; weights.len()];
@@ -76,33 +81,6 @@ impl Rows {
         match &self.placed {
             Placed::Table(table) => table.row_of(hash) as u32,
             Placed::Other(_) => 0,
-        }
-    }
-
-    pub fn verdict(&self, hash: u64) -> Verdict {
-        let verdict = match &self.placed {
-            Placed::Table(table) => table.verdict(hash),
-            Placed::Other(other) => other.verdict(hash),
-        };
-        verdict.unwrap_or(Verdict { backend: NOBODY, may_differ: false })
-    }
-
-    /// The server of a row of the table.
-    pub fn server(&self, row: u32) -> u16 {
-        match &self.placed {
-            Placed::Table(table) => table.rows()[row as usize],
-            Placed::Other(_) => NOBODY,
-        }
-    }
-
-    /// Share of the rows whose flows are unsafe; all of them where there are no rows.
-    pub fn unsafe_share(&self) -> f64 {
-        match &self.placed {
-            Placed::Table(table) => {
-                let set: u32 = table.may_differ().iter().map(|word| word.count_ones()).sum();
-                f64::from(set) / self.rows as f64
-            }
-            Placed::Other(_) => 1.0,
         }
     }
 
@@ -140,12 +118,7 @@ impl Rows {
             Placed::Table(table) => &mut **table,
             Placed::Other(other) => &mut **other,
         };
-        let (Change::Add(server)
-        | Change::Remove(server)
-        | Change::Drain(server)
-        | Change::Reweight(server, _)
-        | Change::Expect(server)
-        | Change::Unexpect(server)) = change;
+        let server = change.server();
         let number = usize::from(server);
         if let Change::Reweight(_, weight) = change {
             self.weights[number] = weight;
@@ -181,6 +154,15 @@ impl Rows {
     }
 }
 
+impl Placement for Rows {
+    fn lookup(&self, hash: u64) -> Option<u16> {
+        match &self.placed {
+            Placed::Table(table) => table.lookup(hash),
+            Placed::Other(other) => other.lookup(hash),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,11 +173,12 @@ mod tests {
         let mut rows = Rows::new(Over::Table, 4096, &weights, &weights).unwrap();
         rows.apply(&[Change::Add(0), Change::Add(1), Change::Add(2), Change::Expect(3)]);
         let first = rows.answers();
-        let unsafe_rows = (rows.unsafe_share() * 4096.0) as usize;
+        let unsafe_rows = first.iter().flatten().filter(|row| row.1).count();
         assert!((600..1040).contains(&unsafe_rows), "about a fifth: {unsafe_rows}");
         let moved = rows.apply(&[Change::Add(3)]);
         assert_eq!(moved.len(), unsafe_rows);
-        assert!(moved.iter().all(|&row| rows.server(row) == 3));
+        let now = rows.answers().unwrap();
+        assert!(moved.iter().all(|&row| now[row as usize].0 == 3));
         rows.apply(&[Change::Remove(3), Change::Remove(1), Change::Expect(1)]);
         rows.apply(&[Change::Add(1), Change::Expect(3)]);
         assert_eq!(rows.answers(), first);

@@ -3,9 +3,9 @@
 use super::{Scenario, ScenarioError, Size};
 use std::path::Path;
 
-/// The names of the built-in scenarios, one per published figure. Their files are in
-/// `crates/sim/scenarios/`.
-pub const BUILTIN: [&str; 14] = [
+/// The names of the built-in scenarios: one per published figure, and what several balancers,
+/// drains and the eviction of connection tables do. Their files are in `crates/sim/scenarios/`.
+pub const BUILTIN: [&str; 16] = [
     "cheetah-2a",
     "cheetah-2b",
     "cheetah-2c",
@@ -15,7 +15,9 @@ pub const BUILTIN: [&str; 14] = [
     "cheetah-9",
     "concury-load-60",
     "concury-load-30",
+    "drain",
     "ecmp",
+    "eviction",
     "jet-3",
     "jet-4",
     "jet-5",
@@ -34,7 +36,9 @@ pub fn builtin_text(name: &str) -> Option<&'static str> {
         "cheetah-9" => include_str!("../../scenarios/cheetah-9.toml"),
         "concury-load-60" => include_str!("../../scenarios/concury-load-60.toml"),
         "concury-load-30" => include_str!("../../scenarios/concury-load-30.toml"),
+        "drain" => include_str!("../../scenarios/drain.toml"),
         "ecmp" => include_str!("../../scenarios/ecmp.toml"),
+        "eviction" => include_str!("../../scenarios/eviction.toml"),
         "jet-3" => include_str!("../../scenarios/jet-3.toml"),
         "jet-4" => include_str!("../../scenarios/jet-4.toml"),
         "jet-5" => include_str!("../../scenarios/jet-5.toml"),

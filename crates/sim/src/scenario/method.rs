@@ -3,12 +3,12 @@
 use super::spec::OneOrMany;
 use crate::method::Method;
 use crate::methods::{
-    Buckets, Cheetah, Concury, Jet, Metric, Modulo, Over, Release, Residue, Ring, Scheduler,
-    Tracked,
+    Buckets, Cheetah, Cookies, Eviction, Jet, MethodError, Metric, Modulo, Over, Published,
+    Release, Residue, Ring, Scheduler, Tracked,
 };
 use crate::world::World;
 use serde::{Deserialize, Serialize};
-use weir_placement::PoolError;
+use weir_steering::{BuildError, MethodId, Settings, TABLE_SIZE};
 
 /// A method and its parameters.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
@@ -45,8 +45,15 @@ pub enum MethodSpec {
         /// Which load is compared.
         #[serde(default)]
         metric: Metric,
+        /// `stateless` or `stateful`.
+        #[serde(default)]
+        cookies: Cookies,
+        /// Room in the stateful balancer's table over the target of concurrent flows. Several
+        /// balancers share it.
+        #[serde(default = "twice")]
+        table: f64,
     },
-    /// [`Concury`].
+    /// [`Published::concury`].
     Concury {
         /// Bits of a Dcode.
         #[serde(default = "twelve")]
@@ -58,12 +65,13 @@ pub enum MethodSpec {
         /// through. Several balancers share it.
         table: OneOrMany<f64>,
         /// `at-end` or `never`.
-        #[serde(default)]
-        release: Release,
-        /// `table`, `anchor`, `hrw` or `ring`.
+        release: Option<Release>,
+        /// `buckets`, `exact` or `kernel`.
+        eviction: Option<Eviction>,
+        /// `table`, `anchor`, `hrw`, `ring` or `maglev`.
         #[serde(default)]
         over: Over,
-        /// Rows of the table-based HRW, or points per server of the ring.
+        /// Rows of the table-based HRW or of Maglev, or points per server of the ring.
         rows: Option<usize>,
     },
     /// [`Jet`].
@@ -71,8 +79,9 @@ pub enum MethodSpec {
         /// As for `tracked`.
         table: OneOrMany<f64>,
         /// `at-end` or `never`.
-        #[serde(default)]
-        release: Release,
+        release: Option<Release>,
+        /// `buckets`, `exact` or `kernel`.
+        eviction: Option<Eviction>,
         /// `table`, `anchor`, `hrw` or `ring`.
         #[serde(default)]
         over: Over,
@@ -87,6 +96,9 @@ pub enum MethodSpec {
     },
 }
 
+fn twice() -> f64 {
+    2.0
+}
 fn twelve() -> u32 {
     12
 }
@@ -103,6 +115,28 @@ fn published_rows() -> usize {
 /// Rows, or points of a server, where the scenario does not say.
 fn rows_of(over: Over, rows: Option<usize>) -> usize {
     rows.unwrap_or(if over == Over::Ring { 100 } else { published_rows() })
+}
+
+/// How entries leave the connection table where the scenario does not say: over Maglev, as the XDP
+/// program's do; else as those of data planes in user space.
+fn as_is(over: Over, eviction: Option<Eviction>, release: Option<Release>) -> (Eviction, Release) {
+    match over {
+        Over::Maglev => (eviction.unwrap_or(Eviction::Kernel), release.unwrap_or(Release::Never)),
+        _ => (eviction.unwrap_or_default(), release.unwrap_or_default()),
+    }
+}
+
+/// What a method with a connection table is called in reports: with the eviction, unless it is
+/// that of our data planes.
+fn tracking(kind: &str, table: f64, over: Over, eviction: Option<Eviction>) -> String {
+    let usual = as_is(over, None, None).0;
+    let eviction = eviction.filter(|&eviction| eviction != usual).map(|eviction| match eviction {
+        Eviction::Buckets => " bucket-LRU",
+        Eviction::Exact => " exact-LRU",
+        Eviction::Kernel => " kernel-LRU",
+    });
+    let over = if over == Over::Table { String::new() } else { format!(" {over:?}") };
+    format!("{kind} {table}{over}{}", eviction.unwrap_or_default())
 }
 
 impl MethodSpec {
@@ -138,14 +172,14 @@ impl MethodSpec {
     /// # Errors
     ///
     /// A table without rows or with too many, or too much weight.
-    pub fn build(&self, world: &World) -> Result<Box<dyn Method>, PoolError> {
+    pub fn build(&self, world: &World) -> Result<Box<dyn Method>, MethodError> {
         let weights = world.server_weights();
         let home = &weights[..usize::from(world.servers)];
-        let capacity = |table: &OneOrMany<f64>| {
-            (table.first() * world.flows / f64::from(world.balancers.max(1))).round() as usize
-        };
+        let room =
+            |table: f64| (table * world.flows / f64::from(world.balancers.max(1))).round() as usize;
+        let capacity = |table: &OneOrMany<f64>| room(table.first());
         Ok(match self {
-            Self::Modulo {} => Box::new(Modulo::new()),
+            Self::Modulo {} => Box::new(Modulo::new(&weights)),
             &Self::Hash { buckets } => {
                 Box::new(Buckets::hash(buckets, home).with_weights(&weights))
             }
@@ -156,18 +190,29 @@ impl MethodSpec {
                     None => chain,
                 })
             }
-            &Self::Ring { copies } => Box::new(Ring::new(copies, &weights)),
-            &Self::Cheetah { scheduler, metric } => {
-                Box::new(Cheetah::for_world(scheduler, metric, world))
+            &Self::Ring { copies } => {
+                Box::new(Ring::new(copies, &weights).map_err(BuildError::from)?)
             }
-            &Self::Concury { bits } => Box::new(Concury::new(bits, &weights)),
-            Self::Tracked { table, release, over, rows } => {
-                let rows = rows_of(*over, *rows);
-                Box::new(Tracked::for_world(*over, rows, world, capacity(table), *release)?)
+            &Self::Cheetah { scheduler, metric, cookies, table } => {
+                Box::new(Cheetah::for_world(scheduler, metric, cookies, room(table), world))
             }
-            Self::Jet { table, release, over, rows } => {
-                let rows = rows_of(*over, *rows);
-                Box::new(Jet::for_world(*over, rows, world, capacity(table), *release)?)
+            &Self::Concury { bits } => Box::new(Published::concury(bits, world)?),
+            Self::Tracked { table, release, eviction, over, rows } => {
+                let (rows, room) = (rows_of(*over, *rows), capacity(table));
+                let (lru, release) = as_is(*over, *eviction, *release);
+                if *over == Over::Maglev {
+                    let mut settings = Settings::of(MethodId::Tracked);
+                    settings.set(TABLE_SIZE, rows as u64)?;
+                    return Ok(Box::new(Published::new(settings, world, room, lru, release)?));
+                }
+                let tracked = Tracked::for_world(*over, rows, world, room, lru, release);
+                Box::new(tracked.map_err(BuildError::from)?)
+            }
+            Self::Jet { table, release, eviction, over, rows } => {
+                let (rows, room) = (rows_of(*over, *rows), capacity(table));
+                let (lru, release) = as_is(*over, *eviction, *release);
+                let jet = Jet::for_world(*over, rows, world, room, lru, release);
+                Box::new(jet?)
             }
             &Self::Residue { rows } => Box::new(Residue::new(rows, &weights)?),
         })
@@ -183,17 +228,18 @@ impl MethodSpec {
                 format!("chain {}", threshold.first())
             }
             Self::Ring { copies } => format!("ring {copies}"),
-            Self::Cheetah { scheduler, metric: Metric::Connections } => {
-                format!("cheetah {scheduler:?}")
-            }
-            Self::Cheetah { scheduler, metric: Metric::Reported } => {
-                format!("cheetah {scheduler:?} reported")
+            Self::Cheetah { scheduler, metric, cookies, .. } => {
+                let stateful = if *cookies == Cookies::Stateful { " stateful" } else { "" };
+                let reported = if *metric == Metric::Reported { " reported" } else { "" };
+                format!("cheetah {scheduler:?}{reported}{stateful}")
             }
             Self::Concury { .. } => "concury".into(),
-            Self::Tracked { table, over: Over::Table, .. } => format!("tracked {}", table.first()),
-            Self::Tracked { table, over, .. } => format!("tracked {} {over:?}", table.first()),
-            Self::Jet { table, over: Over::Table, .. } => format!("jet {}", table.first()),
-            Self::Jet { table, over, .. } => format!("jet {} {over:?}", table.first()),
+            Self::Tracked { table, over, eviction, .. } => {
+                tracking("tracked", table.first(), *over, *eviction)
+            }
+            Self::Jet { table, over, eviction, .. } => {
+                tracking("jet", table.first(), *over, *eviction)
+            }
             Self::Residue { .. } => "residue".into(),
         }
     }
@@ -203,7 +249,7 @@ impl MethodSpec {
         use Scheduler::{Automatic, LeastLoaded, PowerOfTwo};
         match self {
             Self::Cheetah { scheduler: Automatic, .. } => true,
-            Self::Cheetah { scheduler: PowerOfTwo | LeastLoaded, metric } => {
+            Self::Cheetah { scheduler: PowerOfTwo | LeastLoaded, metric, .. } => {
                 *metric == Metric::Reported
             }
             _ => false,
@@ -230,12 +276,19 @@ impl MethodSpec {
             Self::Concury { bits } if servers >= 1 << bits => {
                 Some(("bits", "so many that there are more Dcodes, 2^bits, than servers"))
             }
+            Self::Cheetah { table, .. } if !(0.0..=1000.0).contains(table) => {
+                Some(("table", "from 0 to 1,000 (times the target of concurrent flows)"))
+            }
             Self::Residue { rows } if bad(*rows) => Some(("rows", ROWS)),
             Self::Tracked { rows, over, .. } | Self::Jet { rows, over, .. }
                 if bad(rows_of(*over, *rows)) =>
             {
                 Some(("rows", ROWS))
             }
+            Self::Jet { over: Over::Maglev, .. } => Some((
+                "over",
+                "table, anchor, hrw or ring: nothing tells which flows Maglev will move",
+            )),
             Self::Tracked { table, .. } | Self::Jet { table, .. }
                 if !table.all(|value| (0.0..=1000.0).contains(&value)) =>
             {

@@ -13,11 +13,11 @@ pub use play::{Progress, run, run_file, run_with};
 pub use spec::{EventSpec, OneOrMany, PoolSpec, ReweightSpec, Scenario, TrafficSpec};
 
 use crate::distribution::{DistributionError, StepCdf};
+use crate::methods::MethodError;
 use crate::world::{Scripted, World};
 use lines::line_of;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
-use weir_placement::PoolError;
 
 /// Why a scenario cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +72,7 @@ pub enum ScenarioError {
         /// The method's label.
         method: String,
         /// What is wrong.
-        cause: PoolError,
+        cause: MethodError,
     },
     /// A distribution that the scenario names.
     #[error("{path}:{line}: {field}: {cause}")]

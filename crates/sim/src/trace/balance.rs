@@ -8,10 +8,10 @@ use crate::zipf::{Zipf, ZipfError};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
+use weir_hash::HashKey;
 use weir_placement::{
     Anchor, Candidate, Horizon, Hrw, HrwTable, Maglev, Placement, PoolError, Ring, next_prime,
 };
-use weir_wire::hash::HashKey;
 
 /// A synthetic trace with a given number of flows and packets: each flow has a packet, and the
 /// others are of flows that have been seen, by a Zipf law over the order in which they came. JET's
@@ -187,7 +187,7 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::methods::{Jet, Over, Release};
+    use crate::methods::{Eviction, Jet, Over, Release};
     use crate::trace::{replay, zipf_trace};
 
     /// The shortcut, and all packets played.
@@ -196,8 +196,8 @@ mod tests {
         let trace = || sized_trace(3_000, 20_000, 1.1, 9).unwrap();
         let flows = flows_of(trace(), 9);
         assert_eq!((flows.len(), trace().count()), (3_000, 20_000));
-        let (room, release) = (usize::MAX, Release::Never);
-        let mut jet = Jet::new(Over::Anchor, 0, &[1; 22], room, release).unwrap();
+        let (room, lru, release) = (usize::MAX, Eviction::Buckets, Release::Never);
+        let mut jet = Jet::new(Over::Anchor, 0, &[1; 22], room, lru, release).unwrap();
         let played = replay(trace(), &mut jet, 20, 2, 9);
         let counted = balance(&flows, PlacedBy::Anchor, 20, 2, 9).unwrap();
         assert_eq!((played.flows, played.packets), (3_000, 20_000));

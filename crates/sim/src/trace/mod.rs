@@ -8,14 +8,15 @@ mod balance;
 pub use balance::{Balance, PlacedBy, balance, flows_of, sized_trace, zipf_flows};
 
 use crate::flow::{NewFlow, Traffic};
-use crate::method::{Change, Effects, FlowRef, Method, NOBODY};
+use crate::method::{Change, Effects, FlowRef, Method, Placed};
+use crate::world::Engine;
 use crate::zipf::Zipf;
 use pcap_file::pcap::PcapReader;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use weir_wire::hash::HashKey;
+use weir_hash::HashKey;
 
 /// Bytes of a tuple.
 pub const TUPLE_BYTES: usize = 13;
@@ -208,7 +209,7 @@ pub fn replay(
     seed: u64,
 ) -> TraceReport {
     let all = usize::from(servers) + usize::from(horizon);
-    let mut traffic = Traffic::new(method.rows(), &vec![1; all], seed, false);
+    let mut traffic = Traffic::new(method.rows(), &vec![1; all], seed, Engine::Lazy);
     let mut effects = Effects::default();
     let joining = (0..servers).map(Change::Add);
     let expected = (servers..servers + horizon).map(Change::Expect);
@@ -223,21 +224,22 @@ pub fn replay(
         if let Some(&slot) = slots.get(&tuple) {
             let flow: FlowRef = traffic.refer(slot);
             traffic.flow_mut(slot).last = packets as f64;
-            let server = method.packet(flow, &mut traffic, &mut effects);
-            misdirected += u64::from(server != flow.owner);
+            let owner = traffic.flow(slot).owner;
+            let route = method.packet(flow, &mut traffic, &mut effects);
+            misdirected += u64::from(route.end(owner) != owner);
             effects.flows.clear();
             continue;
         }
-        let hash = tuple.hash(&key);
-        let row = method.row_of(hash);
+        let id = tuple.hash(&key);
+        let row = method.row_of(id);
         let (start, end) = (packets as f64, f64::INFINITY);
-        let new = NewFlow { hash, start, end, packets: 1, row, counted: true };
+        let new = NewFlow { id, start, end, packets: 1, row, counted: true };
         let slot = traffic.insert(new);
         slots.insert(tuple, slot);
         let flow = traffic.refer(slot);
-        let server = method.first(flow, &mut traffic, &mut effects).unwrap_or(NOBODY);
-        if server != NOBODY {
+        if let Some(Placed { server, echo }) = method.first(flow, &mut traffic, &mut effects) {
             traffic.give(slot, server);
+            traffic.flow_mut(slot).echo = echo;
         }
         effects.rows.clear();
         effects.flows.clear();
@@ -279,17 +281,18 @@ mod tests {
     /// deviations of the flows; the rows of a table add as much again.
     #[test]
     fn jet_tracks_the_share_of_the_horizon_and_full_tracking_all() {
-        use crate::methods::{Jet, Over, Release, Tracked};
+        use crate::methods::{Eviction, Jet, Over, Release, Tracked};
         let zipf = Zipf::new(1 << 20, 1.0).unwrap();
         let play =
             |method: &mut dyn Method| replay(zipf_trace(zipf, 200_000, 5), method, 500, 50, 5);
         let weights = [1; 550];
         let (rows, room) = (150_000, usize::MAX);
-        let full = &mut Tracked::new(Over::Table, rows, &weights, room, Release::Never).unwrap();
+        let (lru, release) = (Eviction::Buckets, Release::Never);
+        let full = &mut Tracked::new(Over::Table, rows, &weights, room, lru, release).unwrap();
         let full = play(full);
         assert_eq!(full.tracked as u64, full.flows, "seed 5");
         for over in [Over::Table, Over::Anchor] {
-            let jet = play(&mut Jet::new(over, rows, &weights, room, Release::Never).unwrap());
+            let jet = play(&mut Jet::new(over, rows, &weights, room, lru, release).unwrap());
             let share = jet.tracked as f64 / jet.flows as f64;
             println!("{over:?}, seed 5: {jet:?}, tracked {share:.4}");
             assert_eq!((jet.flows, jet.misdirected), (full.flows, 0));

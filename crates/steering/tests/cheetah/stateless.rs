@@ -1,15 +1,16 @@
 //! The stateless balancer.
 
-use super::{deviation, flow, member, seeded};
+use super::{Packet, Verdict, caller, deviation, flow, member, seeded, verdict};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
-use weir_lookup::HashKey;
+use std::sync::Arc;
+use weir_hash::HashKey;
 use weir_steering::cheetah::{
-    AllServers, Forged, Layout, NoCookie, Question, Repair, ServiceServers, Stateless, Verdict,
+    AllServers, Forged, Layout, Repair, ServiceServers, Stateless, Table,
 };
-use weir_steering::{Member, Role};
+use weir_steering::{Answer, Decide, Member, NoCookie, Role, StateKey};
 use weir_wire::{FlowKey, TcpFlags};
 
 const KEY: u64 = 0x5eed;
@@ -18,13 +19,13 @@ const KEY: u64 = 0x5eed;
 struct Pool {
     all: AllServers,
     members: BTreeMap<String, Member>,
-    servers: ServiceServers,
+    servers: Arc<ServiceServers>,
 }
 
 impl Pool {
     fn new(cheetah: &Stateless, backends: usize) -> Self {
         let all = AllServers::new(cheetah.codec().numbers());
-        let mut pool = Self { all, members: BTreeMap::new(), servers: ServiceServers::default() };
+        let mut pool = Self { all, members: BTreeMap::new(), servers: Arc::default() };
         for n in 0..backends {
             pool.add(&format!("b{n}"), n as u16);
         }
@@ -44,7 +45,7 @@ impl Pool {
 
     fn publish(&mut self) {
         let members: Vec<Member> = self.members.values().cloned().collect();
-        self.servers = ServiceServers::new(&self.all, &members).unwrap();
+        self.servers = ServiceServers::new(&self.all, &members).unwrap().into();
     }
 
     /// One random change: a new or former server joins, one leaves, drains, goes down, returns.
@@ -81,12 +82,32 @@ struct Connection {
     echo: u32,
 }
 
-fn syn(flow: FlowKey) -> Question {
-    Question { flow, flags: TcpFlags::SYN, echo: Some(0) }
+/// The decision for a packet, with a caller's table and scheduler.
+fn decide(
+    cheetah: &Stateless,
+    servers: &Arc<ServiceServers>,
+    packet: &Packet,
+    known: impl FnOnce() -> Option<u16>,
+    schedule: impl FnMut(&[u16]) -> Option<u16>,
+) -> Verdict {
+    let table = Table::new(*cheetah, servers.clone());
+    let mut memory = caller(known, schedule);
+    let decision = table.decide(&packet.question(&table, 0), &mut memory);
+    verdict(decision, memory.remembered)
 }
 
-fn ack(flow: FlowKey, echo: u32) -> Question {
-    Question { flow, flags: TcpFlags::ACK, echo: Some(echo) }
+/// Where the cookie alone leads.
+fn read(cheetah: &Stateless, pool: &Pool, packet: &Packet) -> Result<u16, NoCookie> {
+    let table = Table::new(*cheetah, pool.servers.clone());
+    cheetah.read(&pool.servers, &packet.question(&table, 0))
+}
+
+fn syn(flow: FlowKey) -> Packet {
+    Packet { flow, flags: TcpFlags::SYN, echo: Some(0) }
+}
+
+fn ack(flow: FlowKey, echo: u32) -> Packet {
+    Packet { flow, flags: TcpFlags::ACK, echo: Some(echo) }
 }
 
 fn unknown() -> Option<u16> {
@@ -97,10 +118,10 @@ fn unknown() -> Option<u16> {
 fn connect(cheetah: &Stateless, pool: &Pool, layout: Layout, rng: &mut ChaCha8Rng) -> Connection {
     let flow = flow(rng);
     let scheduler = |serving: &[u16]| serving.choose(rng).copied();
-    let verdict = cheetah.decide(&pool.servers, &syn(flow), unknown, scheduler);
+    let verdict = decide(cheetah, &pool.servers, &syn(flow), unknown, scheduler);
     let Verdict::First { backend, cookie } = verdict else { panic!("{verdict:?}") };
     assert!(pool.servers.serves(backend));
-    assert_eq!(cheetah.cookie(&pool.servers, &flow, backend), Some(cookie));
+    assert_eq!(cheetah.cookie(&pool.servers, &StateKey::of_flow(&flow), backend), Some(cookie));
     let clock = rng.random();
     let mut repair = Repair::new(layout, clock);
     Connection { flow, name: pool.name_of(backend), echo: repair.outgoing(clock, cookie) }
@@ -110,7 +131,7 @@ fn connect(cheetah: &Stateless, pool: &Pool, layout: Layout, rng: &mut ChaCha8Rn
 fn check(cheetah: &Stateless, pool: &Pool, connection: &Connection) -> bool {
     let question = ack(connection.flow, connection.echo);
     let first_serving = |serving: &[u16]| serving.first().copied();
-    let verdict = cheetah.decide(&pool.servers, &question, unknown, first_serving);
+    let verdict = decide(cheetah, &pool.servers, &question, unknown, first_serving);
     match pool.members.get(&connection.name) {
         Some(member) => {
             assert_eq!(verdict, Verdict::Cookie { backend: member.backend });
@@ -186,8 +207,8 @@ impl Tally {
         Self { accepted: [0; 64], refused: 0 }
     }
 
-    fn forge(&mut self, cheetah: &Stateless, pool: &Pool, question: &Question) {
-        match cheetah.read(&pool.servers, question) {
+    fn forge(&mut self, cheetah: &Stateless, pool: &Pool, question: &Packet) {
+        match read(cheetah, pool, question) {
             Ok(backend) => self.accepted[usize::from(backend)] += 1, // outside: out of bounds
             Err(why) => {
                 assert_eq!(why, NoCookie::NotOurs);
@@ -268,7 +289,7 @@ fn no_question_leads_out_of_the_service() {
         pool.publish();
         let mut kinds = BTreeMap::<&str, u32>::new();
         for _ in 0..200_000 {
-            let question = Question {
+            let question = Packet {
                 flow: flow(&mut rng),
                 flags: TcpFlags(rng.random::<u8>() & 0x1f),
                 echo: rng.random::<bool>().then(|| rng.random()),
@@ -277,7 +298,7 @@ fn no_question_leads_out_of_the_service() {
             let mut any = || rng.random_bool(0.5).then(|| rng.random_range(0..100));
             let (known, picked) = (any(), any());
             let starts = question.flags.starts();
-            let verdict = cheetah.decide(&pool.servers, &question, || known, |_| picked);
+            let verdict = decide(&cheetah, &pool.servers, &question, || known, |_| picked);
             let kind = match verdict {
                 Verdict::Cookie { backend } => {
                     assert!(!starts && pool.servers.uses(backend));
@@ -324,22 +345,22 @@ fn clients_without_timestamps_are_the_callers_to_remember() {
     let mut rng = seeded();
     let (cheetah, pool, _) = forgery_target();
     let flow = flow(&mut rng);
-    let syn = Question { echo: None, ..syn(flow) };
-    let verdict = cheetah.decide(&pool.servers, &syn, unknown, |_| Some(9));
+    let syn = Packet { echo: None, ..syn(flow) };
+    let verdict = decide(&cheetah, &pool.servers, &syn, unknown, |_| Some(9));
     let why = NoCookie::NoTimestamp;
     assert_eq!(verdict, Verdict::Track { backend: 9, why, cookie: None });
     let known = || Some(9);
     let never = |_: &[u16]| -> Option<u16> { panic!("the caller knows the flow") };
     for flags in [TcpFlags::SYN, TcpFlags::ACK, TcpFlags::RST, TcpFlags::ACK | TcpFlags::FIN] {
-        let question = Question { flow, flags, echo: None };
-        let verdict = cheetah.decide(&pool.servers, &question, known, never);
+        let question = Packet { flow, flags, echo: None };
+        let verdict = decide(&cheetah, &pool.servers, &question, known, never);
         assert_eq!(verdict, Verdict::Known { backend: 9 });
     }
     // A reset without the option, of a connection with cookies: passed on, but not remembered.
-    let reset = Question { flow, flags: TcpFlags::RST, echo: None };
-    let verdict = cheetah.decide(&pool.servers, &reset, unknown, |_| Some(9));
+    let reset = Packet { flow, flags: TcpFlags::RST, echo: None };
+    let verdict = decide(&cheetah, &pool.servers, &reset, unknown, |_| Some(9));
     assert_eq!(verdict, Verdict::Astray { backend: 9, why });
     // TSecr without ACK means nothing, whatever stands in it.
-    let reset = Question { flow, flags: TcpFlags::RST, echo: Some(rng.random()) };
-    assert_eq!(cheetah.read(&pool.servers, &reset), Err(why));
+    let reset = Packet { flow, flags: TcpFlags::RST, echo: Some(rng.random()) };
+    assert_eq!(read(&cheetah, &pool, &reset), Err(why));
 }

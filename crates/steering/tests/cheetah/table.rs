@@ -5,9 +5,9 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
-use weir_lookup::HashKey;
+use weir_hash::HashKey;
+use weir_steering::StateKey;
 use weir_steering::cheetah::{ConnTable, ConnTableConfig};
-use weir_wire::{FlowKey, TcpFlags};
 
 /// What the model knows of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +21,8 @@ struct Entry {
 struct World {
     table: ConnTable,
     config: ConnTableConfig,
-    model: BTreeMap<(FlowKey, u16), Entry>,
-    flows: Vec<FlowKey>,
+    model: BTreeMap<(StateKey, u16), Entry>,
+    flows: Vec<StateKey>,
     now: u32,
     rng: ChaCha8Rng,
     opened: u64,
@@ -41,7 +41,7 @@ impl World {
             linger_seconds: rng.random_range(1..20),
         };
         let table = ConnTable::new(HashKey::from_seed(rng.random()), config).unwrap();
-        let flows = (0..600).map(|_| flow(&mut rng)).collect();
+        let flows = (0..600).map(|_| StateKey::of_flow(&flow(&mut rng))).collect();
         // The seconds wrap as well.
         let now = rng.random_range(u32::MAX - 1_000..=u32::MAX);
         let model = BTreeMap::new();
@@ -52,7 +52,7 @@ impl World {
         self.now.wrapping_sub(entry.last) > entry.limit
     }
 
-    fn some_connection(&mut self) -> Option<((FlowKey, u16), Entry)> {
+    fn some_connection(&mut self) -> Option<((StateKey, u16), Entry)> {
         let nth = self.rng.random_range(0..self.model.len().max(1));
         self.model.iter().nth(nth).map(|(key, entry)| (*key, *entry))
     }
@@ -92,8 +92,8 @@ impl World {
 
     fn packet(&mut self) {
         let Some(((flow, cookie), mut entry)) = self.some_connection() else { return };
-        let flags = if self.rng.random_ratio(1, 4) { TcpFlags::FIN } else { TcpFlags::ACK };
-        let found = self.table.packet(&flow, cookie, flags, self.now);
+        let ends = self.rng.random_ratio(1, 4);
+        let found = self.table.packet(&flow, cookie, ends, self.now);
         if found.is_none() {
             assert!(self.is_over(&entry), "a live connection is lost: {entry:?}");
             self.model.remove(&(flow, cookie));
@@ -101,7 +101,7 @@ impl World {
         }
         assert_eq!(found, Some(entry.backend));
         entry.last = self.now;
-        entry.closing |= flags.ends();
+        entry.closing |= ends;
         let ConnTableConfig { idle_seconds, linger_seconds, .. } = self.config;
         entry.limit = if entry.closing { linger_seconds } else { idle_seconds };
         self.model.insert((flow, cookie), entry);
@@ -148,7 +148,8 @@ impl World {
         assert!(self.table.is_empty());
         let mut opened = 0;
         for _ in 0..100 * capacity {
-            opened += usize::from(self.table.open(&flow(&mut self.rng), 0, self.now).is_ok());
+            let flow = StateKey::of_flow(&flow(&mut self.rng));
+            opened += usize::from(self.table.open(&flow, 0, self.now).is_ok());
         }
         assert_eq!((opened, self.table.len()), (capacity, capacity));
     }

@@ -1,15 +1,16 @@
 //! Stateless balancers in front, stateful ones behind, and both pools changing.
 
-use super::{flow, member, seeded};
+use super::{Packet, Verdict, caller, flow, member, seeded, verdict};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 use std::collections::{BTreeMap, HashMap};
-use weir_lookup::HashKey;
+use std::sync::Arc;
+use weir_hash::HashKey;
 use weir_steering::cheetah::{
-    AllServers, ConnTable, ConnTableConfig, Forged, Layout, NoCookie, Question, Repair,
-    ServiceServers, Stateful, Stateless, Tier, Verdict,
+    AllServers, ConnTable, ConnTableConfig, Forged, Layout, Repair, ServiceServers, Stateful,
+    Stateless, Table, Tier, WithSlots,
 };
-use weir_steering::{Member, Role};
+use weir_steering::{Answer, Decide, Member, NoCookie, Role};
 use weir_wire::{FlowKey, TcpFlags};
 
 /// 5 bits for the balancer, 10 for the index.
@@ -19,6 +20,7 @@ const FRONT_KEY: u64 = 11;
 /// A stateful balancer with its own table of flows without cookies.
 struct Balancer {
     cheetah: Stateful,
+    slots: ConnTable,
     tracked: HashMap<FlowKey, u16>,
 }
 
@@ -34,9 +36,37 @@ impl Balancer {
         };
         let table = ConnTable::new(HashKey::from_seed(u64::from(number) + 100), config).unwrap();
         let tier = Tier { key: HashKey::from_seed(FRONT_KEY), number };
-        let cheetah = Stateful::new(layout, table, Some(tier), Forged::Refuse);
-        Self { cheetah, tracked: HashMap::new() }
+        let cheetah = Stateful::new(layout, *table.key(), Some(tier), Forged::Refuse);
+        Self { cheetah, slots: table, tracked: HashMap::new() }
     }
+}
+
+/// The decision of the front.
+fn in_front_decide(
+    front: &Stateless,
+    servers: &Arc<ServiceServers>,
+    packet: &Packet,
+    schedule: impl FnMut(&[u16]) -> Option<u16>,
+) -> Verdict {
+    let table = Table::new(*front, servers.clone());
+    let mut memory = caller(|| None, schedule);
+    let decision = table.decide(&packet.question(&table, 0), &mut memory);
+    verdict(decision, memory.remembered)
+}
+
+/// The decision of a stateful balancer.
+fn decide(
+    cheetah: &Stateful,
+    slots: &mut ConnTable,
+    servers: &Arc<ServiceServers>,
+    (packet, now): (&Packet, u32),
+    known: impl FnOnce() -> Option<u16>,
+    schedule: impl FnMut(&[u16]) -> Option<u16>,
+) -> Verdict {
+    let table = Table::new(*cheetah, servers.clone());
+    let mut memory = WithSlots { slots, rest: caller(known, schedule) };
+    let decision = table.decide(&packet.question(&table, now), &mut memory);
+    verdict(decision, memory.rest.remembered)
 }
 
 struct Connection {
@@ -51,13 +81,13 @@ struct Connection {
 #[derive(Default)]
 struct Pool {
     members: BTreeMap<String, Member>,
-    servers: ServiceServers,
+    servers: Arc<ServiceServers>,
 }
 
 impl Pool {
     fn publish(&mut self, all: &AllServers) {
         let members: Vec<Member> = self.members.values().cloned().collect();
-        self.servers = ServiceServers::new(all, &members).unwrap();
+        self.servers = ServiceServers::new(all, &members).unwrap().into();
     }
 }
 
@@ -99,19 +129,16 @@ fn connections_find_their_balancer_and_there_their_slot() {
 
         for _ in 0..500 {
             let flow = flow(&mut rng);
-            let syn = Question { flow, flags: TcpFlags::SYN, echo: Some(0) };
-            let placed = front.decide(
-                &in_front.servers,
-                &syn,
-                || None,
-                |serving| serving.choose(&mut rng).copied(),
-            );
+            let syn = Packet { flow, flags: TcpFlags::SYN, echo: Some(0) };
+            let choose = |serving: &[u16]| serving.choose(&mut rng).copied();
+            let placed = in_front_decide(&front, &in_front.servers, &syn, choose);
             let Verdict::First { backend: lb, .. } = placed else { panic!("{placed:?}") };
             let balancer = balancers.get_mut(&lb).unwrap();
-            let verdict = balancer.cheetah.decide(
+            let verdict = decide(
+                &balancer.cheetah,
+                &mut balancer.slots,
                 &behind.servers,
-                &syn,
-                0,
+                (&syn, 0),
                 || None,
                 |serving| serving.choose(&mut rng).copied(),
             );
@@ -151,14 +178,15 @@ fn follow(
     balancers: &mut BTreeMap<u16, Balancer>,
 ) {
     let flow = connection.flow;
-    let ack = Question { flow, flags: TcpFlags::ACK, echo: Some(connection.echo) };
+    let ack = Packet { flow, flags: TcpFlags::ACK, echo: Some(connection.echo) };
     let never = |_: &[u16]| -> Option<u16> { panic!("this is no new connection") };
-    let verdict = front.decide(&in_front.servers, &ack, || None, never);
+    let verdict = in_front_decide(front, &in_front.servers, &ack, never);
     let lb = in_front.members[&connection.balancer].backend;
     assert_eq!(verdict, Verdict::Cookie { backend: lb });
     let balancer = balancers.get_mut(&lb).unwrap();
     let known = balancer.tracked.get(&flow).copied();
-    let verdict = balancer.cheetah.decide(&behind.servers, &ack, 0, || known, never);
+    let (cheetah, slots) = (&balancer.cheetah, &mut balancer.slots);
+    let verdict = decide(cheetah, slots, &behind.servers, (&ack, 0), || known, never);
     match behind.members.get(&connection.backend) {
         Some(Member { backend, .. }) if connection.tracked => {
             assert_eq!(verdict, Verdict::Known { backend: *backend });
@@ -182,28 +210,29 @@ fn a_slot_does_not_outlive_its_backend() {
         idle_seconds: 300,
         linger_seconds: 10,
     };
-    let table = ConnTable::new(HashKey::from_seed(1), config).unwrap();
-    let mut cheetah = Stateful::new(layout, table, None, Forged::Schedule);
+    let mut slots = ConnTable::new(HashKey::from_seed(1), config).unwrap();
+    let cheetah = Stateful::new(layout, *slots.key(), None, Forged::Schedule);
     let mut all = AllServers::new(10);
     let members = ["a", "b"].map(|name| member(name, all.join(name).unwrap(), Role::Serving));
-    let both = ServiceServers::new(&all, &members).unwrap();
-    let only_a = ServiceServers::new(&all, &members[..1]).unwrap();
+    let both = Arc::new(ServiceServers::new(&all, &members).unwrap());
+    let only_a = Arc::new(ServiceServers::new(&all, &members[..1]).unwrap());
 
     let flow = flow(&mut rng);
-    let syn = Question { flow, flags: TcpFlags::SYN, echo: Some(0) };
-    let verdict = cheetah.decide(&both, &syn, 0, || None, |_| Some(1));
+    let syn = Packet { flow, flags: TcpFlags::SYN, echo: Some(0) };
+    let verdict = decide(&cheetah, &mut slots, &both, (&syn, 0), || None, |_| Some(1));
     let Verdict::First { backend: 1, cookie } = verdict else { panic!("{verdict:?}") };
     let echo = Repair::new(layout, 5).outgoing(5, cookie);
-    let ack = Question { flow, flags: TcpFlags::ACK, echo: Some(echo) };
-    let decide = |cheetah: &mut Stateful, servers| {
-        cheetah.decide(servers, &ack, 1, || None, |serving| serving.first().copied())
+    let ack = Packet { flow, flags: TcpFlags::ACK, echo: Some(echo) };
+    let later = |slots: &mut ConnTable, servers| {
+        let first = |serving: &[u16]| serving.first().copied();
+        decide(&cheetah, slots, servers, (&ack, 1), || None, first)
     };
-    assert_eq!(decide(&mut cheetah, &both), Verdict::Cookie { backend: 1 });
-    assert_eq!(cheetah.table().len(), 1);
+    assert_eq!(later(&mut slots, &both), Verdict::Cookie { backend: 1 });
+    assert_eq!(slots.len(), 1);
     let gone = Verdict::Astray { backend: 0, why: NoCookie::NotOurs };
-    assert_eq!(decide(&mut cheetah, &only_a), gone);
-    assert!(cheetah.table().is_empty());
+    assert_eq!(later(&mut slots, &only_a), gone);
+    assert!(slots.is_empty());
     let free = Verdict::Astray { backend: 0, why: NoCookie::NoSlot };
-    assert_eq!(decide(&mut cheetah, &both), free);
-    cheetah.table_mut().sweep(10, 2, |_| true);
+    assert_eq!(later(&mut slots, &both), free);
+    slots.sweep(10, 2, |_| true);
 }

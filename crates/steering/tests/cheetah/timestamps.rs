@@ -8,6 +8,7 @@
 use super::seeded;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
+use weir_steering::Answer;
 use weir_steering::cheetah::{Layout, Repair};
 
 /// What happens on a connection, in microseconds.

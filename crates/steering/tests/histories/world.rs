@@ -7,13 +7,14 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use weir_lookup::{HashKey, Key};
+use weir_hash::{HashKey, Key, scale};
+use weir_plane::{Outcome, Soft, SoftError, VipKey};
+use weir_steering::update::{Built, Judgement, Services};
 use weir_steering::{
-    Action, Codec, Concury, ConcuryConfig, Event, EventKind, Flags, Image, Member, Outcome, Plane,
-    Role, ServiceState, SoftMemory, StateKey, TrackedBuilder, Update, VipKey, seen_tag,
+    BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Image, Member,
+    Role, ServiceState, SoftMemory, StateKey, TrackedBuilder, seen_tag,
 };
 use weir_wire::craft::Frame;
-use weir_wire::hash::scale;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
 /// Numbers that backends may have; few, so that they are used again.
@@ -57,10 +58,11 @@ struct Service {
     members: Vec<Member>,
     /// Backends that new flows may go to by the published table.
     serving: BTreeSet<u16>,
-    update: Option<Update>,
+    /// Of an update under way.
+    driver: Driver<SoftError, BuildError>,
+    /// States that the table being built has no backend for.
+    orphans: Vec<StateKey>,
     generation: u64,
-    /// Pins that the table just published needs.
-    pins: Vec<StateKey>,
     live: Vec<Live>,
     ended: Vec<FlowKey>,
 }
@@ -92,29 +94,128 @@ pub struct Tally {
 
 /// The world.
 pub struct World {
-    plane: Plane,
-    services: Vec<Service>,
+    plane: Soft,
+    /// The control plane.
+    pub tables: Tables,
     rng: ChaCha8Rng,
-    now: u32,
     swept: u32,
     next_client: u32,
-    /// Throw reports and pending flows away instead of collecting them.
-    pub deaf: bool,
     /// What happened.
     pub tally: Tally,
+}
+
+/// The services, and what their control plane knows.
+pub struct Tables {
+    services: Vec<Service>,
+    now: u32,
+    /// Throw reports and pending flows away instead of collecting them.
+    pub deaf: bool,
+    rekeyed: u64,
+}
+
+impl Services for Tables {
+    type Error = BuildError;
+
+    fn report(&mut self, event: &Event) -> Result<(), BuildError> {
+        let Method::Concury(concury) = &mut self.services[event.state.service as usize].method
+        else {
+            return Ok(());
+        };
+        match event.kind {
+            _ if self.deaf => {}
+            EventKind::Start => {
+                let known = concury.start(event.state.key, event.backend, self.now)?;
+                assert!(known);
+            }
+            EventKind::End => concury.end(&event.state.key, self.now),
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), BuildError> {
+        if let Method::Concury(concury) = &mut self.services[state.service as usize].method
+            && !self.deaf
+        {
+            concury.start(state.key, backend, self.now)?;
+        }
+        Ok(())
+    }
+
+    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
+        match &self.services[state.service as usize].method {
+            Method::Concury(concury) => {
+                concury.get(&state.key).is_some_and(|known| known.backend == backend)
+            }
+            _ => false,
+        }
+    }
+
+    fn build(&mut self, number: u32) -> Result<Built, BuildError> {
+        let service = &mut self.services[number as usize];
+        let generation = service.generation + 1;
+        match &mut service.method {
+            Method::Tracked(builder) => {
+                let image = builder.build(generation, &service.members)?;
+                Ok(Built { image: Arc::new(image), pins: Vec::new() })
+            }
+            Method::Concury(concury) => {
+                let (image, report) = concury.draft(generation, &service.members, self.now)?;
+                service.orphans = report.orphans;
+                let pins = report.pinned.into_iter();
+                let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at));
+                Ok(Built { image, pins: pins.collect() })
+            }
+        }
+    }
+
+    fn published(&mut self, number: u32) -> Vec<u64> {
+        let service = &mut self.services[number as usize];
+        service.generation += 1;
+        let serving = service.members.iter().filter(|m| m.effective_weight() > 0);
+        service.serving = serving.map(|m| m.backend).collect();
+        let members: BTreeSet<u16> = service.members.iter().map(|m| m.backend).collect();
+        service.live.retain(|live| members.contains(&live.backend));
+        let Method::Concury(concury) = &mut service.method else { return Vec::new() };
+        let former = concury.published().map(|image| image.header().key);
+        concury.publish_draft();
+        let image = concury.published().expect("just published");
+        let key = image.header().key;
+        self.rekeyed += u64::from(former.is_some_and(|former| former != key));
+        std::mem::take(&mut service.orphans).iter().map(|orphan| orphan.hash(&key)).collect()
+    }
+
+    fn discard(&mut self, number: u32) {
+        let service = &mut self.services[number as usize];
+        service.orphans.clear();
+        if let Method::Concury(concury) = &mut service.method {
+            concury.discard_draft().expect("keys differ");
+        }
+    }
+
+    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
+        let service = &self.services[state.service as usize];
+        let Method::Concury(concury) = &service.method else { return Judgement::Reserved };
+        if !service.members.iter().any(|member| member.backend == backend) {
+            Judgement::Lost
+        } else if concury.agrees(&state.key, backend) {
+            Judgement::Agreed
+        } else if concury.on_reserved(&state.key) {
+            Judgement::Reserved
+        } else {
+            Judgement::Apart
+        }
+    }
 }
 
 impl World {
     /// Services of these kinds, with four backends each.
     pub fn new(kinds: &[Kind], seed: u64) -> Self {
         let mut world = Self {
-            plane: Plane { memory: SoftMemory::new(100_000, MARK_WORDS, 4096), ..Plane::default() },
-            services: Vec::new(),
+            plane: Soft::new(SoftMemory::new(100_000, MARK_WORDS, 4096)),
+            tables: Tables { services: Vec::new(), now: 1000, deaf: false, rekeyed: 0 },
             rng: ChaCha8Rng::seed_from_u64(seed),
-            now: 1000,
             swept: 1000,
             next_client: 0,
-            deaf: false,
             tally: Tally::default(),
         };
         // Every number is a machine that is up; tracked connections ask for that.
@@ -128,7 +229,7 @@ impl World {
     }
 
     fn add_service(&mut self, kind: Kind) {
-        let number = self.services.len() as u32;
+        let number = self.tables.services.len() as u32;
         let address = if kind.wide {
             let low = number as u16 + 1;
             IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, low))
@@ -155,39 +256,39 @@ impl World {
         let vip =
             VipKey { address: map_address(address.ip()), protocol: kind.protocol, port: Some(443) };
         self.plane.vips.insert(vip, number);
-        self.services.push(Service {
+        self.tables.services.push(Service {
             kind,
             address,
             method,
             members: (0..4).map(|backend| member(backend, 2)).collect(),
             serving: BTreeSet::new(),
-            update: None,
+            driver: Driver::new(),
+            orphans: Vec::new(),
             generation: 0,
-            pins: Vec::new(),
             live: Vec::new(),
             ended: Vec::new(),
         });
-        self.publish(number as usize, false);
+        self.update(number as usize);
     }
 
     /// `changes` changes of pools, with traffic before, between the steps of, and after each.
     pub fn run(&mut self, changes: u64) {
         let mut begun = 0;
         while begun < changes {
-            let at = self.rng.random_range(0..self.services.len());
-            if self.services[at].update.is_some() {
+            let at = self.rng.random_range(0..self.tables.services.len());
+            if self.updates(at) {
                 self.step(at);
             } else if self.change(at) {
                 begun += 1;
             }
-            let busy = self.rng.random_range(0..self.services.len());
+            let busy = self.rng.random_range(0..self.tables.services.len());
             self.traffic(busy);
             self.traffic(at);
             self.traffic(at);
             self.time_passes();
         }
-        for at in 0..self.services.len() {
-            while self.services[at].update.is_some() {
+        for at in 0..self.tables.services.len() {
+            while self.updates(at) {
                 self.step(at);
                 self.traffic(at);
             }
@@ -197,7 +298,7 @@ impl World {
 
     /// Changes the pool of a service, if the dice allow, and begins the update.
     fn change(&mut self, at: usize) -> bool {
-        let service = &mut self.services[at];
+        let service = &mut self.tables.services[at];
         let mut members = service.members.clone();
         let which = self.rng.random_range(0..members.len());
         let draining = members[which].role == Role::Draining;
@@ -239,40 +340,38 @@ impl World {
         service.members = members;
         *self.tally.changes.entry(what).or_default() += 1;
         match service.method {
-            Method::Concury(_) => service.update = Some(Update::begin()),
-            Method::Tracked(_) => self.publish(at, false),
+            Method::Concury(_) => service.driver.begin([at as u32]),
+            Method::Tracked(_) => self.update(at),
         }
         true
     }
 
-    /// One action of the update of a service. No other service's table may change by it.
+    /// Whether an update of a service is under way.
+    fn updates(&self, at: usize) -> bool {
+        !self.tables.services[at].driver.is_idle()
+    }
+
+    /// A whole update at once.
+    fn update(&mut self, at: usize) {
+        self.tables.services[at].driver.begin([at as u32]);
+        while self.updates(at) {
+            self.step(at);
+        }
+    }
+
+    /// One action of the update of a service. No other service's table may change by it. A packet
+    /// is processed whole here; tests/interleavings.rs has the rest.
     fn step(&mut self, at: usize) {
         let before = self.digests(at);
-        let Some(mut update) = self.services[at].update.take() else {
-            return;
-        };
-        if let Some(action) = update.next_action() {
-            match action {
-                Action::SetFlags { record, pending } => {
-                    if !record {
-                        self.unpin(at);
-                    }
-                    self.set_flags(at, record, pending);
-                }
-                // A packet is processed whole here; tests/interleavings.rs has the rest.
-                Action::Grace => {}
-                Action::Collect => self.collect(at),
-                Action::Publish => self.publish(at, true),
-                Action::Settle => {
-                    let left = self.settle(at);
-                    update.settled(left);
-                }
-            }
-            self.services[at].update = Some(update);
-        } else {
-            self.tally.rounds += u64::from(update.round());
+        let mut driver = std::mem::take(&mut self.tables.services[at].driver);
+        driver.step(&mut self.plane, &mut self.tables).expect("an action is left");
+        for outcome in driver.outcomes() {
+            assert!(outcome.failure.is_none() && outcome.published);
+            self.tally.rounds += u64::from(outcome.rounds - 1);
             self.check_counts(at);
         }
+        self.tables.services[at].driver = driver;
+        self.tally.rekeyed += std::mem::take(&mut self.tables.rekeyed);
         assert_eq!(before, self.digests(at), "an update of service {at} changed another's table");
     }
 
@@ -282,127 +381,15 @@ impl World {
             .tables
             .iter()
             .filter(|(number, _)| **number as usize != except)
-            .map(|(number, image)| (*number, image.header().digest, image.header().flags))
+            .map(|(number, image)| (*number, image.header().digest, image.header().flags()))
             .collect();
         all.sort_unstable_by_key(|entry| entry.0);
         all
     }
 
-    fn set_flags(&mut self, at: usize, record: bool, pending: bool) {
-        if let Some(table) = self.plane.tables.get_mut(&(at as u32)) {
-            set_flags(Arc::make_mut(table), record, pending);
-        }
-    }
-
-    /// Reports of all services, then the pending flows of this one.
-    fn collect(&mut self, at: usize) {
-        for event in std::mem::take(&mut self.plane.memory.events) {
-            self.hear(event);
-        }
-        let pending = self.pending_of(at);
-        let (now, deaf) = (self.now, self.deaf);
-        if let Method::Concury(concury) = &mut self.services[at].method
-            && !deaf
-        {
-            for (key, backend) in pending {
-                concury.start(key, backend, now).expect("keys differ");
-            }
-        }
-    }
-
-    fn hear(&mut self, event: Event) {
-        let Method::Concury(concury) = &mut self.services[event.state.service as usize].method
-        else {
-            return;
-        };
-        match event.kind {
-            _ if self.deaf => {}
-            EventKind::Start => {
-                let known = concury.start(event.state.key, event.backend, self.now);
-                assert_eq!(known, Ok(true));
-            }
-            EventKind::End => concury.end(&event.state.key, self.now),
-        }
-    }
-
-    fn pending_of(&self, at: usize) -> Vec<(StateKey, u16)> {
-        self.plane
-            .memory
-            .pending
-            .iter()
-            .filter(|(state, _)| state.service as usize == at)
-            .map(|(state, backend)| (state.key, *backend))
-            .collect()
-    }
-
-    fn publish(&mut self, at: usize, updating: bool) {
-        let number = at as u32;
-        let service = &mut self.services[at];
-        service.generation += 1;
-        let mut orphans = Vec::new();
-        let image = match &mut service.method {
-            Method::Tracked(builder) => {
-                builder.build(service.generation, &service.members).expect("4093 is prime")
-            }
-            Method::Concury(concury) => {
-                let (image, report) = concury
-                    .build(service.generation, &service.members, self.now)
-                    .expect("few backends");
-                service.pins = report.pinned.iter().map(|pin| pin.0).collect();
-                for (key, backend) in report.pinned {
-                    let state = ServiceState { service: number, key };
-                    self.plane.memory.pinned.insert(state, backend);
-                }
-                orphans = report.orphans;
-                let mut image = Image::clone(&image);
-                set_flags(&mut image, updating, updating);
-                image
-            }
-        };
-        let serving = service.members.iter().filter(|m| m.effective_weight() > 0);
-        service.serving = serving.map(|m| m.backend).collect();
-        let members: BTreeSet<u16> = service.members.iter().map(|m| m.backend).collect();
-        service.live.retain(|live| members.contains(&live.backend));
-        let key = image.header().key;
-        let former = self.plane.tables.insert(number, Arc::new(image));
-        for orphan in orphans {
-            let hash = orphan.hash(&key);
-            self.plane.memory.forget_seen(hash, number);
-        }
-        self.tally.rekeyed += u64::from(former.is_some_and(|image| image.header().key != key));
-    }
-
-    fn unpin(&mut self, at: usize) {
-        let pins: BTreeSet<&StateKey> = self.services[at].pins.iter().collect();
-        self.plane
-            .memory
-            .pinned
-            .retain(|state, _| state.service as usize != at || pins.contains(&state.key));
-    }
-
-    /// Pending flows that the table agrees with leave, and those whose backend is gone.
-    fn settle(&mut self, at: usize) -> usize {
-        let service = &self.services[at];
-        let Method::Concury(concury) = &service.method else {
-            return 0;
-        };
-        let members: BTreeSet<u16> = service.members.iter().map(|m| m.backend).collect();
-        let mut left = 0;
-        let number = at as u32;
-        self.plane.memory.pending.retain(|state, backend| {
-            if state.service != number {
-                return true;
-            }
-            let keep = members.contains(backend) && !concury.agrees(&state.key, *backend);
-            left += usize::from(keep && !concury.on_reserved(&state.key));
-            keep
-        });
-        left
-    }
-
     /// `states_of` says what the states say.
     fn check_counts(&self, at: usize) {
-        let Method::Concury(concury) = &self.services[at].method else {
+        let Method::Concury(concury) = &self.tables.services[at].method else {
             return;
         };
         let mut counts = [0; NUMBERS as usize];
@@ -421,19 +408,19 @@ impl World {
             self.start(at, flow, true);
         }
         for _ in 0..self.rng.random_range(0..12) {
-            let Some(live) = self.services[at].live.choose(&mut self.rng).copied() else {
+            let Some(live) = self.tables.services[at].live.choose(&mut self.rng).copied() else {
                 return;
             };
-            let repeat = self.now - live.born < 100 && self.rng.random_bool(0.3);
+            let repeat = self.tables.now - live.born < 100 && self.rng.random_bool(0.3);
             let flags = if repeat { TcpFlags::SYN } else { TcpFlags::ACK };
             self.check(at, &live, flags);
         }
-        let crowded = self.services[at].live.len() > CROWD;
+        let crowded = self.tables.services[at].live.len() > CROWD;
         if self.rng.random_bool(if crowded { 0.9 } else { 0.2 }) {
             self.finish(at);
         }
         if self.rng.random_bool(0.05)
-            && let Some(flow) = self.services[at].ended.pop()
+            && let Some(flow) = self.tables.services[at].ended.pop()
         {
             self.start(at, flow, false);
         }
@@ -441,7 +428,7 @@ impl World {
 
     fn new_flow(&mut self, at: usize) -> FlowKey {
         self.next_client += 1;
-        let service = &self.services[at];
+        let service = &self.tables.services[at];
         let mixed = self.next_client.wrapping_mul(0x9e37_79b1);
         let address = if service.kind.wide {
             let [a, b, c, d] = mixed.to_be_bytes().map(u16::from);
@@ -459,23 +446,23 @@ impl World {
         let outcome = self.plane.process(&frame);
         let Outcome::Forwarded(backend) = outcome else {
             self.tally.refused += 1;
-            let serving = self.services[at].serving.len();
+            let serving = self.tables.services[at].serving.len();
             assert!(serving == 0 || !fresh, "{outcome:?} with {serving} serving");
             return;
         };
-        let service = &mut self.services[at];
+        let service = &mut self.tables.services[at];
         self.tally.flows += 1;
         self.tally.misplaced += u64::from(fresh && !service.serving.contains(&backend));
         // Started where the pool, being changed, has no backend any more: inevitably broken.
         if service.members.iter().any(|m| m.backend == backend) {
-            let born = self.now;
+            let born = self.tables.now;
             service.live.push(Live { flow, backend, born });
         }
     }
 
     fn check(&mut self, at: usize, live: &Live, flags: TcpFlags) {
         let mut flow = live.flow;
-        if self.services[at].kind.client {
+        if self.tables.services[at].kind.client {
             // Any connection of the client.
             flow.src_port = self.rng.random_range(1024..=65535);
         }
@@ -484,34 +471,34 @@ impl World {
         if outcome != Outcome::Forwarded(live.backend) {
             self.tally.violations += 1;
             if self.tally.examples.len() < 5 {
-                let generation = self.services[at].generation;
+                let generation = self.tables.services[at].generation;
                 self.tally.examples.push(format!(
                     "{flow} of service {at} ({:?}), backend {}, generation {generation}: {outcome:?}",
-                    self.services[at].kind, live.backend
+                    self.tables.services[at].kind, live.backend
                 ));
             }
         }
     }
 
     fn finish(&mut self, at: usize) {
-        let count = self.services[at].live.len();
+        let count = self.tables.services[at].live.len();
         if count == 0 {
             return;
         }
         let which = self.rng.random_range(0..count);
-        let live = self.services[at].live.swap_remove(which);
+        let live = self.tables.services[at].live.swap_remove(which);
         // Or the server resets it, which nobody sees: answers do not pass the balancer.
         let seen = [Some(TcpFlags::FIN), Some(TcpFlags::RST), None];
         if let Some(flags) = seen[self.rng.random_range(0..3)] {
             self.check(at, &live, flags | TcpFlags::ACK);
         }
-        self.services[at].ended.push(live.flow);
+        self.tables.services[at].ended.push(live.flow);
     }
 
     fn every_flow_sends(&mut self) {
-        for at in 0..self.services.len() {
-            for which in 0..self.services[at].live.len() {
-                let live = self.services[at].live[which];
+        for at in 0..self.tables.services.len() {
+            for which in 0..self.tables.services[at].live.len() {
+                let live = self.tables.services[at].live[which];
                 self.check(at, &live, TcpFlags::ACK);
             }
         }
@@ -519,20 +506,20 @@ impl World {
 
     /// Every minute all flows send something, and the idle are forgotten.
     fn time_passes(&mut self) {
-        self.now += u32::from(self.rng.random_bool(0.3));
-        if self.now - self.swept < 60 {
+        self.tables.now += u32::from(self.rng.random_bool(0.3));
+        if self.tables.now - self.swept < 60 {
             return;
         }
-        self.swept = self.now;
+        self.swept = self.tables.now;
         self.every_flow_sends();
         for event in std::mem::take(&mut self.plane.memory.events) {
-            self.hear(event);
+            self.tables.report(&event).expect("keys differ");
         }
         let memory = &mut self.plane.memory;
-        for (at, service) in self.services.iter_mut().enumerate() {
+        for (at, service) in self.tables.services.iter_mut().enumerate() {
             let udp = service.kind.protocol == Protocol::Udp;
             if let Method::Concury(concury) = &mut service.method {
-                let idle = concury.sweep(self.now, |hash| {
+                let idle = concury.sweep(self.tables.now, |hash| {
                     if udp { seen(memory, hash, at as u32) } else { marked(memory, hash) }
                 });
                 self.tally.forgotten += idle.len() as u64;
@@ -547,11 +534,6 @@ impl World {
 
 fn member(backend: u16, weight: u32) -> Member {
     Member { backend, name: format!("b{backend}"), weight, role: Role::Serving }
-}
-
-fn set_flags(image: &mut Image, record: bool, pending: bool) {
-    let flags = image.header().flags;
-    image.set_flags(flags.with(Flags::RECORD, record).with(Flags::PENDING, pending));
 }
 
 /// Whether a flow marked the half of the bitmap that is being written.

@@ -24,6 +24,6 @@ impl Model for Rules {
     }
 
     fn broken(&self, state: &State) -> bool {
-        state.broken
+        state.broken || state.records_for_ever()
     }
 }

@@ -76,6 +76,25 @@ pub enum Fault {
     OverlappingFirstSyn,
     /// Forgetting an idle flow also deletes its pending entry.
     SweepDeletesPending,
+    /// An update that fails ends there and then.
+    FailureEnds,
+    /// An update that fails clears both flags and ends.
+    FailureClearsFlags,
+    /// A grace period that failed counts as waited for.
+    FailedGraceCounts,
+    /// What a failed Collect has collected counts as everything.
+    FailedCollectCounts,
+    /// With an update that fails goes what was collected for it.
+    FailureForgetsCollected,
+    /// A table counts as published when it is built.
+    DraftCountsAsPublished,
+    /// When publishing has failed, the pins of the table that was to be stay, and those of the
+    /// published one go.
+    RetireForDraft,
+    /// When publishing has failed, nothing is retired.
+    KeepPinsOfDraft,
+    /// No action is tried a second time.
+    OneTry,
 }
 
 /// What to explore.
@@ -89,6 +108,8 @@ pub struct Rules {
     pub crashes: u8,
     /// Times that a flow may end, be forgotten, and another one with its key may start.
     pub reuses: u8,
+    /// Actions that may fail.
+    pub failures: u8,
     /// Departure from the protocol.
     pub fault: Fault,
 }
@@ -123,8 +144,11 @@ struct Flow {
     built: Entry,
     pending: u8,
     pinned: u8,
-    /// The table published or built last needs the pin.
+    /// The published table needs the pin; and the one that is built.
     pin: bool,
+    built_pin: bool,
+    /// The state before the update, for [`Fault::FailureForgetsCollected`].
+    before: u8,
     /// A report that is not consumed.
     report: u8,
     /// The durable record, and the state in the control plane's memory.
@@ -144,6 +168,8 @@ impl Flow {
         pending: NONE,
         pinned: NONE,
         pin: false,
+        built_pin: false,
+        before: NONE,
         report: NONE,
         log: NONE,
         state: NONE,
@@ -151,7 +177,7 @@ impl Flow {
         todo: 0,
     };
 
-    fn backends(&mut self) -> [&mut u8; 10] {
+    fn backends(&mut self) -> [&mut u8; 11] {
         [
             &mut self.home,
             &mut self.entry.owner,
@@ -163,6 +189,7 @@ impl Flow {
             &mut self.report,
             &mut self.log,
             &mut self.state,
+            &mut self.before,
         ]
     }
 }
@@ -227,8 +254,9 @@ enum Op {
     LatePins,
     SettleBegin,
     Settle,
-    /// And then set these flags, if any.
-    Unpin(Option<u8>),
+    Unpin,
+    /// While settling, for [`Fault::UnpinLate`].
+    UnpinLate,
 }
 
 /// Why a grace period comes.
@@ -247,6 +275,9 @@ struct Control {
     left: u8,
     updates: u8,
     crashes: u8,
+    failures: u8,
+    /// Which pins the published table needs is known: it was published since the last start.
+    pins_known: bool,
 }
 
 /// A state of the whole system.
@@ -277,6 +308,8 @@ pub fn initial(rules: &Rules) -> Vec<State> {
             left: 0,
             updates: rules.updates,
             crashes: rules.crashes,
+            failures: rules.failures,
+            pins_known: true,
         },
         reuses: rules.reuses,
         broken: false,
@@ -297,6 +330,12 @@ pub fn initial(rules: &Rules) -> Vec<State> {
 }
 
 impl State {
+    /// Whether flows that start are noted although no update is under way: the pending table would
+    /// fill up, and then none could start.
+    pub fn records_for_ever(&self) -> bool {
+        self.control.op == Op::Rest && self.flags & RECORD != 0
+    }
+
     /// All that can happen next.
     pub fn successors(&self, rules: &Rules, sink: &mut Sink) {
         for cpu in 0..CPUS {
@@ -507,12 +546,14 @@ impl State {
     /// One step of the control plane, with all its outcomes.
     fn control_steps(&self, rules: &Rules, sink: &mut Sink) {
         let mut next = *self;
+        if self.control.failures > 0 {
+            self.failures(rules, sink);
+        }
         match self.control.op {
             Op::Rest if self.control.updates == 0 => {}
             Op::Rest => {
                 next.control.updates -= 1;
-                next.control.update = Update::begin();
-                next.proceed(rules);
+                next.begin_update(rules);
                 sink.push(next, || "control: begins an update".into());
             }
             Op::SetFlags(flags) => {
@@ -572,15 +613,15 @@ impl State {
                 next.begin_flows(rules, Op::Settle, |_| true);
                 sink.push(next, || "control: begins to settle".into());
             }
-            Op::Unpin(flags) => {
+            Op::Unpin | Op::UnpinLate => {
                 for flow in &mut next.flows[..rules.flows] {
-                    if !flow.pin && rules.fault != Fault::NeverUnpin {
+                    if !self.needs_pin(flow) && rules.fault != Fault::NeverUnpin {
                         flow.pinned = NONE;
                     }
                 }
-                match flags {
-                    Some(flags) => next.control.op = Op::SetFlags(flags),
-                    None => next.settled(rules),
+                match self.control.op {
+                    Op::Unpin => next.proceed(rules),
+                    _ => next.settled(rules),
                 }
                 sink.push(next, || "control: removes pins that no table needs".into());
             }
@@ -633,14 +674,17 @@ impl State {
                     "reads its pending entry"
                 }
                 (_, 1) => {
-                    let agrees = now.entry == Entry::free(now.pending);
+                    let draft = rules.fault == Fault::DraftCountsAsPublished;
+                    let table =
+                        if draft && now.built != Entry::EMPTY { now.built } else { now.entry };
+                    let agrees = table == Entry::free(now.pending);
                     if now.pending == NONE {
                         flow.todo = 0;
                     } else if agrees || rules.fault == Fault::SettleAll {
                         flow.todo = 2;
                     } else {
                         flow.todo = 0;
-                        next.control.left += u8::from(!now.entry.reserved());
+                        next.control.left += u8::from(!table.reserved());
                     }
                     "compares its pending entry"
                 }
@@ -670,7 +714,7 @@ impl State {
         match self.control.op {
             Op::Drain => self.read_pending(rules),
             Op::ReadPending => self.proceed(rules),
-            _ if rules.fault == Fault::UnpinLate => self.control.op = Op::Unpin(None),
+            _ if rules.fault == Fault::UnpinLate => self.control.op = Op::UnpinLate,
             _ => self.settled(rules),
         }
     }
@@ -692,8 +736,8 @@ impl State {
         }
     }
 
-    /// Builds every table that the adversary can make of the states, and pins.
-    fn build(&self, rules: &Rules, sink: &mut Sink) {
+    /// Every table that the adversary can make of the states, with the pins that it needs.
+    fn tables(&self, rules: &Rules) -> Vec<State> {
         let mut tables = vec![*self];
         for at in 0..rules.flows {
             tables = tables
@@ -713,21 +757,26 @@ impl State {
                 .into_iter()
                 .flat_map(|mut state| {
                     let flow = &mut state.flows[at];
-                    flow.pin = false;
+                    flow.built_pin = false;
                     let known = flow.state != NONE && flow.built.reserved();
                     let must = known && !flow.idle;
                     let mut pinned = state;
-                    pinned.flows[at].pin = true;
+                    pinned.flows[at].built_pin = true;
                     [(!must).then_some(state), known.then_some(pinned)]
                 })
                 .flatten()
                 .collect();
         }
-        for mut next in tables {
+        tables
+    }
+
+    /// Builds a table, and pins.
+    fn build(&self, rules: &Rules, sink: &mut Sink) {
+        for mut next in self.tables(rules) {
             for flow in &mut next.flows[..rules.flows] {
                 match rules.fault {
                     Fault::NoPins | Fault::PinAfterPublish => {}
-                    _ if flow.pin => flow.pinned = flow.state,
+                    _ if flow.built_pin => flow.pinned = flow.state,
                     Fault::UnpinBeforePublish => flow.pinned = NONE,
                     _ => {}
                 }
@@ -768,7 +817,9 @@ impl State {
     fn swap(&mut self, rules: &Rules) {
         for flow in &mut self.flows[..rules.flows] {
             flow.entry = std::mem::replace(&mut flow.built, Entry::EMPTY);
+            flow.pin = std::mem::take(&mut flow.built_pin);
         }
+        self.control.pins_known = true;
         // A superseded table's flags do not change any more: reading them now or later is one.
         let former = self.flags;
         for cpu in 0..CPUS {
@@ -791,13 +842,33 @@ impl State {
     fn settled(&mut self, rules: &Rules) {
         let left = std::mem::take(&mut self.control.left);
         self.control.update.settled(usize::from(left));
-        self.proceed(rules);
+        self.begin_action(rules);
     }
 
-    /// Asks the protocol for the next action, and leaves out what the fault leaves out.
+    fn begin_update(&mut self, rules: &Rules) {
+        self.control.update = match rules.fault {
+            Fault::OneTry => Update::begin_with_tries(1),
+            _ => Update::begin(),
+        };
+        for flow in &mut self.flows[..rules.flows] {
+            flow.built = Entry::EMPTY;
+            if rules.fault == Fault::FailureForgetsCollected {
+                flow.before = flow.state;
+            }
+        }
+        self.begin_action(rules);
+    }
+
+    /// The action is performed: on to the next one.
     fn proceed(&mut self, rules: &Rules) {
+        self.control.update.done();
+        self.begin_action(rules);
+    }
+
+    /// Asks the protocol for the action to perform, and leaves out what the fault leaves out.
+    fn begin_action(&mut self, rules: &Rules) {
         self.control.op = loop {
-            let Some(action) = self.control.update.next_action() else {
+            let Some(action) = self.control.update.action() else {
                 break Op::Rest;
             };
             match action {
@@ -808,10 +879,6 @@ impl State {
                     match rules.fault {
                         Fault::RecordAfterPublish if record => {}
                         Fault::StopPendingEarly if !record => break Op::SetFlags(0),
-                        // Once in a round: when PENDING stays.
-                        _ if !record && pending && rules.fault != Fault::UnpinLate => {
-                            break Op::Unpin(Some(word.0 as u8));
-                        }
                         _ => break Op::SetFlags(word.0 as u8),
                     }
                 }
@@ -834,9 +901,118 @@ impl State {
                     self.control.after = After::Publish;
                     break Op::Build;
                 }
+                Action::Retire if rules.fault == Fault::UnpinLate => {}
+                Action::Retire => break Op::Unpin,
                 Action::Settle => break Op::SettleBegin,
             }
+            self.control.update.done();
         };
+    }
+
+    /// The operation under way fails: before it has done anything, or in the middle.
+    fn failures(&self, rules: &Rules, sink: &mut Sink) {
+        let text = match self.control.op {
+            Op::Rest | Op::GraceEnd | Op::LatePins | Op::UnpinLate => return,
+            Op::SetFlags(_) => "cannot set the flags",
+            Op::GraceBegin => "cannot wait for packets",
+            Op::CollectBegin | Op::Drain | Op::ReadPending => "cannot collect",
+            Op::Build => "cannot build a table, or pin all that it needs",
+            Op::Swap => "cannot publish the table",
+            Op::SettleBegin | Op::Settle => "cannot settle",
+            Op::Unpin => "cannot remove pins",
+        };
+        let partly = match self.control.op {
+            // Some of its pins may stand, but not all: that is when publishing fails.
+            Op::Build => self.tables(rules).iter().flat_map(|state| state.pinned(rules)).collect(),
+            Op::Unpin => self.unpinned(rules),
+            _ => vec![*self],
+        };
+        for mut next in partly {
+            next.control.failures -= 1;
+            next.fail(rules);
+            sink.push(next, || format!("control: {text}"));
+        }
+    }
+
+    /// After a restart, what is known tells.
+    fn needs_pin(&self, flow: &Flow) -> bool {
+        if self.control.pins_known { flow.pin } else { flow.pinned == flow.state }
+    }
+
+    /// This state with each subset of the built table's pins inserted, the whole of them apart.
+    fn pinned(&self, rules: &Rules) -> Vec<State> {
+        let wanted: Vec<usize> = (0..rules.flows).filter(|&at| self.flows[at].built_pin).collect();
+        let subsets = 0..(1usize << wanted.len()).max(2) - 1;
+        subsets
+            .map(|subset| {
+                let mut state = *self;
+                for (bit, &at) in wanted.iter().enumerate() {
+                    if subset >> bit & 1 == 1 {
+                        state.flows[at].pinned = state.flows[at].state;
+                    }
+                }
+                state
+            })
+            .collect()
+    }
+
+    /// This state with each subset of the pins removed that no table needs.
+    fn unpinned(&self, rules: &Rules) -> Vec<State> {
+        let stale = |flow: &Flow| !self.needs_pin(flow) && flow.pinned != NONE;
+        let stale: Vec<usize> = (0..rules.flows).filter(|&at| stale(&self.flows[at])).collect();
+        (0..1usize << stale.len())
+            .map(|subset| {
+                let mut state = *self;
+                for (bit, &at) in stale.iter().enumerate() {
+                    if subset >> bit & 1 == 1 {
+                        state.flows[at].pinned = NONE;
+                    }
+                }
+                state
+            })
+            .collect()
+    }
+
+    /// What the protocol makes of it, less what the fault leaves out.
+    fn fail(&mut self, rules: &Rules) {
+        let publishing = matches!(self.control.op, Op::Build | Op::Swap);
+        self.control.left = 0;
+        for flow in &mut self.flows[..rules.flows] {
+            flow.todo = 0;
+            if rules.fault != Fault::DraftCountsAsPublished {
+                flow.built = Entry::EMPTY;
+            }
+            let draft = std::mem::take(&mut flow.built_pin);
+            if publishing && rules.fault == Fault::RetireForDraft {
+                flow.pin = draft;
+            }
+            if rules.fault == Fault::FailureForgetsCollected {
+                (flow.state, flow.log) = (flow.before, flow.before);
+            }
+        }
+        let action = self.control.update.action();
+        match rules.fault {
+            Fault::FailureEnds | Fault::FailureClearsFlags => {
+                if rules.fault == Fault::FailureClearsFlags {
+                    self.flags = 0;
+                }
+                self.control.op = Op::Rest;
+                return;
+            }
+            Fault::FailedGraceCounts if action == Some(Action::Grace) => {
+                return self.proceed(rules);
+            }
+            Fault::FailedCollectCounts if action == Some(Action::Collect) => {
+                return self.proceed(rules);
+            }
+            _ => {
+                self.control.update.failed();
+            }
+        }
+        if publishing && rules.fault == Fault::KeepPinsOfDraft {
+            self.control.update.done();
+        }
+        self.begin_action(rules);
     }
 
     /// What is in the kernel and on the disk stays.
@@ -844,6 +1020,8 @@ impl State {
         for flow in &mut self.flows[..rules.flows] {
             flow.state = flow.log;
             flow.built = Entry::EMPTY;
+            flow.pin = false;
+            flow.built_pin = false;
             flow.todo = 0;
         }
         for cpu in &mut self.cpus {
@@ -851,8 +1029,8 @@ impl State {
         }
         self.control.crashes -= 1;
         self.control.left = 0;
-        self.control.update = Update::begin();
-        self.proceed(rules);
+        self.control.pins_known = false;
+        self.begin_update(rules);
         if rules.fault == Fault::RestartWithoutCollect {
             while self.control.op != Op::CollectBegin {
                 self.proceed(rules);

@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 pub use seeds::seed;
 use std::time::Duration;
-use weir_lookup::HashKey;
+use weir_hash::HashKey;
 use weir_placement::Candidate;
 use weir_steering::jet::{AnyJet, JetConfig, PlacementKind};
 

@@ -1,7 +1,7 @@
 //! Algorithm 1 as it stands in the paper: the connection table is asked first, by every packet.
 
 use std::collections::HashMap;
-use weir_lookup::Key;
+use weir_hash::Key;
 use weir_placement::Horizon;
 use weir_steering::ConnectionTable;
 

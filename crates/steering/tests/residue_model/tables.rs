@@ -59,6 +59,8 @@ pub struct TinyBuild {
     dead: [bool; BACKENDS as usize],
     /// A departure: what is said to have ended is not asked for again.
     pub trusts_ends: bool,
+    /// A departure: what is said to have ended counts whenever it is said.
+    pub doubts_late: bool,
     /// A departure: a restarted control plane believes what it finds on its disk.
     pub adopts_nothing: bool,
 }
@@ -73,6 +75,7 @@ impl TinyBuild {
             doubtful: BTreeSet::new(),
             dead: [false; BACKENDS as usize],
             trusts_ends: false,
+            doubts_late: false,
             adopts_nothing: false,
         }
     }
@@ -115,12 +118,15 @@ impl Build<u8> for TinyBuild {
         let kept: BTreeMap<u8, u16> =
             (0..FLOWS as u8).filter_map(|flow| Some((flow, base.exception(&flow)?))).collect();
         let mut collected = collected.clone();
+        if self.doubts_late {
+            collected.doubtful = self.doubtful.clone();
+        }
         if self.trusts_ends {
-            collected.listed.retain(|(flow, _)| !self.doubtful.contains(flow));
+            collected.listed.retain(|(flow, _)| !collected.doubtful.contains(flow));
         }
         let next = |flow: &u8| u16::from(self.target[usize::from(*flow)]);
         let lives = |backend: u16| !self.dead[usize::from(backend)];
-        let entries = remaining(&base, &kept, &self.doubtful, &collected, next, lives);
+        let entries = remaining(&base, &kept, &collected, next, lives);
         let mut exceptions = [NONE; FLOWS];
         for (flow, backend) in entries {
             exceptions[usize::from(flow)] = backend as u8;
@@ -131,7 +137,9 @@ impl Build<u8> for TinyBuild {
 
     fn commit(&mut self) {
         self.base = self.built;
-        self.doubtful.clear();
+        let base = self.base;
+        // What was said meanwhile waits for the next change.
+        self.doubtful.retain(|&flow| base.has_exception(flow));
     }
 
     fn bury(&mut self, backend: u16) {

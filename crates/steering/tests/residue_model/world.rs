@@ -4,12 +4,12 @@
 
 use super::tables::{BACKENDS, FLOWS, Tiny, TinyBuild};
 use crate::search;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use weir_steering::residue::{
-    Answer, BalancerNode, Coordinator, Gate, Listing, Order, Request, Verdict, Waiting, Window,
-    Work,
+    Answer, BalancerNode, Coordinator, Gate, Listing, Order, Request, Waiting, Window, Work,
 };
+use weir_steering::{BackendId, Decision, Memory, Question};
 
 const BALANCERS: usize = 2;
 const NOWHERE: u8 = u8::MAX;
@@ -39,6 +39,9 @@ pub enum Fault {
     OneForAll,
     /// A connection that is said to have ended is not asked for again.
     TrustEnds,
+    /// An exception that is said to have ended while a change is under way is let go by that change,
+    /// although it was prepared with it.
+    LateDoubts,
     /// Balancers drop the exceptions with the pending flows, when a change is over.
     ClearExceptions,
     /// The coordinator goes on without a balancer that still forwards.
@@ -167,6 +170,7 @@ impl World {
         };
         let mut build = TinyBuild::new([0; FLOWS]);
         build.trusts_ends = fault == Fault::TrustEnds;
+        build.doubts_late = fault == Fault::LateDoubts;
         build.adopts_nothing = fault == Fault::NoReport;
         let mut world = Self {
             coordinator: Coordinator::new(window, 1, [(0, 1), (1, 1)], 0..u16::from(BACKENDS)),
@@ -279,11 +283,10 @@ impl World {
                 let forgets = self.forgetful[balancer];
                 let former = self.formers[balancer].as_ref().filter(|former| former.live[at]);
                 for gate in node.gate().into_iter().chain(former.map(|former| &former.gate)) {
-                    let pending =
-                        |flow: &u8| node.pending().get(flow).filter(|_| !forgets).copied();
-                    if let Verdict::Forward { backend, .. } =
-                        gate.decide(&(at as u8), false, pending)
-                    {
+                    let question = Question::later(at as u8, 0);
+                    let mut memory = Asked::of(node, forgets);
+                    if let Ok(backend) = gate.decide(&question, &mut memory).backend {
+                        let backend = backend.get();
                         let dead = self.dead[usize::from(backend)];
                         astray |= !dead && backend != u16::from(flow.home);
                     }
@@ -358,18 +361,18 @@ impl World {
             next.syns[at] = None;
             let forgets = self.forgetful[balancer];
             let node = &mut next.balancers[balancer];
-            let verdict = syn.gate.as_ref().map(|gate| {
-                let pending = node.pending();
-                gate.decide(&flow, true, |flow| pending.get(flow).filter(|_| !forgets).copied())
-            });
-            if let Some(Verdict::Forward { backend, note }) = verdict {
-                if note {
-                    node.note(flow, backend);
-                }
-                next.forward(at, backend as u8);
+            let mut memory = Asked::of(node, forgets);
+            let question = Question::first(flow, 0);
+            let decision = syn.gate.as_ref().map(|gate| gate.decide(&question, &mut memory));
+            let noted = memory.noted;
+            if let Some(backend) = noted {
+                node.note(flow, backend);
+            }
+            if let Some(Decision { backend: Ok(backend), .. }) = decision {
+                next.forward(at, backend.get() as u8);
             }
             sink.settled(next, fault, || {
-                format!("balancer {balancer} decides the SYN of flow {at}: {verdict:?}")
+                format!("balancer {balancer} decides the SYN of flow {at}: {decision:?}")
             });
         }
     }
@@ -638,5 +641,28 @@ impl World {
     /// How many agents were given up.
     pub fn stale_agents(&self) -> u32 {
         self.coordinator.counts().stale_agents
+    }
+}
+
+/// A balancer's pending flows, of which nobody hears if it forgets; and what the decision notes.
+struct Asked<'a> {
+    pending: Option<&'a BTreeMap<u8, u16>>,
+    noted: Option<u16>,
+}
+
+impl<'a> Asked<'a> {
+    fn of(node: &'a BalancerNode<u8, Tiny>, forgets: bool) -> Self {
+        Self { pending: (!forgets).then(|| node.pending()), noted: None }
+    }
+}
+
+impl Memory<u8> for Asked<'_> {
+    fn pending(&mut self, question: &Question<u8>) -> Option<BackendId> {
+        self.pending?.get(&question.key).copied().and_then(BackendId::new)
+    }
+
+    fn note_pending(&mut self, _: &Question<u8>, backend: BackendId) -> bool {
+        self.noted = Some(backend.get());
+        true
     }
 }

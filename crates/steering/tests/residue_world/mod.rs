@@ -7,10 +7,11 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use weir_steering::residue::{
-    AgentNode, BalancerNode, Coordinator, Dropped, Published, Residue, ResidueConfig, Routes,
-    Verdict, Waiting, Window,
+    AgentNode, BalancerNode, Coordinator, Published, Residue, ResidueConfig, Routes, Waiting,
+    Window,
 };
-use weir_steering::{Member, Role, StateKey};
+use weir_steering::{Decision, Member, Role, StateKey};
+use weir_wire::Reason;
 
 /// What kind of service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -286,11 +287,11 @@ impl World {
         }
     }
 
-    fn packet(&mut self, key: &StateKey, syn: bool) -> Verdict {
+    fn packet(&mut self, key: &StateKey, syn: bool) -> Decision {
         let at = self.rng.random_range(0..self.nodes.len());
         let starts = if self.kind.udp { self.seen[at].insert(*key) } else { syn };
         let verdict = self.nodes[at].packet(key, starts);
-        if matches!(verdict, Verdict::Drop(_)) {
+        if verdict.backend.is_err() {
             self.seen[at].remove(key);
         }
         verdict
@@ -300,8 +301,8 @@ impl World {
         // Keys are used again, sometimes, while their exceptions are still in the table.
         let again = self.retired.pop().filter(|_| self.rng.random_bool(0.2));
         let key = again.unwrap_or_else(|| self.new_key());
-        match self.packet(&key, true) {
-            Verdict::Forward { backend, .. } => {
+        match self.packet(&key, true).backend.map(u16::from) {
+            Ok(backend) => {
                 self.tally.flows += 1;
                 if !self.is_member(backend) {
                     self.tally.misplaced += 1;
@@ -312,7 +313,7 @@ impl World {
                 }
                 self.live.push(Live { key, backend, connections: 1 });
             }
-            Verdict::Drop(_) => self.tally.held += 1,
+            Err(_) => self.tally.held += 1,
         }
     }
 
@@ -335,9 +336,9 @@ impl World {
     fn send(&mut self, at: usize, syn: bool) {
         let live = self.live[at];
         self.tally.packets += 1;
-        match self.packet(&live.key, syn) {
-            Verdict::Forward { backend, .. } if !self.is_member(backend) => self.tally.lost += 1,
-            Verdict::Forward { backend, .. } if backend != live.backend => {
+        match self.packet(&live.key, syn).backend.map(u16::from) {
+            Ok(backend) if !self.is_member(backend) => self.tally.lost += 1,
+            Ok(backend) if backend != live.backend => {
                 self.tally.violations += 1;
                 // The connection is reset: it is counted once.
                 if let Some(agent) = self.agents.get_mut(&live.backend) {
@@ -345,7 +346,7 @@ impl World {
                 }
                 self.live.swap_remove(at);
             }
-            Verdict::Forward { .. } => {
+            Ok(_) => {
                 if syn && self.kind.client && live.connections < 5 {
                     self.live[at].connections += 1;
                     if let Some(agent) = self.agents.get_mut(&live.backend) {
@@ -353,11 +354,11 @@ impl World {
                     }
                 }
             }
-            Verdict::Drop(Dropped::InTransition) => {
+            Err(Reason::InTransition) => {
                 self.tally.held += 1;
                 self.tally.held_of_live += u64::from(!syn);
             }
-            Verdict::Drop(_) => self.tally.no_table += 1,
+            Err(_) => self.tally.no_table += 1,
         }
     }
 

@@ -1,7 +1,9 @@
-//! Breadth-first search over hashed states, for the model checkers.
+//! Search over hashed states, for the model checkers: breadth first, which finds the shortest way to
+//! a violation and holds a whole generation of states in memory; or, to the end of worlds that are
+//! too large for that, depth first.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
@@ -103,9 +105,49 @@ impl Bytes {
     }
 }
 
-/// Explores everything, or up to the first violation, or so many states (and the rest of the
-/// steps that lead as far).
+/// Whether every world is to be explored to its end, however long that takes.
+pub fn deep() -> bool {
+    std::env::var("WEIR_MODEL").is_ok_and(|word| word == "deep")
+}
+
+/// Says how far a deep search is, every few seconds.
+struct Progress {
+    begin: Instant,
+    said: Instant,
+    speaks: bool,
+}
+
+impl Progress {
+    const EVERY: Duration = Duration::from_secs(10);
+
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { begin: now, said: now, speaks: deep() }
+    }
+
+    fn say(&mut self, states: usize, steps: usize) {
+        // The clock is not asked for every state.
+        let due = self.speaks && states.is_multiple_of(1024) && self.said.elapsed() >= Self::EVERY;
+        if due {
+            self.said = Instant::now();
+            let seconds = self.begin.elapsed().as_secs();
+            println!("  {seconds} s: {states} states, now {steps} steps from the beginning");
+        }
+    }
+}
+
+/// Explores everything, or up to the first violation, or so many states: breadth first, unless the
+/// run is deep and there is no limit.
 pub fn explore<M: Model>(model: &mut M, limit: usize) -> Found {
+    if deep() && limit == usize::MAX {
+        depth_first(model, limit)
+    } else {
+        breadth_first(model, limit)
+    }
+}
+
+/// A limit is exceeded by the rest of the steps that lead as far.
+fn breadth_first<M: Model>(model: &mut M, limit: usize) -> Found {
     let begin = Instant::now();
     let mut bytes = Bytes::default();
     let mut visited = Visited::default();
@@ -125,7 +167,7 @@ pub fn explore<M: Model>(model: &mut M, limit: usize) -> Found {
                 if let Entry::Vacant(vacant) = visited.entry(print) {
                     vacant.insert(from);
                     if model.broken(&next) {
-                        trace = Some(replay(model, &visited, print));
+                        trace = Some(replay(model, way_to(&visited, print)));
                         break 'search;
                     }
                     model.visited(&next);
@@ -139,24 +181,73 @@ pub fn explore<M: Model>(model: &mut M, limit: usize) -> Found {
     Found { states: visited.len(), depth, complete, took: begin.elapsed(), trace }
 }
 
-/// The labels on the way to a state. The way is kept as fingerprints; it is walked again from its
-/// first state, not from representatives, so that a name stays the same from line to line.
-fn replay<M: Model>(model: &M, visited: &Visited, last: u64) -> Vec<String> {
+/// One step of the way that a depth-first search is on: a state, and what is left to try from it.
+struct Step<S> {
+    print: u64,
+    next: Vec<S>,
+}
+
+/// The memory is that of the fingerprints, some ten bytes a state, and of one way. The depth that it
+/// finds is that of its longest way, and a violation is not the nearest one.
+pub fn depth_first<M: Model>(model: &mut M, limit: usize) -> Found {
+    let mut progress = Progress::new();
     let mut bytes = Bytes::default();
+    let mut visited = HashSet::<u64, BuildHasherDefault<Identity>>::default();
+    let mut sink = Sink { states: Vec::new(), labels: None };
+    let (mut depth, mut trace) = (0, None);
+    // What leads to the initial states is no state.
+    let mut way = vec![Step { print: 0, next: model.initial() }];
+    while let Some(step) = way.last_mut()
+        && visited.len() < limit
+    {
+        let Some(state) = step.next.pop() else {
+            way.pop();
+            continue;
+        };
+        let print = bytes.fingerprint(model, &state);
+        if !visited.insert(print) {
+            continue;
+        }
+        if model.broken(&state) {
+            let prints = way.iter().skip(1).map(|step| step.print).chain([print]);
+            trace = Some(replay(model, prints.collect()));
+            break;
+        }
+        model.visited(&state);
+        model.successors(&model.representative(state), &mut sink);
+        way.push(Step { print, next: std::mem::take(&mut sink.states) });
+        depth = depth.max(way.len() - 2);
+        progress.say(visited.len(), way.len() - 1);
+    }
+    let complete = way.is_empty();
+    Found { states: visited.len(), depth, complete, took: progress.begin.elapsed(), trace }
+}
+
+/// The fingerprints on the way to a state, from an initial one on.
+fn way_to(visited: &Visited, last: u64) -> Vec<u64> {
     let mut way = vec![last];
     while let Some(&before) = way.last().and_then(|print| visited.get(print))
         && before != 0
     {
         way.push(before);
     }
-    let first = way.pop();
+    way.reverse();
+    way
+}
+
+/// The labels on the way to a state. The way is kept as fingerprints; it is walked again from its
+/// first state, not from representatives, so that a name stays the same from line to line.
+fn replay<M: Model>(model: &M, way: Vec<u64>) -> Vec<String> {
+    let mut bytes = Bytes::default();
+    let mut way = way.into_iter();
+    let first = way.next();
     let mut state = model
         .initial()
         .into_iter()
         .find(|state| Some(bytes.fingerprint(model, state)) == first)
         .expect("the way begins at an initial state");
     let mut lines = Vec::new();
-    while let Some(print) = way.pop() {
+    for print in way {
         let mut sink = Sink { states: Vec::new(), labels: Some(Vec::new()) };
         model.successors(&state, &mut sink);
         let labels = sink.labels.unwrap_or_default();

@@ -6,17 +6,13 @@ use std::ops::Range;
 use std::time::Duration;
 
 use toml::Spanned;
+use weir_steering::{MethodId, Misfit, Setting, Settings, is_prime, next_prime};
 
 use super::super::error::Problems;
-use super::super::{
-    Affinity, Backend, CODES_PER_BACKEND, MAX_DCODE_BITS, MAX_WEIGHT, MIN_DCODE_BITS, Protocol,
-    resolve, written,
-};
+use super::super::{Affinity, Backend, MAX_WEIGHT, Method, Protocol, resolve, written};
 use super::scope::Scope;
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
-/// Rows of the largest Maglev table: 2^24 rows of two bytes are 32 MiB for one service.
-const MAX_TABLE_SIZE: u32 = 1 << 24;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A service with every given value in range.
@@ -26,20 +22,12 @@ pub(in super::super) struct Service {
     pub vip: IpAddr,
     pub protocol: Protocol,
     pub port: Option<u16>,
-    pub method: MethodKind,
+    pub method: Method,
     pub affinity: Option<Affinity>,
-    pub dcode_bits: Option<u8>,
-    pub table_size: Option<u32>,
     pub idle_timeout: Option<Duration>,
     /// `None` if turned off.
     pub check: Option<Check>,
     pub backends: Vec<Backend>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum MethodKind {
-    Concury,
-    Tracked,
 }
 
 #[derive(Debug, Default)]
@@ -101,7 +89,7 @@ pub(super) fn validate(
         "affinity",
         &[("flow", Affinity::Flow), ("client", Affinity::Client)],
     );
-    let (method, dcode_bits, table_size) = method(&raw, &mut scope);
+    let method = method(&raw, &mut scope);
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
         "idle_timeout",
@@ -123,10 +111,8 @@ pub(super) fn validate(
             Port::One(port) => Some(port),
             Port::Any | Port::Bad => None,
         },
-        method,
+        method: method?,
         affinity,
-        dcode_bits,
-        table_size,
         idle_timeout,
         check,
         backends,
@@ -227,97 +213,62 @@ fn port(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Port {
     Port::Bad
 }
 
-fn method(
-    raw: &written::Service,
-    scope: &mut Scope<'_, '_>,
-) -> (MethodKind, Option<u8>, Option<u32>) {
-    let choices = [("concury", MethodKind::Concury), ("tracked", MethodKind::Tracked)];
+/// The method with its settings. One with a problem has its default, so that all problems are
+/// found; `None` only if the data plane can hold tables of no method at all.
+fn method(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Option<Method> {
+    let choices: Vec<_> = MethodId::published().map(|method| (method.name(), method)).collect();
     let chosen = scope.choice(raw.method.as_ref(), "method", &choices);
-    let method = chosen.unwrap_or(resolve::METHOD);
     let known = chosen.is_some() || raw.method.is_none();
-    let bits =
-        scope.integer(raw.dcode_bits.as_ref(), "dcode_bits", MIN_DCODE_BITS..=MAX_DCODE_BITS);
-    let size = table_size(raw.table_size.as_ref(), scope);
-    if !known {
-        return (method, bits, size);
-    }
-    match method {
-        MethodKind::Concury => {
-            foreign(raw.table_size.as_ref(), "table_size", "tracked", scope);
-            if bits.is_some() || raw.dcode_bits.is_none() {
-                enough_codes(raw, bits.unwrap_or(resolve::DCODE_BITS), scope);
+    let method = chosen.unwrap_or(resolve::METHOD);
+    let mut settings = Settings::of(method);
+    let mut good = known;
+    for (name, given) in &raw.settings {
+        if let Some((owner, setting)) = owner_of(name, method) {
+            let value = setting_of(setting, given, scope);
+            if owner == method {
+                good &= value.is_some_and(|value| settings.set(name, value.into()).is_ok());
+            } else if known {
+                foreign(given, name, owner.name(), scope);
             }
         }
-        MethodKind::Tracked => {
-            foreign(raw.dcode_bits.as_ref(), "dcode_bits", "concury", scope);
-            enough_rows(raw, size.unwrap_or(resolve::TABLE_SIZE), scope);
+    }
+    let method = Method::new(settings)?;
+    if good && let Err(misfit) = method.fits(raw.backend.len()) {
+        let Misfit { setting, wrong, right } = misfit;
+        match raw.settings.iter().find(|(name, _)| *name == setting) {
+            Some((_, given)) => scope.problem(given.span(), setting, wrong, right),
+            None => scope.here(setting, wrong, right),
         }
     }
-    (method, bits, size)
+    Some(method)
+}
+
+/// The method that has this setting: the chosen one, if it has.
+fn owner_of(name: &str, chosen: MethodId) -> Option<(MethodId, &'static Setting)> {
+    let mut methods = std::iter::once(chosen).chain(MethodId::published());
+    methods.find_map(|method| {
+        let found = method.info().settings.iter().find(|setting| setting.name == name);
+        found.map(|setting| (method, setting))
+    })
+}
+
+/// A value in range.
+fn setting_of(setting: &Setting, given: &Spanned<i64>, scope: &mut Scope<'_, '_>) -> Option<u32> {
+    let (least, most) = setting.range;
+    let value: u32 = scope.integer(Some(given), setting.name, least..=most)?;
+    if setting.prime && !is_prime(value.into()) {
+        let right = format!("the next prime is {}", next_prime(value.into()));
+        scope.problem(given.span(), setting.name, format!("{value} is not a prime"), right);
+        return None;
+    }
+    Some(value)
 }
 
 /// A setting that the method does not have would be ignored, which nobody wants.
-fn foreign(raw: Option<&Spanned<i64>>, field: &str, owner: &str, scope: &mut Scope<'_, '_>) {
-    if let Some(raw) = raw {
-        let wrong = format!("is a setting of method = {owner:?}");
-        let right = format!("remove it, or set method = {owner:?}");
-        scope.problem(raw.span(), field, wrong, right);
-    }
-}
-
-fn enough_codes(raw: &written::Service, bits: u8, scope: &mut Scope<'_, '_>) {
-    let backends = raw.backend.len();
-    let most = (1usize << bits) / CODES_PER_BACKEND;
-    if backends <= most {
-        return;
-    }
-    let needed = (MIN_DCODE_BITS..=MAX_DCODE_BITS)
-        .find(|&bits| (1usize << bits) / CODES_PER_BACKEND >= backends);
-    let right = match needed {
-        Some(needed) => format!("set dcode_bits = {needed}"),
-        None => "split the service, or set method = \"tracked\"".to_owned(),
-    };
-    let wrong = format!("{backends} backends, and dcode_bits = {bits} allows {most}");
-    match &raw.dcode_bits {
-        Some(given) => scope.problem(given.span(), "dcode_bits", wrong, right),
-        None => scope.here("dcode_bits", wrong, right),
-    }
-}
-
-fn enough_rows(raw: &written::Service, size: u32, scope: &mut Scope<'_, '_>) {
-    let backends = raw.backend.len();
-    if backends <= size as usize {
-        return;
-    }
-    let wrong = format!("{size} rows for {backends} backends leave some without one");
-    let right = format!("set table_size = {}", next_prime(backends as u64 * 100));
-    match &raw.table_size {
-        Some(given) => scope.problem(given.span(), "table_size", wrong, right),
-        None => scope.here("table_size", wrong, right),
-    }
-}
-
-fn table_size(raw: Option<&Spanned<i64>>, scope: &mut Scope<'_, '_>) -> Option<u32> {
-    let size = scope.integer(raw, "table_size", 2..=MAX_TABLE_SIZE)?;
-    if !is_prime(size.into()) {
-        let span = raw.map_or(0..0, Spanned::span);
-        let right = format!("the next prime is {}", next_prime(size.into()));
-        scope.problem(span, "table_size", format!("{size} is not a prime"), right);
-        return None;
-    }
-    Some(size)
-}
-
-fn is_prime(n: u64) -> bool {
-    n >= 2 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d))
-}
-
-fn next_prime(n: u64) -> u64 {
-    let mut candidate = n.max(2);
-    while !is_prime(candidate) {
-        candidate += 1;
-    }
-    candidate
+fn foreign(given: &Spanned<i64>, field: &str, owner: &str, scope: &mut Scope<'_, '_>) {
+    let wrong = format!("is a setting of method = {owner:?}");
+    let right = format!("remove it, or set method = {owner:?}");
+    scope.problem(given.span(), field, wrong, right);
 }
 
 /// The port that a check uses if it names none.

@@ -1,0 +1,135 @@
+//! The methods that can be measured, and how each is made ready.
+
+mod baselines;
+mod concury;
+mod jet;
+mod residue;
+
+use super::bound::Reads;
+use super::subject::Subject;
+use super::world::{Control, World};
+use crate::Result;
+use crate::error::demand;
+use weir_steering::MethodId::{
+    self, Chain, Consistent, Digest, Ecmp, FullTracking, Jet, MultiDigest, Residue,
+};
+
+/// A method made ready: its flows are known, its pool has changed once since they began.
+pub struct Ready {
+    /// The method as each thread runs it.
+    pub readers: Vec<Box<dyn Subject>>,
+    /// The backend of each flow, by the flow's number.
+    pub owners: Vec<u16>,
+    /// Changes the pool, and learns of new flows.
+    pub control: Box<dyn Control>,
+    /// The memory reads that a lookup cannot do without.
+    pub reads: Reads,
+    /// Bytes that packets may read and [`Steer::bytes`](weir_steering::Steer::bytes) leaves out.
+    pub more_bytes: usize,
+    /// Packets write the tables, so each thread has its own for its part of the flows.
+    pub sharded: bool,
+    /// Share of the flows whose packets may go astray, as the method's documentation says.
+    pub tolerated: f64,
+}
+
+/// A method of the registry, in one of its forms.
+pub struct Method {
+    /// Which.
+    pub id: MethodId,
+    /// Name on the command line and in reports.
+    pub name: &'static str,
+    /// What holds its states, where there is a choice.
+    pub codec: Option<&'static str>,
+    /// A table of digests, with which others are compared.
+    pub digest: bool,
+    /// Makes the method ready to be measured.
+    pub make: fn(&World) -> Result<Ready>,
+}
+
+const fn method(id: MethodId, name: &'static str, make: fn(&World) -> Result<Ready>) -> Method {
+    Method { id, name, codec: None, digest: false, make }
+}
+
+const fn digest(id: MethodId, name: &'static str, make: fn(&World) -> Result<Ready>) -> Method {
+    Method { digest: true, ..method(id, name, make) }
+}
+
+const fn concury(codec: &'static str, make: fn(&World) -> Result<Ready>) -> Method {
+    Method { codec: Some(codec), ..method(MethodId::Concury, MethodId::Concury.name(), make) }
+}
+
+/// All of them. A new method is one more line here, and its `make`.
+pub const METHODS: &[Method] = &[
+    method(Ecmp, "ecmp", baselines::ecmp),
+    method(Consistent, "maglev", baselines::maglev),
+    method(Consistent, "hrw-table", baselines::hrw_table),
+    method(Consistent, "ring", baselines::ring),
+    method(Consistent, "anchor", baselines::anchor),
+    method(Chain, "chain", baselines::chain),
+    digest(Digest, "digest", baselines::digest::<4>),
+    digest(Digest, "digest-6", baselines::digest::<6>),
+    digest(MultiDigest, "multi-digest", baselines::multi_digest),
+    method(FullTracking, "full-tracking", jet::full_tracking),
+    method(Jet, "jet-hrw", jet::hrw),
+    method(Jet, "jet-ring", jet::ring),
+    method(Jet, "jet-table", jet::table),
+    method(Jet, "jet-anchor", jet::anchor),
+    concury("othello", self::concury::othello),
+    concury("fuse", self::concury::fuse),
+    method(Residue, "residue", residue::exact),
+];
+
+/// The methods of these names; `concury` means both codecs, `concury-fuse` one of them, and a name
+/// of the registry that none has, such as `jet`, all its forms. All if there are none.
+///
+/// # Errors
+///
+/// A name that no method has.
+pub fn find(names: &[String]) -> Result<Vec<&'static Method>> {
+    let exactly = |method: &Method, name: &str| {
+        let whole = method.codec.map(|codec| format!("{}-{codec}", method.name));
+        method.name == name || whole.as_deref() == Some(name)
+    };
+    let called = |method: &Method, name: &str| {
+        let exact = METHODS.iter().any(|method| exactly(method, name));
+        if exact { exactly(method, name) } else { method.id.name() == name }
+    };
+    for name in names {
+        demand!(
+            METHODS.iter().any(|method| called(method, name)),
+            "no method is called {name}; there are {}",
+            METHODS.iter().map(|m| m.label()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    let wanted =
+        |method: &&Method| names.is_empty() || names.iter().any(|name| called(method, name));
+    Ok(METHODS.iter().filter(wanted).collect())
+}
+
+impl Method {
+    /// Name of the method, with its codec if it has a choice: `concury-fuse`.
+    pub fn label(&self) -> String {
+        match self.codec {
+            Some(codec) => format!("{}-{codec}", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is measured elsewhere: the kernel's tracked by `weir bench xdp` (and as full-tracking
+    /// here), Cheetah by the figure cheetah-fig5, whose packets carry cookies.
+    const ELSEWHERE: [&str; 3] = ["tracked", "cheetah", "cheetah-stateful"];
+
+    #[test]
+    fn every_method_of_the_registry_is_measured() {
+        for &id in MethodId::ALL {
+            let here = METHODS.iter().filter(|method| method.id == id).count();
+            let elsewhere = ELSEWHERE.contains(&id.name()) || id.name() == "example";
+            assert_ne!(here > 0, elsewhere, "{id}");
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The engine over a plane that is only memory, and refuses on demand. Whatever fails, a service
+//! goes on by a whole table, the others are not concerned, the answer names what failed, and
+//! `weir status` shows it until it has been made up for.
+
+use super::*;
+use crate::config::Backend;
+use crate::health::{Checker, Transition};
+use std::net::Ipv4Addr;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use weir_plane::{Operation, Outcome, Soft, VipKey};
+use weir_steering::{Flags, SoftMemory};
+use weir_wire::craft::Frame;
+use weir_wire::{FlowKey, Protocol, TcpFlags};
+
+struct World {
+    engine: Engine<Soft>,
+    live: HashMap<FlowKey, u16>,
+    directory: TempDir,
+}
+
+fn backend(service: u8, n: u8) -> Backend {
+    let address = Ipv4Addr::new(10, 9, service, n).into();
+    Backend { name: format!("b{n}"), address, weight: 1, drain: false }
+}
+
+/// Services a, b, ... with three backends each, b1 to b3.
+fn config(directory: &TempDir, services: u8) -> Config {
+    let mut text = format!(
+        "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = {:?}\n\n",
+        directory.path().display().to_string()
+    );
+    for service in 0..services {
+        let name = char::from(b'a' + service);
+        text += &format!(
+            "[[service]]\nname = \"{name}\"\nvip = \"10.0.0.{}\"\nport = 80\n\n",
+            service + 1
+        );
+        for n in 1..=3 {
+            text += &format!(
+                "[[service.backend]]\nname = \"b{n}\"\naddress = \"10.9.{service}.{n}\"\n\n"
+            );
+        }
+    }
+    let mut config = Config::parse(&text, "weir.toml").expect("a right configuration");
+    config.services.iter_mut().for_each(|service| service.check = None);
+    config
+}
+
+fn over(plane: Soft, found: Found, config: &Config) -> Result<Engine<Soft>, EngineError> {
+    let (checker, _) = Checker::new();
+    let lock = RunLock::acquire(&config.balancer.run_dir).expect("ours");
+    let path = config.balancer.run_dir.join("weir.toml");
+    Engine::over(plane, found, config.clone(), path, checker, |_| Ok(None), lock)
+}
+
+fn flow(service: u8, client: u32) -> FlowKey {
+    let client = ((0x0a10_0000 + client).to_be_bytes(), 4000);
+    FlowKey::new(client.into(), ([10, 0, 0, service + 1], 80).into(), Protocol::Tcp)
+}
+
+impl World {
+    fn new(services: u8) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
+        let engine = over(plane, Found::default(), &config(&directory, services));
+        let engine = engine.unwrap_or_else(|error| panic!("{error}"));
+        Self { engine, live: HashMap::new(), directory }
+    }
+
+    fn ask(
+        &mut self,
+        command: impl FnOnce(oneshot::Sender<commands::Done>) -> Command,
+    ) -> commands::Done {
+        let (reply, mut answer) = oneshot::channel();
+        self.engine.handle(command(reply));
+        answer.try_recv().expect("each command is answered")
+    }
+
+    fn drain(&mut self, service: &str, backend: &str) -> commands::Done {
+        self.ask(|reply| Command::Drain(service.into(), backend.into(), true, reply))
+    }
+
+    /// The health check of a backend changes its mind.
+    fn health(&mut self, service: &str, backend: &str, up: bool) -> u16 {
+        let service = &self.engine.services[service];
+        let id = service.member(backend).expect("there").id;
+        let target = u64::from(service.number) << 16 | u64::from(id);
+        let at = Instant::now();
+        let change = Transition { id: target, up, detail: "no answer".into(), at };
+        self.engine.handle(Command::Health(change));
+        id
+    }
+
+    /// What is due, with nothing left to wait for.
+    fn upkeep(&mut self) {
+        for service in self.engine.services.values_mut() {
+            if let Some(trouble) = &mut service.trouble {
+                trouble.again = Instant::now();
+            }
+        }
+        self.engine.upkeep(&mut Timers::new());
+    }
+
+    fn start(&mut self, service: u8, clients: std::ops::Range<u32>) -> Vec<u16> {
+        let started = clients.map(|client| {
+            let flow = flow(service, client);
+            let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
+            match self.engine.plane.process(&frame) {
+                Outcome::Forwarded(backend) => {
+                    self.live.insert(flow, backend);
+                    backend
+                }
+                other => panic!("{flow}: {other:?}"),
+            }
+        });
+        started.collect()
+    }
+
+    /// All packets of all live flows go where they live, and nobody records.
+    fn check(&mut self) {
+        for (flow, backend) in &self.live {
+            for flags in [TcpFlags::ACK, TcpFlags::SYN] {
+                let frame = Frame::new(*flow).tcp_flags(flags).build();
+                let went = self.engine.plane.process(&frame);
+                assert_eq!(went, Outcome::Forwarded(*backend), "{flow}");
+            }
+        }
+        for (number, table) in &self.engine.plane.tables {
+            assert!(!table.header().flags().has(Flags::RECORD), "service {number} records");
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.engine.status().expect("readable").warnings
+    }
+
+    /// A table cannot be published, until [`Soft::refuse_nothing`]; `words` say why.
+    fn refused_and_made_up_for(&mut self, operation: Operation, words: &str) {
+        self.engine.plane.refuse(operation);
+        let refused = self.drain("a", "b1").expect_err("it cannot be published").to_string();
+        assert!(refused.contains("service a") && refused.contains(words), "{refused}");
+        assert!(!self.engine.services["a"].member("b1").expect("there").wanted.drain);
+        self.engine.plane.refuse_nothing();
+        self.upkeep();
+        assert_eq!(self.warnings(), Vec::<String>::new());
+        self.check();
+        self.drain("a", "b1").expect("nothing is refused any more");
+        self.check();
+    }
+}
+
+#[test]
+fn a_table_that_is_refused_is_answered_with_the_reason() {
+    for (operation, words) in [
+        (Operation::Show, "publish a table: refused on demand: Show"),
+        (Operation::Pin, "publish a table: refused on demand: Pin"),
+        (Operation::ReadPending, "collect the flows that have started: refused"),
+        (Operation::Drain, "collect the flows that have started: refused"),
+        (Operation::Grace, "wait for packets under way: refused"),
+        (Operation::SetFlags, "begin to note new flows: refused"),
+    ] {
+        let mut world = World::new(3);
+        (0..3).for_each(|service| drop(world.start(service, 0..40)));
+        world.refused_and_made_up_for(operation, words);
+    }
+}
+
+#[test]
+fn what_is_left_out_after_publishing_is_shown_and_made_up_for() {
+    for operation in [Operation::ReadPins, Operation::Unpin, Operation::ForgetPending] {
+        let mut world = World::new(2);
+        world.start(0, 0..60);
+        world.drain("a", "b2").expect("nothing is refused");
+        world.start(0, 60..120);
+        world.engine.plane.refuse(operation);
+        world.ask(|reply| Command::Drain("a".into(), "b2".into(), false, reply)).ok();
+        let said = world.warnings();
+        world.engine.plane.refuse_nothing();
+        world.upkeep();
+        assert_eq!(world.warnings(), Vec::<String>::new(), "{operation:?} after {said:?}");
+        if operation != Operation::ForgetPending {
+            assert!(said.iter().any(|warning| warning.contains("service a")), "{said:?}");
+        }
+        world.check();
+    }
+}
+
+/// Pins without room for one service: those after it in the alphabet fail over all the same.
+#[test]
+fn a_full_pin_map_stops_nobody_else() {
+    let mut world = World::new(3);
+    world.start(0, 0..300);
+    (1..3).for_each(|service| drop(world.start(service, 0..10)));
+    world.engine.plane.bounds.pins = 20;
+    let refused = world.drain("a", "b1").expect_err("too many pins").to_string();
+    assert!(refused.contains("no room: Pin"), "{refused}");
+    assert!(world.engine.plane.memory.pinned.is_empty());
+    world.check();
+    let down = [world.health("b", "b1", false), world.health("c", "b2", false)];
+    world.upkeep();
+    world.live.clear();
+    for service in 1..3 {
+        let went = world.start(service, 1_000..1_100);
+        assert!(went.iter().all(|backend| !down.contains(backend)));
+    }
+    world.check();
+}
+
+#[test]
+fn a_backend_that_is_down_gets_no_flow_once_a_table_can_be_published() {
+    let mut world = World::new(2);
+    world.start(0, 0..50);
+    let down = world.health("a", "b1", false);
+    world.engine.plane.bounds.table_bytes = world.engine.plane.table_bytes();
+    world.upkeep();
+    let said = world.warnings();
+    assert!(said[0].contains("service a") && said[0].contains("no room"), "{said:?}");
+    let first = world.engine.services["a"].trouble.clone().expect("it waits");
+    // Not at once again, and later each time.
+    let asked = world.engine.plane.asked(Operation::Show);
+    world.engine.upkeep(&mut Timers::new());
+    assert_eq!(world.engine.plane.asked(Operation::Show), asked);
+    world.upkeep();
+    let second = world.engine.services["a"].trouble.clone().expect("it waits");
+    assert!(second.again > first.again);
+    world.check();
+    world.engine.plane.bounds.table_bytes = usize::MAX;
+    world.upkeep();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    assert!(!world.start(0, 100..200).contains(&down));
+}
+
+/// The disc is full: a command is refused with nothing changed; a health check is heeded.
+#[test]
+fn a_full_disc_refuses_commands_and_not_failover() {
+    let mut world = World::new(1);
+    world.start(0, 0..30);
+    let before = world.engine.plane.tables[&0].header().generation;
+    // What is written first cannot be.
+    let temporary = world.directory.path().join("runtime.json.tmp");
+    std::fs::create_dir(&temporary).expect("a directory in its place");
+    let refused = world.drain("a", "b1").expect_err("it cannot be kept").to_string();
+    assert!(refused.contains("runtime.json"), "{refused}");
+    assert_eq!(world.engine.plane.tables[&0].header().generation, before);
+    let down = world.health("a", "b2", false);
+    world.upkeep();
+    assert!(!world.start(0, 100..200).contains(&down));
+    assert!(world.warnings().iter().any(|warning| warning.contains("runtime.json")));
+    std::fs::remove_dir(&temporary).expect("empty");
+    world.engine.save_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_full_backend_table_refuses_a_backend() {
+    let mut world = World::new(1);
+    world.engine.config.limits.backends = 3;
+    let add = |reply| Command::Add("a".into(), backend(0, 9), reply);
+    let refused = world.ask(add).expect_err("no number is left").to_string();
+    assert!(refused.contains("limits.backends"), "{refused}");
+    world.engine.config.limits.backends = 10;
+    for operation in [Operation::SetBackend, Operation::ResetLane] {
+        world.engine.plane.refuse(operation);
+        let refused = world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply));
+        assert!(refused.expect_err("refused").to_string().contains("on demand"));
+        assert_eq!(world.engine.services["a"].pool.len(), 3);
+        world.engine.plane.refuse_nothing();
+    }
+    world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply)).expect("there is room");
+}
+
+/// A backend that could not be removed keeps its connections; one that was removed and could not
+/// be forgotten keeps its number until it is.
+#[test]
+fn a_removal_is_whole_or_not_at_all() {
+    let mut world = World::new(1);
+    world.start(0, 0..60);
+    let remove = |reply| Command::Remove("a".into(), "b1".into(), reply);
+    world.engine.plane.refuse(Operation::Show);
+    world.ask(remove).expect_err("it cannot be published");
+    world.engine.plane.refuse_nothing();
+    world.check();
+    world.drain("a", "b2").expect("nothing is refused");
+    world.check();
+    let id = world.engine.services["a"].member("b1").expect("there").id;
+    world.engine.plane.refuse_after(Operation::SetBackend, 0, 1);
+    world.ask(|reply| Command::Remove("a".into(), "b1".into(), reply)).expect("published");
+    assert_eq!(world.engine.services["a"].leaving, [id]);
+    assert!(world.warnings()[0].contains("cannot forget backend"));
+    world.upkeep();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    assert_eq!(world.engine.plane.backends.get(&id), None);
+}
+
+/// A reload in which one service cannot be published: the others are as the file says, the answer
+/// names it, and it is tried again.
+#[test]
+fn a_reload_names_what_is_not_in_force() {
+    let mut world = World::new(3);
+    (0..3).for_each(|service| drop(world.start(service, 0..30)));
+    let mut wanted = config(&world.directory, 3);
+    wanted.services.iter_mut().for_each(|service| drop(service.backends.remove(0)));
+    let gone: Vec<u16> =
+        world.engine.services.values().map(|s| s.member("b1").expect("there").id).collect();
+    world.engine.plane.refuse_after(Operation::Show, 1, 1);
+    let failures = world.engine.apply(&wanted, false).expect("the rest is in force");
+    assert_eq!(failures.len(), 1);
+    assert!(failures[0].to_string().contains("service b"), "{}", failures[0]);
+    // Its backend is still in its table, so still known; the others' are not.
+    let known = |world: &World, at: usize| world.engine.plane.backends.contains_key(&gone[at]);
+    assert_eq!([0, 1, 2].map(|at| known(&world, at)), [false, true, false]);
+    world.upkeep();
+    assert!(!known(&world, 1));
+    world.live.retain(|_, backend| !gone.contains(backend));
+    world.check();
+}
+
+#[test]
+fn interfaces_that_cannot_be_attached_are_an_error() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut plane = Soft::new(SoftMemory::new(100, 64, 64));
+    plane.refuse(Operation::Attach);
+    let refused = over(plane, Found::default(), &config(&directory, 1));
+    assert!(refused.err().expect("refused").to_string().contains("Attach"));
+    let mut world = World::new(1);
+    world.engine.plane.refuse(Operation::Attach);
+    let config = world.engine.config.clone();
+    assert!(world.engine.attach(&config).is_err());
+    world.start(0, 0..10);
+    world.check();
+}
+
+/// A first start says that a service cannot be published; a restart over a plane that forwards
+/// looks after the others, and goes on with that one's table.
+#[test]
+fn a_restart_goes_on_where_a_first_start_says_no() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut plane = Soft::new(SoftMemory::new(100, 64, 64));
+    plane.refuse(Operation::Show);
+    let refused = over(plane, Found::default(), &config(&directory, 2)).err().expect("refused");
+    assert!(matches!(refused, EngineError::Unpublished { ref service, .. } if service == "a"));
+    let mut world = World::new(2);
+    (0..2).for_each(|service| drop(world.start(service, 0..30)));
+    let World { mut engine, live, directory } = world;
+    engine.save().expect("it can be kept");
+    let (config, mut plane) = (engine.config.clone(), std::mem::take(&mut engine.plane));
+    drop(engine);
+    plane.refuse_after(Operation::Show, 0, 1);
+    let found = Found { resumed: true, warnings: Vec::new() };
+    let engine = over(plane, found, &config).unwrap_or_else(|error| panic!("{error}"));
+    let mut world = World { engine, live, directory };
+    assert!(world.warnings()[0].contains("service a"));
+    world.check();
+    world.upkeep();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.check();
+}
+
+#[test]
+fn what_cannot_be_read_is_an_answer_and_no_end() {
+    let mut world = World::new(1);
+    for operation in [Operation::ReadCounters, Operation::ReadTable, Operation::ReadPending] {
+        world.engine.plane.refuse(operation);
+        assert!(world.engine.status().is_err(), "{operation:?}");
+        world.engine.plane.refuse_nothing();
+    }
+    weir_steering::update::Plane::set_flags(&mut world.engine.plane, 0, false, true)
+        .expect("nothing is refused");
+    for operation in [Operation::ReadTable, Operation::LookUp] {
+        world.engine.plane.refuse(operation);
+        assert!(world.engine.explain(&flow(0, 1)).is_err(), "{operation:?}");
+        world.engine.plane.refuse_nothing();
+    }
+    for operation in [Operation::Grace, Operation::Drain, Operation::OwnMacs] {
+        world.engine.plane.refuse(operation);
+        let failed = [
+            world.engine.sweep().is_err(),
+            world.engine.drain_reports().is_err(),
+            world.engine.refresh_next_hops(false).is_err(),
+        ];
+        assert!(failed.contains(&true), "{operation:?}");
+        world.engine.plane.refuse_nothing();
+    }
+    world.engine.plane.refuse(Operation::SetService);
+    let wanted = config(&world.directory, 2);
+    assert!(world.engine.apply(&wanted, false).is_err());
+    world.engine.plane.refuse_nothing();
+    world.engine.apply(&wanted, false).expect("nothing is refused");
+    world.engine.plane.refuse_after(Operation::RemoveService, 0, 1);
+    let fewer = config(&world.directory, 1);
+    assert!(world.engine.apply(&fewer, false).is_err());
+    world.start(0, 0..10);
+    world.check();
+    let there = VipKey { address: flow(0, 0).dst, protocol: Protocol::Tcp, port: Some(80) };
+    assert!(world.engine.plane.vips.contains_key(&there));
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* Concury (docs/concury.md): Dcode = A[ha(k)] xor B[hb(k)], backend = DIP array[Dcode].
+ * The twin of crates/steering/src/concury/decide.rs. */
+#ifndef WEIR_METHODS_CONCURY_H
+#define WEIR_METHODS_CONCURY_H
+
+#include "../question.h"
+#include "../table.h"
+
+/* A new flow that fell on a draining backend's Dcode: further Dcodes from its hash. */
+static __always_inline __u32 place_again(const struct table *table, __u64 hash)
+{
+#pragma unroll
+	for (int i = 0; i < SECOND_TRIES; i++) {
+		hash = mix(&table->key, hash + NEXT_TRY);
+		__u32 entry = read_slot(table, hash & (table->slots - 1));
+
+		if (!(entry & SLOT_RESERVED))
+			return entry;
+	}
+	return table->fallback;
+}
+
+/* Starts, ends, reserved Dcodes, and any packet while the pending table is in use. */
+static __always_inline __u32 concury_slow(const struct table *table, struct question *q, __u32 entry)
+{
+	__u32 flags = table->flags;
+	__u32 backend = entry & SLOT_BACKEND;
+	__u32 *known = NULL;
+	int note = starts(q) && (flags & TABLE_RECORD);
+	struct service_state state;
+
+	state_of(q, &state);
+	if (flags & TABLE_PENDING || entry & SLOT_RESERVED)
+		known = bpf_map_lookup_elem(&pending, &state);
+	if (known) {
+		backend = *known;
+		note = 0;
+	} else if (starts(q) && entry & SLOT_RESERVED) {
+		known = bpf_map_lookup_elem(&pinned, &state);
+		if (known) {
+			backend = *known;
+		} else {
+			backend = place_again(table, q->hash);
+			note = 1;
+		}
+	}
+	backend &= SLOT_BACKEND;
+	if (backend == NO_BACKEND) {
+		q->reason = REASON_NO_BACKEND;
+		return backend;
+	}
+	if (note && bpf_map_update_elem(&pending, &state, &backend, BPF_ANY)) {
+		/* Forwarding it unrecorded could break it at the next change; its sender repeats
+		 * a SYN that was dropped. */
+		q->reason = REASON_PENDING_FULL;
+		return NO_BACKEND;
+	}
+	if (starts(q))
+		report(&state, backend, EVENT_START);
+	if (ends(q))
+		report(&state, backend, EVENT_END);
+	return backend;
+}
+
+static __always_inline __u32 steer_concury(const struct table *table, const struct packet *p,
+					   struct question *q)
+{
+	tell_first_datagram(p, q);
+
+	__u32 a = read_cell(table, table->first_a, table->chunks_a, q->hash);
+	__u32 b = read_cell(table, table->first_a + table->chunks_a, table->chunks_b,
+			    q->hash >> 32);
+	__u32 entry = read_slot(table, (a ^ b) & (table->slots - 1));
+	__u32 flags = table->flags;
+
+	/* Below NO_BACKEND there is neither the reserved bit nor the lack of a backend. */
+	if (likely(!(q->flags & TCP_SPECIAL) && !(flags & TABLE_PENDING) && entry < NO_BACKEND)) {
+		if (flags & TABLE_MARK)
+			mark(q->hash);
+		return entry;
+	}
+	if (flags & TABLE_MARK && !starts(q))
+		mark(q->hash);
+	q->counts = starts(q);
+	return concury_slow(table, q, entry);
+}
+
+#endif

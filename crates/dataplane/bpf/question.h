@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* What a steering method is asked. The contract of every method:
+ *
+ *     u32 steer_X(const struct table *, const struct packet *, struct question *)
+ *
+ * It answers with a backend; or with NO_BACKEND, and then `reason` says why the packet is dropped. It
+ * reads the table and nothing that it did not ask for; what it remembers or reports it does itself,
+ * through the maps. Its twin in Rust decides the same packets alike, bit for bit. */
+#ifndef WEIR_QUESTION_H
+#define WEIR_QUESTION_H
+
+#include "parse.h"
+#include "report.h"
+
+/* Plain words, so that the compiler keeps them in registers: the key of a state is put together only
+ * where a map is asked. */
+struct question {
+	__u64 src[2];
+	__u32 ports; /* 0 with affinity by client */
+	__u32 service;
+	__u64 hash;
+	__u8 flags;  /* SYN, ACK, FIN, RST of a TCP segment; a datagram counts as ACK */
+	__u8 reason; /* out: enum reason, if there is no backend */
+	__u8 counts; /* out: the flow is new at its backend */
+};
+
+/* Neither of these is set in nearly every packet, which one comparison tells. */
+#define TCP_SPECIAL (TCP_SYN | TCP_FIN | TCP_RST)
+
+static __always_inline int starts(const struct question *q)
+{
+	return q->flags == TCP_SYN;
+}
+
+static __always_inline int ends(const struct question *q)
+{
+	return q->flags & (TCP_FIN | TCP_RST);
+}
+
+/* For methods that want to know where flows start: UDP has no SYN, so the first datagram of a flow
+ * that was not seen recently counts as one from here on. */
+static __always_inline void tell_first_datagram(const struct packet *p, struct question *q)
+{
+	if (p->protocol == PROTOCOL_UDP && !seen_before(q->hash, q->service))
+		q->flags = TCP_SYN;
+}
+
+static __always_inline void state_of(const struct question *q, struct service_state *state)
+{
+	state->service = q->service;
+	__builtin_memcpy(state->key.address, q->src, 16);
+	state->key.src_port = q->ports;
+	state->key.dst_port = q->ports >> 16;
+}
+
+#endif

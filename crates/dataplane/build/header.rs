@@ -1,0 +1,125 @@
+//! The C header of what Rust declares: numbers, reasons, methods, and the header of a table.
+
+use crate::numbers;
+use std::fmt::Write;
+use std::path::Path;
+use weir_steering::{
+    ELEMENT_BYTES, EventKind, Flags, MethodId, NEXT_TRY, NO_BACKEND, RawHeader, SECOND_TRIES,
+    SEEN_STRIDE, SEEN_WAYS, SLOT_BACKEND, SLOT_RESERVED,
+};
+use weir_wire::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, TcpFlags};
+
+/// Name, value, and what a reader of the header should know.
+type Number = (&'static str, u64, &'static str);
+
+/// Numbers on which the meaning of pinned memory depends.
+fn kept() -> Vec<Number> {
+    let mut all: Vec<Number> = numbers::ALL.to_vec();
+    all.extend([
+        ("CHUNK_BYTES", ELEMENT_BYTES as u64, "one element of the pool of slots and cells"),
+        ("SLOT_RESERVED", SLOT_RESERVED.into(), "the slot is kept for a backend without new flows"),
+        ("SLOT_BACKEND", SLOT_BACKEND.into(), "the bits of a slot that hold the backend"),
+        ("NO_BACKEND", NO_BACKEND.into(), "a slot without a backend"),
+        ("TABLE_RECORD", Flags::RECORD.into(), "an update is being built: note where new flows go"),
+        ("TABLE_PENDING", Flags::PENDING.into(), "the pending table may hold flows of the service"),
+        ("TABLE_MARK", Flags::MARK.into(), "mark active flows, so that idle ones can be told"),
+        ("TABLE_CLIENT", Flags::CLIENT.into(), "affinity by client: no ports in the key"),
+        ("EVENT_START", EventKind::Start as u64, "the first packet of a flow"),
+        ("EVENT_END", EventKind::End as u64, "FIN or RST"),
+        ("SEEN_WAYS", SEEN_WAYS as u64, "tags in a line of the filter of flows seen recently"),
+        ("SEEN_STRIDE", SEEN_STRIDE, "keeps equal hashes of two services apart in it"),
+        ("REASONS", Reason::SLOTS.into(), "counters, one for each reason"),
+    ]);
+    all
+}
+
+/// Numbers of packets and of decisions.
+fn others() -> Vec<Number> {
+    vec![
+        ("MAX_VLANS", MAX_VLAN_TAGS.into(), "tags that are skipped"),
+        ("MAX_IPV6_EXTENSIONS", MAX_IPV6_EXTENSIONS.into(), "headers that are skipped"),
+        ("SECOND_TRIES", SECOND_TRIES as u64, "Dcodes that a new flow tries after a reserved one"),
+        ("NEXT_TRY", NEXT_TRY, "what its hash is increased by before each"),
+        ("TCP_FIN", TcpFlags::FIN.0.into(), "RFC 9293 section 3.1"),
+        ("TCP_SYN", TcpFlags::SYN.0.into(), ""),
+        ("TCP_RST", TcpFlags::RST.0.into(), ""),
+        ("TCP_ACK", TcpFlags::ACK.0.into(), ""),
+        ("PROTOCOL_TCP", Protocol::Tcp.number().into(), ""),
+        ("PROTOCOL_UDP", Protocol::Udp.number().into(), ""),
+    ]
+}
+
+/// What the layout of pinned memory depends on, beside the structures of C. Methods are not part of
+/// it: a table carries its method's own version.
+pub fn layout() -> String {
+    kept()
+        .iter()
+        .fold(String::new(), |text, (name, value, _)| text + &format!("{name}={value:#x}\n"))
+}
+
+/// The header's text.
+pub fn shared() -> String {
+    let mut out = "/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */\n\
+         /* Written by crates/dataplane/build from what the Rust crates declare. */\n\
+         #ifndef WEIR_SHARED_H\n#define WEIR_SHARED_H\n\n"
+        .to_owned();
+    for (name, value, doc) in kept().into_iter().chain(others()) {
+        // Small ones may meet signed numbers in C.
+        let suffix = if value > u64::from(u32::MAX) { "ULL" } else { "" };
+        let doc = doc.trim();
+        let comment = if doc.is_empty() { String::new() } else { format!(" /* {doc} */") };
+        writeln!(out, "#define {name} {value:#x}{suffix}{comment}").expect("a string grows");
+    }
+    out.push('\n');
+    reasons(&mut out);
+    table(&mut out);
+    out.push_str("#endif\n");
+    out
+}
+
+fn reasons(out: &mut String) {
+    out.push_str("/* Why a packet was not forwarded. */\nenum reason {\n\tREASON_OK = 0,\n");
+    for reason in Reason::ALL {
+        let name = reason.name().to_uppercase();
+        writeln!(out, "\tREASON_{name} = {}, /* {} */", reason.code(), reason.description())
+            .expect("a string grows");
+    }
+    out.push_str("};\n\n");
+}
+
+/// The methods of the registry that have a header in `directory`: their numbers, their headers, and
+/// a list.
+pub fn methods(directory: &Path) -> String {
+    let here = MethodId::published().map(|method| {
+        // As C can spell it.
+        (method.name().replace('-', "_"), method.number())
+    });
+    let here: Vec<(String, u8)> =
+        here.filter(|(name, _)| directory.join(format!("{name}.h")).exists()).collect();
+    let mut out = "/* Written by crates/dataplane/build. */\n".to_owned();
+    for (name, number) in &here {
+        let upper = name.to_uppercase();
+        writeln!(out, "#define METHOD_{upper} {number}\n#include \"methods/{name}.h\"")
+            .expect("a string grows");
+    }
+    out.push_str("\n#define METHODS(METHOD)");
+    for (name, _) in &here {
+        let upper = name.to_uppercase();
+        write!(out, " \\\n\tMETHOD(METHOD_{upper}, steer_{name})").expect("a string grows");
+    }
+    out.push('\n');
+    out
+}
+
+fn table(out: &mut String) {
+    out.push_str(
+        "/* The header of a published table. The first 64 bytes, one cache line, are all that a\n \
+         * packet needs. */\nstruct table {\n",
+    );
+    for field in RawHeader::FIELDS {
+        let array = field.count.map_or(String::new(), |count| format!("[{count}]"));
+        writeln!(out, "\t{} {}{array}; /* {} */", field.c_type, field.name, field.doc.trim())
+            .expect("a string grows");
+    }
+    out.push_str("};\n\n");
+}

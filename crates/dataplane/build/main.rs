@@ -1,0 +1,83 @@
+//! Writes what Rust and C share into headers, compiles the BPF programs with clang, and generates
+//! their skeletons.
+
+mod header;
+mod layout;
+#[path = "../src/numbers.rs"]
+mod numbers;
+
+use libbpf_cargo::SkeletonBuilder;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+fn main() {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=src/numbers.rs");
+    println!("cargo::rerun-if-changed=bpf");
+    println!("cargo::rerun-if-env-changed=CLANG");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let include = out.join("include");
+    fs::create_dir_all(include.join("weir")).expect("OUT_DIR is writable");
+    write(&include.join("weir/shared.h"), &header::shared());
+    write(&include.join("weir/methods.h"), &header::methods(Path::new("bpf/methods")));
+    let compiler = Compiler::find(&include);
+    for name in ["weir", "bench", "xsk"] {
+        let object = out.join(format!("{name}.bpf.o"));
+        compiler
+            .builder(name, &object)
+            .build_and_generate(out.join(format!("{name}.skel.rs")))
+            .unwrap_or_else(|error| panic!("bpf/{name}.bpf.c: {error:?}"));
+    }
+    let layout = header::layout() + &layout::of_object(&out.join("weir.bpf.o"));
+    write(&out.join("stamp.rs"), &format!("{:#x}", layout::stamp(&layout)));
+    write(&out.join("layout.txt"), &layout);
+}
+
+fn write(path: &Path, text: &str) {
+    fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+struct Compiler {
+    clang: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl Compiler {
+    fn find(include: &Path) -> Self {
+        // clang -target bpf does not search Debian's multiarch directory, where asm/types.h is.
+        let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
+        let arguments = [
+            format!("-I{}", include.display()),
+            "-Ibpf".into(),
+            format!("-I/usr/include/{arch}-linux-gnu"),
+            "-mcpu=v3".into(),
+            "-O2".into(),
+            "-Wall".into(),
+            "-Werror".into(),
+        ];
+        Self { clang: find_clang(), arguments: arguments.into() }
+    }
+
+    fn builder(&self, name: &str, object: &Path) -> SkeletonBuilder {
+        let mut builder = SkeletonBuilder::new();
+        builder
+            .source(format!("bpf/{name}.bpf.c"))
+            .obj(object)
+            .clang(&self.clang)
+            .clang_args(&self.arguments);
+        builder
+    }
+}
+
+/// `$CLANG`, or the newest clang that can build BPF.
+fn find_clang() -> PathBuf {
+    if let Some(clang) = env::var_os("CLANG") {
+        return clang.into();
+    }
+    ["clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang-14", "clang"]
+        .into_iter()
+        .find(|name| Command::new(name).arg("--version").output().is_ok())
+        .unwrap_or_else(|| panic!("no clang found: install clang-19, or set CLANG"))
+        .into()
+}

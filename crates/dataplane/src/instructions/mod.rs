@@ -1,0 +1,59 @@
+//! BPF instructions that the program takes for a packet, on every path through it.
+//!
+//! An interpreter runs the loaded program on a packet, with the maps of a data plane of its own, and
+//! counts what it executes: exactly, on any machine, whatever else goes on there. The kernel runs
+//! the same kind of packet, and both must come to the verdict that the path has. What helpers of the
+//! kernel do inside (a lookup in a hash map, say) is not counted, only the call. So two builds of
+//! the program can be told apart by an instruction.
+
+mod machine;
+mod paths;
+
+use crate::error::Error;
+use crate::run::{Verdict, run_frame};
+use paths::{Path, World};
+use std::io;
+
+/// The instructions of one path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// What the packet meets.
+    pub path: &'static str,
+    /// Of each build of the program.
+    pub instructions: Vec<u64>,
+}
+
+/// Counts on every path, for this build of the program and then for others (object files).
+///
+/// # Errors
+/// The kernel refuses a program; or a packet met another verdict than its path has, which makes the
+/// counts worthless.
+pub fn count(others: &[Vec<u8>]) -> Result<Vec<Row>, Error> {
+    let mut worlds = vec![World::new(None)?];
+    for other in others {
+        worlds.push(World::new(Some(other))?);
+    }
+    let row = |path: &Path| {
+        let counts = worlds.iter().map(|world| one(path, world));
+        Ok(Row { path: path.name, instructions: counts.collect::<Result<_, _>>()? })
+    };
+    paths::all().iter().map(row).collect()
+}
+
+fn one(path: &Path, world: &World) -> Result<u64, Error> {
+    let frame = world.frame(path, 0)?;
+    let found = run_frame(world.plane.program(), &frame)?.verdict;
+    let (verdict, executed) = world.code.run(&world.frame(path, 1)?)?;
+    for found in [found, Verdict::of(verdict as u32)] {
+        if found != path.verdict {
+            let wanted = path.verdict;
+            return Err(broken(&format!("{}: {found:?} instead of {wanted:?}", path.name)));
+        }
+    }
+    world.drain()?;
+    Ok(executed)
+}
+
+fn broken(text: &str) -> Error {
+    Error::System { what: "count instructions".into(), source: io::Error::other(text.to_owned()) }
+}

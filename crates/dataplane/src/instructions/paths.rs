@@ -1,0 +1,328 @@
+//! The ways that a packet can take through the program, each with frames that take it.
+
+use super::machine::Code;
+use crate::error::Error;
+use crate::run::{Verdict, run_frame};
+use crate::{BackendEntry, KernelPlane, Limits, Reports};
+use std::net::SocketAddr;
+use weir_hash::{HashKey, Key};
+use weir_plane::VipKey;
+use weir_steering::{
+    Codec, Concury, ConcuryConfig, Flags, Image, Member, Role, ServiceState, StateKey,
+    TrackedBuilder,
+};
+use weir_wire::craft::Frame;
+use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
+
+/// Runs of each path: one in the kernel, one that is counted.
+const RUNS: u32 = 2;
+
+const BACKENDS: u16 = 64;
+/// The one that drains.
+const DRAINING: u16 = BACKENDS - 1;
+const STATES: u32 = 1000;
+
+/// A data plane with a service for each case.
+pub(super) struct World {
+    pub plane: KernelPlane,
+    pub code: Code,
+    reports: Reports,
+    /// Flows whose first packets are placed again, since their Dcode is reserved.
+    placed_again: Vec<FlowKey>,
+    seen_keys: Vec<(u32, HashKey)>,
+}
+
+/// What a packet meets.
+pub(super) struct Path {
+    /// In a few words.
+    pub name: &'static str,
+    pub verdict: Verdict,
+    frame: fn(&World, u32) -> Vec<u8>,
+    /// Makes the packet a first one again.
+    before: fn(&World, u32) -> Result<(), Error>,
+}
+
+#[derive(Clone, Copy)]
+enum Service {
+    Concury,
+    Concury6,
+    ConcuryUdp,
+    Tracked,
+    Tracked6,
+    TrackedUdp,
+    /// No table was published.
+    Bare,
+    /// An update is under way.
+    Updating,
+    /// Its pool is empty.
+    Empty,
+}
+
+use Service::*;
+
+impl Service {
+    const ALL: [Self; 9] =
+        [Concury, Concury6, ConcuryUdp, Tracked, Tracked6, TrackedUdp, Bare, Updating, Empty];
+
+    fn number(self) -> u32 {
+        self as u32
+    }
+
+    fn protocol(self) -> Protocol {
+        if matches!(self, ConcuryUdp | TrackedUdp) { Protocol::Udp } else { Protocol::Tcp }
+    }
+
+    fn address(self) -> SocketAddr {
+        let number = self.number() as u8 + 1;
+        if matches!(self, Concury6 | Tracked6) {
+            ([0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()], 80).into()
+        } else {
+            ([198, 51, 100, number], 80).into()
+        }
+    }
+
+    fn vip(self) -> VipKey {
+        let address = self.address();
+        VipKey {
+            address: map_address(address.ip()),
+            protocol: self.protocol(),
+            port: Some(address.port()),
+        }
+    }
+
+    /// Flow `n`, of an address and a port of its own.
+    fn flow(self, n: u32) -> FlowKey {
+        let [_, a, b, c] = n.to_be_bytes();
+        let source: SocketAddr = if self.address().is_ipv6() {
+            ([0x2001, 0xdb8, 1, 0, 0, 0, a.into(), u16::from_be_bytes([b, c])], 1024).into()
+        } else {
+            ([10, a, b, c], 1024).into()
+        };
+        FlowKey::new(source, self.address(), self.protocol())
+    }
+
+    fn table(self) -> Option<Image> {
+        let members: Vec<Member> = (0..BACKENDS)
+            .map(|backend| Member {
+                backend,
+                name: format!("b{backend}"),
+                weight: 1,
+                role: if backend == DRAINING { Role::Draining } else { Role::Serving },
+            })
+            .collect();
+        match self {
+            Bare => None,
+            Tracked | Tracked6 | TrackedUdp => {
+                let builder = TrackedBuilder::new(HashKey::from_seed(2), 65_537, false);
+                Some(builder.build(1, &members).expect("65,537 is prime and large enough"))
+            }
+            Empty => Some(concury(self, &[], 0)),
+            _ => Some(concury(self, &members, STATES)),
+        }
+    }
+}
+
+fn concury(service: Service, members: &[Member], states: u32) -> Image {
+    let mut concury = self::Concury::new(ConcuryConfig {
+        codec: Codec::Othello,
+        bits: 12,
+        client_affinity: false,
+        udp: service.protocol() == Protocol::Udp,
+        mark: service.protocol() == Protocol::Tcp,
+        capacity: STATES as usize,
+        max_states: usize::MAX,
+        idle_seconds: u32::MAX,
+        seed: 1,
+    });
+    for n in 0..states {
+        let key = StateKey::of_flow(&service.flow(n));
+        concury.start(key, backend_of(n), 0).expect("keys are different");
+    }
+    let (image, _) = concury.build(1, members, 1000).expect("64 backends fit");
+    (*image).clone()
+}
+
+/// Where the states are.
+fn backend_of(n: u32) -> u16 {
+    (n % u32::from(BACKENDS)) as u16
+}
+
+/// A state of the backend that drains, whose Dcode is reserved.
+const RESERVED: u32 = DRAINING as u32;
+
+impl World {
+    /// A data plane with this build of the program.
+    pub fn new(object: Option<&[u8]>) -> Result<Self, Error> {
+        // Small, since the interpreter copies the pool of tables.
+        let limits = Limits { table_bytes: 4 << 20, ..Limits::default() };
+        let (mut plane, _, code) = KernelPlane::open_inspected(object, None, &limits, Code::of)?;
+        for backend in 0..BACKENDS {
+            let entry = BackendEntry::new([192, 0, 2, 1].into(), 1);
+            let entry = entry.with_next_hop([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], 0, true);
+            plane.set_backend(backend, &entry)?;
+        }
+        let mut seen_keys = Vec::new();
+        for service in Service::ALL {
+            plane.set_service(&service.vip(), service.number())?;
+            if let Some(table) = service.table() {
+                seen_keys.push((service.number(), table.header().key));
+                plane.publish(service.number(), &table)?;
+            }
+        }
+        for flag in [Flags::RECORD, Flags::PENDING] {
+            plane.set_flags(Updating.number(), flag, true);
+        }
+        // A flow whose first packet may be repeated is pinned where it lives.
+        plane.pin(&[(state(Concury, RESERVED), DRAINING)])?;
+        let reports = plane.reports()?;
+        let mut world = Self { plane, code, reports, placed_again: Vec::new(), seen_keys };
+        world.find_placed_again()?;
+        // Every backend's next hop is known from here on.
+        for n in 0..u32::from(BACKENDS) {
+            run_frame(world.plane.program(), &later(Concury.flow(n)))?;
+        }
+        Ok(world)
+    }
+
+    /// Without an update under way only flows that are placed again are noted as pending.
+    fn find_placed_again(&mut self) -> Result<(), Error> {
+        let mut n = STATES;
+        while (self.placed_again.len() as u32) < RUNS {
+            let flow = Concury.flow(n);
+            run_frame(self.plane.program(), &first(flow))?;
+            let state = state(Concury, n);
+            if self.plane.pending_backend(&state)?.is_some() {
+                self.placed_again.push(flow);
+                self.plane.forget_pending([&state])?;
+            }
+            n += 1;
+        }
+        self.drain()
+    }
+
+    /// Makes room in the ring.
+    pub fn drain(&self) -> Result<(), Error> {
+        self.reports.drain(|_| {})
+    }
+
+    /// The frame of a path's run, for which the data plane is made ready.
+    pub fn frame(&self, path: &Path, run: u32) -> Result<Vec<u8>, Error> {
+        (path.before)(self, run)?;
+        Ok((path.frame)(self, run))
+    }
+
+    fn forget_pending(&self, state: ServiceState) -> Result<(), Error> {
+        self.plane.forget_pending([&state])
+    }
+
+    fn forget_seen(&self, service: Service, n: u32) {
+        let keys = self.seen_keys.iter().filter(|(number, _)| *number == service.number());
+        let hashes = keys.map(|(_, key)| StateKey::of_flow(&service.flow(n)).hash(key));
+        self.plane.forget_seen(service.number(), hashes);
+    }
+}
+
+fn state(service: Service, n: u32) -> ServiceState {
+    ServiceState { service: service.number(), key: StateKey::of_flow(&service.flow(n)) }
+}
+
+fn later(flow: FlowKey) -> Vec<u8> {
+    Frame::new(flow).tcp_flags(TcpFlags::ACK).build()
+}
+
+fn first(flow: FlowKey) -> Vec<u8> {
+    Frame::new(flow).tcp_flags(TcpFlags::SYN).build()
+}
+
+/// A flow that no table and no path before has seen.
+fn fresh(run: u32) -> u32 {
+    0x80_0000 + run
+}
+
+fn nothing(_: &World, _: u32) -> Result<(), Error> {
+    Ok(())
+}
+
+macro_rules! paths {
+    ($($name:literal => $verdict:ident, |$world:pat_param, $run:pat_param| $frame:expr
+       $(, before |$w:ident, $r:ident| $before:expr)?;)*) => {
+        /// Every path, the usual ones first.
+        pub(super) fn all() -> Vec<Path> {
+            vec![$({
+                #[allow(unused_mut, unused_assignments)]
+                let mut before: fn(&World, u32) -> Result<(), Error> = nothing;
+                $(before = |$w: &World, $r: u32| $before;)?
+                Path {
+                    name: $name,
+                    verdict: Verdict::$verdict,
+                    frame: |$world: &World, $run: u32| $frame,
+                    before,
+                }
+            }),*]
+        }
+    };
+}
+
+paths! {
+    "concury, known flow, TCP over IPv4" => Transmit, |_, _| later(Concury.flow(1));
+    "concury, known flow, TCP over IPv6" => Transmit, |_, _| later(Concury6.flow(1));
+    "concury, known flow, in a VLAN" => Transmit,
+        |_, _| Frame::new(Concury.flow(1)).tcp_flags(TcpFlags::ACK).vlan(7).build();
+    "concury, SYN" => Transmit, |_, run| first(Concury.flow(fresh(run)));
+    "concury, SYN over IPv6" => Transmit, |_, run| first(Concury6.flow(fresh(run)));
+    "concury, FIN" => Transmit,
+        |_, _| Frame::new(Concury.flow(1)).tcp_flags(TcpFlags::FIN | TcpFlags::ACK).build();
+    "concury, known flow, UDP" => Transmit, |_, _| later(ConcuryUdp.flow(1));
+    "concury, first datagram" => Transmit, |_, _| later(ConcuryUdp.flow(2)),
+        before |world, _run| { world.forget_seen(ConcuryUdp, 2); Ok(()) };
+    "concury, update under way, flow not pending" => Transmit, |_, _| later(Updating.flow(1));
+    "concury, update under way, flow pending" => Transmit, |_, _| later(Updating.flow(fresh(0))),
+        before |world, _run| {
+            run_frame(world.plane.program(), &first(Updating.flow(fresh(0)))).map(|_| ())
+        };
+    "concury, update under way, SYN" => Transmit, |_, run| first(Updating.flow(fresh(run))),
+        before |world, run| world.forget_pending(state(Updating, fresh(run)));
+    "concury, update under way, SYN repeated" => Transmit,
+        |_, _| first(Updating.flow(fresh(0))),
+        before |world, _run| {
+            run_frame(world.plane.program(), &first(Updating.flow(fresh(0)))).map(|_| ())
+        };
+    "concury, reserved Dcode, known flow" => Transmit, |_, _| later(Concury.flow(RESERVED));
+    "concury, reserved Dcode, SYN pinned" => Transmit, |_, _| first(Concury.flow(RESERVED));
+    "concury, reserved Dcode, SYN placed again" => Transmit,
+        |world, run| first(world.placed_again[run as usize % world.placed_again.len()]),
+        before |world, run| {
+            let flow = &world.placed_again[run as usize % world.placed_again.len()];
+            let key = StateKey::of_flow(flow);
+            world.forget_pending(ServiceState { service: Concury.number(), key })
+        };
+    "concury, no backend" => Drop, |_, _| first(Empty.flow(1));
+    "tracked, known flow, TCP over IPv4" => Transmit, |_, _| later(Tracked.flow(1));
+    "tracked, known flow, TCP over IPv6" => Transmit, |_, _| later(Tracked6.flow(1));
+    "tracked, known flow, SYN" => Transmit, |_, _| first(Tracked.flow(1));
+    "tracked, known flow, UDP" => Transmit, |_, _| later(TrackedUdp.flow(1));
+    "tracked, new flow, TCP over IPv4" => Transmit, |_, run| first(Tracked.flow(fresh(run)));
+    "tracked, new flow, TCP over IPv6" => Transmit, |_, run| first(Tracked6.flow(fresh(run)));
+    "tracked, new flow, UDP" => Transmit, |_, run| later(TrackedUdp.flow(fresh(run)));
+    "no service, TCP" => Pass, |_, _| later(elsewhere(Concury.flow(1)));
+    "no service, UDP over IPv6" => Pass,
+        |_, _| later(FlowKey { protocol: Protocol::Udp, ..elsewhere(Concury6.flow(1)) });
+    "service without a table" => Drop, |_, _| first(Bare.flow(1));
+    "fragment for a service" => Drop, |_, _| {
+        let mut frame = later(Concury.flow(1));
+        frame[20] = 0x20;
+        frame
+    };
+    "ARP" => Pass, |_, _| {
+        let mut frame = later(Concury.flow(1));
+        frame[12..14].copy_from_slice(&[8, 6]);
+        frame
+    };
+}
+
+/// A flow to an address of nobody's.
+fn elsewhere(flow: FlowKey) -> FlowKey {
+    let mut dst = flow.dst;
+    dst[15] = 0xfe;
+    FlowKey { dst, ..flow }
+}

@@ -1,0 +1,204 @@
+//! Loading the data plane, resuming one that is pinned, and removing it.
+
+use super::size::{Sizer, size_maps};
+use super::stamp::{STAMP_PIN, Stamp};
+use super::{KernelPlane, Maps, Sizes};
+use crate::abi::types;
+use crate::error::{Context, Error};
+use crate::kernel::Limits;
+use crate::link::LINK_PREFIX;
+use crate::mapped::Mapped;
+use crate::tables::Tables;
+use crate::vips::{NO_TABLE, VipTable};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder};
+use std::fs;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use weir_steering::ELEMENT_BYTES;
+
+/// The program as it was compiled with this crate.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/weir.bpf.o"));
+/// The object's name, and that of its constants, which libbpf makes of it.
+const OBJECT: &str = "weir_bpf";
+const CONSTANTS: &str = "weir_bpf.rodata";
+
+/// What opening a data plane found.
+#[derive(Clone, Debug, Default)]
+pub struct OpenReport {
+    /// Whether it was there already, with tables, flows and counters of an earlier run.
+    pub resumed: bool,
+    /// Limits that differ from the configuration, because an earlier run set them: a sentence for
+    /// each.
+    pub kept_limits: Vec<String>,
+}
+
+impl KernelPlane {
+    /// Loads the data plane, or resumes the one pinned in `directory` (in a BPF file system) with
+    /// this program. Without a directory nothing is pinned, and all goes with the process.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if a data plane of another layout is pinned there, which is left as it is;
+    /// [`Error::Incompatible`] if a map there has a size that no limits explain; [`Error::Bpf`] with
+    /// the verifier's words if the kernel refuses the program.
+    pub fn open(directory: Option<&Path>, limits: &Limits) -> Result<(Self, OpenReport), Error> {
+        Self::open_object(PROGRAM, directory, limits)
+    }
+
+    /// As [`open`](Self::open), with another build of the program, as an object file: with one more
+    /// method, say.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Error::System`] if the object is not such a program.
+    pub fn open_object(
+        object: &[u8],
+        directory: Option<&Path>,
+        limits: &Limits,
+    ) -> Result<(Self, OpenReport), Error> {
+        Self::open_inspected(Some(object), directory, limits, |_| Ok(()))
+            .map(|(plane, report, ())| (plane, report))
+    }
+
+    /// This build of the program, or the one given; `inspect` sees what was loaded.
+    pub(crate) fn open_inspected<R>(
+        object: Option<&[u8]>,
+        directory: Option<&Path>,
+        limits: &Limits,
+        inspect: impl FnOnce(&Object) -> Result<R, Error>,
+    ) -> Result<(Self, OpenReport, R), Error> {
+        let mut report = OpenReport::default();
+        let mut stamp = None;
+        if let Some(directory) = directory {
+            // Before anything is written.
+            stamp = Stamp::check(directory)?;
+            report.resumed = stamp.is_some();
+            fs::create_dir_all(directory).context(|| format!("create {}", directory.display()))?;
+            stamp = Some(stamp.map_or_else(|| Stamp::make(directory), Ok)?);
+        }
+        let mut open = ObjectBuilder::default()
+            .name(OBJECT)
+            .and_then(|builder| builder.open_memory(object.unwrap_or(PROGRAM)))
+            .context(|| "open the XDP program".into())?;
+        let maps = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), map));
+        let mut sizer = Sizer { maps: maps.collect(), directory, report: &mut report };
+        let sizes = size_maps(&mut sizer, limits)?;
+        set_sizes(&mut sizer, &sizes)?;
+        let loaded = open.load().context(|| "load the XDP program".into())?;
+        let plane = Self::of_object(&loaded, sizes, directory, stamp)?;
+        let generation = plane.control.word32(offset_of!(types::control, seen_generation));
+        if generation.load(Ordering::Relaxed) == 0 {
+            generation.store(1, Ordering::Relaxed);
+        }
+        let seen = inspect(&loaded)?;
+        Ok((plane, report, seen))
+    }
+
+    fn of_object(
+        object: &Object,
+        sizes: Sizes,
+        directory: Option<&Path>,
+        stamp: Option<Stamp>,
+    ) -> Result<Self, Error> {
+        let found = |name: &str| {
+            let map = object.maps().find(|map| map.name() == name);
+            map.ok_or_else(|| missing("map", name))
+        };
+        let handle = |name: &str| {
+            MapHandle::try_from(&found(name)?).context(|| format!("duplicate map {name}"))
+        };
+        let mapped = |name: &str| {
+            let map = found(&format!(".data.{name}"))?;
+            Mapped::new(&map.as_fd(), map.value_size() as usize * map.max_entries() as usize)
+        };
+        let program = object
+            .progs()
+            .find(|program| program.name() == "weir_balance")
+            .ok_or_else(|| missing("program", "weir_balance"))?;
+        let vips = VipTable::new(mapped("vips")?, sizes.vip_slots);
+        let services = vips.services();
+        let tables =
+            Tables::new(mapped("tables")?, mapped("pool")?, sizes.pool_elements, &services);
+        // A service whose first table was never published cannot be told by its number.
+        let keys = services.into_iter().filter(|(_, table)| *table != NO_TABLE);
+        Ok(Self {
+            keys: keys.map(|(key, table)| (table / 2, key)).collect(),
+            vips,
+            tables,
+            maps: Maps {
+                lanes: handle("lanes")?,
+                outcomes: handle("outcomes")?,
+                pending: handle("pending")?,
+                pinned: handle("pinned")?,
+                events: handle("events")?,
+                unreported: handle("unreported")?,
+                connections: handle("connections")?,
+            },
+            program: program
+                .as_fd()
+                .try_clone_to_owned()
+                .context(|| "duplicate a program's descriptor".into())?,
+            control: mapped("control")?,
+            backends: mapped("backends")?,
+            marks: mapped("marks")?,
+            seen: mapped("seen")?,
+            directory: directory.map(Path::to_owned),
+            sizes,
+            stamp,
+        })
+    }
+
+    /// Removes the pins of a data plane: it is detached and its maps are freed.
+    ///
+    /// # Errors
+    /// [`Error::System`] if a pin cannot be removed.
+    pub fn unload(directory: &Path) -> Result<(), Error> {
+        let mut pins: Vec<_> = fs::read_dir(directory)
+            .context(|| format!("read {}", directory.display()))?
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        // Links first: a program without its pins goes on until its link is gone. Then the stamp:
+        // without it, what may be left by a call that is cut short is not resumed.
+        pins.sort_by_key(|path| match path.file_name().map(|name| name.to_string_lossy()) {
+            Some(name) if name.starts_with(LINK_PREFIX) => 0,
+            Some(name) if name == STAMP_PIN => 1,
+            _ => 2,
+        });
+        for pin in pins {
+            fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
+        }
+        fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))
+    }
+}
+
+pub(super) fn missing(what: &str, name: &str) -> Error {
+    let source = io::Error::other(format!("there is no {what} {name} in it"));
+    Error::System { what: "open the XDP program".into(), source }
+}
+
+/// Sets what the verifier folds into the program.
+fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes) -> Result<(), Error> {
+    let constants = sizer.map(CONSTANTS)?.initial_value_mut().unwrap_or_default();
+    if constants.len() < offset_of!(types::rodata, as_reported) {
+        return Err(missing("room for the sizes in", CONSTANTS));
+    }
+    macro_rules! set {
+        ($($field:ident = $value:expr;)*) => {$(
+            let value: u32 = $value;
+            constants[offset_of!(types::rodata, $field)..][..4]
+                .copy_from_slice(&value.to_ne_bytes());
+        )*};
+    }
+    set! {
+        vip_slots = sizes.vip_slots;
+        vip_shift = 64 - sizes.vip_slots.trailing_zeros();
+        table_count = sizes.services * 2;
+        pool_bytes = sizes.pool_elements * ELEMENT_BYTES as u32;
+        backend_count = sizes.backends;
+        mark_words = sizes.mark_words;
+        seen_lines = sizes.seen_lines;
+    }
+    Ok(())
+}

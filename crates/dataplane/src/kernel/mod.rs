@@ -1,0 +1,61 @@
+//! The data plane in the kernel: loading, pinning, publishing, counting.
+
+mod activity;
+mod attach;
+mod connections;
+mod counters;
+mod load;
+mod publish;
+mod size;
+mod stamp;
+
+pub use attach::Attached;
+pub use load::OpenReport;
+pub use publish::grace;
+pub use size::Limits;
+pub use stamp::Layout;
+
+use crate::mapped::Mapped;
+use crate::tables::Tables;
+use crate::vips::VipTable;
+use libbpf_rs::MapHandle;
+use size::Sizes;
+use stamp::Stamp;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use weir_plane::VipKey;
+
+/// The data plane of one instance.
+pub struct KernelPlane {
+    maps: Maps,
+    program: OwnedFd,
+    vips: VipTable,
+    keys: HashMap<u32, VipKey>,
+    tables: Tables,
+    control: Mapped,
+    backends: Mapped,
+    marks: Mapped,
+    seen: Mapped,
+    directory: Option<PathBuf>,
+    sizes: Sizes,
+    /// What the pinned memory is made of; nothing is pinned without a directory.
+    stamp: Option<Stamp>,
+}
+
+struct Maps {
+    lanes: MapHandle,
+    outcomes: MapHandle,
+    pending: MapHandle,
+    pinned: MapHandle,
+    events: MapHandle,
+    unreported: MapHandle,
+    connections: MapHandle,
+}
+
+impl KernelPlane {
+    /// The program, for test runs.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+}

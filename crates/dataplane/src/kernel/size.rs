@@ -1,0 +1,165 @@
+//! How large the data plane's memory is: from the configuration, or as an earlier run left it.
+
+use super::OpenReport;
+use super::load::missing;
+use crate::abi::types;
+use crate::error::{Context, Error};
+use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
+use std::collections::BTreeMap;
+use std::path::Path;
+use weir_steering::{ELEMENT_BYTES, HEADER_BYTES, SEEN_WAYS};
+use weir_wire::Reason;
+
+/// Sizes that are set when the data plane is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Services that there is room for.
+    pub services: u32,
+    /// Bytes of the pool that holds the tables: twice what the tables in use take, since a new
+    /// table is made beside the old one.
+    pub table_bytes: u64,
+    /// Backends of all services together, below 32,767.
+    pub backends: u32,
+    /// Entries of the pending table: flows that start during an update.
+    pub pending_flows: u32,
+    /// Entries of the *unreported* map: flows whose report the ring had no room for.
+    pub unreported_flows: u32,
+    /// Entries of the connection table of the method `tracked`.
+    pub tracked_flows: u32,
+    /// UDP flows that are told from new ones.
+    pub udp_flows: u32,
+    /// Bytes of the event ring, a power of two.
+    pub event_ring_bytes: u32,
+    /// Bits of each of the two activity bitmaps.
+    pub mark_bits: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            services: 256,
+            table_bytes: 64 << 20,
+            backends: 4096,
+            pending_flows: 65_536,
+            unreported_flows: 262_144,
+            tracked_flows: 262_144,
+            udp_flows: 65_536,
+            event_ring_bytes: 16 << 20,
+            mark_bits: 8 << 20,
+        }
+    }
+}
+
+/// Sizes as they are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub services: u32,
+    pub backends: u32,
+    pub vip_slots: u32,
+    pub pool_elements: u32,
+    pub mark_words: u32,
+    pub seen_lines: u32,
+}
+
+/// Sets sizes and pins of the program's maps; a map that is pinned already keeps its size.
+pub(super) struct Sizer<'a> {
+    pub maps: BTreeMap<String, OpenMapMut<'a>>,
+    pub directory: Option<&'a Path>,
+    pub report: &'a mut OpenReport,
+}
+
+impl<'a> Sizer<'a> {
+    /// A map of the program.
+    pub fn map(&mut self, name: &str) -> Result<&mut OpenMapMut<'a>, Error> {
+        self.maps.get_mut(name).ok_or_else(|| missing("map", name))
+    }
+
+    /// Sizes a map to `wanted` entries; returns how many it has.
+    fn entries(&mut self, name: &str, wanted: u32) -> Result<u32, Error> {
+        let map = self.map(name)?;
+        let ours = (map.key_size(), map.value_size());
+        let mut entries = wanted.max(1);
+        if let Some(found) = self.pinned(name, name)? {
+            let theirs = (found.key_size(), found.value_size());
+            if ours != theirs {
+                return Err(self.incompatible(name, format!("{theirs:?} where {ours:?} is known")));
+            }
+            self.keep(name, &mut entries, found.max_entries());
+        }
+        self.map(name)?.set_max_entries(entries).context(|| format!("size map {name}"))?;
+        Ok(entries)
+    }
+
+    /// Sizes an array in a section of its own to `wanted` elements of `element` bytes; returns how
+    /// many it has.
+    fn array(&mut self, name: &str, element: usize, wanted: u32) -> Result<u32, Error> {
+        let section = format!(".data.{name}");
+        let mut elements = wanted.max(1);
+        if let Some(found) = self.pinned(&section, name)? {
+            let bytes = found.value_size() as usize;
+            if !bytes.is_multiple_of(element) {
+                return Err(self.incompatible(
+                    name,
+                    format!("{bytes} bytes do not hold elements of {element}"),
+                ));
+            }
+            self.keep(name, &mut elements, (bytes / element) as u32);
+        }
+        let bytes = elements * element as u32;
+        self.map(&section)?.set_value_size(bytes).context(|| format!("size array {name}"))?;
+        Ok(elements)
+    }
+
+    /// The map of this name that an earlier run pinned; and this run's will be pinned there.
+    fn pinned(&mut self, map: &str, name: &str) -> Result<Option<MapHandle>, Error> {
+        let Some(directory) = self.directory else { return Ok(None) };
+        let pin = directory.join(name);
+        self.map(map)?.set_pin_path(&pin).context(|| format!("pin {name}"))?;
+        if !pin.exists() {
+            return Ok(None);
+        }
+        let found =
+            MapHandle::from_pinned_path(&pin).context(|| format!("open {}", pin.display()))?;
+        Ok(Some(found))
+    }
+
+    fn keep(&mut self, name: &str, wanted: &mut u32, found: u32) {
+        if *wanted != found {
+            self.report
+                .kept_limits
+                .push(format!("{name}: {found} (the configuration asks for {wanted})"));
+            *wanted = found;
+        }
+    }
+
+    fn incompatible(&self, name: &str, detail: String) -> Error {
+        let path = self.directory.unwrap_or(Path::new("")).join(name);
+        Error::Incompatible { path, detail }
+    }
+}
+
+/// Sizes all maps.
+pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes, Error> {
+    sizer.array("control", size_of::<types::control>(), 1)?;
+    sizer.entries("outcomes", Reason::SLOTS)?;
+    sizer.entries("pending", limits.pending_flows)?;
+    sizer.entries("pinned", limits.unreported_flows)?;
+    sizer.entries("events", limits.event_ring_bytes)?;
+    sizer.entries("unreported", limits.unreported_flows)?;
+    sizer.entries("connections", limits.tracked_flows)?;
+    // A two-choice table stays below half full: each service has its entry and its address's.
+    let vip_slots = (limits.services * 4 + 4).next_power_of_two();
+    let mark_words = limits.mark_bits.div_ceil(64).next_power_of_two() * 2;
+    let pool = limits.table_bytes.div_ceil(ELEMENT_BYTES as u64) as u32;
+    // Twice the lines that full ones would need: few flows are evicted.
+    let seen_lines = (limits.udp_flows * 2).div_ceil(SEEN_WAYS as u32);
+    let backends = sizer.array("backends", size_of::<types::backend>(), limits.backends)?;
+    Ok(Sizes {
+        services: sizer.array("tables", HEADER_BYTES, limits.services * 2)? / 2,
+        backends: backends.min(sizer.entries("lanes", limits.backends)?),
+        vip_slots: sizer.array("vips", size_of::<types::vip>(), vip_slots)?,
+        pool_elements: sizer.array("pool", ELEMENT_BYTES, pool)?,
+        mark_words: sizer.array("marks", size_of::<u64>(), mark_words)? / 2,
+        seen_lines: sizer.array("seen", size_of::<types::seen_line>(), seen_lines)?,
+    })
+}

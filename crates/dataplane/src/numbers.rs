@@ -1,0 +1,42 @@
+//! Numbers of the kernel plane. They are declared here for Rust; the build script, which includes
+//! this file, writes them into a header for C.
+
+/// Declares the constants and the list that the build script reads.
+macro_rules! numbers {
+    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $value:expr;)*) => {
+        $($(#[doc = $doc])+ pub const $name: $type = $value;)*
+
+        /// Name, value and meaning of each.
+        #[allow(dead_code, reason = "for the build script")]
+        pub const ALL: &[(&str, u64, &str)] =
+            &[$((stringify!($name), $name as u64, concat!($($doc),+))),*];
+    };
+}
+
+numbers! {
+    /// raised when something in the maps keeps its place and changes its meaning
+    LAYOUT_REVISION: u32 = 1;
+
+    /// MAC addresses that are compared with a frame's; with more interfaces any is accepted
+    OWN_MACS: usize = 8;
+
+    /// the entry of the service table is in use; beside port and protocol in `port_protocol`
+    VIP_IN_USE: u32 = 1 << 24;
+    /// odd factor of a service's first slot
+    VIP_FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
+    /// odd factor of its second slot
+    VIP_SECOND: u64 = 0xd1b5_4a32_d192_ed03;
+    /// odd factor of the upper half of the address
+    VIP_HIGH: u64 = 0xaef1_7502_108e_f2d9;
+
+    /// the backend's entry is in use
+    BACKEND_PRESENT: u32 = 1;
+    /// mac, source_mac and ifindex are usable when the FIB has no answer
+    BACKEND_HAS_MAC: u32 = 2;
+    /// never ask the FIB
+    BACKEND_STATIC: u32 = 4;
+    /// its address is IPv6
+    BACKEND_IPV6: u32 = 8;
+    /// down by its health check: what may start a flow goes elsewhere
+    BACKEND_DOWN: u32 = 16;
+}

@@ -1,0 +1,233 @@
+//! The data plane in the kernel, as updates drive it.
+
+use crate::abi::{BackendEntry, BackendFlags};
+use crate::error::Error;
+use crate::kernel::{self, KernelPlane};
+use crate::link::XdpMode;
+use crate::reports::Reports;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_plane::forward::NextHop;
+use weir_plane::{
+    Attached, Attachment, Backend, Hop, LaneCounters, Marks, Outcomes, Plane, SeenFlows, VipKey,
+};
+use weir_steering::{Event, Flags, Image, ServiceState, TrackedFlow, update};
+use weir_wire::{FlowKey, unmap_address};
+
+/// The data plane in the kernel with the one consumer of its reports.
+pub struct LivePlane {
+    /// Programs and maps.
+    pub kernel: KernelPlane,
+    /// The ring, and the map behind it.
+    pub reports: Reports,
+}
+
+impl LivePlane {
+    /// Becomes the consumer of a data plane's reports.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn new(kernel: KernelPlane) -> Result<Self, Error> {
+        let reports = kernel.reports()?;
+        Ok(Self { kernel, reports })
+    }
+}
+
+impl std::ops::Deref for LivePlane {
+    type Target = KernelPlane;
+
+    fn deref(&self) -> &KernelPlane {
+        &self.kernel
+    }
+}
+
+impl std::ops::DerefMut for LivePlane {
+    fn deref_mut(&mut self) -> &mut KernelPlane {
+        &mut self.kernel
+    }
+}
+
+impl update::Plane for LivePlane {
+    type Error = Error;
+
+    fn is_full(error: &Error) -> bool {
+        match error {
+            Error::PoolFull { .. } => true,
+            // A hash map without room answers E2BIG.
+            Error::Bpf { source, .. } => source.kind() == libbpf_rs::ErrorKind::TooBig,
+            _ => false,
+        }
+    }
+
+    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), Error> {
+        self.kernel.set_flags(service, Flags::RECORD, record);
+        self.kernel.set_flags(service, Flags::PENDING, pending);
+        Ok(())
+    }
+
+    fn grace(&mut self) -> Result<(), Error> {
+        kernel::grace()
+    }
+
+    /// The ring, then what it had no room for.
+    fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
+        self.reports.drain(|event| take(&event))?;
+        let flows = self.reports.take_unreported()?;
+        flows.iter().for_each(take);
+        self.reports.forget_unreported(&flows)
+    }
+
+    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+        self.kernel.pending()
+    }
+
+    fn forget_pending(&mut self, states: &[ServiceState]) -> Result<(), Error> {
+        self.kernel.forget_pending(states)
+    }
+
+    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+        self.kernel.pinned()
+    }
+
+    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), Error> {
+        self.kernel.pin(pins)
+    }
+
+    fn unpin(&mut self, states: &[ServiceState]) -> Result<(), Error> {
+        self.kernel.unpin(states)
+    }
+
+    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), Error> {
+        self.kernel.show(service, image, flags)
+    }
+
+    fn retire(&mut self, service: u32) {
+        self.kernel.retire(service);
+    }
+
+    fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
+        self.kernel.forget_seen(service, hashes.iter().copied());
+    }
+}
+
+impl From<&Backend> for BackendEntry {
+    fn from(backend: &Backend) -> Self {
+        let entry = Self::new(backend.address, backend.incarnation).with_health(backend.up);
+        match backend.hop {
+            Some(Hop { next, ifindex }) => {
+                entry.with_next_hop(next.mac, next.source_mac, ifindex, false)
+            }
+            None => entry,
+        }
+    }
+}
+
+impl BackendEntry {
+    /// What it says of a backend; `None` if there is none.
+    fn backend(&self) -> Option<Backend> {
+        let has = |flag| self.flags & flag != 0;
+        has(BackendFlags::PRESENT).then(|| Backend {
+            address: unmap_address(&self.address),
+            incarnation: self.incarnation,
+            up: !has(BackendFlags::DOWN),
+            hop: has(BackendFlags::HAS_MAC).then_some(Hop {
+                next: NextHop { mac: self.mac, source_mac: self.source_mac },
+                ifindex: self.ifindex,
+            }),
+        })
+    }
+}
+
+impl Plane for LivePlane {
+    fn wait(&mut self, limit: Duration, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
+        self.reports.wait(limit, |event| take(&event))
+    }
+
+    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
+        self.kernel.set_service(key, service)
+    }
+
+    fn remove_service(&mut self, service: u32) -> Result<(), Error> {
+        self.kernel.remove_service(service)
+    }
+
+    fn services(&self) -> Vec<(VipKey, u32)> {
+        self.kernel.services()
+    }
+
+    fn published(&self, service: u32) -> Result<Option<Image>, Error> {
+        self.kernel.published(service)
+    }
+
+    fn table_bytes(&self, service: u32) -> usize {
+        self.kernel.table_bytes(service)
+    }
+
+    fn pool_bytes(&self) -> (usize, usize) {
+        self.kernel.pool_bytes()
+    }
+
+    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), Error> {
+        self.kernel.set_backend(id, &backend.map_or_else(BackendEntry::default, Into::into))
+    }
+
+    fn backend(&self, id: u16) -> Option<Backend> {
+        self.kernel.backend(id).backend()
+    }
+
+    fn reset_lane(&mut self, id: u16) -> Result<(), Error> {
+        self.kernel.reset_lane(id)
+    }
+
+    fn lane(&self, id: u16) -> Result<LaneCounters, Error> {
+        self.kernel.lane(id)
+    }
+
+    fn outcomes(&self) -> Result<Outcomes, Error> {
+        self.kernel.outcomes()
+    }
+
+    fn unrecorded(&self) -> u64 {
+        self.kernel.unrecorded()
+    }
+
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Error> {
+        self.kernel.pending_backend(state)
+    }
+
+    fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, Error> {
+        self.kernel.connection(flow)
+    }
+
+    fn flip_marks(&mut self) {
+        self.kernel.flip_marks();
+    }
+
+    fn take_marks(&mut self) -> Marks {
+        self.kernel.take_marks()
+    }
+
+    fn seen_flows(&self) -> SeenFlows {
+        self.kernel.seen_flows()
+    }
+
+    fn next_seen_generation(&mut self) {
+        self.kernel.next_seen_generation();
+    }
+
+    fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Error> {
+        self.kernel.accept_own_macs(interfaces).map(drop)
+    }
+
+    fn attach(&mut self, interfaces: &[String], how: Attachment) -> Result<Vec<Attached>, Error> {
+        let mode = match how {
+            Attachment::Auto => XdpMode::Auto,
+            Attachment::Native => XdpMode::Native,
+            Attachment::Generic => XdpMode::Generic,
+        };
+        let attached = self.kernel.attach(interfaces, mode)?;
+        let named =
+            |a: crate::Attached| Attached { interface: a.interface.name, generic: a.generic };
+        Ok(attached.into_iter().map(named).collect())
+    }
+}

@@ -1,0 +1,29 @@
+//! Instructions per packet: the same in every run, on every path that has a name.
+
+use std::collections::BTreeSet;
+use weir_dataplane::instructions::count;
+
+#[test]
+fn counts_repeat_themselves() {
+    let object = include_bytes!(concat!(env!("OUT_DIR"), "/weir.bpf.o")).to_vec();
+    let rows = count(&[object]).expect("load (needs root)");
+    let names: BTreeSet<_> = rows.iter().map(|row| row.path).collect();
+    assert_eq!(names.len(), rows.len(), "two paths of one name");
+    for row in &rows {
+        println!("{:<44} {:?}", row.path, row.instructions);
+        assert_eq!(row.instructions[0], row.instructions[1], "{}", row.path);
+    }
+    // What a packet has to do more takes more.
+    let of = |path: &str| {
+        let found = rows.iter().find(|row| row.path == path).map(|row| row.instructions[0]);
+        found.unwrap_or_else(|| panic!("no path {path}"))
+    };
+    let order = [
+        "ARP",
+        "no service, TCP",
+        "concury, known flow, TCP over IPv4",
+        "concury, known flow, TCP over IPv6",
+        "concury, first datagram",
+    ];
+    assert!(order.is_sorted_by_key(|path| of(path)), "{order:?}");
+}

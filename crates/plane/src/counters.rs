@@ -1,0 +1,43 @@
+//! What a plane counts.
+
+use crate::pipeline::Verdict;
+use std::collections::BTreeMap;
+use weir_wire::Reason;
+
+/// Counters of a backend.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LaneCounters {
+    /// Number of packets forwarded to it.
+    pub packets: u64,
+    /// Bytes of these packets, from the IP header on.
+    pub bytes: u64,
+    /// Number of flows that started on it.
+    pub flows: u64,
+}
+
+/// What became of every packet since the plane began.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// What went to each backend, by its number.
+    pub lanes: BTreeMap<u16, LaneCounters>,
+    /// Packets left to the kernel, by reason.
+    pub passed: BTreeMap<Reason, u64>,
+    /// Packets dropped, by reason.
+    pub dropped: BTreeMap<Reason, u64>,
+}
+
+impl Counters {
+    /// Counts a packet by what was decided about it.
+    pub fn count(&mut self, verdict: &Verdict) {
+        match *verdict {
+            Verdict::Forward { backend, new, bytes } => {
+                let lane = self.lanes.entry(backend).or_default();
+                lane.packets += 1;
+                lane.bytes += u64::from(bytes);
+                lane.flows += u64::from(new);
+            }
+            Verdict::Pass(reason) => *self.passed.entry(reason).or_default() += 1,
+            Verdict::Drop(reason) => *self.dropped.entry(reason).or_default() += 1,
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Planes: what takes a packet from an interface to a backend.
+//!
+//! - [`pipeline`]: the way of a packet, `parse -> service -> decide -> forward`, as pure code. A
+//!   plane brings the frames, one at a time or in bursts, and what is remembered between them.
+//! - [`Soft`]: a plane that is only memory. It is the oracle of the BPF program and the data plane
+//!   of unit tests.
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod forward;
+pub mod pipeline;
+mod plane;
+mod soft;
+
+pub use counters::{Counters, LaneCounters};
+pub use pipeline::{Directory, Outcome, Verdict, VipKey};
+pub use plane::{Attached, Attachment, Backend, Hop, Marks, Outcomes, Plane, SeenFlows};
+pub use soft::{Bounds, Operation, Soft, SoftError};

@@ -1,0 +1,207 @@
+//! What a control plane needs of a plane, besides what updates do with it.
+
+use crate::counters::LaneCounters;
+use crate::forward::NextHop;
+use crate::pipeline::VipKey;
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::time::Duration;
+use weir_steering::{Event, Image, ServiceState, TrackedFlow, seen_tag, update};
+use weir_wire::{FlowKey, Reason};
+
+/// A backend as a plane knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backend {
+    /// Its address.
+    pub address: IpAddr,
+    /// Counts the uses of its number, so that what is remembered does not outlive it.
+    pub incarnation: u32,
+    /// Whether its health check has it up.
+    pub up: bool,
+    /// Where its frames go if the kernel's routing has no answer.
+    pub hop: Option<Hop>,
+}
+
+/// A next hop and the interface that it is reached by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hop {
+    /// The addresses.
+    pub next: NextHop,
+    /// The interface's number; 0 for the one that the packet came in by.
+    pub ifindex: u32,
+}
+
+/// How a plane takes frames from an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Attachment {
+    /// The fastest way that the interface has.
+    Auto,
+    /// In the driver, or not at all.
+    Native,
+    /// In the network stack.
+    Generic,
+}
+
+/// An interface that is attached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attached {
+    /// Its name.
+    pub interface: String,
+    /// In the network stack, which is slower.
+    pub generic: bool,
+}
+
+/// Which flows sent something since the last look, as one bit of each flow's hash says.
+#[derive(Clone, Debug, Default)]
+pub struct Marks {
+    words: Vec<u64>,
+}
+
+impl Marks {
+    /// Of a bitmap of 64-bit words, a power of two of them.
+    pub fn new(words: Vec<u64>) -> Self {
+        Self { words }
+    }
+
+    /// The bitmap, in words.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// Whether a flow with this hash may have sent something.
+    pub fn has(&self, hash: u64) -> bool {
+        let word = hash as usize & self.words.len().wrapping_sub(1);
+        self.words.get(word).is_some_and(|word| word >> (hash >> 58) & 1 == 1)
+    }
+}
+
+/// UDP flows seen recently.
+#[derive(Clone, Debug, Default)]
+pub struct SeenFlows {
+    tags: HashSet<u64>,
+}
+
+impl SeenFlows {
+    /// Of the tags in the filter's lines.
+    pub fn new(tags: impl Iterator<Item = u64>) -> Self {
+        Self { tags: tags.map(|tag| tag & !3).collect() }
+    }
+
+    /// Whether a flow of a service is among them.
+    pub fn has(&self, hash: u64, service: u32) -> bool {
+        self.tags.contains(&(seen_tag(hash, service) & !3))
+    }
+}
+
+/// Packets that were not forwarded, by reason: left to the kernel, and dropped.
+pub type Outcomes = BTreeMap<Reason, (u64, u64)>;
+
+/// A data plane as a control plane owns it: services, backends, counters and interfaces, beside
+/// what an [update](update::Plane) does.
+pub trait Plane: update::Plane {
+    /// As [`drain`](update::Plane::drain), but waits for the first report for at most `limit`.
+    /// Reports that had to be put aside are taken by `drain` alone.
+    ///
+    /// # Errors
+    /// Some may have been taken.
+    fn wait(&mut self, limit: Duration, take: &mut dyn FnMut(&Event)) -> Result<(), Self::Error>;
+
+    /// Lets packets find a service, with the table that it has. Without one they are dropped as
+    /// [`Reason::NoTable`].
+    ///
+    /// # Errors
+    /// If there is no room for another service.
+    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Self::Error>;
+
+    /// Removes a service and its tables; its packets are the kernel's from now on.
+    ///
+    /// # Errors
+    /// If packets under way cannot be waited for: the tables stay then.
+    fn remove_service(&mut self, service: u32) -> Result<(), Self::Error>;
+
+    /// The services, by number.
+    fn services(&self) -> Vec<(VipKey, u32)>;
+
+    /// Reads a published table back and checks it.
+    ///
+    /// # Errors
+    /// If it is damaged.
+    fn published(&self, service: u32) -> Result<Option<Image>, Self::Error>;
+
+    /// Bytes of a service's published table.
+    fn table_bytes(&self, service: u32) -> usize;
+
+    /// Bytes that tables take, and bytes that there are for them.
+    fn pool_bytes(&self) -> (usize, usize);
+
+    /// Sets what is known of a backend; `None`: it is gone.
+    ///
+    /// # Errors
+    /// If its number is beyond the plane's bound.
+    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), Self::Error>;
+
+    /// What is known of a backend.
+    fn backend(&self, id: u16) -> Option<Backend>;
+
+    /// Clears a backend's counters, before its number is used anew.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    fn reset_lane(&mut self, id: u16) -> Result<(), Self::Error>;
+
+    /// A backend's counters.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn lane(&self, id: u16) -> Result<LaneCounters, Self::Error>;
+
+    /// Packets that were not forwarded.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn outcomes(&self) -> Result<Outcomes, Self::Error>;
+
+    /// Flows whose reports found no room anywhere.
+    fn unrecorded(&self) -> u64;
+
+    /// A flow's backend in the pending table.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Self::Error>;
+
+    /// A flow in the connection table.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, Self::Error>;
+
+    /// Begins to mark active flows anew. A grace period later the marks until now are complete,
+    /// and [`take_marks`](Self::take_marks) returns them.
+    fn flip_marks(&mut self);
+
+    /// The marks before the last [`flip_marks`](Self::flip_marks), which are cleared.
+    fn take_marks(&mut self) -> Marks;
+
+    /// The UDP flows seen in this generation of the filter or the one before.
+    fn seen_flows(&self) -> SeenFlows;
+
+    /// Begins a new generation of the "seen recently" filter.
+    fn next_seen_generation(&mut self);
+
+    /// Takes frames that are addressed to these interfaces, as their addresses are now.
+    ///
+    /// # Errors
+    /// If there is no such interface.
+    fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Self::Error>;
+
+    /// Takes frames from these interfaces, and from no others.
+    ///
+    /// # Errors
+    /// If one cannot be attached; those before it may be.
+    fn attach(
+        &mut self,
+        interfaces: &[String],
+        how: Attachment,
+    ) -> Result<Vec<Attached>, Self::Error>;
+}

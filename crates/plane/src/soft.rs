@@ -1,0 +1,499 @@
+//! A whole data plane in plain memory: frames in, verdicts and counters out. The oracle of the
+//! BPF program, and the data plane of tests that need none.
+
+use crate::counters::{Counters, LaneCounters};
+use crate::pipeline::{self, Directory, Outcome, VipKey};
+use crate::plane::{Attached, Attachment, Backend, Marks, Outcomes, Plane, SeenFlows};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use weir_steering::{
+    ELEMENT_BYTES, Event, Flags, Image, ImageError, ServiceState, SoftMemory, StateKey,
+    TrackedFlow, update,
+};
+use weir_wire::{FlowKey, Reason};
+
+/// What a [`Soft`] plane can be asked, and can be told to refuse.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum Operation {
+    /// Change the flags of a table.
+    SetFlags,
+    /// Wait for packets.
+    Grace,
+    /// Take the reports.
+    Drain,
+    /// Read the pending table.
+    ReadPending,
+    /// Remove from the pending table.
+    ForgetPending,
+    /// Read the pins.
+    ReadPins,
+    /// Pin a state.
+    Pin,
+    /// Remove pins.
+    Unpin,
+    /// Publish a table.
+    Show,
+    /// Let packets find a service.
+    SetService,
+    /// Remove a service.
+    RemoveService,
+    /// Read a published table back.
+    ReadTable,
+    /// Set what is known of a backend.
+    SetBackend,
+    /// Clear a backend's counters.
+    ResetLane,
+    /// Read counters.
+    ReadCounters,
+    /// Look a flow up in the pending or the connection table.
+    LookUp,
+    /// Take the addresses of interfaces.
+    OwnMacs,
+    /// Attach to interfaces.
+    Attach,
+}
+
+/// Why a [`Soft`] plane refuses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SoftError {
+    /// It was told to.
+    #[error("refused on demand: {0:?}")]
+    OnDemand(Operation),
+    /// There is no room: its bound is reached.
+    #[error("no room: {0:?}")]
+    Full(Operation),
+}
+
+/// Bounds of a [`Soft`] plane; none of them bounds it at first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Bytes of all tables, those that are superseded and not retired included.
+    pub table_bytes: usize,
+    /// Pins.
+    pub pins: usize,
+    /// Services.
+    pub services: usize,
+    /// Numbers of backends.
+    pub backends: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            table_bytes: usize::MAX,
+            pins: usize::MAX,
+            services: usize::MAX,
+            backends: usize::MAX,
+        }
+    }
+}
+
+/// A refusal that is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    /// Times that it is still granted.
+    granted: u32,
+    /// Times that it is then refused.
+    refused: u32,
+}
+
+/// A data plane in plain memory.
+#[derive(Debug, Default)]
+pub struct Soft {
+    /// Services by what they listen on.
+    pub vips: HashMap<VipKey, u32>,
+    /// Published tables by service.
+    pub tables: HashMap<u32, Arc<Image>>,
+    /// Services without a table here whose published one is of a method that is not known.
+    pub unknown: HashSet<u32>,
+    /// Tables before those that are not retired yet, by service.
+    pub former: HashMap<u32, Arc<Image>>,
+    /// Everything that is remembered.
+    pub memory: SoftMemory,
+    /// MAC addresses it answers to; empty: any.
+    pub own_macs: Vec<[u8; 6]>,
+    /// Counters.
+    pub counters: Counters,
+    /// What there is room for.
+    pub bounds: Bounds,
+    /// Backends by number.
+    pub backends: BTreeMap<u16, Backend>,
+    /// The interfaces that it is attached to.
+    pub attached: Vec<String>,
+    asked: RefCell<BTreeMap<Operation, u64>>,
+    refusals: RefCell<BTreeMap<Operation, Refusal>>,
+}
+
+/// The part of a plane that packets only read.
+struct View<'a> {
+    vips: &'a HashMap<VipKey, u32>,
+    tables: &'a HashMap<u32, Arc<Image>>,
+    unknown: &'a HashSet<u32>,
+    own_macs: &'a [[u8; 6]],
+}
+
+impl Directory for View<'_> {
+    fn service(&self, key: &VipKey) -> Option<u32> {
+        self.vips.get(key).copied()
+    }
+
+    fn has_address(&self, address: &[u8; 16]) -> bool {
+        self.vips.keys().any(|vip| vip.address == *address)
+    }
+
+    fn is_own_mac(&self, mac: [u8; 6]) -> bool {
+        self.own_macs.is_empty() || self.own_macs.contains(&mac)
+    }
+
+    fn table(&self, service: u32) -> Result<&Image, Reason> {
+        match self.tables.get(&service) {
+            Some(table) => Ok(table),
+            None if self.unknown.contains(&service) => Err(Reason::UnknownMethod),
+            None => Err(Reason::NoTable),
+        }
+    }
+}
+
+impl Soft {
+    /// A plane with this memory.
+    pub fn new(memory: SoftMemory) -> Self {
+        Self { memory, ..Self::default() }
+    }
+
+    /// Takes one frame through the data plane.
+    pub fn process(&mut self, frame: &[u8]) -> Outcome {
+        let to = View {
+            vips: &self.vips,
+            tables: &self.tables,
+            unknown: &self.unknown,
+            own_macs: &self.own_macs,
+        };
+        let verdict = pipeline::process(frame, &to, &mut self.memory);
+        self.counters.count(&verdict);
+        verdict.into()
+    }
+
+    /// Takes a burst of frames through the data plane, with the outcomes that they have one after
+    /// the other.
+    pub fn process_burst(&mut self, frames: &[&[u8]]) -> Vec<Outcome> {
+        let to = View {
+            vips: &self.vips,
+            tables: &self.tables,
+            unknown: &self.unknown,
+            own_macs: &self.own_macs,
+        };
+        let mut verdicts = Vec::new();
+        let frames = frames.iter().copied();
+        pipeline::process_burst(frames, &to, &mut self.memory, &mut verdicts);
+        verdicts.iter().for_each(|verdict| self.counters.count(verdict));
+        verdicts.into_iter().map(Outcome::from).collect()
+    }
+
+    /// Publishes a table by its bytes, as they stand in a kernel plane, where another version of
+    /// weir may have written them. One of a method that this version does not know decides nothing:
+    /// its service's packets are dropped as [`Reason::UnknownMethod`].
+    ///
+    /// # Errors
+    /// [`ImageError`] if the bytes are a damaged table of a known method; the former one stays.
+    pub fn show_bytes(
+        &mut self,
+        service: u32,
+        header: &[u8],
+        body: &[u8],
+    ) -> Result<(), ImageError> {
+        match Image::read_from(header, |_, elements| {
+            body.get(..elements.checked_mul(ELEMENT_BYTES)?).map(<[u8]>::to_vec)
+        }) {
+            Ok(table) => {
+                self.tables.insert(service, Arc::new(table));
+            }
+            Err(ImageError::Method(_)) => {
+                self.tables.remove(&service);
+                self.unknown.insert(service);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Grants an operation `granted` times more, and then refuses it `refused` times.
+    pub fn refuse_after(&mut self, operation: Operation, granted: u32, refused: u32) {
+        self.refusals.borrow_mut().insert(operation, Refusal { granted, refused });
+    }
+
+    /// Refuses an operation from now on.
+    pub fn refuse(&mut self, operation: Operation) {
+        self.refuse_after(operation, 0, u32::MAX);
+    }
+
+    /// Refuses nothing any more.
+    pub fn refuse_nothing(&mut self) {
+        self.refusals.borrow_mut().clear();
+    }
+
+    /// How often an operation was asked for.
+    pub fn asked(&self, operation: Operation) -> u64 {
+        self.asked.borrow().get(&operation).copied().unwrap_or(0)
+    }
+
+    /// Bytes of all tables, the superseded ones included.
+    pub fn table_bytes(&self) -> usize {
+        self.tables.values().chain(self.former.values()).map(|image| image.bytes()).sum()
+    }
+
+    fn ask(&self, operation: Operation) -> Result<(), SoftError> {
+        *self.asked.borrow_mut().entry(operation).or_default() += 1;
+        let mut refusals = self.refusals.borrow_mut();
+        let Some(refusal) = refusals.get_mut(&operation) else { return Ok(()) };
+        if refusal.granted > 0 {
+            refusal.granted -= 1;
+            return Ok(());
+        }
+        if refusal.refused > 0 {
+            refusal.refused -= u32::from(refusal.refused < u32::MAX);
+            return Err(SoftError::OnDemand(operation));
+        }
+        Ok(())
+    }
+
+    fn change_flags(&mut self, service: u32, flag: u32, on: bool) {
+        if let Some(table) = self.tables.get(&service) {
+            table.set_flags(table.header().flags().with(flag, on));
+        }
+    }
+}
+
+impl update::Plane for Soft {
+    type Error = SoftError;
+
+    fn is_full(error: &SoftError) -> bool {
+        matches!(error, SoftError::Full(_))
+    }
+
+    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), SoftError> {
+        self.ask(Operation::SetFlags)?;
+        self.change_flags(service, Flags::RECORD, record);
+        self.change_flags(service, Flags::PENDING, pending);
+        Ok(())
+    }
+
+    /// A packet is processed whole here: none is ever under way.
+    fn grace(&mut self) -> Result<(), SoftError> {
+        self.ask(Operation::Grace)
+    }
+
+    fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), SoftError> {
+        self.ask(Operation::Drain)?;
+        std::mem::take(&mut self.memory.events).iter().for_each(take);
+        Ok(())
+    }
+
+    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+        self.ask(Operation::ReadPending)?;
+        Ok(self.memory.pending.iter().map(|(state, backend)| (*state, *backend)).collect())
+    }
+
+    fn forget_pending(&mut self, states: &[ServiceState]) -> Result<(), SoftError> {
+        self.ask(Operation::ForgetPending)?;
+        for state in states {
+            self.memory.pending.remove(state);
+        }
+        Ok(())
+    }
+
+    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+        self.ask(Operation::ReadPins)?;
+        Ok(self.memory.pinned.iter().map(|(state, backend)| (*state, *backend)).collect())
+    }
+
+    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), SoftError> {
+        for (state, backend) in pins {
+            self.ask(Operation::Pin)?;
+            let room = self.memory.pinned.len() < self.bounds.pins;
+            if !room && !self.memory.pinned.contains_key(state) {
+                return Err(SoftError::Full(Operation::Pin));
+            }
+            self.memory.pinned.insert(*state, *backend);
+        }
+        Ok(())
+    }
+
+    fn unpin(&mut self, states: &[ServiceState]) -> Result<(), SoftError> {
+        for state in states {
+            self.ask(Operation::Unpin)?;
+            self.memory.pinned.remove(state);
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), SoftError> {
+        self.ask(Operation::Show)?;
+        self.former.remove(&service);
+        if self.table_bytes() + image.bytes() > self.bounds.table_bytes {
+            return Err(SoftError::Full(Operation::Show));
+        }
+        // A copy: its flags are this plane's.
+        let copy = Image::clone(image);
+        copy.set_flags(flags);
+        if let Some(former) = self.tables.insert(service, Arc::new(copy)) {
+            self.former.insert(service, former);
+        }
+        Ok(())
+    }
+
+    fn retire(&mut self, service: u32) {
+        self.former.remove(&service);
+    }
+
+    fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
+        hashes.iter().for_each(|hash| self.memory.forget_seen(*hash, service));
+    }
+}
+
+impl Plane for Soft {
+    /// There is nothing to wait for: whoever brings the frames is the one who asks.
+    fn wait(&mut self, _: Duration, take: &mut dyn FnMut(&Event)) -> Result<(), SoftError> {
+        update::Plane::drain(self, take)
+    }
+
+    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), SoftError> {
+        self.ask(Operation::SetService)?;
+        if !self.vips.contains_key(key) && self.vips.len() >= self.bounds.services {
+            return Err(SoftError::Full(Operation::SetService));
+        }
+        self.vips.insert(*key, service);
+        Ok(())
+    }
+
+    fn remove_service(&mut self, service: u32) -> Result<(), SoftError> {
+        self.vips.retain(|_, number| *number != service);
+        self.ask(Operation::RemoveService)?;
+        self.tables.remove(&service);
+        self.former.remove(&service);
+        Ok(())
+    }
+
+    fn services(&self) -> Vec<(VipKey, u32)> {
+        self.vips.iter().map(|(key, service)| (*key, *service)).collect()
+    }
+
+    fn published(&self, service: u32) -> Result<Option<Image>, SoftError> {
+        self.ask(Operation::ReadTable)?;
+        Ok(self.tables.get(&service).map(|image| Image::clone(image)))
+    }
+
+    fn table_bytes(&self, service: u32) -> usize {
+        self.tables.get(&service).map_or(0, |image| image.bytes())
+    }
+
+    fn pool_bytes(&self) -> (usize, usize) {
+        (Self::table_bytes(self), self.bounds.table_bytes)
+    }
+
+    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), SoftError> {
+        self.ask(Operation::SetBackend)?;
+        if usize::from(id) >= self.bounds.backends {
+            return Err(SoftError::Full(Operation::SetBackend));
+        }
+        self.memory.incarnations.remove(&id);
+        self.memory.down.remove(&id);
+        self.backends.remove(&id);
+        if let Some(backend) = backend {
+            self.memory.incarnations.insert(id, backend.incarnation);
+            if !backend.up {
+                self.memory.down.insert(id);
+            }
+            self.backends.insert(id, *backend);
+        }
+        Ok(())
+    }
+
+    fn backend(&self, id: u16) -> Option<Backend> {
+        self.backends.get(&id).copied()
+    }
+
+    fn reset_lane(&mut self, id: u16) -> Result<(), SoftError> {
+        self.ask(Operation::ResetLane)?;
+        self.counters.lanes.remove(&id);
+        Ok(())
+    }
+
+    fn lane(&self, id: u16) -> Result<LaneCounters, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        Ok(self.counters.lanes.get(&id).copied().unwrap_or_default())
+    }
+
+    fn outcomes(&self) -> Result<Outcomes, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        let mut found = Outcomes::new();
+        for (reason, count) in &self.counters.passed {
+            found.entry(*reason).or_default().0 = *count;
+        }
+        for (reason, count) in &self.counters.dropped {
+            found.entry(*reason).or_default().1 = *count;
+        }
+        Ok(found)
+    }
+
+    fn unrecorded(&self) -> u64 {
+        0
+    }
+
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        Ok(self.memory.pending.get(state).copied())
+    }
+
+    fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let key = StateKey::of_flow(flow);
+        let there = |vip: &VipKey| vip.address == flow.dst && vip.protocol == flow.protocol;
+        let mut services = self.vips.iter().filter(|(vip, _)| there(vip));
+        Ok(services.find_map(|(_, &service)| {
+            self.memory.connections.get(&ServiceState { service, key }).copied()
+        }))
+    }
+
+    fn flip_marks(&mut self) {
+        self.memory.mark_side ^= 1;
+    }
+
+    fn take_marks(&mut self) -> Marks {
+        let half = self.memory.marks.len() / 2;
+        let side = 1 - (self.memory.mark_side & 1) as usize;
+        let words = &mut self.memory.marks[side * half..][..half];
+        let taken = words.to_vec();
+        words.fill(0);
+        Marks::new(taken)
+    }
+
+    fn seen_flows(&self) -> SeenFlows {
+        let now = self.memory.seen_generation;
+        let before = if now == 1 { 3 } else { now - 1 };
+        let tags = self.memory.seen.iter().flatten().copied();
+        SeenFlows::new(tags.filter(|tag| tag & 3 == now || tag & 3 == before))
+    }
+
+    fn next_seen_generation(&mut self) {
+        let now = self.memory.seen_generation;
+        self.memory.seen_generation = if now >= 3 { 1 } else { now + 1 };
+    }
+
+    fn accept_own_macs(&mut self, _: &[String]) -> Result<(), SoftError> {
+        self.ask(Operation::OwnMacs)
+    }
+
+    fn attach(
+        &mut self,
+        interfaces: &[String],
+        how: Attachment,
+    ) -> Result<Vec<Attached>, SoftError> {
+        self.ask(Operation::Attach)?;
+        self.attached = interfaces.to_vec();
+        let generic = how == Attachment::Generic;
+        let attached = |name: &String| Attached { interface: name.clone(), generic };
+        Ok(interfaces.iter().map(attached).collect())
+    }
+}

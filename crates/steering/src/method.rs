@@ -1,0 +1,470 @@
+//! What a method is.
+//!
+//! | part | what it is | where |
+//! |---|---|---|
+//! | configuration | named numbers with their ranges: [`Setting`] | `methods/<name>/mod.rs` |
+//! | table | a [`Header`](crate::Header) and a [`Body`] of its own | `table.rs` |
+//! | build face | pool and states -> table, and what must be pinned: [`Build`] | `build.rs` |
+//! | decision | table, question and memory -> decision: [`Decide`] | `decide.rs` |
+//! | answer face | packets from a backend back to a client: [`Answer`], if it needs to see them | `repair.rs` |
+//!
+//! The [registry](crate::MethodId) lists all methods once; everything that goes by a method's name
+//! or number goes through it. docs/add-a-method.md adds one step by step.
+
+use crate::BuildError;
+use crate::decide::Decide;
+use crate::ids::BackendId;
+use crate::pool::Member;
+use crate::registry::{Image, MethodId};
+use crate::state::StateKey;
+use crate::table::{Body, Table};
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// What a method needs from around it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Needs {
+    /// The control plane must know every connection: its start, and where it lives.
+    pub states: bool,
+    /// The data plane must tell first datagrams of a UDP flow from later ones.
+    pub first_datagrams: bool,
+    /// The data plane must keep a connection table.
+    pub connections: bool,
+    /// Packets from backends to clients must pass the balancer, which rewrites their timestamps.
+    pub timestamps: bool,
+}
+
+impl Needs {
+    /// Nothing but the table.
+    pub const NOTHING: Self =
+        Self { states: false, first_datagrams: false, connections: false, timestamps: false };
+}
+
+/// A number that a method can be configured with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// Its name in configuration files.
+    pub name: &'static str,
+    /// The least and the largest value.
+    pub range: (u32, u32),
+    /// The value where none is given.
+    pub default: u32,
+    /// It must be a prime number.
+    pub prime: bool,
+}
+
+/// The settings of one service: a value for each [`Setting`] of its method.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Settings {
+    method: MethodId,
+    values: Vec<u32>,
+}
+
+/// A setting that cannot be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SettingError {
+    /// The method has no such setting.
+    #[error("{method} has no setting {name:?}{}", Has(.method.info().settings))]
+    Unknown {
+        /// The method.
+        method: MethodId,
+        /// What was given.
+        name: String,
+    },
+    /// The value is out of range.
+    #[error("{name} = {value}: give {}..={}", range.start(), range.end())]
+    Range {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        value: u64,
+        /// What is possible.
+        range: RangeInclusive<u32>,
+    },
+    /// The value is no prime number.
+    #[error("{name} = {value}: give a prime number")]
+    NotPrime {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        value: u32,
+    },
+}
+
+/// A setting that does not suit the pool.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{wrong}: {right}")]
+pub struct Misfit {
+    /// Its name.
+    pub setting: &'static str,
+    /// What is wrong.
+    pub wrong: String,
+    /// What to do about it.
+    pub right: String,
+}
+
+/// Lists settings in a message.
+struct Has(&'static [Setting]);
+
+impl fmt::Display for Has {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => f.write_str("; it has none"),
+            all => {
+                let names: Vec<_> = all.iter().map(|setting| setting.name).collect();
+                write!(f, "; it has {}", names.join(", "))
+            }
+        }
+    }
+}
+
+impl Settings {
+    /// The defaults of a method.
+    pub fn of(method: MethodId) -> Self {
+        let values = method.info().settings.iter().map(|setting| setting.default).collect();
+        Self { method, values }
+    }
+
+    /// The method.
+    pub fn method(&self) -> MethodId {
+        self.method
+    }
+
+    /// The value of a setting; 0 if the method has none of that name.
+    pub fn get(&self, name: &str) -> u32 {
+        self.iter().find(|(setting, _)| setting.name == name).map_or(0, |(_, value)| value)
+    }
+
+    /// All settings with their values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Setting, u32)> {
+        self.method.info().settings.iter().zip(self.values.iter().copied())
+    }
+
+    /// Sets one, checked.
+    ///
+    /// # Errors
+    /// [`SettingError`]; nothing has changed then.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<(), SettingError> {
+        let all = self.method.info().settings;
+        let Some(at) = all.iter().position(|setting| setting.name == name) else {
+            return Err(SettingError::Unknown { method: self.method, name: name.into() });
+        };
+        let Setting { name, range: (least, most), prime, .. } = all[at];
+        let range = least..=most;
+        let Some(small) = u32::try_from(value).ok().filter(|value| range.contains(value)) else {
+            return Err(SettingError::Range { name, value, range });
+        };
+        if prime && !is_prime(small.into()) {
+            return Err(SettingError::NotPrime { name, value: small });
+        }
+        self.values[at] = small;
+        Ok(())
+    }
+}
+
+/// Whether a number is prime, by trial division.
+pub fn is_prime(n: u64) -> bool {
+    n >= 2 && (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d))
+}
+
+/// The least prime number that is not less.
+pub fn next_prime(n: u64) -> u64 {
+    (n.max(2)..).find(|&n| is_prime(n)).unwrap_or(2)
+}
+
+/// A service, as a method's build face has to know it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceConfig {
+    /// The method and its settings.
+    pub settings: Settings,
+    /// States are clients, not flows.
+    pub client_affinity: bool,
+    /// The service is UDP: flows have no SYN and no FIN.
+    pub udp: bool,
+    /// Outlives restarts: hash keys that must not change are drawn from it.
+    pub seed: u64,
+    /// Another one in each run.
+    pub nonce: u64,
+    /// States to make room for at first.
+    pub capacity: usize,
+    /// States at most; further flows are steered but not remembered.
+    pub max_states: usize,
+    /// Seconds after which a silent flow is forgotten.
+    pub idle_seconds: u32,
+}
+
+/// A method, as the registry lists it.
+pub trait Method {
+    /// Its number, for ever: tables carry it.
+    const ID: MethodId;
+    /// Its name in configurations and commands.
+    const NAME: &'static str;
+    /// What it is, in half a sentence.
+    const SUMMARY: &'static str;
+    /// What it needs from around it.
+    const NEEDS: Needs;
+    /// What it can be configured with.
+    const SETTINGS: &'static [Setting] = &[];
+
+    /// What a row of its table is called: `Dcode 17`, `slot 4 of the Maglev table`.
+    fn row_name(row: u32) -> String {
+        format!("row {row}")
+    }
+
+    /// Whether so many backends fit into tables of these settings.
+    ///
+    /// # Errors
+    /// [`Misfit`], if there are too many.
+    fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
+        let _ = (settings, backends);
+        Ok(())
+    }
+}
+
+/// A method whose tables can be published to a kernel plane.
+pub trait Publish: Method {
+    /// What its tables hold. They decide: [`Decide`].
+    type Body: Body;
+
+    /// The build face of a service. `published` is the table that an earlier run left in force, if
+    /// there is one: whatever can go on from it does.
+    fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build>;
+}
+
+/// Makes sure that the tables of a published method decide, whatever tells flows apart.
+pub(crate) const fn decides<M: Publish>()
+where
+    Table<M::Body>: Decide<StateKey> + Decide<u64>,
+{
+}
+
+/// What a build made.
+#[derive(Clone, Debug)]
+pub struct Built<K = StateKey> {
+    /// The table, to be published.
+    pub table: Arc<Image>,
+    /// Flows that the data plane must know exactly, with their backends: to be pinned before the
+    /// table is seen. When no packet sees the former table any more, all other pins of the
+    /// service go.
+    pub pinned: Vec<(K, BackendId)>,
+    /// States whose backend is no member any more: forgotten, inevitably broken. A UDP flow that
+    /// goes on elsewhere must be reported anew, so once the table is published the caller takes
+    /// these out of the "seen recently" filter.
+    pub orphans: Vec<K>,
+}
+
+impl<K> Built<K> {
+    /// A table that needs nothing beside it.
+    pub fn alone(table: Image) -> Self {
+        Self { table: Arc::new(table), pinned: Vec::new(), orphans: Vec::new() }
+    }
+}
+
+/// The published table and the draft of the next one, for build faces that keep nothing else.
+#[derive(Clone, Debug, Default)]
+pub struct Drafts {
+    published: Option<Arc<Image>>,
+    draft: Option<Arc<Image>>,
+}
+
+impl Drafts {
+    /// Keeps a table as the draft.
+    pub fn draft<K>(&mut self, table: Image) -> Built<K> {
+        let built = Built::alone(table);
+        self.draft = Some(built.table.clone());
+        built
+    }
+
+    /// See [`Build::publish_draft`].
+    pub fn publish(&mut self) {
+        self.published = self.draft.take().or(self.published.take());
+    }
+
+    /// See [`Build::discard_draft`].
+    pub fn discard(&mut self) {
+        self.draft = None;
+    }
+
+    /// See [`Build::published`].
+    pub fn published(&self) -> Option<&Arc<Image>> {
+        self.published.as_ref()
+    }
+}
+
+/// Where a connection is in its life, as far as the balancer can see.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Its SYN was seen, nothing else.
+    Opening,
+    /// More packets were seen.
+    Open,
+    /// FIN or RST was seen.
+    Closing,
+}
+
+/// A state, as far as a control plane wants to know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Known {
+    /// Where it lives.
+    pub backend: BackendId,
+    /// Its phase.
+    pub phase: Phase,
+}
+
+/// The build face of a method: one service's states, and tables made of them.
+///
+/// A method that needs no states ([`Needs::states`]) has only to [`build`](Self::build); what it
+/// is told of flows it forgets, and it has no pending ones.
+pub trait Build<K = StateKey>: Send {
+    /// The method.
+    fn method(&self) -> MethodId;
+
+    /// Builds the table of a pool from all states. It counts as published when
+    /// [`publish_draft`](Self::publish_draft) says so, or as never built when
+    /// [`discard_draft`](Self::discard_draft) does. A draft that is neither is discarded by the
+    /// next one. `now` is in seconds.
+    ///
+    /// # Errors
+    /// [`BuildError`] if the pool does not fit. The former table stays.
+    fn draft(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+    ) -> Result<Built<K>, BuildError>;
+
+    /// The table drafted last is published: from now on packets follow it.
+    fn publish_draft(&mut self);
+
+    /// The table drafted last cannot be published: the one before stays.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] if states that the draft had no place for cannot be taken back.
+    fn discard_draft(&mut self) -> Result<(), BuildError>;
+
+    /// Builds a table that is published at once.
+    ///
+    /// # Errors
+    /// As [`draft`](Self::draft).
+    fn build(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+    ) -> Result<Built<K>, BuildError> {
+        let built = self.draft(generation, members, now)?;
+        self.publish_draft();
+        Ok(built)
+    }
+
+    /// The table that is published.
+    fn published(&self) -> Option<&Arc<Image>>;
+
+    /// A flow has started at a backend. Whether that is remembered.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] if the states have no room for it.
+    fn start(&mut self, key: K, backend: BackendId, now: u32) -> Result<bool, BuildError> {
+        let _ = (key, backend, now);
+        Ok(false)
+    }
+
+    /// Takes a state over from an earlier run.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    fn restore(&mut self, key: K, backend: BackendId, now: u32) -> Result<(), BuildError> {
+        let _ = (key, backend, now);
+        Ok(())
+    }
+
+    /// The end of a flow was seen; late packets may still come.
+    fn end(&mut self, key: &K, now: u32) {
+        let _ = (key, now);
+    }
+
+    /// Forgets a state of which it is known that no more packets come, as a backend says that holds
+    /// the connection.
+    fn forget(&mut self, key: &K) {
+        let _ = key;
+    }
+
+    /// Forgets all states of a backend that is gone: they are inevitably broken. Returns them.
+    fn forget_backend(&mut self, backend: BackendId) -> Vec<K> {
+        let _ = backend;
+        Vec::new()
+    }
+
+    /// Looks at every state: `active(hash)` tells whether the data plane has seen a packet of the
+    /// flow (by its hash under the published table's key) since the last call. Forgets the idle
+    /// ones and returns them.
+    fn sweep(&mut self, now: u32, active: &dyn Fn(u64) -> bool) -> Vec<K> {
+        let _ = (now, active);
+        Vec::new()
+    }
+
+    /// A state.
+    fn known(&self, key: &K) -> Option<Known> {
+        let _ = key;
+        None
+    }
+
+    /// Shows all states with their backends.
+    fn each_state(&self, visit: &mut dyn FnMut(&K, BackendId)) {
+        let _ = visit;
+    }
+
+    /// Number of states.
+    fn states(&self) -> usize {
+        0
+    }
+
+    /// States of a backend; `None` if the method has no states.
+    fn states_of(&self, backend: BackendId) -> Option<usize> {
+        let _ = backend;
+        None
+    }
+
+    /// Flows that were not remembered because there were too many.
+    fn refused(&self) -> u64 {
+        0
+    }
+
+    /// Bytes of the control structure.
+    fn control_bytes(&self) -> usize {
+        0
+    }
+
+    /// Whether packets of a flow that is pending at `backend` would go there by the published
+    /// table alone, so that the pending entry can go.
+    fn agrees(&self, key: &K, backend: BackendId) -> bool {
+        let _ = (key, backend);
+        true
+    }
+
+    /// Whether the published table leads a flow's packets to a backend, first ones apart.
+    fn leads_to(&self, key: &K, backend: BackendId) -> bool {
+        let _ = (key, backend);
+        true
+    }
+
+    /// Whether a flow falls on a reserved row, where packets ask the pending table anyway.
+    fn on_reserved(&self, key: &K) -> bool {
+        let _ = key;
+        false
+    }
+}
+
+/// The answer face: packets from a backend back to a client, where they pass the balancer.
+///
+/// One per connection. Both directions are rewritten, so that the client carries what the
+/// balancer wants to read, and the backend sees what it sent.
+pub trait Answer {
+    /// The TSval to send to the client instead of the backend's `tsval`. `cookie` is
+    /// [`Decision::cookie`](crate::Decision::cookie) of the connection's first packet.
+    fn outgoing(&mut self, tsval: u32, cookie: u16) -> u32;
+
+    /// The TSecr that the backend must get instead of the client's `tsecr`.
+    fn incoming(&mut self, tsecr: u32) -> u32;
+}

@@ -1,0 +1,114 @@
+//! Memory by index: the cookie hides the place of the connection in a table (section 3.2), alone
+//! or behind a stateless balancer (section 3.2, "a hybrid datacenter architecture").
+
+use super::decide::Forged;
+use super::layout::{Codec, Layout};
+use super::table::ConnTable;
+use crate::decide::Question;
+use crate::ids::BackendId;
+use crate::memory::Memory;
+use std::borrow::BorrowMut;
+use weir_hash::{HashKey, Key};
+
+/// What a stateful balancer must know to be found by the stateless ones in front.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tier {
+    /// Key under which the balancers in front hide numbers.
+    pub key: HashKey,
+    /// This balancer's number among the front's servers.
+    pub number: u16,
+}
+
+/// Stateful Cheetah for one service. With its servers it is a [`Table`](super::Table); the
+/// connections are in the memory of its decisions, [`WithSlots`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stateful {
+    layout: Layout,
+    key: HashKey,
+    front: Option<(Codec, u16)>,
+    forged: Forged,
+}
+
+impl Stateful {
+    /// For connections in a table under `key` whose index has the layout's back bits; behind a
+    /// front, with its `tier`.
+    pub fn new(layout: Layout, key: HashKey, tier: Option<Tier>, forged: Forged) -> Self {
+        let front = tier.map(|tier| (Codec::new(tier.key, layout.front_bits()), tier.number));
+        Self { layout, key, front, forged }
+    }
+
+    /// How the 16 bits are shared out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The key of the connections' table.
+    pub fn key(&self) -> &HashKey {
+        &self.key
+    }
+
+    /// What becomes of packets whose cookies are no good.
+    pub fn forged(&self) -> Forged {
+        self.forged
+    }
+
+    fn front<K: Key>(&self, flow: &K) -> Option<u16> {
+        self.front.as_ref().map(|(codec, number)| codec.hide(flow, *number))
+    }
+
+    /// The cookie of a flow in a slot of which this is the hidden place.
+    pub(super) fn cookie<K: Key>(&self, flow: &K, part: u16) -> u16 {
+        self.layout.cookie(self.front(flow).unwrap_or(0), part)
+    }
+
+    /// The cookie of a flow without a slot, for the front.
+    pub(super) fn front_cookie<K: Key>(&self, flow: &K) -> Option<u16> {
+        self.front(flow).map(|front| self.layout.cookie(front, 0))
+    }
+}
+
+/// A memory with connections by index, its own or borrowed ones; for everything else it asks
+/// another one.
+#[derive(Clone, Debug)]
+pub struct WithSlots<S = ConnTable, M = ()> {
+    /// The slots of connections, by index.
+    pub slots: S,
+    /// The rest of the memory.
+    pub rest: M,
+}
+
+impl<K: Key, S: BorrowMut<ConnTable>, M: Memory<K>> Memory<K> for WithSlots<S, M> {
+    fn known(&mut self, question: &Question<K>) -> Option<BackendId> {
+        self.rest.known(question)
+    }
+
+    fn remember(&mut self, question: &Question<K>, backend: BackendId) {
+        self.rest.remember(question, backend);
+    }
+
+    fn schedule(&mut self, question: &Question<K>, serving: &[u16]) -> Option<BackendId> {
+        self.rest.schedule(question, serving)
+    }
+
+    fn open_slot(&mut self, question: &Question<K>, backend: BackendId) -> Option<u16> {
+        self.slots.borrow_mut().open(&question.key, backend.get(), question.now).ok()
+    }
+
+    #[inline]
+    fn slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
+        let Question { signals, now, .. } = question;
+        BackendId::new(self.slots.borrow_mut().packet(&question.key, part, signals.ends, *now)?)
+    }
+
+    fn close_slot(&mut self, question: &Question<K>, part: u16) {
+        self.slots.borrow_mut().close(&question.key, part);
+    }
+
+    fn end(&mut self, question: &Question<K>) {
+        self.rest.end(question);
+    }
+
+    fn bytes(&self) -> usize {
+        self.slots.borrow().bytes() + self.rest.bytes()
+    }
+}

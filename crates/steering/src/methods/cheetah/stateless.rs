@@ -1,0 +1,67 @@
+//! No memory: the cookie hides the number of the server (paper, section 3.1).
+
+use super::decide::Forged;
+use super::layout::{Codec, Layout};
+use super::servers::ServiceServers;
+use crate::decide::{NoCookie, Question};
+use weir_hash::{HashKey, Key};
+
+/// Stateless Cheetah for one service; or, with a layout that leaves a back part, the front of two
+/// tiers, whose servers are the stateful balancers behind. With its servers it is a
+/// [`Table`](super::Table).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stateless {
+    layout: Layout,
+    codec: Codec,
+    forged: Forged,
+}
+
+impl Stateless {
+    /// Cookies under `key`, which must outlive restarts and be the same on all balancers.
+    pub fn new(key: HashKey, layout: Layout, forged: Forged) -> Self {
+        Self { layout, codec: Codec::new(key, layout.front_bits()), forged }
+    }
+
+    /// What hides the numbers; [`AllServers`](super::AllServers) needs to know how many there are.
+    pub fn codec(&self) -> &Codec {
+        &self.codec
+    }
+
+    /// What becomes of packets whose cookies are no good.
+    pub fn forged(&self) -> Forged {
+        self.forged
+    }
+
+    /// Where the cookie of a packet leads, without anything else being asked. The question's hash
+    /// is under the [`codec`](Self::codec)'s key.
+    ///
+    /// # Errors
+    /// [`NoCookie::NoTimestamp`] and [`NoCookie::NotOurs`].
+    #[inline]
+    pub fn read<K>(
+        &self,
+        servers: &ServiceServers,
+        question: &Question<K>,
+    ) -> Result<u16, NoCookie> {
+        let echo = question.signals.valid_echo().ok_or(NoCookie::NoTimestamp)?;
+        let number = self.codec.reveal_for(question.hash, self.layout.split(echo).front);
+        servers.backend(number).ok_or(NoCookie::NotOurs)
+    }
+
+    /// The cookie of a flow that lives at `backend`, to put into what the backend sends; `None` if
+    /// the service does not use the backend. The back part is zero.
+    pub fn cookie<K: Key>(&self, servers: &ServiceServers, flow: &K, backend: u16) -> Option<u16> {
+        self.cookie_for(servers, flow.hash(self.codec.key()), backend)
+    }
+
+    #[inline]
+    pub(super) fn cookie_for(
+        &self,
+        servers: &ServiceServers,
+        hash: u64,
+        backend: u16,
+    ) -> Option<u16> {
+        let part = self.codec.hide_for(hash, servers.number(backend)?);
+        Some(self.layout.cookie(part, 0))
+    }
+}

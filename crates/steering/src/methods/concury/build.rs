@@ -1,0 +1,561 @@
+//! The build face of Concury: the states of one service, and tables made of them.
+
+use super::config::ConcuryConfig;
+use super::dip_array;
+use super::states::States;
+use super::table::Body;
+use crate::BuildError;
+use crate::ids::BackendId;
+use crate::method::{Build, Built, Known, Phase};
+use crate::pool::{Member, Role};
+use crate::registry::{Image, MethodId};
+use crate::state::StateKey;
+use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, Table};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use weir_hash::{HashKey, Key};
+
+/// No Dcode has been chosen yet.
+const NO_CODE: u16 = u16::MAX;
+
+/// How long a TCP flow's SYN may still be repeated after its first (Linux gives up after 127 s).
+const SYN_SECONDS: u32 = 130;
+
+/// How long a flow of which only the SYN was seen is kept. A client that got a SYN-ACK answers
+/// at once; a server repeats it for 63 s at most.
+const HANDSHAKE_SECONDS: u32 = 65;
+
+/// How long a silent flow is kept after FIN or RST: TIME_WAIT is 60 s, and a half-closed
+/// connection that goes on sends packets.
+const LINGER_SECONDS: u32 = 60;
+
+/// A state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State {
+    /// The backend that holds it.
+    pub backend: u16,
+    code: u16,
+    born: u32,
+    seen: u32,
+    /// Its phase.
+    pub phase: Phase,
+}
+
+/// What a build did.
+#[derive(Clone, Debug)]
+pub struct BuildReport<K = StateKey> {
+    /// States on reserved Dcodes whose next packet may look like a first one (a repeated SYN, any
+    /// datagram, another connection of the same client): the data plane must know them exactly.
+    pub pinned: Vec<(K, u16)>,
+    /// States that got another Dcode.
+    pub recoded: usize,
+    /// States whose backend is no member any more: forgotten, inevitably broken. A UDP flow that
+    /// goes on elsewhere must be reported anew, so once the table is published the caller takes
+    /// these out of the "seen recently" filter.
+    pub orphans: Vec<K>,
+}
+
+impl<K> Default for BuildReport<K> {
+    fn default() -> Self {
+        Self { pinned: Vec::new(), recoded: 0, orphans: Vec::new() }
+    }
+}
+
+/// One service's states and the last table built of them.
+///
+/// The same for every [codec](crate::Codec). With [`Codec::Fuse`](crate::Codec::Fuse) a build moves
+/// all flows that are not states: whatever must not move has to be a state, or pending.
+#[derive(Clone, Debug)]
+pub struct Concury<K = StateKey> {
+    config: ConcuryConfig,
+    states: States<K, State>,
+    per_backend: HashMap<u16, usize>,
+    published: Option<Arc<Image>>,
+    draft: Option<Draft<K>>,
+    refused: u64,
+}
+
+/// A table that is built and not published, and the states that it has no backend for.
+#[derive(Clone, Debug)]
+struct Draft<K> {
+    image: Arc<Image>,
+    orphans: Vec<(K, State)>,
+}
+
+impl<K: Key> Concury<K> {
+    /// No states, no table.
+    pub fn new(config: ConcuryConfig) -> Self {
+        Self {
+            states: States::new(&config),
+            per_backend: HashMap::new(),
+            published: None,
+            draft: None,
+            refused: 0,
+            config,
+        }
+    }
+
+    /// Goes on from a table that an earlier run published: with its hash key, so that no flow looks
+    /// new, and its Dcodes, so that the next table differs only where the pool does. The states are
+    /// to be [restored](Self::restore). A table of other settings is not taken up.
+    pub fn resume(config: ConcuryConfig, image: Arc<Image>) -> Self {
+        let mut concury = Self::new(config);
+        let same = image.concury().is_some_and(|table| {
+            table.body().slots().len() == 1 << config.bits
+                && table.header().flags().has(Flags::CLIENT) == config.client_affinity
+        });
+        if same && let Some(states) = States::after(&config, &image) {
+            concury.states = states;
+            concury.published = Some(image);
+        }
+        concury
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &ConcuryConfig {
+        &self.config
+    }
+
+    /// Number of states.
+    pub fn len(&self) -> usize {
+        self.states.len()
+    }
+
+    /// Whether there are no states.
+    pub fn is_empty(&self) -> bool {
+        self.states.len() == 0
+    }
+
+    /// Flows that were not remembered because of `max_states`.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// States of a backend.
+    pub fn states_of(&self, backend: u16) -> usize {
+        self.per_backend.get(&backend).copied().unwrap_or(0)
+    }
+
+    /// A state.
+    pub fn get(&self, key: &K) -> Option<&State> {
+        self.states.get(key)
+    }
+
+    /// All states.
+    pub fn states(&self) -> impl Iterator<Item = (&K, &State)> {
+        self.states.iter()
+    }
+
+    /// The table that packets follow: the last one that was built and not discarded.
+    pub fn published(&self) -> Option<&Arc<Image>> {
+        self.published.as_ref()
+    }
+
+    /// Forgets the table that is published, as a restart does: the next build begins anew.
+    pub fn forget_published(&mut self) {
+        self.published = None;
+        self.draft = None;
+    }
+
+    /// Bytes of the control structure.
+    pub fn control_bytes(&self) -> usize {
+        self.states.control_bytes()
+    }
+
+    /// Makes room for `states` states in all.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] if no seed works, which does not happen with different keys.
+    pub fn reserve(&mut self, states: usize) -> Result<(), BuildError> {
+        Ok(self.states.reserve(states)?)
+    }
+
+    /// A flow has started at a backend. Returns whether it is remembered.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] as above.
+    pub fn start(&mut self, key: K, backend: u16, now: u32) -> Result<bool, BuildError> {
+        let code = self.code_now(&key, backend);
+        if let Some(state) = self.states.get_mut(&key) {
+            if state.backend == backend && state.phase != Phase::Closing {
+                // A repeated SYN, another connection of the client, a datagram reported again; or
+                // a new connection with the ports of one whose end nobody saw, so its SYN may be
+                // repeated from now on.
+                state.born = now;
+                state.seen = now;
+                return Ok(true);
+            }
+            let former = state.backend;
+            *state = State { backend, code, born: now, seen: now, phase: Phase::Opening };
+            if former != backend {
+                self.count(former, false);
+                self.count(backend, true);
+            }
+            return Ok(true);
+        }
+        if self.states.len() >= self.config.max_states {
+            self.refused += 1;
+            return Ok(false);
+        }
+        let state = State { backend, code, born: now, seen: now, phase: Phase::Opening };
+        self.states.insert(key, state)?;
+        self.count(backend, true);
+        Ok(true)
+    }
+
+    /// Takes a state over from an earlier run. How far its connection had come is not known, so it
+    /// counts as open.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] as above.
+    pub fn restore(&mut self, key: K, backend: u16, now: u32) -> Result<(), BuildError> {
+        self.start(key, backend, now)?;
+        if let Some(state) = self.states.get_mut(&key) {
+            state.phase = Phase::Open;
+        }
+        Ok(())
+    }
+
+    /// FIN or RST was seen. A client outlives its connections.
+    pub fn end(&mut self, key: &K, now: u32) {
+        if self.config.client_affinity {
+            return;
+        }
+        if let Some(state) = self.states.get_mut(key) {
+            state.phase = Phase::Closing;
+            state.seen = now;
+        }
+    }
+
+    /// Forgets a state of which it is known that no more packets come; returns its backend.
+    pub fn forget(&mut self, key: &K) -> Option<u16> {
+        let state = self.states.remove(key)?;
+        self.count(state.backend, false);
+        Some(state.backend)
+    }
+
+    /// Forgets all states of a backend that is gone: they are inevitably broken.
+    pub fn forget_backend(&mut self, backend: u16) -> Vec<K> {
+        let keys: Vec<K> =
+            self.states.iter().filter(|(_, s)| s.backend == backend).map(|(k, _)| *k).collect();
+        for key in &keys {
+            self.states.remove(key);
+        }
+        self.per_backend.remove(&backend);
+        keys
+    }
+
+    /// Looks at every state: `active(hash)` tells whether the data plane has seen a packet of the
+    /// flow (by its hash under the published table's key) since the last call. Forgets the idle
+    /// ones and returns them.
+    pub fn sweep(&mut self, now: u32, active: impl Fn(u64) -> bool) -> Vec<K> {
+        let Some(table) = self.published.clone() else {
+            return Vec::new();
+        };
+        let idle_seconds = self.config.idle_seconds;
+        let keep_opening = self.config.udp || self.config.client_affinity || !self.config.mark;
+        let mut idle = Vec::new();
+        let mut gone = Vec::new();
+        self.states.retain(|key, state| {
+            if active(key.hash(&table.header().key)) {
+                state.seen = now;
+                if state.phase == Phase::Opening {
+                    state.phase = Phase::Open;
+                }
+                return true;
+            }
+            let limit = match state.phase {
+                Phase::Open => idle_seconds,
+                Phase::Opening if keep_opening => idle_seconds,
+                Phase::Opening => HANDSHAKE_SECONDS.min(idle_seconds),
+                Phase::Closing => LINGER_SECONDS.min(idle_seconds),
+            };
+            let keep = now.saturating_sub(state.seen) <= limit;
+            if !keep {
+                idle.push(*key);
+                gone.push(state.backend);
+            }
+            keep
+        });
+        gone.into_iter().for_each(|backend| self.count(backend, false));
+        idle
+    }
+
+    /// Builds the table of a pool from all states, and takes it for published: for callers whose
+    /// publishing cannot fail. The others [draft](Self::draft) it.
+    ///
+    /// # Errors
+    /// As [`draft`](Self::draft).
+    pub fn build(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+    ) -> Result<(Arc<Image>, BuildReport<K>), BuildError> {
+        let built = self.draft(generation, members, now)?;
+        self.publish_draft();
+        Ok(built)
+    }
+
+    /// The table drafted last is published: from now on packets follow it.
+    pub fn publish_draft(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            self.published = Some(draft.image);
+        }
+    }
+
+    /// The table drafted last cannot be published: the one before stays. States whose backend the
+    /// draft had no place for are known again, unless their keys have been used anew.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] if no seed works, which does not happen with different keys.
+    pub fn discard_draft(&mut self) -> Result<(), BuildError> {
+        let orphans = self.draft.take().map_or_else(Vec::new, |draft| draft.orphans);
+        self.take_back(orphans)
+    }
+
+    fn take_back(&mut self, orphans: Vec<(K, State)>) -> Result<(), BuildError> {
+        for (key, state) in orphans {
+            if self.states.get(&key).is_none() {
+                self.states.insert(key, state)?;
+                self.count(state.backend, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds the table of a pool from all states. It counts as published when
+    /// [`publish_draft`](Self::publish_draft) says so, or as never built when
+    /// [`discard_draft`](Self::discard_draft) does. A draft that is neither is discarded by the
+    /// next one.
+    ///
+    /// # Errors
+    /// [`BuildError::TooFewDcodes`] if the pool does not fit; nothing has changed then.
+    /// [`BuildError::Lookup`] if the key type's hash is broken; the former table stays.
+    pub fn draft(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+    ) -> Result<(Arc<Image>, BuildReport<K>), BuildError> {
+        self.discard_draft()?;
+        let previous = match self.table() {
+            Some(table) => table.body().slots().to_vec(),
+            None => vec![NO_BACKEND; 1 << self.config.bits],
+        };
+        let slots = dip_array::assign(&previous, members, |backend| self.states_of(backend) > 0)?;
+        let mut report = BuildReport::default();
+        let orphans = self.recode(&slots, &mut report);
+        self.pin(&slots, members, now, &mut report);
+        let former = self.published.as_deref();
+        let code = |state: &State| u32::from(state.code);
+        let (key, codes) = match self.states.export(former, self.config.bits, code) {
+            Ok(exported) => exported,
+            Err(error) => {
+                self.take_back(orphans)?;
+                return Err(error.into());
+            }
+        };
+        let flags = Flags::default()
+            .with(Flags::CLIENT, self.config.client_affinity)
+            .with(Flags::MARK, self.config.mark && !self.config.udp);
+        let header = Header::new(key, flags, generation, self.states.len() as u64);
+        let table = Table::new(header, Body::new(slots, codes, fallback(members)));
+        let image = Arc::new(Image::from(table));
+        self.draft = Some(Draft { image: image.clone(), orphans });
+        Ok((image, report))
+    }
+
+    /// Whether packets of a flow that is pending at `backend` would go there by the published
+    /// table alone, so that the pending entry can go.
+    pub fn agrees(&self, key: &K, backend: u16) -> bool {
+        self.published.as_ref().is_some_and(|image| entry_of(image, key) == backend)
+    }
+
+    /// Whether the published table leads a flow's packets to a backend, first ones apart.
+    pub fn leads_to(&self, key: &K, backend: u16) -> bool {
+        self.published.as_ref().is_some_and(|image| entry_of(image, key) & SLOT_BACKEND == backend)
+    }
+
+    /// Whether a flow falls on a reserved Dcode, where packets consult the pending table anyway.
+    pub fn on_reserved(&self, key: &K) -> bool {
+        self.published.as_ref().is_some_and(|image| entry_of(image, key) & SLOT_RESERVED != 0)
+    }
+
+    fn table(&self) -> Option<&Table<Body>> {
+        self.published.as_ref()?.concury()
+    }
+
+    /// Gives each state whose Dcode does not lead to its backend one that does. Codes are drawn
+    /// by the key's hash, so a backend's states spread over its Dcodes. Takes out, and returns,
+    /// the states whose backend has none.
+    fn recode(&mut self, slots: &[u16], report: &mut BuildReport<K>) -> Vec<(K, State)> {
+        let mut codes: HashMap<u16, Vec<u16>> = HashMap::new();
+        for (code, slot) in slots.iter().enumerate() {
+            codes.entry(slot & SLOT_BACKEND).or_default().push(code as u16);
+        }
+        let spread = HashKey::from_seed(self.config.seed);
+        let mut orphans = Vec::new();
+        let (keys, states) = self.states.entries_mut();
+        for (key, state) in keys.iter().zip(states) {
+            let entry = slots.get(usize::from(state.code)).copied().unwrap_or(NO_BACKEND);
+            if entry & SLOT_BACKEND == state.backend && entry != NO_BACKEND {
+                continue;
+            }
+            match codes.get(&state.backend) {
+                Some(own) => {
+                    state.code = own[key.hash(&spread) as usize % own.len()];
+                    report.recoded += 1;
+                }
+                None => orphans.push((*key, *state)),
+            }
+        }
+        for (key, state) in &orphans {
+            self.states.remove(key);
+            self.count(state.backend, false);
+            report.orphans.push(*key);
+        }
+        orphans
+    }
+
+    fn pin(&self, slots: &[u16], members: &[Member], now: u32, report: &mut BuildReport<K>) {
+        if !slots.iter().any(|slot| slot & SLOT_RESERVED != 0) {
+            return;
+        }
+        let any_packet = self.config.udp || self.config.client_affinity;
+        let down = |id| members.iter().any(|m| m.backend == id && m.role == Role::Down);
+        let down: HashSet<u16> = self.per_backend.keys().copied().filter(|id| down(*id)).collect();
+        for (key, state) in self.states.iter() {
+            let reserved = slots[usize::from(state.code)] & SLOT_RESERVED != 0;
+            // A SYN to a backend that is down is better placed elsewhere. A datagram says less:
+            // it may well belong to a flow that lives there, if the health check is wrong.
+            let down = !self.config.udp && down.contains(&state.backend);
+            let over = state.phase == Phase::Closing || down;
+            if reserved && !over && (any_packet || now.saturating_sub(state.born) < SYN_SECONDS) {
+                report.pinned.push((*key, state.backend));
+            }
+        }
+    }
+
+    /// The Dcode that a flow has by the published table, if that leads to its backend.
+    fn code_now(&self, key: &K, backend: u16) -> u16 {
+        let Some(table) = self.table() else {
+            return NO_CODE;
+        };
+        let code = table.body().code(key.hash(&table.header().key));
+        if table.body().slot(code.into()) == backend { code as u16 } else { NO_CODE }
+    }
+
+    fn count(&mut self, backend: u16, more: bool) {
+        let count = self.per_backend.entry(backend).or_default();
+        *count = if more { *count + 1 } else { count.saturating_sub(1) };
+    }
+}
+
+fn entry_of<K: Key>(image: &Image, key: &K) -> u16 {
+    image.entry(key.hash(&image.header().key))
+}
+
+fn fallback(members: &[Member]) -> Option<BackendId> {
+    members
+        .iter()
+        .filter(|m| m.effective_weight() > 0)
+        .max_by_key(|m| m.effective_weight())
+        .and_then(|m| BackendId::new(m.backend))
+}
+
+/// What the control plane uses.
+impl<K: Key + Send> Build<K> for Concury<K> {
+    fn method(&self) -> MethodId {
+        MethodId::Concury
+    }
+
+    fn draft(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+    ) -> Result<Built<K>, BuildError> {
+        let (table, report) = self.draft(generation, members, now)?;
+        let pin = |(key, backend)| BackendId::new(backend).map(|backend| (key, backend));
+        let pinned = report.pinned.into_iter().filter_map(pin).collect();
+        Ok(Built { table, pinned, orphans: report.orphans })
+    }
+
+    fn publish_draft(&mut self) {
+        self.publish_draft();
+    }
+
+    fn discard_draft(&mut self) -> Result<(), BuildError> {
+        self.discard_draft()
+    }
+
+    fn published(&self) -> Option<&Arc<Image>> {
+        self.published()
+    }
+
+    fn start(&mut self, key: K, backend: BackendId, now: u32) -> Result<bool, BuildError> {
+        self.start(key, backend.get(), now)
+    }
+
+    fn restore(&mut self, key: K, backend: BackendId, now: u32) -> Result<(), BuildError> {
+        self.restore(key, backend.get(), now)
+    }
+
+    fn end(&mut self, key: &K, now: u32) {
+        self.end(key, now);
+    }
+
+    fn forget(&mut self, key: &K) {
+        self.forget(key);
+    }
+
+    fn forget_backend(&mut self, backend: BackendId) -> Vec<K> {
+        self.forget_backend(backend.get())
+    }
+
+    fn sweep(&mut self, now: u32, active: &dyn Fn(u64) -> bool) -> Vec<K> {
+        self.sweep(now, active)
+    }
+
+    fn known(&self, key: &K) -> Option<Known> {
+        let state = self.get(key)?;
+        Some(Known { backend: BackendId::new(state.backend)?, phase: state.phase })
+    }
+
+    fn each_state(&self, visit: &mut dyn FnMut(&K, BackendId)) {
+        for (key, state) in self.states() {
+            if let Some(backend) = BackendId::new(state.backend) {
+                visit(key, backend);
+            }
+        }
+    }
+
+    fn states(&self) -> usize {
+        self.len()
+    }
+
+    fn states_of(&self, backend: BackendId) -> Option<usize> {
+        Some(self.states_of(backend.get()))
+    }
+
+    fn refused(&self) -> u64 {
+        self.refused()
+    }
+
+    fn control_bytes(&self) -> usize {
+        self.control_bytes()
+    }
+
+    fn agrees(&self, key: &K, backend: BackendId) -> bool {
+        self.agrees(key, backend.get())
+    }
+
+    fn leads_to(&self, key: &K, backend: BackendId) -> bool {
+        self.leads_to(key, backend.get())
+    }
+
+    fn on_reserved(&self, key: &K) -> bool {
+        self.on_reserved(key)
+    }
+}

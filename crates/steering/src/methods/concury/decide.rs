@@ -1,0 +1,136 @@
+//! The lookup face of Concury; the twin of `bpf/methods/concury.h`.
+
+use super::table::{Body, table_bytes};
+use crate::decide::{Decide, Decision, Question, Signals, Why};
+use crate::ids::BackendId;
+use crate::memory::{EventKind, Memory};
+use crate::table::{Flags, NO_BACKEND, SLOT_RESERVED, Table};
+use weir_hash::{HashKey, Key};
+use weir_wire::Reason;
+
+/// Dcodes that a new flow tries after it fell on a reserved one. With a quarter of the Dcodes
+/// reserved, which would be very many drained backends, all fail once in 65,536 times.
+pub const SECOND_TRIES: usize = 8;
+/// Added to a hash before it is mixed again for the next try.
+pub const NEXT_TRY: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Table<Body> {
+    /// Backend of a new flow that fell on a draining backend's Dcode: further Dcodes from its hash.
+    fn place_again(&self, hash: u64) -> Option<BackendId> {
+        let mut hash = hash;
+        for _ in 0..SECOND_TRIES {
+            hash = self.header().key.mix(hash.wrapping_add(NEXT_TRY));
+            let entry = self.body().slot(hash);
+            if entry & SLOT_RESERVED == 0 {
+                return BackendId::of_slot(entry);
+            }
+        }
+        self.body().fallback()
+    }
+
+    /// The decision for a packet whose Dcode leads to this slot.
+    #[inline(always)]
+    fn settle<K: Copy, M: Memory<K>>(
+        &self,
+        entry: u16,
+        question: &Question<K>,
+        memory: &mut M,
+    ) -> Decision {
+        let Signals { starts, ends, .. } = question.signals;
+        // Below NO_BACKEND there is neither the reserved bit nor the lack of a backend.
+        if entry < NO_BACKEND && !starts && !ends && !self.header().flags().has(Flags::PENDING) {
+            return Decision::to(entry, Why::Row);
+        }
+        let (slot, why) = self.settle_slowly(entry, *question, memory);
+        let decision = match why {
+            Why::NoBackend => Decision::drop(Reason::NoBackend, why),
+            Why::PendingFull => Decision::drop(Reason::PendingFull, why),
+            _ => Decision::to(slot, why),
+        };
+        decision.new_if(starts)
+    }
+
+    /// Starts, ends, reserved Dcodes, and any packet while the pending table is in use. By value,
+    /// and without a decision for an answer, so that on the way of all other packets neither has
+    /// to stand in memory.
+    #[inline(never)]
+    fn settle_slowly<K, M: Memory<K>>(
+        &self,
+        entry: u16,
+        question: Question<K>,
+        memory: &mut M,
+    ) -> (u16, Why) {
+        let (flags, question) = (self.header().flags(), &question);
+        let starts = question.signals.starts;
+        let reserved = entry & SLOT_RESERVED != 0;
+        let mut backend = BackendId::of_slot(entry);
+        let mut why = if reserved { Why::Reserved } else { Why::Row };
+        let mut note = starts && flags.has(Flags::RECORD);
+        let asked = flags.has(Flags::PENDING) || reserved;
+        if let Some(known) = asked.then(|| memory.pending(question)).flatten() {
+            (backend, why, note) = (Some(known), Why::Pending, false);
+        } else if starts && reserved {
+            if let Some(known) = memory.pinned(question) {
+                (backend, why) = (Some(known), Why::Pinned);
+            } else {
+                (backend, why, note) = (self.place_again(question.hash), Why::PlacedAgain, true);
+            }
+        }
+        let Some(backend) = backend else {
+            return (NO_BACKEND, Why::NoBackend);
+        };
+        if note && !memory.note_pending(question, backend) {
+            return (NO_BACKEND, Why::PendingFull);
+        }
+        if starts {
+            memory.report(question, backend, EventKind::Start);
+        }
+        if question.signals.ends {
+            memory.report(question, backend, EventKind::End);
+        }
+        (backend.get(), why)
+    }
+}
+
+impl<K: Key> Decide<K> for Table<Body> {
+    #[inline(always)]
+    fn hash_key(&self) -> &HashKey {
+        &self.header().key
+    }
+
+    #[inline(always)]
+    fn decide<M: Memory<K>>(&self, question: &Question<K>, memory: &mut M) -> Decision {
+        let code = self.body().code(question.hash);
+        if self.header().flags().has(Flags::MARK) && !question.signals.starts {
+            memory.mark(question);
+        }
+        self.settle(self.body().slot(code.into()), question, memory).by_row(code)
+    }
+
+    #[inline]
+    fn decide_burst<M: Memory<K>>(&self, keys: &[K], out: &mut [u16], memory: &mut M) {
+        let (key, slots, flags) = (self.header().key, self.body().slots(), self.header().flags());
+        let later = |key: &K, hash: &HashKey| Question::later(*key, key.hash(hash));
+        let mut all = 0;
+        let slot = |code: u32| {
+            let entry = slots[code as usize & (slots.len() - 1)];
+            all |= entry;
+            entry
+        };
+        self.body().codes().lookup_batch_with(keys, out, |flow| flow.hash(&key), slot);
+        if flags.has(Flags::MARK) {
+            keys.iter().for_each(|flow| memory.mark(&later(flow, &key)));
+        }
+        // Hardly ever: an update is under way, or a backend of one of these flows drains.
+        if flags.has(Flags::PENDING) || all & SLOT_RESERVED != 0 {
+            for (flow, out) in keys.iter().zip(out) {
+                let question = later(flow, &key);
+                *out = self.settle(*out, &question, memory).slot();
+            }
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        table_bytes(self.body())
+    }
+}

@@ -1,0 +1,84 @@
+//! Concury (docs/concury.md; Concury sections 5.2 to 5.6).
+
+mod build;
+mod codec;
+mod config;
+mod decide;
+mod dense;
+mod dip_array;
+mod forwarder;
+mod states;
+mod table;
+
+pub use build::{BuildReport, Concury, State};
+pub use codec::{Codec, Codes};
+pub use config::ConcuryConfig;
+pub use decide::{NEXT_TRY, SECOND_TRIES};
+pub use forwarder::Pending;
+pub use table::Body;
+
+use crate::method::{self, Build, Misfit, Needs, Publish, ServiceConfig, Setting, Settings};
+use crate::registry::{Image, MethodId};
+use std::sync::Arc;
+
+/// The configuration's name for the bits of a Dcode.
+pub const DCODE_BITS: &str = "dcode_bits";
+/// Dcodes that each backend should have at least, so that shares come close to weights, and adding
+/// one does not move every code.
+pub const CODES_PER_BACKEND: usize = 8;
+
+/// Concury, as the registry lists it.
+#[derive(Debug)]
+pub struct Method;
+
+impl method::Method for Method {
+    const ID: MethodId = MethodId::Concury;
+    const NAME: &'static str = "concury";
+    const SUMMARY: &'static str = "a compact table from flows to codes, built from all states";
+    const NEEDS: Needs =
+        Needs { states: true, first_datagrams: true, connections: false, timestamps: false };
+    const SETTINGS: &'static [Setting] =
+        &[Setting { name: DCODE_BITS, range: (4, 15), default: 12, prime: false }];
+
+    fn row_name(row: u32) -> String {
+        format!("Dcode {row} of the DIP array")
+    }
+
+    fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
+        let most = |bits: u32| (1 << bits) / CODES_PER_BACKEND;
+        let bits = settings.get(DCODE_BITS);
+        if backends <= most(bits) {
+            return Ok(());
+        }
+        let (least, largest) = Self::SETTINGS[0].range;
+        let right = match (least..=largest).find(|&bits| most(bits) >= backends) {
+            Some(needed) => format!("set dcode_bits = {needed}"),
+            None => "split the service, or set method = \"tracked\"".to_owned(),
+        };
+        let allowed = most(bits);
+        let wrong = format!("{backends} backends, and dcode_bits = {bits} allows {allowed}");
+        Err(Misfit { setting: DCODE_BITS, wrong, right })
+    }
+}
+
+impl Publish for Method {
+    type Body = Body;
+
+    fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
+        let config = ConcuryConfig {
+            codec: Codec::Othello,
+            bits: config.settings.get(DCODE_BITS),
+            client_affinity: config.client_affinity,
+            udp: config.udp,
+            mark: !config.udp,
+            capacity: config.capacity,
+            max_states: config.max_states,
+            idle_seconds: config.idle_seconds,
+            seed: config.nonce,
+        };
+        Box::new(match published {
+            Some(image) => Concury::resume(config, image),
+            None => Concury::new(config),
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! The control structure of each codec: the states of a service, and the Dcodes made of them.
+
+use super::codec::{Codec, Codes, FlowHash};
+use super::config::ConcuryConfig;
+use super::dense::DenseMap;
+use crate::registry::Image;
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use weir_hash::{HashKey, Key};
+use weir_lookup::{Error, Fuse, OthelloMap};
+
+/// Flow hash keys under which two states may collide before the hash counts as broken. One such
+/// key is met once in 2^64 builds per pair of IPv6 states, and never with IPv4.
+const MAX_KEYS: u32 = 16;
+
+/// An exact map from keys to `V`, which can be exported as Dcodes.
+#[derive(Clone, Debug)]
+pub(super) enum States<K, V> {
+    /// The graph of the Dcodes is the index of the states.
+    Othello(OthelloMap<K, V>),
+    /// An index, and a random source for the seeds of fuses.
+    Fuse(DenseMap<K, V>, ChaCha8Rng),
+}
+
+impl<K: Key, V> States<K, V> {
+    pub fn new(config: &ConcuryConfig) -> Self {
+        match config.codec {
+            Codec::Othello => {
+                Self::Othello(OthelloMap::new(config.bits, config.capacity, config.seed))
+            }
+            Codec::Fuse => {
+                let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
+                let key = HashKey::from_rng(&mut rng);
+                Self::Fuse(DenseMap::new(key, config.capacity), rng)
+            }
+        }
+    }
+
+    /// An empty map that goes on from a table: its flow hash key and, with Othello, its shape.
+    pub fn after(config: &ConcuryConfig, image: &Image) -> Option<Self> {
+        match (config.codec, image.codes()?) {
+            (Codec::Othello, Codes::Othello(view)) => {
+                Some(Self::Othello(OthelloMap::in_shape_of(view, config.seed)))
+            }
+            (Codec::Fuse, Codes::Fuse(_)) => {
+                let rng = ChaCha8Rng::seed_from_u64(config.seed);
+                let map = DenseMap::new(image.header().key, config.capacity);
+                Some(Self::Fuse(map, rng))
+            }
+            _ => None,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.keys().len()
+    }
+
+    pub fn keys(&self) -> &[K] {
+        match self {
+            Self::Othello(map) => map.keys(),
+            Self::Fuse(map, _) => map.keys(),
+        }
+    }
+
+    pub fn values(&self) -> &[V] {
+        match self {
+            Self::Othello(map) => map.values(),
+            Self::Fuse(map, _) => map.values(),
+        }
+    }
+
+    pub fn entries_mut(&mut self) -> (&[K], &mut [V]) {
+        match self {
+            Self::Othello(map) => map.entries_mut(),
+            Self::Fuse(map, _) => map.entries_mut(),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.keys().iter().zip(self.values())
+    }
+
+    pub fn get(&self, key: &K) -> Option<&V> {
+        match self {
+            Self::Othello(map) => map.get(key),
+            Self::Fuse(map, _) => map.get(key),
+        }
+    }
+
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        match self {
+            Self::Othello(map) => map.get_mut(key),
+            Self::Fuse(map, _) => map.get_mut(key),
+        }
+    }
+
+    pub fn insert(&mut self, key: K, value: V) -> Result<(), Error> {
+        match self {
+            Self::Othello(map) => map.insert(key, value).map(drop),
+            Self::Fuse(map, _) => {
+                map.insert(key, value);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn remove(&mut self, key: &K) -> Option<V> {
+        match self {
+            Self::Othello(map) => map.remove(key),
+            Self::Fuse(map, _) => map.remove(key),
+        }
+    }
+
+    pub fn retain(&mut self, keep: impl FnMut(&K, &mut V) -> bool) -> usize {
+        match self {
+            Self::Othello(map) => map.retain(keep),
+            Self::Fuse(map, _) => map.retain(keep),
+        }
+    }
+
+    pub fn reserve(&mut self, states: usize) -> Result<(), Error> {
+        match self {
+            Self::Othello(map) => map.reserve(states),
+            Self::Fuse(map, _) => {
+                map.reserve(states);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn control_bytes(&self) -> usize {
+        match self {
+            Self::Othello(map) => map.control_bytes(),
+            Self::Fuse(map, _) => map.bytes(),
+        }
+    }
+
+    /// The Dcodes `code(state)` of all states, and the key of the flow hash that leads to them.
+    ///
+    /// Othello changes its former cells only where it must. The fuse is built whole; its flow hash
+    /// key stays, unless two states share a flow hash, which no seed of the fuse could resolve.
+    pub fn export(
+        &mut self,
+        former: Option<&Image>,
+        bits: u32,
+        code: impl Fn(&V) -> u32,
+    ) -> Result<(HashKey, Codes), Error> {
+        match self {
+            Self::Othello(map) => {
+                let view = map.export(former.and_then(Image::view), code);
+                Ok((*view.hash_key(), Codes::Othello(view)))
+            }
+            Self::Fuse(map, rng) => {
+                for _ in 0..MAX_KEYS {
+                    let key = *map.hash_key();
+                    let hashes: Vec<_> =
+                        map.keys().iter().map(|k| FlowHash(k.hash(&key))).collect();
+                    let values = map.values();
+                    match Fuse::build(bits, &hashes, |at| code(&values[at]), rng.next_u64()) {
+                        Err(Error::DuplicateKey { .. }) => map.rekey(HashKey::from_rng(rng)),
+                        built => return built.map(|fuse| (key, Codes::Fuse(fuse))),
+                    }
+                }
+                Err(Error::NoAcyclicGraph { keys: map.len(), tries: MAX_KEYS })
+            }
+        }
+    }
+}

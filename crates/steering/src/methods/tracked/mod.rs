@@ -1,0 +1,56 @@
+//! `tracked`: every connection in a bounded LRU table, new ones placed by Maglev
+//! (docs/tracked.md).
+
+mod build;
+mod decide;
+
+pub use build::TrackedBuilder;
+pub use decide::Tracking;
+
+use crate::method::{
+    self, Build, Misfit, Needs, Publish, ServiceConfig, Setting, Settings, next_prime,
+};
+use crate::registry::{Image, MethodId};
+use crate::rows::Rows;
+use std::sync::Arc;
+use weir_hash::HashKey;
+
+/// The configuration's name for the slots of the Maglev table.
+pub const TABLE_SIZE: &str = "table_size";
+
+/// Tracked, as the registry lists it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Method;
+
+impl method::Method for Method {
+    const ID: MethodId = MethodId::Tracked;
+    const NAME: &'static str = "tracked";
+    const SUMMARY: &'static str = "a connection table, and a Maglev table for new connections";
+    const NEEDS: Needs = Needs { connections: true, ..Needs::NOTHING };
+    // 2^24 slots of two bytes are 32 MiB for one service.
+    const SETTINGS: &'static [Setting] =
+        &[Setting { name: TABLE_SIZE, range: (2, 1 << 24), default: 65_537, prime: true }];
+
+    fn row_name(row: u32) -> String {
+        format!("slot {row} of the Maglev table")
+    }
+
+    fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
+        let size = settings.get(TABLE_SIZE);
+        if backends <= size as usize {
+            return Ok(());
+        }
+        let wrong = format!("{size} rows for {backends} backends leave some without one");
+        let right = format!("set table_size = {}", next_prime(backends as u64 * 100));
+        Err(Misfit { setting: TABLE_SIZE, wrong, right })
+    }
+}
+
+impl Publish for Method {
+    type Body = Rows<Self>;
+
+    fn builder(config: &ServiceConfig, _: Option<Arc<Image>>) -> Box<dyn Build> {
+        let (key, size) = (HashKey::from_seed(config.seed), config.settings.get(TABLE_SIZE));
+        Box::new(TrackedBuilder::new(key, size, config.client_affinity))
+    }
+}

@@ -1,0 +1,235 @@
+//! A memory that only pretends: what `explain` and tests decide over.
+
+use crate::decide::Question;
+use crate::ids::BackendId;
+use crate::memory::{EventKind, Memory, TrackedFlow};
+use std::fmt;
+use weir_hash::scale;
+
+/// What a decision asked its memory, with the answer, or told it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// It asked the pending table.
+    Pending(Option<BackendId>),
+    /// It noted the flow as pending.
+    NotePending(BackendId),
+    /// It asked the pins.
+    Pinned(Option<BackendId>),
+    /// It reported the start or the end of a flow.
+    Report(BackendId, EventKind),
+    /// It marked the flow as active.
+    Mark,
+    /// It asked whether a datagram's flow was seen recently.
+    Seen(bool),
+    /// It asked the connection table.
+    Connection(Option<TrackedFlow>),
+    /// It noted the flow in the connection table.
+    Track(TrackedFlow),
+    /// It asked for a backend's incarnation.
+    Incarnation(BackendId, Option<u32>),
+    /// It asked whether a backend is down.
+    Down(BackendId, bool),
+    /// It asked where a flow without a cookie lives.
+    Known(Option<BackendId>),
+    /// It remembered a flow without a cookie.
+    Remember(BackendId),
+    /// It had a backend picked.
+    Schedule(Option<BackendId>),
+    /// It took a slot, or found none.
+    OpenSlot(BackendId, Option<u16>),
+    /// It asked for a slot.
+    Slot(u16, Option<BackendId>),
+    /// It gave a slot back.
+    CloseSlot(u16),
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asked = |f: &mut fmt::Formatter<'_>, what: &str, found: Option<BackendId>| match found {
+            Some(backend) => write!(f, "{what}: backend {backend}"),
+            None => write!(f, "{what}: no"),
+        };
+        match *self {
+            Self::Pending(found) => asked(f, "pending", found),
+            Self::NotePending(backend) => write!(f, "would note it as pending at {backend}"),
+            Self::Pinned(found) => asked(f, "pinned", found),
+            Self::Report(backend, EventKind::Start) => {
+                write!(f, "would report a start at {backend}")
+            }
+            Self::Report(backend, EventKind::End) => write!(f, "would report an end at {backend}"),
+            Self::Mark => f.write_str("would mark it as active"),
+            Self::Seen(seen) => write!(f, "seen recently: {}", if seen { "yes" } else { "no" }),
+            Self::Connection(found) => {
+                asked(f, "connection table", found.and_then(|c| BackendId::new(c.backend)))
+            }
+            Self::Track(entry) => write!(f, "would track it at {}", entry.backend),
+            Self::Incarnation(backend, found) => {
+                write!(
+                    f,
+                    "backend {backend} present: {}",
+                    if found.is_some() { "yes" } else { "no" }
+                )
+            }
+            Self::Down(backend, down) => {
+                write!(f, "backend {backend} down: {}", if down { "yes" } else { "no" })
+            }
+            Self::Known(found) => asked(f, "known without a cookie", found),
+            Self::Remember(backend) => write!(f, "would remember it at {backend}"),
+            Self::Schedule(found) => asked(f, "scheduler", found),
+            Self::OpenSlot(backend, _) => write!(f, "would take a slot for it at {backend}"),
+            Self::Slot(part, found) => {
+                write!(f, "slot of cookie {part:#x}: ")?;
+                match found {
+                    Some(backend) => write!(f, "backend {backend}"),
+                    None => f.write_str("no"),
+                }
+            }
+            Self::CloseSlot(part) => write!(f, "would give back the slot of cookie {part:#x}"),
+        }
+    }
+}
+
+/// What may be asked of a memory without changing it. A data plane that explains its decisions
+/// answers these; the others answer as [`Memory`]'s defaults do.
+pub trait Recall<K = crate::StateKey> {
+    /// See [`Memory::pending`].
+    fn pending(&self, question: &Question<K>) -> Option<BackendId> {
+        let _ = question;
+        None
+    }
+    /// Whether the pending table has room for another flow.
+    fn pending_has_room(&self) -> bool {
+        true
+    }
+    /// See [`Memory::pinned`].
+    fn pinned(&self, question: &Question<K>) -> Option<BackendId> {
+        let _ = question;
+        None
+    }
+    /// See [`Memory::connection`]. It does not count as used.
+    fn connection(&self, question: &Question<K>) -> Option<TrackedFlow> {
+        let _ = question;
+        None
+    }
+    /// See [`Memory::incarnation`].
+    fn incarnation(&self, backend: BackendId) -> Option<u32> {
+        let _ = backend;
+        Some(0)
+    }
+    /// See [`Memory::is_down`].
+    fn is_down(&self, backend: BackendId) -> bool {
+        let _ = backend;
+        false
+    }
+    /// See [`Memory::known`].
+    fn known(&self, question: &Question<K>) -> Option<BackendId> {
+        let _ = question;
+        None
+    }
+    /// See [`Memory::slot`]. The packet does not count.
+    fn slot(&self, question: &Question<K>, part: u16) -> Option<BackendId> {
+        let _ = (question, part);
+        None
+    }
+}
+
+/// A decision rehearsed: answers come from a real memory, nothing in it changes, and everything
+/// that was asked or told is written down.
+#[derive(Debug)]
+pub struct Rehearsal<'a, R> {
+    real: &'a R,
+    notes: Vec<Note>,
+}
+
+impl<'a, R> Rehearsal<'a, R> {
+    /// Over a real memory.
+    pub fn new(real: &'a R) -> Self {
+        Self { real, notes: Vec::new() }
+    }
+
+    /// What was asked and told, in order.
+    pub fn notes(&self) -> &[Note] {
+        &self.notes
+    }
+
+    fn note<T: Copy>(&mut self, note: impl FnOnce(T) -> Note, answer: T) -> T {
+        self.notes.push(note(answer));
+        answer
+    }
+}
+
+impl<K, R: Recall<K>> Memory<K> for Rehearsal<'_, R> {
+    fn pending(&mut self, question: &Question<K>) -> Option<BackendId> {
+        let found = self.real.pending(question);
+        self.note(Note::Pending, found)
+    }
+
+    fn note_pending(&mut self, _: &Question<K>, backend: BackendId) -> bool {
+        self.notes.push(Note::NotePending(backend));
+        self.real.pending_has_room()
+    }
+
+    fn pinned(&mut self, question: &Question<K>) -> Option<BackendId> {
+        let found = self.real.pinned(question);
+        self.note(Note::Pinned, found)
+    }
+
+    fn report(&mut self, _: &Question<K>, backend: BackendId, kind: EventKind) {
+        self.notes.push(Note::Report(backend, kind));
+    }
+
+    fn mark(&mut self, _: &Question<K>) {
+        self.notes.push(Note::Mark);
+    }
+
+    fn seen_before(&mut self, _: &Question<K>) -> bool {
+        self.note(Note::Seen, true)
+    }
+
+    fn connection(&mut self, question: &Question<K>) -> Option<TrackedFlow> {
+        let found = self.real.connection(question);
+        self.note(Note::Connection, found)
+    }
+
+    fn track(&mut self, _: &Question<K>, entry: TrackedFlow) {
+        self.notes.push(Note::Track(entry));
+    }
+
+    fn incarnation(&mut self, backend: BackendId) -> Option<u32> {
+        let found = self.real.incarnation(backend);
+        self.note(|found| Note::Incarnation(backend, found), found)
+    }
+
+    fn is_down(&mut self, backend: BackendId) -> bool {
+        let down = self.real.is_down(backend);
+        self.note(|down| Note::Down(backend, down), down)
+    }
+
+    fn known(&mut self, question: &Question<K>) -> Option<BackendId> {
+        let found = self.real.known(question);
+        self.note(Note::Known, found)
+    }
+
+    fn remember(&mut self, _: &Question<K>, backend: BackendId) {
+        self.notes.push(Note::Remember(backend));
+    }
+
+    fn schedule(&mut self, question: &Question<K>, serving: &[u16]) -> Option<BackendId> {
+        let at = scale(question.hash as u32, serving.len() as u32) as usize;
+        let picked = serving.get(at).copied().and_then(BackendId::new);
+        self.note(Note::Schedule, picked)
+    }
+
+    fn open_slot(&mut self, _: &Question<K>, backend: BackendId) -> Option<u16> {
+        self.note(|part| Note::OpenSlot(backend, part), Some(0))
+    }
+
+    fn slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
+        let found = self.real.slot(question, part);
+        self.note(|found| Note::Slot(part, found), found)
+    }
+
+    fn close_slot(&mut self, _: &Question<K>, part: u16) {
+        self.notes.push(Note::CloseSlot(part));
+    }
+}

@@ -1,0 +1,88 @@
+//! The simplest body of a table: rows, which a flow's hash chooses from evenly.
+
+use crate::method::Method;
+use crate::registry::MethodId;
+use crate::shared::RawHeader;
+use crate::table::{
+    Body, ELEMENT_BYTES, HEADER_BYTES, ImageError, NO_BACKEND, SLOT_BACKEND, Table, digest_slots,
+    read_slots, slot_elements, write_slots,
+};
+use std::marker::PhantomData;
+use weir_hash::scale;
+
+/// A backend for each row, of a table of the method `M`. The rows fill its elements; in C a row is
+/// `read_slot(table, scale(q->hash, table->slots))`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rows<M> {
+    rows: Vec<u16>,
+    method: PhantomData<fn() -> M>,
+}
+
+impl<M> Rows<M> {
+    /// These rows, each a backend's number; what is no backend's number stands for none.
+    pub fn new(rows: impl IntoIterator<Item = u16>) -> Self {
+        let rows = rows.into_iter().map(|row| row & SLOT_BACKEND).collect();
+        Self { rows, method: PhantomData }
+    }
+
+    /// The backend of each row, or [`NO_BACKEND`].
+    #[inline(always)]
+    pub fn rows(&self) -> &[u16] {
+        &self.rows
+    }
+
+    /// The row of a flow with this hash under the table's key.
+    #[inline(always)]
+    pub fn row(&self, hash: u64) -> u32 {
+        scale(hash as u32, self.rows.len() as u32)
+    }
+
+    /// The backend of a row, or [`NO_BACKEND`].
+    #[inline(always)]
+    pub fn at(&self, row: u32) -> u16 {
+        self.rows[row as usize]
+    }
+}
+
+impl<M> Table<Rows<M>> {
+    /// Bytes of the table that packets may read.
+    pub fn row_bytes(&self) -> usize {
+        HEADER_BYTES + size_of_val(self.body().rows())
+    }
+}
+
+impl<M: Method + Clone + PartialEq + Eq + std::fmt::Debug> Body for Rows<M> {
+    const METHOD: MethodId = M::ID;
+
+    fn elements(&self) -> usize {
+        slot_elements(self.rows.len())
+    }
+
+    fn fill(&self, raw: &mut RawHeader) {
+        raw.first_a = raw.first_slot + self.elements() as u32;
+        raw.slots = self.rows.len() as u32;
+        raw.fallback = NO_BACKEND;
+    }
+
+    fn write(&self, elements: &mut [u8]) {
+        write_slots(&self.rows, elements);
+    }
+
+    fn each_part(&self, digest: &mut dyn FnMut(&[u8])) {
+        digest_slots(&self.rows, digest);
+    }
+
+    fn elements_of(raw: &RawHeader) -> Result<usize, ImageError> {
+        let right = raw.chunks_a == 0 && raw.chunks_b == 0 && raw.slots > 0;
+        if right { Ok(slot_elements(raw.slots as usize)) } else { Err(ImageError::Shape) }
+    }
+
+    fn read(raw: &RawHeader, elements: Vec<u8>) -> Result<Self, ImageError> {
+        debug_assert!(elements.len().is_multiple_of(ELEMENT_BYTES));
+        Ok(Self { rows: read_slots(raw.slots as usize, &elements), method: PhantomData })
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&self.rows[..])
+    }
+}

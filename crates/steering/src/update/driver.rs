@@ -1,0 +1,377 @@
+//! Performs the actions of updates: one driver for every data plane.
+
+use super::machine::{Action, Update};
+use super::plane::{Built, Failure, Judgement, Plane, Services};
+use crate::state::ServiceState;
+use crate::table::Flags;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+/// What became of a service in a pass.
+#[derive(Debug)]
+pub struct Outcome<F> {
+    /// Number of the service.
+    pub service: u32,
+    /// Whether packets follow a table that was built in this pass. If not, they follow the one
+    /// before.
+    pub published: bool,
+    /// Pending flows that the published table does not lead to their backends. They are looked up
+    /// in the pending table; another update folds them in.
+    pub left: usize,
+    /// Whether another update has something to clear away: pending flows, flags, pins or the room
+    /// of a table.
+    pub loose: bool,
+    /// Rounds that it took.
+    pub rounds: u32,
+    /// What could not be done, the first of it. With `published`, what is left undone costs room
+    /// or time, and the next update makes up for it.
+    pub failure: Option<F>,
+}
+
+impl<F> Outcome<F> {
+    /// Whether another update is needed, be it with the pool as it is.
+    pub fn is_unfinished(&self) -> bool {
+        self.failure.is_some() || self.loose
+    }
+}
+
+/// One service in a pass.
+#[derive(Debug)]
+struct Lane<F> {
+    service: u32,
+    update: Update,
+    /// Built, and not published yet.
+    built: Option<Built>,
+    /// There was no room for it when so many lanes had retired.
+    full: Option<(u64, F)>,
+    published: bool,
+    left: usize,
+    failure: Option<F>,
+}
+
+impl<F> Lane<F> {
+    fn new(service: u32) -> Self {
+        Self {
+            service,
+            update: Update::begin(),
+            built: None,
+            full: None,
+            published: false,
+            left: 0,
+            failure: None,
+        }
+    }
+
+    fn give_up(&mut self, failure: F) {
+        self.update.give_up();
+        self.failure.get_or_insert(failure);
+    }
+
+    fn failed(&mut self, failure: F) {
+        if self.update.failed() {
+            self.failure.get_or_insert(failure);
+        }
+    }
+}
+
+/// Takes services from their published tables to the next ones, many in one *pass*.
+///
+/// Each service has an [`Update`] of its own, so what fails for one leaves the others alone. What
+/// concerns all of them is done once for all: grace periods, draining reports, reading the pending
+/// table and the pins. So a pass over a thousand services waits as often as a pass over one.
+///
+/// If there is no room for a table or a pin, the service waits until others of the pass have
+/// retired their former tables, and only fails when none is left that could.
+///
+/// `P` and `S` are the errors of the plane and of the services.
+#[derive(Debug)]
+pub struct Driver<P, S> {
+    lanes: Vec<Lane<Failure<P, S>>>,
+    /// The pins that each service's published table needs, where known: not after a restart.
+    pins: HashMap<u32, HashSet<ServiceState>>,
+    /// Counts lanes that have retired.
+    retired: u64,
+}
+
+impl<P, S> Default for Driver<P, S> {
+    fn default() -> Self {
+        Self { lanes: Vec::new(), pins: HashMap::new(), retired: 0 }
+    }
+}
+
+impl<P, S> Driver<P, S> {
+    /// A driver that has published nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A service is gone, and its pins with it.
+    pub fn forget(&mut self, service: u32) {
+        self.lanes.retain(|lane| lane.service != service);
+        self.pins.remove(&service);
+    }
+
+    /// Adds services to the pass. One that is in it already goes on where it is.
+    pub fn begin(&mut self, services: impl IntoIterator<Item = u32>) {
+        for service in services {
+            if !self.lanes.iter().any(|lane| lane.service == service) {
+                self.lanes.push(Lane::new(service));
+            }
+        }
+    }
+
+    /// Whether the pass is over.
+    pub fn is_idle(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.update.action().is_none())
+    }
+
+    /// The services of a pass that is over: what became of each.
+    pub fn outcomes(&mut self) -> Vec<Outcome<Failure<P, S>>> {
+        let over = self.lanes.extract_if(.., |lane| lane.update.action().is_none());
+        over.map(|lane| Outcome {
+            service: lane.service,
+            published: lane.published,
+            left: lane.left,
+            loose: lane.left > 0 || lane.update.is_loose(),
+            rounds: lane.update.round() + 1,
+            failure: lane.failure,
+        })
+        .collect()
+    }
+
+    /// A whole pass over these services.
+    pub fn run(
+        &mut self,
+        services: impl IntoIterator<Item = u32>,
+        plane: &mut impl Plane<Error = P>,
+        tables: &mut impl Services<Error = S>,
+    ) -> Vec<Outcome<Failure<P, S>>> {
+        self.begin(services);
+        while self.step(plane, tables).is_some() {}
+        self.outcomes()
+    }
+
+    /// Performs one action: of one service, or one that all share that have come to it. Returns
+    /// what it was, or `None` if the pass is over.
+    pub fn step(
+        &mut self,
+        plane: &mut impl Plane<Error = P>,
+        services: &mut impl Services<Error = S>,
+    ) -> Option<Action> {
+        let retired = self.retired;
+        let alone = |lane: &Lane<_>| match lane.update.action() {
+            Some(Action::SetFlags { .. }) => true,
+            Some(Action::Publish) => lane.full.as_ref().is_none_or(|(then, _)| *then < retired),
+            _ => false,
+        };
+        if let Some(at) = self.lanes.iter().position(alone) {
+            let lane = &mut self.lanes[at];
+            let action = lane.update.action()?;
+            match action {
+                Action::SetFlags { record, pending } => set_flags(lane, plane, record, pending),
+                _ => self.publish(at, plane, services),
+            }
+            return Some(action);
+        }
+        let shared = [Action::Collect, Action::Retire, Action::Grace, Action::Settle];
+        let comes = |action: &Action| self.lanes.iter().any(|l| l.update.action() == Some(*action));
+        let Some(action) = shared.into_iter().find(comes) else {
+            return self.give_up_one(services);
+        };
+        match action {
+            Action::Collect => self.collect(plane, services),
+            Action::Retire => self.retire(plane, services),
+            Action::Settle => self.settle(plane, services),
+            _ => self.grace(plane),
+        }
+        Some(action)
+    }
+
+    /// The lanes that have come to an action.
+    fn at(&mut self, action: Action) -> impl Iterator<Item = &mut Lane<Failure<P, S>>> {
+        self.lanes.iter_mut().filter(move |lane| lane.update.action() == Some(action))
+    }
+
+    /// An action that could not be performed for any of the lanes.
+    fn all_failed(&mut self, action: Action, error: P) {
+        let source = Arc::new(error);
+        for lane in self.at(action) {
+            lane.failed(Failure::Plane { action, source: source.clone() });
+        }
+    }
+
+    fn grace(&mut self, plane: &mut impl Plane<Error = P>) {
+        match plane.grace() {
+            Ok(()) => self.at(Action::Grace).for_each(|lane| lane.update.done()),
+            Err(error) => self.all_failed(Action::Grace, error),
+        }
+    }
+
+    fn collect(
+        &mut self,
+        plane: &mut impl Plane<Error = P>,
+        services: &mut impl Services<Error = S>,
+    ) {
+        let action = Action::Collect;
+        match self.read_reports(plane, services) {
+            Ok(refused) => {
+                for lane in self.at(action) {
+                    match refused.get(&lane.service) {
+                        None => lane.update.done(),
+                        Some(source) => {
+                            lane.give_up(Failure::Service { action, source: source.clone() });
+                        }
+                    }
+                }
+            }
+            Err(error) => self.all_failed(action, error),
+        }
+    }
+
+    /// Reports and pending flows into the states. Returns the services for which that failed.
+    fn read_reports(
+        &mut self,
+        plane: &mut impl Plane<Error = P>,
+        services: &mut impl Services<Error = S>,
+    ) -> Result<BTreeMap<u32, Arc<S>>, P> {
+        let mut refused = BTreeMap::new();
+        let mut check = |service, result: Result<(), S>| {
+            if let Err(error) = result {
+                refused.entry(service).or_insert_with(|| Arc::new(error));
+            }
+        };
+        plane.drain(&mut |event| check(event.state.service, services.report(event)))?;
+        let collecting: HashSet<u32> = self.at(Action::Collect).map(|lane| lane.service).collect();
+        for (state, backend) in plane.pending()? {
+            if collecting.contains(&state.service) {
+                check(state.service, services.collect(&state, backend));
+            }
+        }
+        Ok(refused)
+    }
+
+    fn publish<D: Plane<Error = P>>(
+        &mut self,
+        at: usize,
+        plane: &mut D,
+        services: &mut impl Services<Error = S>,
+    ) {
+        let action = Action::Publish;
+        let lane = &mut self.lanes[at];
+        let service = lane.service;
+        lane.full = None;
+        let built = match lane.built.take().map_or_else(|| services.build(service), Ok) {
+            Ok(built) => built,
+            Err(error) => {
+                return lane.failed(Failure::Service { action, source: Arc::new(error) });
+            }
+        };
+        // Pinned before the table that reserves their Dcodes is seen.
+        let flags = built.image.header().flags().0 | Flags::RECORD | Flags::PENDING;
+        let shown =
+            plane.pin(&built.pins).and_then(|()| plane.show(service, &built.image, Flags(flags)));
+        match shown {
+            Ok(()) => {
+                let strangers = services.published(service);
+                plane.forget_seen(service, &strangers);
+                let pins = built.pins.into_iter().map(|(state, _)| state).collect();
+                self.pins.insert(service, pins);
+                lane.published = true;
+                lane.update.done();
+            }
+            Err(error) => {
+                let full = D::is_full(&error);
+                let failure = Failure::Plane { action, source: Arc::new(error) };
+                if full {
+                    (lane.built, lane.full) = (Some(built), Some((self.retired, failure)));
+                } else {
+                    services.discard(service);
+                    lane.failed(failure);
+                }
+            }
+        }
+    }
+
+    /// All that is left waits for room, and nobody is left who could make any: one of them fails.
+    fn give_up_one(&mut self, services: &mut impl Services<Error = S>) -> Option<Action> {
+        let lane = self.lanes.iter_mut().find(|lane| lane.full.is_some())?;
+        let (_, failure) = lane.full.take()?;
+        lane.built = None;
+        services.discard(lane.service);
+        lane.failed(failure);
+        Some(Action::Publish)
+    }
+
+    /// Removes the pins that no published table needs. Where publishing has failed, these are the
+    /// pins of the table that was to be.
+    fn retire(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
+        let retiring: HashSet<u32> = self.at(Action::Retire).map(|lane| lane.service).collect();
+        let needed = |state: &ServiceState, backend: u16| match self.pins.get(&state.service) {
+            Some(pins) => pins.contains(state),
+            None => services.knows(state, backend),
+        };
+        let removed = plane.pinned().and_then(|pinned| {
+            let stale: Vec<ServiceState> = pinned
+                .into_iter()
+                .filter(|(state, at)| retiring.contains(&state.service) && !needed(state, *at))
+                .map(|(state, _)| state)
+                .collect();
+            plane.unpin(&stale)
+        });
+        if let Err(error) = removed {
+            return self.all_failed(Action::Retire, error);
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| retiring.contains(&lane.service)) {
+            plane.retire(lane.service);
+            lane.update.done();
+        }
+        self.retired += 1;
+    }
+
+    fn settle(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
+        let action = Action::Settle;
+        let settling: BTreeMap<u32, bool> = self
+            .at(action)
+            .map(|lane| (lane.service, lane.published && !lane.update.has_failed()))
+            .collect();
+        let mut left: BTreeMap<u32, usize> = BTreeMap::new();
+        let settled = plane.pending().and_then(|pending| {
+            let mut over = Vec::new();
+            for (state, backend) in pending {
+                let Some(&in_force) = settling.get(&state.service) else { continue };
+                match services.judge(&state, backend) {
+                    Judgement::Agreed => over.push(state),
+                    // Gone from a pool that may not be in force: the flow may live.
+                    Judgement::Lost if in_force => over.push(state),
+                    Judgement::Reserved => {}
+                    Judgement::Lost | Judgement::Apart => {
+                        *left.entry(state.service).or_default() += 1;
+                    }
+                }
+            }
+            plane.forget_pending(&over)
+        });
+        if let Err(error) = settled {
+            return self.all_failed(action, error);
+        }
+        for lane in self.at(action) {
+            lane.left = left.get(&lane.service).copied().unwrap_or(0);
+            lane.update.settled(lane.left);
+        }
+    }
+}
+
+fn set_flags<P, S>(
+    lane: &mut Lane<Failure<P, S>>,
+    plane: &mut impl Plane<Error = P>,
+    record: bool,
+    pending: bool,
+) {
+    match plane.set_flags(lane.service, record, pending) {
+        Ok(()) => lane.update.done(),
+        Err(error) => {
+            let action = Action::SetFlags { record, pending };
+            lane.failed(Failure::Plane { action, source: Arc::new(error) });
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Updates: from a changed pool to a published table, without losing a flow that is starting.
+//!
+//! - [`Update`] is the protocol, *record, collect, commit*, as a pure state machine: what is done
+//!   next, and what after an action that failed.
+//! - [`Driver`] runs it for many services at once, over a [`Plane`] (a data plane) and the
+//!   [`Services`] (their states and tables).
+//!
+//! ```text
+//!  Services                    Driver                       Plane
+//!  states, tables   ◄───   one Update each,    ───►   flags, grace periods, reports,
+//!                          shared grace periods       pending, pins, published tables
+//! ```
+
+mod driver;
+mod machine;
+mod plane;
+
+pub use driver::{Driver, Outcome};
+pub use machine::{Action, Update};
+pub use plane::{Built, Failure, Judgement, Plane, Services};

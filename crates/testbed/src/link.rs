@@ -1,0 +1,133 @@
+//! Lines of `ip` for links, addresses and neighbours, and running them.
+//!
+//! A laboratory makes thousands of settings; collected as lines they take one process for each
+//! namespace. So the functions here write a line each, with its line end, and [`ip`] and
+//! [`NetNs::ip`] run any number of them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::process::Command;
+
+use crate::NetNs;
+use crate::error::Result;
+use crate::process;
+
+/// Runs lines of `ip` in the namespace of the calling thread, in one process.
+///
+/// # Errors
+/// [`Error::Command`](crate::Error::Command) with what `ip` said to the first line that it refused.
+pub fn ip(lines: &str) -> Result<()> {
+    batch(Command::new("ip"), lines)
+}
+
+pub(crate) fn batch(mut ip: Command, lines: &str) -> Result<()> {
+    ip.args(["-batch", "-"]);
+    process::run(ip, &format!("{lines}\n")).map(drop)
+}
+
+/// One end of a veth pair that is to be made.
+#[derive(Clone, Debug)]
+pub struct End {
+    name: String,
+    netns: Option<String>,
+    mac: Option<[u8; 6]>,
+    queues: Option<u16>,
+}
+
+impl End {
+    /// An interface of this name, where `ip` runs.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), netns: None, mac: None, queues: None }
+    }
+
+    /// In this namespace instead.
+    pub fn inside(mut self, netns: &NetNs) -> Self {
+        self.netns = Some(netns.name().to_owned());
+        self
+    }
+
+    /// With this hardware address instead of a random one.
+    pub fn mac(mut self, mac: [u8; 6]) -> Self {
+        self.mac = Some(mac);
+        self
+    }
+
+    /// With so many queues in each direction, instead of one for each CPU. An AF_XDP socket serves
+    /// one queue.
+    pub fn queues(mut self, queues: u16) -> Self {
+        self.queues = Some(queues);
+        self
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if let Some(mac) = self.mac {
+            write!(f, " address {}", mac_text(mac))?;
+        }
+        if let Some(netns) = &self.netns {
+            write!(f, " netns {netns}")?;
+        }
+        if let Some(queues) = self.queues {
+            write!(f, " numrxqueues {queues} numtxqueues {queues}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes a veth pair; both ends are down.
+pub fn veth([a, b]: &[End; 2]) -> String {
+    format!("link add {a} type veth peer name {b}\n")
+}
+
+/// Switches an interface on.
+pub fn up(interface: &str) -> String {
+    format!("link set {interface} up\n")
+}
+
+/// Switches an interface off.
+pub fn down(interface: &str) -> String {
+    format!("link set {interface} down\n")
+}
+
+/// Gives an interface an address, with the length of its prefix: `10.0.0.1/24`. IPv6 addresses are
+/// usable at once: duplicate address detection would take a second or two.
+pub fn address(address: &str, interface: &str) -> String {
+    let nodad = if address.contains(':') { " nodad" } else { "" };
+    format!("addr add {address} dev {interface}{nodad}\n")
+}
+
+/// Tells an interface the hardware address of a neighbour, for good: nobody is asked.
+pub fn neighbour(address: IpAddr, mac: [u8; 6], interface: &str) -> String {
+    format!("neigh replace {address} lladdr {} dev {interface} nud permanent\n", mac_text(mac))
+}
+
+/// A hardware address as `ip` reads it.
+pub fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_what_ip_reads() {
+        let ends = [
+            End::new("p1").queues(1),
+            End::new("eth0").inside(&NetNs::named("n")).mac([2, 0, 0, 0, 0, 0xab]),
+        ];
+        assert_eq!(
+            veth(&ends),
+            "link add p1 numrxqueues 1 numtxqueues 1 type veth peer name eth0 \
+             address 02:00:00:00:00:ab netns n\n"
+        );
+        assert_eq!(address("10.0.0.1/24", "eth0"), "addr add 10.0.0.1/24 dev eth0\n");
+        assert_eq!(address("fd00::1/64", "eth0"), "addr add fd00::1/64 dev eth0 nodad\n");
+        assert_eq!(
+            neighbour("10.0.0.2".parse().unwrap(), [2, 0, 0, 0, 0, 1], "eth0"),
+            "neigh replace 10.0.0.2 lladdr 02:00:00:00:00:01 dev eth0 nud permanent\n"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! `weir bench`: asks for measurements, and prints them.
+
+use crate::cli::{BenchVerb, KeysName, LookupOptions, MapsOptions};
+use crate::out;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
+use weir_bench::{instructions, lookup, maps, update, xdp};
+
+pub fn run(what: BenchVerb) -> anyhow::Result<()> {
+    match what {
+        BenchVerb::Xdp { instructions: true, beside, json, .. } => {
+            let report = instructions::run(&beside)?;
+            lines(&report.rows, json);
+            if json { out::json(&report) } else { Ok(()) }
+        }
+        BenchVerb::Xdp { flows, packets, rounds, neighbour, json, .. } => {
+            let request = xdp::Request { flows, packets, rounds, company: neighbour.into() };
+            let report = xdp::run(&request, |rows| lines(rows, json))?;
+            if json { out::json(&report) } else { Ok(()) }
+        }
+        BenchVerb::Update { states, rounds, json } => {
+            let request = update::Request { states, rounds };
+            let report = update::run(&request, |rows| lines(rows, json))?;
+            if json { out::json(&report) } else { Ok(()) }
+        }
+        BenchVerb::Lookup(options) if options.control => control(&options),
+        BenchVerb::Lookup(options) => lookups(&options),
+        BenchVerb::Maps(options) => compact_maps(options),
+    }
+}
+
+/// Rows that are ready, for people.
+fn lines(rows: &[impl std::fmt::Display], json: bool) {
+    if !json {
+        rows.iter().for_each(out::line);
+    }
+}
+
+fn control(options: &LookupOptions) -> anyhow::Result<()> {
+    let progress = |row: &lookup::control::Row| lines(std::slice::from_ref(row), options.json);
+    let report = lookup::control::run(&options.states, options.rounds, progress)?;
+    if options.json { out::json(&report) } else { Ok(()) }
+}
+
+fn lookups(options: &LookupOptions) -> anyhow::Result<()> {
+    let request = lookup_request(options)?;
+    let rows = lookup::rows(&request, |block| {
+        if !options.json && !options.csv {
+            out::text(lookup::table(block));
+        }
+    })?;
+    if options.csv {
+        out::text(lookup::csv(&rows));
+    }
+    if options.json {
+        out::json(&lookup::Report::new(&request, rows))?;
+    }
+    Ok(())
+}
+
+fn lookup_request(options: &LookupOptions) -> anyhow::Result<lookup::Request> {
+    let keys = match (&options.trace, options.keys) {
+        (Some(path), _) => Keys::File(Arc::new(TraceFile::read(path)?)),
+        (None, KeysName::Lfsr) => Keys::Lfsr,
+        (None, KeysName::Zipf) => Keys::Zipf { skew: options.skew },
+        (None, KeysName::Trace) => Keys::Trace,
+    };
+    let load = (options.updates > 0.0 || options.pool_change_every.is_some()).then(|| Load {
+        new_states_per_s: options.updates,
+        change_every: options.pool_change_every.unwrap_or(Duration::from_secs(10)),
+    });
+    let amount = match (options.lookups, options.seconds, load) {
+        (Some(lookups), ..) => Amount::Lookups(lookups),
+        (None, Some(seconds), _) => Amount::Time(Duration::try_from_secs_f64(seconds)?),
+        // Every measurement sees a change.
+        (None, None, Some(load)) => Amount::Time(load.change_every),
+        (None, None, None) => lookup::Request::default().amount,
+    };
+    Ok(lookup::Request {
+        methods: options.methods.clone(),
+        states: options.states.clone(),
+        keys,
+        threads: options.threads.clone(),
+        batch: options.batch,
+        backends: options.backends,
+        load,
+        company: options.neighbour.into(),
+        amount,
+        rounds: options.rounds,
+        seed: options.seed,
+    })
+}
+
+fn compact_maps(options: MapsOptions) -> anyhow::Result<()> {
+    let people = !options.json && !options.csv;
+    let (keys, bits) = match options.full {
+        true => (vec![1_000_000, 4_000_000, 16_000_000], vec![8, 12, 16, 24, 32, 40]),
+        false => (options.keys, options.bits),
+    };
+    let request = maps::Request {
+        structures: options.structures,
+        keys,
+        bits,
+        threads: options.threads,
+        alien: options.alien,
+        zipf: options.zipf,
+        updates: options.updates,
+        batch: options.batch,
+        lookups: options.lookups,
+        rounds: options.rounds,
+        seed: options.seed,
+    };
+    if people {
+        out::line(format_args!("seed {}\n", request.seed));
+    }
+    let report = maps::measure(&request, |rows| {
+        if people {
+            out::text(maps::table(rows));
+        }
+    })?;
+    if people {
+        out::text(maps::distributions_table(&report));
+    }
+    report.skipped.iter().for_each(|skipped| out::note(format_args!("left out: {skipped}")));
+    if options.csv {
+        out::text(maps::csv(&report.rows));
+    }
+    if options.json {
+        out::json(&report)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! What commands print: the one place that writes to the standard output and the error output.
+//!
+//! A reader who goes away (`weir status | head -3`) has seen enough: the command ends at once,
+//! without a word, with the status that a shell shows for a program that SIGPIPE has ended. The
+//! signal itself stays ignored, because connections to backends and to an instance may end too.
+//! An output that takes no more, as on a full disk, ends the command with a message and status 1.
+//! Ending here drops nothing: what a command made in the kernel is gone before it prints.
+
+use serde::Serialize;
+use std::fmt::Display;
+use std::io::{self, ErrorKind, Write};
+use std::process;
+
+/// The status of a command whose reader has gone: 128 + SIGPIPE.
+pub const READER_GONE: i32 = 141;
+
+/// Prints a text as it is.
+pub fn text(text: impl Display) {
+    write(format_args!("{text}"));
+}
+
+/// Prints a text and ends the line.
+pub fn line(text: impl Display) {
+    write(format_args!("{text}\n"));
+}
+
+/// Prints a value as JSON.
+///
+/// # Errors
+///
+/// A value that JSON cannot hold.
+pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
+    line(serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// Says something on the error output. Nobody to read it is no reason to stop.
+pub fn note(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Says on the error output why the command failed.
+pub fn complain(error: impl Display) {
+    note(format_args!("weir: {error}"));
+}
+
+/// An error with its causes. Many errors name their cause themselves; it is not said twice.
+pub fn causes(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.ends_with(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    text
+}
+
+fn write(text: std::fmt::Arguments<'_>) {
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_fmt(text).and_then(|()| out.flush()) {
+        if error.kind() != ErrorKind::BrokenPipe {
+            complain(format_args!("standard output: {error}"));
+        }
+        process::exit(status(&error));
+    }
+}
+
+fn status(error: &io::Error) -> i32 {
+    if error.kind() == ErrorKind::BrokenPipe { READER_GONE } else { 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("opening x: {source}")]
+    struct Telling {
+        source: io::Error,
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = || io::Error::other("no such thing");
+        let telling = anyhow::Error::new(Telling { source: cause() }).context("starting");
+        assert_eq!(causes(&telling), "starting: opening x: no such thing");
+        let silent = Err::<(), _>(cause()).context("opening x").context("starting").unwrap_err();
+        assert_eq!(causes(&silent), "starting: opening x: no such thing");
+    }
+}

@@ -1,0 +1,99 @@
+//! `weir reproduce`: draws the papers' figures again with our numbers (docs/reproduce.md).
+
+use crate::cli::ReproduceOptions;
+use crate::out;
+use anyhow::Context;
+use std::cell::Cell;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::Instant;
+use weir_figures::{Figure, Head, Machine, Run, Setup, Size, choose, figures, html};
+
+/// Lists the figures, or runs those that are named and writes the report.
+pub fn run(options: &ReproduceOptions) -> anyhow::Result<()> {
+    if options.figures.is_empty() {
+        return list(options.json);
+    }
+    let chosen = choose(&options.figures)?;
+    let (size, seed) = (options.size, options.seed);
+    let machine = Machine::here();
+    let mut runs = Vec::new();
+    for (number, figure) in chosen.iter().enumerate() {
+        let place = format!("{}/{}", number + 1, chosen.len());
+        runs.push(measure(figure, size, seed, &place)?);
+    }
+    let head = Head { machine: &machine, size, seed };
+    write(&options.out, &html(&head, &runs))?;
+    if let Some(directory) = &options.csv {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        for run in &runs {
+            write(&directory.join(format!("{}.csv", run.figure.id)), &run.csv())?;
+        }
+    }
+    if options.json {
+        return out::json(&weir_figures::json(&head, &runs));
+    }
+    runs.iter().for_each(say);
+    out::line(format_args!("report: {}", options.out.display()));
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Runs one figure, with a line that says what is being done on a terminal.
+fn measure(figure: &'static Figure, size: Size, seed: u64, place: &str) -> anyhow::Result<Run> {
+    let terminal = std::io::stderr().is_terminal();
+    let started = Instant::now();
+    let width = Cell::new(0);
+    let progress = |what: &str| {
+        if terminal {
+            let seconds = started.elapsed().as_secs();
+            let line = format!("[{place}] {}  {what}  {seconds} s", figure.id);
+            let _ = write!(std::io::stderr(), "\r{line:<0$}", width.get());
+            width.set(line.len());
+        }
+    };
+    progress("");
+    let run = weir_figures::measure(figure, &Setup { size, seed, progress: &progress })?;
+    if terminal {
+        let _ = write!(std::io::stderr(), "\r{:<1$}\r", "", width.get());
+    }
+    out::note(format_args!("[{place}] {} in {:.1} s", figure.id, run.seconds));
+    Ok(run)
+}
+
+fn list(json: bool) -> anyhow::Result<()> {
+    let all = figures();
+    if json {
+        let entries: Vec<_> = all
+            .iter()
+            .map(|f| {
+                serde_json::json!({
+                    "id": f.id, "title": f.title, "paper": f.paper,
+                    "smoke": f.times[0], "normal": f.times[1], "full": f.times[2],
+                })
+            })
+            .collect();
+        return out::json(&entries);
+    }
+    let mut table = comfy_table::Table::new();
+    table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["figure", "title", "paper", "smoke", "normal", "full"]);
+    for f in &all {
+        table.add_row([f.id, f.title, f.paper, f.times[0], f.times[1], f.times[2]]);
+    }
+    out::line(table);
+    out::line("weir reproduce FIGURE... | all [--size smoke|normal|full] [--out FILE]");
+    Ok(())
+}
+
+/// What a person reads first: the sentences.
+fn say(run: &Run) {
+    out::line(format_args!("\n{}: {} ({})", run.figure.id, run.figure.title, run.figure.paper));
+    for sentence in run.sentences() {
+        out::line(format_args!("  {sentence}"));
+    }
+}

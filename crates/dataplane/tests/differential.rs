@@ -128,6 +128,7 @@ impl World {
                 vip,
                 client,
                 members: Vec::new(),
+                leaving: Vec::new(),
                 builder,
                 driver: Driver::new(),
                 generation: 0,
@@ -151,10 +152,16 @@ impl World {
 
     fn add_backend(&mut self, service: usize) {
         let backend = self.next_backend % BACKENDS;
-        let taken =
-            self.tables.services.iter().any(|s| s.members.iter().any(|m| m.backend == backend));
+        let taken = |service: &Service| {
+            service
+                .members
+                .iter()
+                .map(|m| m.backend)
+                .chain(service.leaving.iter().copied())
+                .any(|number| number == backend)
+        };
         self.next_backend += 1;
-        if taken {
+        if self.tables.services.iter().any(taken) {
             return;
         }
         let incarnation = self.rng.random();
@@ -210,24 +217,39 @@ impl World {
         }
     }
 
-    /// What the control plane does when a backend is gone: its states and notes go with it.
-    fn remove_backend(&mut self, service: usize, which: usize) {
-        let gone = self.tables.services[service].members.remove(which).backend;
-        if let Builder::Concury(concury) = &mut self.tables.services[service].builder {
-            // The entry stays until no table leads there any more.
-            concury.forget_backend(gone);
+    /// What the control plane does when a backend is gone: its states go at once, and what the data
+    /// plane knows of it when no table leads there any more. Tracked asks whether a backend is
+    /// there, so now and then its backends are gone before that.
+    fn remove_backend(&mut self, at: usize, which: usize) {
+        let service = &mut self.tables.services[at];
+        let gone = service.members.remove(which).backend;
+        let early = match &mut service.builder {
+            Builder::Concury(concury) => {
+                concury.forget_backend(gone);
+                false
+            }
+            Builder::Stateless(builder) => builder.method() == MethodId::Tracked,
+            Builder::None => true,
+        };
+        if early && self.rng.random_bool(0.5) {
+            self.forget_backend(gone);
         } else {
-            self.plane.kernel.set_backend(gone, &BackendEntry::default()).unwrap();
-            self.plane.oracle.memory.incarnations.remove(&gone);
+            service.leaving.push(gone);
         }
+    }
+
+    /// Nothing in the data plane speaks of a backend any more.
+    fn forget_backend(&mut self, gone: u16) {
         let stale = |list: Vec<(ServiceState, u16)>| -> Vec<ServiceState> {
             list.into_iter().filter(|(_, backend)| *backend == gone).map(|(s, _)| s).collect()
         };
         let kernel = &self.plane.kernel.kernel;
         kernel.forget_pending(&stale(kernel.pending().unwrap())).unwrap();
         kernel.unpin(&stale(kernel.pinned().unwrap())).unwrap();
+        self.plane.kernel.set_backend(gone, &BackendEntry::default()).unwrap();
         self.plane.oracle.memory.pending.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.pinned.retain(|_, backend| *backend != gone);
+        self.plane.oracle.memory.incarnations.remove(&gone);
     }
 
     fn begin_update(&mut self, at: usize) {
@@ -252,6 +274,11 @@ impl World {
             }
             if outcome.is_unfinished() {
                 driver.begin([outcome.service]);
+            }
+            if outcome.published {
+                for gone in std::mem::take(&mut self.tables.services[at].leaving) {
+                    self.forget_backend(gone);
+                }
             }
         }
         self.tables.services[at].driver = driver;

@@ -19,6 +19,8 @@ pub struct Service {
     pub vip: VipKey,
     pub client: bool,
     pub members: Vec<Member>,
+    /// Backends that are no members any more, and that the published table may lead to.
+    pub leaving: Vec<u16>,
     pub builder: Builder,
     pub driver: Driver<Refused, BuildError>,
     pub generation: u64,
@@ -75,7 +77,7 @@ impl Services for Tables {
                 Ok(Built { image, pins: pins.collect() })
             }
             Builder::Stateless(builder) => {
-                let image = builder.build(generation, &service.members, self.now)?.table;
+                let image = builder.draft(generation, &service.members, self.now)?.table;
                 Ok(Built { image, pins: Vec::new() })
             }
             Builder::None => unreachable!("is not updated"),
@@ -85,15 +87,19 @@ impl Services for Tables {
     fn published(&mut self, number: u32) -> Vec<u64> {
         let service = &mut self.services[number as usize];
         service.generation += 1;
-        if let Builder::Concury(concury) = &mut service.builder {
-            concury.publish_draft();
+        match &mut service.builder {
+            Builder::Concury(concury) => concury.publish_draft(),
+            Builder::Stateless(builder) => builder.publish_draft(),
+            Builder::None => unreachable!("is not updated"),
         }
         Vec::new()
     }
 
     fn discard(&mut self, number: u32) {
-        if let Builder::Concury(concury) = &mut self.services[number as usize].builder {
-            concury.discard_draft().expect("keys differ");
+        match &mut self.services[number as usize].builder {
+            Builder::Concury(concury) => concury.discard_draft().expect("keys differ"),
+            Builder::Stateless(builder) => builder.discard_draft().expect("it has no states"),
+            Builder::None => unreachable!("is not updated"),
         }
     }
 

@@ -5,7 +5,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_steering::MethodId;
 
 /// What a command ends with.
 const STATUS: &str = "\
@@ -172,7 +171,7 @@ pub enum BackendVerb {
 /// The name of a method whose tables the data plane can hold, by the registry.
 fn method_name() -> PossibleValuesParser {
     PossibleValuesParser::new(
-        MethodId::published()
+        weir_dataplane::methods()
             .map(|method| PossibleValue::new(method.name()).help(method.info().summary)),
     )
 }

@@ -181,12 +181,12 @@ impl Protocol {
     }
 }
 
-/// A steering method with its settings: one of those whose tables the data plane can hold.
+/// A steering method with its settings: one of those whose tables can be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Method(Settings);
 
 impl Method {
-    /// With these settings; `None` if the data plane cannot hold tables of the method.
+    /// With these settings; `None` if tables of the method cannot be published.
     pub fn new(settings: Settings) -> Option<Self> {
         settings.method().info().builder.map(|_| Self(settings))
     }
@@ -229,7 +229,10 @@ impl Serialize for Method {
         let mut map = to.serialize_map(None)?;
         map.serialize_entry("name", self.name())?;
         for (setting, value) in self.0.iter() {
-            map.serialize_entry(setting.name, &value)?;
+            match setting.word(value) {
+                Some(word) => map.serialize_entry(setting.name, word)?,
+                None => map.serialize_entry(setting.name, &value)?,
+            }
         }
         map.end()
     }
@@ -241,13 +244,23 @@ impl<'de> Deserialize<'de> for Method {
         struct Written {
             name: String,
             #[serde(flatten)]
-            settings: BTreeMap<String, u64>,
+            settings: BTreeMap<String, Value>,
+        }
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Value {
+            Number(u64),
+            Word(String),
         }
         let Written { name, settings } = Written::deserialize(from)?;
         let unknown = || D::Error::custom(format!("there is no method {name}"));
         let mut all = Settings::of(MethodId::named(&name).ok_or_else(unknown)?);
         for (name, value) in settings {
-            all.set(&name, value).map_err(D::Error::custom)?;
+            match value {
+                Value::Number(value) => all.set(&name, value),
+                Value::Word(word) => all.set_word(&name, &word),
+            }
+            .map_err(D::Error::custom)?;
         }
         Self::new(all).ok_or_else(unknown)
     }
@@ -313,14 +326,27 @@ impl Config {
         Self::parse(&text, &path.display().to_string())
     }
 
-    /// Resolves the text of a file; `file_name` is what problems call it.
+    /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] with every problem found.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigError> {
+        let methods: Vec<MethodId> = weir_dataplane::methods().collect();
+        Self::parse_for(text, file_name, &methods)
+    }
+
+    /// As [`parse`](Self::parse), for a data plane that runs these methods.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_for(
+        text: &str,
+        file_name: &str,
+        methods: &[MethodId],
+    ) -> Result<Self, ConfigError> {
         let mut problems = error::Problems::new(text, file_name);
         let resolved = written::parse(text, &mut problems)
-            .and_then(|file| validate::validate(file, &mut problems))
+            .and_then(|file| validate::validate(file, methods, &mut problems))
             .map(resolve::resolve);
         match resolved {
             Some(config) if problems.is_empty() => Ok(config),

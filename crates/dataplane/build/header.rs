@@ -87,15 +87,23 @@ fn reasons(out: &mut String) {
     out.push_str("};\n\n");
 }
 
-/// The methods of the registry that have a header in `directory`: their numbers, their headers, and
-/// a list.
+/// The methods of the registry that have a header in `directory`, by their names as C can spell
+/// them, and their numbers.
+fn programs(directory: &Path) -> Vec<(String, u8)> {
+    let all =
+        MethodId::published().map(|method| (method.name().replace('-', "_"), method.number()));
+    all.filter(|(name, _)| directory.join(format!("{name}.h")).exists()).collect()
+}
+
+/// The numbers of these methods, as an array in Rust.
+pub fn method_numbers(directory: &Path) -> String {
+    let numbers: Vec<u8> = programs(directory).into_iter().map(|(_, number)| number).collect();
+    format!("{numbers:?}")
+}
+
+/// The numbers of these methods, their headers, and a list.
 pub fn methods(directory: &Path) -> String {
-    let here = MethodId::published().map(|method| {
-        // As C can spell it.
-        (method.name().replace('-', "_"), method.number())
-    });
-    let here: Vec<(String, u8)> =
-        here.filter(|(name, _)| directory.join(format!("{name}.h")).exists()).collect();
+    let here = programs(directory);
     let mut out = "/* Written by crates/dataplane/build. */\n".to_owned();
     for (name, number) in &here {
         let upper = name.to_uppercase();

@@ -21,6 +21,8 @@ fn main() {
     fs::create_dir_all(include.join("weir")).expect("OUT_DIR is writable");
     write(&include.join("weir/shared.h"), &header::shared());
     write(&include.join("weir/methods.h"), &header::methods(Path::new("bpf/methods")));
+    let numbers = header::method_numbers(Path::new("bpf/methods"));
+    write(&out.join("methods.rs"), &numbers);
     let compiler = Compiler::find(&include);
     for name in ["weir", "bench", "xsk"] {
         let object = out.join(format!("{name}.bpf.o"));

@@ -19,6 +19,8 @@ mod tables;
 mod vips;
 pub mod xsk;
 
+use weir_steering::MethodId;
+
 pub use abi::{BackendEntry, BackendFlags};
 pub use error::Error;
 pub use kernel::{Attached, KernelPlane, Layout, Limits, OpenReport, grace};
@@ -26,3 +28,12 @@ pub use link::{Interface, XdpMode};
 pub use plane::LivePlane;
 pub use reports::{Reports, Unreported};
 pub use run::{FrameRun, Verdict, run_frame};
+
+/// The numbers of the methods that the program has, as the build found their headers.
+const PROGRAMS: &[u8] = &include!(concat!(env!("OUT_DIR"), "/methods.rs"));
+
+/// The methods that the program can steer by. Tables of others decide nothing here: their packets
+/// are dropped as [`Reason::UnknownMethod`](weir_wire::Reason::UnknownMethod).
+pub fn methods() -> impl Iterator<Item = MethodId> {
+    MethodId::published().filter(|method| PROGRAMS.contains(&method.number()))
+}

@@ -191,6 +191,20 @@ pub trait Memory<K = StateKey> {
 /// No memory at all.
 impl<K> Memory<K> for () {}
 
+/// The backend of a flow by the connection table, if its entry counts: that backend is present, in
+/// the same incarnation. A first packet does not follow an entry to a backend that is down.
+#[inline(always)]
+pub(crate) fn live_connection<K, M: Memory<K>>(
+    question: &Question<K>,
+    memory: &mut M,
+) -> Option<u16> {
+    let known = memory.connection(question)?;
+    let backend = BackendId::new(known.backend)?;
+    let live = memory.incarnation(backend) == Some(known.incarnation)
+        && !(question.signals.starts && memory.is_down(backend));
+    live.then_some(known.backend)
+}
+
 /// Tag of a flow in the "seen recently" filter, without the generation in its low two bits.
 pub fn seen_tag(hash: u64, service: u32) -> u64 {
     hash.wrapping_add(u64::from(service).wrapping_mul(SEEN_STRIDE))

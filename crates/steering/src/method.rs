@@ -41,7 +41,7 @@ impl Needs {
         Self { states: false, first_datagrams: false, connections: false, timestamps: false };
 }
 
-/// A number that a method can be configured with.
+/// A number that a method can be configured with, or one of a few words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Setting {
     /// Its name in configuration files.
@@ -52,6 +52,30 @@ pub struct Setting {
     pub default: u32,
     /// It must be a prime number.
     pub prime: bool,
+    /// What the values are called, from 0 on; none for plain numbers.
+    pub words: &'static [&'static str],
+}
+
+impl Setting {
+    /// A number.
+    pub const fn number(name: &'static str, range: (u32, u32), default: u32) -> Self {
+        Self { name, range, default, prime: false, words: &[] }
+    }
+
+    /// A prime number.
+    pub const fn prime(name: &'static str, range: (u32, u32), default: u32) -> Self {
+        Self { prime: true, ..Self::number(name, range, default) }
+    }
+
+    /// One of these words, of which the first is the default.
+    pub const fn words(name: &'static str, words: &'static [&'static str]) -> Self {
+        Self { words, ..Self::number(name, (0, words.len() as u32 - 1), 0) }
+    }
+
+    /// The word for a value, if it has words.
+    pub fn word(&self, value: u32) -> Option<&'static str> {
+        self.words.get(value as usize).copied()
+    }
 }
 
 /// The settings of one service: a value for each [`Setting`] of its method.
@@ -81,6 +105,16 @@ pub enum SettingError {
         value: u64,
         /// What is possible.
         range: RangeInclusive<u32>,
+    },
+    /// None of the words.
+    #[error("{name} = {value}: give one of {}", words.join(", "))]
+    Word {
+        /// The setting.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What is possible.
+        words: &'static [&'static str],
     },
     /// The value is no prime number.
     #[error("{name} = {value}: give a prime number")]
@@ -146,11 +180,8 @@ impl Settings {
     /// # Errors
     /// [`SettingError`]; nothing has changed then.
     pub fn set(&mut self, name: &str, value: u64) -> Result<(), SettingError> {
-        let all = self.method.info().settings;
-        let Some(at) = all.iter().position(|setting| setting.name == name) else {
-            return Err(SettingError::Unknown { method: self.method, name: name.into() });
-        };
-        let Setting { name, range: (least, most), prime, .. } = all[at];
+        let (at, setting) = self.find(name)?;
+        let Setting { name, range: (least, most), prime, .. } = *setting;
         let range = least..=most;
         let Some(small) = u32::try_from(value).ok().filter(|value| range.contains(value)) else {
             return Err(SettingError::Range { name, value, range });
@@ -160,6 +191,25 @@ impl Settings {
         }
         self.values[at] = small;
         Ok(())
+    }
+
+    /// Sets one that has words, by its word.
+    ///
+    /// # Errors
+    /// [`SettingError`]; nothing has changed then.
+    pub fn set_word(&mut self, name: &str, word: &str) -> Result<(), SettingError> {
+        let (at, &Setting { name, words, .. }) = self.find(name)?;
+        let value = words.iter().position(|known| *known == word);
+        let value =
+            value.ok_or_else(|| SettingError::Word { name, value: word.to_owned(), words })?;
+        self.values[at] = value as u32;
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<(usize, &'static Setting), SettingError> {
+        let mut all = self.method.info().settings.iter().enumerate();
+        let unknown = || SettingError::Unknown { method: self.method, name: name.into() };
+        all.find(|(_, setting)| setting.name == name).ok_or_else(unknown)
     }
 }
 
@@ -222,7 +272,8 @@ pub trait Method {
     }
 }
 
-/// A method whose tables can be published to a kernel plane.
+/// A method whose tables can be published. The plane in user space runs every one of them, the
+/// kernel plane those that have a program there.
 pub trait Publish: Method {
     /// What its tables hold. They decide: [`Decide`].
     type Body: Body;
@@ -360,6 +411,12 @@ pub trait Build<K = StateKey>: Send {
 
     /// The table that is published.
     fn published(&self) -> Option<&Arc<Image>>;
+
+    /// Whether another table of the same pool is due, because time has passed.
+    fn due(&self, now: u32) -> bool {
+        let _ = now;
+        false
+    }
 
     /// A flow has started at a backend. Whether that is remembered.
     ///

@@ -31,7 +31,7 @@ pub struct MethodInfo {
     pub fits: fn(&Settings, usize) -> Result<(), Misfit>,
     /// What a row of its table is called.
     pub row_name: fn(u32) -> String,
-    /// Makes the build face of a service, if a kernel plane can hold its tables; see
+    /// Makes the build face of a service, if its tables can be published; see
     /// [`Publish::builder`].
     pub builder: Option<MakeBuilder>,
 }
@@ -90,7 +90,7 @@ macro_rules! registry {
             }
         }
 
-        /// A published table of any method, byte for byte as a kernel plane holds it.
+        /// A published table of any method, byte for byte as a plane holds it.
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub enum Image {
             $(#[doc = $doc] $(#[$meta])* $published(Table<<$method as Publish>::Body>),)*
@@ -142,11 +142,11 @@ registry! {
     published {
         Concury = 1 => concury::Method: "Concury: a compact table from flows to Dcodes.",
         Tracked = 2 => tracked::Method: "A connection table over Maglev hashing.",
+        Jet = 3 => jet::Method: "Tracks only the flows that a foreseen change could move.",
         #[cfg(feature = "example")]
         Example = 200 => crate::methods::example::Method: "A method to be copied.",
     }
     in_memory {
-        Jet = 3 => jet::Method: "Tracks only the flows that a foreseen change could move.",
         Cheetah = 4 => cheetah::StatelessMethod: "A cookie in the timestamps names the server.",
         CheetahStateful = 5 => cheetah::StatefulMethod: "A cookie in the timestamps names a slot.",
         Residue = 6 => residue::Method: "Remembers only what a change of the pool has left behind.",
@@ -220,7 +220,7 @@ impl MethodId {
         Self::ALL.iter().copied().find(|method| *method as u8 == number)
     }
 
-    /// The methods whose tables a kernel plane can hold.
+    /// The methods whose tables can be published, to a plane that knows the method.
     pub fn published() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|method| method.info().builder.is_some())
     }

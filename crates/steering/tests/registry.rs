@@ -292,6 +292,7 @@ fn no_header_asks_for_what_cannot_be() {
         let raw = RawHeader::from_bytes(&bytes);
         check::<methods::concury::Body>(&raw);
         check::<Rows<methods::tracked::Method>>(&raw);
+        check::<methods::jet::Body>(&raw);
         let _ = Image::read_from(&bytes, |_, _| None);
     }
 }

@@ -492,6 +492,41 @@ fn a_file_that_cannot_be_read_is_named() {
     assert!(error.problems().is_empty());
 }
 
+/// A method that has tables and no program in the kernel: refused there, with what there is; and
+/// taken by a plane that runs it, with its settings checked.
+#[test]
+fn a_method_must_be_one_that_the_data_plane_runs() {
+    let text = |more: &str| service(&format!("port = 80\n{more}"));
+    let all: Vec<_> = MethodId::published().collect();
+    let without =
+        || MethodId::published().filter(|id| !weir_dataplane::methods().any(|m| m == *id));
+    for id in without() {
+        let name = id.name();
+        let wrong = format!("method: the data plane has no program for {name:?}");
+        let text = text(&format!("method = {name:?}"));
+        expect_one(name, &text, 8, &[&wrong, "give one of concury, tracked"]);
+        let config = Config::parse_for(&text, "weir.toml", &all).unwrap();
+        assert_eq!(config.services[0].method.id(), id);
+    }
+    let jet = |more: &str| text(&format!("method = \"jet\"\n{more}"));
+    let good = jet("placement = \"ring\"\nrows = 1000\nwarm_up = 0");
+    let config = Config::parse_for(&good, "weir.toml", &all).unwrap();
+    let wanted = vec![("rows", 1000), ("warm_up", 0), ("placement", 1)];
+    assert_eq!(method(&config.services[0].method), ("jet", wanted));
+    for (more, words) in [
+        ("placement = \"maglev\"", ["placement: \"maglev\" is not known", "table, ring, anchor"]),
+        ("placement = 2", ["placement: is of the wrong kind", "table, ring, anchor"]),
+        ("rows = \"many\"", ["rows: is of the wrong kind", "give 16..4194304"]),
+        ("rows = 15", ["rows: 15 is out of range", "give 16..4194304"]),
+        ("warm_up = -1", ["warm_up: -1 is out of range", "give 0..86400"]),
+        ("table_size = 7", ["is a setting of method = \"tracked\"", "remove it"]),
+    ] {
+        let said = Config::parse_for(&jet(more), "weir.toml", &all).unwrap_err().to_string();
+        assert!(said.contains("weir.toml:9: service \"web\""), "{said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+}
+
 /// A method's name, and its settings with their values.
 fn method(method: &Method) -> (&'static str, Vec<(&'static str, u32)>) {
     (
@@ -518,7 +553,8 @@ fn a_method_survives_json_and_is_checked_there() {
     assert_eq!(method(&old), ("concury", vec![("dcode_bits", 10)]));
     for (text, wrong) in [
         (r#"{"name":"nothing"}"#, "no method nothing"),
-        (r#"{"name":"jet"}"#, "no method jet"),
+        (r#"{"name":"full-tracking"}"#, "no method full-tracking"),
+        (r#"{"name":"jet","placement":"maglev"}"#, "give one of table, ring, anchor"),
         (r#"{"name":"concury","dcode_bits":16}"#, "give 4..=15"),
         (r#"{"name":"concury","table_size":7}"#, "it has dcode_bits"),
         (r#"{"name":"tracked","table_size":8}"#, "prime"),

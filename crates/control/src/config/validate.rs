@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
+use weir_steering::MethodId;
 
 use super::error::Problems;
 use super::{XdpMode, written};
@@ -42,8 +43,12 @@ pub(super) struct Limits {
     pub states_per_service: Option<u32>,
 }
 
-/// Validates a file. The result is usable only if `problems` stayed empty.
-pub(super) fn validate(file: written::File, problems: &mut Problems<'_>) -> Option<File> {
+/// Validates a file for a data plane that runs these methods. The result is usable only if `problems` stayed empty.
+pub(super) fn validate(
+    file: written::File,
+    methods: &[MethodId],
+    problems: &mut Problems<'_>,
+) -> Option<File> {
     let balancer = balancer(file.balancer, problems);
     let limits = limits(file.limits, problems);
     let given = file.service.len();
@@ -54,7 +59,7 @@ pub(super) fn validate(file: written::File, problems: &mut Problems<'_>) -> Opti
         .service
         .into_iter()
         .enumerate()
-        .filter_map(|(at, raw)| service::validate(raw, at, problems))
+        .filter_map(|(at, raw)| service::validate(raw, at, methods, problems))
         .collect();
     (services.len() == given).then_some(File { balancer, limits, services })
 }

@@ -5,6 +5,7 @@
 
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::LazyLock;
 use toml::Spanned;
@@ -59,12 +60,46 @@ pub(super) struct Service {
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
     /// Whatever a method can be set by, in the order of the file.
-    pub settings: Vec<(&'static str, Spanned<i64>)>,
+    pub settings: Vec<(&'static str, Spanned<Value>)>,
 }
 
-/// The names of all settings of the methods whose tables can be published.
+/// The value of a method's setting.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Number(i64),
+    Word(String),
+}
+
+/// By hand, so that a value of another kind is told as everywhere else.
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl Visitor<'_> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number or a text in quotes")
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Word(value.to_owned()))
+    }
+}
+
+/// The names of all settings of the methods whose tables can be published, each once.
 fn settings() -> impl Iterator<Item = &'static str> {
-    MethodId::published().flat_map(|method| method.info().settings).map(|setting| setting.name)
+    let all = MethodId::published().flat_map(|method| method.info().settings);
+    let mut seen = HashSet::new();
+    all.map(|setting| setting.name).filter(move |name| seen.insert(*name))
 }
 
 /// The names of all fields of a service.

@@ -114,6 +114,9 @@ pub struct Engine<P: Plane = LivePlane> {
     events_taken: u64,
     /// Why `runtime.json` could not be written, and when that is tried again.
     unsaved: Option<(String, Instant)>,
+    /// Seconds by which a test is ahead of its time.
+    #[cfg(test)]
+    ahead: u32,
     _lock: RunLock,
 }
 
@@ -198,6 +201,8 @@ impl<P: Plane> Engine<P> {
             unsaved: None,
             config: config.clone(),
             config_path,
+            #[cfg(test)]
+            ahead: 0,
             _lock: lock,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
@@ -308,7 +313,10 @@ impl<P: Plane> Engine<P> {
 
     /// Seconds since the epoch, which outlive a restart.
     fn now(&self) -> u32 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as u32)
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as u32);
+        #[cfg(test)]
+        let now = now + self.ahead;
+        now
     }
 }
 

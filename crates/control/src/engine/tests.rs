@@ -9,9 +9,11 @@ use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_plane::{Operation, Outcome, Soft, VipKey};
-use weir_steering::{Flags, SoftMemory};
+use weir_steering::{Flags, MethodId, SoftMemory};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
+
+mod methods;
 
 struct World {
     engine: Engine<Soft>,
@@ -26,6 +28,11 @@ fn backend(service: u8, n: u8) -> Backend {
 
 /// Services a, b, ... with three backends each, b1 to b3.
 fn config(directory: &TempDir, services: u8) -> Config {
+    config_with(directory, services, "")
+}
+
+/// The same with more fields of each service.
+fn config_with(directory: &TempDir, services: u8, fields: &str) -> Config {
     let mut text = format!(
         "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = {:?}\n\n",
         directory.path().display().to_string()
@@ -33,7 +40,7 @@ fn config(directory: &TempDir, services: u8) -> Config {
     for service in 0..services {
         let name = char::from(b'a' + service);
         text += &format!(
-            "[[service]]\nname = \"{name}\"\nvip = \"10.0.0.{}\"\nport = 80\n\n",
+            "[[service]]\nname = \"{name}\"\nvip = \"10.0.0.{}\"\nport = 80\n{fields}\n\n",
             service + 1
         );
         for n in 1..=3 {
@@ -42,7 +49,9 @@ fn config(directory: &TempDir, services: u8) -> Config {
             );
         }
     }
-    let mut config = Config::parse(&text, "weir.toml").expect("a right configuration");
+    let methods: Vec<_> = MethodId::published().collect();
+    let config = Config::parse_for(&text, "weir.toml", &methods);
+    let mut config = config.unwrap_or_else(|error| panic!("{error}"));
     config.services.iter_mut().for_each(|service| service.check = None);
     config
 }
@@ -61,9 +70,13 @@ fn flow(service: u8, client: u32) -> FlowKey {
 
 impl World {
     fn new(services: u8) -> Self {
+        Self::with(services, "")
+    }
+
+    fn with(services: u8, fields: &str) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
-        let engine = over(plane, Found::default(), &config(&directory, services));
+        let engine = over(plane, Found::default(), &config_with(&directory, services, fields));
         let engine = engine.unwrap_or_else(|error| panic!("{error}"));
         Self { engine, live: HashMap::new(), directory }
     }

@@ -136,7 +136,10 @@ impl<P: Plane> Engine<P> {
     /// Publishes new tables for every service whose pool has changed, and for those whose last
     /// update was not finished and is to be tried again now. Returns what failed, by service.
     pub(super) fn publish_due(&mut self) -> Vec<EngineError> {
-        let now = Instant::now();
+        let (now, seconds) = (Instant::now(), self.now());
+        for service in self.services.values_mut() {
+            service.dirty |= service.builder.due(seconds);
+        }
         let due = |service: &&ServiceRuntime| {
             service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
         };

@@ -9,7 +9,8 @@ use toml::Spanned;
 use weir_steering::{MethodId, Misfit, Setting, Settings, is_prime, next_prime};
 
 use super::super::error::Problems;
-use super::super::{Affinity, Backend, MAX_WEIGHT, Method, Protocol, resolve, written};
+use super::super::written::{self, Value};
+use super::super::{Affinity, Backend, MAX_WEIGHT, Method, Protocol, resolve};
 use super::scope::Scope;
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
@@ -71,6 +72,7 @@ pub(super) fn claim(raw: &written::Service) -> Option<(Claim, Range<usize>)> {
 pub(super) fn validate(
     raw: Spanned<written::Service>,
     at: usize,
+    methods: &[MethodId],
     problems: &mut Problems<'_>,
 ) -> Option<Service> {
     let span = raw.span();
@@ -89,7 +91,7 @@ pub(super) fn validate(
         "affinity",
         &[("flow", Affinity::Flow), ("client", Affinity::Client)],
     );
-    let method = method(&raw, &mut scope);
+    let method = method(&raw, methods, &mut scope);
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
         "idle_timeout",
@@ -214,10 +216,13 @@ fn port(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Port {
 }
 
 /// The method with its settings. One with a problem has its default, so that all problems are
-/// found; `None` only if the data plane can hold tables of no method at all.
-fn method(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Option<Method> {
-    let choices: Vec<_> = MethodId::published().map(|method| (method.name(), method)).collect();
-    let chosen = scope.choice(raw.method.as_ref(), "method", &choices);
+/// found; `None` only if tables of no method at all can be published.
+fn method(
+    raw: &written::Service,
+    methods: &[MethodId],
+    scope: &mut Scope<'_, '_>,
+) -> Option<Method> {
+    let chosen = chosen_method(raw.method.as_ref(), methods, scope);
     let known = chosen.is_some() || raw.method.is_none();
     let method = chosen.unwrap_or(resolve::METHOD);
     let mut settings = Settings::of(method);
@@ -228,7 +233,7 @@ fn method(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Option<Method> {
             if owner == method {
                 good &= value.is_some_and(|value| settings.set(name, value.into()).is_ok());
             } else if known {
-                foreign(given, name, owner.name(), scope);
+                foreign(given.span(), name, owner.name(), scope);
             }
         }
     }
@@ -243,6 +248,26 @@ fn method(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Option<Method> {
     Some(method)
 }
 
+/// The method that is named. Every one that there is is known; the data plane must run it.
+fn chosen_method(
+    raw: Option<&Spanned<String>>,
+    methods: &[MethodId],
+    scope: &mut Scope<'_, '_>,
+) -> Option<MethodId> {
+    let raw = raw?;
+    let words: Vec<&str> = methods.iter().map(|method| method.name()).collect();
+    let right = format!("give one of {}", words.join(", "));
+    let named = MethodId::named(raw.get_ref());
+    let wrong = match named {
+        Some(method) if methods.contains(&method) => return named,
+        Some(_) => format!("the data plane has no program for {:?}", raw.get_ref()),
+        None => format!("{:?} is not known", raw.get_ref()),
+    };
+    scope.problem(raw.span(), "method", wrong, right);
+    // So that its settings are looked at as well.
+    named.filter(|method| method.info().builder.is_some())
+}
+
 /// The method that has this setting: the chosen one, if it has.
 fn owner_of(name: &str, chosen: MethodId) -> Option<(MethodId, &'static Setting)> {
     let mut methods = std::iter::once(chosen).chain(MethodId::published());
@@ -252,10 +277,27 @@ fn owner_of(name: &str, chosen: MethodId) -> Option<(MethodId, &'static Setting)
     })
 }
 
-/// A value in range.
-fn setting_of(setting: &Setting, given: &Spanned<i64>, scope: &mut Scope<'_, '_>) -> Option<u32> {
+/// A value in range, or the number of a word.
+fn setting_of(setting: &Setting, given: &Spanned<Value>, scope: &mut Scope<'_, '_>) -> Option<u32> {
     let (least, most) = setting.range;
-    let value: u32 = scope.integer(Some(given), setting.name, least..=most)?;
+    let number = match given.get_ref() {
+        Value::Word(word) if !setting.words.is_empty() => {
+            let choices: Vec<_> = setting.words.iter().copied().zip(0..).collect();
+            let word = Spanned::new(given.span(), word.clone());
+            return scope.choice(Some(&word), setting.name, &choices);
+        }
+        Value::Number(number) if setting.words.is_empty() => *number,
+        _ => {
+            let right = match setting.words {
+                [] => format!("give {least}..{most}"),
+                words => format!("give one of {}", words.join(", ")),
+            };
+            scope.problem(given.span(), setting.name, "is of the wrong kind", right);
+            return None;
+        }
+    };
+    let number = Spanned::new(given.span(), number);
+    let value: u32 = scope.integer(Some(&number), setting.name, least..=most)?;
     if setting.prime && !is_prime(value.into()) {
         let right = format!("the next prime is {}", next_prime(value.into()));
         scope.problem(given.span(), setting.name, format!("{value} is not a prime"), right);
@@ -265,10 +307,10 @@ fn setting_of(setting: &Setting, given: &Spanned<i64>, scope: &mut Scope<'_, '_>
 }
 
 /// A setting that the method does not have would be ignored, which nobody wants.
-fn foreign(given: &Spanned<i64>, field: &str, owner: &str, scope: &mut Scope<'_, '_>) {
+fn foreign(span: Range<usize>, field: &str, owner: &str, scope: &mut Scope<'_, '_>) {
     let wrong = format!("is a setting of method = {owner:?}");
     let right = format!("remove it, or set method = {owner:?}");
-    scope.problem(given.span(), field, wrong, right);
+    scope.problem(span, field, wrong, right);
 }
 
 /// The port that a check uses if it names none.

@@ -37,8 +37,7 @@ impl method::Method for Method {
     const SUMMARY: &'static str = "a compact table from flows to codes, built from all states";
     const NEEDS: Needs =
         Needs { states: true, first_datagrams: true, connections: false, timestamps: false };
-    const SETTINGS: &'static [Setting] =
-        &[Setting { name: DCODE_BITS, range: (4, 15), default: 12, prime: false }];
+    const SETTINGS: &'static [Setting] = &[Setting::number(DCODE_BITS, (4, 15), 12)];
 
     fn row_name(row: u32) -> String {
         format!("Dcode {row} of the DIP array")

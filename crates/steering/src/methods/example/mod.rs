@@ -18,8 +18,7 @@ impl method::Method for Method {
     const NAME: &'static str = "example";
     const SUMMARY: &'static str = "rows in proportion to the weights";
     const NEEDS: Needs = Needs::NOTHING;
-    const SETTINGS: &'static [Setting] =
-        &[Setting { name: "rows", range: (1, 1 << 16), default: 256, prime: false }];
+    const SETTINGS: &'static [Setting] = &[Setting::number("rows", (1, 1 << 16), 256)];
 }
 
 impl<K: Key> Decide<K> for Table<Rows<Method>> {

@@ -10,19 +10,29 @@
 //! * [`Jet`]: over any [`Horizon`](weir_placement::Horizon) placement. [`JetTable`] is the form
 //!   in which a packet of a clean table row costs one read.
 //! * [`AnyJet`]: placement and connection table chosen at run time, by [`JetConfig`].
+//! * [`JetBuilder`]: tables of rows that a plane publishes ([`Body`]), worked out by any of these
+//!   placements.
 //! * [`FullTracking`]: every flow in the same table, over any placement: what JET is measured
 //!   against.
 
 mod any;
+mod build;
+mod columns;
+mod config;
+mod decide;
 mod full;
 mod guide;
 mod method;
+mod table;
 mod warm_up;
 
 pub use any::{AnyJet, JetConfig, PlacementKind};
+pub use build::JetBuilder;
+pub use config::{Method, PLACEMENT, ROWS, WARM_UP};
 pub use full::FullTracking;
 pub use guide::{Asks, BURST, ByBackend, ByRow, Guide};
 pub use method::{Guided, Jet, JetTable, Swept};
+pub use table::Body;
 
 use crate::method::Needs;
 use crate::registry::MethodId;
@@ -64,17 +74,6 @@ pub enum JetError {
 fn check_number(candidate: &Candidate<'_>) -> Result<(), JetError> {
     let Candidate { backend, .. } = *candidate;
     if backend < NO_BACKEND { Ok(()) } else { Err(JetError::BackendNumber(backend)) }
-}
-
-/// JET, as the registry lists it.
-#[derive(Debug)]
-pub struct Method;
-
-impl crate::method::Method for Method {
-    const ID: MethodId = MethodId::Jet;
-    const NAME: &'static str = "jet";
-    const SUMMARY: &'static str = "tracks only the flows that a foreseen change could move";
-    const NEEDS: Needs = Needs { connections: true, ..Needs::NOTHING };
 }
 
 /// Full tracking, as the registry lists it.

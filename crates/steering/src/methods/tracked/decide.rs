@@ -3,7 +3,7 @@
 use super::Method;
 use crate::decide::{Decide, Decision, Question, Why};
 use crate::ids::BackendId;
-use crate::memory::{Memory, NO_CONNECTION, TrackedFlow};
+use crate::memory::{Memory, NO_CONNECTION, TrackedFlow, live_connection};
 use crate::rows::Rows;
 use crate::table::{NO_BACKEND, Table};
 use weir_hash::{HashKey, Key};
@@ -24,12 +24,8 @@ fn track_all<K: Copy, M: Memory<K>>(
     place: impl FnOnce(u64) -> (u16, Option<u32>),
 ) -> Decision {
     let starts = question.signals.starts;
-    if let Some(known) = memory.connection(question)
-        && let Some(backend) = BackendId::new(known.backend)
-        && memory.incarnation(backend) == Some(known.incarnation)
-        && !(starts && memory.is_down(backend))
-    {
-        return Decision::to(known.backend, Why::Tracked).new_if(starts);
+    if let Some(backend) = live_connection(question, memory) {
+        return Decision::to(backend, Why::Tracked).new_if(starts);
     }
     let (slot, row) = track_new(*question, memory, place);
     let decision = match BackendId::of_slot(slot) {

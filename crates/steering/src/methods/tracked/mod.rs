@@ -28,8 +28,7 @@ impl method::Method for Method {
     const SUMMARY: &'static str = "a connection table, and a Maglev table for new connections";
     const NEEDS: Needs = Needs { connections: true, ..Needs::NOTHING };
     // 2^24 slots of two bytes are 32 MiB for one service.
-    const SETTINGS: &'static [Setting] =
-        &[Setting { name: TABLE_SIZE, range: (2, 1 << 24), default: 65_537, prime: true }];
+    const SETTINGS: &'static [Setting] = &[Setting::prime(TABLE_SIZE, (2, 1 << 24), 65_537)];
 
     fn row_name(row: u32) -> String {
         format!("slot {row} of the Maglev table")

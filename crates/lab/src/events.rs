@@ -1,9 +1,9 @@
-//! What the traffic driver may know about the pool: which backends were killed, and when.
+//! What the traffic driver may know about the pool: which backends were killed or left, and when.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The log of kills of one lab.
+/// The log of kills and removals of one lab.
 ///
 /// A kill takes a while: it is in the log before it begins, and its end is noted when nothing of
 /// the backend is left. So a connection can neither see the effect of a kill that is not in the
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 pub struct PoolEvents {
     origin: Instant,
     kills: Mutex<Vec<Kill>>,
+    removals: Mutex<Vec<Removal>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +25,19 @@ struct Kill {
     revived: Option<Instant>,
 }
 
+/// A backend without connections leaves the pool.
+#[derive(Clone, Copy, Debug)]
+struct Removal {
+    backend: usize,
+    /// When nobody sat on it.
+    began: Instant,
+    /// `None` while it is under way.
+    ended: Option<Instant>,
+}
+
 impl Default for PoolEvents {
     fn default() -> Self {
-        Self { origin: Instant::now(), kills: Mutex::default() }
+        Self { origin: Instant::now(), kills: Mutex::default(), removals: Mutex::default() }
     }
 }
 
@@ -42,6 +53,29 @@ impl PoolEvents {
         let result = how();
         self.lock()[index].ended = Some(Instant::now());
         result
+    }
+
+    /// Runs what takes a backend out of the pool on which nobody sat at `empty`, and notes it.
+    pub fn remove<T>(&self, backend: usize, empty: Instant, how: impl FnOnce() -> T) -> T {
+        let removals = || self.removals.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = {
+            let mut removals = removals();
+            removals.push(Removal { backend, began: empty, ended: None });
+            removals.len() - 1
+        };
+        let result = how();
+        removals()[index].ended = Some(Instant::now());
+        result
+    }
+
+    /// Whether this backend was about to leave the pool at `then`.
+    pub fn leaving_at(&self, backend: usize, then: Instant) -> bool {
+        let removals = self.removals.lock().unwrap_or_else(PoisonError::into_inner);
+        removals.iter().any(|removal| {
+            removal.backend == backend
+                && removal.began <= then
+                && removal.ended.is_none_or(|ended| ended >= then)
+        })
     }
 
     /// Notes that a backend's servers listen again.
@@ -126,6 +160,22 @@ mod tests {
         events.revive(0);
         assert!(events.dead_since(0, dead));
         assert!(!events.dead_since(0, Instant::now()));
+    }
+
+    #[test]
+    fn a_backend_is_leaving_from_when_it_was_empty_until_it_has_left() {
+        let events = PoolEvents::default();
+        let before = Instant::now();
+        std::thread::sleep(Duration::from_millis(2));
+        let empty = Instant::now();
+        let during = events.remove(3, empty, || {
+            let during = Instant::now();
+            assert!(events.leaving_at(3, during) && !events.leaving_at(2, during));
+            during
+        });
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(events.leaving_at(3, empty) && events.leaving_at(3, during));
+        assert!(!events.leaving_at(3, before) && !events.leaving_at(3, Instant::now()));
     }
 
     #[test]

@@ -161,11 +161,12 @@ impl Worker {
     fn run(&self, mut script: Script, open: impl Fn(usize) -> u64) {
         let started = Instant::now();
         while self.pause(script.gap()) {
+            let asked = Instant::now();
             let Some(change) = script.next(started.elapsed(), &open) else {
                 continue;
             };
             let at = self.lab.events().elapsed().as_secs_f64();
-            let error = self.make(change).err().map(|error| error.to_string());
+            let error = self.make(change, asked).err().map(|error| error.to_string());
             if let Some(error) = &error {
                 tracing::warn!("{change}: {error}");
             }
@@ -196,14 +197,17 @@ impl Worker {
         }
     }
 
-    fn make(&self, change: Change) -> Result<()> {
+    /// Makes a change for which was `asked` who sits where.
+    fn make(&self, change: Change, asked: Instant) -> Result<()> {
         match change {
             Change::Add { backend, weight } => {
                 // It may have left the pool dead.
                 self.lab.backend(backend).start()?;
                 self.control.add(backend, weight)
             }
-            Change::Remove { backend } => self.control.remove(backend),
+            Change::Remove { backend } => {
+                self.lab.events().remove(backend, asked, || self.control.remove(backend))
+            }
             Change::Drain { backend } => self.control.drain(backend),
             Change::Undrain { backend } => self.control.undrain(backend),
             Change::Reweight { backend, weight } => self.control.set_weight(backend, weight),

@@ -84,7 +84,8 @@ struct Flow {
     started: Instant,
     /// Its two ends, once it has a port.
     key: Option<Key>,
-    backend: Option<usize>,
+    /// The backend of its first answer, and when that came.
+    backend: Option<(usize, Instant)>,
     answers: u64,
     ended: bool,
 }
@@ -125,10 +126,10 @@ impl Flow {
                 kind: self.kind,
                 source: self.key.map_or(String::new(), |key| key.source.to_string()),
                 reason: reason.clone(),
-                backend: self.backend.map(name),
+                backend: self.backend.map(|(backend, _)| name(backend)),
                 began: match home {
                     Home::Began(backend, _) => Some(name(backend)),
-                    Home::Answered(_) | Home::Nowhere => None,
+                    Home::Answered(..) | Home::Nowhere => None,
                 },
                 answers: self.answers,
                 started: (failed.saturating_sub(self.started.elapsed())).as_secs_f64(),
@@ -142,7 +143,7 @@ impl Flow {
     fn home(&self) -> Home {
         let seen = |key| self.client.shared.witness.latest(&key, self.started);
         match (self.backend, self.key) {
-            (Some(backend), _) => Home::Answered(backend),
+            (Some((backend, first)), _) => Home::Answered(backend, first),
             (None, Some(key)) => {
                 seen(key).map_or(Home::Nowhere, |sight| Home::Began(sight.backend, sight.at))
             }
@@ -159,11 +160,11 @@ impl Flow {
             .ok_or_else(|| Failure::Garbled(format!("unknown backend `{}`", text())))?;
         match self.backend {
             None => {
-                self.backend = Some(met);
+                self.backend = Some((met, Instant::now()));
                 stats.first_answer(met);
                 Ok(met)
             }
-            Some(own) if own == met => Ok(met),
+            Some((own, _)) if own == met => Ok(met),
             Some(_) => Err(Failure::Moved { to: text() }),
         }
     }
@@ -334,7 +335,7 @@ impl Flow {
 impl Drop for Flow {
     fn drop(&mut self) {
         if !self.ended {
-            let home = self.backend.map_or(Home::Nowhere, Home::Answered);
+            let home = self.backend.map_or(Home::Nowhere, |(at, first)| Home::Answered(at, first));
             self.client.shared.stats.end(self.kind, home, None);
         }
     }

@@ -131,7 +131,7 @@ impl Stats {
     pub(crate) fn end(&self, kind: Kind, home: Home, outcome: Option<&Outcome>) {
         self.open.fetch_sub(1, Relaxed);
         let answered = match home {
-            Home::Answered(backend) => Some(&self.backends[backend]),
+            Home::Answered(backend, _) => Some(&self.backends[backend]),
             Home::Began(..) | Home::Nowhere => None,
         };
         if let Some(counters) = answered {
@@ -143,7 +143,7 @@ impl Stats {
             Some(Outcome::Completed) => (&of_kind.completed, None),
             Some(Outcome::Inevitable(_)) => {
                 let of_backend = match home {
-                    Home::Answered(backend) => Some(&self.backends[backend].inevitable),
+                    Home::Answered(backend, _) => Some(&self.backends[backend].inevitable),
                     Home::Began(backend, _) => Some(&self.backends[backend].inevitable_at_start),
                     Home::Nowhere => None,
                 };
@@ -383,7 +383,7 @@ mod tests {
         stats.first_answer(1);
         stats.answer(1, 3, None);
         assert_eq!(stats.open_on(1), 1);
-        stats.end(Kind::Short, Home::Answered(1), Some(&Outcome::Completed));
+        stats.end(Kind::Short, Home::Answered(1, Instant::now()), Some(&Outcome::Completed));
         stats.end(Kind::Short, Home::Nowhere, Some(&Outcome::Broken(Failure::Reset)));
         stats.end(Kind::Short, Home::Nowhere, None);
         let now = stats.snapshot();
@@ -400,7 +400,7 @@ mod tests {
         stats.begin(Kind::Short);
         stats.begin(Kind::Short);
         stats.first_answer(0);
-        stats.end(Kind::Short, Home::Answered(0), Some(&excused));
+        stats.end(Kind::Short, Home::Answered(0, Instant::now()), Some(&excused));
         stats.end(Kind::Short, Home::Began(1, Instant::now()), Some(&excused));
         let now = stats.snapshot();
         assert_eq!((now.open, now.inevitable, now.backends[1].open), (0, 2, 0));

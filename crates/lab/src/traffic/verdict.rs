@@ -99,8 +99,8 @@ pub enum Outcome {
 /// Where a connection has its home, as far as anybody can know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
-    /// The backend that gave its first answer.
-    Answered(usize),
+    /// The backend that gave its first answer, and when that came.
+    Answered(usize, Instant),
     /// It got no answer; this backend's interface saw its latest SYN (or datagram), at that time.
     Began(usize, Instant),
     /// It got no answer, and no backend saw a SYN of it.
@@ -113,7 +113,9 @@ pub(crate) enum Home {
 /// of the connection's life: killed later, or killed just before it started and started again
 /// since. (A datagram that was sent to a dead backend is sent again, and may be answered when the
 /// backend is back, while the balancer's health checks still have it down and new flows go
-/// elsewhere.)
+/// elsewhere.) So does its leaving the pool, if the first answer came, or the SYN, while it was being
+/// removed: nobody sat on it before, and all that led there was a flow before with the same ports,
+/// which the balancer still knew. Whom it had answered before, it must not lose.
 ///
 /// If no answer came, its own backend is the one whose interface saw its latest SYN. Its death
 /// excuses if it came up to `detection` before the start, which the balancer had not noticed yet,
@@ -132,11 +134,14 @@ pub(crate) fn judge(
     failure: Failure,
 ) -> Outcome {
     let killed = match home {
-        Home::Answered(backend) => events.dead_since(backend, started),
+        Home::Answered(backend, first) => {
+            events.dead_since(backend, started) || events.leaving_at(backend, first)
+        }
         Home::Began(backend, at) => {
             // Early in the machine's life there may be no instant so long ago.
             let since = started.checked_sub(detection).unwrap_or(started);
             events.killed_between(backend, since, at + detection, started)
+                || events.leaving_at(backend, at)
         }
         Home::Nowhere => false,
     };
@@ -151,8 +156,12 @@ pub(crate) fn judge(
 mod tests {
     use std::thread::sleep;
 
-    use super::Home::{Answered, Began, Nowhere};
+    use super::Home::{Began, Nowhere};
     use super::*;
+
+    fn answered(backend: usize) -> Home {
+        Home::Answered(backend, Instant::now())
+    }
 
     const DETECTION: Duration = Duration::from_millis(200);
 
@@ -169,15 +178,31 @@ mod tests {
     fn only_the_death_of_its_own_backend_excuses_a_connection() {
         let events = PoolEvents::default();
         let started = Instant::now();
-        assert!(!is_inevitable(&events, started, Answered(1), &Failure::Reset));
+        assert!(!is_inevitable(&events, started, answered(1), &Failure::Reset));
         events.kill(1, || {});
-        assert!(is_inevitable(&events, started, Answered(1), &Failure::Reset));
-        assert!(is_inevitable(&events, started, Answered(1), &Failure::Eof));
-        assert!(!is_inevitable(&events, started, Answered(2), &Failure::Reset));
+        assert!(is_inevitable(&events, started, answered(1), &Failure::Reset));
+        assert!(is_inevitable(&events, started, answered(1), &Failure::Eof));
+        assert!(!is_inevitable(&events, started, answered(2), &Failure::Reset));
         // The same backend was killed, and back, before the connection started: not its excuse.
         events.revive(1);
         let later = Instant::now();
-        assert!(!is_inevitable(&events, later, Answered(1), &Failure::Reset));
+        assert!(!is_inevitable(&events, later, answered(1), &Failure::Reset));
+    }
+
+    #[test]
+    fn a_flow_that_met_a_backend_that_was_leaving_has_an_excuse() {
+        let events = PoolEvents::default();
+        let started = Instant::now();
+        let before = answered(1);
+        sleep(DETECTION / 8);
+        let (during, other) = events.remove(1, Instant::now(), || (answered(1), answered(2)));
+        sleep(DETECTION / 8);
+        let moved = Failure::Moved { to: "b3".into() };
+        assert!(is_inevitable(&events, started, during, &moved));
+        // It sat there before, or elsewhere, or went to a backend that had left.
+        for home in [before, other, answered(1)] {
+            assert!(!is_inevitable(&events, started, home, &moved));
+        }
     }
 
     #[test]
@@ -238,7 +263,7 @@ mod tests {
         let started = Instant::now();
         events.kill(0, || {});
         for failure in [Failure::Garbled("status 500".into()), Failure::Local("no ports".into())] {
-            for home in [Answered(0), Began(0, started), Nowhere] {
+            for home in [answered(0), Began(0, started), Nowhere] {
                 assert!(!is_inevitable(&events, started, home, &failure));
             }
         }

@@ -1,11 +1,11 @@
 //! `weir bench`: asks for measurements, and prints them.
 
-use crate::cli::{BenchVerb, KeysName, LookupOptions, MapsOptions};
+use crate::cli::{BenchVerb, ControlOptions, KeysName, LookupOptions, MapsOptions};
 use crate::out;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
-use weir_bench::{instructions, lookup, maps, update, xdp};
+use weir_bench::{control, instructions, lookup, maps, update, xdp};
 
 pub fn run(what: BenchVerb) -> anyhow::Result<()> {
     match what {
@@ -24,7 +24,8 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let report = update::run(&request, |rows| lines(rows, json))?;
             if json { out::json(&report) } else { Ok(()) }
         }
-        BenchVerb::Lookup(options) if options.control => control(&options),
+        BenchVerb::Control(options) => control_plane(&options),
+        BenchVerb::Lookup(options) if options.control => othello_control(&options),
         BenchVerb::Lookup(options) => lookups(&options),
         BenchVerb::Maps(options) => compact_maps(options),
     }
@@ -37,7 +38,20 @@ fn lines(rows: &[impl std::fmt::Display], json: bool) {
     }
 }
 
-fn control(options: &LookupOptions) -> anyhow::Result<()> {
+fn control_plane(options: &ControlOptions) -> anyhow::Result<()> {
+    let request = control::Request {
+        weir: std::env::current_exe()?,
+        sizes: options.sizes(),
+        rounds: options.rounds,
+        failovers: options.failovers,
+        patience: options.patience,
+        seed: options.seed,
+    };
+    let report = control::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
+    if options.json { out::json(&report) } else { Ok(()) }
+}
+
+fn othello_control(options: &LookupOptions) -> anyhow::Result<()> {
     let progress = |row: &lookup::control::Row| lines(std::slice::from_ref(row), options.json);
     let report = lookup::control::run(&options.states, options.rounds, progress)?;
     if options.json { out::json(&report) } else { Ok(()) }

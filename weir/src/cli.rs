@@ -308,6 +308,66 @@ pub enum BenchVerb {
     /// Memory, lookups, updates and construction of the compact maps, beside the bound of the
     /// memory (docs/maps.md).
     Maps(MapsOptions),
+    /// Time and memory of the control plane of a running balancer: start, pool changes until
+    /// packets follow, deaths of a host, status (docs/bench.md).
+    Control(ControlOptions),
+}
+
+#[derive(Args, Clone)]
+pub struct ControlOptions {
+    /// Services.
+    #[arg(long, value_parser = count, default_value = "32")]
+    pub services: usize,
+    /// Backends of all services together.
+    #[arg(long, value_parser = count, default_value = "160")]
+    pub backends: usize,
+    /// A row more: one service with 64 backends and so many live flows, with a core that is busy
+    /// with their packets.
+    #[arg(long, value_parser = count, default_value = "0")]
+    pub states: usize,
+    /// 1,000 services with 10,000 backends, 10,000 services with 20,000, and one service with a
+    /// million flows.
+    #[arg(long, conflicts_with_all = ["services", "backends", "states"])]
+    pub full: bool,
+    /// Without health checks, and so without failover.
+    #[arg(long)]
+    pub no_checks: bool,
+    /// Pool changes of each row.
+    #[arg(long, default_value_t = 200)]
+    pub rounds: u32,
+    /// Deaths of a host of each row.
+    #[arg(long, default_value_t = 2)]
+    pub failovers: u32,
+    /// Longest wait for anything that has to come.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "5m")]
+    pub patience: Duration,
+    /// Seed of everything that is drawn.
+    #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ControlOptions {
+    /// The rows that are asked for.
+    pub fn sizes(&self) -> Vec<weir_bench::control::Size> {
+        let checks = !self.no_checks;
+        let size = |services: usize, backends: usize, states: usize| weir_bench::control::Size {
+            services: u32::try_from(services).unwrap_or(u32::MAX),
+            backends: u32::try_from(backends).unwrap_or(u32::MAX),
+            states: u32::try_from(states).unwrap_or(u32::MAX),
+            checks,
+        };
+        if self.full {
+            return vec![size(1_000, 10_000, 0), size(10_000, 20_000, 0), size(1, 64, 1_000_000)];
+        }
+        let mut sizes = vec![size(self.services, self.backends, 0)];
+        if self.states > 0 {
+            sizes.push(size(1, 64, self.states));
+        }
+        sizes
+    }
 }
 
 #[derive(Args, Clone)]

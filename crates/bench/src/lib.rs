@@ -1,4 +1,5 @@
-//! Measurements: lookups of steering methods and of compact maps, updates, the XDP program.
+//! Measurements: lookups of steering methods and of compact maps, updates, the XDP program, the control
+//! plane.
 //!
 //! Things that are compared are measured in one run, in turn, and reported as medians with their
 //! spread: this machine may be shared and noisy. Each module has a request, a function that
@@ -7,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+pub mod control;
 mod error;
 pub mod instructions;
 pub mod lookup;

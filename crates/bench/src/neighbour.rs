@@ -141,6 +141,13 @@ impl Away {
     }
 }
 
+/// A core that can be kept for one thing, and the others; none if there is only one.
+pub(crate) fn spare_core() -> Option<(usize, Away)> {
+    let Seats { measured, neighbour } = Seats::find(1).ok()?;
+    let core = (0..CpuSet::count()).find(|&cpu| neighbour.is_set(cpu).unwrap_or(false))?;
+    Some((core, Away(measured)))
+}
+
 /// What the thread and its owner share.
 #[derive(Debug)]
 struct Shared {

@@ -7,6 +7,7 @@
 //! * [`link`]: the `ip` lines for veth pairs, addresses and neighbours, and [`link::ip`], which runs
 //!   them.
 //! * [`xdp`]: the two-instruction XDP program that a veth's peer needs before XDP_TX works.
+//! * [`packet`]: a packet socket on one interface.
 //! * [`process`]: child processes that cannot outlive this one.
 //! * [`interrupt`]: Ctrl-C as a flag that everything that waits looks at.
 //!
@@ -33,6 +34,7 @@ pub mod interrupt;
 pub mod link;
 mod netns;
 mod owned;
+pub mod packet;
 pub mod process;
 pub mod xdp;
 

@@ -1,0 +1,188 @@
+//! A packet socket on one interface: frames out and in as they are, past the network stack.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::net::if_::if_nametoindex;
+
+use crate::error::{Doing, Result};
+
+/// Bytes of received frames that may wait for their reader.
+const BUFFER: libc::c_int = 64 << 20;
+/// Frames that one call sends at most.
+const BURST: usize = 64;
+
+/// A socket for the frames of an interface. What other sockets send there is not received.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+}
+
+impl PacketSocket {
+    /// A socket on an interface of the calling thread's namespace, whatever addresses its frames
+    /// have. Frames that carry IPv4 from 11.0.0.0/8 are not received: that is where traffic comes
+    /// from that nobody wants to see again.
+    ///
+    /// # Errors
+    /// If there is no such interface, or the process may not (it needs root).
+    pub fn open(interface: &str) -> Result<Self> {
+        let socket = Self::bound(interface, libc::ETH_P_ALL as u16);
+        let socket = socket.doing(|| format!("opening a packet socket on {interface}"))?;
+        socket.filter().doing(|| format!("setting the packet socket on {interface} up"))?;
+        Ok(socket)
+    }
+
+    /// A socket that only sends, past the interface's queueing discipline.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn sender(interface: &str) -> Result<Self> {
+        let open = || -> io::Result<Self> {
+            let socket = Self::bound(interface, 0)?;
+            socket.option(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1)?;
+            Ok(socket)
+        };
+        open().doing(|| format!("opening a packet socket on {interface}"))
+    }
+
+    fn bound(interface: &str, protocol: u16) -> io::Result<Self> {
+        let index = if_nametoindex(interface)?;
+        let protocol = protocol.to_be();
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: a system call without pointers. Of no protocol it receives nothing until it is
+        // bound to its interface.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nobody else owns.
+        let socket = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
+        // SAFETY: a structure of integers, for which zeros are valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol;
+        address.sll_ifindex = index as i32;
+        let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the address is alive and has the size that is given.
+        let bound = unsafe { libc::bind(fd, (&raw const address).cast(), size) };
+        if bound != 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+    }
+
+    fn filter(&self) -> io::Result<()> {
+        let line = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        // Ethertype IPv4 and a source of 11.*: no byte of it; else all.
+        let mut lines = [
+            line(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 0, 0, 12),
+            line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 3, libc::ETH_P_IP as u32),
+            line(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 26),
+            line(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, 11),
+            line(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+            line(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+        ];
+        let program =
+            libc::sock_fprog { len: lines.len() as libc::c_ushort, filter: lines.as_mut_ptr() };
+        self.option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
+        self.option(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1)?;
+        self.option(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BUFFER)
+    }
+
+    fn option<T>(&self, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
+        let size = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the value is alive, and what its pointers point at, and has the size given.
+        let set = unsafe {
+            let value = std::ptr::from_ref(value).cast();
+            libc::setsockopt(self.fd.as_raw_fd(), level, name, value, size)
+        };
+        if set != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        // SAFETY: the frame is alive and has the length given.
+        let sent =
+            unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Sends frames in as few system calls as it takes. Returns how many went out: fewer than there
+    /// are if there was no room for one.
+    ///
+    /// # Errors
+    /// What the system says to the first frame of a call.
+    pub fn send_all(&self, frames: &[Vec<u8>]) -> io::Result<usize> {
+        let mut sent = 0;
+        for burst in frames.chunks(BURST) {
+            let mut parts: Vec<libc::iovec> = burst
+                .iter()
+                .map(|frame| libc::iovec {
+                    iov_base: frame.as_ptr().cast_mut().cast(),
+                    iov_len: frame.len(),
+                })
+                .collect();
+            let mut messages: Vec<libc::mmsghdr> = parts
+                .iter_mut()
+                .map(|part| {
+                    // SAFETY: a structure of integers and pointers, for which zeros are valid.
+                    let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                    message.msg_hdr.msg_iov = part;
+                    message.msg_hdr.msg_iovlen = 1;
+                    message
+                })
+                .collect();
+            // SAFETY: messages, their parts and the frames are alive, and the number is right; the
+            // kernel only reads the frames.
+            let went = unsafe {
+                let count = messages.len() as libc::c_uint;
+                libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), count, 0)
+            };
+            if went < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            sent += went as usize;
+            if (went as usize) < burst.len() {
+                break;
+            }
+        }
+        Ok(sent)
+    }
+
+    /// The next frame, cut off where the buffer ends; `None` if none comes in that time.
+    ///
+    /// # Errors
+    /// What the system says; the interface is gone, for example.
+    pub fn receive<'a>(
+        &self,
+        buffer: &'a mut [u8],
+        wait: Duration,
+    ) -> io::Result<Option<&'a [u8]>> {
+        let fd = self.fd.as_raw_fd();
+        for last in [false, true] {
+            // SAFETY: the buffer is alive and has the length given.
+            let got = unsafe {
+                libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT)
+            };
+            if got >= 0 {
+                return Ok(Some(&buffer[..got as usize]));
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::WouldBlock {
+                return Err(error);
+            }
+            if last {
+                break;
+            }
+            let mut waiting = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let time = libc::timespec {
+                tv_sec: wait.as_secs() as libc::time_t,
+                tv_nsec: wait.subsec_nanos().into(),
+            };
+            // SAFETY: one structure of its kind, and a time, both alive; no signals.
+            unsafe { libc::ppoll(&raw mut waiting, 1, &raw const time, std::ptr::null()) };
+        }
+        Ok(None)
+    }
+}

@@ -85,10 +85,9 @@ struct outcome {
 /* What the control plane sets for the whole data plane while it runs. */
 struct control {
 	__u64 own_macs[OWN_MACS]; /* 0 ends the list; an empty list accepts any destination */
-	__u32 mark_side;          /* which half of the marks is written: 0 or 1 */
+	__u64 mark_side;          /* the marks that are written: first << 32 | number less one */
 	__u32 seen_generation;    /* 1..3; entries of the generation before are still known */
 	__u32 any_port;           /* some service takes any port */
-	__u32 reserved;
 	__u64 unrecorded;         /* flows that neither ring nor unreported map could take */
 };
 

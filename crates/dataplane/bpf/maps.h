@@ -40,8 +40,10 @@ RESIZED(__u8, pool);
 
 RESIZED(struct backend, backends);
 
-/* Two bitmaps of activity, the one written and the one being read. */
+/* The marks of active flows, those written and those being read: lanes of the flows that are armed,
+ * and bits for all others. */
 RESIZED(__u64, marks);
+RESIZED(__u64, strangers);
 
 RESIZED(struct seen_line, seen);
 
@@ -51,7 +53,8 @@ const volatile __u32 vip_shift = 63; /* 64 - log2 of it */
 const volatile __u32 table_count = 1;
 const volatile __u32 pool_bytes = 1;
 const volatile __u32 backend_count = 1;
-const volatile __u32 mark_words = 1; /* of one half; a power of two */
+const volatile __u32 mark_words = 1; /* of one half */
+const volatile __u32 stranger_words = 1; /* of one half; a power of two */
 const volatile __u32 seen_lines = 1;
 
 struct {

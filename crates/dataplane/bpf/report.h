@@ -32,16 +32,69 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
 	return 0;
 }
 
-/* One bit for each flow that sent something since the control plane last looked. A bit shared by
- * two flows errs on the safe side: an idle flow is kept. Written once per flow and period. */
+/* The tag of a flow in every lane; 0 is that of a lane which nobody has. */
+static __always_inline __u64 tags_of(__u64 hash)
+{
+	__u64 tag = hash >> (64 - TAG_BITS);
+
+	return LANE_ONES * (tag ? tag : 1);
+}
+
+/* The bit of the lane with this tag, if there is one. */
+static __always_inline __u64 lane_of(__u64 word, __u64 tags)
+{
+	return ~(((word ^ tags) & LANE_TAGS) + LANE_TAGS) & LANE_ACTIVE;
+}
+
+static __always_inline void set_bits(__u64 *word, __u64 bits)
+{
+	if ((*word & bits) != bits)
+		__sync_fetch_and_or(word, bits);
+}
+
+/* A flow without a lane at its first place: in its second, or among those that have none. */
+static __noinline int mark_elsewhere(__u64 hash, __u64 tags, __u64 side)
+{
+	__u64 slot = (hash >> 22 & (__u32)side) + (side >> 32);
+	__u64 *word = AT(marks, slot, mark_words * 2);
+	__u64 lane = lane_of(*word, tags);
+
+	if (lane) {
+		set_bits(word, lane);
+		return 0;
+	}
+	slot = (hash >> 8 & (stranger_words - 1)) + (side >> 32 ? stranger_words : 0);
+	set_bits(AT(strangers, slot, stranger_words * 2),
+		 1ULL << (hash >> 58) | 1ULL << (hash >> 52 & 63));
+	return 0;
+}
+
+/* Notes that a flow sent something since the control plane last looked: in the lane that it armed for
+ * the flow, so that nobody else's packets do. Written once per flow and period. The twin of
+ * crates/steering/src/activity.rs, which says how it works. */
 static __always_inline void mark(__u64 hash)
 {
-	__u32 slot = (hash & (mark_words - 1)) + (control->mark_side & 1) * mark_words;
+	__u64 side = *(volatile __u64 *)&control->mark_side;
+	__u64 slot = (hash & (__u32)side) + (side >> 32);
 	__u64 *word = AT(marks, slot, mark_words * 2);
-	__u64 bit = 1ULL << (hash >> 58);
+	__u64 tags = tags_of(hash);
+	__u64 lane = lane_of(*word, tags);
 
-	if (!(*word & bit))
-		__sync_fetch_and_or(word, bit);
+	if (likely(lane))
+		set_bits(word, lane);
+	else
+		mark_elsewhere(hash, tags, side);
+}
+
+/* Whether the control plane has armed the flow: it knows that it lives. */
+static __noinline int is_armed(__u64 hash)
+{
+	__u64 side = *(volatile __u64 *)&control->mark_side;
+	__u64 tags = tags_of(hash);
+	__u64 *first = AT(marks, (hash & (__u32)side) + (side >> 32), mark_words * 2);
+	__u64 *second = AT(marks, (hash >> 22 & (__u32)side) + (side >> 32), mark_words * 2);
+
+	return (lane_of(*first, tags) | lane_of(*second, tags)) != 0;
 }
 
 /* Tells the first packet of a UDP flow, which has no SYN: known if it was seen in this generation

@@ -5,6 +5,12 @@
 
 #include "maps.h"
 
+/* By its health check. */
+static __always_inline int is_down(__u32 id)
+{
+	return AT(backends, id, backend_count)->flags & BACKEND_DOWN;
+}
+
 static __always_inline __u32 read_slot(const struct table *table, __u32 slot)
 {
 	__u64 at = (__u64)table->first_slot * CHUNK_BYTES + slot * 2;

@@ -4,8 +4,9 @@ use crate::numbers;
 use std::fmt::Write;
 use std::path::Path;
 use weir_steering::{
-    ELEMENT_BYTES, EventKind, Flags, MethodId, NEXT_TRY, NO_BACKEND, RawHeader, SECOND_TRIES,
-    SEEN_STRIDE, SEEN_WAYS, SLOT_BACKEND, SLOT_RESERVED,
+    ELEMENT_BYTES, EventKind, Flags, LANE_ACTIVE, LANE_ONES, LANE_TAGS, MethodId, NEXT_TRY,
+    NO_BACKEND, RawHeader, SECOND_TRIES, SEEN_STRIDE, SEEN_WAYS, SLOT_BACKEND, SLOT_RESERVED,
+    TAG_BITS,
 };
 use weir_wire::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, TcpFlags};
 
@@ -28,6 +29,10 @@ fn kept() -> Vec<Number> {
         ("EVENT_END", EventKind::End as u64, "FIN or RST"),
         ("SEEN_WAYS", SEEN_WAYS as u64, "tags in a line of the filter of flows seen recently"),
         ("SEEN_STRIDE", SEEN_STRIDE, "keeps equal hashes of two services apart in it"),
+        ("TAG_BITS", TAG_BITS.into(), "of a lane of the activity marks"),
+        ("LANE_ONES", LANE_ONES, "a one in each lane"),
+        ("LANE_TAGS", LANE_TAGS, "the tags"),
+        ("LANE_ACTIVE", LANE_ACTIVE, "the bits beside them, which packets set"),
         ("REASONS", Reason::SLOTS.into(), "counters, one for each reason"),
     ]);
     all

@@ -87,6 +87,16 @@ pub enum Error {
         /// Bytes of the pool in all.
         pool: usize,
     },
+    /// There is no room to pin a state.
+    #[error(
+        "no room to pin another connection: all {limit} of limits.unreported_flows are taken by \
+         connections of draining backends that began lately; raise limits.unreported_flows, or \
+         drain fewer backends at a time"
+    )]
+    PinsFull {
+        /// Pins that there is room for.
+        limit: u32,
+    },
     /// A table whose Dcodes the program in the kernel cannot look up.
     #[error(
         "service {service}: the kernel plane looks up Dcodes of the codec Othello only; the table's \

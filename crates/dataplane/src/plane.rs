@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
-    Attached, Attachment, Backend, Hop, LaneCounters, Marks, Outcomes, Plane, SeenFlows, VipKey,
+    Attached, Attachment, Backend, Hop, LaneCounters, Outcomes, Plane, SeenFlows, VipKey,
 };
-use weir_steering::{Event, Flags, Image, ServiceState, TrackedFlow, update};
+use weir_steering::{Event, Flags, Image, Marks, ServiceState, Side, TrackedFlow, update};
 use weir_wire::{FlowKey, unmap_address};
 
 /// The data plane in the kernel with the one consumer of its reports.
@@ -52,7 +52,7 @@ impl update::Plane for LivePlane {
 
     fn is_full(error: &Error) -> bool {
         match error {
-            Error::PoolFull { .. } => true,
+            Error::PoolFull { .. } | Error::PinsFull { .. } => true,
             // A hash map without room answers E2BIG.
             Error::Bpf { source, .. } => source.kind() == libbpf_rs::ErrorKind::TooBig,
             _ => false,
@@ -72,9 +72,7 @@ impl update::Plane for LivePlane {
     /// The ring, then what it had no room for.
     fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
         self.reports.drain(|event| take(&event))?;
-        let flows = self.reports.take_unreported()?;
-        flows.iter().for_each(take);
-        self.reports.forget_unreported(&flows)
+        self.put_aside(usize::MAX, take).map(drop)
     }
 
     fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
@@ -139,8 +137,24 @@ impl BackendEntry {
 }
 
 impl Plane for LivePlane {
-    fn wait(&mut self, limit: Duration, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
-        self.reports.wait(limit, |event| take(&event))
+    fn wait(
+        &mut self,
+        limit: Duration,
+        most: usize,
+        take: &mut dyn FnMut(&Event),
+    ) -> Result<(), Error> {
+        self.reports.wait(limit, most, |event| take(&event))
+    }
+
+    fn put_aside(&mut self, most: usize, take: &mut dyn FnMut(&Event)) -> Result<bool, Error> {
+        let flows = self.reports.take_unreported(most)?;
+        flows.iter().for_each(take);
+        self.reports.forget_unreported(&flows)?;
+        Ok(flows.len() >= most)
+    }
+
+    fn pin_limit(&self) -> usize {
+        self.kernel.pin_limit()
     }
 
     fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
@@ -199,12 +213,16 @@ impl Plane for LivePlane {
         self.kernel.connection(flow)
     }
 
-    fn flip_marks(&mut self) {
-        self.kernel.flip_marks();
+    fn flip_marks(&mut self, known: &mut dyn Iterator<Item = u64>, flows: usize) -> Side {
+        self.kernel.flip_marks(known, flows)
     }
 
-    fn take_marks(&mut self) -> Marks {
-        self.kernel.take_marks()
+    fn take_marks(&mut self, side: Side) -> Marks {
+        self.kernel.take_marks(side)
+    }
+
+    fn is_armed(&self, hash: u64) -> bool {
+        self.kernel.is_armed(hash)
     }
 
     fn seen_flows(&self) -> SeenFlows {

@@ -21,12 +21,17 @@ pub struct Reports {
     ring: RingBuffer<'static>,
     sink: Sink,
     unreported: MapHandle,
+    /// Reports that the ring has room for.
+    capacity: usize,
     // The ring refers to the map; dropped after it.
     _events: Box<MapHandle>,
 }
 
 impl Reports {
     pub(crate) fn new(events: MapHandle, unreported: MapHandle) -> Result<Self, Error> {
+        // A record has a header of eight bytes.
+        let record = (size_of::<types::event>() + 8).next_multiple_of(8);
+        let capacity = events.max_entries() as usize / record;
         let events = Box::new(events);
         let sink: Sink = Rc::new(RefCell::new(Box::new(|_| {})));
         let target = sink.clone();
@@ -43,34 +48,58 @@ impl Reports {
             })
             .context(|| "open the event ring".into())?;
         let ring = builder.build().context(|| "open the event ring".into())?;
-        Ok(Self { ring, sink, unreported, _events: events })
+        Ok(Self { ring, sink, unreported, capacity, _events: events })
     }
 
-    /// Takes all reports that are there. A report counts as consumed when `sink` returns: what the
+    /// Takes the reports that are there, and no more than fit into the ring: others come as fast as
+    /// these are taken. A report counts as consumed when `sink` returns: what the
     /// sink stored durably before that is never lost, and may be seen twice after a crash.
     ///
     /// # Errors
     /// [`Error::Bpf`] if the kernel refuses.
     pub fn drain(&self, sink: impl FnMut(Event)) -> Result<(), Error> {
-        self.with_sink(sink, |ring| ring.consume())
+        self.take(self.capacity, sink).map(drop)
     }
 
-    /// As [`drain`](Self::drain), but waits for the first report for at most `timeout`.
+    /// Takes at most `most` reports, and waits for the first one for at most `timeout`.
     ///
     /// # Errors
     /// As above; an interrupted wait is not an error.
-    pub fn wait(&self, timeout: Duration, sink: impl FnMut(Event)) -> Result<(), Error> {
-        self.with_sink(sink, |ring| match ring.poll_raw(timeout) {
-            n if n >= 0 || n == -libc::EINTR => Ok(()),
+    pub fn wait(
+        &self,
+        timeout: Duration,
+        most: usize,
+        mut sink: impl FnMut(Event),
+    ) -> Result<(), Error> {
+        if self.take(most, &mut sink)? > 0 {
+            return Ok(());
+        }
+        let milliseconds = timeout.as_millis().min(i32::MAX as u128) as libc::c_int;
+        let mut ready = libc::pollfd { fd: self.ring.epoll_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, which lives; its descriptor is the ring's, which does too.
+        if unsafe { libc::poll(&raw mut ready, 1, milliseconds) } < 0 {
+            let error = std::io::Error::last_os_error();
+            return match error.kind() {
+                std::io::ErrorKind::Interrupted => Ok(()),
+                _ => Err(error).context(|| "wait for the event ring".into()),
+            };
+        }
+        self.take(most, sink).map(drop)
+    }
+
+    /// Takes at most `most` reports that are there; returns how many.
+    fn take(&self, most: usize, sink: impl FnMut(Event)) -> Result<usize, Error> {
+        self.with_sink(sink, |ring| match ring.consume_raw_n(most) {
+            n if n >= 0 => Ok(n as usize),
             n => Err(libbpf_rs::Error::from_raw_os_error(-n)),
         })
     }
 
-    fn with_sink(
+    fn with_sink<R>(
         &self,
         sink: impl FnMut(Event),
-        read: impl FnOnce(&RingBuffer<'static>) -> libbpf_rs::Result<()>,
-    ) -> Result<(), Error> {
+        read: impl FnOnce(&RingBuffer<'static>) -> libbpf_rs::Result<R>,
+    ) -> Result<R, Error> {
         let boxed: Box<dyn FnMut(Event) + '_> = Box::new(sink);
         // SAFETY: only the lifetime changes. The sink is taken out again below before this
         // function returns, on every path (`read` does not unwind: the callback only calls the
@@ -82,15 +111,14 @@ impl Reports {
         result.context(|| "read the event ring".into())
     }
 
-    /// Reads the flows that the ring had no room for. They stay until
+    /// Reads the flows that the ring had no room for, at most `most` of them. They stay until
     /// [`forget_unreported`](Self::forget_unreported), so that a crash in between loses none.
     ///
     /// # Errors
     /// [`Error::Bpf`] if the kernel refuses.
-    pub fn take_unreported(&self) -> Result<Vec<Unreported>, Error> {
-        let found = read_all(&self.unreported)?;
-        Ok(found
-            .into_iter()
+    pub fn take_unreported(&self, most: usize) -> Result<Vec<Unreported>, Error> {
+        Ok(entries(&self.unreported)?
+            .take(most)
             .map(|(key, value)| {
                 let note = types::unreported::from_slice(&value);
                 Event {
@@ -107,10 +135,9 @@ impl Reports {
     /// # Errors
     /// [`Error::Bpf`] if the kernel refuses; that an entry is gone already is not an error.
     pub fn forget_unreported(&self, flows: &[Unreported]) -> Result<(), Error> {
-        for flow in flows {
-            delete(&self.unreported, types::service_state::from(&flow.state).bytes())?;
-        }
-        Ok(())
+        flows.iter().try_for_each(|flow| {
+            delete(&self.unreported, types::service_state::from(&flow.state).bytes())
+        })
     }
 }
 
@@ -129,10 +156,13 @@ pub(crate) type Entry = (Vec<u8>, Vec<u8>);
 
 /// All entries of a hash map: every entry that is there from beginning to end is read.
 pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<Entry>, Error> {
-    let entries = map
-        .lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
-        .context(|| format!("read map {:?}", map.name()))?;
-    Ok(entries.collect())
+    Ok(entries(map)?.collect())
+}
+
+/// The entries of a hash map, one batch after the other.
+fn entries(map: &MapHandle) -> Result<impl Iterator<Item = Entry> + '_, Error> {
+    map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
+        .context(|| format!("read map {:?}", map.name()))
 }
 
 /// Deletes an entry; that it is gone already is no error.

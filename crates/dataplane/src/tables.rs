@@ -47,8 +47,9 @@ impl Tables {
         self.current.get(&service).copied()
     }
 
-    /// Writes a table on the side that is not in use; returns its number. From here on it is the
-    /// service's current one; the caller lets packets see it.
+    /// Writes a table on the side that is not in use; returns its number. Once the caller has let
+    /// packets see it, it says so by [`published`](Self::published); if it cannot, by
+    /// [`discard`](Self::discard).
     pub fn write(&mut self, service: u32, image: &Image, flags: Flags) -> Result<u32, Error> {
         if let Some(codec @ Codec::Fuse) = image.codec() {
             return Err(Error::Codec { service, codec });
@@ -70,8 +71,17 @@ impl Tables {
         self.headers.bytes_mut()[at..at + HEADER_BYTES].copy_from_slice(&header);
         self.flags_word(number).store(flags.0, Ordering::Release);
         self.ranges.insert(number, Range { first, length });
-        self.current.insert(service, number);
         Ok(number)
+    }
+
+    /// From here on this table is its service's current one.
+    pub fn published(&mut self, number: u32) {
+        self.current.insert(number / 2, number);
+    }
+
+    /// Packets never see this table.
+    pub fn discard(&mut self, number: u32) {
+        self.ranges.remove(&number);
     }
 
     /// Frees the side that is not in use.
@@ -182,6 +192,7 @@ mod tests {
         let mut tables = Tables::new(headers, memory("pool", 8 * ELEMENT_BYTES), 8, &[]);
         let othello = image(Codec::Othello);
         let number = tables.write(0, &othello, Flags::default()).expect("there is room");
+        tables.published(number);
         let used = tables.bytes();
         let refused = tables.write(0, &image(Codec::Fuse), Flags::default());
         let fuse = Error::Codec { service: 0, codec: Codec::Fuse };
@@ -190,5 +201,24 @@ mod tests {
         assert_eq!(tables.current(0), Some(number));
         assert_eq!(tables.bytes(), used);
         assert_eq!(tables.read(0), Some(Ok(othello)));
+    }
+
+    #[test]
+    fn a_table_that_packets_do_not_see_is_not_the_current_one() {
+        let headers = memory("unseen", 2 * HEADER_BYTES);
+        let mut tables = Tables::new(headers, memory("unseen-pool", 8 * ELEMENT_BYTES), 8, &[]);
+        let othello = image(Codec::Othello);
+        for seen in [false, true, false] {
+            let before = (tables.current(0), tables.bytes());
+            let number = tables.write(0, &othello, Flags::default()).expect("there is room");
+            assert_eq!(tables.current(0), before.0);
+            if seen {
+                tables.published(number);
+                assert_eq!(tables.current(0), Some(number));
+            } else {
+                tables.discard(number);
+                assert_eq!((tables.current(0), tables.bytes()), before);
+            }
+        }
     }
 }

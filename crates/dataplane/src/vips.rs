@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::kernel::grace;
 use crate::mapped::Mapped;
 use crate::numbers::{VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND};
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::VipKey;
@@ -20,6 +21,9 @@ const MAX_MOVES: usize = 64;
 pub(crate) struct VipTable {
     memory: Mapped,
     slots: u32,
+    /// Slots that were taken out of use and may still be read by packets under way.
+    cleared: BTreeSet<u32>,
+    grace: fn() -> Result<(), Error>,
 }
 
 /// What a packet is compared with.
@@ -74,7 +78,7 @@ impl Match {
 
 impl VipTable {
     pub fn new(memory: Mapped, slots: u32) -> Self {
-        Self { memory, slots }
+        Self { memory, slots, cleared: BTreeSet::new(), grace }
     }
 
     /// Adds a service with the number of its table, or gives it another table: one 32-bit store,
@@ -136,10 +140,28 @@ impl VipTable {
         })
     }
 
-    fn clear(&self, wanted: Match) {
+    fn clear(&mut self, wanted: Match) {
         if let Some(slot) = self.find(wanted) {
-            self.store(slot, &types::vip::default());
+            self.clear_slot(slot);
         }
+    }
+
+    /// Takes a slot out of use. A packet that has found it may go on to read its table, so all else
+    /// stays until a grace period is over.
+    fn clear_slot(&mut self, slot: u32) {
+        let word = slot as usize * size_of::<types::vip>() + offset_of!(types::vip, port_protocol);
+        self.memory.word32(word).store(0, Ordering::Release);
+        self.cleared.insert(slot);
+    }
+
+    /// Fills a slot that is not in use.
+    fn fill(&mut self, slot: u32, vip: &types::vip) -> Result<(), Error> {
+        if self.cleared.contains(&slot) {
+            (self.grace)()?;
+            self.cleared.clear();
+        }
+        self.store(slot, vip);
+        Ok(())
     }
 
     fn put(&mut self, wanted: Match, table: u32) -> Result<(), Error> {
@@ -156,8 +178,7 @@ impl VipTable {
         // every service at any moment.
         for _ in 0..MAX_MOVES {
             if let Some(slot) = wanted.choices(self.slots).into_iter().find(|&s| free(self, s)) {
-                self.store(slot, &entry);
-                return Ok(());
+                return self.fill(slot, &entry);
             }
             path.clear();
             path.push(target);
@@ -180,12 +201,77 @@ impl VipTable {
             }
             for pair in path.windows(2).rev() {
                 let occupant = self.load(pair[0]);
-                self.store(pair[1], &occupant);
+                self.fill(pair[1], &occupant)?;
                 // A packet may have looked at the new slot before and look at the old one next.
-                grace()?;
-                self.store(pair[0], &types::vip::default());
+                (self.grace)()?;
+                self.cleared.clear();
+                self.clear_slot(pair[0]);
             }
         }
         Err(Error::ServicesFull)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::sync::atomic::AtomicU32;
+
+    static GRACES: AtomicU32 = AtomicU32::new(0);
+
+    fn counted() -> Result<(), Error> {
+        GRACES.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn table(slots: u32) -> VipTable {
+        let bytes = slots as usize * size_of::<types::vip>();
+        let path = std::env::temp_dir().join(format!("weir-vips-{}", std::process::id()));
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let file = file.expect("a file in the temporary directory");
+        file.set_len(bytes as u64).expect("its length");
+        std::fs::remove_file(&path).expect("it is there");
+        let memory = Mapped::new(&file, bytes).expect("its memory");
+        VipTable { grace: counted, ..VipTable::new(memory, slots) }
+    }
+
+    fn key(n: u8) -> VipKey {
+        let address = weir_wire::map_address([10, 0, 0, n].into());
+        VipKey { address, protocol: Protocol::Tcp, port: Some(80) }
+    }
+
+    /// A packet that has compared a slot's key reads its table next: whatever becomes of the slot,
+    /// it must not find another number there before it is done.
+    #[test]
+    fn what_a_packet_has_found_keeps_its_table_for_a_grace_period() {
+        let mut table = table(16);
+        for n in 1..=4 {
+            table.insert(&key(n), 100 + u32::from(n)).expect("there is room");
+        }
+        let mut found = std::collections::BTreeMap::new();
+        for round in 0..200u32 {
+            let n = (round % 4) as u8 + 1;
+            let slot = table.find(Match::of(&key(n))).expect("it is there");
+            let number = table.load(slot).table;
+            table.remove(&key(n));
+            assert_eq!(table.find(Match::of(&key(n))), None);
+            assert_eq!(table.load(slot).table, number, "slot {slot} was cleared");
+            found.insert(slot, number);
+            let before = GRACES.load(Ordering::Relaxed);
+            table.insert(&key(n), 200 + round).expect("there is room");
+            let waited = GRACES.load(Ordering::Relaxed) != before;
+            for (slot, number) in &found {
+                let same = table.load(*slot).table == *number;
+                assert!(same || waited, "slot {slot} was filled anew at once");
+            }
+            if waited {
+                found.clear();
+            }
+        }
+        for n in 1..=4 {
+            let slot = table.find(Match::of(&key(n))).expect("it is there");
+            assert!(table.load(slot).table >= 200);
+        }
     }
 }

@@ -20,8 +20,8 @@ use weir_hash::{HashKey, Key};
 use weir_plane::{Outcome, Soft, VipKey};
 use weir_steering::update::{Plane, Services};
 use weir_steering::{
-    Codec, Concury, ConcuryConfig, Driver, Flags, Member, MethodId, Role, ServiceConfig,
-    ServiceState, Settings, SoftMemory, StateKey,
+    Codec, Concury, ConcuryConfig, Driver, Flags, LANE_ACTIVE, Member, MethodId, Role,
+    ServiceConfig, ServiceState, Settings, SoftMemory, StateKey,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
@@ -40,6 +40,9 @@ struct World {
     tables: Tables,
     rng: ChaCha8Rng,
     next_backend: u16,
+    /// Comparisons in which armed flows were marked, and others.
+    armed: u64,
+    strangers: u64,
 }
 
 const BACKENDS: u16 = 512;
@@ -82,7 +85,8 @@ impl World {
             tracked_flows: 262_144,
             udp_flows: 128,
             event_ring_bytes: 1 << 20,
-            mark_bits: 1 << 16,
+            marked_flows: 2 << 10,
+            stranger_bits: 1 << 16,
         };
         let (mut kernel, _) = KernelPlane::open(None, &limits).expect("load (needs root)");
         let mut oracle = Soft::new(SoftMemory::new(PENDING as usize, 1 << 10, 32));
@@ -137,7 +141,7 @@ impl World {
         let kernel = LivePlane::new(kernel).unwrap();
         let plane = Twin::new(kernel, oracle, rng.random());
         let tables = Tables { services, now: 1_000 };
-        let mut world = Self { plane, tables, rng, next_backend: 0 };
+        let mut world = Self { plane, tables, rng, next_backend: 0, armed: 0, strangers: 0 };
         for service in 0..world.tables.services.len() {
             for _ in 0..4 {
                 world.add_backend(service);
@@ -405,6 +409,34 @@ impl World {
         wanted
     }
 
+    /// Half of the known flows are armed then.
+    fn compare_marks(&mut self) {
+        let mut known = Vec::new();
+        for service in &self.tables.services {
+            let Builder::Concury(concury) = &service.builder else { continue };
+            let Some(image) = concury.published() else { continue };
+            let hashes = concury.states().map(|(state, _)| state.hash(&image.header().key));
+            known.extend(hashes.step_by(2));
+        }
+        let flows = self.rng.random_range(0..2_000);
+        let side = self.plane.kernel.flip_marks(&mut known.iter().copied(), flows);
+        let alike = weir_plane::Plane::flip_marks(
+            &mut self.plane.oracle,
+            &mut known.iter().copied(),
+            flows,
+        );
+        assert_eq!(side, alike);
+        let marks = self.plane.kernel.take_marks(side);
+        assert_eq!(
+            marks,
+            weir_plane::Plane::take_marks(&mut self.plane.oracle, side),
+            "activity marks"
+        );
+        let active = marks.words().iter().any(|word| word & LANE_ACTIVE != 0);
+        self.armed += u64::from(active);
+        self.strangers += u64::from(marks.strangers().iter().any(|word| *word != 0));
+    }
+
     fn compare_memory(&mut self) {
         let counters = self.plane.kernel.counters(0..BACKENDS).unwrap();
         assert_eq!(counters, self.plane.oracle.counters);
@@ -412,13 +444,7 @@ impl World {
         self.plane.pending().unwrap();
         self.plane.pinned().unwrap();
         self.plane.refuse_one_in = refuse;
-        self.plane.kernel.flip_marks();
-        let marks = self.plane.kernel.take_marks();
-        self.plane.oracle.memory.mark_side ^= 1;
-        let (first, second) = self.plane.oracle.memory.marks.split_at_mut(1 << 10);
-        let written = if self.plane.oracle.memory.mark_side & 1 == 1 { first } else { second };
-        assert_eq!(marks.words(), written, "activity marks");
-        written.fill(0);
+        self.compare_marks();
         if self.rng.random_bool(0.5) {
             self.plane.kernel.next_seen_generation();
             let now = &mut self.plane.oracle.memory.seen_generation;
@@ -474,6 +500,7 @@ fn kernel_and_oracle_agree() {
     // The run must have been through everything that can happen.
     if packets >= 1_000_000 {
         assert!(world.plane.refused() > 10, "nothing has failed");
+        assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];
         wanted.extend(
             Reason::ALL

@@ -19,7 +19,8 @@ const SMALL: Limits = Limits {
     tracked_flows: 64,
     udp_flows: 16,
     event_ring_bytes: 4096,
-    mark_bits: 1024,
+    marked_flows: 128,
+    stranger_bits: 1024,
 };
 
 /// A directory for pins, removed when the test ends.

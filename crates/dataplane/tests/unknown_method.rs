@@ -95,9 +95,10 @@ impl World {
 
     /// What packets have left behind, counters apart.
     fn traces(&self) -> (usize, usize, usize, u64) {
-        self.plane.flip_marks();
-        let marks = self.plane.take_marks();
-        let marks = marks.words().iter().map(|word| u64::from(word.count_ones()));
+        let side = self.plane.flip_marks(&mut std::iter::empty(), 0);
+        let marks = self.plane.take_marks(side);
+        let words = marks.words().iter().chain(marks.strangers());
+        let marks = words.map(|word| u64::from(word.count_ones()));
         let mut reports = 0;
         self.plane.reports().unwrap().drain(|_| reports += 1).unwrap();
         let tracked = (0..SERVICES.len())

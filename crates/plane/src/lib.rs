@@ -14,5 +14,5 @@ mod soft;
 
 pub use counters::{Counters, LaneCounters};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
-pub use plane::{Attached, Attachment, Backend, Hop, Marks, Outcomes, Plane, SeenFlows};
+pub use plane::{Attached, Attachment, Backend, Hop, Outcomes, Plane, SeenFlows};
 pub use soft::{Bounds, Operation, Soft, SoftError};

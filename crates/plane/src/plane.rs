@@ -6,7 +6,7 @@ use crate::pipeline::VipKey;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::time::Duration;
-use weir_steering::{Event, Image, ServiceState, TrackedFlow, seen_tag, update};
+use weir_steering::{Event, Image, Marks, ServiceState, Side, TrackedFlow, seen_tag, update};
 use weir_wire::{FlowKey, Reason};
 
 /// A backend as a plane knows it.
@@ -51,30 +51,6 @@ pub struct Attached {
     pub generic: bool,
 }
 
-/// Which flows sent something since the last look, as one bit of each flow's hash says.
-#[derive(Clone, Debug, Default)]
-pub struct Marks {
-    words: Vec<u64>,
-}
-
-impl Marks {
-    /// Of a bitmap of 64-bit words, a power of two of them.
-    pub fn new(words: Vec<u64>) -> Self {
-        Self { words }
-    }
-
-    /// The bitmap, in words.
-    pub fn words(&self) -> &[u64] {
-        &self.words
-    }
-
-    /// Whether a flow with this hash may have sent something.
-    pub fn has(&self, hash: u64) -> bool {
-        let word = hash as usize & self.words.len().wrapping_sub(1);
-        self.words.get(word).is_some_and(|word| word >> (hash >> 58) & 1 == 1)
-    }
-}
-
 /// UDP flows seen recently.
 #[derive(Clone, Debug, Default)]
 pub struct SeenFlows {
@@ -99,12 +75,28 @@ pub type Outcomes = BTreeMap<Reason, (u64, u64)>;
 /// A data plane as a control plane owns it: services, backends, counters and interfaces, beside
 /// what an [update](update::Plane) does.
 pub trait Plane: update::Plane {
-    /// As [`drain`](update::Plane::drain), but waits for the first report for at most `limit`.
-    /// Reports that had to be put aside are taken by `drain` alone.
+    /// As [`drain`](update::Plane::drain), but takes at most `most` reports, and waits for the first
+    /// one for at most `limit`. Reports that had to be put aside are left.
     ///
     /// # Errors
     /// Some may have been taken.
-    fn wait(&mut self, limit: Duration, take: &mut dyn FnMut(&Event)) -> Result<(), Self::Error>;
+    fn wait(
+        &mut self,
+        limit: Duration,
+        most: usize,
+        take: &mut dyn FnMut(&Event),
+    ) -> Result<(), Self::Error>;
+
+    /// Takes at most `most` of the reports that had to be put aside; returns whether there may be
+    /// more.
+    ///
+    /// # Errors
+    /// Some may have been taken.
+    fn put_aside(&mut self, most: usize, take: &mut dyn FnMut(&Event))
+    -> Result<bool, Self::Error>;
+
+    /// States of all services that there is room to pin.
+    fn pin_limit(&self) -> usize;
 
     /// Lets packets find a service, with the table that it has. Without one they are dropped as
     /// [`Reason::NoTable`].
@@ -176,12 +168,17 @@ pub trait Plane: update::Plane {
     /// If it cannot be read.
     fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, Self::Error>;
 
-    /// Begins to mark active flows anew. A grace period later the marks until now are complete,
-    /// and [`take_marks`](Self::take_marks) returns them.
-    fn flip_marks(&mut self);
+    /// Begins to mark active flows anew. `known`: the hashes of the flows that are to be told from
+    /// all others, about `flows` of them, those first for which there must be room. Returns where
+    /// the marks until now are: a grace period later they are complete, and
+    /// [`take_marks`](Self::take_marks) returns them.
+    fn flip_marks(&mut self, known: &mut dyn Iterator<Item = u64>, flows: usize) -> Side;
 
     /// The marks before the last [`flip_marks`](Self::flip_marks), which are cleared.
-    fn take_marks(&mut self) -> Marks;
+    fn take_marks(&mut self, side: Side) -> Marks;
+
+    /// Whether a flow with this hash is known to packets.
+    fn is_armed(&self, hash: u64) -> bool;
 
     /// The UDP flows seen in this generation of the filter or the one before.
     fn seen_flows(&self) -> SeenFlows;

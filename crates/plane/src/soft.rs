@@ -3,14 +3,14 @@
 
 use crate::counters::{Counters, LaneCounters};
 use crate::pipeline::{self, Directory, Outcome, VipKey};
-use crate::plane::{Attached, Attachment, Backend, Marks, Outcomes, Plane, SeenFlows};
+use crate::plane::{Attached, Attachment, Backend, Outcomes, Plane, SeenFlows};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use weir_steering::{
-    ELEMENT_BYTES, Event, Flags, Image, ImageError, ServiceState, SoftMemory, StateKey,
-    TrackedFlow, update,
+    ELEMENT_BYTES, Event, Flags, Image, ImageError, Marks, ServiceState, Side, SoftMemory,
+    StateKey, TrackedFlow, is_armed, update,
 };
 use weir_wire::{FlowKey, Reason};
 
@@ -354,8 +354,24 @@ impl update::Plane for Soft {
 
 impl Plane for Soft {
     /// There is nothing to wait for: whoever brings the frames is the one who asks.
-    fn wait(&mut self, _: Duration, take: &mut dyn FnMut(&Event)) -> Result<(), SoftError> {
-        update::Plane::drain(self, take)
+    fn wait(
+        &mut self,
+        _: Duration,
+        most: usize,
+        take: &mut dyn FnMut(&Event),
+    ) -> Result<(), SoftError> {
+        self.ask(Operation::Drain)?;
+        let events = &mut self.memory.events;
+        events.drain(..most.min(events.len())).for_each(|event| take(&event));
+        Ok(())
+    }
+
+    fn put_aside(&mut self, _: usize, _: &mut dyn FnMut(&Event)) -> Result<bool, SoftError> {
+        Ok(false)
+    }
+
+    fn pin_limit(&self) -> usize {
+        self.bounds.pins
     }
 
     fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), SoftError> {
@@ -456,17 +472,17 @@ impl Plane for Soft {
         }))
     }
 
-    fn flip_marks(&mut self) {
-        self.memory.mark_side ^= 1;
+    fn flip_marks(&mut self, known: &mut dyn Iterator<Item = u64>, flows: usize) -> Side {
+        let side = self.memory.arm(known, flows);
+        std::mem::replace(&mut self.memory.mark_side, side)
     }
 
-    fn take_marks(&mut self) -> Marks {
-        let half = self.memory.marks.len() / 2;
-        let side = 1 - (self.memory.mark_side & 1) as usize;
-        let words = &mut self.memory.marks[side * half..][..half];
-        let taken = words.to_vec();
-        words.fill(0);
-        Marks::new(taken)
+    fn take_marks(&mut self, side: Side) -> Marks {
+        self.memory.take_marks(side)
+    }
+
+    fn is_armed(&self, hash: u64) -> bool {
+        is_armed(|at| self.memory.marks[at], self.memory.mark_side, hash)
     }
 
     fn seen_flows(&self) -> SeenFlows {

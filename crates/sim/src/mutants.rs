@@ -70,6 +70,10 @@ impl<M: Memory<u64>> Memory<u64> for Through<'_, M> {
         self.memory.mark(question);
     }
 
+    fn is_armed(&mut self, question: &Question<u64>) -> bool {
+        self.memory.is_armed(question)
+    }
+
     fn connection(&mut self, question: &Question<u64>) -> Option<TrackedFlow> {
         self.memory.connection(question)
     }

@@ -19,6 +19,7 @@
 //! Nothing here knows sockets, BPF or clocks: time, randomness and memory come in as arguments.
 #![forbid(unsafe_code)]
 
+mod activity;
 mod connections;
 mod decide;
 mod forwarder;
@@ -35,6 +36,9 @@ mod state;
 mod table;
 pub mod update;
 
+pub use activity::{
+    LANE_ACTIVE, LANE_ONES, LANE_TAGS, Marks, Side, TAG_BITS, arm, is_armed, words_for,
+};
 pub use connections::{AnyTable, ConnectionTable, Connections, Lru, SLOTS, Unbounded};
 pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide};
 pub use forwarder::{Forwarder, Parts, Steer};

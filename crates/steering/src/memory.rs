@@ -1,6 +1,7 @@
 //! What the lookup face remembers and reports: a trait, and an implementation in plain memory
 //! that mirrors the kernel's maps.
 
+use crate::activity::{self, Marks, Side};
 use crate::decide::Question;
 use crate::ids::BackendId;
 use crate::state::{ServiceState, StateKey};
@@ -77,6 +78,14 @@ pub trait Memory<K = StateKey> {
     #[inline(always)]
     fn mark(&mut self, question: &Question<K>) {
         let _ = question;
+    }
+
+    /// Whether a flow is known to live, as far as [`mark`](Self::mark) can tell: of a flow that is not,
+    /// this says so but one in 100,000 times.
+    #[inline(always)]
+    fn is_armed(&mut self, question: &Question<K>) -> bool {
+        let _ = question;
+        false
     }
 
     /// Whether a UDP flow was seen recently; it is from now on.
@@ -226,10 +235,12 @@ pub struct SoftMemory {
     pub pinned: HashMap<ServiceState, u16>,
     /// Reports that nobody has taken yet, the oldest first.
     pub events: Vec<Event>,
-    /// Activity bitmap, both halves, 64 flows to a word.
+    /// Words with lanes of armed flows, both halves.
     pub marks: Vec<u64>,
-    /// The half that is written now, 0 or 1.
-    pub mark_side: u32,
+    /// Bits of flows that are not armed, both halves.
+    pub strangers: Vec<u64>,
+    /// The marks that are written now.
+    pub mark_side: Side,
     /// The "seen recently" filter: lines of tags of UDP flows.
     pub seen: Vec<[u64; SEEN_WAYS]>,
     /// Generation of new tags in that filter, 1 to 3.
@@ -243,16 +254,40 @@ pub struct SoftMemory {
 }
 
 impl SoftMemory {
-    /// An empty memory: room for so many pending flows, words of each half of the activity bitmap
-    /// (a power of two), and lines of the "seen recently" filter.
+    /// An empty memory: room for so many pending flows, words of each half of the activity marks, of
+    /// either kind (a power of two), and lines of the "seen recently" filter.
     pub fn new(pending_limit: usize, mark_words: usize, seen_lines: usize) -> Self {
         Self {
             pending_limit,
             marks: vec![0; mark_words * 2],
+            strangers: vec![0; mark_words * 2],
             seen: vec![[0; SEEN_WAYS]; seen_lines],
             seen_generation: 1,
             ..Self::default()
         }
+    }
+
+    /// The half that is written, 0 or 1.
+    fn written(&self) -> usize {
+        usize::from(self.mark_side.first != 0)
+    }
+
+    /// Arms flows, by their hashes, in the half that is not written.
+    pub fn arm(&mut self, hashes: &mut dyn Iterator<Item = u64>, flows: usize) -> Side {
+        let half = self.marks.len() / 2;
+        let first = (1 - self.written()) * half;
+        let words = activity::arm(activity::words_for(flows, half), hashes);
+        self.marks[first..][..words.len()].copy_from_slice(&words);
+        Side { first: first as u32, mask: words.len() as u32 - 1 }
+    }
+
+    /// The marks of a half, which are cleared.
+    pub fn take_marks(&mut self, side: Side) -> Marks {
+        let half = self.strangers.len() / 2;
+        let take = |words: &mut [u64]| words.iter_mut().map(std::mem::take).collect();
+        let lanes = take(&mut self.marks[side.first as usize..][..side.words()]);
+        let at = usize::from(side.first != 0);
+        Marks::new(lanes, take(&mut self.strangers[at * half..][..half]))
     }
 
     /// Takes a UDP flow out of the "seen recently" filter, so that its next datagram is reported
@@ -291,9 +326,14 @@ impl Memory for SoftMemory {
     }
 
     fn mark(&mut self, question: &Question) {
-        let half = self.marks.len() / 2;
-        let word = question.hash as usize & (half - 1);
-        self.marks[word + (self.mark_side & 1) as usize * half] |= 1 << (question.hash >> 58);
+        let half = self.strangers.len() / 2;
+        let first = self.written() * half;
+        let strangers = &mut self.strangers[first..][..half];
+        activity::mark(&mut self.marks, self.mark_side, strangers, question.hash);
+    }
+
+    fn is_armed(&mut self, question: &Question) -> bool {
+        activity::is_armed(|at| self.marks[at], self.mark_side, question.hash)
     }
 
     fn seen_before(&mut self, question: &Question) -> bool {

@@ -297,7 +297,7 @@ pub struct Built<K = StateKey> {
     pub table: Arc<Image>,
     /// Flows that the data plane must know exactly, with their backends: to be pinned before the
     /// table is seen. When no packet sees the former table any more, all other pins of the
-    /// service go.
+    /// service go. Those first that need it most.
     pub pinned: Vec<(K, BackendId)>,
     /// States whose backend is no member any more: forgotten, inevitably broken. A UDP flow that
     /// goes on elsewhere must be reported anew, so once the table is published the caller takes
@@ -453,10 +453,9 @@ pub trait Build<K = StateKey>: Send {
         Vec::new()
     }
 
-    /// Looks at every state: `active(hash)` tells whether the data plane has seen a packet of the
-    /// flow (by its hash under the published table's key) since the last call. Forgets the idle
-    /// ones and returns them.
-    fn sweep(&mut self, now: u32, active: &dyn Fn(u64) -> bool) -> Vec<K> {
+    /// Looks at every state: `active` tells whether the data plane has seen a packet of the flow
+    /// since the last call. Forgets the idle ones and returns them.
+    fn sweep(&mut self, now: u32, active: &dyn Fn(&K) -> bool) -> Vec<K> {
         let _ = (now, active);
         Vec::new()
     }
@@ -467,8 +466,8 @@ pub trait Build<K = StateKey>: Send {
         None
     }
 
-    /// Shows all states with their backends.
-    fn each_state(&self, visit: &mut dyn FnMut(&K, BackendId)) {
+    /// Shows all states with what is known of them.
+    fn each_state(&self, visit: &mut dyn FnMut(&K, Known)) {
         let _ = visit;
     }
 

@@ -106,6 +106,11 @@ pub trait Recall<K = crate::StateKey> {
         let _ = question;
         None
     }
+    /// See [`Memory::is_armed`].
+    fn is_armed(&self, question: &Question<K>) -> bool {
+        let _ = question;
+        false
+    }
     /// See [`Memory::connection`]. It does not count as used.
     fn connection(&self, question: &Question<K>) -> Option<TrackedFlow> {
         let _ = question;
@@ -180,6 +185,10 @@ impl<K, R: Recall<K>> Memory<K> for Rehearsal<'_, R> {
 
     fn mark(&mut self, _: &Question<K>) {
         self.notes.push(Note::Mark);
+    }
+
+    fn is_armed(&mut self, question: &Question<K>) -> bool {
+        self.real.is_armed(question)
     }
 
     fn seen_before(&mut self, _: &Question<K>) -> bool {

@@ -199,7 +199,7 @@ fn trace(memory: &SoftMemory) -> Trace {
     let tracked = memory.connections.iter().map(|(s, c)| (*s, c.backend, c.incarnation));
     let mut tracked: Vec<_> = tracked.collect();
     tracked.sort_unstable();
-    (pending, tracked, memory.events.len(), memory.marks.clone())
+    (pending, tracked, memory.events.len(), memory.strangers.clone())
 }
 
 fn copy(memory: &SoftMemory) -> SoftMemory {
@@ -209,6 +209,7 @@ fn copy(memory: &SoftMemory) -> SoftMemory {
         pinned: memory.pinned.clone(),
         events: memory.events.clone(),
         marks: memory.marks.clone(),
+        strangers: memory.strangers.clone(),
         mark_side: memory.mark_side,
         seen: memory.seen.clone(),
         seen_generation: memory.seen_generation,

@@ -139,6 +139,10 @@ impl<P: Plane> Recall for Real<'_, P> {
         self.read(found).and_then(|(_, backend)| BackendId::new(backend))
     }
 
+    fn is_armed(&self, question: &Question) -> bool {
+        self.engine.plane.is_armed(question.hash)
+    }
+
     fn connection(&self, question: &Question) -> Option<TrackedFlow> {
         let vip = self.service.vip();
         let flow = FlowKey {

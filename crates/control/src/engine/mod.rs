@@ -25,17 +25,20 @@ use service::ServiceRuntime;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{error, info, warn};
 use weir_dataplane::{KernelPlane, Limits, LivePlane};
 use weir_plane::{Attachment, Plane};
-use weir_steering::{Action, Driver};
+use weir_steering::{Action, Driver, Side};
 
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";
 
 /// How long a command may have to wait for the engine to look.
 const TICK: Duration = Duration::from_millis(10);
+/// Commands that are answered before the engine looks for reports again.
+const COMMANDS_AT_A_TIME: usize = 64;
 /// After a failure to write down what a restart must know.
 const SAVE_AGAIN: Duration = Duration::from_secs(2);
 const UNREPORTED_EVERY: Duration = Duration::from_secs(1);
@@ -103,15 +106,24 @@ pub struct Engine<P: Plane = LivePlane> {
     names: HashMap<u32, String>,
     document: Document,
     unreachable: HashSet<IpAddr>,
+    /// Backends, by number, whose neighbour did not answer when it was last asked for.
+    silent: HashSet<u16>,
     /// How often next hops are looked up soon, because one is not known yet.
     hop_tries: u32,
     health: crate::health::Checker,
     resolve: Resolve,
     started: Instant,
+    clock: Box<dyn Fn() -> u32 + Send>,
     resumed: bool,
     warnings: Vec<String>,
     attached: Vec<weir_plane::Attached>,
     events_taken: u64,
+    /// There may be flows whose report the ring had no room for.
+    more_aside: bool,
+    /// Activity marks that are still to be read.
+    unread: Option<Side>,
+    /// A table has another hash key than its flows are armed under.
+    rekeyed: bool,
     /// Why `runtime.json` could not be written, and when that is tried again.
     unsaved: Option<(String, Instant)>,
     /// Seconds by which a test is ahead of its time.
@@ -190,14 +202,19 @@ impl<P: Plane> Engine<P> {
             names: HashMap::new(),
             document,
             unreachable: HashSet::new(),
+            silent: HashSet::new(),
             hop_tries: 0,
             health,
             resolve,
             started: Instant::now(),
+            clock: Box::new(seconds_since_boot),
             resumed: found.resumed,
             warnings: found.warnings,
             attached: Vec::new(),
             events_taken: 0,
+            more_aside: false,
+            unread: None,
+            rekeyed: false,
             unsaved: None,
             config: config.clone(),
             config_path,
@@ -247,20 +264,27 @@ impl<P: Plane> Engine<P> {
         mut commands: tokio::sync::mpsc::Receiver<Command>,
     ) -> Result<(), EngineError> {
         let mut timers = Timers::new();
-        loop {
-            tolerate("read reports", self.wait_for_reports(TICK));
-            loop {
-                match commands.try_recv() {
-                    Ok(Command::Stop) => return self.save(),
-                    Ok(command) => self.handle(command),
-                    Err(tokio::sync::mpsc::error::TryRecvError::Empty) => break,
-                    Err(tokio::sync::mpsc::error::TryRecvError::Disconnected) => {
-                        return self.save();
-                    }
-                }
+        while self.turn(&mut commands, &mut timers) {}
+        self.save()
+    }
+
+    /// Some reports, then some commands, then what is due: however many come of one kind, the
+    /// others have their turn. Returns whether there is another one.
+    fn turn(
+        &mut self,
+        commands: &mut tokio::sync::mpsc::Receiver<Command>,
+        timers: &mut Timers,
+    ) -> bool {
+        tolerate("read reports", self.wait_for_reports(TICK));
+        for _ in 0..COMMANDS_AT_A_TIME {
+            match commands.try_recv() {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(command) => self.handle(command),
+                Err(TryRecvError::Empty) => break,
             }
-            self.upkeep(&mut timers);
         }
+        self.upkeep(timers);
+        true
     }
 
     /// What is due. A failure is logged and tried again later: the tables that are published go on
@@ -273,8 +297,11 @@ impl<P: Plane> Engine<P> {
             self.save_later();
         }
         if timers.unreported.due(UNREPORTED_EVERY) {
-            let result = self.drain_reports().and_then(|()| self.fold_pending());
-            tolerate("take unreported flows", result);
+            self.more_aside = true;
+            tolerate("fold pending flows", self.fold_pending());
+        }
+        if self.more_aside {
+            tolerate("take unreported flows", self.take_unreported());
         }
         if self.hop_tries > 0 && timers.missing_hops.due(NEXT_HOPS_SOON) {
             tolerate("look up missing next hops", self.refresh_next_hops(true));
@@ -282,7 +309,7 @@ impl<P: Plane> Engine<P> {
         if timers.next_hops.due(NEXT_HOPS_EVERY) {
             tolerate("look up next hops", self.refresh_next_hops(false));
         }
-        if timers.sweep.due(SWEEP_EVERY) {
+        if timers.sweep.due(SWEEP_EVERY) || std::mem::take(&mut self.rekeyed) {
             tolerate("forget idle flows", self.sweep());
         }
         if timers.seen.due(SEEN_GENERATION_EVERY) {
@@ -311,13 +338,22 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// Seconds since the epoch, which outlive a restart.
+    /// Seconds by the engine's clock, which goes on while the machine sleeps, is never set, and
+    /// outlives a restart of the process.
     fn now(&self) -> u32 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as u32);
+        let now = (self.clock)();
         #[cfg(test)]
         let now = now + self.ahead;
         now
     }
+}
+
+/// Seconds since the machine was started.
+fn seconds_since_boot() -> u32 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes one timespec, to a live one.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
+    time.tv_sec as u32
 }
 
 fn tolerate(what: &str, result: Result<(), EngineError>) {
@@ -365,6 +401,7 @@ fn limits(config: &Config) -> Limits {
         tracked_flows: given.tracked_flows,
         udp_flows: given.udp_flows,
         event_ring_bytes: given.event_ring_bytes,
+        marked_flows: given.states_per_service,
         ..Limits::default()
     }
 }

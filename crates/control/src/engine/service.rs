@@ -10,11 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::warn;
-use weir_hash::HashKey;
+use weir_hash::{HashKey, Key};
 use weir_plane::VipKey;
 use weir_steering::{
-    BackendId, Build, Event, EventKind, Image, Known, Member, Role, ServiceConfig, ServiceState,
-    StateKey,
+    BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role, ServiceConfig,
+    ServiceState, StateKey,
 };
 use weir_wire::map_address;
 
@@ -45,8 +45,14 @@ pub(super) struct ServiceRuntime {
     pub log: Option<StateLog>,
     /// The pool has changed since the last table was published.
     pub dirty: bool,
-    /// Hash key of the table when the activity bitmaps were last switched.
+    /// Connections that were not remembered, when that was last said.
+    refused_before: u64,
+    /// Connections of draining backends that there was no room to pin.
+    pub unpinned: usize,
+    /// Hash key under which its flows are armed in the activity marks.
     pub marked_under: Option<HashKey>,
+    /// Keys under which the marks were made that are to be read next.
+    pub read_under: Vec<HashKey>,
     /// States whose backend is gone. A UDP flow among them must look new again, so that its next
     /// packets are reported.
     pub astray: Vec<StateKey>,
@@ -98,7 +104,10 @@ impl ServiceRuntime {
             builder,
             log,
             dirty: true,
+            refused_before: 0,
+            unpinned: 0,
             marked_under: None,
+            read_under: Vec::new(),
             astray: Vec::new(),
             orphans: Vec::new(),
             leaving: Vec::new(),
@@ -107,6 +116,47 @@ impl ServiceRuntime {
             last_update: None,
         };
         Ok((runtime, records))
+    }
+
+    /// Says so if there were connections since the last call that are not remembered.
+    pub fn warn_of_refused(&mut self) {
+        let refused = self.builder.refused();
+        if refused > self.refused_before {
+            let (service, more) = (&self.configured.name, refused - self.refused_before);
+            warn!(service, more, "connections beyond limits.states_per_service: not remembered");
+            self.refused_before = refused;
+        }
+    }
+
+    fn is_by_client(&self) -> bool {
+        self.configured.affinity == Affinity::Client
+    }
+
+    /// Hash key of the published table.
+    pub fn hash_key(&self) -> Option<HashKey> {
+        self.builder.published().map(|image| image.header().key)
+    }
+
+    /// Whether packets are marked by a hash under which no flow is armed.
+    pub fn is_rekeyed(&self) -> bool {
+        self.marked_under.is_some() && self.hash_key() != self.marked_under
+    }
+
+    /// Another period of activity begins: the hashes of all flows to `open` and, of those of which
+    /// only the first packet is known, to `opening`.
+    pub fn arm(&mut self, open: &mut Vec<u64>, opening: &mut Vec<u64>) {
+        let key = self.hash_key();
+        self.read_under = self.marked_under.into_iter().chain(key).collect();
+        self.read_under.dedup();
+        self.marked_under = key;
+        let marks = |image: &Arc<Image>| image.header().flags().has(Flags::MARK);
+        let Some(key) = key.filter(|_| self.builder.published().is_some_and(marks)) else { return };
+        self.builder.each_state(&mut |state, known| match known.phase {
+            Phase::Open => open.push(state.hash(&key)),
+            Phase::Opening => opening.push(state.hash(&key)),
+            // A SYN may well begin another connection with the same ports.
+            Phase::Closing => {}
+        });
     }
 
     /// What the data plane listens on.
@@ -213,9 +263,12 @@ impl ServiceRuntime {
         }
         let Some(id) = BackendId::new(backend) else { return Ok(()) };
         let known = self.builder.known(&key).is_some_and(|state| state.backend == id);
-        self.builder.start(key, id, now)?;
+        let kept = self.builder.start(key, id, now)?;
         // A flow that cannot be written down is lost only if the control plane dies.
-        if !known && let Some(log) = &mut self.log {
+        if kept
+            && !known
+            && let Some(log) = &mut self.log
+        {
             log.append(&record(Op::Add, &key, backend, now))?;
         }
         Ok(())
@@ -229,7 +282,9 @@ impl ServiceRuntime {
         }
         if log.should_compact(self.builder.states()) {
             let mut all = Vec::with_capacity(self.builder.states());
-            self.builder.each_state(&mut |key, id| all.push(record(Op::Add, key, id.get(), now)));
+            self.builder.each_state(&mut |key, known| {
+                all.push(record(Op::Add, key, known.backend.get(), now));
+            });
             log.compact(all)?;
             // All that is known has been written anew.
             self.unwritten = None;
@@ -239,11 +294,23 @@ impl ServiceRuntime {
 
     /// Drafts the next table; with the states to be pinned beside it. It is published when
     /// [`published`](Self::published) says so.
-    pub fn build(&mut self, now: u32) -> Result<(Arc<Image>, Pins), EngineError> {
+    ///
+    /// Of the connections whose first packet may be repeated no more than `most` are pinned, the
+    /// youngest: those that are armed keep their place without.
+    pub fn build(&mut self, now: u32, most: usize) -> Result<(Arc<Image>, Pins), EngineError> {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
-        let built = self.builder.draft(generation, &members, now)?;
+        let mut built = self.builder.draft(generation, &members, now)?;
+        let before = built.pinned.len();
+        if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
+            built.pinned.truncate(most);
+        }
+        self.unpinned = before - built.pinned.len();
+        if self.unpinned > 0 {
+            let (service, left) = (&self.configured.name, self.unpinned);
+            warn!(service, left, most, "connections of draining backends are not pinned: too many");
+        }
         self.orphans = built.orphans;
         let pin =
             |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id.get());

@@ -2,6 +2,8 @@
 //! goes on by a whole table, the others are not concerned, the answer names what failed, and
 //! `weir status` shows it until it has been made up for.
 
+mod activity;
+
 use super::*;
 use crate::config::Backend;
 use crate::health::{Checker, Transition};
@@ -9,7 +11,7 @@ use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_plane::{Operation, Outcome, Soft, VipKey};
-use weir_steering::{Flags, MethodId, SoftMemory};
+use weir_steering::{Event, EventKind, Flags, MethodId, ServiceState, SoftMemory, StateKey};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -77,6 +79,15 @@ impl World {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
         let engine = over(plane, Found::default(), &config_with(&directory, services, fields));
+        let engine = engine.unwrap_or_else(|error| panic!("{error}"));
+        Self { engine, live: HashMap::new(), directory }
+    }
+
+    fn over(memory: SoftMemory, services: u8, change: impl FnOnce(&mut Config)) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut config = config(&directory, services);
+        change(&mut config);
+        let engine = over(Soft::new(memory), Found::default(), &config);
         let engine = engine.unwrap_or_else(|error| panic!("{error}"));
         Self { engine, live: HashMap::new(), directory }
     }
@@ -203,17 +214,25 @@ fn what_is_left_out_after_publishing_is_shown_and_made_up_for() {
 #[test]
 fn a_full_pin_map_stops_nobody_else() {
     let mut world = World::new(3);
-    world.start(0, 0..300);
-    (1..3).for_each(|service| drop(world.start(service, 0..10)));
+    (0..3).for_each(|service| drop(world.start(service, 0..300)));
     world.engine.plane.bounds.pins = 20;
-    let refused = world.drain("a", "b1").expect_err("too many pins").to_string();
+    // No service takes more than half of them, and says so.
+    for service in ["a", "b"] {
+        world.drain(service, "b1").expect("there is room");
+        let (warned, said) = (format!("service {service}: "), world.warnings());
+        let one = said.iter().find(|said| said.starts_with(&warned)).expect("it is said");
+        assert!(one.contains("limits.unreported_flows"), "{one}");
+    }
+    assert_eq!(world.engine.plane.memory.pinned.len(), 20);
+    let refused = world.drain("c", "b1").expect_err("too many pins").to_string();
     assert!(refused.contains("no room: Pin"), "{refused}");
-    assert!(world.engine.plane.memory.pinned.is_empty());
+    assert_eq!(world.engine.plane.memory.pinned.len(), 20);
+    world.live.retain(|live, _| live.dst == flow(2, 0).dst);
     world.check();
-    let down = [world.health("b", "b1", false), world.health("c", "b2", false)];
+    let down = [world.health("a", "b2", false), world.health("b", "b3", false)];
     world.upkeep();
     world.live.clear();
-    for service in 1..3 {
+    for service in 0..2 {
         let went = world.start(service, 1_000..1_100);
         assert!(went.iter().all(|backend| !down.contains(backend)));
     }
@@ -407,4 +426,85 @@ fn what_cannot_be_read_is_an_answer_and_no_end() {
     world.check();
     let there = VipKey { address: flow(0, 0).dst, protocol: Protocol::Tcp, port: Some(80) };
     assert!(world.engine.plane.vips.contains_key(&there));
+}
+
+/// However many reports there are, a command is answered after some of them.
+#[test]
+fn a_flood_of_reports_keeps_no_command_waiting() {
+    const REPORTS: u32 = 100_000;
+    let mut world = World::new(1);
+    world.start(0, 0..1);
+    let backend = world.live[&flow(0, 0)];
+    let events = (0..REPORTS).map(|n| Event {
+        state: ServiceState { service: 0, key: StateKey::of_flow(&flow(0, n)) },
+        backend,
+        kind: EventKind::Start,
+    });
+    world.engine.plane.memory.events = events.collect();
+    let (sender, mut commands) = tokio::sync::mpsc::channel(4);
+    let (reply, mut answer) = oneshot::channel();
+    assert!(sender.try_send(Command::Status(reply)).is_ok());
+    let mut timers = Timers::new();
+    assert!(world.engine.turn(&mut commands, &mut timers));
+    assert!(answer.try_recv().expect("it is answered").is_ok());
+    let left = world.engine.plane.memory.events.len();
+    assert!(left > REPORTS as usize / 2, "{left} are left");
+    for _ in 0..REPORTS / 1_000 {
+        assert!(world.engine.turn(&mut commands, &mut timers));
+    }
+    assert!(world.engine.plane.memory.events.is_empty());
+    assert_eq!(world.engine.services["a"].builder.states(), REPORTS as usize);
+    drop(sender);
+    assert!(!world.engine.turn(&mut commands, &mut timers), "nobody commands any more");
+}
+
+#[test]
+fn a_flow_that_is_not_remembered_is_not_written_down() {
+    const LIMIT: usize = 10;
+    let memory = SoftMemory::new(10_000, 64, 64);
+    let mut world = World::over(memory, 1, |config| {
+        config.limits.states_per_service = LIMIT as u32;
+    });
+    world.start(0, 0..30);
+    world.engine.drain_reports().expect("nothing is refused");
+    let service = &world.engine.services["a"];
+    assert_eq!(service.builder.states(), LIMIT);
+    assert_eq!(service.log.as_ref().map(|log| log.len()), Some(LIMIT));
+    let said = world.warnings();
+    assert!(said[0].contains("20 connections") && said[0].contains("states_per_service"));
+}
+
+fn neighbour() -> Neighbour {
+    Neighbour { mac: [2; 6], ifindex: 7, source_mac: [4; 6] }
+}
+
+/// One that has answered, and answers no more, may be somebody else by now.
+#[test]
+fn a_neighbour_that_fails_loses_its_address() {
+    let mut world = World::new(1);
+    let id = world.engine.services["a"].pool[0].id;
+    let known = |world: &World| world.engine.plane.backends[&id].hop.is_some();
+    let looks: [(Resolve, bool); 6] = [
+        (|_| Ok(Some(neighbour())), true),
+        // The kernel may be asking just now.
+        (|_| Ok(None), true),
+        (|_| Ok(Some(neighbour())), true),
+        (|_| Ok(None), true),
+        (|_| Ok(None), false),
+        (|_| Ok(Some(neighbour())), true),
+    ];
+    for (at, (resolve, wanted)) in looks.into_iter().enumerate() {
+        world.engine.resolve = resolve;
+        world.engine.refresh_next_hops(false).expect("nothing is refused");
+        assert_eq!(known(&world), wanted, "look {at}");
+    }
+}
+
+#[test]
+fn an_interface_that_is_missing_keeps_no_next_hop_from_being_looked_up() {
+    let mut world = World::new(1);
+    world.engine.resolve = |_| Ok(Some(neighbour()));
+    world.engine.plane.refuse(Operation::OwnMacs);
+    assert!(world.engine.refresh_next_hops(false).is_err(), "it is said");
+    assert!(world.engine.plane.backends.values().all(|backend| backend.hop.is_some()));
 }

@@ -42,6 +42,9 @@ struct Tables<'a> {
     names: &'a HashMap<u32, String>,
     now: u32,
     taken: u64,
+    /// Connections of a service that may be pinned: half of what there is room for, as the former
+    /// ones go only when the next ones stand.
+    pins: usize,
 }
 
 impl Tables<'_> {
@@ -84,8 +87,8 @@ impl Services for Tables<'_> {
     }
 
     fn build(&mut self, number: u32) -> Result<Built, EngineError> {
-        let now = self.now;
-        let (image, pins) = self.expect(number)?.build(now)?;
+        let (now, pins) = (self.now, self.pins);
+        let (image, pins) = self.expect(number)?.build(now, pins)?;
         debug!(service = number, states = image.header().states, "table built");
         Ok(Built { image, pins })
     }
@@ -163,11 +166,13 @@ impl<P: Plane> Engine<P> {
         }
         let started = Instant::now();
         let now = self.now();
+        let pins = self.plane.pin_limit() / 2;
         let (services, names) = (&mut self.services, &self.names);
-        let mut tables = Tables { services, names, now, taken: 0 };
+        let mut tables = Tables { services, names, now, taken: 0, pins };
         let numbers = numbers.iter().copied();
         let outcomes = self.driver.run(numbers, &mut self.plane, &mut tables);
         self.events_taken += tables.taken;
+        self.rekeyed |= self.services.values().any(ServiceRuntime::is_rekeyed);
         let mut failures = Vec::new();
         for outcome in outcomes {
             failures.extend(self.take_outcome(outcome, started.elapsed()));
@@ -239,6 +244,21 @@ impl<P: Plane> Engine<P> {
                     "its table is published"
                 };
                 found.push(format!("service {name}: {what}; {behind}; tried again in {seconds} s"));
+            }
+            let (refused, states) = (service.builder.refused(), service.builder.states());
+            if refused > 0 {
+                found.push(format!(
+                    "service {name}: {refused} connections began beyond limits.states_per_service \
+                     ({states} are remembered): the next change of the pool breaks some of them"
+                ));
+            }
+            if service.unpinned > 0 {
+                found.push(format!(
+                    "service {name}: {} connections of draining backends are not pinned, beyond the \
+                     half of limits.unreported_flows that one service may pin: a SYN that is \
+                     repeated before they were seen alive goes elsewhere",
+                    service.unpinned
+                ));
             }
             if let Some(what) = &service.unwritten {
                 found.push(format!(

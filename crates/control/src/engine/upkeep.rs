@@ -4,19 +4,25 @@ use super::{Engine, EngineError, PlaneResult};
 use crate::config::Protocol;
 use std::time::Duration;
 use tracing::warn;
+use weir_hash::Key;
 use weir_plane::forward::NextHop;
 use weir_plane::{Backend, Hop, Plane};
-use weir_steering::ServiceState;
+use weir_steering::{Event, ServiceState, Side};
+
+/// Reports that are taken up before the engine looks for commands again: some milliseconds' worth.
+const REPORTS_AT_A_TIME: usize = 8192;
 
 impl<P: Plane> Engine<P> {
-    /// Takes up the reports that come, and waits that long for the first. With `all`, instead, all
-    /// that are there: also those that the ring had no room for.
-    fn take_reports(&mut self, limit: Duration, all: bool) -> Result<(), EngineError> {
+    /// Takes up reports that `read` brings.
+    fn take_reports<R>(
+        &mut self,
+        read: impl FnOnce(&mut P, &mut dyn FnMut(&Event)) -> Result<R, P::Error>,
+    ) -> Result<R, EngineError> {
         let now = self.now();
         let mut failure = None;
         let (services, names) = (&mut self.services, &self.names);
         let mut taken = 0u64;
-        let mut sink = |event: &weir_steering::Event| {
+        let mut sink = |event: &Event| {
             taken += 1;
             let service = names.get(&event.state.service).and_then(|name| services.get_mut(name));
             let Some(service) = service else { return };
@@ -24,54 +30,71 @@ impl<P: Plane> Engine<P> {
                 failure.get_or_insert(error);
             }
         };
-        if all {
-            self.plane.drain(&mut sink).plane()?;
-        } else {
-            self.plane.wait(limit, &mut sink).plane()?;
-        }
+        let read = read(&mut self.plane, &mut sink).plane()?;
         self.events_taken += taken;
-        failure.map_or(Ok(()), Err)
+        failure.map_or(Ok(read), Err)
     }
 
-    /// Takes up the reports that come, and waits that long for the first.
+    /// Takes up some of the reports that come, and waits that long for the first.
     pub(super) fn wait_for_reports(&mut self, limit: Duration) -> Result<(), EngineError> {
-        self.take_reports(limit, false)
+        self.take_reports(|plane, take| plane.wait(limit, REPORTS_AT_A_TIME, take))
+    }
+
+    /// Takes up some of the reports that the ring had no room for.
+    pub(super) fn take_unreported(&mut self) -> Result<(), EngineError> {
+        self.more_aside = false;
+        self.more_aside =
+            self.take_reports(|plane, take| plane.put_aside(REPORTS_AT_A_TIME, take))?;
+        Ok(())
     }
 
     /// Takes up all reports that are there, also those that the ring had no room for.
     pub(super) fn drain_reports(&mut self) -> Result<(), EngineError> {
-        self.take_reports(Duration::ZERO, true)
+        self.take_reports(|plane, take| plane.drain(take))
     }
 
     /// Forgets flows that have been idle for too long.
     pub(super) fn sweep(&mut self) -> Result<(), EngineError> {
         let now = self.now();
-        self.plane.flip_marks();
+        let side = match self.unread {
+            Some(side) => side,
+            None => self.flip_marks(),
+        };
+        // If what follows fails, it is tried again before other marks are begun.
+        self.unread = Some(side);
         self.plane.grace().plane()?;
         // A flow's first packets may have been marked while its report was still on the way.
         self.drain_reports()?;
-        let marks = self.plane.take_marks();
+        let marks = self.plane.take_marks(side);
+        self.unread = None;
         let seen = self.plane.seen_flows();
         for service in self.services.values_mut() {
             let (number, udp) = (service.number, service.configured.protocol == Protocol::Udp);
-            let before = service.marked_under;
-            let builder = &mut service.builder;
-            if !builder.method().needs().states {
+            if !service.builder.method().needs().states {
                 continue;
             }
-            let key = builder.published().map(|image| image.header().key);
-            // Marks made under another hash key cannot be read; then all flows count as active.
-            let readable = udp || before == key;
-            let idle = builder.sweep(now, &|hash| {
-                if udp { seen.has(hash, number) } else { !readable || marks.has(hash) }
+            service.warn_of_refused();
+            let keys = std::mem::take(&mut service.read_under);
+            let idle = service.builder.sweep(now, &|state| {
+                let mut hashes = keys.iter().map(|key| state.hash(key));
+                hashes.any(|hash| if udp { seen.has(hash, number) } else { marks.has(hash) })
             });
-            service.marked_under = key;
             service.log_removed(&idle, now)?;
         }
         self.give_up_dead_backends()?;
         // Pending and pinned entries of these states stay until an update removes them: a flow
         // with the same key may be starting right now.
         Ok(())
+    }
+
+    /// Begins another period of activity: arms all flows under the hash keys that packets follow.
+    fn flip_marks(&mut self) -> Side {
+        let (mut known, mut opening) = (Vec::new(), Vec::new());
+        self.services.values_mut().for_each(|service| service.arm(&mut known, &mut opening));
+        // What is open comes first, if there is not room for all.
+        known.append(&mut opening);
+        let flows = known.len();
+        self.plane.flip_marks(&mut known.into_iter(), flows)
     }
 
     /// Forgets the states of backends that have been down for as long as a flow may be silent: a
@@ -125,7 +148,7 @@ impl<P: Plane> Engine<P> {
     /// no answer for, and keeps those entries fresh. `missing`: only of those that have none yet.
     pub(super) fn refresh_next_hops(&mut self, missing: bool) -> Result<(), EngineError> {
         let mut all_known = true;
-        self.plane.accept_own_macs(&self.config.balancer.interfaces).plane()?;
+        let accepted = self.plane.accept_own_macs(&self.config.balancer.interfaces).plane();
         for service in self.services.values() {
             for member in &service.pool {
                 let address = member.wanted.address;
@@ -135,6 +158,7 @@ impl<P: Plane> Engine<P> {
                 }
                 match (self.resolve)(address) {
                     Ok(Some(found)) => {
+                        self.silent.remove(&member.id);
                         let next = NextHop { mac: found.mac, source_mac: found.source_mac };
                         let hop = Some(Hop { next, ifindex: found.ifindex });
                         let (incarnation, up) = (member.incarnation, member.up);
@@ -143,7 +167,18 @@ impl<P: Plane> Engine<P> {
                             self.plane.set_backend(member.id, Some(&entry)).plane()?;
                         }
                     }
-                    Ok(None) => all_known = false,
+                    Ok(None) => {
+                        all_known = false;
+                        // Asked for at the last look, and it has not answered since: what it was
+                        // may be somebody else's by now.
+                        if let (false, Some(entry)) = (missing, now)
+                            && entry.hop.is_some()
+                            && !self.silent.insert(member.id)
+                        {
+                            let entry = Backend { hop: None, ..entry };
+                            self.plane.set_backend(member.id, Some(&entry)).plane()?;
+                        }
+                    }
                     Err(error) => {
                         if self.unreachable.insert(address) {
                             warn!(%address, %error, "no next hop");
@@ -153,6 +188,7 @@ impl<P: Plane> Engine<P> {
             }
         }
         self.hop_tries = if all_known { 0 } else { self.hop_tries.saturating_sub(1) };
-        Ok(())
+        // One interface that is missing keeps nobody from looking after the backends.
+        accepted
     }
 }

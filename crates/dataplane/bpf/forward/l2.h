@@ -18,7 +18,7 @@ static __always_inline void keep(struct lane *lane, const __u8 *mac, const __u8 
 	__builtin_memcpy(lane->mac, mac, 6);
 	__builtin_memcpy(lane->source_mac, source, 6);
 	lane->ifindex = ifindex;
-	lane->resolved = now | 1;
+	lane->resolved = now ? now : 1; /* 0 is never; one ahead of now would be long ago */
 }
 
 /* Fills the lane; returns 0 if there is no next hop. */

@@ -40,6 +40,8 @@ static __always_inline __u32 concury_slow(const struct table *table, struct ques
 		known = bpf_map_lookup_elem(&pinned, &state);
 		if (known) {
 			backend = *known;
+		} else if (flags & TABLE_MARK && is_armed(q->hash) && !is_down(backend)) {
+			/* A connection lives there: whoever sent this SYN must not move it. */
 		} else {
 			backend = place_again(table, q->hash);
 			note = 1;

@@ -2,28 +2,50 @@
 
 use super::KernelPlane;
 use crate::abi::types;
+use crate::mapped::Mapped;
 use std::mem::offset_of;
-use std::sync::atomic::{AtomicU32, Ordering};
-use weir_plane::{Marks, SeenFlows};
-use weir_steering::{SEEN_WAYS, seen_tag};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use weir_plane::SeenFlows;
+use weir_steering::{Marks, SEEN_WAYS, Side, arm, is_armed, seen_tag, words_for};
 
 impl KernelPlane {
-    /// Switches to the other activity bitmap; a grace period later the one that was written until
-    /// now is complete, and [`take_marks`](Self::take_marks) reads it.
-    pub fn flip_marks(&self) {
-        self.mark_side().fetch_xor(1, Ordering::SeqCst);
+    /// Arms flows, by their hashes, in the activity marks that are not written, and has packets
+    /// write these. Returns which they wrote until now: a grace period later these are complete,
+    /// and [`take_marks`](Self::take_marks) reads them.
+    pub fn flip_marks(&self, known: &mut dyn Iterator<Item = u64>, flows: usize) -> Side {
+        let written = self.mark_side();
+        let former = Side::from_word(written.load(Ordering::SeqCst));
+        let half = self.sizes.mark_words;
+        let words = arm(words_for(flows, half as usize), known);
+        let first = if former.first == 0 { half } else { 0 };
+        for (at, word) in words.iter().enumerate() {
+            let offset = (first as usize + at) * size_of::<u64>();
+            self.marks.word64(offset).store(*word, Ordering::Relaxed);
+        }
+        let side = Side { first, mask: words.len() as u32 - 1 };
+        written.store(side.to_word(), Ordering::SeqCst);
+        former
     }
 
-    /// Reads the activity bitmap that is not being written, and clears it.
-    pub fn take_marks(&self) -> Marks {
-        let half = self.sizes.mark_words as usize;
-        let side = 1 - (self.mark_side().load(Ordering::SeqCst) & 1) as usize;
-        let words = (0..half)
-            .map(|i| {
-                self.marks.word64((side * half + i) * size_of::<u64>()).swap(0, Ordering::Relaxed)
-            })
-            .collect();
-        Marks::new(words)
+    /// Whether a flow with this hash is armed.
+    pub fn is_armed(&self, hash: u64) -> bool {
+        let side = Side::from_word(self.mark_side().load(Ordering::SeqCst));
+        let word = |at| self.marks.word64(at * size_of::<u64>()).load(Ordering::Relaxed);
+        is_armed(word, side, hash)
+    }
+
+    /// Reads activity marks that are not being written, and clears them.
+    pub fn take_marks(&self, side: Side) -> Marks {
+        let take = |array: &Mapped, first: usize, words: usize| {
+            let take = |at| array.word64(at * size_of::<u64>()).swap(0, Ordering::Relaxed);
+            (first..first + words).map(take).collect()
+        };
+        let half = self.sizes.stranger_words as usize;
+        let strangers = if side.first == 0 { 0 } else { half };
+        Marks::new(
+            take(&self.marks, side.first as usize, side.words()),
+            take(&self.strangers, strangers, half),
+        )
     }
 
     /// Begins a new generation of the "seen recently" filter. A flow is known while it was seen in
@@ -59,8 +81,8 @@ impl KernelPlane {
         SeenFlows::new(tags)
     }
 
-    fn mark_side(&self) -> &AtomicU32 {
-        self.control.word32(offset_of!(types::control, mark_side))
+    fn mark_side(&self) -> &AtomicU64 {
+        self.control.word64(offset_of!(types::control, mark_side))
     }
 
     fn seen_generation(&self) -> &AtomicU32 {

@@ -25,7 +25,10 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Occupied`], [`Error::NoInterface`], or what the kernel says.
     pub fn attach(&self, names: &[String], mode: XdpMode) -> Result<Vec<Attached>, Error> {
-        let found = self.accept_own_macs(names)?;
+        // Nothing is changed if one is missing.
+        let found: Vec<Interface> =
+            names.iter().map(|name| Interface::find(name)).collect::<Result<_, _>>()?;
+        self.accept_own_macs(names)?;
         let Some(directory) = &self.directory else {
             return Err(io::Error::other("a data plane without pins")).context(|| "attach".into());
         };
@@ -40,13 +43,21 @@ impl KernelPlane {
     }
 
     /// Makes the data plane take frames that are addressed to these interfaces, as their addresses
-    /// are now.
+    /// are now. Those that are missing are left out.
     ///
     /// # Errors
     /// [`Error::NoInterface`].
     pub fn accept_own_macs(&self, names: &[String]) -> Result<Vec<Interface>, Error> {
-        let found: Vec<Interface> =
-            names.iter().map(|name| Interface::find(name)).collect::<Result<_, _>>()?;
+        let looked: Vec<_> = names.iter().map(|name| Interface::find(name)).collect();
+        let found: Vec<&Interface> = looked.iter().flatten().collect();
+        // One that is missing concerns none of the others. But an empty list accepts all.
+        if !found.is_empty() {
+            self.set_own_macs(&found);
+        }
+        looked.into_iter().collect()
+    }
+
+    fn set_own_macs(&self, found: &[&Interface]) {
         let first = offset_of!(types::control, own_macs);
         for slot in 0..OWN_MACS {
             let mac = found.get(slot).map_or(0, |interface| {
@@ -57,6 +68,5 @@ impl KernelPlane {
             let mac = if found.len() > OWN_MACS { 0 } else { mac };
             self.control.word64(first + slot * size_of::<u64>()).store(mac, Ordering::Relaxed);
         }
-        Ok(found)
     }
 }

@@ -63,19 +63,28 @@ impl KernelPlane {
     /// Pins states.
     ///
     /// # Errors
-    /// [`Error::Bpf`] when there is no room.
+    /// [`Error::PinsFull`] when there is no room.
     pub fn pin(&self, states: &[(ServiceState, u16)]) -> Result<(), Error> {
         for (state, backend) in states {
-            self.maps
-                .pinned
-                .update(
-                    types::service_state::from(state).bytes(),
-                    &u32::from(*backend).to_ne_bytes(),
-                    MapFlags::ANY,
-                )
-                .context(|| "pin a state".into())?;
+            let pinned = self.maps.pinned.update(
+                types::service_state::from(state).bytes(),
+                &u32::from(*backend).to_ne_bytes(),
+                MapFlags::ANY,
+            );
+            match pinned {
+                // What a hash map without room says.
+                Err(error) if error.kind() == libbpf_rs::ErrorKind::TooBig => {
+                    return Err(Error::PinsFull { limit: self.pin_limit() as u32 });
+                }
+                pinned => pinned.context(|| "pin a state".into())?,
+            }
         }
         Ok(())
+    }
+
+    /// States of all services that there is room to pin.
+    pub fn pin_limit(&self) -> usize {
+        self.maps.pinned.max_entries() as usize
     }
 
     /// Unpins states.

@@ -142,6 +142,7 @@ impl KernelPlane {
             control: mapped("control")?,
             backends: mapped("backends")?,
             marks: mapped("marks")?,
+            strangers: mapped("strangers")?,
             seen: mapped("seen")?,
             directory: directory.map(Path::to_owned),
             sizes,
@@ -198,6 +199,7 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes) -> Result<(), Error> {
         pool_bytes = sizes.pool_elements * ELEMENT_BYTES as u32;
         backend_count = sizes.backends;
         mark_words = sizes.mark_words;
+        stranger_words = sizes.stranger_words;
         seen_lines = sizes.seen_lines;
     }
     Ok(())

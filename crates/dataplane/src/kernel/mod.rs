@@ -4,14 +4,15 @@ mod activity;
 mod attach;
 mod connections;
 mod counters;
+mod grace;
 mod load;
 mod publish;
 mod size;
 mod stamp;
 
 pub use attach::Attached;
+pub use grace::grace;
 pub use load::OpenReport;
-pub use publish::grace;
 pub use size::Limits;
 pub use stamp::Layout;
 
@@ -36,6 +37,7 @@ pub struct KernelPlane {
     control: Mapped,
     backends: Mapped,
     marks: Mapped,
+    strangers: Mapped,
     seen: Mapped,
     directory: Option<PathBuf>,
     sizes: Sizes,

@@ -1,27 +1,13 @@
 //! Services, their tables and backends, as packets see them.
 
-use super::KernelPlane;
+use super::{KernelPlane, grace};
 use crate::abi::{BackendEntry, types};
 use crate::error::{Context, Error};
 use crate::vips::NO_TABLE;
-use std::io;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::VipKey;
 use weir_steering::{Flags, Image};
-
-/// Waits until every packet whose processing had begun is decided: an RCU grace period, which is
-/// what MEMBARRIER_CMD_GLOBAL is documented to wait for.
-///
-/// # Errors
-/// [`Error::System`] on kernels without membarrier.
-pub fn grace() -> Result<(), Error> {
-    const MEMBARRIER_CMD_GLOBAL: libc::c_int = 1;
-    // SAFETY: a system call without pointers.
-    let done = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-        .context(|| "wait for a grace period (membarrier)".into())
-}
 
 impl KernelPlane {
     /// Lets packets find a service, with the table that it has. Until the first table is published
@@ -92,13 +78,23 @@ impl KernelPlane {
     pub fn show(&mut self, service: u32, image: &Image, flags: Flags) -> Result<(), Error> {
         self.check_service(service)?;
         let number = self.tables.write(service, image, flags)?;
+        let seen = self.lead_to(service, number);
+        match seen {
+            Ok(()) => self.tables.published(number),
+            Err(_) => self.tables.discard(number),
+        }
+        seen
+    }
+
+    /// Lets packets of a service see a table that is written.
+    fn lead_to(&mut self, service: u32, number: u32) -> Result<(), Error> {
         if let (Some(stamp), Some(header)) = (&mut self.stamp, self.tables.header(number)) {
             stamp.note(header.method, header.layout)?;
         }
-        if let Some(key) = self.keys.get(&service) {
-            self.vips.insert(key, number)?;
+        match self.keys.get(&service) {
+            Some(key) => self.vips.insert(key, number),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Frees a service's former table, a grace period after [`show`](Self::show).

@@ -30,8 +30,10 @@ pub struct Limits {
     pub udp_flows: u32,
     /// Bytes of the event ring, a power of two.
     pub event_ring_bytes: u32,
-    /// Bits of each of the two activity bitmaps.
-    pub mark_bits: u32,
+    /// Flows whose activity is told from that of all others: 8 to 16 bytes for each.
+    pub marked_flows: u32,
+    /// Bits of each of the two bitmaps of activity for all others.
+    pub stranger_bits: u32,
 }
 
 impl Default for Limits {
@@ -45,7 +47,8 @@ impl Default for Limits {
             tracked_flows: 262_144,
             udp_flows: 65_536,
             event_ring_bytes: 16 << 20,
-            mark_bits: 8 << 20,
+            marked_flows: 1 << 20,
+            stranger_bits: 16 << 20,
         }
     }
 }
@@ -58,6 +61,7 @@ pub(super) struct Sizes {
     pub vip_slots: u32,
     pub pool_elements: u32,
     pub mark_words: u32,
+    pub stranger_words: u32,
     pub seen_lines: u32,
 }
 
@@ -138,6 +142,9 @@ impl<'a> Sizer<'a> {
     }
 }
 
+/// The bits of a flow's hash name no more: 32 MB of each half.
+const MOST_MARK_WORDS: u32 = 1 << 22;
+
 /// Sizes all maps.
 pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes, Error> {
     sizer.array("control", size_of::<types::control>(), 1)?;
@@ -149,7 +156,9 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("connections", limits.tracked_flows)?;
     // A two-choice table stays below half full: each service has its entry and its address's.
     let vip_slots = (limits.services * 4 + 4).next_power_of_two();
-    let mark_words = limits.mark_bits.div_ceil(64).next_power_of_two() * 2;
+    // Up to two flows for each word of three lanes.
+    let mark_words = (limits.marked_flows / 2).clamp(64, MOST_MARK_WORDS).next_power_of_two() * 2;
+    let stranger_words = limits.stranger_bits.div_ceil(64).next_power_of_two() * 2;
     let pool = limits.table_bytes.div_ceil(ELEMENT_BYTES as u64) as u32;
     // Twice the lines that full ones would need: few flows are evicted.
     let seen_lines = (limits.udp_flows * 2).div_ceil(SEEN_WAYS as u32);
@@ -160,6 +169,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
         vip_slots: sizer.array("vips", size_of::<types::vip>(), vip_slots)?,
         pool_elements: sizer.array("pool", ELEMENT_BYTES, pool)?,
         mark_words: sizer.array("marks", size_of::<u64>(), mark_words)? / 2,
+        stranger_words: sizer.array("strangers", size_of::<u64>(), stranger_words)? / 2,
         seen_lines: sizer.array("seen", size_of::<types::seen_line>(), seen_lines)?,
     })
 }

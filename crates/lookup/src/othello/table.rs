@@ -359,6 +359,30 @@ impl<K: Key, V: Value> Othello<K, V> {
         self.place(keys, &values)
     }
 
+    /// Whether a key in the cells of another one must be told apart by more cells: the table is
+    /// full, or nearly, and this key would close a cycle.
+    pub(crate) fn is_crowded_for(&mut self, key: &K) -> bool {
+        let (a, b) = self.nodes(key);
+        let nearly = self.keys.len() >= self.capacity / 4 * 3;
+        self.keys.len() == self.capacity || nearly && self.graph.join(a, b).is_none()
+    }
+
+    /// Twice the cells under the same hash key. Each cell becomes two neighbours that have its value,
+    /// and the two cells of a key are among those that its two became. So a forest stays one, and
+    /// every key keeps its value, also one that is not in the table.
+    pub(crate) fn double(&mut self) {
+        let geometry = self.geometry.doubled();
+        let cells = (0..geometry.cells() as u32).map(|node| self.graph.value(node / 2)).collect();
+        let mut graph = Graph::new(cells, capacity_of(geometry));
+        for key in &self.keys {
+            let (a, b) = geometry.nodes(key.hash(&self.seed));
+            graph.push(a, b);
+        }
+        self.geometry = geometry;
+        self.capacity = capacity_of(geometry);
+        self.graph = graph;
+    }
+
     /// The lookup face: the same values in bit-packed cells.
     pub fn view(&self) -> View<V> {
         let mut view = View::zeroed(self.seed, self.geometry);
@@ -371,19 +395,18 @@ impl<K: Key, V: Value> Othello<K, V> {
     /// Exports other values over the same graph: key number `i` gets `value(i)`.
     ///
     /// With the view that was exported before (`base`), cells change only where a key's value
-    /// did, so that nearly all *unknown* keys keep their value too; without one, or after a
-    /// rebuild, free cells are drawn anew.
+    /// did, so that nearly all *unknown* keys keep their value too, also if the cells were doubled
+    /// since; without one, or after a rebuild, free cells are drawn anew.
     pub fn export<C: Value>(
         &mut self,
         base: Option<&View<C>>,
         value: impl Fn(usize) -> C,
     ) -> View<C> {
-        let base = base.filter(|v| *v.hash_key() == self.seed && v.geometry() == self.geometry);
-        let Some(base) = base else {
+        let base = base.filter(|view| *view.hash_key() == self.seed);
+        let Some(mut view) = base.and_then(|view| view.stretched(self.geometry)) else {
             return self.export_whole(value);
         };
         let mask = C::mask(self.geometry.bits);
-        let mut view = base.clone();
         for edge in 0..self.graph.len() {
             let (a, b) = self.graph.ends(edge);
             let delta = view.cell(a) ^ view.cell(b) ^ (value(edge) & mask);

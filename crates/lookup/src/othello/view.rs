@@ -72,6 +72,11 @@ impl Geometry {
         self.chunks_b * cells_per_chunk(self.bits)
     }
 
+    /// With each array twice as long.
+    pub(crate) fn doubled(self) -> Self {
+        Self { chunks_a: self.chunks_a * 2, chunks_b: self.chunks_b * 2, ..self }
+    }
+
     /// Node numbers of a hash: A's cells first, then B's.
     #[inline(always)]
     pub fn nodes(&self, hash: u64) -> (u32, u32) {
@@ -130,6 +135,25 @@ impl<V: Value> View<V> {
         let chunks = (geometry.chunks_a + geometry.chunks_b) as usize;
         assert_eq!(bytes.len(), chunks * CHUNK_BYTES, "bytes of a view");
         Self::of(key, geometry, Pages::of(bytes))
+    }
+
+    /// The view with its cells doubled until they have this shape; `None` if they never do.
+    pub(crate) fn stretched(&self, geometry: Geometry) -> Option<Self> {
+        let (mut shape, mut times) = (self.geometry, 0);
+        while shape.chunks_a < geometry.chunks_a {
+            (shape, times) = (shape.doubled(), times + 1);
+        }
+        if shape != geometry {
+            return None;
+        }
+        if times == 0 {
+            return Some(self.clone());
+        }
+        let mut view = Self::zeroed(self.key, geometry);
+        for node in 0..geometry.cells() as u32 {
+            view.flip(node, self.cell(node >> times));
+        }
+        Some(view)
     }
 
     fn of(key: HashKey, geometry: Geometry, bytes: Pages<u8>) -> Self {

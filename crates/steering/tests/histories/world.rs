@@ -515,32 +515,34 @@ impl World {
         for event in std::mem::take(&mut self.plane.memory.events) {
             self.tables.report(&event).expect("keys differ");
         }
+        let known = self.tables.services.iter().filter_map(|service| match &service.method {
+            Method::Concury(concury) => {
+                let key = concury.published()?.header().key;
+                Some(concury.states().map(move |(state, _)| state.hash(&key)))
+            }
+            _ => None,
+        });
         let memory = &mut self.plane.memory;
+        let side = memory.mark_side;
+        memory.mark_side = memory.arm(&mut known.flatten(), MARK_WORDS);
+        let marks = memory.take_marks(side);
         for (at, service) in self.tables.services.iter_mut().enumerate() {
             let udp = service.kind.protocol == Protocol::Udp;
             if let Method::Concury(concury) = &mut service.method {
-                let idle = concury.sweep(self.tables.now, |hash| {
-                    if udp { seen(memory, hash, at as u32) } else { marked(memory, hash) }
+                let Some(image) = concury.published().cloned() else { continue };
+                let idle = concury.sweep(self.tables.now, |state| {
+                    let hash = state.hash(&image.header().key);
+                    if udp { seen(memory, hash, at as u32) } else { marks.has(hash) }
                 });
                 self.tally.forgotten += idle.len() as u64;
             }
         }
-        memory.mark_side ^= 1;
-        let side = memory.mark_side as usize & 1;
-        memory.marks[side * MARK_WORDS..][..MARK_WORDS].fill(0);
         memory.seen_generation = memory.seen_generation % 3 + 1;
     }
 }
 
 fn member(backend: u16, weight: u32) -> Member {
     Member { backend, name: format!("b{backend}"), weight, role: Role::Serving }
-}
-
-/// Whether a flow marked the half of the bitmap that is being written.
-fn marked(memory: &SoftMemory, hash: u64) -> bool {
-    let word = hash as usize & (MARK_WORDS - 1);
-    let side = memory.mark_side as usize & 1;
-    memory.marks[side * MARK_WORDS + word] >> (hash >> 58) & 1 == 1
 }
 
 /// Whether a UDP flow stands in the filter.

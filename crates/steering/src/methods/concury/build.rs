@@ -45,7 +45,8 @@ pub struct State {
 #[derive(Clone, Debug)]
 pub struct BuildReport<K = StateKey> {
     /// States on reserved Dcodes whose next packet may look like a first one (a repeated SYN, any
-    /// datagram, another connection of the same client): the data plane must know them exactly.
+    /// datagram, another connection of the same client): the data plane must know them exactly. The
+    /// youngest first.
     pub pinned: Vec<(K, u16)>,
     /// States that got another Dcode.
     pub recoded: usize,
@@ -245,19 +246,15 @@ impl<K: Key> Concury<K> {
         keys
     }
 
-    /// Looks at every state: `active(hash)` tells whether the data plane has seen a packet of the
-    /// flow (by its hash under the published table's key) since the last call. Forgets the idle
-    /// ones and returns them.
-    pub fn sweep(&mut self, now: u32, active: impl Fn(u64) -> bool) -> Vec<K> {
-        let Some(table) = self.published.clone() else {
-            return Vec::new();
-        };
+    /// Looks at every state: `active` tells whether the data plane has seen a packet of the flow
+    /// since the last call. Forgets the idle ones and returns them.
+    pub fn sweep(&mut self, now: u32, active: impl Fn(&K) -> bool) -> Vec<K> {
         let idle_seconds = self.config.idle_seconds;
         let keep_opening = self.config.udp || self.config.client_affinity || !self.config.mark;
         let mut idle = Vec::new();
         let mut gone = Vec::new();
         self.states.retain(|key, state| {
-            if active(key.hash(&table.header().key)) {
+            if active(key) {
                 state.seen = now;
                 if state.phase == Phase::Opening {
                     state.phase = Phase::Open;
@@ -425,6 +422,7 @@ impl<K: Key> Concury<K> {
         let any_packet = self.config.udp || self.config.client_affinity;
         let down = |id| members.iter().any(|m| m.backend == id && m.role == Role::Down);
         let down: HashSet<u16> = self.per_backend.keys().copied().filter(|id| down(*id)).collect();
+        let mut pinned = Vec::new();
         for (key, state) in self.states.iter() {
             let reserved = slots[usize::from(state.code)] & SLOT_RESERVED != 0;
             // A SYN to a backend that is down is better placed elsewhere. A datagram says less:
@@ -432,9 +430,11 @@ impl<K: Key> Concury<K> {
             let down = !self.config.udp && down.contains(&state.backend);
             let over = state.phase == Phase::Closing || down;
             if reserved && !over && (any_packet || now.saturating_sub(state.born) < SYN_SECONDS) {
-                report.pinned.push((*key, state.backend));
+                pinned.push((state.born, *key, state.backend));
             }
         }
+        pinned.sort_by_key(|(born, ..)| std::cmp::Reverse(*born));
+        report.pinned = pinned.into_iter().map(|(_, key, backend)| (key, backend)).collect();
     }
 
     /// The Dcode that a flow has by the published table, if that leads to its backend.
@@ -514,7 +514,7 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         self.forget_backend(backend.get())
     }
 
-    fn sweep(&mut self, now: u32, active: &dyn Fn(u64) -> bool) -> Vec<K> {
+    fn sweep(&mut self, now: u32, active: &dyn Fn(&K) -> bool) -> Vec<K> {
         self.sweep(now, active)
     }
 
@@ -523,10 +523,10 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         Some(Known { backend: BackendId::new(state.backend)?, phase: state.phase })
     }
 
-    fn each_state(&self, visit: &mut dyn FnMut(&K, BackendId)) {
+    fn each_state(&self, visit: &mut dyn FnMut(&K, Known)) {
         for (key, state) in self.states() {
             if let Some(backend) = BackendId::new(state.backend) {
-                visit(key, backend);
+                visit(key, Known { backend, phase: state.phase });
             }
         }
     }

@@ -72,6 +72,12 @@ impl Table<Body> {
         } else if starts && reserved {
             if let Some(known) = memory.pinned(question) {
                 (backend, why) = (Some(known), Why::Pinned);
+            } else if flags.has(Flags::MARK)
+                && memory.is_armed(question)
+                && backend.is_some_and(|backend| !memory.is_down(backend))
+            {
+                // A connection lives there: whoever sent this SYN must not move it.
+                why = Why::Reserved;
             } else {
                 (backend, why, note) = (self.place_again(question.hash), Why::PlacedAgain, true);
             }

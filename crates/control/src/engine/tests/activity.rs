@@ -1,0 +1,217 @@
+//! Which connections count as alive: the dead expire beside live ones, under floods, and through
+//! changes of pool and hash key.
+
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use weir_steering::Phase;
+
+/// Idle timeout of the service, in seconds.
+const TIMEOUT: u32 = 60;
+/// Seconds between two looks.
+const PERIOD: u32 = 10;
+/// Flows that send in each period.
+const LIVE: u32 = 20_000;
+/// Flows that begin in each period, and send one packet more.
+const NEW: u32 = 1_000;
+
+/// Where the numbers of flows begin that are not live ones.
+const DEAD: u32 = 0x10_0000;
+const FRESH: u32 = 0x20_0000;
+const OTHERS: u32 = 0x40_0000;
+
+struct Timed {
+    world: World,
+    clock: Arc<AtomicU32>,
+    fresh: u32,
+    others: u32,
+}
+
+impl Timed {
+    fn new() -> Self {
+        let memory = SoftMemory::new(100_000, 1 << 14, 64);
+        let mut world = World::over(memory, 1, |config| {
+            config.services[0].idle_timeout = Duration::from_secs(TIMEOUT.into());
+        });
+        let clock = Arc::new(AtomicU32::new(1_000));
+        let read = clock.clone();
+        world.engine.clock = Box::new(move || read.load(Ordering::Relaxed));
+        Self { world, clock, fresh: FRESH, others: OTHERS }
+    }
+
+    fn send(&mut self, clients: std::ops::Range<u32>, flags: TcpFlags) {
+        for client in clients {
+            let frame = Frame::new(flow(0, client)).tcp_flags(flags).build();
+            let went = self.world.engine.plane.process(&frame);
+            assert!(matches!(went, Outcome::Forwarded(_)), "{went:?}");
+        }
+    }
+
+    fn connect(&mut self, clients: std::ops::Range<u32>) {
+        self.send(clients.clone(), TcpFlags::SYN);
+        self.send(clients, TcpFlags::ACK);
+    }
+
+    /// Numbers of flows that nobody has used.
+    fn others(&mut self, count: u32) -> std::ops::Range<u32> {
+        self.others += count;
+        self.others - count..self.others
+    }
+
+    /// Live flows send, new ones begin, and what is idle is forgotten.
+    fn period(&mut self) {
+        self.send(0..LIVE, TcpFlags::ACK);
+        let fresh = self.fresh;
+        self.connect(fresh..fresh + NEW);
+        self.fresh += NEW;
+        self.clock.fetch_add(PERIOD, Ordering::Relaxed);
+        self.world.engine.sweep().expect("nothing is refused");
+    }
+
+    fn drain(&mut self, backend: &str, drain: bool) {
+        let (service, backend) = ("a".to_owned(), backend.to_owned());
+        let done = self.world.ask(|reply| Command::Drain(service, backend, drain, reply));
+        done.expect("nothing is refused");
+        self.world.engine.upkeep(&mut Timers::new());
+    }
+
+    /// So many flows begin, so that the table grows and takes another hash key.
+    fn grow(&mut self, flows: u32, drain: bool) {
+        let key = self.key();
+        let others = self.others(flows);
+        self.send(others, TcpFlags::SYN);
+        self.drain("b1", drain);
+        assert_ne!(self.key(), key, "another hash key");
+    }
+
+    fn phase(&self, client: u32) -> Option<Phase> {
+        let key = StateKey::of_flow(&flow(0, client));
+        self.world.engine.services["a"].known(&key).map(|known| known.phase)
+    }
+
+    fn known(&self, clients: std::ops::Range<u32>) -> usize {
+        clients.filter(|client| self.phase(*client).is_some()).count()
+    }
+
+    fn open(&self, clients: std::ops::Range<u32>) -> usize {
+        clients.filter(|client| self.phase(*client) == Some(Phase::Open)).count()
+    }
+
+    fn key(&self) -> weir_hash::HashKey {
+        self.world.engine.plane.tables[&0].header().key
+    }
+
+    fn check_live(&self) {
+        assert_eq!(self.known(0..LIVE), LIVE as usize, "no live flow is forgotten");
+    }
+}
+
+/// However much others send, and whatever becomes of pool and hash key.
+#[test]
+fn the_dead_expire_beside_the_living() {
+    const MANY: u32 = 3_000;
+    let mut timed = Timed::new();
+    timed.connect(0..LIVE);
+    timed.period();
+    timed.drain("b1", true);
+    timed.connect(DEAD..DEAD + MANY);
+    timed.period();
+    for period in 1..=TIMEOUT * 3 / 2 / PERIOD {
+        match period {
+            2 => timed.grow(40_000, false),
+            5 => timed.grow(90_000, true),
+            _ => timed.drain("b1", period % 2 == 0),
+        }
+        timed.period();
+    }
+    let left = timed.known(DEAD..DEAD + MANY);
+    assert!(left * 100 <= MANY as usize, "{left} of {MANY} dead flows are known");
+    timed.check_live();
+}
+
+/// A flood of SYNs, then a change of pool: none of them becomes open by that.
+#[test]
+fn an_unanswered_syn_is_not_open_by_others_marks() {
+    const FLOOD: u32 = 60_000;
+    let mut timed = Timed::new();
+    timed.connect(0..LIVE);
+    timed.period();
+    timed.drain("b1", true);
+    let flood = timed.others..timed.others + FLOOD;
+    timed.grow(FLOOD, false);
+    for _ in 0..3 {
+        timed.period();
+    }
+    let open = timed.open(flood.clone());
+    assert!(open * 200 <= FLOOD as usize, "{open} of {FLOOD} count as open");
+    for _ in 0..6 {
+        timed.period();
+    }
+    let left = timed.known(flood);
+    assert!(left * 200 <= FLOOD as usize, "{left} of {FLOOD} are known");
+    timed.check_live();
+}
+
+/// Packets of flows that never began keep none alive.
+#[test]
+fn a_flood_of_unknown_flows_keeps_no_state() {
+    const FLOOD: u32 = 100_000;
+    const MANY: u32 = 2_000;
+    let mut timed = Timed::new();
+    timed.connect(0..LIVE);
+    timed.connect(DEAD..DEAD + MANY);
+    timed.period();
+    for _ in 0..TIMEOUT * 3 / 2 / PERIOD {
+        let flood = timed.others(FLOOD);
+        timed.send(flood.clone(), TcpFlags::ACK);
+        timed.period();
+        assert_eq!(timed.known(flood), 0, "an ACK creates no state");
+    }
+    let left = timed.known(DEAD..DEAD + MANY);
+    assert!(left * 100 <= MANY as usize, "{left} of {MANY} dead flows are known");
+    timed.check_live();
+}
+
+/// A connection whose packets come before anybody knows of it, and then none, is open all the same:
+/// also if the hash key changes in between.
+#[test]
+fn a_silent_connection_is_open_from_its_second_packet() {
+    const MANY: u32 = 1_000;
+    let mut timed = Timed::new();
+    timed.connect(0..100);
+    timed.period();
+    timed.connect(DEAD..DEAD + MANY);
+    timed.grow(70_000, true);
+    timed.period();
+    assert_eq!(timed.open(DEAD..DEAD + MANY), MANY as usize);
+}
+
+/// A SYN with the addresses of a connection that has lived for long on a backend that drains now: it
+/// stays there, whoever sent it. On one that is down, whoever repeats it is let go.
+#[test]
+fn a_repeated_syn_does_not_move_a_connection() {
+    let mut timed = Timed::new();
+    timed.world.start(0, 0..3_000);
+    let live: Vec<FlowKey> = timed.world.live.keys().copied().collect();
+    for _ in 0..20 {
+        for flow in &live {
+            let frame = Frame::new(*flow).tcp_flags(TcpFlags::ACK).build();
+            timed.world.engine.plane.process(&frame);
+        }
+        timed.clock.fetch_add(PERIOD, Ordering::Relaxed);
+        timed.world.engine.sweep().expect("nothing is refused");
+    }
+    timed.drain("b1", true);
+    assert!(timed.world.engine.plane.memory.pinned.is_empty(), "no SYN is repeated so late");
+    timed.world.check();
+    timed.drain("b1", true);
+    timed.world.check();
+    let down = timed.world.health("a", "b1", false);
+    timed.world.upkeep();
+    let there = live.iter().filter(|flow| timed.world.live[flow] == down);
+    for flow in there.copied().collect::<Vec<_>>() {
+        let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
+        let went = timed.world.engine.plane.process(&frame);
+        assert!(!matches!(went, Outcome::Forwarded(id) if id == down), "{flow}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Which flows sent something lately; the twin of `mark` in `bpf/report.h`.
+//!
+//! What is *armed* has a lane of its own: a word holds three of them, each a tag of 20 bits and a bit
+//! that the flow's packets set. The control plane arms the flows that it knows, at one of two words
+//! that a flow's hash names, so packets of all other flows, however many, set none of these bits but
+//! one in a million times. Those set two bits in a word of another array, *strangers*, where a flow is
+//! looked for that was not armed yet.
+//!
+//! Both are kept twice, for the period that is and the one before. [`Side`] is how packets find theirs.
+
+/// Lanes of a word.
+const LANES: u64 = 3;
+/// Bits of a tag.
+pub const TAG_BITS: u32 = 20;
+/// A one in each lane.
+pub const LANE_ONES: u64 = 1 | 1 << (TAG_BITS + 1) | 1 << (2 * (TAG_BITS + 1));
+/// The tags of all lanes.
+pub const LANE_TAGS: u64 = LANE_ONES * ((1 << TAG_BITS) - 1);
+/// The bits that packets set.
+pub const LANE_ACTIVE: u64 = LANE_ONES << TAG_BITS;
+
+/// The fewest words.
+pub const FEWEST_WORDS: usize = 64;
+
+/// The words that packets mark: those from `first` on, of which there are `mask + 1`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Side {
+    /// The first word.
+    pub first: u32,
+    /// Their number less one; a power of two less one.
+    pub mask: u32,
+}
+
+impl Side {
+    /// As packets load it.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.first) << 32 | u64::from(self.mask)
+    }
+
+    /// What packets load.
+    pub fn from_word(word: u64) -> Self {
+        Self { first: (word >> 32) as u32, mask: word as u32 }
+    }
+
+    /// Number of words.
+    pub fn words(self) -> usize {
+        self.mask as usize + 1
+    }
+}
+
+/// The tag of a flow in every lane. No tag is 0, which is that of a lane that nobody has.
+fn tags_of(hash: u64) -> u64 {
+    LANE_ONES * (hash >> (64 - TAG_BITS)).max(1)
+}
+
+/// The two words of a flow, from the first of its side.
+fn places(hash: u64, mask: u32) -> [usize; 2] {
+    [hash, hash >> 22].map(|hash| (hash as u32 & mask) as usize)
+}
+
+/// The bits for activity of the lanes with these tags.
+fn lane_of(word: u64, tags: u64) -> u64 {
+    !(((word ^ tags) & LANE_TAGS) + LANE_TAGS) & LANE_ACTIVE
+}
+
+/// The word of a stranger, and its bits there.
+fn stranger(hash: u64, words: usize) -> (usize, u64) {
+    (((hash >> 8) as u32) as usize & (words - 1), 1 << (hash >> 58) | 1 << (hash >> 52 & 63))
+}
+
+/// Marks a flow: in its lane if it is armed, and else among the strangers.
+pub fn mark(words: &mut [u64], side: Side, strangers: &mut [u64], hash: u64) {
+    let tags = tags_of(hash);
+    for place in places(hash, side.mask) {
+        let word = &mut words[side.first as usize + place];
+        let lane = lane_of(*word, tags);
+        if lane != 0 {
+            *word |= lane;
+            return;
+        }
+    }
+    let (word, bits) = stranger(hash, strangers.len());
+    strangers[word] |= bits;
+}
+
+/// Whether a flow is armed, by what `word` reads.
+pub fn is_armed(word: impl Fn(usize) -> u64, side: Side, hash: u64) -> bool {
+    let words = places(hash, side.mask).map(|at| word(side.first as usize + at));
+    words.into_iter().any(|word| lane_of(word, tags_of(hash)) != 0)
+}
+
+/// Words that are good for so many flows, if there are no more than `most`: at most 1.5 flows for
+/// each, so that of 100 flows one finds no lane.
+pub fn words_for(flows: usize, most: usize) -> usize {
+    (flows * 2 / 3).next_power_of_two().clamp(FEWEST_WORDS.min(most), most)
+}
+
+/// Words with lanes for flows, by their hashes. Those that find no room have none, the last ones first.
+pub fn arm(words: usize, hashes: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut armed = vec![0; words];
+    for hash in hashes {
+        let tags = tags_of(hash);
+        let places = places(hash, words as u32 - 1);
+        if places.iter().any(|&at| lane_of(armed[at], tags) != 0) {
+            continue;
+        }
+        let free = places.into_iter().find_map(|at| {
+            // The lowest of the lanes without a tag.
+            let free = lane_of(armed[at], 0);
+            (free != 0).then(|| (at, (free & free.wrapping_neg()) >> TAG_BITS))
+        });
+        if let Some((at, one)) = free {
+            armed[at] |= tags / LANE_ONES * one;
+        }
+    }
+    armed
+}
+
+/// The marks of a period that is over.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Marks {
+    words: Vec<u64>,
+    strangers: Vec<u64>,
+}
+
+impl Marks {
+    /// The words of lanes and those of strangers, a power of two of each.
+    pub fn new(words: Vec<u64>, strangers: Vec<u64>) -> Self {
+        Self { words, strangers }
+    }
+
+    /// The words of lanes.
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
+    /// The words of strangers.
+    pub fn strangers(&self) -> &[u64] {
+        &self.strangers
+    }
+
+    /// Whether a flow with this hash may have sent something.
+    pub fn has(&self, hash: u64) -> bool {
+        if self.words.is_empty() {
+            return false;
+        }
+        let tags = tags_of(hash);
+        let places = places(hash, self.words.len() as u32 - 1);
+        let words = places.map(|at| self.words[at]);
+        match words.map(|word| (word, lane_of(word, tags))).into_iter().find(|(_, lane)| *lane != 0)
+        {
+            Some((word, lane)) => word & lane != 0,
+            None => {
+                let (at, bits) = stranger(hash, self.strangers.len());
+                self.strangers[at] & bits == bits
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    #[test]
+    fn armed_flows_are_told_from_a_flood() {
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let known: Vec<u64> = (0..30_000).map(|_| rng.random()).collect();
+        let size = words_for(known.len(), 1 << 20);
+        assert_eq!(size, 32_768);
+        let mut words = arm(size, known.iter().copied());
+        let side = Side { first: 0, mask: size as u32 - 1 };
+        assert_eq!(Side::from_word(side.to_word()), side);
+        let mut strangers = vec![0; 1 << 14];
+        for hash in &known[..15_000] {
+            mark(&mut words, side, &mut strangers, *hash);
+        }
+        // Ten strangers for each word.
+        let mut full = strangers.clone();
+        for _ in 0..size * 10 {
+            mark(&mut words, side, &mut full, rng.random());
+        }
+        let calm = Marks::new(words.clone(), strangers);
+        let flooded = Marks::new(words, full);
+        assert!(known[..15_000].iter().all(|hash| calm.has(*hash) && flooded.has(*hash)));
+        let kept = |marks: &Marks| known[15_000..].iter().filter(|hash| marks.has(**hash)).count();
+        assert_eq!(kept(&calm), 0);
+        // Those without a lane, fewer than one in 200.
+        assert!(kept(&flooded) < 75, "{}", kept(&flooded));
+    }
+
+    #[test]
+    fn lanes_do_not_touch_each_other() {
+        assert_eq!(LANES * u64::from(TAG_BITS + 1), 63);
+        // Three flows of one word, and a fourth that finds no room in either of its two.
+        let hashes = [1u64, 2, 3, 4].map(|tag| tag << 44);
+        let mut words = arm(1, hashes.into_iter());
+        let side = Side { first: 0, mask: 0 };
+        let mut strangers = vec![0; 64];
+        for hash in [hashes[1], hashes[3]] {
+            mark(&mut words, side, &mut strangers, hash);
+        }
+        let marks = Marks::new(words, strangers);
+        assert_eq!(hashes.map(|hash| marks.has(hash)), [false, true, false, true]);
+        assert_eq!(marks.strangers().iter().map(|word| word.count_ones()).sum::<u32>(), 2);
+    }
+}

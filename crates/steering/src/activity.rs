@@ -9,7 +9,9 @@
 //! Both are kept twice, for the period that is and the one before. [`Side`] is how packets find theirs.
 
 /// Lanes of a word.
-const LANES: u64 = 3;
+const LANES: usize = 3;
+/// Flows that move so that another one finds a lane, before that one goes without.
+const MOST_MOVES: usize = 256;
 /// Bits of a tag.
 pub const TAG_BITS: u32 = 20;
 /// A one in each lane.
@@ -90,27 +92,41 @@ pub fn is_armed(word: impl Fn(usize) -> u64, side: Side, hash: u64) -> bool {
 }
 
 /// Words that are good for so many flows, if there are no more than `most`: at most 1.5 flows for
-/// each, so that of 100 flows one finds no lane.
+/// each, half of its lanes.
 pub fn words_for(flows: usize, most: usize) -> usize {
     (flows * 2 / 3).next_power_of_two().clamp(FEWEST_WORDS.min(most), most)
 }
 
-/// Words with lanes for flows, by their hashes. Those that find no room have none, the last ones first.
+/// Words with lanes for flows, by their hashes: for all of them up to 2.5 for each word, as a cuckoo
+/// table with two choices of three has room for; beyond that, for those that come first.
 pub fn arm(words: usize, hashes: impl Iterator<Item = u64>) -> Vec<u64> {
+    let hashes: Vec<u64> = hashes.collect();
+    let moves = if hashes.len() > words * 5 / 2 { 0 } else { MOST_MOVES };
+    let mask = words as u32 - 1;
     let mut armed = vec![0; words];
-    for hash in hashes {
-        let tags = tags_of(hash);
-        let places = places(hash, words as u32 - 1);
-        if places.iter().any(|&at| lane_of(armed[at], tags) != 0) {
-            continue;
-        }
-        let free = places.into_iter().find_map(|at| {
-            // The lowest of the lanes without a tag.
-            let free = lane_of(armed[at], 0);
-            (free != 0).then(|| (at, (free & free.wrapping_neg()) >> TAG_BITS))
-        });
-        if let Some((at, one)) = free {
-            armed[at] |= tags / LANE_ONES * one;
+    // Whose lanes these are: numbers of flows, from 1.
+    let mut owners = vec![[0u32; LANES]; words];
+    for flow in 0..hashes.len() {
+        let (mut flow, mut from) = (flow, usize::MAX);
+        for step in 0..=moves {
+            let places = places(hashes[flow], mask);
+            let free = places.into_iter().find_map(|at| {
+                owners[at].iter().position(|owner| *owner == 0).map(|lane| (at, lane))
+            });
+            // Who has a lane that is taken goes to its other word.
+            let other = places[usize::from(places[0] == from)];
+            let (at, lane) = free.unwrap_or((other, step % LANES));
+            if free.is_none() && step == moves {
+                break;
+            }
+            let owner = std::mem::replace(&mut owners[at][lane], flow as u32 + 1);
+            let shift = lane as u32 * (TAG_BITS + 1);
+            let tag = tags_of(hashes[flow]) / LANE_ONES;
+            armed[at] = armed[at] & !(((1 << TAG_BITS) - 1) << shift) | tag << shift;
+            if owner == 0 {
+                break;
+            }
+            (flow, from) = (owner as usize - 1, at);
         }
     }
     armed
@@ -187,13 +203,19 @@ mod tests {
         assert!(known[..15_000].iter().all(|hash| calm.has(*hash) && flooded.has(*hash)));
         let kept = |marks: &Marks| known[15_000..].iter().filter(|hash| marks.has(**hash)).count();
         assert_eq!(kept(&calm), 0);
-        // Those without a lane, fewer than one in 200.
-        assert!(kept(&flooded) < 75, "{}", kept(&flooded));
+        // One in a million for each stranger that asks at its word.
+        assert!(kept(&flooded) < 10, "{}", kept(&flooded));
+        // All have lanes, also at nearly two flows for each word.
+        for words in [size, size / 2] {
+            let armed = arm(words, known.iter().copied());
+            let side = Side { first: 0, mask: words as u32 - 1 };
+            assert!(known.iter().all(|hash| is_armed(|at| armed[at], side, *hash)));
+        }
     }
 
     #[test]
     fn lanes_do_not_touch_each_other() {
-        assert_eq!(LANES * u64::from(TAG_BITS + 1), 63);
+        assert_eq!((LANE_TAGS | LANE_ACTIVE).count_ones(), LANES as u32 * (TAG_BITS + 1));
         // Three flows of one word, and a fourth that finds no room in either of its two.
         let hashes = [1u64, 2, 3, 4].map(|tag| tag << 44);
         let mut words = arm(1, hashes.into_iter());
@@ -204,6 +226,6 @@ mod tests {
         }
         let marks = Marks::new(words, strangers);
         assert_eq!(hashes.map(|hash| marks.has(hash)), [false, true, false, true]);
-        assert_eq!(marks.strangers().iter().map(|word| word.count_ones()).sum::<u32>(), 2);
+        assert_eq!(marks.strangers().iter().filter(|word| **word != 0).count(), 1);
     }
 }

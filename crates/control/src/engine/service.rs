@@ -95,6 +95,7 @@ impl ServiceRuntime {
             idle_seconds: configured.idle_timeout.as_secs().min(u64::from(u32::MAX)) as u32,
         };
         let builder = configured.method.builder(&config, published.map(Arc::new));
+        let marked_under = builder.published().map(|image| image.header().key);
         let runtime = Self {
             number,
             seed,
@@ -106,7 +107,7 @@ impl ServiceRuntime {
             dirty: true,
             refused_before: 0,
             unpinned: 0,
-            marked_under: None,
+            marked_under,
             read_under: Vec::new(),
             astray: Vec::new(),
             orphans: Vec::new(),

@@ -2,7 +2,7 @@
 
 use super::{KernelPlane, grace};
 use crate::abi::{BackendEntry, types};
-use crate::error::{Context, Error};
+use crate::error::Error;
 use crate::vips::NO_TABLE;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;

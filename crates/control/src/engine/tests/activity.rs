@@ -4,7 +4,7 @@
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use weir_steering::Phase;
+use weir_steering::{Phase, ServiceConfig};
 
 /// Idle timeout of the service, in seconds.
 const TIMEOUT: u32 = 60;
@@ -75,11 +75,37 @@ impl Timed {
         self.world.engine.upkeep(&mut Timers::new());
     }
 
-    /// So many flows begin, so that the table grows and takes another hash key.
-    fn grow(&mut self, flows: u32, drain: bool) {
-        let key = self.key();
+    /// So many flows begin and never go on, and the pool changes.
+    fn flood(&mut self, flows: u32, drain: bool) {
         let others = self.others(flows);
         self.send(others, TcpFlags::SYN);
+        self.drain("b1", drain);
+    }
+
+    /// The pool changes, and the next table takes another hash key, as after a cycle.
+    fn rekey(&mut self, drain: bool) {
+        let key = self.key();
+        let now = self.clock.load(Ordering::Relaxed);
+        let service = self.world.engine.services.get_mut("a").expect("there");
+        let config = ServiceConfig {
+            settings: service.configured.method.settings().clone(),
+            client_affinity: false,
+            udp: false,
+            seed: service.seed,
+            nonce: service.seed ^ u64::from(now) ^ 1 << 40,
+            capacity: 1024,
+            max_states: 1 << 22,
+            idle_seconds: TIMEOUT,
+        };
+        let mut builder = service.configured.method.builder(&config, None);
+        service.builder.each_state(&mut |state, known| {
+            match known.phase {
+                Phase::Opening => builder.start(*state, known.backend, now).map(drop),
+                _ => builder.restore(*state, known.backend, now),
+            }
+            .expect("keys differ");
+        });
+        service.builder = builder;
         self.drain("b1", drain);
         assert_ne!(self.key(), key, "another hash key");
     }
@@ -118,8 +144,9 @@ fn the_dead_expire_beside_the_living() {
     timed.period();
     for period in 1..=TIMEOUT * 3 / 2 / PERIOD {
         match period {
-            2 => timed.grow(40_000, false),
-            5 => timed.grow(90_000, true),
+            1 => timed.rekey(false),
+            2 => timed.flood(40_000, false),
+            5 => timed.flood(90_000, true),
             _ => timed.drain("b1", period % 2 == 0),
         }
         timed.period();
@@ -138,7 +165,8 @@ fn an_unanswered_syn_is_not_open_by_others_marks() {
     timed.period();
     timed.drain("b1", true);
     let flood = timed.others..timed.others + FLOOD;
-    timed.grow(FLOOD, false);
+    timed.flood(FLOOD, false);
+    timed.rekey(true);
     for _ in 0..3 {
         timed.period();
     }
@@ -181,7 +209,7 @@ fn a_silent_connection_is_open_from_its_second_packet() {
     timed.connect(0..100);
     timed.period();
     timed.connect(DEAD..DEAD + MANY);
-    timed.grow(70_000, true);
+    timed.rekey(true);
     timed.period();
     assert_eq!(timed.open(DEAD..DEAD + MANY), MANY as usize);
 }

@@ -5,7 +5,7 @@
 
 #[path = "interleavings/explore.rs"]
 mod explore;
-#[path = "interleavings/model.rs"]
+#[path = "interleavings/model/mod.rs"]
 mod model;
 mod search;
 

@@ -1,0 +1,141 @@
+//! The model: two CPUs, a few flows, one service's maps, and a control plane that is driven by
+//! the real [`Update`].
+//!
+//! Backends are numbers that mean something only within one flow: the property compares the
+//! backends of one flow's packets and nothing else, so states that differ by a renaming are one.
+//! A table is, for each flow, the slot that its Dcode leads to. Where a flow that the build does
+//! not contain falls is the adversary's choice in every build: another backend than ever before,
+//! by chance the right one, or a reserved Dcode.
+
+mod control;
+mod failures;
+mod fault;
+mod packet;
+mod state;
+mod symmetry;
+mod tables;
+mod text;
+
+pub use fault::Fault;
+pub use state::State;
+
+use crate::search;
+use state::{After, Control, Cpu, Flow, Op, Stage};
+use weir_steering::{Flags, Update};
+
+/// No backend, no entry, nobody.
+const NONE: u8 = u8::MAX;
+const CPUS: usize = 2;
+/// Flows that a model can have.
+pub const MAX_FLOWS: usize = 3;
+const RECORD: u8 = Flags::RECORD as u8;
+const PENDING: u8 = Flags::PENDING as u8;
+
+/// What to explore.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Flows that may start, up to [`MAX_FLOWS`].
+    pub flows: usize,
+    /// Updates in sequence.
+    pub updates: u8,
+    /// Times that the control plane may die.
+    pub crashes: u8,
+    /// Times that a flow may end, be forgotten, and another one with its key may start.
+    pub reuses: u8,
+    /// Actions that may fail.
+    pub failures: u8,
+    /// Departure from the protocol.
+    pub fault: Fault,
+}
+
+/// Where successors go.
+type Sink = search::Sink<State>;
+
+/// All states in which a service can be found before anything happens.
+pub fn initial(rules: &Rules) -> Vec<State> {
+    let mut states = vec![State {
+        flows: [Flow::NEW; MAX_FLOWS],
+        cpus: [Cpu::IDLE; CPUS],
+        flags: 0,
+        control: Control {
+            update: Update::begin(),
+            op: Op::Rest,
+            after: After::Record,
+            left: 0,
+            updates: rules.updates,
+            crashes: rules.crashes,
+            failures: rules.failures,
+            pins_known: true,
+        },
+        reuses: rules.reuses,
+        broken: false,
+    }];
+    for flow in 0..rules.flows {
+        states = states
+            .into_iter()
+            .flat_map(|state| {
+                state.slots_for(flow).into_iter().map(move |entry| {
+                    let mut state = state;
+                    state.flows[flow].entry = entry;
+                    state
+                })
+            })
+            .collect();
+    }
+    states
+}
+
+impl State {
+    /// Whether flows that start are noted although no update is under way: the pending table would
+    /// fill up, and then none could start.
+    pub fn records_for_ever(&self) -> bool {
+        self.control.op == Op::Rest && self.flags & RECORD != 0
+    }
+
+    /// All that can happen next.
+    pub fn successors(&self, rules: &Rules, sink: &mut Sink) {
+        for cpu in 0..CPUS {
+            if self.cpus[cpu].stage == Stage::Idle {
+                // Idle CPUs are interchangeable.
+                if cpu == 0 || self.cpus[0].stage != Stage::Idle {
+                    self.arrivals(cpu, rules, sink);
+                }
+            } else {
+                self.packet_step(cpu, rules, sink);
+            }
+        }
+        self.ends(rules, sink);
+        self.control_steps(rules, sink);
+        if self.control.crashes > 0 {
+            let mut next = *self;
+            next.crash(rules);
+            sink.push(next, || "control: killed; restarts with its log and updates anew".into());
+        }
+    }
+
+    /// Flows end, and are forgotten.
+    pub(super) fn ends(&self, rules: &Rules, sink: &mut Sink) {
+        for (at, flow) in self.flows.iter().enumerate().take(rules.flows) {
+            let mut next = *self;
+            if self.reuses > 0
+                && flow.home != NONE
+                && !self.cpus.iter().any(|cpu| cpu.busy_with(at))
+            {
+                next.reuses -= 1;
+                next.flows[at].home = NONE;
+                next.flows[at].idle = true;
+                sink.push(next, || format!("flow {at} ends; its key may be used again"));
+            }
+            // The control plane is one thread: not between a record and its report.
+            if flow.idle && flow.state != NONE && flow.todo != 2 {
+                let mut next = *self;
+                next.flows[at].state = NONE;
+                next.flows[at].log = NONE;
+                if rules.fault == Fault::SweepDeletesPending {
+                    next.flows[at].pending = NONE;
+                }
+                sink.push(next, || format!("control: forgets flow {at}, which was idle"));
+            }
+        }
+    }
+}

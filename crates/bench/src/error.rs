@@ -11,13 +11,8 @@ pub enum Error {
     #[error("{0}")]
     Fault(String),
     /// Something that the measurement stands on failed.
-    #[error("{what}: {source}")]
-    Below {
-        /// What was being done, or with what.
-        what: String,
-        /// What happened.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    #[error(transparent)]
+    Below(#[from] weir_testbed::Below),
     /// The kernel plane.
     #[error(transparent)]
     Dataplane(#[from] weir_dataplane::Error),
@@ -53,22 +48,6 @@ pub enum Error {
 /// Result of the benches.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Adds what was being done.
-pub(crate) trait Context<T> {
-    fn context(self, what: impl Into<String>) -> Result<T>;
-    fn with_context(self, what: impl FnOnce() -> String) -> Result<T>;
-}
-
-impl<T, E: std::error::Error + Send + Sync + 'static> Context<T> for Result<T, E> {
-    fn context(self, what: impl Into<String>) -> Result<T> {
-        self.with_context(|| what.into())
-    }
-
-    fn with_context(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Below { what: what(), source: source.into() })
-    }
-}
-
 /// Ends a measurement of what does not do what it promises.
 macro_rules! ensure {
     ($holds:expr, $($words:tt)+) => {{
@@ -89,4 +68,5 @@ macro_rules! demand {
     }};
 }
 
+pub(crate) use weir_testbed::Context;
 pub(crate) use {demand, ensure};

@@ -137,7 +137,8 @@ impl Away {
     ///
     /// The kernel refuses. It did not when the neighbour was made.
     pub fn keep(&self) -> Result<()> {
-        sched_setaffinity(Pid::from_raw(0), &self.0).context("keeping off the neighbour's core")
+        sched_setaffinity(Pid::from_raw(0), &self.0).context("keeping off the neighbour's core")?;
+        Ok(())
     }
 }
 

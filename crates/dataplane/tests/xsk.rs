@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use weir_dataplane::xsk::{CHUNK, Frame, Redirect, XskConfig, XskPorts};
 use weir_dataplane::{Error, Interface};
-use weir_testbed::{in_own_namespace, link, sysctl};
+use weir_testbed::{in_own_namespace, link, packet, sysctl};
 
 /// A machine that is busy with other things is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -58,23 +58,7 @@ struct Far(OwnedFd);
 
 impl Far {
     fn open(name: &str) -> Self {
-        let protocol = libc::c_int::from(u16::from_be_bytes(TYPE).to_be());
-        // SAFETY: a plain system call.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, protocol) };
-        assert!(fd >= 0, "{}", io::Error::last_os_error());
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: an address of zeros is valid.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol as u16;
-        address.sll_ifindex = interface(name) as i32;
-        // SAFETY: the address outlives the call, and its size is right.
-        let done = unsafe {
-            let size = size_of::<libc::sockaddr_ll>() as u32;
-            libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size)
-        };
-        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+        let fd = packet::open(u16::from_be_bytes(TYPE), Some(name)).expect("a packet socket");
         Self(fd)
     }
 

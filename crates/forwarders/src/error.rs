@@ -10,13 +10,8 @@ pub enum Error {
     #[error("{0}")]
     Failed(String),
     /// Something that it stands on failed.
-    #[error("{what}: {source}")]
-    Below {
-        /// What was being done, or with what.
-        what: String,
-        /// What happened.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
+    #[error(transparent)]
+    Below(#[from] weir_testbed::Below),
     /// AF_XDP.
     #[error(transparent)]
     Dataplane(#[from] weir_dataplane::Error),
@@ -40,33 +35,6 @@ pub enum Error {
 /// Result of the forwarders.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Adds what was being done.
-pub(crate) trait Context<T> {
-    fn context(self, what: impl Into<String>) -> Result<T>;
-    fn with_context(self, what: impl FnOnce() -> String) -> Result<T>;
-}
-
-impl<T, E: std::error::Error + Send + Sync + 'static> Context<T> for Result<T, E> {
-    fn context(self, what: impl Into<String>) -> Result<T> {
-        self.with_context(|| what.into())
-    }
-
-    fn with_context(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Below { what: what(), source: source.into() })
-    }
-}
-
-/// Something that is there unless a part has failed.
-impl<T> Context<T> for Option<T> {
-    fn context(self, what: impl Into<String>) -> Result<T> {
-        self.ok_or_else(|| Error::Failed(what.into()))
-    }
-
-    fn with_context(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.ok_or_else(|| Error::Failed(what()))
-    }
-}
-
 /// Ends with [`Error::Failed`] if something does not hold.
 macro_rules! ensure {
     ($holds:expr, $($words:tt)+) => {{
@@ -87,4 +55,5 @@ macro_rules! demand {
     }};
 }
 
+pub(crate) use weir_testbed::Context;
 pub(crate) use {demand, ensure};

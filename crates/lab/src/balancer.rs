@@ -281,9 +281,8 @@ impl Balancer {
     fn write_config(&self) -> Result<()> {
         let text = config_text(&self.name, &self.run_dir, &self.spec, &self.lock().pool);
         let fresh = self.config.with_extension("toml.new");
-        fs::write(&fresh, text)
-            .and_then(|()| fs::rename(&fresh, &self.config))
-            .doing(|| format!("writing {}", self.config.display()))
+        let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &self.config));
+        Ok(written.doing(|| format!("writing {}", self.config.display()))?)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

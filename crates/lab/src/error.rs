@@ -1,6 +1,5 @@
 //! What can go wrong while a lab is built or used.
 
-use std::io;
 use std::path::PathBuf;
 
 /// Everything that the lab can fail with.
@@ -12,15 +11,8 @@ pub enum Error {
     /// The caller asked for something that the address plan cannot hold.
     #[error("{0}")]
     BadSpec(String),
-    /// A system call or a file operation failed.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was being done.
-        what: String,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// A namespace, a link, a program or a process could not be had.
+    /// A system call or a file operation failed; a namespace, a link, a program or a process could
+    /// not be had.
     #[error(transparent)]
     Testbed(#[from] weir_testbed::Error),
     /// Something did not become ready in time.
@@ -49,13 +41,4 @@ pub enum Error {
 /// What functions of this crate return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Adds what was being done to an I/O error.
-pub(crate) trait Doing<T> {
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T>;
-}
-
-impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
-    fn doing(self, what: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Io { what: what(), source: source.into() })
-    }
-}
+pub(crate) use weir_testbed::Doing;

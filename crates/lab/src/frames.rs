@@ -1,12 +1,10 @@
 //! Frames that no well-behaved system sends: written to an interface byte for byte.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-
-use nix::net::if_::if_nametoindex;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::error::{Doing, Result};
-use weir_testbed::NetNs;
+use weir_testbed::{NetNs, packet};
 
 /// Frames handed to the kernel in one system call.
 const BATCH: usize = 64;
@@ -23,7 +21,7 @@ impl FrameSender {
     /// # Errors
     /// If the interface does not exist or the process lacks CAP_NET_RAW.
     pub fn open(netns: &NetNs, interface: &str) -> Result<Self> {
-        let socket = netns.enter(|| open(interface))?;
+        let socket = netns.enter(|| packet::open(packet::NOTHING, Some(interface)))?;
         Ok(Self { socket: socket.doing(|| format!("opening {interface} for frames"))? })
     }
 
@@ -42,7 +40,7 @@ impl FrameSender {
                         std::thread::yield_now();
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error).doing(|| "sending frames".into()),
+                    Err(error) => Err(error).doing(|| "sending frames".into())?,
                 }
             }
         }
@@ -79,30 +77,4 @@ impl FrameSender {
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
-}
-
-/// Runs inside the namespace: a socket belongs to that of the thread which makes it.
-fn open(interface: &str) -> io::Result<OwnedFd> {
-    let index = if_nametoindex(interface)?;
-    // Protocol 0: nothing is received.
-    // SAFETY: a plain system call.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call returned a new descriptor that nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an address of zeros is a valid one.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = libc::AF_PACKET as libc::c_ushort;
-    address.sll_ifindex = index as libc::c_int;
-    // SAFETY: the address outlives the call, and its length is right.
-    let bound = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of_val(&address) as libc::socklen_t,
-        )
-    };
-    if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }

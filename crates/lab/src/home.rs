@@ -43,7 +43,7 @@ impl Home {
             match fs::create_dir(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                Err(error) => return Err(error).doing(|| format!("creating {}", path.display())),
+                Err(error) => Err(error).doing(|| format!("creating {}", path.display()))?,
             }
             let home = Self { id, path };
             let owner = Owner::this_process()?;
@@ -79,12 +79,12 @@ impl Home {
     fn append(&self, name: &str, lines: &[&str]) -> Result<()> {
         let path = self.path.join(name);
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        OpenOptions::new()
+        let appended = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .doing(|| format!("writing {}", path.display()))
+            .and_then(|mut file| file.write_all(text.as_bytes()));
+        Ok(appended.doing(|| format!("writing {}", path.display()))?)
     }
 
     /// Removes everything that belongs to this lab. Calling it again does nothing.
@@ -111,9 +111,8 @@ fn lock() -> Result<Flock<File>> {
         .write(true)
         .open(&path)
         .doing(|| format!("opening {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusive)
-        .map_err(|(_, error)| error)
-        .doing(|| format!("locking {}", path.display()))
+    let locked = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error);
+    Ok(locked.doing(|| format!("locking {}", path.display()))?)
 }
 
 fn sweep_locked() -> Vec<String> {

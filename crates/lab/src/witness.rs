@@ -107,7 +107,7 @@ impl Witness {
     pub(crate) fn open(lab: &Lab, keep: Duration) -> Result<Self> {
         let open = |backend: &crate::Backend| {
             let socket = backend.netns().enter(listen)?;
-            socket.doing(|| format!("listening for SYNs at {}", backend.name()))
+            Ok(socket.doing(|| format!("listening for SYNs at {}", backend.name()))?)
         };
         let shared = Arc::new(Shared {
             sockets: lab.backends().iter().map(open).collect::<Result<_>>()?,

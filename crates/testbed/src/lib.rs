@@ -7,7 +7,7 @@
 //! * [`link`]: the `ip` lines for veth pairs, addresses and neighbours, and [`link::ip`], which runs
 //!   them.
 //! * [`xdp`]: the two-instruction XDP program that a veth's peer needs before XDP_TX works.
-//! * [`packet`]: a packet socket on one interface.
+//! * [`packet`]: sockets for whole frames.
 //! * [`process`]: child processes that cannot outlive this one.
 //! * [`interrupt`]: Ctrl-C as a flag that everything that waits looks at.
 //!
@@ -38,6 +38,6 @@ pub mod packet;
 pub mod process;
 pub mod xdp;
 
-pub use error::{Error, Result};
+pub use error::{Below, Context, Doing, Error, Result};
 pub use netns::{NetNs, enter_own_namespace, in_own_namespace, sysctl};
 pub use owned::Namespaces;

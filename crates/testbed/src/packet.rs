@@ -1,4 +1,4 @@
-//! A packet socket on one interface: frames out and in as they are, past the network stack.
+//! Packet sockets: whole frames in and out, from the destination MAC on, without FCS (packet(7)).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -7,6 +7,44 @@ use std::time::Duration;
 use nix::net::if_::if_nametoindex;
 
 use crate::error::{Doing, Result};
+
+/// Of [`open`]: receives nothing.
+pub const NOTHING: u16 = 0;
+/// Of [`open`]: receives frames of any type, and what the machine sends itself.
+pub const EVERYTHING: u16 = libc::ETH_P_ALL as u16;
+
+/// Opens a packet socket in this thread's network namespace, for frames of one Ethernet type: at one
+/// interface, by name, or at all. To send by one of all, an address must name it.
+///
+/// # Errors
+/// If the interface does not exist or the process lacks CAP_NET_RAW.
+pub fn open(ethertype: u16, interface: Option<&str>) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // Protocol 0: no frame of another interface comes before it is bound.
+    // SAFETY: a plain system call.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call returned a new descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: an address of zeros is a valid one: any interface.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as libc::c_ushort;
+    address.sll_protocol = ethertype.to_be();
+    if let Some(name) = interface {
+        address.sll_ifindex = if_nametoindex(name)? as libc::c_int;
+    }
+    // SAFETY: the address outlives the call, and its length is right.
+    let bound = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+}
 
 /// Bytes of received frames that may wait for their reader.
 const BUFFER: libc::c_int = 64 << 20;
@@ -27,7 +65,7 @@ impl PacketSocket {
     /// # Errors
     /// If there is no such interface, or the process may not (it needs root).
     pub fn open(interface: &str) -> Result<Self> {
-        let socket = Self::bound(interface, libc::ETH_P_ALL as u16);
+        let socket = Self::bound(interface, EVERYTHING);
         let socket = socket.doing(|| format!("opening a packet socket on {interface}"))?;
         socket.filter().doing(|| format!("setting the packet socket on {interface} up"))?;
         Ok(socket)
@@ -39,34 +77,15 @@ impl PacketSocket {
     /// As [`open`](Self::open).
     pub fn sender(interface: &str) -> Result<Self> {
         let open = || -> io::Result<Self> {
-            let socket = Self::bound(interface, 0)?;
+            let socket = Self::bound(interface, NOTHING)?;
             socket.option(libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1)?;
             Ok(socket)
         };
         open().doing(|| format!("opening a packet socket on {interface}"))
     }
 
-    fn bound(interface: &str, protocol: u16) -> io::Result<Self> {
-        let index = if_nametoindex(interface)?;
-        let protocol = protocol.to_be();
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: a system call without pointers. Of no protocol it receives nothing until it is
-        // bound to its interface.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor that nobody else owns.
-        let socket = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
-        // SAFETY: a structure of integers, for which zeros are valid.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol;
-        address.sll_ifindex = index as i32;
-        let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: the address is alive and has the size that is given.
-        let bound = unsafe { libc::bind(fd, (&raw const address).cast(), size) };
-        if bound != 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+    fn bound(interface: &str, ethertype: u16) -> io::Result<Self> {
+        Ok(Self { fd: open(ethertype, Some(interface))? })
     }
 
     fn filter(&self) -> io::Result<()> {

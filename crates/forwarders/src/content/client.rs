@@ -105,7 +105,7 @@ pub fn run(
                     break;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error).context("receiving an answer"),
+                Err(error) => Err(error).context("receiving an answer")?,
             };
             let id = read_answer(&answer[..bytes], &mut found);
             let Some((_, asked)) = window.iter().find(|(sent, _)| Some(*sent) == id) else {

@@ -199,7 +199,7 @@ fn serve(socket: &UdpSocket, mut reader: Reader, stop: &AtomicBool) -> Result<()
             {
                 continue;
             }
-            Err(error) => return Err(error).context("receiving queries"),
+            Err(error) => Err(error).context("receiving queries")?,
         };
         let Some(number) = wire::read_query(&datagram[..bytes], &mut names) else { continue };
         let locations = &mut locations[..names.len()];

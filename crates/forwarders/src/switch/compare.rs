@@ -301,7 +301,8 @@ fn send(frame: &[u8], arrived: &AtomicU64, time: Duration) -> Result<Sample> {
         }
         sent += room;
     }
-    let (since, cpu, before) = counting.context("no time to measure")?;
+    let (since, cpu, before) =
+        counting.ok_or_else(|| Error::Failed("no time to measure".into()))?;
     let counted = (arrived.load(Ordering::Relaxed) - before) as f64;
     let rate = counted / since.elapsed().as_secs_f64();
     let cpu_us = (cpu_time() - cpu).as_secs_f64() * 1e6 / counted.max(1.0);

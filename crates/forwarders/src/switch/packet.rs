@@ -6,8 +6,9 @@ use crate::Result;
 use crate::error::Context;
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
+use weir_testbed::packet;
 
 /// Bytes kept of a frame; an Ethernet frame has 1,514.
 const FRAME: usize = 2048;
@@ -53,13 +54,7 @@ fn passes(error: &io::Error) -> bool {
 
 /// Opens a packet socket for all frames that come in this thread's namespace.
 fn packet_socket() -> io::Result<OwnedFd> {
-    let protocol = libc::c_int::from((libc::ETH_P_ALL as u16).to_be());
-    // SAFETY: a plain system call.
-    let fd = checked(unsafe {
-        libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol)
-    })?;
-    // SAFETY: the call returned a new descriptor that nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let fd = packet::open(packet::EVERYTHING, None)?;
     // Frames that this socket sends are not to come back by it.
     set(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
     set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BUFFER)?;
@@ -130,7 +125,7 @@ impl Ports for PacketPorts {
         let count = match self.receive_burst(&mut lengths) {
             Ok(count) => count,
             Err(error) if passes(&error) => 0,
-            Err(error) => return Err(error).context("receiving by a packet socket"),
+            Err(error) => Err(error).context("receiving by a packet socket")?,
         };
         let filled = self.next.drain(..count).zip(lengths);
         out.extend(filled.map(|(buffer, length)| PacketFrame { buffer, length }));

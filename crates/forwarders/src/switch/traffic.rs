@@ -152,7 +152,7 @@ fn listen(host: &NetNs, family: Family) -> Result<TcpListener> {
         Family::V4 => (Ipv4Addr::UNSPECIFIED.into(), PORT),
         Family::V6 => (Ipv6Addr::UNSPECIFIED.into(), PORT),
     };
-    host.enter(|| TcpListener::bind(any))?.context("listening")
+    Ok(host.enter(|| TcpListener::bind(any))?.context("listening")?)
 }
 
 /// Byte number `at` of every stream.

@@ -160,7 +160,8 @@ where
     }
 
     fn order(&self, node: u16, order: Order<K>) -> Result<()> {
-        self.orders[usize::from(node)].send(order).ok().context("a node has ended early")
+        let sent = self.orders[usize::from(node)].send(order);
+        sent.map_err(|_| Error::Failed("a node has ended early".into()))
     }
 
     /// Gives an order and waits until it is carried out.

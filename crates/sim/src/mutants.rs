@@ -10,10 +10,10 @@ use crate::methods::{Face, Remembered, Steered};
 use weir_hash::HashKey;
 use weir_steering::{BackendId, Decision, EventKind, Memory, Question, TrackedFlow, Why};
 
-/// What is wrong.
+/// A mutation of a method: one thing that it does wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Nothing.
+    /// The method as it is.
     None,
     /// The cookie that the server's answer carries has one bit inverted.
     CookieBit(u32),
@@ -27,14 +27,14 @@ pub enum Fault {
     WrongRow,
 }
 
-/// A method with a fault.
+/// The build face of a method, with a fault in its decisions.
 #[derive(Debug)]
 pub struct Faulty<F> {
     face: F,
     fault: Fault,
 }
 
-/// Puts a fault into a method.
+/// A method that decides with this fault.
 pub fn with<F: Face>(method: Steered<F>, fault: Fault) -> Steered<Faulty<F>> {
     let Steered { face, memories } = method;
     Steered { face: Faulty { face, fault }, memories }
@@ -208,8 +208,8 @@ mod tests {
     use super::*;
     use crate::engine::simulate;
     use crate::methods::{
-        Buckets, Cheetah, Cookies, Eviction, Jet, Metric, Over, Published, Release, Residue,
-        Scheduler, Tracked,
+        Buckets, Cheetah, Connections, Cookies, Eviction, Jet, Metric, Over, Published, Release,
+        Residue, Scheduler, Tracked,
     };
     use crate::scenario::{Size, builtin};
     use crate::world::World;
@@ -267,12 +267,10 @@ mod tests {
     /// At five departures a minute, where a horizon of 47 foresees every return in time.
     #[test]
     fn jet_and_full_tracking() {
-        let (over, lru, release) = (Over::Table, Eviction::Buckets, Release::AtEnd);
-        let room = 1 << 17;
-        let jet = |world: &World| Jet::for_world(over, 65_537, world, room, lru, release).unwrap();
+        let table = Connections::new(1 << 17, Eviction::Buckets, Release::AtEnd);
+        let jet = |world: &World| Jet::new(Over::Table, 65_537, world, table).unwrap();
         shows("ecmp", jet, &[Fault::Forgets, Fault::WrongRow]);
-        let all =
-            |world: &World| Tracked::for_world(over, 65_537, world, room, lru, release).unwrap();
+        let all = |world: &World| Tracked::new(Over::Table, 65_537, world, table).unwrap();
         shows("ecmp", all, &[Fault::Forgets]);
     }
 

@@ -42,7 +42,7 @@ pub enum LoadKind {
     Busy,
 }
 
-/// Servers report their loads.
+/// How servers report their loads to the balancers.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Feedback {
@@ -65,9 +65,10 @@ pub enum Action {
     Remove(Vec<u16>),
     /// Servers get nothing new and keep their connections.
     Drain(Vec<u16>),
-    /// Weights of all servers, repeated as often as it takes.
+    /// All servers get these weights, in the order of their numbers; a list that is too short is
+    /// repeated.
     Weights(Vec<u32>),
-    /// The weight of one server.
+    /// The server with this number gets this weight.
     Reweight(u16, u32),
     /// Every server gets a new weight, uniform from the first to the second.
     RandomWeights(u32, u32),
@@ -80,7 +81,7 @@ pub struct Scripted {
     pub at: f64,
     /// Repeated after so many seconds, if at all.
     pub every: Option<f64>,
-    /// What happens.
+    /// What it does to the pool.
     pub action: Action,
 }
 
@@ -125,13 +126,13 @@ pub struct World {
     pub sizes: StepCdf,
     /// A flow has int(this x KB) + 1 packets.
     pub packets_per_kb: f64,
-    /// And no more than this.
+    /// The most packets of a flow, however large it is.
     pub max_packets: u64,
     /// Servers that serve at first.
     pub servers: u16,
     /// Servers, numbered after those, that join only when the script says so.
     pub standby: u16,
-    /// Their weights, repeated as often as it takes.
+    /// Weights of the servers, in the order of their numbers. A list that is too short is repeated.
     pub weights: Vec<u32>,
     /// Departures per minute, a Poisson process. Each is followed by a return.
     pub updates_per_minute: f64,
@@ -141,7 +142,7 @@ pub struct World {
     pub departure: Departure,
     /// What becomes of flows whose server fails.
     pub orphans: Orphans,
-    /// Size of the horizon.
+    /// Servers that are announced as the next to join: JET's horizon (JET, section 3).
     pub horizon: u16,
     /// Events at times that are written down.
     pub script: Vec<Scripted>,
@@ -186,7 +187,7 @@ impl World {
     }
 
     /// A world with one balancer and no servers but these, by their weights.
-    pub(crate) fn of_servers(weights: &[u32]) -> Self {
+    pub fn of_servers(weights: &[u32]) -> Self {
         Self { servers: weights.len() as u16, weights: weights.to_vec(), ..Self::published(0.0, 1) }
     }
 

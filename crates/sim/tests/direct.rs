@@ -14,8 +14,8 @@ use weir_placement::{
 };
 use weir_sim::method::{Change, Effects, FlowRef, Gauges, NOBODY, Placed, Probe, Route};
 use weir_sim::methods::{
-    Cheetah, Cookies, Eviction, Jet, Metric, Modulo, Over, Published, Release, Residue, Ring,
-    Scheduler, Tracked,
+    Cheetah, Connections, Cookies, Eviction, Jet, Metric, Modulo, Over, Published, Release,
+    Residue, Ring, Scheduler, Tracked,
 };
 use weir_sim::{Departure, Engine, Method, StepCdf, Traffic, World, simulate};
 use weir_steering::baseline::{Consistent, Ecmp};
@@ -349,7 +349,7 @@ fn jet() {
     ];
     for (over, rows, placement) in placements {
         for room in [0, 8, 20, 10_000] {
-            let (lru, release) = (Eviction::Buckets, Release::AtEnd);
+            let table = Connections::new(room, Eviction::Buckets, Release::AtEnd);
             let config = JetConfig {
                 placement,
                 connections: Some(room),
@@ -358,7 +358,7 @@ fn jet() {
             };
             compare(
                 &format!("jet, {over:?}, room for {room}"),
-                |world| Box::new(Jet::for_world(over, rows, world, room, lru, release).unwrap()),
+                |world| Box::new(Jet::new(over, rows, world, table).unwrap()),
                 |_| {
                     let jet = AnyJet::new(&config, &[], &[]).unwrap();
                     Box::new(JetAlone { jet, waiting: Vec::new() })
@@ -405,12 +405,10 @@ impl Direct for FullAlone {
 #[test]
 fn full_tracking() {
     for room in [0, 30, 90, 10_000] {
-        let (lru, release) = (Eviction::Buckets, Release::AtEnd);
+        let table = Connections::new(room, Eviction::Buckets, Release::AtEnd);
         compare(
             &format!("full tracking, room for {room}"),
-            |world| {
-                Box::new(Tracked::for_world(Over::Table, 512, world, room, lru, release).unwrap())
-            },
+            |world| Box::new(Tracked::new(Over::Table, 512, world, table).unwrap()),
             |_| {
                 let connections = Lru::new(HashKey::from_seed(0x7472_6163), room);
                 let placement = HrwTable::new(512).unwrap();

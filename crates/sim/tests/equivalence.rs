@@ -5,8 +5,8 @@
 //! must agree in the mean over seeds.
 
 use weir_sim::methods::{
-    Buckets, Cheetah, Cookies, Eviction, Jet, Metric, Modulo, Over, Published, Release, Residue,
-    Ring, Scheduler, Tracked,
+    Buckets, Cheetah, Connections, Cookies, Eviction, Jet, Metric, Modulo, Over, Published,
+    Release, Residue, Ring, Scheduler, Tracked,
 };
 use weir_sim::{
     Action, Departure, Engine, Method, Orphans, Outcome, Scripted, StepCdf, World, simulate,
@@ -83,18 +83,16 @@ fn both_engines_agree() {
     let lru = Eviction::Buckets;
     let table = move |release, jet: bool, capacity| -> Make {
         Box::new(move |world| {
-            let (over, weights) = (Over::Table, world.server_weights());
+            let (over, table) = (Over::Table, Connections::new(capacity, lru, release));
             match jet {
-                true => Box::new(Jet::new(over, rows, &weights, capacity, lru, release).unwrap()),
-                false => {
-                    Box::new(Tracked::new(over, rows, &weights, capacity, lru, release).unwrap())
-                }
+                true => Box::new(Jet::new(over, rows, world, table).unwrap()),
+                false => Box::new(Tracked::new(over, rows, world, table).unwrap()),
             }
         })
     };
     let anchor: Make = Box::new(move |world| {
-        let weights = world.server_weights();
-        Box::new(Jet::new(Over::Anchor, 0, &weights, 10, lru, Release::AtEnd).unwrap())
+        let table = Connections::new(10, lru, Release::AtEnd);
+        Box::new(Jet::new(Over::Anchor, 0, world, table).unwrap())
     });
     let methods: [(&str, Make); 9] = [
         ("jet over anchor", anchor),
@@ -131,14 +129,11 @@ fn both_engines_agree_on_several_balancers() {
     ];
     for (name, jet, capacity, release) in jobs {
         let make = move |world: &World| -> Box<dyn Method> {
-            let (over, lru) = (Over::Table, Eviction::Buckets);
+            let over = Over::Table;
+            let table = Connections::new(capacity, Eviction::Buckets, release);
             match jet {
-                true => {
-                    Box::new(Jet::for_world(over, 1024, world, capacity, lru, release).unwrap())
-                }
-                false => {
-                    Box::new(Tracked::for_world(over, 1024, world, capacity, lru, release).unwrap())
-                }
+                true => Box::new(Jet::new(over, 1024, world, table).unwrap()),
+                false => Box::new(Tracked::new(over, 1024, world, table).unwrap()),
             }
         };
         let pairs = both(&make, several);
@@ -179,11 +174,8 @@ fn reshuffles_break_only_what_each_balancer_remembers_by_itself() {
         );
         assert_eq!(simulate(&world, &mut cheetah).broken, 0, "seed {seed}");
         for (sum, world) in broken.iter_mut().zip([&alone, &world]) {
-            let (rows, room) = (1024, 10_000);
-            let over = Over::Table;
-            let mut all =
-                Tracked::for_world(over, rows, world, room, Eviction::Buckets, Release::AtEnd)
-                    .unwrap();
+            let table = Connections::new(10_000, Eviction::Buckets, Release::AtEnd);
+            let mut all = Tracked::new(Over::Table, 1024, world, table).unwrap();
             *sum += simulate(world, &mut all).broken;
         }
     }
@@ -224,9 +216,8 @@ fn scripted_events_happen_when_and_as_they_are_written() {
         }
         for over in [Over::Table, Over::Anchor, Over::Hrw, Over::Ring] {
             let rows = if over == Over::Ring { 50 } else { 4096 };
-            let full =
-                Tracked::for_world(over, rows, &world, 10_000, Eviction::Buckets, Release::AtEnd)
-                    .unwrap();
+            let table = Connections::new(10_000, Eviction::Buckets, Release::AtEnd);
+            let full = Tracked::new(over, rows, &world, table).unwrap();
             methods.push(("tracked", Box::new(full), true));
         }
         let mut inevitable = 0;
@@ -287,14 +278,11 @@ fn what_is_not_played_makes_no_difference() {
             for (jet, room) in [(true, 0), (true, 20), (true, 1_000), (false, 60), (false, 400)] {
                 for over in [Over::Table, Over::Anchor] {
                     let name = format!("jet: {jet}, {room}, {over:?}, {lru:?}, {release:?}");
+                    let table = Connections::new(room, lru, release);
                     let make = move |world: &World| -> Box<dyn Method> {
                         match jet {
-                            true => Box::new(
-                                Jet::for_world(over, 512, world, room, lru, release).unwrap(),
-                            ),
-                            false => Box::new(
-                                Tracked::for_world(over, 512, world, room, lru, release).unwrap(),
-                            ),
+                            true => Box::new(Jet::new(over, 512, world, table).unwrap()),
+                            false => Box::new(Tracked::new(over, 512, world, table).unwrap()),
                         }
                     };
                     methods.push((name, Box::new(make)));

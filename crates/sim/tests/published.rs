@@ -2,8 +2,8 @@
 //! ends: a baseline that breaks too little is as wrong as a method that breaks too much.
 
 use weir_sim::methods::{
-    Buckets, Cheetah, Eviction, Jet, Modulo, Over, Published, Release, Residue, Ring, Scheduler,
-    Tracked,
+    Buckets, Cheetah, Connections, Eviction, Jet, Modulo, Over, Published, Release, Residue, Ring,
+    Scheduler, Tracked,
 };
 use weir_sim::{Method, Orphans, Outcome, Report, Row, Size, World, builtin, run, simulate};
 
@@ -146,18 +146,14 @@ fn jet_world(updates_per_minute: f64, horizon: u16) -> World {
 
 fn tracked(world: &World, table: f64) -> Outcome {
     let capacity = (table * world.flows) as usize;
-    let weights = world.server_weights();
-    let (lru, release) = (Eviction::Exact, Release::AtEnd);
-    let tracked = Tracked::new(Over::Table, 16_384, &weights, capacity, lru, release);
-    simulate(world, &mut tracked.unwrap())
+    let table = Connections::new(capacity, Eviction::Exact, Release::AtEnd);
+    simulate(world, &mut Tracked::new(Over::Table, 16_384, world, table).unwrap())
 }
 
 fn jet(world: &World, table: f64) -> Outcome {
     let capacity = (table * world.flows) as usize;
-    let weights = world.server_weights();
-    let (lru, release) = (Eviction::Exact, Release::AtEnd);
-    let jet = Jet::new(Over::Table, 16_384, &weights, capacity, lru, release);
-    simulate(world, &mut jet.unwrap())
+    let table = Connections::new(capacity, Eviction::Exact, Release::AtEnd);
+    simulate(world, &mut Jet::new(Over::Table, 16_384, world, table).unwrap())
 }
 
 /// Figure 3 gives bars and no numbers, so it is its shape that is tested: falling with the table's

@@ -4,7 +4,7 @@ use super::memory::{Remembered, Shared};
 use super::placed::{Over, Stands};
 use super::pool::Members;
 use super::steered::{Face, Steered};
-use super::tables::{Eviction, Release};
+use super::tables::Connections;
 use crate::flow::Traffic;
 use crate::method::{Change, ENTRY_BYTES, Effects, Gauges};
 use crate::world::World;
@@ -22,47 +22,28 @@ const SEED: u64 = 0x6a65_7421;
 pub type Jet = Steered<JetFace>;
 
 impl Jet {
-    /// Empty tables for `capacity` flows each, over a placement; `rows` counts where that is a
-    /// table, and the points of a server where it is a ring. For the servers and balancers of a
-    /// world.
+    /// For the servers and balancers of a world, over a placement; `rows` counts where that is a
+    /// table, and the points of a server where it is a ring. Each balancer has a connection table.
     ///
     /// # Errors
     ///
     /// No row, too many, or too much weight.
-    pub fn for_world(
+    pub fn new(
         over: Over,
         rows: usize,
         world: &World,
-        capacity: usize,
-        eviction: Eviction,
-        release: Release,
+        connections: Connections,
     ) -> Result<Self, JetError> {
         let key = HashKey::from_seed(SEED);
         let (mut jets, mut memories) = (Vec::new(), Vec::new());
         for _ in 0..world.balancers.max(1) {
-            let connections = Shared::new(key, eviction, capacity, release);
+            let connections = Shared::new(key, connections);
             memories.push(Remembered::new(Some(connections.clone())));
             jets.push(Variant::new(over, rows, world, connections)?);
         }
         let members = Members::new(&world.server_weights());
         let stands = vec![Stands::Out; world.all_servers()];
         Ok(Steered { face: JetFace { jets, members, stands }, memories })
-    }
-
-    /// The same for one balancer. `weights`: of all servers there will ever be.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::for_world`].
-    pub fn new(
-        over: Over,
-        rows: usize,
-        weights: &[u32],
-        capacity: usize,
-        eviction: Eviction,
-        release: Release,
-    ) -> Result<Self, JetError> {
-        Self::for_world(over, rows, &World::of_servers(weights), capacity, eviction, release)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a balancer under simulation remembers: the memory that decisions of `weir_steering` ask.
 
 use super::cheetah::CookieMemory;
-use super::tables::{Eviction, Release, Table, Tracked};
+use super::tables::{Connections, Table, Tracked};
 use crate::flow::Traffic;
 use crate::method::FlowRef;
 use std::cell::{Cell, Ref, RefCell};
@@ -301,7 +301,8 @@ pub struct Shared {
 
 impl Shared {
     /// An empty table. Flows are hashed under `key`.
-    pub fn new(key: HashKey, eviction: Eviction, capacity: usize, release: Release) -> Self {
+    pub fn new(key: HashKey, connections: Connections) -> Self {
+        let Connections { capacity, eviction, release } = connections;
         let table = Rc::new(RefCell::new(Table::new(eviction, capacity, release, key)));
         Self { key, table, dropped: Rc::default() }
     }

@@ -21,7 +21,7 @@ pub use placed::Over;
 pub use registered::{MethodError, Published};
 pub use residue::Residue;
 pub use steered::Steered;
-pub use tables::{Eviction, Release};
+pub use tables::{Connections, Eviction, Release};
 pub use tracking::Tracked;
 
 #[cfg(test)]

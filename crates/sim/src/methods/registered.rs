@@ -3,7 +3,7 @@
 use super::memory::{Remembered, Shared};
 use super::pool::Members;
 use super::steered::{Face, Steered};
-use super::tables::{Eviction, Release};
+use super::tables::{Connections, Eviction, Release};
 use crate::flow::Traffic;
 use crate::method::{Change, ENTRY_BYTES, Effects, FlowRef, Gauges, id_of, state_key};
 use crate::world::World;
@@ -17,16 +17,16 @@ use weir_steering::{
 /// Why a method cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum MethodError {
-    /// Its table cannot.
+    /// Its first table cannot be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// It cannot have such a setting.
+    /// It has no such setting, or not with this value.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// JET cannot.
+    /// JET refuses the pool or the placement.
     #[error(transparent)]
     Jet(#[from] weir_steering::jet::JetError),
-    /// It has no tables that are published.
+    /// It has no tables that a kernel plane could hold.
     #[error("{0} has no tables of its own to publish")]
     NoTables(&'static str),
 }
@@ -85,7 +85,9 @@ impl Published {
         let key = HashKey::from_seed(SEED);
         let memory = |_| {
             let needed = info.needs.connections;
-            Remembered::new(needed.then(|| Shared::new(key, eviction, room, release)))
+            Remembered::new(
+                needed.then(|| Shared::new(key, Connections::new(room, eviction, release))),
+            )
         };
         let memories = (0..world.balancers.max(1)).map(memory).collect();
         let members = Members::new(&world.server_weights());

@@ -3,7 +3,7 @@
 use super::memory::{Remembered, Shared};
 use super::placed::{Over, Rows};
 use super::steered::{Face, Steered};
-use super::tables::{Eviction, Release};
+use super::tables::Connections;
 use crate::flow::Traffic;
 use crate::method::{Change, ENTRY_BYTES, Effects, Gauges};
 use crate::world::World;
@@ -19,42 +19,23 @@ const SEED: u64 = 0x7472_6163;
 pub type Tracked = Steered<TrackedFace>;
 
 impl Tracked {
-    /// Empty tables for `capacity` flows each, over a placement; `rows` counts where that is a
-    /// table, and the points of a server where it is a ring. For the servers and balancers of a
-    /// world.
+    /// For the servers and balancers of a world, over a placement; `rows` counts where that is a
+    /// table, and the points of a server where it is a ring. Each balancer has a connection table.
     ///
     /// # Errors
     ///
     /// No row, too many, or too much weight.
-    pub fn for_world(
-        over: Over,
-        rows: usize,
-        world: &World,
-        capacity: usize,
-        eviction: Eviction,
-        release: Release,
-    ) -> Result<Self, PoolError> {
-        let key = HashKey::from_seed(SEED);
-        let rows = Rows::new(over, rows, &world.server_weights(), &world.largest_weights())?;
-        let memory = |_| Remembered::new(Some(Shared::new(key, eviction, capacity, release)));
-        let memories = (0..world.balancers.max(1)).map(memory).collect();
-        Ok(Steered { face: TrackedFace { table: Tracking::new(key, rows) }, memories })
-    }
-
-    /// The same for one balancer. `weights`: of all servers there will ever be.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::for_world`].
     pub fn new(
         over: Over,
         rows: usize,
-        weights: &[u32],
-        capacity: usize,
-        eviction: Eviction,
-        release: Release,
+        world: &World,
+        connections: Connections,
     ) -> Result<Self, PoolError> {
-        Self::for_world(over, rows, &World::of_servers(weights), capacity, eviction, release)
+        let key = HashKey::from_seed(SEED);
+        let rows = Rows::new(over, rows, &world.server_weights(), &world.largest_weights())?;
+        let memory = |_| Remembered::new(Some(Shared::new(key, connections)));
+        let memories = (0..world.balancers.max(1)).map(memory).collect();
+        Ok(Steered { face: TrackedFace { table: Tracking::new(key, rows) }, memories })
     }
 }
 

@@ -3,8 +3,8 @@
 use super::spec::OneOrMany;
 use crate::method::Method;
 use crate::methods::{
-    Buckets, Cheetah, Cookies, Eviction, Jet, MethodError, Metric, Modulo, Over, Published,
-    Release, Residue, Ring, Scheduler, Tracked,
+    Buckets, Cheetah, Connections, Cookies, Eviction, Jet, MethodError, Metric, Modulo, Over,
+    Published, Release, Residue, Ring, Scheduler, Tracked,
 };
 use crate::world::World;
 use serde::{Deserialize, Serialize};
@@ -14,15 +14,15 @@ use weir_steering::{BuildError, MethodId, Settings, TABLE_SIZE};
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
 pub enum MethodSpec {
-    /// [`Modulo`].
+    /// The hash modulo the number of servers: [`Modulo`].
     Modulo {},
-    /// [`Buckets::hash`].
+    /// A table of buckets without a second chance: [`Buckets::hash`].
     Hash {
         /// Size of the indirection table.
         #[serde(default = "published_buckets")]
         buckets: usize,
     },
-    /// [`Buckets::chain`].
+    /// A table of buckets with one previous owner each, as Beamer has it: [`Buckets::chain`].
     Chain {
         /// Size of the indirection table.
         #[serde(default = "published_buckets")]
@@ -31,13 +31,13 @@ pub enum MethodSpec {
         /// threshold, or several to go through.
         threshold: Option<OneOrMany<f64>>,
     },
-    /// [`Ring`].
+    /// Consistent hashing on a circle: [`Ring`].
     Ring {
         /// Points per server.
         #[serde(default = "published_copies")]
         copies: u32,
     },
-    /// [`Cheetah`].
+    /// Cookies in TCP timestamps: [`Cheetah`].
     Cheetah {
         /// Who gets a new flow.
         #[serde(default)]
@@ -53,13 +53,13 @@ pub enum MethodSpec {
         #[serde(default = "twice")]
         table: f64,
     },
-    /// [`Published::concury`].
+    /// Concury over Othello, as it is published to the data plane: [`Published::concury`].
     Concury {
         /// Bits of a Dcode.
         #[serde(default = "twelve")]
         bits: u32,
     },
-    /// [`Tracked`].
+    /// Full connection tracking: [`Tracked`].
     Tracked {
         /// Size of the connection table over the target of concurrent flows, or several to go
         /// through. Several balancers share it.
@@ -74,7 +74,7 @@ pub enum MethodSpec {
         /// Rows of the table-based HRW or of Maglev, or points per server of the ring.
         rows: Option<usize>,
     },
-    /// [`Jet`].
+    /// Tracking of the flows that an announced change could move: [`Jet`].
     Jet {
         /// As for `tracked`.
         table: OneOrMany<f64>,
@@ -88,7 +88,7 @@ pub enum MethodSpec {
         /// Rows of the table-based HRW, or points per server of the ring.
         rows: Option<usize>,
     },
-    /// [`Residue`].
+    /// A table of rows, and the connections that live elsewhere: [`Residue`].
     Residue {
         /// Rows of the table-based HRW.
         #[serde(default = "published_rows")]
@@ -205,13 +205,14 @@ impl MethodSpec {
                     settings.set(TABLE_SIZE, rows as u64)?;
                     return Ok(Box::new(Published::new(settings, world, room, lru, release)?));
                 }
-                let tracked = Tracked::for_world(*over, rows, world, room, lru, release);
+                let tracked =
+                    Tracked::new(*over, rows, world, Connections::new(room, lru, release));
                 Box::new(tracked.map_err(BuildError::from)?)
             }
             Self::Jet { table, release, eviction, over, rows } => {
                 let (rows, room) = (rows_of(*over, *rows), capacity(table));
                 let (lru, release) = as_is(*over, *eviction, *release);
-                let jet = Jet::for_world(*over, rows, world, room, lru, release);
+                let jet = Jet::new(*over, rows, world, Connections::new(room, lru, release));
                 Box::new(jet?)
             }
             &Self::Residue { rows } => Box::new(Residue::new(rows, &weights)?),

@@ -187,8 +187,9 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::methods::{Eviction, Jet, Over, Release};
+    use crate::methods::{Connections, Eviction, Jet, Over, Release};
     use crate::trace::{replay, zipf_trace};
+    use crate::world::World;
 
     /// The shortcut, and all packets played.
     #[test]
@@ -196,8 +197,9 @@ mod tests {
         let trace = || sized_trace(3_000, 20_000, 1.1, 9).unwrap();
         let flows = flows_of(trace(), 9);
         assert_eq!((flows.len(), trace().count()), (3_000, 20_000));
-        let (room, lru, release) = (usize::MAX, Eviction::Buckets, Release::Never);
-        let mut jet = Jet::new(Over::Anchor, 0, &[1; 22], room, lru, release).unwrap();
+        let world = World::of_servers(&[1; 22]);
+        let table = Connections::new(usize::MAX, Eviction::Buckets, Release::Never);
+        let mut jet = Jet::new(Over::Anchor, 0, &world, table).unwrap();
         let played = replay(trace(), &mut jet, 20, 2, 9);
         let counted = balance(&flows, PlacedBy::Anchor, 20, 2, 9).unwrap();
         assert_eq!((played.flows, played.packets), (3_000, 20_000));

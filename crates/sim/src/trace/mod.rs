@@ -37,7 +37,7 @@ pub struct Tuple {
 }
 
 impl Tuple {
-    /// The 13 bytes.
+    /// The tuple in 13 bytes: addresses, ports and protocol, in network order.
     pub fn to_bytes(self) -> [u8; TUPLE_BYTES] {
         let mut bytes = [0; TUPLE_BYTES];
         bytes[..4].copy_from_slice(&self.src);
@@ -48,7 +48,7 @@ impl Tuple {
         bytes
     }
 
-    /// From 13 bytes.
+    /// The tuple that stands in 13 bytes; the inverse of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(b: &[u8; TUPLE_BYTES]) -> Self {
         Self {
             src: [b[0], b[1], b[2], b[3]],
@@ -281,18 +281,19 @@ mod tests {
     /// deviations of the flows; the rows of a table add as much again.
     #[test]
     fn jet_tracks_the_share_of_the_horizon_and_full_tracking_all() {
-        use crate::methods::{Eviction, Jet, Over, Release, Tracked};
+        use crate::methods::{Connections, Eviction, Jet, Over, Release, Tracked};
+        use crate::world::World;
         let zipf = Zipf::new(1 << 20, 1.0).unwrap();
         let play =
             |method: &mut dyn Method| replay(zipf_trace(zipf, 200_000, 5), method, 500, 50, 5);
-        let weights = [1; 550];
+        let world = World::of_servers(&[1; 550]);
         let (rows, room) = (150_000, usize::MAX);
-        let (lru, release) = (Eviction::Buckets, Release::Never);
-        let full = &mut Tracked::new(Over::Table, rows, &weights, room, lru, release).unwrap();
+        let table = Connections::new(room, Eviction::Buckets, Release::Never);
+        let full = &mut Tracked::new(Over::Table, rows, &world, table).unwrap();
         let full = play(full);
         assert_eq!(full.tracked as u64, full.flows, "seed 5");
         for over in [Over::Table, Over::Anchor] {
-            let jet = play(&mut Jet::new(over, rows, &weights, room, lru, release).unwrap());
+            let jet = play(&mut Jet::new(over, rows, &world, table).unwrap());
             let share = jet.tracked as f64 / jet.flows as f64;
             println!("{over:?}, seed 5: {jet:?}, tracked {share:.4}");
             assert_eq!((jet.flows, jet.misdirected), (full.flows, 0));

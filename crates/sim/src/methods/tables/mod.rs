@@ -43,6 +43,24 @@ pub enum Eviction {
     Kernel,
 }
 
+/// The connection table that each balancer of a method has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connections {
+    /// The most flows that it holds; from 2^28 on as many as come.
+    pub capacity: usize,
+    /// Who has to go when it is full.
+    pub eviction: Eviction,
+    /// When flows that have ended leave it.
+    pub release: Release,
+}
+
+impl Connections {
+    /// A table for so many flows.
+    pub const fn new(capacity: usize, eviction: Eviction, release: Release) -> Self {
+        Self { capacity, eviction, release }
+    }
+}
+
 /// A flow as tables under simulation know it: they tell it by its id alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tracked {

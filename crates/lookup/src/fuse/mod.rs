@@ -2,11 +2,9 @@
 
 mod build;
 
-use crate::memory::bits::{Cells, Packed, fetch, is_packed, narrow_load, read};
+use crate::memory::bits::{Batch, Cells, narrow_load, read};
 use crate::memory::pages::Pages;
-use crate::simd::batch::Passes;
-use crate::simd::vector::Nine;
-use crate::{Error, HashKey, Key, Value, Work, pipeline, vectorised};
+use crate::{Error, HashKey, Key, Value, vectorised};
 use std::marker::PhantomData;
 use weir_hash::scale;
 
@@ -194,24 +192,7 @@ impl<V: Value> Fuse<V> {
     /// As [`get`](Self::get), with the hash at hand.
     #[inline]
     pub fn get_hash(&self, hash: u64) -> V {
-        self.value(self.bits_of(hash))
-    }
-
-    /// The xor of the cells that begin at these bits.
-    #[inline(always)]
-    fn value(&self, places: [u64; 3]) -> V {
-        let bytes = &self.bytes[..];
-        let [a, b, c] = match self.load {
-            (2, true) => {
-                let [a, b, c] = places.map(|bit| read::<2, u32>(bytes, bit & !7));
-                return V::from((a ^ b ^ c) >> (places[0] & 7)) & V::mask(self.shape.bits);
-            }
-            (2, _) => places.map(|bit| read::<2, V>(bytes, bit)),
-            (4, _) => places.map(|bit| read::<4, V>(bytes, bit)),
-            (9, _) if V::BITS > 32 => places.map(|bit| read::<9, V>(bytes, bit)),
-            _ => places.map(|bit| read::<8, V>(bytes, bit)),
-        };
-        (a ^ b ^ c) & V::mask(self.shape.bits)
+        self.value_at(self.bits_of(hash))
     }
 
     /// Values of many keys, with the cache misses of 32 lookups under way at a time.
@@ -237,79 +218,44 @@ impl<V: Value> Fuse<V> {
     ) {
         vectorised(Batch { table: self, keys, out, hash, finish });
     }
-
-    /// Tables too large for [`Packed`].
-    #[inline(always)]
-    fn batch_large<K, R>(
-        &self,
-        keys: &[K],
-        out: &mut [R],
-        hash: impl Fn(&K) -> u64,
-        mut finish: impl FnMut(V) -> R,
-    ) {
-        let locate = |key: &K| self.bits_of(hash(key));
-        let fetch = |places: [u64; 3]| places.iter().for_each(|&bit| fetch::<8>(&self.bytes, bit));
-        pipeline(keys, out, locate, fetch, |places| finish(self.value(places)));
-    }
-}
-
-/// The work of [`Fuse::get_batch_with`].
-struct Batch<'a, V, K, R, H, F> {
-    table: &'a Fuse<V>,
-    keys: &'a [K],
-    out: &'a mut [R],
-    hash: H,
-    finish: F,
-}
-
-impl<V: Value, K, R, H, F> Work for Batch<'_, V, K, R, H, F>
-where
-    H: Fn(&K) -> u64,
-    F: FnMut(V) -> R,
-{
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let Self { table, keys, out, hash, finish } = self;
-        let (bytes, bits) = (&table.bytes[..], table.shape.bits);
-        macro_rules! packed {
-            ($word:ty, $aligned:literal) => {
-                Packed::<_, $word, _, 3, $aligned>::new(table, bytes, bits, &hash)
-                    .run(keys, out, finish)
-            };
-        }
-        // The branch on the width stands outside the loop.
-        match table.load {
-            (load, _) if !is_packed(bytes, load) => table.batch_large(keys, out, &hash, finish),
-            (2, true) => packed!(u16, true),
-            (4, true) => packed!(u32, true),
-            (2, _) => packed!(u16, false),
-            (4, _) => packed!(u32, false),
-            (9, _) if V::BITS > 32 => packed!(Nine, false),
-            (_, true) if V::BITS > 32 => packed!(u64, true),
-            _ => packed!(u64, false),
-        }
-    }
 }
 
 impl<V: Value> Cells<3> for Fuse<V> {
     type Value = V;
+
+    const NEAR: bool = true;
+
+    #[inline(always)]
+    fn cells(&self) -> (&[u8], u32) {
+        (&self.bytes, self.shape.bits)
+    }
 
     #[inline(always)]
     fn bits_of(&self, hash: u64) -> [u64; 3] {
         self.shape.cells_of(hash).map(|cell| u64::from(cell) * u64::from(self.shape.bits))
     }
 
-    #[inline]
-    fn value_of(&self, hash: u64) -> V {
-        self.get_hash(hash)
+    #[inline(always)]
+    fn value_at(&self, places: [u64; 3]) -> V {
+        let bytes = &self.bytes[..];
+        let [a, b, c] = match self.load {
+            (2, true) => {
+                let [a, b, c] = places.map(|bit| read::<2, u32>(bytes, bit & !7));
+                return V::from((a ^ b ^ c) >> (places[0] & 7)) & V::mask(self.shape.bits);
+            }
+            (2, _) => places.map(|bit| read::<2, V>(bytes, bit)),
+            (4, _) => places.map(|bit| read::<4, V>(bytes, bit)),
+            (9, _) if V::BITS > 32 => places.map(|bit| read::<9, V>(bytes, bit)),
+            _ => places.map(|bit| read::<8, V>(bytes, bit)),
+        };
+        (a ^ b ^ c) & V::mask(self.shape.bits)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::bits::large;
 
     /// As tables of 512 MB and more are read in batches.
     #[test]
@@ -319,7 +265,7 @@ mod tests {
             let value = |i: usize| V::of_word((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let fuse = Fuse::build(bits, &keys, value, 1).unwrap();
             let mut out = vec![V::default(); keys.len()];
-            fuse.batch_large(&keys, &mut out, |key| key.hash(fuse.hash_key()), |value| value);
+            large(&fuse, &keys, &mut out, |key| key.hash(fuse.hash_key()), |value| value);
             assert!(keys.iter().zip(out).all(|(key, found)| found == fuse.get(key)), "{bits}");
         }
         (1..=32).for_each(check::<u32>);

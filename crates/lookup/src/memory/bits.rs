@@ -4,7 +4,7 @@
 
 use crate::simd::batch::Passes;
 use crate::simd::vector::{Nine, Places, Word};
-use crate::{BATCH, Value, prefetch};
+use crate::{BATCH, Value, Work, pipeline, prefetch};
 use std::marker::PhantomData;
 
 /// Bytes that a load must have so that it covers `bits` from any bit of its first byte on (from 58
@@ -92,11 +92,84 @@ pub(crate) trait Cells<const READS: usize> {
     /// What it is a map to.
     type Value: Value;
 
+    /// Whether the cells of a key begin at the same bit of a byte where cells have a multiple of 4
+    /// bits.
+    const NEAR: bool;
+
+    /// All cells, and the width of one in bits.
+    fn cells(&self) -> (&[u8], u32);
+
     /// The bits at which the cells of a hash begin; `#[inline(always)]`.
     fn bits_of(&self, hash: u64) -> [u64; READS];
 
-    /// The value of a hash.
-    fn value_of(&self, hash: u64) -> Self::Value;
+    /// The xor of the cells that begin at these bits; `#[inline(always)]`.
+    fn value_at(&self, places: [u64; READS]) -> Self::Value;
+}
+
+/// Values of many keys: `out[i] = finish(value of hash(keys[i]))`, in order.
+pub(crate) struct Batch<'a, T, K, R, H, F, const READS: usize> {
+    pub(crate) table: &'a T,
+    pub(crate) keys: &'a [K],
+    pub(crate) out: &'a mut [R],
+    pub(crate) hash: H,
+    pub(crate) finish: F,
+}
+
+impl<T, K, R, H, F, const READS: usize> Work for Batch<'_, T, K, R, H, F, READS>
+where
+    T: Cells<READS>,
+    H: Fn(&K) -> u64,
+    F: FnMut(T::Value) -> R,
+    [u64; READS]: Default,
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { table, keys, out, hash, finish } = self;
+        let (bytes, bits) = table.cells();
+        macro_rules! packed {
+            ($word:ty, $aligned:literal) => {
+                Packed::<_, $word, _, READS, $aligned>::new(table, bytes, bits, &hash)
+                    .run(keys, out, finish)
+            };
+        }
+        // The branches on the width stand outside the loop.
+        let load = narrow_load(bits);
+        if !is_packed(bytes, load) {
+            large(table, keys, out, &hash, finish);
+        } else if T::NEAR && bits.is_multiple_of(4) {
+            match load {
+                2 => packed!(u16, true),
+                4 => packed!(u32, true),
+                _ => packed!(u64, true),
+            }
+        } else {
+            match load {
+                2 => packed!(u16, false),
+                4 => packed!(u32, false),
+                9 if T::Value::BITS > 32 => packed!(Nine, false),
+                _ => packed!(u64, false),
+            }
+        }
+    }
+}
+
+/// The same of tables too large for [`Packed`].
+#[inline(always)]
+pub(crate) fn large<T: Cells<READS>, K, R, const READS: usize>(
+    table: &T,
+    keys: &[K],
+    out: &mut [R],
+    hash: impl Fn(&K) -> u64,
+    mut finish: impl FnMut(T::Value) -> R,
+) where
+    [u64; READS]: Default,
+{
+    let bytes = table.cells().0;
+    let fetch = |places: [u64; READS]| places.iter().for_each(|&bit| fetch::<8>(bytes, bit));
+    let locate = |key: &K| table.bits_of(hash(key));
+    pipeline(keys, out, locate, fetch, |places| finish(table.value_at(places)));
 }
 
 /// Such a table as it is read in blocks. A load of a `W` covers a cell from any bit of a byte at
@@ -196,6 +269,6 @@ where
 
     #[inline(always)]
     fn one(&self, key: &K) -> T::Value {
-        self.table.value_of((self.hash)(key))
+        self.table.value_at(self.table.bits_of((self.hash)(key)))
     }
 }

@@ -1,12 +1,8 @@
 //! Bit-packed cells in chunks, and the lookup-only view made of two such arrays.
 
-use crate::memory::bits::{
-    Cells, Packed, fetch, is_packed, load_bytes, narrow_load, read, read_by,
-};
+use crate::memory::bits::{Batch, Cells, load_bytes, narrow_load, read, read_by};
 use crate::memory::pages::Pages;
-use crate::simd::batch::Passes;
-use crate::simd::vector::Nine;
-use crate::{HashKey, Key, Value, Work, pipeline, vectorised};
+use crate::{HashKey, Key, Value, vectorised};
 use std::marker::PhantomData;
 use weir_hash::scale;
 
@@ -43,14 +39,14 @@ const fn count_per_chunk(bits: u32) -> u32 {
     if last_start + 1 < whole { last_start + 1 } else { whole }
 }
 
-/// Shape of a two-array table.
+/// Shape of a table of two arrays: how wide a cell is, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Width of a cell, 1..=64 bits.
     pub bits: u32,
-    /// Chunks of array A.
+    /// Chunks of array A, which the low 32 bits of a hash choose a cell of.
     pub chunks_a: u32,
-    /// Chunks of array B.
+    /// Chunks of array B, which the high 32 bits choose a cell of.
     pub chunks_b: u32,
 }
 
@@ -62,12 +58,12 @@ impl Geometry {
         Self { bits, chunks_a: chunks, chunks_b: chunks }
     }
 
-    /// Cells of array A.
+    /// Number of cells in array A.
     pub fn cells_a(&self) -> u32 {
         self.chunks_a * cells_per_chunk(self.bits)
     }
 
-    /// Cells of array B.
+    /// Number of cells in array B.
     pub fn cells_b(&self) -> u32 {
         self.chunks_b * cells_per_chunk(self.bits)
     }
@@ -85,7 +81,7 @@ impl Geometry {
         (a, self.cells_a() + b)
     }
 
-    /// All nodes, which is all cells.
+    /// Number of cells in both arrays; a node of the graph is a cell.
     pub fn cells(&self) -> usize {
         (self.cells_a() + self.cells_b()) as usize
     }
@@ -194,20 +190,7 @@ impl<V: Value> View<V> {
     /// As [`get`](Self::get), with the hash at hand.
     #[inline]
     pub fn get_hash(&self, hash: u64) -> V {
-        self.value(self.bits_of(hash))
-    }
-
-    /// The xor of the cells that begin at these bits.
-    #[inline(always)]
-    fn value(&self, [a, b]: [u64; 2]) -> V {
-        let bytes = &self.bytes[..];
-        let xor = if self.load == 2 {
-            // The usual case, decided once for both.
-            read::<2, V>(bytes, a) ^ read::<2, V>(bytes, b)
-        } else {
-            read_by::<V>(self.load, bytes, a) ^ read_by(self.load, bytes, b)
-        };
-        xor & V::mask(self.geometry.bits)
+        self.value_at(self.bits_of(hash))
     }
 
     /// Values of many keys, with the cache misses of 32 lookups under way at a time.
@@ -232,20 +215,6 @@ impl<V: Value> View<V> {
         finish: impl FnMut(V) -> R,
     ) {
         vectorised(Batch { table: self, keys, out, hash, finish });
-    }
-
-    /// Tables too large for [`Packed`].
-    #[inline(always)]
-    fn batch_large<K, R>(
-        &self,
-        keys: &[K],
-        out: &mut [R],
-        hash: impl Fn(&K) -> u64,
-        mut finish: impl FnMut(V) -> R,
-    ) {
-        let locate = |key: &K| self.bits_of(hash(key));
-        let fetch = |places: [u64; 2]| places.iter().for_each(|&bit| fetch::<8>(&self.bytes, bit));
-        pipeline(keys, out, locate, fetch, |places| finish(self.value(places)));
     }
 
     /// The bit at which a cell begins.
@@ -286,45 +255,15 @@ impl<V: Value> View<V> {
     }
 }
 
-/// The work of [`View::get_batch_with`].
-struct Batch<'a, V, K, R, H, F> {
-    table: &'a View<V>,
-    keys: &'a [K],
-    out: &'a mut [R],
-    hash: H,
-    finish: F,
-}
-
-impl<V: Value, K, R, H, F> Work for Batch<'_, V, K, R, H, F>
-where
-    H: Fn(&K) -> u64,
-    F: FnMut(V) -> R,
-{
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        let Self { table, keys, out, hash, finish } = self;
-        let (bytes, bits) = (&table.bytes[..], table.geometry.bits);
-        macro_rules! packed {
-            ($word:ty) => {
-                Packed::<_, $word, _, 2, false>::new(table, bytes, bits, &hash)
-                    .run(keys, out, finish)
-            };
-        }
-        // The branch on the width stands outside the loop.
-        match table.load {
-            load if !is_packed(bytes, load) => table.batch_large(keys, out, &hash, finish),
-            2 => packed!(u16),
-            4 => packed!(u32),
-            9 if V::BITS > 32 => packed!(Nine),
-            _ => packed!(u64),
-        }
-    }
-}
-
 impl<V: Value> Cells<2> for View<V> {
     type Value = V;
+
+    const NEAR: bool = false;
+
+    #[inline(always)]
+    fn cells(&self) -> (&[u8], u32) {
+        (&self.bytes, self.geometry.bits)
+    }
 
     // The bits at which the two cells of a hash begin, computed as the BPF program does: chunk
     // from the product with the number of chunks, cell from the fraction that is left. Equal to
@@ -347,15 +286,23 @@ impl<V: Value> Cells<2> for View<V> {
         })
     }
 
-    #[inline]
-    fn value_of(&self, hash: u64) -> V {
-        self.get_hash(hash)
+    #[inline(always)]
+    fn value_at(&self, [a, b]: [u64; 2]) -> V {
+        let bytes = &self.bytes[..];
+        let xor = if self.load == 2 {
+            // The usual case, decided once for both.
+            read::<2, V>(bytes, a) ^ read::<2, V>(bytes, b)
+        } else {
+            read_by::<V>(self.load, bytes, a) ^ read_by(self.load, bytes, b)
+        };
+        xor & V::mask(self.geometry.bits)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::bits::large;
 
     #[test]
     fn last_cell_of_a_chunk_is_readable_for_every_width() {
@@ -414,7 +361,7 @@ mod tests {
             }
             let keys: Vec<u64> = (0..20_001).collect();
             let mut out = vec![V::default(); keys.len()];
-            view.batch_large(&keys, &mut out, |key| key.hash(view.hash_key()), |value| value);
+            large(&view, &keys, &mut out, |key| key.hash(view.hash_key()), |value| value);
             assert!(keys.iter().zip(out).all(|(key, found)| found == view.get(key)), "{bits}");
         }
         (1..=32).for_each(check::<u32>);

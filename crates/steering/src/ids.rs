@@ -92,3 +92,10 @@ impl From<Dcode> for usize {
         Self::from(code.0)
     }
 }
+
+impl From<Dcode> for u32 {
+    #[inline(always)]
+    fn from(code: Dcode) -> Self {
+        Self::from(code.0)
+    }
+}

@@ -5,7 +5,7 @@ use super::dip_array;
 use super::states::States;
 use super::table::Body;
 use crate::BuildError;
-use crate::ids::BackendId;
+use crate::ids::{BackendId, Dcode};
 use crate::method::{Build, Built, Known, Phase};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
@@ -14,9 +14,6 @@ use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, Table
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
-
-/// No Dcode has been chosen yet.
-const NO_CODE: u16 = u16::MAX;
 
 /// How long a TCP flow's SYN may still be repeated after its first (Linux gives up after 127 s).
 const SYN_SECONDS: u32 = 130;
@@ -29,19 +26,20 @@ const HANDSHAKE_SECONDS: u32 = 65;
 /// connection that goes on sends packets.
 const LINGER_SECONDS: u32 = 60;
 
-/// A state.
+/// What the control plane remembers of a connection, or of a client with client affinity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     /// The backend that holds it.
     pub backend: u16,
-    code: u16,
+    /// `None` until the next build gives it one.
+    code: Option<Dcode>,
     born: u32,
     seen: u32,
-    /// Its phase.
+    /// How far its connection has come, as its packets show.
     pub phase: Phase,
 }
 
-/// What a build did.
+/// What a build yields beside the table.
 #[derive(Clone, Debug)]
 pub struct BuildReport<K = StateKey> {
     /// States on reserved Dcodes whose next packet may look like a first one (a repeated SYN, any
@@ -84,7 +82,7 @@ struct Draft<K> {
 }
 
 impl<K: Key> Concury<K> {
-    /// No states, no table.
+    /// A service without states, of which no table was built yet.
     pub fn new(config: ConcuryConfig) -> Self {
         Self {
             states: States::new(&config),
@@ -112,7 +110,7 @@ impl<K: Key> Concury<K> {
         concury
     }
 
-    /// The settings.
+    /// The settings that it was made with.
     pub fn config(&self) -> &ConcuryConfig {
         &self.config
     }
@@ -132,17 +130,17 @@ impl<K: Key> Concury<K> {
         self.refused
     }
 
-    /// States of a backend.
+    /// Number of states that live at a backend.
     pub fn states_of(&self, backend: u16) -> usize {
         self.per_backend.get(&backend).copied().unwrap_or(0)
     }
 
-    /// A state.
+    /// The state with this key, if there is one.
     pub fn get(&self, key: &K) -> Option<&State> {
         self.states.get(key)
     }
 
-    /// All states.
+    /// All states with their keys, in no order.
     pub fn states(&self) -> impl Iterator<Item = (&K, &State)> {
         self.states.iter()
     }
@@ -345,7 +343,8 @@ impl<K: Key> Concury<K> {
         let orphans = self.recode(&slots, &mut report);
         self.pin(&slots, members, now, &mut report);
         let former = self.published.as_deref();
-        let code = |state: &State| u32::from(state.code);
+        // Every state has one by now.
+        let code = |state: &State| state.code.map_or(0, u32::from);
         let (key, codes) = match self.states.export(former, self.config.bits, code) {
             Ok(exported) => exported,
             Err(error) => {
@@ -387,21 +386,22 @@ impl<K: Key> Concury<K> {
     /// by the key's hash, so a backend's states spread over its Dcodes. Takes out, and returns,
     /// the states whose backend has none.
     fn recode(&mut self, slots: &[u16], report: &mut BuildReport<K>) -> Vec<(K, State)> {
-        let mut codes: HashMap<u16, Vec<u16>> = HashMap::new();
+        let mut codes: HashMap<u16, Vec<Dcode>> = HashMap::new();
         for (code, slot) in slots.iter().enumerate() {
-            codes.entry(slot & SLOT_BACKEND).or_default().push(code as u16);
+            codes.entry(slot & SLOT_BACKEND).or_default().push(Dcode(code as u16));
         }
         let spread = HashKey::from_seed(self.config.seed);
         let mut orphans = Vec::new();
         let (keys, states) = self.states.entries_mut();
         for (key, state) in keys.iter().zip(states) {
-            let entry = slots.get(usize::from(state.code)).copied().unwrap_or(NO_BACKEND);
+            let entry = state.code.and_then(|code| slots.get(usize::from(code)).copied());
+            let entry = entry.unwrap_or(NO_BACKEND);
             if entry & SLOT_BACKEND == state.backend && entry != NO_BACKEND {
                 continue;
             }
             match codes.get(&state.backend) {
                 Some(own) => {
-                    state.code = own[key.hash(&spread) as usize % own.len()];
+                    state.code = Some(own[key.hash(&spread) as usize % own.len()]);
                     report.recoded += 1;
                 }
                 None => orphans.push((*key, *state)),
@@ -424,7 +424,8 @@ impl<K: Key> Concury<K> {
         let down: HashSet<u16> = self.per_backend.keys().copied().filter(|id| down(*id)).collect();
         let mut pinned = Vec::new();
         for (key, state) in self.states.iter() {
-            let reserved = slots[usize::from(state.code)] & SLOT_RESERVED != 0;
+            let slot = state.code.map_or(NO_BACKEND, |code| slots[usize::from(code)]);
+            let reserved = slot & SLOT_RESERVED != 0;
             // A SYN to a backend that is down is better placed elsewhere. A datagram says less:
             // it may well belong to a flow that lives there, if the health check is wrong.
             let down = !self.config.udp && down.contains(&state.backend);
@@ -438,12 +439,10 @@ impl<K: Key> Concury<K> {
     }
 
     /// The Dcode that a flow has by the published table, if that leads to its backend.
-    fn code_now(&self, key: &K, backend: u16) -> u16 {
-        let Some(table) = self.table() else {
-            return NO_CODE;
-        };
+    fn code_now(&self, key: &K, backend: u16) -> Option<Dcode> {
+        let table = self.table()?;
         let code = table.body().code(key.hash(&table.header().key));
-        if table.body().slot(code.into()) == backend { code as u16 } else { NO_CODE }
+        (table.body().slot(code.into()) == backend).then_some(Dcode(code as u16))
     }
 
     fn count(&mut self, backend: u16, more: bool) {

@@ -181,7 +181,8 @@ pub struct SimOptions {
     /// The scenario: a TOML file, or the name of a built-in one (see --list).
     #[arg(required_unless_present = "list")]
     pub scenario: Option<PathBuf>,
-    /// smoke, normal or full: what the scenario has for each.
+    /// How much of the scenario is run: smoke (seconds), normal (up to minutes) or full (as
+    /// published).
     #[arg(long, default_value = "normal")]
     pub size: weir_sim::Size,
     /// Seed of everything that is drawn, instead of the scenario's.
@@ -225,8 +226,8 @@ pub struct LabOptions {
     /// Backends in the lab; three quarters of them are in the pool at the start.
     #[arg(long, default_value_t = 12)]
     pub backends: usize,
-    /// Seconds between two changes of the pool, on average (0.75 if it is not given). Changes that
-    /// would blur each other wait longer.
+    /// Seconds between two changes of the pool, on average, 0.05 to 3600 (0.75 if it is not given).
+    /// Changes that would blur each other wait longer.
     #[arg(long)]
     pub change_every: Option<f64>,
     /// Seed of everything that is drawn.
@@ -275,7 +276,7 @@ pub enum BenchVerb {
         /// Rounds; each measures everything once, in turn.
         #[arg(long, default_value_t = 11)]
         rounds: u32,
-        /// Beside a thread on another core that walks through a buffer larger than the last-level
+        /// Measure beside a thread on another core that walks a buffer larger than the last-level
         /// cache.
         #[arg(long, value_enum, default_value = "off", default_missing_value = "on", num_args = 0..=1)]
         neighbour: NeighbourName,
@@ -381,7 +382,7 @@ pub struct MapsOptions {
     /// Bits of a value.
     #[arg(long, value_delimiter = ',', default_value = "12")]
     pub bits: Vec<u32>,
-    /// 1M, 4M and 16M keys with values of 8, 12, 16, 24, 32 and 40 bits.
+    /// Measure 1M, 4M and 16M keys with values of 8, 12, 16, 24, 32 and 40 bits.
     #[arg(long, conflicts_with_all = ["keys", "bits"])]
     pub full: bool,
     /// Numbers of threads that look up.
@@ -430,7 +431,7 @@ pub struct LookupOptions {
     /// A file of 13-byte tuples to draw packets from; its flows are the states.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["keys", "states"])]
     pub trace: Option<PathBuf>,
-    /// Exponent of the Zipf distribution.
+    /// With --keys zipf: the exponent of the distribution.
     #[arg(long, default_value_t = 1.0)]
     pub skew: f64,
     /// Numbers of threads that decide packets.
@@ -448,7 +449,7 @@ pub struct LookupOptions {
     /// Time between two changes of the pool meanwhile; 10s if there are updates, else never.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub pool_change_every: Option<Duration>,
-    /// Beside a thread on another core that walks through a buffer larger than the last-level
+    /// Measure beside a thread on another core that walks a buffer larger than the last-level
     /// cache.
     #[arg(long, value_enum, default_value = "off", default_missing_value = "on", num_args = 0..=1)]
     #[arg(conflicts_with = "control")]
@@ -465,8 +466,8 @@ pub struct LookupOptions {
     /// Seed of everything that is drawn.
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
     pub seed: u64,
-    /// Othello's control structure instead: insertions, exports and lookups per second at these
-    /// states.
+    /// Measure Othello's control structure instead: insertions, exports and lookups per second at
+    /// these numbers of states.
     #[arg(long)]
     pub control: bool,
     /// Print JSON.

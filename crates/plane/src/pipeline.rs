@@ -9,7 +9,7 @@ use weir_wire::{FlowKey, Packet, Protocol, Reason, parse};
 pub struct VipKey {
     /// Address, IPv4 mapped.
     pub address: [u8; 16],
-    /// Protocol.
+    /// TCP or UDP.
     pub protocol: Protocol,
     /// Port; `None` for any.
     pub port: Option<u16>,
@@ -52,11 +52,11 @@ pub enum Verdict {
 /// What happened to a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// To a backend.
+    /// It went to the backend with this number.
     Forwarded(u16),
-    /// To the kernel.
+    /// It was left to the kernel.
     Passed(Reason),
-    /// Nowhere.
+    /// It was dropped.
     Dropped(Reason),
 }
 

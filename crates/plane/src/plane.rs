@@ -25,7 +25,7 @@ pub struct Backend {
 /// A next hop and the interface that it is reached by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hop {
-    /// The addresses.
+    /// MAC addresses of the next hop and of our interface.
     pub next: NextHop,
     /// The interface's number; 0 for the one that the packet came in by.
     pub ifindex: u32,
@@ -42,12 +42,13 @@ pub enum Attachment {
     Generic,
 }
 
-/// An interface that is attached.
+/// An interface from which a plane takes frames.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attached {
     /// Its name.
     pub interface: String,
-    /// In the network stack, which is slower.
+    /// Whether frames are taken in the network stack (generic XDP), which is slower than in the
+    /// driver.
     pub generic: bool,
 }
 

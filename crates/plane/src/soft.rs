@@ -71,11 +71,11 @@ pub enum SoftError {
 pub struct Bounds {
     /// Bytes of all tables, those that are superseded and not retired included.
     pub table_bytes: usize,
-    /// Pins.
+    /// The most pins, of all services together.
     pub pins: usize,
-    /// Services.
+    /// The most services that packets can find.
     pub services: usize,
-    /// Numbers of backends.
+    /// Numbers of backends are below this.
     pub backends: usize,
 }
 
@@ -110,13 +110,13 @@ pub struct Soft {
     pub unknown: HashSet<u32>,
     /// Tables before those that are not retired yet, by service.
     pub former: HashMap<u32, Arc<Image>>,
-    /// Everything that is remembered.
+    /// What decisions ask and leave behind: pending flows, pins, connections, reports, marks.
     pub memory: SoftMemory,
     /// MAC addresses it answers to; empty: any.
     pub own_macs: Vec<[u8; 6]>,
-    /// Counters.
+    /// What became of the packets so far.
     pub counters: Counters,
-    /// What there is room for.
+    /// How much it has room for.
     pub bounds: Bounds,
     /// Backends by number.
     pub backends: BTreeMap<u16, Backend>,

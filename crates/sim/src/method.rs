@@ -141,7 +141,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whom it is about.
+    /// The number of the server that changes.
     pub fn server(self) -> u16 {
         match self {
             Self::Add(server)

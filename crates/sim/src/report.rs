@@ -30,16 +30,17 @@ impl Series {
 /// One sample: a point of every series.
 #[derive(Clone, Copy, Default, PartialEq, Debug, Serialize)]
 pub struct Sample {
-    /// Seconds.
+    /// Simulated time, in seconds from the start.
     pub time: f64,
-    /// Largest load of a working server over the average, minus 1, in percent; loads per unit of
+    /// How far the busiest server is above the average, in percent: the largest load of a working
+    /// server over the mean of all of them, minus 1. A load is the live flows for each unit of
     /// weight.
     pub imbalance_percent: f64,
-    /// Live flows.
+    /// Flows that have started and not ended.
     pub live: f64,
-    /// Working servers.
+    /// Servers that take new flows.
     pub working: f64,
-    /// Entries.
+    /// Entries in the connection tables of all balancers.
     pub tracked: f64,
     /// Bytes of state that grow with the number of flows.
     pub state_bytes: f64,
@@ -52,11 +53,11 @@ pub struct Sample {
 /// Completion times in the queueing model, seconds, and how uneven the work is.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Percentiles {
-    /// The average.
+    /// Average completion time, in seconds.
     pub mean: f64,
-    /// The median.
+    /// Median of the completion times, in seconds.
     pub p50: f64,
-    /// The 99th percentile.
+    /// 99th percentile of the completion times, in seconds.
     pub p99: f64,
     /// Variance, among the servers, of the share of the time that each was busy between two
     /// samples; the average over the samples.
@@ -70,21 +71,24 @@ pub struct Outcome {
     pub flows: u64,
     /// Flows that found no server.
     pub refused: u64,
-    /// Flows that had a packet sent to another server although theirs lived.
+    /// Flows that had a packet sent to another server although the one that held their connection
+    /// lived.
     pub broken: u64,
-    /// Flows that were not broken and had packets left to send when their server failed.
+    /// Flows that had packets left to send when their server failed, and were not broken before: no
+    /// method can save them.
     pub inevitable: u64,
     /// Packets that went to another server than the flow's.
     pub misdirected: u64,
-    /// Servers that left, and that came back, over the whole run.
+    /// Times that a server left the pool, over the whole run.
     pub departures: u64,
-    /// Servers that joined or came back.
+    /// Times that a server joined or came back after the start, over the whole run.
     pub returns: u64,
     /// How often the flows were spread anew over the balancers.
     pub reshuffles: u64,
     /// Entries thrown out to make room, over the whole run.
     pub evictions: u64,
-    /// Largest load of a working server over the average, minus 1; loads per unit of weight.
+    /// How far the busiest server is above the average; see [`Sample::imbalance_percent`], here as
+    /// a share.
     pub imbalance: Series,
     /// The samples themselves.
     pub samples: Vec<Sample>,
@@ -92,11 +96,11 @@ pub struct Outcome {
     pub(crate) window: (u64, u64),
     /// Completion times; only the queueing model has them.
     pub completion: Option<Percentiles>,
-    /// Live flows.
+    /// Flows that have started and not ended.
     pub live: Series,
-    /// Working servers.
+    /// Servers that take new flows.
     pub working: Series,
-    /// Entries.
+    /// Entries in the connection tables of all balancers.
     pub tracked: Series,
     /// Entries over live flows.
     pub tracked_share: Series,
@@ -159,53 +163,53 @@ fn percent(part: u64, whole: u64) -> f64 {
 /// One run of one method: a line of the CSV.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Row {
-    /// The method, as the scenario names it.
+    /// The method with its parameters; see [`MethodSpec::label`](crate::MethodSpec::label).
     pub method: String,
     /// The seed of the run.
     pub seed: u64,
-    /// Target of concurrent flows.
+    /// Mean number of concurrent flows that the scenario asks for.
     pub target_flows: f64,
-    /// Departures per minute.
+    /// Departures of servers per minute that the scenario asks for.
     pub updates_per_minute: f64,
     /// Servers that serve at first.
     pub servers: u16,
-    /// Size of the horizon.
+    /// Servers that are announced as the next to join (JET, section 3).
     pub horizon: u16,
-    /// Balancers.
+    /// Balancers that share the flows.
     pub balancers: u16,
     /// How often per minute the flows are spread anew over them.
     pub reshuffles_per_minute: f64,
-    /// Flows counted.
+    /// Flows that started after the warm-up.
     pub flows: u64,
-    /// Flows without a server.
+    /// Flows that found no server.
     pub refused: u64,
-    /// Flows broken.
+    /// Flows of which a packet went to another server although theirs lived.
     pub broken: u64,
-    /// The same in 100 flows.
+    /// `broken` for every 100 of `flows`.
     pub broken_percent: f64,
-    /// Flows whose server failed.
+    /// Flows that lost their server with packets left to send.
     pub inevitable: u64,
-    /// The same in 100 flows.
+    /// `inevitable` for every 100 of `flows`.
     pub inevitable_percent: f64,
-    /// Packets sent to a wrong server.
+    /// Packets that went to another server than the flow's.
     pub misdirected: u64,
-    /// Servers that left.
+    /// Times that a server left the pool.
     pub departures: u64,
-    /// Servers that came back.
+    /// Times that a server joined or came back after the start.
     pub returns: u64,
     /// How often the flows were spread anew over the balancers.
     pub reshuffles: u64,
-    /// Average of max/avg - 1, in percent.
+    /// Average over the samples of [`Sample::imbalance_percent`].
     pub imbalance_percent: f64,
-    /// Largest max/avg - 1, in percent.
+    /// The largest of these samples.
     pub imbalance_max_percent: f64,
     /// Average number of live flows.
     pub live: f64,
     /// Average number of working servers.
     pub working: f64,
-    /// Average number of entries.
+    /// Average number of entries in connection tables.
     pub tracked: f64,
-    /// Largest number of entries.
+    /// The largest number of entries in a sample.
     pub tracked_max: f64,
     /// Average of entries over live flows, in percent.
     pub tracked_percent: f64,

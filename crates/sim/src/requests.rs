@@ -27,7 +27,7 @@ pub enum Discipline {
     Fifo,
 }
 
-/// Some of the requests.
+/// A class of requests that take equally long.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Demand {
@@ -37,7 +37,7 @@ pub struct Demand {
     pub seconds: f64,
 }
 
-/// The queues, as scenarios describe them.
+/// The servers of the queueing model, as a scenario describes them.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpec {
@@ -46,7 +46,7 @@ pub struct QueueSpec {
     pub discipline: Discipline,
     /// Share of the servers' time that is needed, or several to go through.
     pub load: OneOrMany<f64>,
-    /// The requests. The shares are 1 together.
+    /// The classes of requests. Their shares add up to 1.
     pub demands: Vec<Demand>,
 }
 

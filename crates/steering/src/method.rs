@@ -130,7 +130,7 @@ pub enum SettingError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{wrong}: {right}")]
 pub struct Misfit {
-    /// Its name.
+    /// The setting's name in configuration files.
     pub setting: &'static str,
     /// What is wrong.
     pub wrong: String,
@@ -160,7 +160,7 @@ impl Settings {
         Self { method, values }
     }
 
-    /// The method.
+    /// The method whose settings these are.
     pub fn method(&self) -> MethodId {
         self.method
     }
@@ -327,17 +327,17 @@ impl Drafts {
         built
     }
 
-    /// See [`Build::publish_draft`].
+    /// The draft is in force now: it takes the place of the published table.
     pub fn publish(&mut self) {
         self.published = self.draft.take().or(self.published.take());
     }
 
-    /// See [`Build::discard_draft`].
+    /// Forgets the draft; the published table stays.
     pub fn discard(&mut self) {
         self.draft = None;
     }
 
-    /// See [`Build::published`].
+    /// The table that packets follow; `None` before the first.
     pub fn published(&self) -> Option<&Arc<Image>> {
         self.published.as_ref()
     }
@@ -359,7 +359,7 @@ pub enum Phase {
 pub struct Known {
     /// Where it lives.
     pub backend: BackendId,
-    /// Its phase.
+    /// How far its connection has come, as its packets show.
     pub phase: Phase,
 }
 

@@ -15,7 +15,7 @@ use weir_hash::{HashKey, Key};
 /// What the registry knows of a method.
 #[derive(Clone, Copy, Debug)]
 pub struct MethodInfo {
-    /// Its number.
+    /// The number that its tables carry.
     pub id: MethodId,
     /// Its name in configurations and commands.
     pub name: &'static str,
@@ -36,7 +36,8 @@ pub struct MethodInfo {
     pub builder: Option<MakeBuilder>,
 }
 
-/// See [`Publish::builder`].
+/// Makes the build face of a service: from its configuration, and from the table that an earlier
+/// run has published. See [`Publish::builder`].
 pub type MakeBuilder = fn(&ServiceConfig, Option<Arc<Image>>) -> Box<dyn Build>;
 
 impl MethodInfo {
@@ -112,7 +113,7 @@ macro_rules! registry {
         }
 
         impl Image {
-            /// The method.
+            /// The method that the table belongs to.
             #[inline(always)]
             pub fn method(&self) -> MethodId {
                 match self {
@@ -160,13 +161,13 @@ registry! {
 }
 
 impl Image {
-    /// The header.
+    /// What all tables have in common: key, generation, digest, flags.
     #[inline(always)]
     pub fn header(&self) -> &Header {
         each!(self, table => table.header())
     }
 
-    /// Elements of the body.
+    /// How many elements of [`ELEMENT_BYTES`](crate::ELEMENT_BYTES) the body fills.
     pub fn elements(&self) -> usize {
         each!(self, table => table.body().elements())
     }

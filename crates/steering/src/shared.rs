@@ -153,19 +153,19 @@ shared_struct! {
         pub method: u8,
         /// counts the tables of a service
         pub generation: u64,
-        /// of everything but flags and generation
+        /// digest of everything but flags and generation
         pub digest: u64,
         /// states that the table holds
         pub states: u64,
         /// what holds the Dcodes: 0 Othello, 1 a fuse
         pub codec: u8,
-        /// of a fuse
+        /// of a fuse: binary logarithm of the cells of a segment
         pub segment_bits: u8,
         /// version of the method's layout
         pub layout: u16,
-        /// of a fuse
+        /// of a fuse: segments
         pub segments: u32,
-        /// of a fuse
+        /// of a fuse: key of the hash that picks cells, from the flow hash
         pub fuse_key: HashKey,
     }
 }

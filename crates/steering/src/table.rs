@@ -47,7 +47,7 @@ impl Flags {
         self.0 & flag != 0
     }
 
-    /// With a flag set or cleared.
+    /// These flags, with one of them set or cleared.
     pub fn with(self, flag: u32, on: bool) -> Self {
         Self(if on { self.0 | flag } else { self.0 & !flag })
     }
@@ -73,7 +73,7 @@ impl Header {
         Self { key, generation, digest: 0, states, flags: AtomicU32::new(flags.0) }
     }
 
-    /// The flags.
+    /// The flags as they are now; they may change at any time.
     #[inline(always)]
     pub fn flags(&self) -> Flags {
         Flags(self.flags.load(Ordering::Relaxed))
@@ -192,7 +192,7 @@ pub trait Body: Clone + PartialEq + Eq + fmt::Debug + Sized {
     fn bytes(&self) -> usize;
 }
 
-/// A table of one method.
+/// A table of one method: the common header, and a body of the method's own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table<B> {
     header: Header,
@@ -200,13 +200,13 @@ pub struct Table<B> {
 }
 
 impl<B> Table<B> {
-    /// The header.
+    /// What all tables have in common: key, generation, digest, flags.
     #[inline(always)]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The body.
+    /// What only this method's tables have.
     #[inline(always)]
     pub fn body(&self) -> &B {
         &self.body

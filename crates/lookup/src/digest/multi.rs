@@ -49,7 +49,7 @@ impl Bucket {
 /// Where [`MultiDigest::insert`] put an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placed {
-    /// Level, from 0 on.
+    /// The level that it stands on, counted from 0.
     pub level: usize,
     /// Whether a level before it has an entry with the same digest in the key's bucket: lookups of
     /// the key get that one's value as long as it is there.
@@ -120,7 +120,7 @@ impl MultiDigest {
         self.levels.iter().map(Pages::allocated).sum()
     }
 
-    /// Entries of each level.
+    /// Number of entries on each level.
     pub fn entries_by_level(&self) -> [usize; LEVELS.len()] {
         self.levels.each_ref().map(|level| {
             level.iter().flat_map(|bucket| bucket.values).filter(|&value| value != 0).count()

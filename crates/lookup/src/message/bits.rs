@@ -47,7 +47,7 @@ impl BitWriter {
         bytes.iter().for_each(|&byte| self.put(byte.into(), 8));
     }
 
-    /// The bytes, the last one filled up with zeros.
+    /// The bytes that were written; the last one is filled up with zeros.
     pub fn finish(mut self) -> Vec<u8> {
         if self.bits > 0 {
             self.bytes.push(self.pending as u8);

@@ -86,7 +86,7 @@ impl<K: Key> FiltableView<K> {
         (self.slots.digest_bits, self.slots.value_bits)
     }
 
-    /// Keys of level 2.
+    /// Number of keys on level 2, where whole keys stand.
     pub fn level2_len(&self) -> usize {
         self.level2.len()
     }

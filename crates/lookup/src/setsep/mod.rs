@@ -294,7 +294,7 @@ impl SetSep {
         }
     }
 
-    /// Keys of groups that could not be built.
+    /// Number of keys in the fallback table: those of groups for which no seed was found.
     pub fn fallback_len(&self) -> usize {
         self.fallback.len()
     }

@@ -7,7 +7,8 @@ use crate::method::{Change, Effects, FlowRef, Gauges, Method, NOBODY, Placed, Pr
 use weir_hash::{HashKey, Key};
 use weir_steering::{Decision, EventKind, Memory, NO_BACKEND, Question, Signals};
 
-/// What is different from method to method: the table, and who builds it.
+/// What a simulated method adds to the decision of `weir_steering`: its table, and how that follows
+/// the pool.
 pub trait Face {
     /// Whether the balancer has to see the ends of flows.
     const FINS: bool = false;

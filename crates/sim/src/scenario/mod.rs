@@ -104,7 +104,7 @@ pub enum Size {
     /// Up to a minute or two: the shape of the figure.
     #[default]
     Normal,
-    /// As published.
+    /// With as many flows and as much time as in the paper.
     Full,
 }
 

@@ -18,7 +18,7 @@ pub enum OneOrMany<T> {
 }
 
 impl<T> OneOrMany<T> {
-    /// The values.
+    /// The values, in the order in which they are gone through.
     pub fn values(&self) -> &[T] {
         match self {
             Self::One(value) => std::slice::from_ref(value),
@@ -51,9 +51,9 @@ pub struct Scenario {
     /// How many seeds, counted up from the first.
     #[serde(default = "one")]
     pub runs: u64,
-    /// Seconds.
+    /// Length of a run, in simulated seconds.
     pub duration: f64,
-    /// Seconds that are not counted.
+    /// Simulated seconds at the start whose flows are played and not counted.
     #[serde(default)]
     pub warmup: f64,
     /// Seconds between samples.
@@ -98,7 +98,7 @@ pub(super) struct SizeTables {
     pub full: Option<toml::Table>,
 }
 
-/// The flows.
+/// What clients do: how many flows there are, how long they last and how large they are.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrafficSpec {
@@ -120,7 +120,7 @@ pub struct TrafficSpec {
     pub max_packets: Option<u64>,
 }
 
-/// The servers.
+/// The servers, and how the pool changes by itself.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolSpec {
@@ -176,7 +176,7 @@ pub struct EventSpec {
     pub random_weights: Option<[u32; 2]>,
 }
 
-/// The weight of one server.
+/// A new weight for one server.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReweightSpec {

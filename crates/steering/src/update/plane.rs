@@ -87,7 +87,7 @@ pub trait Plane {
 /// A table that can be published.
 #[derive(Clone, Debug)]
 pub struct Built {
-    /// The table.
+    /// The table, complete but for where its body will stand.
     pub image: Arc<Image>,
     /// The states that the data plane must know exactly while packets follow it.
     pub pins: Vec<(ServiceState, u16)>,

@@ -155,7 +155,7 @@ impl Codec {
         1 << self.bits
     }
 
-    /// The key.
+    /// The key under which numbers are hidden.
     #[inline(always)]
     pub fn key(&self) -> &HashKey {
         &self.key

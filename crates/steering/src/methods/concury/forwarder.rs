@@ -100,7 +100,7 @@ impl<K: Key> Forwarder<K> {
         Ok(())
     }
 
-    /// The table.
+    /// The table that packets follow.
     pub fn image(&self) -> &Arc<Image> {
         &self.table
     }

@@ -195,12 +195,12 @@ impl Image {
         self.concury().map_or(&[], |table| table.body().slots())
     }
 
-    /// The Dcodes.
+    /// What leads from a flow's hash to its Dcode; `None` in a table without Dcodes.
     pub fn codes(&self) -> Option<&Codes> {
         self.concury().map(|table| table.body().codes())
     }
 
-    /// What holds the Dcodes.
+    /// Which structure holds the Dcodes; `None` in a table without.
     pub fn codec(&self) -> Option<Codec> {
         self.codes().map(Codes::codec)
     }

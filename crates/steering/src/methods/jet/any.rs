@@ -30,7 +30,7 @@ pub enum PlacementKind {
     Maglev,
 }
 
-/// What JET is to be made of.
+/// How a [`AnyJet`] is made up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JetConfig {
     /// Where new flows go.
@@ -185,7 +185,7 @@ impl<K: Key + Default> AnyJet<K> {
         each!(self, jet => jet.reweight_unforeseen(backend, weight, now))
     }
 
-    /// See [`Jet::sweep`].
+    /// Goes through the connection table after a change; see [`Jet::sweep`].
     pub fn sweep(&mut self) -> Swept {
         each!(self, jet => jet.sweep())
     }

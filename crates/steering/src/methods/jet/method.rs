@@ -88,7 +88,7 @@ impl<G: Guide, C: ConnectionTable> Jet<G, C> {
         &self.table
     }
 
-    /// The placement.
+    /// The placement that new flows follow, with the pool and its horizon.
     pub fn placement(&self) -> &G::Placement {
         self.table.guide.placement()
     }

@@ -10,9 +10,9 @@ pub struct Request<K> {
     pub epoch: u64,
     /// Number of the order that goes to the balancers at the same time.
     pub step: u32,
-    /// The agent is to list its connections in these rows,
+    /// The rows whose connections the agent is to list, all of them.
     pub rows: RowSet,
-    /// and those of these, which are said to have ended, that there are.
+    /// Flows that are said to have ended: the agent also lists those of them that it still has.
     pub doubtful: Vec<K>,
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How balancers that change over one after the other are kept from contradicting each other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum Window {
-    /// They are not: there is one balancer, and its pending table outlives it.
+    /// Not at all: there is one balancer, and its pending table outlives it.
     Alone,
     /// From before the first one changes over until the last one has, no flow starts in the rows
     /// that move. No packet of a flow that exists is dropped or misled, whatever is repeated.
@@ -42,12 +42,12 @@ pub trait Build<K> {
     fn adopt(&mut self, table: &Self::Table);
 }
 
-/// How often somebody could not be waited for.
+/// How often a change went on without an agent or a balancer, or began again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
 pub struct Counts {
     /// Agents that did not answer in time; their last report was used.
     pub stale_agents: u32,
-    /// Balancers that were given up.
+    /// Balancers whose leases ran out.
     pub expelled: u32,
     /// Changes that began again.
     pub restarts: u32,
@@ -180,7 +180,7 @@ impl<K: Copy + Ord, T: Routes<K> + Clone> Coordinator<K, T> {
         self.window
     }
 
-    /// What could not be waited for.
+    /// How often agents and balancers were not waited for, since the coordinator was made.
     pub fn counts(&self) -> Counts {
         self.counts
     }

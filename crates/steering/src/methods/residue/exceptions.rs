@@ -98,7 +98,7 @@ impl<K: Flow> Exceptions<K> {
         Ok(Self { narrow: narrow(&hashes)?, wide: Wide::build(wide.collect(), key) })
     }
 
-    /// The backend of a flow with this hash.
+    /// The backend of a flow with this hash; `None` if it is no exception.
     #[inline]
     pub fn get(&self, flow: &K, hash: u64) -> Option<u16> {
         if flow.told_by_hash() { self.narrow.get(&hash) } else { self.wide.get(flow, hash) }

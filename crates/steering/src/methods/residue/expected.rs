@@ -2,7 +2,7 @@
 
 use weir_hash::{HashKey, scale};
 
-/// Live connections that are exceptions, at 10 updates a minute.
+/// Share of the live connections that are exceptions where a pool changes 10 times a minute.
 pub const EXCEPTIONS: f64 = 0.0235;
 
 /// Connections, and the share of the rows that exceptions are drawn in then, at 10 updates a
@@ -32,7 +32,7 @@ impl Leftovers {
         Self { key: HashKey::from_seed(seed), rows }
     }
 
-    /// Whether a connection is one, from its number and its row.
+    /// Whether a connection is an exception, from its number and its row.
     pub fn has(&self, connection: u64, row: u32) -> bool {
         let below = |hash: u64, share: f64| scale((hash >> 32) as u32, 1 << 24) < limit(share);
         below(self.key.hash_word(u64::from(row)), self.rows)

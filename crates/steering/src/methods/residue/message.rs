@@ -119,7 +119,7 @@ pub enum Work<T> {
 pub struct Answer<K, T> {
     /// Epoch of the order.
     pub epoch: u64,
-    /// Its number.
+    /// Number of the order that is answered.
     pub step: u32,
     /// Which incarnation of the balancer answers.
     pub incarnation: u32,

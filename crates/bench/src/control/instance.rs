@@ -186,7 +186,7 @@ impl Answer {
                 }
                 Ok(read) => self.bytes.extend(&buffer[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error).context("reading an answer"),
+                Err(error) => return Err(error).context("reading an answer")?,
             }
         }
     }

@@ -105,7 +105,7 @@ impl World {
         self.next_client += 1;
         let source = SocketAddrV4::new(Ipv4Addr::from(address), 1024 + port as u16);
         let frame = first_packet(source, service).build();
-        self.clients.send(&frame).context("sending a packet")
+        Ok(self.clients.send(&frame).context("sending a packet")?)
     }
 
     /// What has come out of the balancer and was not asked for yet; waits for the first that long.
@@ -127,7 +127,11 @@ impl World {
         let (begun, all_begun) = mpsc::channel();
         self.threads.push(thread::spawn(move || load.run(&begun)));
         let ended = || std::io::Error::other("the sender has ended");
-        all_begun.recv().map_err(|_| ended()).and_then(|begun| begun).context("beginning flows")
+        Ok(all_begun
+            .recv()
+            .map_err(|_| ended())
+            .and_then(|begun| begun)
+            .context("beginning flows")?)
     }
 }
 

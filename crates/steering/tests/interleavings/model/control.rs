@@ -1,7 +1,7 @@
 //! What the control plane does: the actions of [`Update`], a step at a time.
 
 use super::fault::Fault;
-use super::state::{After, Entry, Flow, Op, Stage, State};
+use super::state::{After, Cpu, Entry, Flow, Op, Stage, State};
 use super::text::{flags_text, slot_text};
 use super::{NONE, PENDING, RECORD, Rules, Sink};
 use std::fmt::Write as _;

@@ -309,6 +309,7 @@ impl<P: Plane> Engine<P> {
         if timers.next_hops.due(NEXT_HOPS_EVERY) {
             tolerate("look up next hops", self.refresh_next_hops(false));
         }
+        self.rekeyed |= self.services.values().any(ServiceRuntime::is_crowded);
         if timers.sweep.due(SWEEP_EVERY) || std::mem::take(&mut self.rekeyed) {
             tolerate("forget idle flows", self.sweep());
         }

@@ -174,6 +174,12 @@ impl World {
         }
         // A flow whose first packet may be repeated is pinned where it lives.
         plane.pin(&[(state(Concury, RESERVED), DRAINING)])?;
+        // What is known is armed, as the control plane does.
+        let known = seen_keys.iter().flat_map(|(number, key)| {
+            let service = Service::ALL[*number as usize];
+            (0..STATES).map(move |n| StateKey::of_flow(&service.flow(n)).hash(key))
+        });
+        plane.flip_marks(&mut known.collect::<Vec<_>>().into_iter(), STATES as usize * 9);
         let reports = plane.reports()?;
         let mut world = Self { plane, code, reports, placed_again: Vec::new(), seen_keys };
         world.find_placed_again()?;
@@ -268,6 +274,8 @@ paths! {
     "concury, known flow, TCP over IPv6" => Transmit, |_, _| later(Concury6.flow(1));
     "concury, known flow, in a VLAN" => Transmit,
         |_, _| Frame::new(Concury.flow(1)).tcp_flags(TcpFlags::ACK).vlan(7).build();
+    "concury, flow that is not armed, TCP over IPv4" => Transmit,
+        |_, _| later(Concury.flow(fresh(0)));
     "concury, SYN" => Transmit, |_, run| first(Concury.flow(fresh(run)));
     "concury, SYN over IPv6" => Transmit, |_, run| first(Concury6.flow(fresh(run)));
     "concury, FIN" => Transmit,
@@ -296,6 +304,8 @@ paths! {
             let key = StateKey::of_flow(flow);
             world.forget_pending(ServiceState { service: Concury.number(), key })
         };
+    "concury, reserved Dcode, SYN of a live flow" => Transmit,
+        |_, _| first(Concury.flow(RESERVED + u32::from(BACKENDS)));
     "concury, no backend" => Drop, |_, _| first(Empty.flow(1));
     "tracked, known flow, TCP over IPv4" => Transmit, |_, _| later(Tracked.flow(1));
     "tracked, known flow, TCP over IPv6" => Transmit, |_, _| later(Tracked6.flow(1));

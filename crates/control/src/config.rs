@@ -44,7 +44,7 @@ pub const MAX_WEIGHT: u16 = u16::MAX;
 pub struct Config {
     /// What is set once for the whole balancer.
     pub balancer: Balancer,
-    /// Sizes that are fixed when the data plane is first loaded.
+    /// Sizes of the data plane.
     pub limits: Limits,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
@@ -83,8 +83,8 @@ pub enum XdpMode {
     Generic,
 }
 
-/// Sizes that are fixed when the data plane is first loaded. A changed size counts from the next
-/// start after `weir unload`.
+/// Sizes of the data plane. A changed size counts from the next reload or start: memory of that size
+/// takes the place of what is in use, without missing a packet.
 ///
 /// The ranges are in `docs/configuration.md`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

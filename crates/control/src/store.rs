@@ -24,7 +24,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use log::{Op, StateLog, StateRecord};
+pub use log::{Op, StateLog, StateRecord, check_logs};
 
 /// Why something cannot be kept or read back.
 #[derive(Debug, thiserror::Error)]

@@ -56,6 +56,9 @@ const volatile __u32 backend_count = 1;
 const volatile __u32 mark_words = 1; /* of one half */
 const volatile __u32 stranger_words = 1; /* of one half; a power of two */
 const volatile __u32 seen_lines = 1;
+/* While maps of another size take the place of these: what is noted here is noted in their twins, too
+ * (crates/dataplane/src/kernel/resize). */
+const volatile __u32 twins = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -79,6 +82,14 @@ struct {
 	__type(key, struct service_state);
 	__type(value, __u32);
 } pending SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct service_state);
+	__type(value, __u32);
+} pending_twin SEC(".maps");
 
 /* States on reserved Dcodes whose next packet may look like a first one. Written from above only. */
 struct {
@@ -113,5 +124,12 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct tracked);
 } connections SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct flow_key);
+	__type(value, struct tracked);
+} connections_twin SEC(".maps");
 
 #endif

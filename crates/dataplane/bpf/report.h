@@ -32,6 +32,14 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
 	return 0;
 }
 
+/* Notes where a flow's next packets go. The twin first: what only it knows does no harm. */
+static __always_inline int note_pending(const struct service_state *state, const __u32 *backend)
+{
+	if (twins && bpf_map_update_elem(&pending_twin, state, backend, BPF_ANY))
+		return -1;
+	return bpf_map_update_elem(&pending, state, backend, BPF_ANY);
+}
+
 /* The tag of a flow in every lane; 0 is that of a lane which nobody has. */
 static __always_inline __u64 tags_of(__u64 hash)
 {

@@ -25,6 +25,10 @@ pub fn of_object(object: &Path) -> String {
             for variable in section.iter() {
                 let Some(variable) = btf.type_by_id::<Var<'_>>(variable.ty) else { continue };
                 let of = variable.name().unwrap_or_default().to_string_lossy().into_owned();
+                // Never pinned: it stands for the map without this ending.
+                if of.ends_with("_twin") {
+                    continue;
+                }
                 let _ = write!(text, "{of}: ");
                 describe(&btf, variable.referenced_type(), &mut text);
                 text.push('\n');

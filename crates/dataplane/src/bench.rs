@@ -8,7 +8,7 @@
 //! reflector that only swaps MAC addresses is what the balancer costs.
 
 use crate::error::{Context, Error};
-use crate::kernel::{KernelPlane, Limits};
+use crate::kernel::KernelPlane;
 use crate::{BackendEntry, Interface};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::io;
@@ -17,6 +17,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Instant;
 use weir_hash::HashKey;
+use weir_plane::Limits;
 use weir_plane::VipKey;
 use weir_steering::{
     Codec, Concury, ConcuryConfig, Image, Member, Role, StateKey, TrackedBuilder, TrackedFlow,

@@ -71,6 +71,16 @@ pub enum Error {
         /// The number that there is room for.
         limit: u32,
     },
+    /// Memory cannot be made so small: what is there does not fit.
+    #[error("limits.{limit} cannot be lowered to {wanted}: {used}")]
+    TooSmall {
+        /// Name of the limit.
+        limit: &'static str,
+        /// What there would be room for.
+        wanted: u32,
+        /// What does not fit.
+        used: String,
+    },
     /// The service table is too full to place a key.
     #[error("the service table has no room for another service; raise limits.services")]
     ServicesFull,

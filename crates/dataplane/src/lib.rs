@@ -23,11 +23,14 @@ use weir_steering::MethodId;
 
 pub use abi::{BackendEntry, BackendFlags};
 pub use error::Error;
-pub use kernel::{Attached, KernelPlane, Layout, Limits, OpenReport, grace};
+#[doc(hidden)]
+pub use kernel::ResizeStep;
+pub use kernel::{Attached, KernelPlane, Layout, OpenReport, grace};
 pub use link::{Interface, XdpMode};
 pub use plane::LivePlane;
 pub use reports::{Reports, Unreported};
 pub use run::{FrameRun, Verdict, run_frame};
+pub use weir_plane::Limits;
 
 /// The numbers of the methods that the program has, as the build found their headers.
 const PROGRAMS: &[u8] = &include!(concat!(env!("OUT_DIR"), "/methods.rs"));

@@ -117,6 +117,25 @@ pub(crate) fn attach(
     Err(failure).context(|| format!("attach the XDP program to {}", interface.name))
 }
 
+/// Puts the program into every link that is pinned in a directory. A link whose interface is gone
+/// leads nowhere, and is left alone.
+pub(crate) fn replace_all(directory: &Path, program: BorrowedFd<'_>) -> Result<(), Error> {
+    let entries =
+        std::fs::read_dir(directory).context(|| format!("read {}", directory.display()))?.flatten();
+    for entry in entries {
+        if !entry.file_name().to_string_lossy().starts_with(LINK_PREFIX) {
+            continue;
+        }
+        match replace_program(&entry.path(), program) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOLINK | libc::ENODEV)) => {}
+            replaced => {
+                replaced.context(|| format!("replace the program in {}", entry.path().display()))?
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Whether the interface's program runs in the network stack.
 fn is_generic(interface: &Interface) -> Result<bool, Error> {
     const XDP_ATTACHED_SKB: u8 = 2;

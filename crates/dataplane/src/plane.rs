@@ -2,14 +2,14 @@
 
 use crate::abi::{BackendEntry, BackendFlags};
 use crate::error::Error;
-use crate::kernel::{self, KernelPlane};
+use crate::kernel::{self, KernelPlane, ResizeStep};
 use crate::link::XdpMode;
 use crate::reports::Reports;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
-    Attached, Attachment, Backend, Hop, LaneCounters, Outcomes, Plane, SeenFlows, VipKey,
+    Attached, Attachment, Backend, Hop, LaneCounters, Limits, Outcomes, Plane, SeenFlows, VipKey,
 };
 use weir_steering::{Event, Flags, Image, Marks, ServiceState, Side, TrackedFlow, update};
 use weir_wire::{FlowKey, unmap_address};
@@ -30,6 +30,25 @@ impl LivePlane {
     pub fn new(kernel: KernelPlane) -> Result<Self, Error> {
         let reports = kernel.reports()?;
         Ok(Self { kernel, reports })
+    }
+
+    /// As [`Plane::resize`], and ends after a step, as a control plane that is killed.
+    ///
+    /// # Errors
+    /// As [`Plane::resize`].
+    #[doc(hidden)]
+    pub fn resize_until(&mut self, limits: &Limits, last: ResizeStep) -> Result<(), Error> {
+        self.kernel.resize(limits, Some(last)).map(drop)
+    }
+
+    /// Reports in memory whose place this one has taken come before all others; then nothing is
+    /// left in it.
+    fn settle(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
+        self.kernel.arrive()?;
+        if let Some(reports) = self.kernel.former_reports()? {
+            reports.take_all(take)?;
+        }
+        self.kernel.forget_former()
     }
 }
 
@@ -66,11 +85,13 @@ impl update::Plane for LivePlane {
     }
 
     fn grace(&mut self) -> Result<(), Error> {
+        self.kernel.arrive()?;
         kernel::grace()
     }
 
     /// The ring, then what it had no room for.
     fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
+        self.settle(take)?;
         self.reports.drain(|event| take(&event))?;
         self.put_aside(usize::MAX, take).map(drop)
     }
@@ -143,10 +164,12 @@ impl Plane for LivePlane {
         most: usize,
         take: &mut dyn FnMut(&Event),
     ) -> Result<(), Error> {
+        self.settle(take)?;
         self.reports.wait(limit, most, |event| take(&event))
     }
 
     fn put_aside(&mut self, most: usize, take: &mut dyn FnMut(&Event)) -> Result<bool, Error> {
+        self.settle(take)?;
         let flows = self.reports.take_unreported(most)?;
         flows.iter().for_each(take);
         self.reports.forget_unreported(&flows)?;
@@ -155,6 +178,17 @@ impl Plane for LivePlane {
 
     fn pin_limit(&self) -> usize {
         self.kernel.pin_limit()
+    }
+
+    fn limits(&self) -> Limits {
+        self.kernel.limits()
+    }
+
+    fn resize(&mut self, limits: &Limits) -> Result<(), Error> {
+        if let Some(reports) = self.kernel.resize(limits, None)? {
+            self.reports = reports;
+        }
+        Ok(())
     }
 
     fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {

@@ -61,6 +61,17 @@ impl Reports {
         self.take(self.capacity, sink).map(drop)
     }
 
+    /// Takes all that is there: the reports in the ring, then what it had no room for.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if the kernel refuses.
+    pub fn take_all(&self, take: &mut dyn FnMut(&Event)) -> Result<(), Error> {
+        self.drain(|event| take(&event))?;
+        let flows = self.take_unreported(usize::MAX)?;
+        flows.iter().for_each(take);
+        self.forget_unreported(&flows)
+    }
+
     /// Takes at most `most` reports, and waits for the first one for at most `timeout`.
     ///
     /// # Errors

@@ -8,11 +8,13 @@
 
 pub mod counters;
 pub mod forward;
+mod limits;
 pub mod pipeline;
 mod plane;
 mod soft;
 
 pub use counters::{Counters, LaneCounters};
+pub use limits::Limits;
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{Attached, Attachment, Backend, Hop, Outcomes, Plane, SeenFlows};
 pub use soft::{Bounds, Operation, Soft, SoftError};

@@ -2,6 +2,7 @@
 
 use crate::counters::LaneCounters;
 use crate::forward::NextHop;
+use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -98,6 +99,18 @@ pub trait Plane: update::Plane {
 
     /// States of all services that there is room to pin.
     fn pin_limit(&self) -> usize;
+
+    /// How large its memory is.
+    fn limits(&self) -> Limits;
+
+    /// Makes its memory as large as these limits want it. Packets are forwarded as before at every
+    /// moment, and what they note and report meanwhile is not lost: the next
+    /// [`drain`](update::Plane::drain) begins with what was reported to memory that goes.
+    ///
+    /// # Errors
+    /// If what is there does not fit, if memory cannot be had, or before that `drain`: all is as
+    /// before then.
+    fn resize(&mut self, limits: &Limits) -> Result<(), Self::Error>;
 
     /// Lets packets find a service, with the table that it has. Without one they are dropped as
     /// [`Reason::NoTable`].

@@ -2,6 +2,7 @@
 //! BPF program, and the data plane of tests that need none.
 
 use crate::counters::{Counters, LaneCounters};
+use crate::limits::Limits;
 use crate::pipeline::{self, Directory, Outcome, VipKey};
 use crate::plane::{Attached, Attachment, Backend, Outcomes, Plane, SeenFlows};
 use std::cell::RefCell;
@@ -35,6 +36,8 @@ pub enum Operation {
     Unpin,
     /// Publish a table.
     Show,
+    /// Take memory of another size.
+    Resize,
     /// Let packets find a service.
     SetService,
     /// Remove a service.
@@ -118,6 +121,8 @@ pub struct Soft {
     pub counters: Counters,
     /// How much it has room for.
     pub bounds: Bounds,
+    /// What it was sized for last.
+    pub limits: Limits,
     /// Backends by number.
     pub backends: BTreeMap<u16, Backend>,
     /// The interfaces that it is attached to.
@@ -372,6 +377,31 @@ impl Plane for Soft {
 
     fn pin_limit(&self) -> usize {
         self.bounds.pins
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Bounds that are set are those of the limits from now on.
+    fn resize(&mut self, limits: &Limits) -> Result<(), SoftError> {
+        self.ask(Operation::Resize)?;
+        let bounds = Bounds {
+            table_bytes: limits.table_bytes as usize,
+            pins: limits.unreported_flows as usize,
+            services: limits.services as usize,
+            backends: limits.backends as usize,
+        };
+        let last = self.backends.keys().last().map_or(0, |id| usize::from(*id) + 1);
+        let fits = Self::table_bytes(self) <= bounds.table_bytes
+            && self.memory.pinned.len() <= bounds.pins
+            && self.vips.len() <= bounds.services
+            && last <= bounds.backends;
+        if !fits {
+            return Err(SoftError::Full(Operation::Resize));
+        }
+        (self.bounds, self.limits) = (bounds, *limits);
+        Ok(())
     }
 
     fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), SoftError> {

@@ -482,6 +482,12 @@ pub trait Build<K = StateKey>: Send {
         None
     }
 
+    /// Remembers so many states at most from now on ([`ServiceConfig::max_states`]). Those that are
+    /// there stay.
+    fn set_max_states(&mut self, most: usize) {
+        let _ = most;
+    }
+
     /// Flows that were not remembered because there were too many.
     fn refused(&self) -> u64 {
         0

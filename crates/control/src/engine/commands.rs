@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 use weir_plane::Plane;
 use weir_steering::{BackendId, StateKey};
 use weir_wire::FlowKey;
@@ -186,13 +186,12 @@ impl<P: Plane> Engine<P> {
                 "name, run_dir and mode of [balancer] are fixed while weir runs; restart it".into(),
             ));
         }
-        if self.config.limits != config.limits {
-            warn!("limits change only after `weir unload`");
-        }
+        self.grow(&config)?;
         let failures = self.apply(&config, false)?;
         if old_interfaces_differ(&self.config, &config) {
             self.attach(&config)?;
         }
+        self.fit(&config);
         let services = config.services.len();
         self.config = config;
         info!(services, "configuration reloaded");
@@ -394,7 +393,7 @@ impl<P: Plane> Engine<P> {
             pools.chain(beside).map(|member| member.id).chain(leaving).collect();
         let reserved: HashSet<u16> =
             self.document.services.values().flat_map(|s| s.backends.iter().map(|b| b.id)).collect();
-        let limit = self.config.limits.backends.min(32_767) as u16;
+        let limit = self.plane.limits().backends.min(32_767) as u16;
         let id = match former.filter(|id| !used.contains(id)) {
             Some(id) => id,
             None => (0..limit)

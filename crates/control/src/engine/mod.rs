@@ -6,6 +6,7 @@
 mod commands;
 mod document;
 mod explain;
+mod limits;
 mod service;
 mod status;
 #[cfg(test)]
@@ -28,7 +29,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{error, info, warn};
-use weir_dataplane::{KernelPlane, Limits, LivePlane};
+use weir_dataplane::{KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
 use weir_steering::{Action, Driver, Side};
 
@@ -124,6 +125,8 @@ pub struct Engine<P: Plane = LivePlane> {
     unread: Option<Side>,
     /// A table has another hash key than its flows are armed under.
     rekeyed: bool,
+    /// Why limits are not what the file wants.
+    oversize: Option<String>,
     /// Why `runtime.json` could not be written, and when that is tried again.
     unsaved: Option<(String, Instant)>,
     /// Seconds by which a test is ahead of its time.
@@ -152,18 +155,15 @@ impl Engine {
         health: crate::health::Checker,
     ) -> Result<Self, EngineError> {
         let lock = RunLock::acquire(&config.balancer.run_dir)?;
+        // What another version has written is refused before anything is touched.
+        crate::store::check_logs(&config.balancer.run_dir)?;
+        Store::load::<Document>(config.balancer.run_dir.join("runtime.json"))?;
         mount_bpffs()?;
         let directory = pin_directory(&config.balancer.name);
-        let (kernel, report) = KernelPlane::open(Some(&directory), &limits(&config)).plane()?;
+        let (kernel, report) =
+            KernelPlane::open(Some(&directory), &limits::wanted(&config)).plane()?;
         let plane = LivePlane::new(kernel).plane()?;
-        let found = Found {
-            resumed: report.resumed,
-            warnings: report
-                .kept_limits
-                .iter()
-                .map(|kept| format!("limit kept from an earlier run until `weir unload`: {kept}"))
-                .collect(),
-        };
+        let found = Found { resumed: report.resumed, warnings: Vec::new() };
         Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)
     }
 }
@@ -215,6 +215,7 @@ impl<P: Plane> Engine<P> {
             more_aside: false,
             unread: None,
             rekeyed: false,
+            oversize: None,
             unsaved: None,
             config: config.clone(),
             config_path,
@@ -223,7 +224,15 @@ impl<P: Plane> Engine<P> {
             _lock: lock,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
+        if let Err(error) = engine.grow(&config) {
+            // Where packets are forwarded already, that goes on as it is; `fit` says what is missing.
+            if !engine.resumed {
+                return Err(error);
+            }
+            warn!(%error, "cannot make room");
+        }
         let failures = engine.apply(&config, true)?;
+        engine.fit(&config);
         // Where packets are forwarded already, a service that stays behind must not keep the
         // others from being looked after.
         if let (false, Some(failure)) = (engine.resumed, failures.into_iter().next()) {
@@ -388,22 +397,6 @@ impl Timer {
             self.0 = Instant::now();
         }
         due
-    }
-}
-
-fn limits(config: &Config) -> Limits {
-    let given = &config.limits;
-    Limits {
-        services: given.services,
-        table_bytes: given.table_bytes.into(),
-        backends: given.backends,
-        pending_flows: given.pending_flows,
-        unreported_flows: given.unreported_flows,
-        tracked_flows: given.tracked_flows,
-        udp_flows: given.udp_flows,
-        event_ring_bytes: given.event_ring_bytes,
-        marked_flows: given.states_per_service,
-        ..Limits::default()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::health::{Checker, Transition};
 use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use weir_plane::{Operation, Outcome, Soft, VipKey};
+use weir_plane::{Limits, Operation, Outcome, Soft, VipKey};
 use weir_steering::{Event, EventKind, Flags, MethodId, ServiceState, SoftMemory, StateKey};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
@@ -509,4 +509,41 @@ fn an_interface_that_is_missing_keeps_no_next_hop_from_being_looked_up() {
     world.engine.plane.refuse(Operation::OwnMacs);
     assert!(world.engine.refresh_next_hops(false).is_err(), "it is said");
     assert!(world.engine.plane.backends.values().all(|backend| backend.hop.is_some()));
+}
+
+/// Limits that change with the file: room is made before it is applied, and given back after. What
+/// cannot be had is refused whole; what cannot be given back is said.
+#[test]
+fn limits_follow_the_file_or_stay() {
+    let mut world = World::new(2);
+    world.start(0, 0..50);
+    let base: Limits = world.engine.plane.limits();
+    let wants = |backends: u32| {
+        let mut config = config(&world.directory, 2);
+        config.limits.backends = backends;
+        config
+    };
+    let (large, small, tiny) = (wants(5000), wants(300), wants(2));
+
+    world.engine.plane.refuse(Operation::Resize);
+    let refused = world.engine.grow(&large).expect_err("on demand").to_string();
+    assert!(refused.contains("Resize"), "{refused}");
+    assert_eq!(world.engine.plane.limits(), base);
+    world.engine.plane.refuse_nothing();
+
+    world.engine.grow(&large).expect("there is room");
+    assert_eq!(world.engine.plane.limits().backends, 5000);
+    world.engine.grow(&small).expect("it is large enough");
+    assert_eq!(world.engine.plane.limits().backends, 5000);
+    world.engine.fit(&small);
+    assert_eq!(world.engine.plane.limits().backends, 300);
+    assert_eq!(world.warnings(), Vec::<String>::new());
+
+    world.engine.fit(&tiny);
+    assert_eq!(world.engine.plane.limits().backends, 300);
+    let warnings = world.warnings().join(" ");
+    assert!(warnings.contains("limits stay as they were"), "{warnings}");
+    world.engine.fit(&small);
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.check();
 }

@@ -273,6 +273,7 @@ impl<P: Plane> Engine<P> {
                 ));
             }
         }
+        found.extend(self.oversize.clone());
         if let Some((what, _)) = &self.unsaved {
             found.push(format!("{what}; a control plane that dies now forgets changes"));
         }

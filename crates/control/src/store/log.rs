@@ -12,7 +12,7 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -290,6 +290,29 @@ fn map(file: &File, path: &Path) -> Result<MmapMut, StoreError> {
     // SAFETY: the contract of StateLog makes this process the only one that has the file open,
     // and this process never shortens it, so no mapped byte changes or goes away behind our back.
     unsafe { MmapOptions::new().map_mut(file) }.map_err(StoreError::io("map", path))
+}
+
+/// Whether this version can read the state logs in a run directory. Changes nothing. A file that is no
+/// log is nobody's here.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for a log of another version.
+pub fn check_logs(run_dir: &Path) -> Result<(), StoreError> {
+    let entries = fs::read_dir(run_dir).map_err(StoreError::io("read", run_dir))?;
+    for entry in entries {
+        let path = entry.map_err(StoreError::io("read", run_dir))?.path();
+        if path.extension().is_none_or(|extension| extension != "log") {
+            continue;
+        }
+        let mut header = Vec::with_capacity(RECORD);
+        File::open(&path)
+            .and_then(|file| file.take(RECORD as u64).read_to_end(&mut header))
+            .map_err(StoreError::io("read", &path))?;
+        if header.len() == RECORD && header[..8] == *MAGIC {
+            check_header(&header, &path)?;
+        }
+    }
+    Ok(())
 }
 
 fn check_header(map: &[u8], path: &Path) -> Result<(), StoreError> {

@@ -52,7 +52,7 @@ static __always_inline __u32 concury_slow(const struct table *table, struct ques
 		q->reason = REASON_NO_BACKEND;
 		return backend;
 	}
-	if (note && bpf_map_update_elem(&pending, &state, &backend, BPF_ANY)) {
+	if (note && note_pending(&state, &backend)) {
 		/* Forwarding it unrecorded could break it at the next change; its sender repeats
 		 * a SYN that was dropped. */
 		q->reason = REASON_PENDING_FULL;

@@ -55,6 +55,8 @@ static __always_inline __u32 steer_tracked(const struct table *table, const stru
 
 	/* A full LRU map evicts; an update fails only when every entry is in use by a CPU. */
 	bpf_map_update_elem(&connections, &key, &entry, BPF_ANY);
+	if (twins)
+		bpf_map_update_elem(&connections_twin, &key, &entry, BPF_ANY);
 	q->counts = 1;
 	return id;
 }

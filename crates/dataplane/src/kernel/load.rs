@@ -1,26 +1,27 @@
 //! Loading the data plane, resuming one that is pinned, and removing it.
 
+use super::resize::{Former, pin_of};
 use super::size::{Sizer, size_maps};
 use super::stamp::{STAMP_PIN, Stamp};
 use super::{KernelPlane, Maps, Sizes};
 use crate::abi::types;
 use crate::error::{Context, Error};
-use crate::kernel::Limits;
 use crate::link::LINK_PREFIX;
 use crate::mapped::Mapped;
 use crate::tables::Tables;
 use crate::vips::{NO_TABLE, VipTable};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
 use std::fs;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use weir_plane::Limits;
 use weir_steering::ELEMENT_BYTES;
 
 /// The program as it was compiled with this crate.
-const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/weir.bpf.o"));
+pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/weir.bpf.o"));
 /// The object's name, and that of its constants, which libbpf makes of it.
 const OBJECT: &str = "weir_bpf";
 const CONSTANTS: &str = "weir_bpf.rodata";
@@ -30,9 +31,6 @@ const CONSTANTS: &str = "weir_bpf.rodata";
 pub struct OpenReport {
     /// Whether it was there already, with tables, flows and counters of an earlier run.
     pub resumed: bool,
-    /// Limits that differ from the configuration, because an earlier run set them: a sentence for
-    /// each.
-    pub kept_limits: Vec<String>,
 }
 
 impl KernelPlane {
@@ -77,16 +75,13 @@ impl KernelPlane {
             fs::create_dir_all(directory).context(|| format!("create {}", directory.display()))?;
             stamp = Some(stamp.map_or_else(|| Stamp::make(directory), Ok)?);
         }
-        let mut open = ObjectBuilder::default()
-            .name(OBJECT)
-            .and_then(|builder| builder.open_memory(object.unwrap_or(PROGRAM)))
-            .context(|| "open the XDP program".into())?;
-        let maps = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), map));
-        let mut sizer = Sizer { maps: maps.collect(), directory, report: &mut report };
-        let sizes = size_maps(&mut sizer, limits)?;
-        set_sizes(&mut sizer, &sizes)?;
-        let loaded = open.load().context(|| "load the XDP program".into())?;
-        let plane = Self::of_object(&loaded, sizes, directory, stamp)?;
+        let place = |name: &str| directory.map(|directory| pin_of(directory, name));
+        let loaded = Loading { object: object.unwrap_or(PROGRAM), place: &place, twins: None };
+        let (loaded, sizes) = loaded.load(limits)?;
+        let mut plane = Self::of_object(&loaded, sizes, directory, stamp)?;
+        plane.object = object.map(<[u8]>::to_vec);
+        plane.former = directory.map(Former::left_behind).transpose()?.flatten();
+        plane.arrive()?;
         let generation = plane.control.word32(offset_of!(types::control, seen_generation));
         if generation.load(Ordering::Relaxed) == 0 {
             generation.store(1, Ordering::Relaxed);
@@ -95,7 +90,7 @@ impl KernelPlane {
         Ok((plane, report, seen))
     }
 
-    fn of_object(
+    pub(super) fn of_object(
         object: &Object,
         sizes: Sizes,
         directory: Option<&Path>,
@@ -112,10 +107,6 @@ impl KernelPlane {
             let map = found(&format!(".data.{name}"))?;
             Mapped::new(&map.as_fd(), map.value_size() as usize * map.max_entries() as usize)
         };
-        let program = object
-            .progs()
-            .find(|program| program.name() == "weir_balance")
-            .ok_or_else(|| missing("program", "weir_balance"))?;
         let vips = VipTable::new(mapped("vips")?, sizes.vip_slots);
         let services = vips.services();
         let tables =
@@ -135,10 +126,7 @@ impl KernelPlane {
                 unreported: handle("unreported")?,
                 connections: handle("connections")?,
             },
-            program: program
-                .as_fd()
-                .try_clone_to_owned()
-                .context(|| "duplicate a program's descriptor".into())?,
+            program: program_of(object)?,
             control: mapped("control")?,
             backends: mapped("backends")?,
             marks: mapped("marks")?,
@@ -147,6 +135,8 @@ impl KernelPlane {
             directory: directory.map(Path::to_owned),
             sizes,
             stamp,
+            object: None,
+            former: None,
         })
     }
 
@@ -168,10 +158,84 @@ impl KernelPlane {
             _ => 2,
         });
         for pin in pins {
-            fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
+            let removed = if pin.is_dir() { remove_set(&pin) } else { fs::remove_file(&pin) };
+            removed.context(|| format!("remove {}", pin.display()))?;
         }
         fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))
     }
+}
+
+/// Removes a directory of pins.
+pub(super) fn remove_set(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        fs::remove_file(entry?.path())?;
+    }
+    fs::remove_dir(directory)
+}
+
+/// A program to be loaded.
+pub(super) struct Loading<'a> {
+    /// The object file.
+    pub object: &'a [u8],
+    /// Where each map is pinned.
+    pub place: &'a dyn Fn(&str) -> Option<PathBuf>,
+    /// Where the twins of maps are pinned, if what is noted in these is noted in their twins, too.
+    pub twins: Option<&'a dyn Fn(&str) -> PathBuf>,
+}
+
+/// Maps that have twins.
+pub(super) const TWINS: [&str; 2] = ["pending", "connections"];
+
+impl Loading<'_> {
+    /// Loads it with maps of these sizes; those that are pinned keep theirs.
+    pub fn load(&self, limits: &Limits) -> Result<(Object, Sizes), Error> {
+        let mut open = self.open()?;
+        let mut sizer = self.sizer(&mut open);
+        let sizes = size_maps(&mut sizer, limits)?;
+        if let Some(twin) = self.twins {
+            for name in TWINS {
+                let pin = twin(name);
+                sizer
+                    .map(&format!("{name}_twin"))?
+                    .reuse_pinned_map(&pin)
+                    .context(|| format!("open {}", pin.display()))?;
+            }
+        }
+        set_sizes(&mut sizer, &sizes, self.twins.is_some())?;
+        let loaded = open.load().context(|| "load the XDP program".into())?;
+        Ok((loaded, sizes))
+    }
+
+    /// The maps that are pinned with other sizes than these. Loads nothing.
+    pub fn differing(&self, limits: &Limits) -> Result<Vec<String>, Error> {
+        let mut open = self.open()?;
+        let mut sizer = self.sizer(&mut open);
+        size_maps(&mut sizer, limits)?;
+        Ok(sizer.kept)
+    }
+
+    fn open(&self) -> Result<OpenObject, Error> {
+        ObjectBuilder::default()
+            .name(OBJECT)
+            .and_then(|builder| builder.open_memory(self.object))
+            .context(|| "open the XDP program".into())
+    }
+
+    fn sizer<'a>(&'a self, open: &'a mut OpenObject) -> Sizer<'a> {
+        let maps = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), map));
+        Sizer { maps: maps.collect(), place: self.place, kept: Vec::new() }
+    }
+}
+
+/// A descriptor of the object's program.
+pub(super) fn program_of(object: &Object) -> Result<OwnedFd, Error> {
+    object
+        .progs()
+        .find(|program| program.name() == "weir_balance")
+        .ok_or_else(|| missing("program", "weir_balance"))?
+        .as_fd()
+        .try_clone_to_owned()
+        .context(|| "duplicate a program's descriptor".into())
 }
 
 pub(super) fn missing(what: &str, name: &str) -> Error {
@@ -180,7 +244,7 @@ pub(super) fn missing(what: &str, name: &str) -> Error {
 }
 
 /// Sets what the verifier folds into the program.
-fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes) -> Result<(), Error> {
+fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool) -> Result<(), Error> {
     let constants = sizer.map(CONSTANTS)?.initial_value_mut().unwrap_or_default();
     if constants.len() < offset_of!(types::rodata, as_reported) {
         return Err(missing("room for the sizes in", CONSTANTS));
@@ -201,6 +265,7 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes) -> Result<(), Error> {
         mark_words = sizes.mark_words;
         stranger_words = sizes.stranger_words;
         seen_lines = sizes.seen_lines;
+        twins = twins.into();
     }
     Ok(())
 }

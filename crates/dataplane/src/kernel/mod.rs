@@ -7,19 +7,21 @@ mod counters;
 mod grace;
 mod load;
 mod publish;
+mod resize;
 mod size;
 mod stamp;
 
 pub use attach::Attached;
 pub use grace::grace;
 pub use load::OpenReport;
-pub use size::Limits;
+pub use resize::ResizeStep;
 pub use stamp::Layout;
 
 use crate::mapped::Mapped;
 use crate::tables::Tables;
 use crate::vips::VipTable;
 use libbpf_rs::MapHandle;
+use resize::Former;
 use size::Sizes;
 use stamp::Stamp;
 use std::collections::HashMap;
@@ -43,6 +45,10 @@ pub struct KernelPlane {
     sizes: Sizes,
     /// What the pinned memory is made of; nothing is pinned without a directory.
     stamp: Option<Stamp>,
+    /// The build of the program, if it is not this crate's.
+    object: Option<Vec<u8>>,
+    /// What this memory has taken the place of, until nothing is left in it.
+    former: Option<Former>,
 }
 
 struct Maps {

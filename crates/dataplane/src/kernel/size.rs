@@ -1,57 +1,14 @@
 //! How large the data plane's memory is: from the configuration, or as an earlier run left it.
 
-use super::OpenReport;
 use super::load::missing;
 use crate::abi::types;
 use crate::error::{Context, Error};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
+use weir_plane::Limits;
 use weir_steering::{ELEMENT_BYTES, HEADER_BYTES, SEEN_WAYS};
 use weir_wire::Reason;
-
-/// Sizes that are set when the data plane is loaded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
-    /// Services that there is room for.
-    pub services: u32,
-    /// Bytes of the pool that holds the tables: twice what the tables in use take, since a new
-    /// table is made beside the old one.
-    pub table_bytes: u64,
-    /// Backends of all services together, below 32,767.
-    pub backends: u32,
-    /// Entries of the pending table: flows that start during an update.
-    pub pending_flows: u32,
-    /// Entries of the *unreported* map: flows whose report the ring had no room for.
-    pub unreported_flows: u32,
-    /// Entries of the connection table of the method `tracked`.
-    pub tracked_flows: u32,
-    /// UDP flows that are told from new ones.
-    pub udp_flows: u32,
-    /// Bytes of the event ring, a power of two.
-    pub event_ring_bytes: u32,
-    /// Flows whose activity is told from that of all others: 8 to 16 bytes for each.
-    pub marked_flows: u32,
-    /// Bits of each of the two bitmaps of activity for all others.
-    pub stranger_bits: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            services: 256,
-            table_bytes: 64 << 20,
-            backends: 4096,
-            pending_flows: 65_536,
-            unreported_flows: 262_144,
-            tracked_flows: 262_144,
-            udp_flows: 65_536,
-            event_ring_bytes: 16 << 20,
-            marked_flows: 1 << 20,
-            stranger_bits: 16 << 20,
-        }
-    }
-}
 
 /// Sizes as they are.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +25,10 @@ pub(super) struct Sizes {
 /// Sets sizes and pins of the program's maps; a map that is pinned already keeps its size.
 pub(super) struct Sizer<'a> {
     pub maps: BTreeMap<String, OpenMapMut<'a>>,
-    pub directory: Option<&'a Path>,
-    pub report: &'a mut OpenReport,
+    /// Where a map is pinned, or is to be; nowhere, if the data plane goes with the process.
+    pub place: &'a dyn Fn(&str) -> Option<PathBuf>,
+    /// Maps of other sizes than were wanted.
+    pub kept: Vec<String>,
 }
 
 impl<'a> Sizer<'a> {
@@ -116,8 +75,7 @@ impl<'a> Sizer<'a> {
 
     /// The map of this name that an earlier run pinned; and this run's will be pinned there.
     fn pinned(&mut self, map: &str, name: &str) -> Result<Option<MapHandle>, Error> {
-        let Some(directory) = self.directory else { return Ok(None) };
-        let pin = directory.join(name);
+        let Some(pin) = (self.place)(name) else { return Ok(None) };
         self.map(map)?.set_pin_path(&pin).context(|| format!("pin {name}"))?;
         if !pin.exists() {
             return Ok(None);
@@ -129,15 +87,13 @@ impl<'a> Sizer<'a> {
 
     fn keep(&mut self, name: &str, wanted: &mut u32, found: u32) {
         if *wanted != found {
-            self.report
-                .kept_limits
-                .push(format!("{name}: {found} (the configuration asks for {wanted})"));
+            self.kept.push(name.to_owned());
             *wanted = found;
         }
     }
 
     fn incompatible(&self, name: &str, detail: String) -> Error {
-        let path = self.directory.unwrap_or(Path::new("")).join(name);
+        let path = (self.place)(name).unwrap_or_default();
         Error::Incompatible { path, detail }
     }
 }

@@ -592,6 +592,10 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         Some(self.states_of(backend.get()))
     }
 
+    fn set_max_states(&mut self, most: usize) {
+        self.config.max_states = most;
+    }
+
     fn refused(&self) -> u64 {
         self.refused()
     }

@@ -1,0 +1,134 @@
+//! From the memory in use into that which takes its place.
+
+use crate::abi::{BackendFlags, types};
+use crate::error::{Context, Error};
+use crate::kernel::KernelPlane;
+use crate::reports;
+use crate::vips::NO_TABLE;
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+use weir_steering::SEEN_WAYS;
+
+/// Whether the numbers that are in use are within the new bounds.
+pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
+    let refuse = |limit: &'static str, wanted: u32, used: String| {
+        if used.is_empty() { Ok(()) } else { Err(Error::TooSmall { limit, wanted, used }) }
+    };
+    let last = old.keys.keys().copied().max().filter(|number| *number >= new.sizes.services);
+    let used = last.map_or(String::new(), |number| format!("service number {number} is in use"));
+    refuse("services", new.sizes.services, used)?;
+    let beyond = new.sizes.backends..old.sizes.backends;
+    let last =
+        beyond.rev().find(|number| old.backend(*number as u16).flags & BackendFlags::PRESENT != 0);
+    let used = last.map_or(String::new(), |number| format!("backend number {number} is in use"));
+    refuse("backends", new.sizes.backends, used)
+}
+
+/// Fills the maps of these names.
+pub(super) fn fill(
+    old: &KernelPlane,
+    new: &mut KernelPlane,
+    names: &[String],
+) -> Result<(), Error> {
+    for name in names {
+        match name.as_str() {
+            "vips" => tables(old, new)?,
+            "backends" => backends(old, new),
+            "lanes" => lanes(old, new)?,
+            "pinned" => {
+                let limit = ("unreported_flows", new.maps.pinned.max_entries());
+                entries(&old.maps.pinned, &new.maps.pinned, limit)?;
+            }
+            "pending" => {
+                let limit = ("pending_flows", new.maps.pending.max_entries());
+                entries(&old.maps.pending, &new.maps.pending, limit)?;
+            }
+            "connections" => {
+                let limit = ("tracked_flows", new.maps.connections.max_entries());
+                entries(&old.maps.connections, &new.maps.connections, limit)?;
+            }
+            "seen" => seen(old, new),
+            // With the services; and reports are taken out of the memory that they are in.
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Services and their tables, each with the flags that it has.
+fn tables(old: &KernelPlane, new: &mut KernelPlane) -> Result<(), Error> {
+    for (key, table) in old.vips.services() {
+        if table == NO_TABLE {
+            new.vips.insert(&key, NO_TABLE)?;
+            continue;
+        }
+        let service = table / 2;
+        let Some(image) = old.published(service)? else { continue };
+        let number = new.tables.write(service, &image, image.header().flags())?;
+        new.vips.insert(&key, number)?;
+        new.tables.published(number);
+    }
+    Ok(())
+}
+
+fn backends(old: &KernelPlane, new: &KernelPlane) {
+    for number in 0..old.sizes.backends.min(new.sizes.backends) as usize {
+        let entry: types::backend = old.backends.load_record(number);
+        new.backends.store_record(number, &entry, offset_of!(types::backend, flags));
+    }
+}
+
+/// Counters, and next hops. What is counted between this and the change of the program is lost.
+fn lanes(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
+    for number in 0..old.sizes.backends.min(new.sizes.backends) {
+        let key = number.to_ne_bytes();
+        let what = || format!("carry over the counters of backend {number}");
+        let found = old.maps.lanes.lookup_percpu(&key, MapFlags::ANY).context(what)?;
+        let Some(lanes) = found.filter(|lanes| lanes.iter().flatten().any(|byte| *byte != 0))
+        else {
+            continue;
+        };
+        new.maps.lanes.update_percpu(&key, &lanes, MapFlags::ANY).context(what)?;
+    }
+    Ok(())
+}
+
+/// All entries but those that are there already: packets note them in both.
+fn entries(
+    old: &MapHandle,
+    new: &MapHandle,
+    (limit, wanted): (&'static str, u32),
+) -> Result<(), Error> {
+    let all = reports::read_all(old)?;
+    let used = all.len();
+    for (key, value) in all {
+        match new.update(&key, &value, MapFlags::NO_EXIST) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == ErrorKind::TooBig => {
+                let used = format!("{used} flows are in the table");
+                return Err(Error::TooSmall { limit, wanted, used });
+            }
+            done => done.context(|| format!("fill map {:?}", new.name()))?,
+        }
+    }
+    Ok(())
+}
+
+/// The "seen recently" filter; what finds its line full counts as new once more.
+fn seen(old: &KernelPlane, new: &KernelPlane) {
+    let offset = |line: u32, way: usize| (line as usize * SEEN_WAYS + way) * size_of::<u64>();
+    for line in 0..old.sizes.seen_lines {
+        for way in 0..SEEN_WAYS {
+            let tag = old.seen.word64(offset(line, way)).load(Ordering::Relaxed);
+            let to = weir_hash::scale((tag >> 32) as u32, new.sizes.seen_lines);
+            let empty = |way: &usize| {
+                let word = new.seen.word64(offset(to, *way));
+                word.compare_exchange(0, tag, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            };
+            if tag & 3 != 0 {
+                let _ = (0..SEEN_WAYS).find(empty);
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Memory of another size takes the place of the memory in use, under traffic.
+//!
+//! A map cannot be resized. So the maps whose sizes change are made beside those in use, filled, and
+//! taken over by replacing the program in the links; the others belong to both programs meanwhile.
+//! What packets read comes from the control plane, which does nothing else in the meantime. What
+//! packets note and read themselves, the pending table and the connection table, has *twins*:
+//!
+//! ```text
+//!          pins of the new maps     packets read  note in   report to   after SIGKILL
+//! make     directory `next`         old           old       old         old, `next` goes
+//! twin     `next`                   old           both      old         old, `next` goes
+//! fill     `next`                   old           both      old         old, `next` goes
+//! turn     `next`                   new           both      old         old, `next` goes
+//! commit   `next` becomes `taken`   new           both      old         new
+//! arrive   `taken`                  new           new       new         new
+//! drain    in place of the old      new           new       new         new
+//! ```
+//!
+//! A grace period follows each change of the program. Reports go to the old memory until the new one
+//! is committed, so the old one is whole for as long as it may have to be gone back to; then its
+//! reports are taken before those of the new. *twin* and *turn* are left out where neither map with
+//! a twin changes.
+
+mod fill;
+
+use super::KernelPlane;
+use super::grace;
+use super::load::{Loading, PROGRAM, TWINS, program_of, remove_set};
+use crate::error::{Context, Error};
+use crate::link;
+use crate::reports::Reports;
+use libbpf_rs::{MapCore, MapHandle};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use weir_plane::Limits;
+use weir_steering::{ELEMENT_BYTES, SEEN_WAYS};
+
+/// Directory of maps that are being made.
+const NEXT: &str = "next";
+/// Directory of maps that have taken the place of those of the same names beside it.
+const TAKEN: &str = "taken";
+
+/// Maps that can only take each other's place together.
+const TOGETHER: [&[&str]; 2] = [&["tables", "vips", "pool"], &["backends", "lanes"]];
+/// Those that stand alone.
+const ALONE: [&str; 6] = ["pending", "pinned", "connections", "seen", "events", "unreported"];
+/// What reports go to.
+const REPORTS: [&str; 2] = ["events", "unreported"];
+
+/// A step, for tests that stop after it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[allow(missing_docs, reason = "the table above says what they are")]
+pub enum ResizeStep {
+    Make,
+    Twin,
+    Fill,
+    Turn,
+    Commit,
+    Arrive,
+}
+
+impl ResizeStep {
+    /// All, in their order.
+    pub const ALL: [Self; 6] =
+        [Self::Make, Self::Twin, Self::Fill, Self::Turn, Self::Commit, Self::Arrive];
+}
+
+/// Where a map in use is pinned.
+pub(super) fn pin_of(directory: &Path, name: &str) -> PathBuf {
+    let taken = directory.join(TAKEN).join(name);
+    if taken.exists() { taken } else { directory.join(name) }
+}
+
+/// Memory that packets are being led away from.
+pub(crate) struct Former {
+    /// It is the memory that was to be: there was no room in it, or no time.
+    given_up: bool,
+    /// The ring and the map behind it, if it has memory of its own for reports.
+    reports: Option<(MapHandle, MapHandle)>,
+    /// No packet reads it or writes to it.
+    left: bool,
+}
+
+impl Former {
+    /// What an earlier run has left behind.
+    pub fn left_behind(directory: &Path) -> Result<Option<Self>, Error> {
+        let taken = directory.join(TAKEN);
+        if !taken.exists() {
+            let given_up = Self { given_up: true, reports: None, left: false };
+            return Ok(directory.join(NEXT).exists().then_some(given_up));
+        }
+        let open = |name: &str| {
+            let pin = directory.join(name);
+            MapHandle::from_pinned_path(&pin).context(|| format!("open {}", pin.display()))
+        };
+        let reports = match REPORTS.iter().any(|name| taken.join(name).exists()) {
+            true => Some((open("events")?, open("unreported")?)),
+            false => None,
+        };
+        Ok(Some(Self { given_up: false, reports, left: false }))
+    }
+}
+
+impl KernelPlane {
+    /// How large its memory is.
+    pub fn limits(&self) -> Limits {
+        let entries = |map: &MapHandle| map.max_entries();
+        Limits {
+            services: self.sizes.services,
+            table_bytes: u64::from(self.sizes.pool_elements) * ELEMENT_BYTES as u64,
+            backends: self.sizes.backends,
+            pending_flows: entries(&self.maps.pending),
+            unreported_flows: entries(&self.maps.unreported).min(entries(&self.maps.pinned)),
+            tracked_flows: entries(&self.maps.connections),
+            udp_flows: self.sizes.seen_lines * SEEN_WAYS as u32 / 2,
+            event_ring_bytes: entries(&self.maps.events),
+            marked_flows: self.sizes.mark_words * 2,
+            stranger_bits: self.sizes.stranger_words * u64::BITS,
+        }
+    }
+
+    /// Makes its memory as large as these limits want it, without missing a packet. Then the consumer
+    /// of its reports is the one that is returned, once those of the [`Former`] memory are taken;
+    /// `None` if nothing had to change.
+    ///
+    /// # Errors
+    /// [`Error::TooSmall`], [`Error::PoolFull`], [`Error::ServicesFull`] if what is there does not
+    /// fit; all stays as it is then.
+    pub(crate) fn resize(
+        &mut self,
+        limits: &Limits,
+        last: Option<ResizeStep>,
+    ) -> Result<Option<Reports>, Error> {
+        let (Some(directory), None) = (self.directory.clone(), &self.former) else {
+            let source = io::Error::other("it is not pinned, or is being resized");
+            return Err(source).context(|| "resize the data plane".into());
+        };
+        let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
+        let changed = changed(&object, &directory, limits)?;
+        if changed.is_empty() {
+            return Ok(None);
+        }
+        let next = directory.join(NEXT);
+        fs::create_dir(&next).context(|| format!("create {}", next.display()))?;
+        let last = last.unwrap_or(ResizeStep::Arrive);
+        let moving = Moving { directory, object, changed, last };
+        match moving.take_over(self, limits) {
+            Ok(Some((mut plane, reports))) => {
+                (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
+                *self = plane;
+                if last >= ResizeStep::Arrive {
+                    // The new memory is whole. If this fails, nothing is changed in it before the
+                    // next grace period, which tries it again.
+                    let _ = self.arrive();
+                }
+                Ok(Some(reports))
+            }
+            Ok(None) => Ok(None),
+            Err(error) => {
+                self.former = Some(Former { given_up: true, reports: None, left: false });
+                // If that fails, the next grace period tries it again.
+                let _ = self.arrive();
+                Err(error)
+            }
+        }
+    }
+
+    /// Leads packets to this memory, if they may still follow another; none does when it returns.
+    ///
+    /// # Errors
+    /// What the kernel says; then some packets may still follow the other.
+    pub(crate) fn arrive(&mut self) -> Result<(), Error> {
+        let (Some(directory), Some(former)) = (&self.directory, &mut self.former) else {
+            return Ok(());
+        };
+        if !former.left {
+            link::replace_all(directory, self.program.as_fd())?;
+            grace()?;
+            former.left = true;
+        }
+        if former.given_up {
+            let next = directory.join(NEXT);
+            remove_set(&next).context(|| format!("remove {}", next.display()))?;
+            self.former = None;
+        }
+        Ok(())
+    }
+
+    /// The consumer of reports that are to be taken before all others.
+    pub(crate) fn former_reports(&self) -> Result<Option<Reports>, Error> {
+        let maps = self.former.as_ref().and_then(|former| former.reports.as_ref());
+        maps.map(|(events, unreported)| Reports::new(copy(events)?, copy(unreported)?)).transpose()
+    }
+
+    /// Removes the former memory: nothing is left in it.
+    pub(crate) fn forget_former(&mut self) -> Result<(), Error> {
+        let (Some(directory), Some(_)) = (&self.directory, &self.former) else { return Ok(()) };
+        let taken = directory.join(TAKEN);
+        let what = || format!("replace the pins in {}", directory.display());
+        for entry in fs::read_dir(&taken).context(what)? {
+            let entry = entry.context(what)?;
+            fs::rename(entry.path(), directory.join(entry.file_name())).context(what)?;
+        }
+        fs::remove_dir(&taken).context(what)?;
+        self.former = None;
+        Ok(())
+    }
+}
+
+fn copy(map: &MapHandle) -> Result<MapHandle, Error> {
+    MapHandle::try_from(map).context(|| "duplicate a map".into())
+}
+
+/// The maps that have to be made anew.
+fn changed(object: &[u8], directory: &Path, limits: &Limits) -> Result<Vec<String>, Error> {
+    let place = |name: &str| Some(directory.join(name));
+    let differ = Loading { object, place: &place, twins: None }.differing(limits)?;
+    let differs = |name: &&str| differ.iter().any(|one| one == name);
+    let groups = TOGETHER.into_iter().filter(|group| group.iter().any(&differs));
+    let alone = ALONE.into_iter().filter(differs);
+    Ok(groups.flatten().copied().chain(alone).map(str::to_owned).collect())
+}
+
+/// A change of sizes under way.
+struct Moving {
+    directory: PathBuf,
+    object: Vec<u8>,
+    changed: Vec<String>,
+    last: ResizeStep,
+}
+
+impl Moving {
+    fn has(&self, name: &str) -> bool {
+        self.changed.iter().any(|one| one == name)
+    }
+
+    /// Where a map is pinned that is used from now on.
+    fn new_pin(&self, name: &str) -> PathBuf {
+        let directory = if self.has(name) { self.directory.join(NEXT) } else { self.old() };
+        directory.join(name)
+    }
+
+    fn old(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
+    fn old_pin(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// All steps up to *commit*. `None` if a test wanted no more.
+    fn take_over(
+        &self,
+        old: &mut KernelPlane,
+        limits: &Limits,
+    ) -> Result<Option<(KernelPlane, Reports)>, Error> {
+        let place = |name: &str| Some(self.new_pin(name));
+        let loading = Loading { object: &self.object, place: &place, twins: None };
+        let (loaded, sizes) = loading.load(limits)?;
+        let mut plane = KernelPlane::of_object(&loaded, sizes, Some(&self.directory), None)?;
+        plane.keys.clone_from(&old.keys);
+        fill::fits(old, &plane)?;
+        let reports = plane.reports()?;
+        let own = REPORTS.iter().any(|name| self.has(name));
+        let maps = (copy(&old.maps.events)?, copy(&old.maps.unreported)?);
+        let former = own.then_some(maps);
+        let programs = match TWINS.iter().any(|name| self.has(name)) {
+            true => Some(self.twins(limits)?),
+            false => None,
+        };
+        if self.last == ResizeStep::Make {
+            return Ok(None);
+        }
+        self.replace(programs.as_ref().map(|(twin, _)| twin))?;
+        if self.last == ResizeStep::Twin {
+            return Ok(None);
+        }
+        fill::fill(old, &mut plane, &self.changed)?;
+        if self.last == ResizeStep::Fill {
+            return Ok(None);
+        }
+        self.replace(programs.as_ref().map(|(_, turned)| turned))?;
+        if self.last == ResizeStep::Turn {
+            return Ok(None);
+        }
+        let (next, taken) = (self.directory.join(NEXT), self.directory.join(TAKEN));
+        fs::rename(&next, &taken).context(|| format!("rename {}", next.display()))?;
+        plane.former = Some(Former { given_up: false, reports: former, left: false });
+        Ok(Some((plane, reports)))
+    }
+
+    fn replace(&self, program: Option<&OwnedFd>) -> Result<(), Error> {
+        let Some(program) = program else { return Ok(()) };
+        link::replace_all(&self.directory, program.as_fd())?;
+        grace()
+    }
+
+    /// The programs that note flows in both: one that reads the old memory, one that reads the new.
+    fn twins(&self, limits: &Limits) -> Result<(OwnedFd, OwnedFd), Error> {
+        let load = |place: &dyn Fn(&str) -> Option<PathBuf>, twins: &dyn Fn(&str) -> PathBuf| {
+            let loading = Loading { object: &self.object, place, twins: Some(twins) };
+            let (loaded, _) = loading.load(limits)?;
+            program_of(&loaded)
+        };
+        let old = |name: &str| self.old_pin(name);
+        let new = |name: &str| self.new_pin(name);
+        let turned = |name: &str| {
+            let reports = REPORTS.contains(&name);
+            Some(if reports { self.old_pin(name) } else { self.new_pin(name) })
+        };
+        Ok((load(&|name| Some(old(name)), &new)?, load(&turned, &old)?))
+    }
+}

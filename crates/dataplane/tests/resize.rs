@@ -1,0 +1,388 @@
+//! Memory of another size takes the place of the memory in use: whatever step a control plane dies
+//! after, packets go where they went, nothing that was noted or reported is lost, and the next one
+//! goes on from a whole set.
+
+use libbpf_rs::{MapCore, MapHandle, Program};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use weir_dataplane::{
+    BackendEntry, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict, XdpMode,
+    run_frame,
+};
+use weir_plane::{Plane, VipKey};
+use weir_steering::update::Plane as _;
+use weir_steering::{
+    Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceState, StateKey,
+    TrackedBuilder,
+};
+use weir_testbed::{in_own_namespace, link};
+use weir_wire::craft::Frame;
+use weir_wire::{FlowKey, Protocol, TcpFlags};
+
+const SMALL: Limits = Limits {
+    services: 4,
+    table_bytes: 1 << 20,
+    backends: 16,
+    pending_flows: 6_000,
+    unreported_flows: 20_000,
+    tracked_flows: 20_000,
+    udp_flows: 8_000,
+    event_ring_bytes: 1 << 14,
+    marked_flows: 1024,
+    stranger_bits: 1024,
+};
+
+const LARGE: Limits = Limits {
+    services: 40,
+    table_bytes: 4 << 20,
+    backends: 300,
+    pending_flows: 30_000,
+    unreported_flows: 50_000,
+    tracked_flows: 50_000,
+    udp_flows: 30_000,
+    event_ring_bytes: 1 << 20,
+    marked_flows: 1024,
+    stranger_bits: 1024,
+};
+
+/// Its flows on this backend's Dcodes are pending when they start.
+const DRAINING: u16 = 2;
+const BACKENDS: u16 = 6;
+
+/// The services: concury over TCP and UDP, and tracked.
+const SERVICES: [(u16, Protocol); 3] =
+    [(80, Protocol::Tcp), (53, Protocol::Udp), (81, Protocol::Tcp)];
+
+fn flow(service: usize, client: u32) -> FlowKey {
+    let (port, protocol) = SERVICES[service];
+    let from = ((0x0a02_0000 + client).to_be_bytes(), 1000);
+    FlowKey::new(from.into(), ([10, 1, 0, 1], port).into(), protocol)
+}
+
+fn members(drain: bool) -> Vec<Member> {
+    let role = |n| if n == DRAINING && drain { Role::Draining } else { Role::Serving };
+    (0..BACKENDS)
+        .map(|n| Member { backend: n, name: format!("b{n}"), weight: 1, role: role(n) })
+        .collect()
+}
+
+/// A data plane on two interfaces, and what was sent through it.
+struct World {
+    pins: PathBuf,
+    macs: Vec<[u8; 6]>,
+    names: Vec<String>,
+    /// Where each flow lives: service, client, backend.
+    flows: Vec<(usize, u32, u16)>,
+    reported: BTreeSet<ServiceState>,
+    next_client: u32,
+    sent: usize,
+}
+
+impl World {
+    /// Forgets nothing: what was begun here is found again by [`World::open`].
+    fn new(name: &str) -> Self {
+        for pair in 0..2 {
+            let names = [format!("a{pair}"), format!("b{pair}")];
+            link::ip(&link::veth(&names.clone().map(link::End::new))).expect("links");
+            names.iter().for_each(|name| link::ip(&link::up(name)).expect("links"));
+        }
+        let names = ["a0", "a1"].map(str::to_owned).to_vec();
+        let mac = |name: &String| Interface::find(name).expect("it was made").mac;
+        let pins = PathBuf::from(format!("/sys/fs/bpf/weir-test-{name}-{}", std::process::id()));
+        Self {
+            pins,
+            macs: names.iter().map(mac).collect(),
+            names,
+            flows: Vec::new(),
+            reported: BTreeSet::new(),
+            next_client: 0,
+            sent: 0,
+        }
+    }
+
+    fn open(&self, limits: &Limits) -> LivePlane {
+        let (kernel, _) = KernelPlane::open(Some(&self.pins), limits).expect("load (needs root)");
+        LivePlane::new(kernel).expect("its reports")
+    }
+
+    /// Backends, services and tables; a backend drains, some states of which are pinned.
+    fn fill(&mut self, plane: &mut LivePlane) {
+        for n in 0..BACKENDS {
+            let mac = [2, 0, 0, 0, 0, n as u8];
+            let entry = BackendEntry::new([192, 0, 2, 1 + n as u8].into(), 1);
+            plane.kernel.set_backend(n, &entry.with_next_hop(mac, [4; 6], 0, true)).unwrap();
+        }
+        for (service, &(port, protocol)) in SERVICES.iter().enumerate() {
+            let vip = VipKey { address: flow(service, 0).dst, protocol, port: Some(port) };
+            plane.kernel.set_service(&vip, service as u32).unwrap();
+            let config = ConcuryConfig {
+                udp: protocol == Protocol::Udp,
+                ..ConcuryConfig::unbounded(Codec::Othello, 4, 7)
+            };
+            if service == 2 {
+                let builder = TrackedBuilder::new(weir_hash::HashKey::from_seed(5), 251, false);
+                let table = builder.build(1, &members(false)).unwrap();
+                plane.kernel.publish(2, &table).unwrap();
+                continue;
+            }
+            let mut concury = Concury::<StateKey>::new(config);
+            for client in 0..200 {
+                let key = StateKey::of_flow(&flow(service, client));
+                concury.start(key, (client % u32::from(BACKENDS)) as u16, 1).unwrap();
+                self.flows.push((service, client, (client % u32::from(BACKENDS)) as u16));
+            }
+            let (image, report) = concury.build(1, &members(true), 1).unwrap();
+            let service = service as u32;
+            let pins = report.pinned.into_iter();
+            let pins: Vec<_> = pins.map(|(key, at)| (ServiceState { service, key }, at)).collect();
+            plane.kernel.pin(&pins).unwrap();
+            plane.kernel.publish(service, &image).unwrap();
+        }
+        plane.kernel.attach(&self.names, XdpMode::Auto).unwrap();
+        self.next_client = 200;
+        // A first packet of the known UDP flows: from here on they are known to be old.
+        for (service, client, backend) in self.flows.clone() {
+            let flags = if service == 1 { TcpFlags::ACK } else { TcpFlags::SYN };
+            assert_eq!(self.send(service, client, flags), backend);
+        }
+    }
+
+    /// Sends a packet through the program that is attached to one of the interfaces now.
+    fn send(&mut self, service: usize, client: u32, flags: TcpFlags) -> u16 {
+        self.sent += 1;
+        let at = self.sent % self.names.len();
+        send(&self.pins, &self.names[at], self.macs[at], service, client, flags)
+    }
+
+    fn start(&mut self, count: u32) {
+        for client in self.next_client..self.next_client + count {
+            let service = client as usize % SERVICES.len();
+            let backend = self.send(service, client, TcpFlags::SYN);
+            self.flows.push((service, client, backend));
+        }
+        self.next_client += count;
+    }
+
+    /// Later packets of all flows, and repeated first ones, go where they live.
+    fn check(&mut self, when: &str) {
+        for (service, client, backend) in self.flows.clone() {
+            for flags in [TcpFlags::ACK, TcpFlags::SYN] {
+                let went = self.send(service, client, flags);
+                assert_eq!(went, backend, "{when}: service {service}, client {client}, {flags:?}");
+            }
+        }
+    }
+
+    /// Takes the reports. All flows that started must be among all that were taken.
+    fn drain(&mut self, plane: &mut LivePlane, when: &str) {
+        let reported = &mut self.reported;
+        plane
+            .drain(&mut |event| {
+                assert_eq!(event.kind, EventKind::Start);
+                reported.insert(event.state);
+            })
+            .unwrap();
+        for (service, client, _) in self.flows.iter().filter(|(service, ..)| *service != 2) {
+            let key = StateKey::of_flow(&flow(*service, *client));
+            let state = ServiceState { service: *service as u32, key };
+            assert!(self.reported.contains(&state), "{when}: {client} was not reported");
+        }
+        assert_eq!(plane.unrecorded(), 0);
+    }
+
+    /// The pins are those of maps of these sizes, and nothing else.
+    fn assert_sizes(&self, limits: &Limits) {
+        let entries =
+            |name: &str| MapHandle::from_pinned_path(self.pins.join(name)).unwrap().max_entries();
+        let found: BTreeMap<_, _> =
+            ["pending", "pinned", "unreported", "connections", "lanes", "events"]
+                .into_iter()
+                .map(|name| (name, entries(name)))
+                .collect();
+        let wanted = BTreeMap::from([
+            ("pending", limits.pending_flows),
+            ("pinned", limits.unreported_flows),
+            ("unreported", limits.unreported_flows),
+            ("connections", limits.tracked_flows),
+            ("lanes", limits.backends),
+            ("events", limits.event_ring_bytes),
+        ]);
+        assert_eq!(found, wanted);
+        let directories = std::fs::read_dir(&self.pins).unwrap();
+        assert_eq!(directories.filter(|pin| pin.as_ref().unwrap().path().is_dir()).count(), 0);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if self.pins.exists() {
+            KernelPlane::unload(&self.pins).unwrap();
+        }
+    }
+}
+
+fn send(
+    pins: &std::path::Path,
+    interface: &str,
+    mac: [u8; 6],
+    service: usize,
+    client: u32,
+    flags: TcpFlags,
+) -> u16 {
+    let link = libbpf_rs::Link::open(pins.join(format!("link-{interface}"))).expect("a link");
+    // One that has just been replaced may be gone.
+    let program = || Program::fd_from_id(link.info().expect("of it").prog_id).ok();
+    let program = std::iter::repeat_with(program).flatten().next().expect("its program");
+    let mut frame = Frame::new(flow(service, client)).tcp_flags(flags).build();
+    frame[..6].copy_from_slice(&mac);
+    let run = run_frame(program.as_fd(), &frame).expect("a run");
+    assert_eq!(run.verdict, Verdict::Transmit, "service {service}, client {client}, {flags:?}");
+    u16::from(run.frame[5])
+}
+
+fn dies_after(step: ResizeStep, from: &Limits, to: &Limits) {
+    let when = format!("{step:?}, {} services to {}", from.services, to.services);
+    let mut world = World::new(&format!("resize-{step:?}-{}", from.services));
+    let mut plane = world.open(from);
+    world.fill(&mut plane);
+    world.start(120);
+    world.check(&when);
+    let packets = (0..BACKENDS).map(|n| plane.lane(n).unwrap().packets).sum::<u64>();
+    plane.resize_until(to, step).unwrap();
+    world.check(&when);
+    world.start(120);
+    world.check(&when);
+    // Killed.
+    drop(plane);
+    world.start(120);
+    world.check(&when);
+    let mut plane = world.open(to);
+    let resumed = if step >= ResizeStep::Commit { to } else { from };
+    assert_eq!(plane.limits().backends, resumed.backends, "{when}");
+    world.check(&when);
+    world.drain(&mut plane, &when);
+    world.start(120);
+    // What the next control plane does.
+    plane.resize(to).unwrap();
+    world.start(120);
+    world.check(&when);
+    world.drain(&mut plane, &when);
+    world.assert_sizes(to);
+    assert_eq!(plane.limits(), *to);
+    assert!((0..BACKENDS).map(|n| plane.lane(n).unwrap().packets).sum::<u64>() > packets);
+    for service in 0..SERVICES.len() as u32 {
+        assert!(plane.kernel.published(service).unwrap().is_some());
+    }
+    assert_eq!(plane.kernel.services().len(), SERVICES.len());
+    let noted = plane.kernel.pending().unwrap().len();
+    assert!(noted > 0, "nothing was pending");
+}
+
+#[test]
+fn whatever_step_it_dies_after_packets_go_where_they_went() {
+    for step in ResizeStep::ALL {
+        for (from, to) in [(SMALL, LARGE), (LARGE, SMALL)] {
+            in_own_namespace(|| dies_after(step, &from, &to)).expect("a namespace");
+        }
+    }
+}
+
+/// Flows start and go on all the time while sizes change to and fro.
+#[test]
+fn flows_that_start_meanwhile_are_not_lost() {
+    in_own_namespace(|| {
+        let mut world = World::new("resize-traffic");
+        let mut plane = world.open(&SMALL);
+        world.fill(&mut plane);
+        world.drain(&mut plane, "at first");
+        let (stop, started) = (AtomicBool::new(false), AtomicU32::new(0));
+        let flows = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let traffic = || {
+                let mut all = Vec::new();
+                let at = |n: u32| n as usize % world.names.len();
+                let send = |n: u32, service: usize, client: u32, flags| {
+                    let name = &world.names[at(n)];
+                    send(&world.pins, name, world.macs[at(n)], service, client, flags)
+                };
+                for n in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let (service, client) = (n as usize % SERVICES.len(), 10_000 + n);
+                    if n < 8_000 {
+                        let backend = send(n, service, client, TcpFlags::SYN);
+                        // By the other interface.
+                        assert_eq!(send(n + 1, service, client, TcpFlags::ACK), backend);
+                        all.push((service, client, backend));
+                        started.fetch_add(1, Ordering::Relaxed);
+                    }
+                    let (service, client, backend) = all[n as usize * 7 % all.len()];
+                    let flags = if n % 2 == 0 { TcpFlags::ACK } else { TcpFlags::SYN };
+                    assert_eq!(send(n, service, client, flags), backend, "{service} {client}");
+                }
+                flows.lock().unwrap().extend(all);
+            };
+            let traffic = scope.spawn(traffic);
+            let mut reported = BTreeSet::new();
+            for limits in [LARGE, SMALL, LARGE, SMALL, LARGE] {
+                let before = started.load(Ordering::Relaxed);
+                while started.load(Ordering::Relaxed) < (before + 100).min(8_000) {
+                    assert!(!traffic.is_finished(), "traffic has ended");
+                    thread::yield_now();
+                }
+                plane.resize(&limits).unwrap();
+                plane.drain(&mut |event| reported.extend([event.state])).unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+            traffic.join().expect("no flow was broken");
+            plane.drain(&mut |event| reported.extend([event.state])).unwrap();
+            world.reported.extend(reported);
+        });
+        world.flows.extend(flows.into_inner().unwrap());
+        println!("{} flows", world.flows.len());
+        world.check("at the end");
+        world.drain(&mut plane, "at the end");
+        world.assert_sizes(&LARGE);
+    })
+    .expect("a namespace");
+}
+
+/// What does not fit is refused, by name, and nothing has changed.
+#[test]
+fn what_does_not_fit_is_refused() {
+    in_own_namespace(|| {
+        let mut world = World::new("resize-refused");
+        let mut plane = world.open(&LARGE);
+        world.fill(&mut plane);
+        world.start(600);
+        let pending = plane.kernel.pending().unwrap().len() as u32;
+        assert!(pending > 3, "{pending} flows are pending");
+        let refused = [
+            (Limits { services: 2, ..LARGE }, "limits.services cannot be lowered to 2"),
+            (Limits { backends: 5, ..LARGE }, "backend number 5 is in use"),
+            (Limits { pending_flows: pending / 2, ..LARGE }, "limits.pending_flows"),
+            (Limits { unreported_flows: 3, ..SMALL }, "limits.unreported_flows"),
+            (Limits { table_bytes: 2048, ..LARGE }, "limits.table_bytes"),
+        ];
+        for (limits, words) in refused {
+            let error = plane.resize(&limits).expect_err("it does not fit").to_string();
+            assert!(error.contains(words), "{error}");
+            assert_eq!(plane.limits(), LARGE);
+            world.assert_sizes(&LARGE);
+            world.start(30);
+            world.check(words);
+            world.drain(&mut plane, words);
+        }
+        plane.kernel.set_flags(0, Flags::RECORD, true);
+        plane.resize(&SMALL).unwrap();
+        let flags = plane.kernel.published(0).unwrap().unwrap().header().flags();
+        assert!(flags.has(Flags::RECORD), "flags are carried over");
+        world.check("smaller");
+    })
+    .expect("a namespace");
+}

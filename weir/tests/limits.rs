@@ -1,0 +1,223 @@
+//! Limits grow and shrink without an outage: maps of another size take the place of those in use,
+//! under traffic, by a reload of the file, at a start with another file, and after SIGKILL in the
+//! middle of it.
+
+mod common;
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use common::{Held, WEB4, WEB6};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use weir_lab::traffic::{Mix, Traffic};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, TrafficSpec};
+
+const POOL: usize = 4;
+
+/// Limits of the data plane, as the file has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    services: u32,
+    backends: u32,
+    flows: u32,
+    event_ring_bytes: u32,
+    table_bytes: u64,
+}
+
+/// Room for what the file has, and hardly more.
+const SMALL: Limits = Limits {
+    services: 3,
+    backends: 13,
+    flows: 6_000,
+    event_ring_bytes: 16 << 10,
+    table_bytes: 4 << 20,
+};
+const LARGE: Limits = Limits {
+    services: 40,
+    backends: 500,
+    flows: 50_000,
+    event_ring_bytes: 1 << 20,
+    table_bytes: 24 << 20,
+};
+
+impl Limits {
+    fn lines(&self) -> String {
+        let Self { services, backends, flows, event_ring_bytes, table_bytes } = self;
+        format!(
+            "[limits]\nservices = {services}\nbackends = {backends}\npending_flows = {flows}\n\
+             unreported_flows = {flows}\ntracked_flows = {flows}\nudp_flows = {flows}\n\
+             event_ring_bytes = {event_ring_bytes}\ntable_bytes = {table_bytes}\n"
+        )
+    }
+
+    /// Writes them into the file, in place of those that it has.
+    fn write(&self, balancer: &Balancer) {
+        let text = fs::read_to_string(balancer.config()).unwrap();
+        let (before, rest) = text.split_once("[limits]").unwrap();
+        let (_, services) = rest.split_once("\n[[service]]").unwrap();
+        let text = format!("{before}{}\n[[service]]{services}", self.lines());
+        fs::write(balancer.config(), text).unwrap();
+    }
+
+    /// Expects that they are in force, and that nothing is left to be done.
+    fn assert_in_force(&self, balancer: &Balancer, when: &str) {
+        let status = balancer.status().unwrap();
+        assert_eq!(status["table_bytes"], self.table_bytes, "{when}");
+        let warnings = status["warnings"].to_string();
+        assert!(!warnings.contains("limit"), "{when}: {warnings}");
+        assert_eq!(status["unrecorded_flows"], 0, "{when}");
+    }
+}
+
+fn start(lab: &Arc<Lab>, method: &str, limits: &Limits) -> Balancer {
+    let spec = BalancerSpec {
+        method: method.into(),
+        balancer_lines: limits.lines(),
+        ..BalancerSpec::new(common::WEIR, POOL)
+    };
+    common::start_spec(lab, spec)
+}
+
+fn command(balancer: &Balancer, words: &str) -> Result<String, String> {
+    let words: Vec<&str> = words.split(' ').collect();
+    balancer.command(&words).map_err(|error| error.to_string())
+}
+
+fn hold_both(lab: &Lab, count: usize) -> Vec<Held> {
+    let mut held = common::hold(lab, WEB4, count / 2);
+    held.extend(common::hold(lab, WEB6, count - count / 2));
+    held
+}
+
+/// Tables are built from what is known of flows: what was lost on the way shows here.
+fn change_pools(balancer: &Balancer, held: &mut [Held], weight: usize) {
+    for service in ["web4", "web6", "echo4"] {
+        command(balancer, &format!("backend weight {service} b3 {}", weight + 2)).unwrap();
+    }
+    common::assert_unbroken(held, "after a new weight", balancer);
+    for service in ["web4", "web6", "echo4"] {
+        command(balancer, &format!("backend drain {service} b1 --undo")).unwrap();
+        command(balancer, &format!("backend drain {service} b2")).unwrap();
+    }
+    common::assert_unbroken(held, "after drains", balancer);
+}
+
+fn limits_change_under_traffic(method: &str, rounds: &[Limits]) {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
+    let balancer = start(&lab, method, &SMALL);
+    SMALL.assert_in_force(&balancer, "at first");
+    let spec = TrafficSpec {
+        connections: 400,
+        mix: Mix { keepalive: 0.3, download: 0.0, short: 0.5, udp: 0.2 },
+        timeout: common::PATIENCE,
+        detection: common::PATIENCE,
+        udp_timeout: Duration::from_secs(3),
+        ..TrafficSpec::default()
+    };
+    let traffic = Traffic::start(&lab, spec).unwrap();
+    let mut held = hold_both(&lab, 200);
+    let add = |service: &str| {
+        let address = if service == "web6" { "fd77::2:5" } else { "10.77.2.5" };
+        // It gets no flow: the next reload removes it, since the file does not have it.
+        command(&balancer, &format!("backend add {service} b4 {address} --weight 0"))
+    };
+    for (round, limits) in rounds.iter().enumerate() {
+        // New flows of b1's and b2's Dcodes go elsewhere, and are remembered apart.
+        for service in ["web4", "web6", "echo4"] {
+            command(&balancer, &format!("backend drain {service} b1")).unwrap();
+        }
+        if round == 0 {
+            add("web4").unwrap();
+            let refused = add("web6").unwrap_err();
+            assert!(refused.contains("limits.backends"), "{refused}");
+        }
+        limits.write(&balancer);
+        command(&balancer, "reload").unwrap();
+        limits.assert_in_force(&balancer, &format!("round {round}"));
+        common::assert_unbroken(&mut held, &format!("round {round}"), &balancer);
+        held.extend(hold_both(&lab, 20));
+        if limits.backends > SMALL.backends {
+            ["web4", "web6", "echo4"].iter().for_each(|service| drop(add(service).unwrap()));
+        }
+        change_pools(&balancer, &mut held, round);
+    }
+    let report = traffic.finish().unwrap();
+    assert_eq!(report.totals.broken, 0, "{:#?}", report.broken_connections);
+    assert!(report.totals.answers > 500, "{report:?}");
+    common::assert_unbroken(&mut held, "at the end", &balancer);
+}
+
+#[test]
+fn limits_of_concury_change_under_traffic() {
+    // One limit alone, too.
+    let rounds =
+        [LARGE, Limits { backends: 20, ..LARGE }, Limits { flows: 9_000, ..LARGE }, SMALL, LARGE];
+    limits_change_under_traffic("concury", &rounds);
+}
+
+#[test]
+fn limits_of_tracked_change_under_traffic() {
+    limits_change_under_traffic("tracked", &[LARGE, SMALL]);
+}
+
+/// Also a start with a changed file takes the limits over, from whatever a SIGKILL has left.
+#[test]
+fn killed_while_limits_change_it_goes_on_from_a_whole_set() {
+    let _alone = common::alone();
+    let mut random = StdRng::seed_from_u64(common::seed());
+    let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
+    let balancer = start(&lab, "concury", &SMALL);
+    let mut held = hold_both(&lab, 100);
+    for round in 0..5 {
+        for service in ["web4", "web6"] {
+            command(&balancer, &format!("backend drain {service} b1")).unwrap();
+        }
+        let limits = if round % 2 == 0 { LARGE } else { SMALL };
+        limits.write(&balancer);
+        balancer.hang_up();
+        thread::sleep(Duration::from_micros(random.random_range(0..400_000)));
+        balancer.kill();
+        held.extend(hold_both(&lab, 10));
+        common::assert_unbroken(&mut held, &format!("round {round}, killed"), &balancer);
+        balancer.launch().unwrap();
+        limits.assert_in_force(&balancer, &format!("round {round}"));
+        common::assert_unbroken(&mut held, &format!("round {round}"), &balancer);
+        held.extend(hold_both(&lab, 10));
+        change_pools(&balancer, &mut held, round);
+    }
+}
+
+/// An upgrade, or a way back, that cannot read what is there says so and leaves it as it is.
+#[test]
+fn a_log_of_another_version_is_refused_before_anything_is_touched() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 5, clients: 1, ..LabSpec::default() });
+    let balancer = start(&lab, "concury", &SMALL);
+    let mut held = hold_both(&lab, 40);
+    balancer.kill();
+    let directory = balancer.config().parent().unwrap().join("weir");
+    let is_log = |path: &std::path::PathBuf| path.extension().is_some_and(|name| name == "log");
+    let files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let log = files.filter(is_log).max().expect("a log of states");
+    // The version stands behind eight bytes of magic.
+    let whole = fs::read(&log).unwrap();
+    let mut other = whole.clone();
+    other[8] += 1;
+    fs::write(&log, other).unwrap();
+    LARGE.write(&balancer);
+    let refused = balancer.launch().unwrap_err().to_string();
+    for words in [log.to_str().unwrap(), "it is of version 2, and this weir reads 1"] {
+        assert!(refused.contains(words), "{refused}");
+    }
+    held.extend(hold_both(&lab, 10));
+    common::assert_unbroken(&mut held, "after a start that was refused", &balancer);
+    balancer.kill();
+    fs::write(&log, whole).unwrap();
+    balancer.launch().unwrap();
+    LARGE.assert_in_force(&balancer, "after a start with the log as it was");
+    change_pools(&balancer, &mut held, 1);
+}

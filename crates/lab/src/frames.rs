@@ -1,7 +1,7 @@
 //! Frames that no well-behaved system sends: written to an interface byte for byte.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use crate::error::{Doing, Result};
 use weir_testbed::{NetNs, packet};
@@ -33,7 +33,7 @@ impl FrameSender {
         for batch in frames.chunks(BATCH) {
             let mut rest = batch;
             while !rest.is_empty() {
-                match self.send_batch(rest) {
+                match packet::send_burst(&self.socket, rest) {
                     Ok(sent) => rest = &rest[sent..],
                     // The interface's queue is full.
                     Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
@@ -45,36 +45,5 @@ impl FrameSender {
             }
         }
         Ok(())
-    }
-
-    fn send_batch(&self, frames: &[Vec<u8>]) -> io::Result<usize> {
-        let mut vectors: Vec<libc::iovec> = frames
-            .iter()
-            .map(|frame| libc::iovec {
-                iov_base: frame.as_ptr().cast_mut().cast(),
-                iov_len: frame.len(),
-            })
-            .collect();
-        let mut messages: Vec<libc::mmsghdr> = vectors
-            .iter_mut()
-            .map(|vector| {
-                // SAFETY: a message header of zeros is one without address, data and control.
-                let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-                message.msg_hdr.msg_iov = vector;
-                message.msg_hdr.msg_iovlen = 1;
-                message
-            })
-            .collect();
-        // SAFETY: the headers point to vectors, and these to frames, that all outlive the call;
-        // the kernel only reads what they point to.
-        let sent = unsafe {
-            libc::sendmmsg(
-                self.socket.as_raw_fd(),
-                messages.as_mut_ptr(),
-                messages.len() as libc::c_uint,
-                0,
-            )
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }

@@ -1,4 +1,5 @@
-//! Packet sockets: whole frames in and out, from the destination MAC on, without FCS (packet(7)).
+//! Packet sockets: whole frames out and in as they are, past the network stack, from the destination
+//! MAC on and without FCS (packet(7)).
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -8,48 +9,75 @@ use nix::net::if_::if_nametoindex;
 
 use crate::error::{Doing, Result};
 
+/// Bytes of received frames that may wait for their reader.
+const BUFFER: libc::c_int = 64 << 20;
+/// Frames that one call sends at most.
+const BURST: usize = 64;
+
 /// Of [`open`]: receives nothing.
 pub const NOTHING: u16 = 0;
 /// Of [`open`]: receives frames of any type, and what the machine sends itself.
 pub const EVERYTHING: u16 = libc::ETH_P_ALL as u16;
 
-/// Opens a packet socket in this thread's network namespace, for frames of one Ethernet type: at one
-/// interface, by name, or at all. To send by one of all, an address must name it.
+/// Opens a packet socket in the calling thread's namespace, for frames of one Ethernet type: at one
+/// interface, by name, or at all. To send by a socket of all, an address must name the interface.
 ///
 /// # Errors
-/// If the interface does not exist or the process lacks CAP_NET_RAW.
+/// If there is no such interface, or the process may not (it needs CAP_NET_RAW).
 pub fn open(ethertype: u16, interface: Option<&str>) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-    // Protocol 0: no frame of another interface comes before it is bound.
-    // SAFETY: a plain system call.
+    // SAFETY: a system call without pointers. Of no protocol it receives nothing until it is
+    // bound to its interface.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call returned a new descriptor that nobody else owns.
+    // SAFETY: a new descriptor that nobody else owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an address of zeros is a valid one: any interface.
+    // SAFETY: a structure of integers, for which zeros are valid: any interface.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as libc::c_ushort;
     address.sll_protocol = ethertype.to_be();
     if let Some(name) = interface {
         address.sll_ifindex = if_nametoindex(name)? as libc::c_int;
     }
-    // SAFETY: the address outlives the call, and its length is right.
-    let bound = unsafe {
-        libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size_of_val(&address) as libc::socklen_t,
-        )
-    };
+    let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the address is alive and has the size that is given.
+    let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
     if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Bytes of received frames that may wait for their reader.
-const BUFFER: libc::c_int = 64 << 20;
-/// Frames that one call sends at most.
-const BURST: usize = 64;
+/// Sends frames by a socket that is bound to an interface, in one system call. Returns how many went
+/// out.
+///
+/// # Errors
+/// What the system says to the first frame.
+pub fn send_burst(socket: &OwnedFd, frames: &[Vec<u8>]) -> io::Result<usize> {
+    let mut parts: Vec<libc::iovec> = frames
+        .iter()
+        .map(|frame| libc::iovec {
+            iov_base: frame.as_ptr().cast_mut().cast(),
+            iov_len: frame.len(),
+        })
+        .collect();
+    let mut messages: Vec<libc::mmsghdr> = parts
+        .iter_mut()
+        .map(|part| {
+            // SAFETY: a structure of integers and pointers, for which zeros are valid.
+            let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+            message.msg_hdr.msg_iov = part;
+            message.msg_hdr.msg_iovlen = 1;
+            message
+        })
+        .collect();
+    // SAFETY: messages, their parts and the frames are alive, and the number is right; the kernel
+    // only reads the frames.
+    let sent = unsafe {
+        let count = messages.len() as libc::c_uint;
+        libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count, 0)
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
 
 /// A socket for the frames of an interface. What other sockets send there is not received.
 #[derive(Debug)]
@@ -135,34 +163,9 @@ impl PacketSocket {
     pub fn send_all(&self, frames: &[Vec<u8>]) -> io::Result<usize> {
         let mut sent = 0;
         for burst in frames.chunks(BURST) {
-            let mut parts: Vec<libc::iovec> = burst
-                .iter()
-                .map(|frame| libc::iovec {
-                    iov_base: frame.as_ptr().cast_mut().cast(),
-                    iov_len: frame.len(),
-                })
-                .collect();
-            let mut messages: Vec<libc::mmsghdr> = parts
-                .iter_mut()
-                .map(|part| {
-                    // SAFETY: a structure of integers and pointers, for which zeros are valid.
-                    let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
-                    message.msg_hdr.msg_iov = part;
-                    message.msg_hdr.msg_iovlen = 1;
-                    message
-                })
-                .collect();
-            // SAFETY: messages, their parts and the frames are alive, and the number is right; the
-            // kernel only reads the frames.
-            let went = unsafe {
-                let count = messages.len() as libc::c_uint;
-                libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), count, 0)
-            };
-            if went < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            sent += went as usize;
-            if (went as usize) < burst.len() {
+            let went = send_burst(&self.fd, burst)?;
+            sent += went;
+            if went < burst.len() {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::net::if_::if_nametoindex;
 
@@ -13,6 +13,8 @@ use crate::error::{Doing, Result};
 const BUFFER: libc::c_int = 64 << 20;
 /// Frames that one call sends at most.
 const BURST: usize = 64;
+/// How long a full interface is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of [`open`]: receives nothing.
 pub const NOTHING: u16 = 0;
@@ -144,15 +146,26 @@ impl PacketSocket {
         if set != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Sends a frame.
+    /// Sends a frame, and waits for room where there is none.
     ///
     /// # Errors
     /// What the system says.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // SAFETY: the frame is alive and has the length given.
-        let sent =
-            unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        let late = Instant::now() + PATIENCE;
+        loop {
+            // SAFETY: the frame is alive and has the length given.
+            let sent =
+                unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+            if sent >= 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            // The interface's queue is full.
+            if error.raw_os_error() != Some(libc::ENOBUFS) || Instant::now() > late {
+                return Err(error);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Sends frames in as few system calls as it takes. Returns how many went out: fewer than there

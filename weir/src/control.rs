@@ -30,6 +30,8 @@ const NO_BODY: Option<&()> = None;
 
 pub fn check(path: &Path) -> anyhow::Result<()> {
     let config = Config::load(path)?;
+    let unreachable = doctor::behind_routers(&config);
+    anyhow::ensure!(unreachable.is_empty(), "{}", unreachable.join("\n"));
     out::line(format_args!("{}: good; {} services", path.display(), config.services.len()));
     Ok(())
 }

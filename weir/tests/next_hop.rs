@@ -117,6 +117,32 @@ fn a_backend_with_a_new_ethernet_address_is_found() {
     }
 }
 
+/// The balancer's interface gets another address, then is taken away and comes back, under
+/// connections. None breaks, and the balancer answers none of them itself. The control plane follows
+/// within a moment; TCP's own pause before it repeats is what takes time.
+#[test]
+fn the_balancers_interface_may_change_and_come_back() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, ..LabSpec::default() });
+    // Neighbours are told of a new address (RFC 5227, RFC 4861 7.2.6).
+    common::sysctl(lab.balancer(), "ipv4/conf/all/arp_notify", "1");
+    common::sysctl(lab.balancer(), "ipv4/conf/default/arp_notify", "1");
+    common::sysctl(lab.balancer(), "ipv6/conf/all/ndisc_notify", "1");
+    common::sysctl(lab.balancer(), "ipv6/conf/eth0/ndisc_notify", "1");
+    let balancer = common::start(&lab, "concury", 3);
+    let mut held = hold_both(&lab, 30);
+    let before = all_answered(&mut held);
+    common::sh(lab.balancer(), "ip link set dev eth0 address 02:77:00:00:ff:f1");
+    let took = recovery(&lab, &mut held, Duration::from_secs(5), before);
+    println!("another address: {took:?}");
+    lab.replace_balancer_interface().unwrap();
+    let took = recovery(&lab, &mut held, Duration::from_secs(5), before);
+    println!("another interface: {took:?}");
+    common::assert_unbroken(&mut held, "after the interface came back", &balancer);
+    let status = balancer.status().unwrap();
+    assert_eq!(status["interfaces"][0][0], "eth0", "{status}");
+}
+
 #[test]
 fn a_new_ethernet_address_that_nobody_announced_keeps_nothing_down_for_long() {
     let _alone = common::alone();

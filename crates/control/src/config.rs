@@ -291,6 +291,21 @@ pub struct Check {
     pub fall: u32,
     /// TCP port of the backend that is connected to.
     pub port: u16,
+    /// What new connections meet when every backend is down.
+    #[serde(default)]
+    pub all_down: AllDown,
+}
+
+/// What becomes of new connections when the checks of all backends that could take them fail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AllDown {
+    /// All of them take new connections, as if they were up: it is likelier that the checks are
+    /// wrong, and if they are right nothing is lost.
+    #[default]
+    Keep,
+    /// Their packets are dropped, until a backend is up.
+    Refuse,
 }
 
 /// One backend of a service.

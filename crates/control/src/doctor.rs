@@ -2,9 +2,10 @@
 //! configuration names, and says what would keep it from working, and how to mend that.
 //!
 //! It changes nothing. It sends a few packets: a datagram to the discard port of a backend
-//! whose Ethernet address is not known, and (see [`probe`]) one TCP SYN for each pair of
-//! service and backend.
+//! whose Ethernet address is not known, and for each pair of service and backend the health check,
+//! once, and (see [`probe`]) one TCP SYN.
 
+mod check;
 mod ethtool;
 mod host;
 mod interface;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::config::Config;
+use crate::neigh::{self, NeighError};
 
 /// What [`examine`] is to look at, and how long.
 #[derive(Clone, Debug)]
@@ -89,6 +91,25 @@ pub fn examine(input: &DoctorInput) -> Vec<Finding> {
     }
     path::examine(input, &mut findings);
     findings
+}
+
+/// The backends that are only reachable through a router, and so not at all, if this is the host that
+/// the configuration is for: one of the services' addresses is its own. Elsewhere routes say nothing.
+pub fn behind_routers(config: &Config) -> Vec<String> {
+    let own = neigh::addresses().unwrap_or_default();
+    if !config.services.iter().any(|service| own.iter().any(|(_, own)| *own == service.vip)) {
+        return Vec::new();
+    }
+    let backends = config
+        .services
+        .iter()
+        .flat_map(|service| service.backends.iter().map(move |backend| (&service.name, backend)));
+    let found = backends.filter_map(|(service, backend)| {
+        let route = neigh::route(backend.address).ok()?;
+        let error = NeighError::Gateway { address: backend.address, gateway: route.gateway? };
+        Some(format!("service {service:?}: backend {:?}: {error}", backend.name))
+    });
+    found.collect()
 }
 
 /// Whether no check failed: `weir doctor` exits with 0 then, and with 1 otherwise.

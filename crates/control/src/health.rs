@@ -2,24 +2,27 @@
 //!
 //! A [`Checker`] opens a connection to each target at its interval and closes it again, with a
 //! reset, so that no TIME_WAIT is left behind. What counts as up or down is decided by a
-//! [`Hysteresis`], a pure state machine.
+//! [`Hysteresis`], a pure state machine. A check that could not be made, for a reason of this host's
+//! own ([`Outcome::Unknown`]), decides nothing.
 
 #![forbid(unsafe_code)]
 
+mod connect;
 #[cfg(test)]
 mod tests;
 
+pub use connect::{Outcome, ask, raise_limits};
+
 use std::collections::HashMap;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tokio::net::TcpSocket;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval_at, timeout};
+use tokio::time::{MissedTickBehavior, interval_at};
+use tracing::{info, warn};
 
 /// Transitions that wait for the receiver before checks do.
 const CHANNEL: usize = 1024;
@@ -93,6 +96,9 @@ pub struct Target {
     pub source: Option<IpAddr>,
     /// Address and port that are connected to.
     pub address: SocketAddr,
+    /// Names of our interfaces that lead to targets: while one of them is not there or down, a
+    /// target without a route is unknown, not down.
+    pub interfaces: Arc<[String]>,
     /// Time from the start of one check to the start of the next.
     pub interval: Duration,
     /// A connection that is not established after this time has failed.
@@ -139,6 +145,10 @@ pub struct Status {
     pub successes: u32,
     /// Failures since the last success.
     pub failures: u32,
+    /// Checks that were made, or tried.
+    pub checks: u64,
+    /// Whether the last check could not be made, for a reason of this host's own.
+    pub unknown: bool,
 }
 
 /// Checks targets until it is dropped.
@@ -174,6 +184,8 @@ struct State {
     last_result: Option<String>,
     last_check: Option<Instant>,
     last_change: Option<Instant>,
+    checks: u64,
+    unknown: bool,
 }
 
 impl Checker {
@@ -231,6 +243,8 @@ impl Checker {
                     last_change: state.last_change,
                     successes: state.hysteresis.successes(),
                     failures: state.hysteresis.failures(),
+                    checks: state.checks,
+                    unknown: state.unknown,
                 }
             })
             .collect();
@@ -244,6 +258,8 @@ impl Checker {
             last_result: None,
             last_check: None,
             last_change: None,
+            checks: 0,
+            unknown: false,
         }));
         let (settings, receiver) = watch::channel(target);
         let task = watch_over(receiver, Arc::clone(&state), self.transitions.clone(), phase);
@@ -278,8 +294,9 @@ async fn watch_over(
             if target.interval.max(Duration::from_millis(1)) != every {
                 break;
             }
-            let result = connect(target.source, target.address, target.timeout).await;
-            if let Some(transition) = note(&state, &target, result)
+            let outcome =
+                ask(target.source, target.address, target.timeout, &target.interfaces).await;
+            if let Some(transition) = note(&state, &target, outcome)
                 && transitions.send(transition).await.is_err()
             {
                 return;
@@ -288,64 +305,30 @@ async fn watch_over(
     }
 }
 
-/// Enters a result; the transition that it decides, if it does.
-fn note(
-    state: &Mutex<State>,
-    target: &Target,
-    result: Result<Duration, String>,
-) -> Option<Transition> {
-    let (success, detail) = match result {
-        Ok(took) => (true, format!("connected in {}us", took.as_micros())),
-        Err(reason) => (false, reason),
-    };
+/// Enters an outcome; the transition that it decides, if it does.
+fn note(state: &Mutex<State>, target: &Target, outcome: Outcome) -> Option<Transition> {
+    let detail = outcome.to_string();
+    let (address, unknown) = (target.address, matches!(outcome, Outcome::Unknown(_)));
     let now = Instant::now();
     let mut state = lock(state);
+    if unknown != state.unknown {
+        if unknown {
+            warn!(%address, detail, "health unknown: the backend stays as it was");
+        } else {
+            info!(%address, detail, "health known again");
+        }
+    }
+    state.unknown = unknown;
+    state.checks += 1;
     state.hysteresis.set_thresholds(target.rise, target.fall);
     state.last_result = Some(detail.clone());
     state.last_check = Some(now);
+    let success = match outcome {
+        Outcome::Connected(_) => true,
+        Outcome::Failed(_) => false,
+        Outcome::Unknown(_) => return None,
+    };
     let up = state.hysteresis.observe(success)?;
     state.last_change = Some(now);
     Some(Transition { id: target.id, up, detail, at: now })
-}
-
-/// Connects once; how long that took, or in words why it failed.
-async fn connect(
-    source: Option<IpAddr>,
-    address: SocketAddr,
-    limit: Duration,
-) -> Result<Duration, String> {
-    let start = Instant::now();
-    let attempt = async {
-        let socket = match address {
-            SocketAddr::V4(_) => TcpSocket::new_v4()?,
-            SocketAddr::V6(_) => TcpSocket::new_v6()?,
-        };
-        // Closing then sends a reset: a FIN would leave a TIME_WAIT here for every check.
-        socket.set_zero_linger()?;
-        if let Some(source) = source {
-            socket.bind((source, 0).into())?;
-        }
-        socket.connect(address).await.map(drop)
-    };
-    match timeout(limit, attempt).await {
-        Ok(Ok(())) => Ok(start.elapsed()),
-        Ok(Err(error)) => Err(reason(&error)),
-        Err(_) => Err(format!("no answer within {}", humantime::format_duration(limit))),
-    }
-}
-
-fn reason(error: &io::Error) -> String {
-    use io::ErrorKind::{
-        AddrNotAvailable, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable,
-        TimedOut,
-    };
-    match error.kind() {
-        ConnectionRefused => "connection refused".to_owned(),
-        ConnectionReset => "connection reset".to_owned(),
-        HostUnreachable => "host unreachable".to_owned(),
-        NetworkUnreachable => "network unreachable: no route".to_owned(),
-        TimedOut => "no answer: the kernel gave up".to_owned(),
-        AddrNotAvailable => "no local port or address is free to connect from".to_owned(),
-        _ => error.to_string(),
-    }
 }

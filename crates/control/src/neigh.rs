@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod events;
 mod netlink;
 
 #[cfg(test)]
@@ -17,12 +18,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{
-    InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, XdpAttached,
+    InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
+    VlanProtocol, XdpAttached,
 };
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
+pub use events::{Change, watch};
 use netlink::ask;
 
 /// The discard service, RFC 863: whoever listens there throws away what it gets.
@@ -59,6 +62,17 @@ pub enum NeighError {
         /// The error that the kernel gave.
         source: io::Error,
     },
+    /// Only a router leads to the address. What is sent there with a service's address, the router
+    /// would send back.
+    #[error(
+        "{address} is behind the router {gateway}; weir sends frames to backends on its own link"
+    )]
+    Gateway {
+        /// The address that was asked for.
+        address: IpAddr,
+        /// The router.
+        gateway: IpAddr,
+    },
     /// The address belongs to this host.
     #[error("{address} belongs to this host itself")]
     Local {
@@ -70,7 +84,7 @@ pub enum NeighError {
 /// Where frames for an address go: the three things that a frame's header needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Neighbour {
-    /// Destination MAC address: the address's own, or its router's.
+    /// Destination MAC address.
     pub mac: [u8; 6],
     /// Number of the interface through which frames leave.
     pub ifindex: u32,
@@ -119,10 +133,32 @@ pub struct Interface {
     pub running: bool,
     /// Whether it is a veth.
     pub veth: bool,
+    /// What it is made of; `None` for hardware.
+    pub kind: Option<Kind>,
+    /// The bond or bridge that it is part of.
+    pub master: Option<u32>,
     /// The interface underneath or at the other end, if it is in the same network namespace.
     pub link: Option<u32>,
     /// Whether an XDP program is attached.
     pub xdp: bool,
+}
+
+/// What an interface is made of, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A VLAN of the interface underneath.
+    Vlan {
+        /// Its number, 1 to 4094.
+        id: u16,
+        /// Whether its tag is 802.1Q; else it is another, such as 802.1ad.
+        plain: bool,
+    },
+    /// A bridge.
+    Bridge,
+    /// Several interfaces that act as one.
+    Bond,
+    /// Something else, by its name, such as `macvlan`.
+    Other(String),
 }
 
 /// Where frames for `address` go; `None` if the neighbour is not resolved yet. Then, or if the
@@ -130,8 +166,8 @@ pub struct Interface {
 /// makes the kernel resolve it: ask again a little later.
 ///
 /// # Errors
-/// [`NeighError::NoRoute`], [`NeighError::Local`], [`NeighError::NotEthernet`] if no frame can
-/// go there as things are.
+/// [`NeighError::NoRoute`], [`NeighError::Local`], [`NeighError::NotEthernet`],
+/// [`NeighError::Gateway`] if no frame can go there as things are.
 pub async fn resolve(address: IpAddr) -> Result<Option<Neighbour>, NeighError> {
     // The kernel may make a question wait for others that configure interfaces.
     tokio::task::spawn_blocking(move || resolve_now(address)).await.unwrap_or_else(|stopped| {
@@ -145,9 +181,12 @@ pub async fn resolve(address: IpAddr) -> Result<Option<Neighbour>, NeighError> {
 /// Those of [`resolve`].
 pub fn resolve_now(address: IpAddr) -> Result<Option<Neighbour>, NeighError> {
     let route = route(address)?;
+    if let Some(gateway) = route.gateway {
+        return Err(NeighError::Gateway { address, gateway });
+    }
     let interface = interface_by_index(route.ifindex)?;
     let source_mac = interface.mac.ok_or(NeighError::NotEthernet { name: interface.name })?;
-    let found = neighbour(route.gateway.unwrap_or(address), route.ifindex)?;
+    let found = neighbour(address, route.ifindex)?;
     if !matches!(found, Resolution::Confirmed(_)) {
         provoke(address, route.ifindex);
     }
@@ -172,6 +211,59 @@ pub fn provoke(address: IpAddr, ifindex: u32) {
     if let Ok(socket) = UdpSocket::bind((any, 0)) {
         let _ = socket.send_to(&[], to);
     }
+}
+
+/// Every interface.
+///
+/// # Errors
+/// [`NeighError::Kernel`].
+pub fn interfaces() -> Result<Vec<Interface>, NeighError> {
+    let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+    let answers = ask(question, NLM_F_REQUEST | NLM_F_DUMP).map_err(kernel("interfaces"))?;
+    let links = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(describe(link)),
+        _ => None,
+    });
+    Ok(links.collect())
+}
+
+/// How frames that an XDP program sends by an interface leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WayOut {
+    /// As they are.
+    AsItIs,
+    /// By the interface underneath, with a VLAN tag.
+    Tagged {
+        /// That interface's number.
+        lower: u32,
+        /// The tag's four bytes, as on the wire.
+        tag: [u8; 4],
+    },
+}
+
+/// How frames that an XDP program sends by an interface leave.
+///
+/// # Errors
+/// What it is, if they are lost there: most interfaces that are made of software take no frames from
+/// XDP programs, and the kernel drops them without a word to the program.
+pub fn way_out(interface: &Interface, all: &[Interface]) -> Result<WayOut, String> {
+    let by_name = |interface: &Interface| match &interface.kind {
+        None | Some(Kind::Bond) => Ok(()),
+        Some(Kind::Other(kind)) if matches!(kind.as_str(), "veth" | "tun" | "tap") => Ok(()),
+        Some(Kind::Other(kind)) => Err(format!("{} ({kind})", interface.name)),
+        Some(Kind::Bridge) => Err(format!("{} (a bridge)", interface.name)),
+        Some(Kind::Vlan { .. }) => Err(format!("{} (a VLAN in a VLAN)", interface.name)),
+    };
+    let Some(Kind::Vlan { id, plain }) = interface.kind else {
+        return by_name(interface).map(|()| WayOut::AsItIs);
+    };
+    let lower = interface.link.and_then(|link| all.iter().find(|one| one.index == link));
+    let lower = lower.ok_or_else(|| format!("{} (a VLAN of nothing here)", interface.name))?;
+    by_name(lower)?;
+    let protocol: u16 = if plain { 0x8100 } else { 0x88a8 };
+    let [a, b] = protocol.to_be_bytes();
+    let [c, d] = id.to_be_bytes();
+    Ok(WayOut::Tagged { lower: lower.index, tag: [a, b, c, d] })
 }
 
 /// The number of an interface.
@@ -245,6 +337,8 @@ fn describe(link: LinkMessage) -> Interface {
         up: flags.contains(LinkFlags::Up),
         running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
         veth: false,
+        kind: None,
+        master: None,
         link: None,
         xdp: false,
     };
@@ -255,10 +349,12 @@ fn describe(link: LinkMessage) -> Interface {
             LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
             LinkAttribute::Address(address) => interface.mac = ethernet(&address),
             LinkAttribute::Link(index) => interface.link = Some(index),
+            LinkAttribute::Controller(index) => interface.master = Some(index),
             LinkAttribute::LinkNetNsId(_) => elsewhere = true,
             LinkAttribute::LinkInfo(info) => {
                 interface.veth =
                     info.iter().any(|one| matches!(one, LinkInfo::Kind(InfoKind::Veth)));
+                interface.kind = kind_of(&info);
             }
             LinkAttribute::Xdp(xdp) => {
                 interface.xdp = xdp.iter().any(|one| {
@@ -272,6 +368,31 @@ fn describe(link: LinkMessage) -> Interface {
         interface.link = None;
     }
     interface
+}
+
+fn kind_of(info: &[LinkInfo]) -> Option<Kind> {
+    let kind = info.iter().find_map(|one| match one {
+        LinkInfo::Kind(kind) => Some(kind),
+        _ => None,
+    })?;
+    Some(match kind {
+        InfoKind::Vlan => {
+            let data = info.iter().find_map(|one| match one {
+                LinkInfo::Data(InfoData::Vlan(data)) => Some(data.as_slice()),
+                _ => None,
+            });
+            let data = data.unwrap_or_default();
+            let id = data.iter().find_map(|one| match one {
+                InfoVlan::Id(id) => Some(*id),
+                _ => None,
+            });
+            let other = |one: &InfoVlan| matches!(one, InfoVlan::Protocol(protocol) if *protocol != VlanProtocol::Ieee8021Q);
+            Kind::Vlan { id: id.unwrap_or(0), plain: !data.iter().any(other) }
+        }
+        InfoKind::Bridge => Kind::Bridge,
+        InfoKind::Bond => Kind::Bond,
+        other => Kind::Other(other.to_string()),
+    })
 }
 
 fn ethernet(address: &[u8]) -> Option<[u8; 6]> {

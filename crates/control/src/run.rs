@@ -3,13 +3,14 @@
 use crate::api;
 use crate::config::Config;
 use crate::engine::{Command, Engine, EngineError, Sender};
-use crate::health::Checker;
+use crate::health::{Checker, raise_limits};
+use crate::neigh;
 use std::path::Path;
 use std::sync::mpsc as std_mpsc;
 use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// Commands that may wait for the engine.
 const QUEUE: usize = 1024;
@@ -21,6 +22,7 @@ const QUEUE: usize = 1024;
 /// What keeps the engine from starting or from going on.
 pub async fn run(config_path: &Path) -> anyhow::Result<()> {
     let config = Config::load(config_path)?;
+    raise_limits();
     let socket = config.balancer.socket_path();
     std::fs::create_dir_all(&config.balancer.run_dir)?;
     let (checker, mut transitions) = Checker::new();
@@ -55,6 +57,7 @@ pub async fn run(config_path: &Path) -> anyhow::Result<()> {
             }
         }
     });
+    follow(sender.clone());
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -76,6 +79,14 @@ pub async fn run(config_path: &Path) -> anyhow::Result<()> {
     let _ = engine.join();
     let _ = std::fs::remove_file(&socket);
     result.and(ended)
+}
+
+/// Tells the engine what changes in the network. Without, it looks every few seconds.
+fn follow(engine: Sender) {
+    let tell = move |change| engine.blocking_send(Command::Network(change)).is_ok();
+    if let Err(error) = neigh::watch(tell) {
+        warn!(%error, "changes of the network are followed more slowly: no events");
+    }
 }
 
 fn flatten(

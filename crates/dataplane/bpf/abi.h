@@ -74,7 +74,18 @@ struct lane {
 	__u8 mac[6];
 	__u8 source_mac[6];
 	__u32 ifindex;
-	__u64 reserved[2];
+	__u32 vlan; /* the tag as it stands on the wire, 0: none */
+	__u32 reserved;
+	__u64 reserved2;
+};
+
+/* An interface that is not sent by as it is: a VLAN, whose frames leave tagged by the one underneath;
+ * or one that the program cannot send by at all. */
+struct device {
+	__u32 lower;
+	__u32 vlan; /* the tag as it stands on the wire, 0: none */
+	__u32 flags; /* DEVICE_ */
+	__u32 reserved;
 };
 
 struct outcome {

@@ -118,6 +118,15 @@ struct {
 	__type(value, struct unreported);
 } unreported SEC(".maps");
 
+/* By the interface's number; those that are sent by as they are have no entry. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct device);
+} devices SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);

@@ -6,6 +6,9 @@
 #include "abi.h"
 #include <linux/if_ether.h>
 
+/* Frames may come in several buffers (Linux 5.18), as jumbo frames do. Set before loading. */
+const volatile __u32 has_frags = 0;
+
 /* As <linux/if_ether.h> has it, but two-byte aligned as frames are, so that the EtherType is one
  * load. */
 struct ethernet {
@@ -131,7 +134,9 @@ static __always_inline int parse_plain_tcp(void *l3, void *end, struct packet *p
 	return 1;
 }
 
-static __always_inline enum reason parse_ipv4(void *l3, void *end, struct packet *p)
+/* bytes: of the frame from l3 on; more than there are up to `end` if it comes in several buffers. All
+ * headers are in the first. */
+static __always_inline enum reason parse_ipv4(void *l3, void *end, __u32 bytes, struct packet *p)
 {
 	struct ipv4 *ip = l3;
 
@@ -150,7 +155,7 @@ static __always_inline enum reason parse_ipv4(void *l3, void *end, struct packet
 	if (l3 + header > end)
 		return REASON_TRUNCATED_IPV4;
 	__u32 total = bpf_ntohs(ip->total_length);
-	if (total < header || total > (__u32)(end - l3))
+	if (total < header || total > bytes)
 		return REASON_BAD_IPV4_LENGTH;
 	p->ip_length = total;
 	if (unlikely(ip->fragment & bpf_htons(0x3fff)))
@@ -202,7 +207,7 @@ static __always_inline int is_mapped(const __u64 *address)
 	return address[0] == 0 && (__u32)address[1] == IPV4_MAPPED;
 }
 
-static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet *p)
+static __always_inline enum reason parse_ipv6(void *l3, void *end, __u32 bytes, struct packet *p)
 {
 	struct ipv6 *ip = l3;
 
@@ -218,7 +223,7 @@ static __always_inline enum reason parse_ipv6(void *l3, void *end, struct packet
 	p->dst[1] = ip->dst[1];
 	p->has_dst = 1;
 	__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
-	if (length > (__u32)(end - l3))
+	if (length > bytes)
 		return REASON_BAD_IPV6_LENGTH;
 	p->ip_length = length;
 	__u32 at = sizeof(*ip);

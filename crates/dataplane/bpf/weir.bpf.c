@@ -2,26 +2,13 @@
 /* weir's kernel plane: packet -> service -> steering method -> backend -> forward. */
 #include "abi.h"
 #include "maps.h"
+#include "outcome.h"
 #include "parse.h"
 #include "service.h"
 #include "methods/registry.h"
 #include "forward/l2.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
-
-/* Counts a packet that is not forwarded. */
-static __noinline int leave(__u32 reason, int verdict)
-{
-	struct outcome *outcome = bpf_map_lookup_elem(&outcomes, &reason);
-
-	if (outcome) {
-		if (verdict == XDP_PASS)
-			outcome->passed++;
-		else
-			outcome->dropped++;
-	}
-	return verdict;
-}
 
 /* What could not be parsed belongs to the kernel, unless it is meant for a service: a fragment or
  * a damaged packet for a service has no flow, and the kernel here has no socket for it. */
@@ -33,7 +20,8 @@ static __always_inline int reject(const struct packet *p, enum reason reason)
 }
 
 /* Frames for other hosts reach us when a switch floods or the interface is promiscuous; taking
- * them would deliver packets twice. */
+ * them would deliver packets twice. They are not left to the kernel either: the interface may just
+ * have got another address, and the kernel would answer with a reset. */
 static __always_inline int is_ours(const void *data, const void *end)
 {
 	if (data + sizeof(struct ethernet) > end)
@@ -83,7 +71,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p)
 	if (!vip)
 		return leave(REASON_NO_SERVICE, XDP_PASS);
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return leave(REASON_OTHER_HOST, XDP_PASS);
+		return leave(REASON_OTHER_HOST, XDP_DROP);
 	__u32 number = *(volatile __u32 *)&vip->table;
 
 	if (number >= table_count)
@@ -98,13 +86,46 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p)
 
 	if (!lane)
 		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
-	if (unlikely(!lane->resolved || bpf_jiffies64() - lane->resolved > RESOLVE_JIFFIES) &&
-	    !resolve(ctx, lane, id))
-		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
+	if (unlikely(!lane->resolved || bpf_jiffies64() - lane->resolved > RESOLVE_JIFFIES)) {
+		enum reason reason = resolve(ctx, lane, id);
+
+		if (reason != REASON_OK)
+			return leave(reason, XDP_DROP);
+	}
 	lane->packets++;
 	lane->bytes += p->ip_length;
 	lane->flows += q.counts;
 	return forward(ctx, lane);
+}
+
+/* A frame that is longer than its first buffer. On its own, so that the paths of all others have
+ * nothing to keep over the question for its length. */
+static __noinline int balance_jumbo(struct xdp_md *ctx)
+{
+	struct packet p = {};
+	__u32 bytes = bpf_xdp_get_buff_len(ctx);
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS);
+	__be16 type = eth->type;
+	enum reason reason = skip_vlans(&l3, end, &type);
+
+	if (reason != REASON_OK)
+		return leave(reason, XDP_PASS);
+	__u64 before = l3 - data;
+
+	/* The verifier takes no shorter arithmetic on pointers. */
+	asm volatile("" : "+r"(before));
+	bytes -= before;
+	if (type == bpf_htons(ETH_P_IP))
+		reason = parse_ipv4(l3, end, bytes, &p);
+	else
+		reason = parse_ipv6(l3, end, bytes, &p);
+	return reason == REASON_OK ? balance(ctx, &p) : reject(&p, reason);
 }
 
 static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
@@ -113,17 +134,25 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 
 	if (likely(parse_plain_tcp(l3, end, &p)))
 		return balance(ctx, &p);
-	enum reason reason = parse_ipv4(l3, end, &p);
+	enum reason reason = parse_ipv4(l3, end, end - l3, &p);
 
-	return likely(reason == REASON_OK) ? balance(ctx, &p) : reject(&p, reason);
+	if (likely(reason == REASON_OK))
+		return balance(ctx, &p);
+	if (reason == REASON_BAD_IPV4_LENGTH && has_frags)
+		return balance_jumbo(ctx);
+	return reject(&p, reason);
 }
 
 static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 {
 	struct packet p = {};
-	enum reason reason = parse_ipv6(l3, end, &p);
+	enum reason reason = parse_ipv6(l3, end, end - l3, &p);
 
-	return likely(reason == REASON_OK) ? balance(ctx, &p) : reject(&p, reason);
+	if (likely(reason == REASON_OK))
+		return balance(ctx, &p);
+	if (reason == REASON_BAD_IPV6_LENGTH && has_frags)
+		return balance_jumbo(ctx);
+	return reject(&p, reason);
 }
 
 SEC("xdp")

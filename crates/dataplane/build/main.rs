@@ -24,7 +24,7 @@ fn main() {
     let numbers = header::method_numbers(Path::new("bpf/methods"));
     write(&out.join("methods.rs"), &numbers);
     let compiler = Compiler::find(&include);
-    for name in ["weir", "bench", "xsk"] {
+    for name in ["weir", "guard", "bench", "xsk"] {
         let object = out.join(format!("{name}.bpf.o"));
         compiler
             .builder(name, &object)

@@ -40,7 +40,19 @@ macro_rules! plain {
     )*};
 }
 
-plain!(vip, backend, lane, outcome, state_key, service_state, event, unreported, flow_key, tracked);
+plain!(
+    vip,
+    backend,
+    lane,
+    device,
+    outcome,
+    state_key,
+    service_state,
+    event,
+    unreported,
+    flow_key,
+    tracked
+);
 
 /// Flags of a [`BackendEntry`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -151,16 +151,22 @@ fn is_generic(interface: &Interface) -> Result<bool, Error> {
     Ok(options.attach_mode == XDP_ATTACHED_SKB)
 }
 
+/// Name of an interface's pin. The BPF file system takes no dots, which names of VLANs have; nor has
+/// the name of an interface a space.
+pub(crate) fn pin_name(interface: &str) -> String {
+    format!("{LINK_PREFIX}{}", interface.replace('.', " "))
+}
+
 /// Detaches from interfaces that are not among `wanted`: removing a link's pin ends it.
 pub(crate) fn detach_others(directory: &Path, wanted: &[Interface]) -> Result<(), Error> {
     let entries =
         std::fs::read_dir(directory).context(|| format!("read {}", directory.display()))?.flatten();
     for entry in entries {
         let file = entry.file_name();
-        let Some(name) = file.to_str().and_then(|name| name.strip_prefix(LINK_PREFIX)) else {
+        let Some(name) = file.to_str().filter(|name| name.starts_with(LINK_PREFIX)) else {
             continue;
         };
-        if !wanted.iter().any(|interface| interface.name == name) {
+        if !wanted.iter().any(|interface| pin_name(&interface.name) == name) {
             let pin = entry.path();
             std::fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
         }
@@ -218,6 +224,6 @@ fn pin_fd(link: &OwnedFd, pin: &Path) -> Result<(), Error> {
         .context(|| format!("pin {}", pin.display()))
 }
 
-fn c_path(path: &Path) -> io::Result<CString> {
+pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
 }

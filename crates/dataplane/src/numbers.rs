@@ -39,4 +39,7 @@ numbers! {
     BACKEND_IPV6: u32 = 8;
     /// down by its health check: what may start a flow goes elsewhere
     BACKEND_DOWN: u32 = 16;
+
+    /// what a redirect there is given is lost
+    DEVICE_REFUSED: u32 = 1;
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
-    Attached, Attachment, Backend, Hop, LaneCounters, Limits, Outcomes, Plane, SeenFlows, VipKey,
+    Attached, Attachment, Backend, Device, Hop, LaneCounters, Limits, Outcomes, Plane, SeenFlows,
+    VipKey,
 };
 use weir_steering::{Event, Flags, Image, Marks, ServiceState, Side, TrackedFlow, update};
 use weir_wire::{FlowKey, unmap_address};
@@ -187,6 +188,8 @@ impl Plane for LivePlane {
     fn resize(&mut self, limits: &Limits) -> Result<(), Error> {
         if let Some(reports) = self.kernel.resize(limits, None)? {
             self.reports = reports;
+            // It reads the service table, which may be another now. Without it nothing else differs.
+            let _ = self.kernel.guard();
         }
         Ok(())
     }
@@ -268,18 +271,36 @@ impl Plane for LivePlane {
     }
 
     fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Error> {
-        self.kernel.accept_own_macs(interfaces).map(drop)
+        self.kernel.accept_own_macs(interfaces);
+        Ok(())
     }
 
     fn attach(&mut self, interfaces: &[String], how: Attachment) -> Result<Vec<Attached>, Error> {
-        let mode = match how {
-            Attachment::Auto => XdpMode::Auto,
-            Attachment::Native => XdpMode::Native,
-            Attachment::Generic => XdpMode::Generic,
-        };
-        let attached = self.kernel.attach(interfaces, mode)?;
-        let named =
-            |a: crate::Attached| Attached { interface: a.interface.name, generic: a.generic };
-        Ok(attached.into_iter().map(named).collect())
+        Ok(named(self.kernel.attach(interfaces, mode_of(how))?))
     }
+
+    fn reattach(&mut self, interfaces: &[String], how: Attachment) -> Result<Vec<Attached>, Error> {
+        Ok(named(self.kernel.reattach(interfaces, mode_of(how))?))
+    }
+
+    fn set_devices(&mut self, devices: &[Device]) -> Result<(), Error> {
+        self.kernel.set_devices(devices)
+    }
+
+    fn forget_hop(&mut self, backend: u16) -> Result<(), Error> {
+        self.kernel.forget_hop(backend)
+    }
+}
+
+fn mode_of(how: Attachment) -> XdpMode {
+    match how {
+        Attachment::Auto => XdpMode::Auto,
+        Attachment::Native => XdpMode::Native,
+        Attachment::Generic => XdpMode::Generic,
+    }
+}
+
+fn named(attached: Vec<crate::Attached>) -> Vec<Attached> {
+    let one = |a: crate::Attached| Attached { interface: a.interface.name, generic: a.generic };
+    attached.into_iter().map(one).collect()
 }

@@ -89,8 +89,14 @@ impl VipTable {
             self.memory.word32(word).store(table, Ordering::Release);
             return Ok(());
         }
-        self.put(Match::of(key), table)?;
-        self.put(Match::address(key.address), NO_TABLE)
+        // The address first: a fragment for the service must not be the kernel's for a moment.
+        let known = self.find(Match::address(key.address)).is_some();
+        self.put(Match::address(key.address), NO_TABLE)?;
+        let placed = self.put(Match::of(key), table);
+        if placed.is_err() && !known {
+            self.clear(Match::address(key.address));
+        }
+        placed
     }
 
     /// Removes what listens on a key; does nothing if nothing does.
@@ -141,7 +147,8 @@ impl VipTable {
     }
 
     fn clear(&mut self, wanted: Match) {
-        if let Some(slot) = self.find(wanted) {
+        // In two slots, if a control plane died while it moved the entry.
+        while let Some(slot) = self.find(wanted) {
             self.clear_slot(slot);
         }
     }
@@ -227,7 +234,11 @@ mod tests {
 
     fn table(slots: u32) -> VipTable {
         let bytes = slots as usize * size_of::<types::vip>();
-        let path = std::env::temp_dir().join(format!("weir-vips-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!(
+            "weir-vips-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        ));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.expect("a file in the temporary directory");
         file.set_len(bytes as u64).expect("its length");
@@ -273,5 +284,39 @@ mod tests {
             let slot = table.find(Match::of(&key(n))).expect("it is there");
             assert!(table.load(slot).table >= 200);
         }
+    }
+
+    /// Died between the two halves of a move: the entry stands twice, and neither may outlive it.
+    #[test]
+    fn an_entry_that_stands_twice_is_removed_twice() {
+        let mut table = table(64);
+        table.insert(&key(1), 6).expect("there is room");
+        let entry = Match::of(&key(1)).entry(6);
+        for slot in Match::of(&key(1)).choices(64) {
+            table.store(slot, &entry);
+        }
+        table.remove(&key(1));
+        assert_eq!(table.find(Match::of(&key(1))), None);
+        assert_eq!(table.find(Match::address(key(1).address)), None);
+    }
+
+    /// A service that has no room leaves nothing behind, and takes nobody's place.
+    #[test]
+    fn a_full_table_refuses_a_service_whole() {
+        let mut table = table(64);
+        let mut there = Vec::new();
+        let refused = (0..=u8::MAX).find(|&n| {
+            let placed = table.insert(&key(n), n.into());
+            there.extend(placed.is_ok().then_some((key(n), u32::from(n))));
+            placed.is_err()
+        });
+        let refused = refused.expect("64 slots hold no 256 services");
+        assert!(there.len() > 16, "{}", there.len());
+        assert_eq!(table.find(Match::address(key(refused).address)), None);
+        let mut found = table.services();
+        found.sort_by_key(|one| one.1);
+        assert_eq!(found, there);
+        there.iter().for_each(|(key, _)| table.remove(key));
+        assert_eq!(table.entries().count(), 0);
     }
 }

@@ -511,6 +511,12 @@ fn kernel_and_oracle_agree() {
                 .filter(|r| {
                     let elsewhere = [Reason::OtherHost, Reason::NoNextHop, Reason::UnknownMethod];
                     let never = [Reason::InTransition, Reason::NoCookie, Reason::TruncatedEthernet];
+                    // The guard's, and those of next hops.
+                    let never = [
+                        &never[..],
+                        &[Reason::PastProgram, Reason::BehindGateway, Reason::NoWayOut],
+                    ]
+                    .concat();
                     !elsewhere.contains(r) && !never.contains(r)
                 })
                 .map(|r| r.name().to_owned()),

@@ -51,7 +51,9 @@ impl Pins {
     fn contents(&self) -> BTreeMap<String, (u32, Vec<Vec<u8>>)> {
         let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
         let pins = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
-        pins.map(|pin| {
+        // The guard's are links.
+        let maps = pins.filter(|pin| !name(pin).starts_with("guard-"));
+        maps.map(|pin| {
             let map = MapHandle::from_pinned_path(&pin).unwrap();
             let id = map.info().unwrap().info.id;
             let mut found = Vec::new();

@@ -161,6 +161,15 @@ impl Lab {
         Ok(())
     }
 
+    /// Takes the balancer's interface away and gives it a new one of the same name and addresses.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn replace_balancer_interface(&self) -> Result<()> {
+        let node = Node { role: Role::Balancer, netns: self.balancer.clone() };
+        topology::replace(&self.switch, &node, self.spec.addresses_per_client)
+    }
+
     /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.
     pub fn id(&self) -> &str {
         self.home.id()

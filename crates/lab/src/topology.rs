@@ -213,23 +213,37 @@ pub(crate) fn wire_l2(switch: &Node, others: &[Node], client_addresses: usize) -
     let mut lines = String::from(
         "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up\n",
     );
-    for Node { role, netns } in others {
-        let port = role.name();
-        lines += &link::veth(&[
-            link::End::new(&port),
-            link::End::new(INTERFACE).mac(role.mac()).inside(netns),
-        ]);
-        lines += &format!("link set {port} master br0 up\n");
+    for node in others {
+        lines += &cable(node);
     }
     switch.netns.ip(&lines)?;
-    for Node { role, netns } in others {
-        netns.no_checksum_offload(INTERFACE)?;
-        netns.ip(&role.setup(client_addresses))?;
-        if *role == Role::Balancer {
-            xdp::attach_pass(&switch.netns, &role.name())?;
-        }
+    for node in others {
+        set_up(&switch.netns, node, client_addresses)?;
     }
     Ok(())
+}
+
+/// The lines that join a node to the bridge, in the switch's namespace.
+fn cable(Node { role, netns }: &Node) -> String {
+    let port = role.name();
+    let ends = [link::End::new(&port), link::End::new(INTERFACE).mac(role.mac()).inside(netns)];
+    link::veth(&ends) + &format!("link set {port} master br0 up\n")
+}
+
+fn set_up(switch: &NetNs, Node { role, netns }: &Node, client_addresses: usize) -> Result<()> {
+    netns.no_checksum_offload(INTERFACE)?;
+    netns.ip(&role.setup(client_addresses))?;
+    if *role == Role::Balancer {
+        xdp::attach_pass(switch, &role.name())?;
+    }
+    Ok(())
+}
+
+/// Takes a node's interface away and gives it a new one, as a driver that is loaded anew does.
+pub(crate) fn replace(switch: &NetNs, node: &Node, client_addresses: usize) -> Result<()> {
+    let port = node.role.name();
+    switch.ip(&format!("link del {port}\n{}", cable(node)))?;
+    set_up(switch, node, client_addresses)
 }
 
 /// Runs on a thread inside the namespace: /proc/sys/net is that of the reading thread.

@@ -16,5 +16,5 @@ mod soft;
 pub use counters::{Counters, LaneCounters};
 pub use limits::Limits;
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
-pub use plane::{Attached, Attachment, Backend, Hop, Outcomes, Plane, SeenFlows};
+pub use plane::{Attached, Attachment, Backend, Device, Hop, Outcomes, Plane, SeenFlows, Way};
 pub use soft::{Bounds, Operation, Soft, SoftError};

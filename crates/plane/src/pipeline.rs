@@ -103,9 +103,10 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
     };
     let flow = &packet.flow;
     let service = service_of(flow, to).ok_or(Verdict::Pass(Reason::NoService))?;
-    // After the service, because other traffic is passed either way.
+    // After the service, because other traffic is passed either way. The kernel would answer for a
+    // service if the address is one that the interface has had for a moment only.
     if !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
-        return Err(Verdict::Pass(Reason::OtherHost));
+        return Err(Verdict::Drop(Reason::OtherHost));
     }
     let table = to.table(service).map_err(Verdict::Drop)?;
     Ok(Classified { packet, service, table })

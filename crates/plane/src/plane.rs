@@ -32,6 +32,29 @@ pub struct Hop {
     pub ifindex: u32,
 }
 
+/// An interface that frames do not leave by as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Its number.
+    pub ifindex: u32,
+    /// How they leave.
+    pub way: Way,
+}
+
+/// How frames leave by an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// By the interface underneath, with a VLAN tag.
+    Tagged {
+        /// That interface's number.
+        lower: u32,
+        /// The tag's four bytes, as on the wire.
+        tag: [u8; 4],
+    },
+    /// Not at all.
+    None,
+}
+
 /// How a plane takes frames from an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attachment {
@@ -200,10 +223,11 @@ pub trait Plane: update::Plane {
     /// Begins a new generation of the "seen recently" filter.
     fn next_seen_generation(&mut self);
 
-    /// Takes frames that are addressed to these interfaces, as their addresses are now.
+    /// Takes frames that are addressed to these interfaces, as their addresses are now. One that is
+    /// not there is left out.
     ///
     /// # Errors
-    /// If there is no such interface.
+    /// If that cannot be set.
     fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Self::Error>;
 
     /// Takes frames from these interfaces, and from no others.
@@ -215,4 +239,33 @@ pub trait Plane: update::Plane {
         interfaces: &[String],
         how: Attachment,
     ) -> Result<Vec<Attached>, Self::Error>;
+
+    /// As [`attach`](Self::attach), of those that are there: one may have gone, or have come back as
+    /// another interface of its name.
+    ///
+    /// # Errors
+    /// If one that is there cannot be attached; the others are.
+    fn reattach(
+        &mut self,
+        interfaces: &[String],
+        how: Attachment,
+    ) -> Result<Vec<Attached>, Self::Error> {
+        self.attach(interfaces, how)
+    }
+
+    /// Sets how frames leave by these interfaces; by all others they leave as they are.
+    ///
+    /// # Errors
+    /// If there is no room for so many.
+    fn set_devices(&mut self, _devices: &[Device]) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// Forgets where frames for a backend went, where a plane keeps that: the next packet asks anew.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn forget_hop(&mut self, _backend: u16) -> Result<(), Self::Error> {
+        Ok(())
+    }
 }

@@ -69,6 +69,9 @@ reasons! {
     36 UnknownMethod "unknown_method" "The service's table is of a method that the data plane does not know.";
     37 InTransition "in_transition" "The flow's row is changing hands, and no flow may start there or none can be told.";
     38 NoCookie "no_cookie" "The packet's cookie leads nowhere, and the service drops such packets.";
+    39 BehindGateway "behind_gateway" "The way to the backend leads through a router, which would send the packet back.";
+    40 PastProgram "past_program" "The packet came to the host past the program, by an interface without it.";
+    41 NoWayOut "no_way_out" "The way to the backend leads through an interface that the program cannot send by.";
 }
 
 impl Reason {

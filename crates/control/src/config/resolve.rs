@@ -76,5 +76,6 @@ fn check(given: validate::Check) -> Option<Check> {
         rise: given.rise.unwrap_or(CHECK_RISE),
         fall: given.fall.unwrap_or(CHECK_FALL),
         port: given.port?,
+        all_down: given.all_down.unwrap_or_default(),
     })
 }

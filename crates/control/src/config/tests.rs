@@ -123,8 +123,12 @@ fn faults_of_checks() {
         ("timeout = \"2s\"", &["timeout: \"2s\" is not less than the interval", "less than 2s"]),
         ("rise = 0", &["rise: 0 is out of range"]),
         ("fall = -4", &["fall: -4 is out of range"]),
+        ("all_down = \"drop\"", &["all_down: \"drop\" is not known", "keep, refuse"]),
         ("port = 0", &["check: port: 0 is out of range"]),
-        ("path = \"/\"", &["unknown field `path`", "enabled, interval, timeout, rise, fall, port"]),
+        (
+            "path = \"/\"",
+            &["unknown field `path`", "enabled, interval, timeout, rise, fall, port, all_down"],
+        ),
     ];
     for (field, words) in cases {
         expect_one(field, &service(&format!("port = 80\n[service.check]\n{field}")), 9, words);

@@ -177,6 +177,7 @@ pub(super) struct Check {
     pub rise: Field<i64>,
     pub fall: Field<i64>,
     pub port: Field<i64>,
+    pub all_down: Field<String>,
 }
 
 #[derive(Debug, Deserialize)]

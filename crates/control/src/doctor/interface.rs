@@ -57,6 +57,19 @@ const NATIVE: &[&str] = &[
 /// headroom, 320 of `struct skb_shared_info`, 14 of Ethernet and 8 of two VLAN tags.
 const MOST_MTU: u32 = 3498;
 
+/// Drivers that hand native XDP frames in several buffers, and so any MTU; from Linux 5.18 on.
+const SEVERAL_BUFFERS: &[&str] = &[
+    "bnxt_en",
+    "fsl_enetc",
+    "fsl_enetc4",
+    "i40e",
+    "ice",
+    "mlx5_core",
+    "mvneta",
+    "veth",
+    "virtio_net",
+];
+
 pub(super) fn examine(name: &str, config: &Config, findings: &mut Vec<Finding>) {
     let interface = match neigh::interface(name) {
         Ok(interface) => interface,
@@ -184,6 +197,11 @@ pub(super) fn offloads(name: &str, lro: Option<bool>, gro: Option<bool>, mode: X
 
 pub(super) fn mtu(interface: &Interface, driver: &str, mode: XdpMode) -> Finding {
     let (name, mtu) = (&interface.name, interface.mtu);
+    if mtu > MOST_MTU && mode != XdpMode::Generic && SEVERAL_BUFFERS.contains(&driver) {
+        let detail =
+            format!("{name}: MTU {mtu}; {driver} hands on jumbo frames in several buffers");
+        return Finding::ok("mtu", detail);
+    }
     if mtu > MOST_MTU && mode != XdpMode::Generic {
         let who = if driver.is_empty() { "a driver" } else { driver };
         return Finding::warn(

@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::config::{Backend, Config, Protocol, Service};
-use crate::neigh::{self, Interface, NeighError, Neighbour, Resolution};
+use crate::config::{Backend, Config, Protocol, Service, XdpMode};
+use crate::neigh::{self, Interface, NeighError, Neighbour, Resolution, WayOut};
 
 use super::probe::{self, Answer, Probe};
-use super::{DoctorInput, Finding};
+use super::{DoctorInput, Finding, check};
 
 /// How often to look whether a neighbour is resolved.
 const LOOK: Duration = Duration::from_millis(50);
@@ -34,7 +34,8 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     }
     let hops = next_hops(input, findings);
     if input.probe {
-        probes(input, &own, &vips, &hops, findings);
+        probes(input, &vips, &hops, findings);
+        check::examine(input, findings);
     }
 }
 
@@ -98,8 +99,7 @@ fn next_hops(input: &DoctorInput, findings: &mut Vec<Finding>) -> HashMap<IpAddr
 /// Whether the kernel has asked in vain already.
 fn failed(address: IpAddr) -> bool {
     neigh::route(address).is_ok_and(|route| {
-        let on_link = route.gateway.unwrap_or(address);
-        matches!(neigh::neighbour(on_link, route.ifindex), Ok(Resolution::Failed))
+        matches!(neigh::neighbour(address, route.ifindex), Ok(Resolution::Failed))
     })
 }
 
@@ -122,26 +122,29 @@ fn next_hop(
             let mend = "give the backend's own address; a balancer cannot be its own backend";
             return Finding::fail("next-hop", error.to_string(), mend);
         }
+        Err(error @ NeighError::Gateway { .. }) => {
+            let mend =
+                "move the backend to this link, or give this host an interface on the backend's";
+            return Finding::fail("next-hop", error.to_string(), mend);
+        }
         Err(error) => {
             let mend = format!("give this host an address on the link of {address}");
             return Finding::fail("next-hop", error.to_string(), mend);
         }
     };
-    if let Ok(route) = neigh::route(address)
-        && let Some(gateway) = route.gateway
-    {
-        return Finding::fail(
-            "next-hop",
-            format!(
-                "{address} is behind the router {gateway}; weir sends frames to backends on its own link"
-            ),
-            "move the backend to this link, or give this host an interface on the backend's",
-        );
-    }
     let mac = hop.mac.map(|byte| format!("{byte:02x}")).join(":");
     let Ok(out) = neigh::interface_by_index(hop.ifindex) else {
         return Finding::ok("next-hop", format!("{address} is at {mac}"));
     };
+    let way = neigh::interfaces().map(|all| neigh::way_out(&out, &all));
+    if let (Ok(Err(what)), true) = (&way, config.balancer.mode != XdpMode::Generic) {
+        return Finding::fail(
+            "next-hop",
+            format!("{address} is reached through {what}, where frames of XDP programs are lost"),
+            "give this host its address on the backends' link on an interface of its own, a VLAN of \
+             one or a bond; or set balancer.mode = \"generic\", which is several times slower",
+        );
+    }
     let interfaces = config.balancer.interfaces.iter();
     let largest = interfaces.filter_map(|name| neigh::interface_mtu(name).ok()).max();
     if let Some(incoming) = largest
@@ -156,17 +159,23 @@ fn next_hop(
             format!("ip link set {} mtu {incoming}", out.name),
         );
     }
-    Finding::ok("next-hop", format!("{address} is at {mac} on {}", out.name))
+    let tagged = match way {
+        Ok(Ok(WayOut::Tagged { tag, .. })) => {
+            format!(", tagged {}", u16::from_be_bytes([tag[2], tag[3]]))
+        }
+        _ => String::new(),
+    };
+    Finding::ok("next-hop", format!("{address} is at {mac} on {}{tagged}", out.name))
 }
 
 /// Asks every backend, all at once, whether it accepts packets for the service's address.
 fn probes(
     input: &DoctorInput,
-    own: &[(u32, IpAddr)],
     vips: &BTreeSet<IpAddr>,
     hops: &HashMap<IpAddr, Neighbour>,
     findings: &mut Vec<Finding>,
 ) {
+    let vips: Vec<IpAddr> = vips.iter().copied().collect();
     let mut asked: Vec<(&Service, &Backend)> = Vec::new();
     let mut questions = Vec::new();
     for service in &input.config.services {
@@ -174,7 +183,8 @@ fn probes(
             let Some(&hop) = hops.get(&backend.address) else {
                 continue;
             };
-            let Some(source) = source(backend.address, hop.ifindex, own, vips) else {
+            // The service's address will not do: answers to it would be the balancer's to forward.
+            let Some(source) = neigh::source_for(backend.address, &vips) else {
                 findings.push(Finding::warn(
                     "backend",
                     format!(
@@ -203,25 +213,6 @@ fn probes(
     }
 }
 
-/// Our own address towards a backend. The service's address will not do: answers to it would
-/// be the balancer's to forward.
-fn source(
-    backend: IpAddr,
-    ifindex: u32,
-    own: &[(u32, IpAddr)],
-    vips: &BTreeSet<IpAddr>,
-) -> Option<IpAddr> {
-    let usable = |address: &IpAddr| {
-        let link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        address.is_ipv4() == backend.is_ipv4() && !vips.contains(address) && !link_local
-    };
-    let preferred = neigh::route(backend).ok().and_then(|route| route.source);
-    preferred.filter(usable).or_else(|| {
-        let here = own.iter().filter(|(index, _)| *index == ifindex);
-        here.map(|(_, address)| *address).find(usable)
-    })
-}
-
 fn port(service: &Service) -> u16 {
     let checked = service.check.as_ref().map(|check| check.port);
     match service.protocol {
@@ -231,7 +222,7 @@ fn port(service: &Service) -> u16 {
     .unwrap_or(NO_PORT)
 }
 
-fn title(service: &Service, backend: &Backend) -> String {
+pub(super) fn title(service: &Service, backend: &Backend) -> String {
     format!("service {:?}: backend {:?} ({})", service.name, backend.name, backend.address)
 }
 

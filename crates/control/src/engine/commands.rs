@@ -5,9 +5,10 @@ use super::service::{PoolMember, ServiceRuntime, vip_of};
 use super::{Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlaneResult, Status};
 use crate::config::{Backend, Config, Service};
 use crate::health::{Target, Transition};
-use crate::neigh;
+use crate::neigh::{self, Change, NeighError};
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info};
@@ -36,6 +37,8 @@ pub enum Command {
     Weight(String, String, u16, oneshot::Sender<Done>),
     /// Where a flow goes, and why.
     Explain(Box<FlowKey>, oneshot::Sender<Result<Explanation, EngineError>>),
+    /// The kernel's interfaces, routes or neighbours have changed.
+    Network(Change),
     /// Reads the configuration file again.
     Reload(oneshot::Sender<Done>),
 }
@@ -48,6 +51,7 @@ impl<P: Plane> Engine<P> {
         match command {
             Command::Stop => {}
             Command::Health(transition) => self.health_changed(&transition),
+            Command::Network(change) => self.network_changed(&change),
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Explain(flow, reply) => drop(reply.send(self.explain(&flow))),
             Command::Reload(reply) => drop(reply.send(self.reload())),
@@ -101,6 +105,9 @@ impl<P: Plane> Engine<P> {
 
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
         self.service(service)?.may_add(&backend.name, backend.address)?;
+        if let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address) {
+            return Err(EngineError::Refused(error.to_string()));
+        }
         let said = format!("backend {} added to {service}", backend.name);
         let checked = self.service(service)?.configured.check.is_some();
         // With a health check, new connections wait until it has succeeded.
@@ -432,12 +439,14 @@ impl<P: Plane> Engine<P> {
         let mut targets = Vec::new();
         // Backends hold the services' addresses, so an answer to one of them stays there.
         let vips: Vec<IpAddr> = self.services.values().map(|s| s.configured.vip).collect();
+        let interfaces: Arc<[String]> = self.config.balancer.interfaces.clone().into();
         for service in self.services.values() {
             let Some(check) = &service.configured.check else { continue };
             targets.extend(service.pool.iter().map(|member| Target {
                 id: u64::from(service.number) << 16 | u64::from(member.id),
                 source: neigh::source_for(member.wanted.address, &vips),
                 address: (member.wanted.address, check.port).into(),
+                interfaces: Arc::clone(&interfaces),
                 interval: check.interval,
                 timeout: check.timeout,
                 rise: check.rise,

@@ -7,6 +7,7 @@ mod commands;
 mod document;
 mod explain;
 mod limits;
+mod network;
 mod service;
 mod status;
 #[cfg(test)]
@@ -109,6 +110,8 @@ pub struct Engine<P: Plane = LivePlane> {
     unreachable: HashSet<IpAddr>,
     /// Backends, by number, whose neighbour did not answer when it was last asked for.
     silent: HashSet<u16>,
+    /// Changes of the network that are to be followed.
+    network: network::Following,
     /// How often next hops are looked up soon, because one is not known yet.
     hop_tries: u32,
     health: crate::health::Checker,
@@ -163,7 +166,14 @@ impl Engine {
         let (kernel, report) =
             KernelPlane::open(Some(&directory), &limits::wanted(&config)).plane()?;
         let plane = LivePlane::new(kernel).plane()?;
-        let found = Found { resumed: report.resumed, warnings: Vec::new() };
+        let warnings = report.unguarded.map(|error| {
+            format!(
+                "no guard: packets of services that come by an interface without the program (one \
+                 that is made anew, for a moment) are answered by this host with a reset; it needs \
+                 Linux 6.4 with CONFIG_NETFILTER_BPF_LINK ({error})"
+            )
+        });
+        let found = Found { resumed: report.resumed, warnings: warnings.into_iter().collect() };
         Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)
     }
 }
@@ -203,6 +213,7 @@ impl<P: Plane> Engine<P> {
             document,
             unreachable: HashSet::new(),
             silent: HashSet::new(),
+            network: network::Following::default(),
             hop_tries: 0,
             health,
             resolve,
@@ -243,12 +254,9 @@ impl<P: Plane> Engine<P> {
     }
 
     fn attach(&mut self, config: &Config) -> Result<(), EngineError> {
-        let mode = match config.balancer.mode {
-            XdpMode::Auto => Attachment::Auto,
-            XdpMode::Native => Attachment::Native,
-            XdpMode::Generic => Attachment::Generic,
-        };
-        self.attached = self.plane.attach(&config.balancer.interfaces, mode).plane()?;
+        let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
+        self.network.attaching(interfaces);
+        self.attached = self.plane.attach(interfaces, how).plane()?;
         for attached in &self.attached {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");
@@ -312,10 +320,13 @@ impl<P: Plane> Engine<P> {
         if self.more_aside {
             tolerate("take unreported flows", self.take_unreported());
         }
+        self.follow_network();
         if self.hop_tries > 0 && timers.missing_hops.due(NEXT_HOPS_SOON) {
             tolerate("look up missing next hops", self.refresh_next_hops(true));
         }
         if timers.next_hops.due(NEXT_HOPS_EVERY) {
+            // Events tell what changes; this is for what they may have missed.
+            tolerate("attach to interfaces again", self.follow_interfaces());
             tolerate("look up next hops", self.refresh_next_hops(false));
         }
         self.rekeyed |= self.services.values().any(ServiceRuntime::is_crowded);
@@ -364,6 +375,14 @@ fn seconds_since_boot() -> u32 {
     // SAFETY: the call writes one timespec, to a live one.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut time) };
     time.tv_sec as u32
+}
+
+fn attachment(config: &Config) -> Attachment {
+    match config.balancer.mode {
+        XdpMode::Auto => Attachment::Auto,
+        XdpMode::Native => Attachment::Native,
+        XdpMode::Generic => Attachment::Generic,
+    }
 }
 
 fn tolerate(what: &str, result: Result<(), EngineError>) {

@@ -3,7 +3,7 @@
 use super::EngineError;
 use super::document::{SavedBackend, SavedService};
 use super::update::Trouble;
-use crate::config::{Affinity, Backend, Protocol, Service};
+use crate::config::{Affinity, AllDown, Backend, Protocol, Service};
 use crate::store::{Op, StateLog, StateRecord};
 use std::net::IpAddr;
 use std::path::Path;
@@ -219,19 +219,34 @@ impl ServiceRuntime {
 
     /// The pool as steering sees it.
     pub fn members(&self) -> Vec<Member> {
+        let keep = self.all_down() == Some(AllDown::Keep);
         self.pool
             .iter()
             .map(|member| Member {
                 backend: member.id,
                 name: member.wanted.name.clone(),
                 weight: member.wanted.weight.into(),
-                role: match (member.up, member.wanted.drain) {
+                role: match (member.up || keep, member.wanted.drain) {
                     (false, _) => Role::Down,
                     (true, true) => Role::Draining,
                     (true, false) => Role::Serving,
                 },
             })
             .collect()
+    }
+
+    /// What new connections meet if the checks have down every backend that could take them; `None`
+    /// if one is up, or none could.
+    pub fn all_down(&self) -> Option<AllDown> {
+        let check = self.configured.check.as_ref()?;
+        let mut takers = self.pool.iter().filter(|m| m.wanted.weight > 0 && !m.wanted.drain);
+        let first = takers.next()?;
+        (!first.up && takers.all(|member| !member.up)).then_some(check.all_down)
+    }
+
+    /// Whether a backend may get new connections as far as its check is concerned.
+    pub fn takes_as_up(&self, member: &PoolMember) -> bool {
+        member.up || self.all_down() == Some(AllDown::Keep)
     }
 
     /// Takes up a report of the data plane. What is stored here before the report counts as

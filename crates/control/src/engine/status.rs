@@ -110,6 +110,10 @@ pub struct CheckStatus {
     pub detail: String,
     /// What the last check said; none before the first.
     pub last: Option<String>,
+    /// The last check could not be made, for a reason of this host's own: the backend stays as it
+    /// was.
+    #[serde(default)]
+    pub unknown: bool,
 }
 
 /// Packets that were not forwarded for one reason.
@@ -190,6 +194,7 @@ impl<P: Plane> Engine<P> {
                     up: member.up,
                     detail: member.detail.clone(),
                     last: check.and_then(|check| check.last_result.clone()),
+                    unknown: check.is_some_and(|check| check.unknown),
                 },
                 states: service.states_of(member.id),
                 packets: lane.packets,

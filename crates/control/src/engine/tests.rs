@@ -547,3 +547,44 @@ fn limits_follow_the_file_or_stay() {
     assert_eq!(world.warnings(), Vec::<String>::new());
     world.check();
 }
+
+/// Every check of a service fails. By the policy its backends keep what they get, or nobody does.
+#[test]
+fn when_all_are_down_new_connections_are_kept_or_refused() {
+    use crate::config::{AllDown, Check};
+    use weir_wire::Reason;
+    for all_down in [AllDown::Keep, AllDown::Refuse] {
+        let mut world = World::new(2);
+        world.start(0, 0..60);
+        let service = world.engine.services.get_mut("a").expect("there");
+        let second = Duration::from_secs(1);
+        let check =
+            Check { interval: second, timeout: second / 2, rise: 1, fall: 1, port: 80, all_down };
+        service.configured.check = Some(check);
+        let down = ["b1", "b2"].map(|name| world.health("a", name, false));
+        world.upkeep();
+        assert!(world.start(0, 100..150).iter().all(|went| !down.contains(went)));
+        world.health("a", "b3", false);
+        world.upkeep();
+        let said = world.warnings().join(" ");
+        assert!(said.contains("service a: every backend is down"), "{said}");
+        match all_down {
+            AllDown::Keep => {
+                let all: HashSet<u16> = world.start(0, 200..400).into_iter().collect();
+                assert_eq!(all.len(), 3, "all of them take new connections");
+            }
+            AllDown::Refuse => {
+                for client in 200..300 {
+                    let frame = Frame::new(flow(0, client)).tcp_flags(TcpFlags::SYN).build();
+                    let went = world.engine.plane.process(&frame);
+                    assert_eq!(went, Outcome::Dropped(Reason::NoBackend));
+                }
+            }
+        }
+        // Connections stay where they are, and one that is up gets what is new.
+        let up = world.health("a", "b2", true);
+        world.upkeep();
+        assert_eq!(world.warnings(), Vec::<String>::new());
+        assert!(world.start(0, 500..550).iter().all(|went| *went == up));
+    }
+}

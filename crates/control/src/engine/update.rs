@@ -3,6 +3,7 @@
 
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError};
+use crate::config::AllDown;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -123,7 +124,7 @@ impl Services for Tables<'_> {
         let Some(member) = service.by_id(backend) else { return Judgement::Lost };
         let Some(id) = BackendId::new(backend) else { return Judgement::Lost };
         let builder = &service.builder;
-        if !member.up && builder.leads_to(&state.key, id) {
+        if !service.takes_as_up(member) && builder.leads_to(&state.key, id) {
             Judgement::Lost
         } else if builder.agrees(&state.key, id) {
             Judgement::Agreed
@@ -266,6 +267,13 @@ impl<P: Plane> Engine<P> {
                      repeated before they were seen alive goes elsewhere",
                     service.unpinned
                 ));
+            }
+            if let Some(all_down) = service.all_down() {
+                let then = match all_down {
+                    AllDown::Keep => "they take new connections all the same (all_down = \"keep\")",
+                    AllDown::Refuse => "new connections are dropped (all_down = \"refuse\")",
+                };
+                found.push(format!("service {name}: every backend is down by its check; {then}"));
             }
             if let Some(what) = &service.unwritten {
                 found.push(format!(

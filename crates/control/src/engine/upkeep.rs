@@ -1,7 +1,8 @@
 //! What the engine does between changes: reports, idle flows, next hops, leftovers.
 
+use super::network::{Of, own_and_above};
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::Protocol;
+use crate::config::{AllDown, Protocol};
 use std::time::Duration;
 use tracing::warn;
 use weir_hash::Key;
@@ -104,6 +105,10 @@ impl<P: Plane> Engine<P> {
     fn give_up_dead_backends(&mut self) -> Result<(), EngineError> {
         let mut dead = Vec::new();
         for (name, service) in &self.services {
+            // The checks are not believed.
+            if service.all_down() == Some(AllDown::Keep) {
+                continue;
+            }
             let patience = service.configured.idle_timeout;
             for member in &service.pool {
                 let held = service.states_of(member.id).unwrap_or(0);
@@ -149,13 +154,22 @@ impl<P: Plane> Engine<P> {
     /// Looks the next hop of every backend up in the neighbour table, for packets that the FIB has
     /// no answer for, and keeps those entries fresh. `missing`: only of those that have none yet.
     pub(super) fn refresh_next_hops(&mut self, missing: bool) -> Result<(), EngineError> {
+        self.refresh(if missing { Of::Missing } else { Of::All })
+    }
+
+    /// As [`refresh_next_hops`](Self::refresh_next_hops), of some backends.
+    pub(super) fn refresh(&mut self, of: Of<'_>) -> Result<(), EngineError> {
         let mut all_known = true;
-        let accepted = self.plane.accept_own_macs(&self.config.balancer.interfaces).plane();
+        if matches!(of, Of::All | Of::Again) {
+            self.tell_devices()?;
+        }
+        let ours = own_and_above(&self.config.balancer.interfaces);
+        let accepted = self.plane.accept_own_macs(&ours).plane();
         for service in self.services.values() {
             for member in &service.pool {
                 let address = member.wanted.address;
                 let now = self.plane.backend(member.id);
-                if missing && now.is_some_and(|backend| backend.hop.is_some()) {
+                if !of.concerns(address, now.as_ref()) {
                     continue;
                 }
                 match (self.resolve)(address) {
@@ -168,12 +182,15 @@ impl<P: Plane> Engine<P> {
                         if now != Some(entry) {
                             self.plane.set_backend(member.id, Some(&entry)).plane()?;
                         }
+                        if now.and_then(|now| now.hop) != hop {
+                            self.plane.forget_hop(member.id).plane()?;
+                        }
                     }
                     Ok(None) => {
                         all_known = false;
                         // Asked for at the last look, and it has not answered since: what it was
                         // may be somebody else's by now.
-                        if let (false, Some(entry)) = (missing, now)
+                        if let (true, Some(entry)) = (matches!(of, Of::All), now)
                             && entry.hop.is_some()
                             && !self.silent.insert(member.id)
                         {
@@ -189,7 +206,9 @@ impl<P: Plane> Engine<P> {
                 }
             }
         }
-        self.hop_tries = if all_known { 0 } else { self.hop_tries.saturating_sub(1) };
+        if !matches!(of, Of::Neighbours(_)) {
+            self.hop_tries = if all_known { 0 } else { self.hop_tries.saturating_sub(1) };
+        }
         // One interface that is missing keeps nobody from looking after the backends.
         accepted
     }

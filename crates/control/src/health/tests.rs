@@ -1,6 +1,13 @@
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::net::TcpSocket;
+use tokio::time::timeout;
+
+use super::connect::{lack, reason};
 use super::*;
+use crate::testnet::Pair;
 
 /// Feeds a word of `+` and `-`; gives the state after each as `U` and `d`, a change with `!`.
 fn run(rise: u32, fall: u32, up: bool, results: &str) -> String {
@@ -56,6 +63,7 @@ fn target(id: u64, address: SocketAddr) -> Target {
         interval: Duration::from_millis(20),
         // An answer that is late because the machine is busy is an answer.
         timeout: PATIENCE,
+        interfaces: Arc::from([]),
         rise: 2,
         fall: 3,
         initially_up: true,
@@ -173,12 +181,95 @@ fn reasons_are_named() {
         (libc::ECONNRESET, "connection reset"),
         (libc::EHOSTUNREACH, "host unreachable"),
         (libc::ENETUNREACH, "network unreachable: no route"),
-        (libc::EADDRNOTAVAIL, "no local port"),
-        (libc::EACCES, "Permission denied"),
+        (libc::EPROTO, "Protocol error"),
     ] {
         let text = reason(&io::Error::from_raw_os_error(errno));
         assert!(text.starts_with(words), "{text}");
     }
+}
+
+#[test]
+fn what_this_host_lacks_is_no_failure_of_the_backend() {
+    for (errno, words) in [
+        (libc::EMFILE, Some("no file descriptor left (ulimit -n)")),
+        (libc::ENFILE, Some("no file descriptor left (fs.file-max)")),
+        (libc::ENOBUFS, Some("no memory")),
+        (libc::EADDRNOTAVAIL, Some("no local port or address is free")),
+        (libc::ENETDOWN, Some("the own interface is down")),
+        (libc::EPERM, Some("this host itself forbids it")),
+        (libc::ECONNREFUSED, None),
+        (libc::EHOSTUNREACH, None),
+        (libc::ENETUNREACH, None),
+    ] {
+        let found = lack(&io::Error::from_raw_os_error(errno));
+        let right = found.as_deref().zip(words).is_some_and(|(found, words)| found.contains(words));
+        assert!(right || found.is_none() && words.is_none(), "{errno}: {found:?}");
+    }
+}
+
+/// Our address is taken from us, then the interface goes down, then away. Nothing of it is the
+/// backend's doing, so it stays up; and what was counted before goes on after.
+#[test]
+fn a_check_that_cannot_be_made_decides_nothing() {
+    let pair = Pair::new();
+    let address: SocketAddr = "10.9.0.2:80".parse().unwrap();
+    let listener = pair.backend.enter(|| TcpListener::bind(address).unwrap()).unwrap();
+    let inside = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (checker, mut receiver) = Checker::new();
+            let wanted = Target {
+                source: Some("10.9.0.1".parse().unwrap()),
+                timeout: Duration::from_millis(200),
+                // A link that has just come up may take a second to get a SYN across.
+                fall: 8,
+                interfaces: Arc::from(["eth0".to_owned()]),
+                ..target(1, address)
+            };
+            checker.set_targets(vec![wanted]);
+            until(&checker, |status| status.successes >= 3).await;
+            let unknown = async |words: &str, checks: u64| {
+                until(&checker, |status| {
+                    status.unknown && status.last_result.as_ref().unwrap().contains(words)
+                })
+                .await;
+                // So many more that it would be down by now.
+                let end = checker.snapshot()[0].checks + checks;
+                until(&checker, |status| status.checks >= end).await;
+                let status = &checker.snapshot()[0];
+                assert!(status.up && status.unknown, "{status:?}");
+            };
+            pair.lb.ip("addr del 10.9.0.1/24 dev eth0").unwrap();
+            unknown("no local port or address", 10).await;
+            pair.lb.ip("addr add 10.9.0.1/24 dev eth0").unwrap();
+            until(&checker, |status| !status.unknown && status.successes >= 6).await;
+            pair.lb.ip("link set eth0 down").unwrap();
+            unknown("the own interface eth0 is down", 10).await;
+            pair.lb.ip("link set eth0 up").unwrap();
+            until(&checker, |status| !status.unknown && status.successes >= 9).await;
+            pair.backend.ip("link set eth0 down").unwrap();
+            unknown("the own interface eth0 has no carrier", 10).await;
+            pair.backend.ip("link set eth0 up").unwrap();
+            until(&checker, |status| !status.unknown && status.successes >= 1).await;
+            quiet(&mut receiver, 1).await;
+            drop(listener);
+            assert!(!next(&mut receiver).await.up);
+            pair.lb.ip("link del eth0").unwrap();
+            until(&checker, |status| status.unknown).await;
+            let status = &checker.snapshot()[0];
+            assert!(!status.up, "{status:?}");
+        });
+    };
+    pair.lb.enter(inside).unwrap();
+}
+
+#[test]
+fn the_limit_on_open_files_is_raised() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard.min(512), hard).unwrap();
+    raise_limits();
+    let (soft, now) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    assert!(soft == now && now >= hard && soft > 512, "{soft} of {now}, {hard} before");
 }
 
 /// 40 targets at 200 ms: however they fall, no tenth of the interval has more than a fifth of

@@ -43,18 +43,19 @@ fn backends_on_the_link_are_resolved() {
 }
 
 #[test]
-fn backends_behind_a_router_get_the_routers_address() {
+fn backends_behind_a_router_are_refused() {
     let pair = Pair::new();
-    let (lb, backend) = (&pair.lb, &pair.backend);
+    let lb = &pair.lb;
     lb.ip("route add 10.77.0.0/16 via 10.9.0.2").unwrap();
     lb.ip("route add fd77::/64 via fd09::2").unwrap();
-    let mac = backend.enter(|| interface_mac("eth0").unwrap()).unwrap();
     lb.enter(|| {
         for (text, gateway) in [("10.77.1.1", "10.9.0.2"), ("fd77::1", "fd09::2")] {
             let route = route(address(text)).unwrap();
             assert_eq!(route.gateway, Some(address(gateway)));
             assert!(route.source.is_some());
-            assert_eq!(resolve_soon(address(text)).mac, mac);
+            let error = resolve_now(address(text)).unwrap_err();
+            assert!(matches!(error, NeighError::Gateway { .. }), "{error}");
+            assert!(error.to_string().contains(&format!("behind the router {gateway}")), "{error}");
         }
     })
     .unwrap();
@@ -82,6 +83,84 @@ fn what_cannot_be_reached_is_said() {
         }
     })
     .unwrap();
+}
+
+#[test]
+fn ways_out_are_told_by_what_an_interface_is() {
+    let interface = |index: u32, kind: Option<Kind>, link: Option<u32>| Interface {
+        index,
+        name: format!("if{index}"),
+        mac: Some([2; 6]),
+        mtu: 1500,
+        up: true,
+        running: true,
+        veth: false,
+        kind,
+        master: None,
+        link,
+        xdp: false,
+    };
+    let other = |kind: &str| Some(Kind::Other(kind.to_owned()));
+    let vlan = |plain| Some(Kind::Vlan { id: 0x123, plain });
+    let all = [
+        interface(1, None, None),
+        interface(2, Some(Kind::Bond), None),
+        interface(3, Some(Kind::Bridge), None),
+        interface(4, vlan(true), Some(1)),
+        interface(5, vlan(false), Some(2)),
+        interface(6, vlan(true), Some(4)),
+        interface(7, vlan(true), Some(3)),
+        interface(8, vlan(true), Some(99)),
+        interface(9, other("macvlan"), Some(1)),
+        interface(10, other("veth"), None),
+    ];
+    let tagged = |lower, tag| Some(WayOut::Tagged { lower, tag });
+    let ways: Vec<Option<WayOut>> = all.iter().map(|one| way_out(one, &all).ok()).collect();
+    let plain = Some(WayOut::AsItIs);
+    let right = [
+        plain,
+        plain,
+        None,
+        tagged(1, [0x81, 0, 1, 0x23]),
+        tagged(2, [0x88, 0xa8, 1, 0x23]),
+        None,
+        None,
+        None,
+        None,
+        plain,
+    ];
+    assert_eq!(ways, right);
+    assert_eq!(way_out(&all[2], &all).unwrap_err(), "if3 (a bridge)");
+}
+
+/// What the kernel tells of is told on, once for what comes together.
+#[test]
+fn changes_are_told_as_they_happen() {
+    let pair = Pair::new();
+    let (tell, told) = std::sync::mpsc::channel();
+    let telling = move |change| tell.send((change, std::time::Instant::now())).is_ok();
+    pair.lb.enter(|| watch(telling).unwrap()).unwrap();
+    let expect = |what: &str, lines: &str, is: &dyn Fn(&Change) -> bool| {
+        let started = std::time::Instant::now();
+        pair.lb.ip(lines).unwrap();
+        loop {
+            let next = told.recv_timeout(Duration::from_secs(120));
+            let (change, at) = next.unwrap_or_else(|_| panic!("{what} is not told"));
+            if is(&change) {
+                println!("{what}: told after {:?}", at.saturating_duration_since(started));
+                return;
+            }
+        }
+    };
+    expect("an address", "link set eth0 address 02:99:00:00:00:07", &|c| c.interfaces);
+    expect("a route", "route add 10.80.0.0/16 via 10.9.0.2", &|c| c.routes);
+    let neighbour = address("10.9.0.77");
+    let is = |c: &Change| c.neighbours.contains(&neighbour);
+    for mac in ["02:99:00:00:00:08", "02:99:00:00:00:09"] {
+        let line = format!("neigh replace 10.9.0.77 lladdr {mac} dev eth0 nud permanent");
+        expect("a neighbour", &line, &is);
+    }
+    expect("an interface that is gone", "link del eth0", &|c| c.interfaces);
 }
 
 #[test]

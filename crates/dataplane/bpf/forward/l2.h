@@ -6,33 +6,58 @@
 #define WEIR_FORWARD_L2_H
 
 #include "../maps.h"
+#include "../outcome.h"
 #include "../parse.h"
 
 #define AF_INET 2
 #define AF_INET6 10
 #define RESOLVE_JIFFIES 64
 
-static __always_inline void keep(struct lane *lane, const __u8 *mac, const __u8 *source,
-				 __u32 ifindex, __u64 now)
+/* Fills the lane; returns why it cannot, or REASON_OK. */
+static __always_inline int keep(struct lane *lane, const __u8 *mac, const __u8 *source,
+				__u32 ifindex, __u64 now)
 {
+	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
+	__u32 vlan = 0;
+
+	if (device) {
+		if (device->flags & DEVICE_REFUSED)
+			return REASON_NO_WAY_OUT;
+		ifindex = device->lower;
+		vlan = device->vlan;
+	}
 	__builtin_memcpy(lane->mac, mac, 6);
 	__builtin_memcpy(lane->source_mac, source, 6);
 	lane->ifindex = ifindex;
+	lane->vlan = vlan;
 	lane->resolved = now ? now : 1; /* 0 is never; one ahead of now would be long ago */
+	return REASON_OK;
 }
 
-/* Fills the lane; returns 0 if there is no next hop. */
+/* The lookup has written where the next hop is into the place of the destination. Another one than the
+ * backend is a router, and what it gets has the service's address: it would send that here again. */
+static __always_inline int is_gateway(const struct bpf_fib_lookup *fib,
+				      const struct backend *backend)
+{
+	if (backend->flags & BACKEND_IPV6)
+		return fib->family != AF_INET6 ||
+		       __builtin_memcmp(fib->ipv6_dst, backend->address, 16) != 0;
+	return fib->family != AF_INET ||
+	       __builtin_memcmp(&fib->ipv4_dst, backend->address + 12, 4) != 0;
+}
+
+/* As keep, of what the FIB or the control plane says. */
 static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 {
 	struct bpf_fib_lookup fib = {};
 	__u64 now = bpf_jiffies64();
 
 	if (!lane)
-		return 0;
+		return REASON_NO_NEXT_HOP;
 	struct backend *backend = AT(backends, id, backend_count);
 
 	if (!(backend->flags & BACKEND_PRESENT))
-		return 0;
+		return REASON_NO_NEXT_HOP;
 	if (!(backend->flags & BACKEND_STATIC)) {
 		fib.ifindex = ctx->ingress_ifindex;
 		if (backend->flags & BACKEND_IPV6) {
@@ -42,15 +67,81 @@ static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 			fib.family = AF_INET;
 			__builtin_memcpy(&fib.ipv4_dst, backend->address + 12, 4);
 		}
-		if (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0) == BPF_FIB_LKUP_RET_SUCCESS) {
-			keep(lane, fib.dmac, fib.smac, fib.ifindex, now);
-			return 1;
-		}
+		int found = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+
+		/* A neighbour that is not known yet has its address written, too. */
+		if ((found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) &&
+		    is_gateway(&fib, backend))
+			return REASON_BEHIND_GATEWAY;
+		if (found == BPF_FIB_LKUP_RET_SUCCESS)
+			return keep(lane, fib.dmac, fib.smac, fib.ifindex, now);
 	}
 	if (!(backend->flags & (BACKEND_HAS_MAC | BACKEND_STATIC)))
-		return 0;
-	keep(lane, backend->mac, backend->source_mac, backend->ifindex, now);
-	return 1;
+		return REASON_NO_NEXT_HOP;
+	return keep(lane, backend->mac, backend->source_mac, backend->ifindex, now);
+}
+
+static __always_inline int is_vlan(__be16 type)
+{
+	return type == bpf_htons(ETH_P_8021Q) || type == bpf_htons(ETH_P_8021AD);
+}
+
+/* Both addresses at once: they stand beside each other, in the lane as in the frame. */
+static __always_inline void readdress(void *data, const struct lane *lane)
+{
+	*(__u64 *)data = *(__u64 *)lane->mac;
+	*(__u32 *)(data + 8) = *(__u32 *)(lane->mac + 8);
+}
+
+static __always_inline int send(struct xdp_md *ctx, const struct lane *lane)
+{
+	if (lane->ifindex == ctx->ingress_ifindex || lane->ifindex == 0)
+		return XDP_TX;
+	return bpf_redirect(lane->ifindex, 0);
+}
+
+#define TAG 4
+/* Priority and drop eligibility of a tag, which stay; of its four bytes on the wire, read as they
+ * stand. */
+#define TAG_KEPT 0x00f00000
+
+/* The frame has a tag, or is to leave with one. It comes out with the lane's, or with none. */
+static __noinline int forward_tagged(struct xdp_md *ctx, struct lane *lane)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+
+	if (!lane || data + 14 > end)
+		return XDP_DROP;
+	int more = lane->vlan ? TAG : 0;
+
+	if (is_vlan(*(__be16 *)(data + 12))) {
+		if (data + 18 > end)
+			return XDP_DROP;
+		__u32 kept = *(__u32 *)(data + 12) & TAG_KEPT;
+
+		more -= TAG;
+		if (is_vlan(*(__be16 *)(data + 16)))
+			more -= TAG;
+		if (more && bpf_xdp_adjust_head(ctx, -more))
+			return leave(REASON_NO_WAY_OUT, XDP_DROP);
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+		if (data + 18 > end)
+			return XDP_DROP;
+		if (lane->vlan)
+			*(__u32 *)(data + 12) = lane->vlan | kept;
+	} else {
+		if (bpf_xdp_adjust_head(ctx, -more))
+			return leave(REASON_NO_WAY_OUT, XDP_DROP);
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+		if (data + 18 > end)
+			return XDP_DROP;
+		*(__u32 *)(data + 12) = lane->vlan;
+	}
+	readdress(data, lane);
+	return send(ctx, lane);
 }
 
 static __always_inline int forward(struct xdp_md *ctx, struct lane *lane)
@@ -60,11 +151,11 @@ static __always_inline int forward(struct xdp_md *ctx, struct lane *lane)
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
-	__builtin_memcpy(eth->destination, lane->mac, 6);
-	__builtin_memcpy(eth->source, lane->source_mac, 6);
-	if (lane->ifindex == ctx->ingress_ifindex || lane->ifindex == 0)
-		return XDP_TX;
-	return bpf_redirect(lane->ifindex, 0);
+	/* Without an interface the frame goes back as it came. */
+	if (unlikely(lane->vlan) || (unlikely(is_vlan(eth->type)) && lane->ifindex))
+		return forward_tagged(ctx, lane);
+	readdress(data, lane);
+	return send(ctx, lane);
 }
 
 #endif

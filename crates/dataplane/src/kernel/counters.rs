@@ -24,6 +24,24 @@ impl KernelPlane {
             .context(|| format!("clear the counters of backend {backend}"))
     }
 
+    /// Forgets the next hops that the CPUs keep of a backend, each for 64 jiffies: the next packet
+    /// asks. What a CPU counts at this very moment may be lost.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn forget_hop(&self, backend: u16) -> Result<(), Error> {
+        let key = u32::from(backend).to_ne_bytes();
+        let mut lanes = lookup_percpu(&self.maps.lanes, &key)?;
+        for lane in &mut lanes {
+            let at = offset_of!(types::lane, resolved);
+            lane[at..at + size_of::<u64>()].fill(0);
+        }
+        self.maps
+            .lanes
+            .update_percpu(&key, &lanes, MapFlags::ANY)
+            .context(|| format!("forget the next hop of backend {backend}"))
+    }
+
     /// Counters of a backend, over all CPUs.
     ///
     /// # Errors

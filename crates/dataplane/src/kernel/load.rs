@@ -1,5 +1,6 @@
 //! Loading the data plane, resuming one that is pinned, and removing it.
 
+use super::guard::GUARD_PREFIX;
 use super::resize::{Former, pin_of};
 use super::size::{Sizer, size_maps};
 use super::stamp::{STAMP_PIN, Stamp};
@@ -10,11 +11,11 @@ use crate::link::LINK_PREFIX;
 use crate::mapped::Mapped;
 use crate::tables::Tables;
 use crate::vips::{NO_TABLE, VipTable};
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sys};
 use std::fs;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use weir_plane::Limits;
@@ -25,12 +26,18 @@ pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/weir
 /// The object's name, and that of its constants, which libbpf makes of it.
 const OBJECT: &str = "weir_bpf";
 const CONSTANTS: &str = "weir_bpf.rodata";
+/// The program that frames are sent through.
+const BALANCER: &str = "weir_balance";
+/// The program takes frames in several buffers (linux/bpf.h, BPF_F_XDP_HAS_FRAGS).
+const XDP_HAS_FRAGS: u32 = 1 << 5;
 
 /// What opening a data plane found.
 #[derive(Clone, Debug, Default)]
 pub struct OpenReport {
     /// Whether it was there already, with tables, flows and counters of an earlier run.
     pub resumed: bool,
+    /// Why there is no [guard](KernelPlane::guard), if there is none.
+    pub unguarded: Option<String>,
 }
 
 impl KernelPlane {
@@ -86,6 +93,9 @@ impl KernelPlane {
         if generation.load(Ordering::Relaxed) == 0 {
             generation.store(1, Ordering::Relaxed);
         }
+        if directory.is_some() {
+            report.unguarded = plane.guard().err().map(|error| error.to_string());
+        }
         let seen = inspect(&loaded)?;
         Ok((plane, report, seen))
     }
@@ -120,11 +130,14 @@ impl KernelPlane {
             maps: Maps {
                 lanes: handle("lanes")?,
                 outcomes: handle("outcomes")?,
+                vips: handle(".data.vips")?,
+                control: handle(".data.control")?,
                 pending: handle("pending")?,
                 pinned: handle("pinned")?,
                 events: handle("events")?,
                 unreported: handle("unreported")?,
                 connections: handle("connections")?,
+                devices: handle("devices")?,
             },
             program: program_of(object)?,
             control: mapped("control")?,
@@ -154,8 +167,9 @@ impl KernelPlane {
         // without it, what may be left by a call that is cut short is not resumed.
         pins.sort_by_key(|path| match path.file_name().map(|name| name.to_string_lossy()) {
             Some(name) if name.starts_with(LINK_PREFIX) => 0,
-            Some(name) if name == STAMP_PIN => 1,
-            _ => 2,
+            Some(name) if name.starts_with(GUARD_PREFIX) => 1,
+            Some(name) if name == STAMP_PIN => 2,
+            _ => 3,
         });
         for pin in pins {
             let removed = if pin.is_dir() { remove_set(&pin) } else { fs::remove_file(&pin) };
@@ -201,7 +215,15 @@ impl Loading<'_> {
                     .context(|| format!("open {}", pin.display()))?;
             }
         }
-        set_sizes(&mut sizer, &sizes, self.twins.is_some())?;
+        let frags = takes_frags();
+        set_sizes(&mut sizer, &sizes, self.twins.is_some(), frags)?;
+        drop(sizer);
+        if frags {
+            let mut programs = open.progs_mut();
+            if let Some(mut program) = programs.find(|one| one.name() == BALANCER) {
+                program.set_flags(XDP_HAS_FRAGS);
+            }
+        }
         let loaded = open.load().context(|| "load the XDP program".into())?;
         Ok((loaded, sizes))
     }
@@ -231,8 +253,8 @@ impl Loading<'_> {
 pub(super) fn program_of(object: &Object) -> Result<OwnedFd, Error> {
     object
         .progs()
-        .find(|program| program.name() == "weir_balance")
-        .ok_or_else(|| missing("program", "weir_balance"))?
+        .find(|program| program.name() == BALANCER)
+        .ok_or_else(|| missing("program", BALANCER))?
         .as_fd()
         .try_clone_to_owned()
         .context(|| "duplicate a program's descriptor".into())
@@ -244,9 +266,9 @@ pub(super) fn missing(what: &str, name: &str) -> Error {
 }
 
 /// Sets what the verifier folds into the program.
-fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool) -> Result<(), Error> {
+fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> Result<(), Error> {
     let constants = sizer.map(CONSTANTS)?.initial_value_mut().unwrap_or_default();
-    if constants.len() < offset_of!(types::rodata, as_reported) {
+    if constants.len() < offset_of!(types::rodata, has_frags) + size_of::<u32>() {
         return Err(missing("room for the sizes in", CONSTANTS));
     }
     macro_rules! set {
@@ -266,6 +288,40 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool) -> Result<(), Er
         stranger_words = sizes.stranger_words;
         seen_lines = sizes.seen_lines;
         twins = twins.into();
+        has_frags = frags.into();
     }
     Ok(())
+}
+
+/// Whether the kernel has frames in several buffers (Linux 5.18): it takes a program that does.
+fn takes_frags() -> bool {
+    let code = |code: u32| libbpf_sys::bpf_insn { code: code as u8, ..Default::default() };
+    // r0 = 0 (XDP_ABORTED); exit
+    let program = [
+        code(libbpf_sys::BPF_ALU64 | libbpf_sys::BPF_MOV | libbpf_sys::BPF_K),
+        code(libbpf_sys::BPF_JMP | libbpf_sys::BPF_EXIT),
+    ];
+    let options = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as _,
+        prog_flags: XDP_HAS_FRAGS,
+        ..Default::default()
+    };
+    // SAFETY: name and licence are NUL-terminated; instructions, whose number is right, and options
+    // outlive the call.
+    let fd = unsafe {
+        libbpf_sys::bpf_prog_load(
+            libbpf_sys::BPF_PROG_TYPE_XDP,
+            c"frags".as_ptr(),
+            c"Dual MIT/GPL".as_ptr(),
+            program.as_ptr(),
+            program.len() as libbpf_sys::size_t,
+            (&raw const options).cast_mut(),
+        )
+    };
+    if fd < 0 {
+        return false;
+    }
+    // SAFETY: a fresh descriptor that nobody else owns, and nobody needs.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    true
 }

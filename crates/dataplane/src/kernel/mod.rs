@@ -4,7 +4,9 @@ mod activity;
 mod attach;
 mod connections;
 mod counters;
+mod devices;
 mod grace;
+mod guard;
 mod load;
 mod publish;
 mod resize;
@@ -54,11 +56,16 @@ pub struct KernelPlane {
 struct Maps {
     lanes: MapHandle,
     outcomes: MapHandle,
+    /// The service table, which is mapped as well.
+    vips: MapHandle,
+    /// What is set while it runs, mapped as well.
+    control: MapHandle,
     pending: MapHandle,
     pinned: MapHandle,
     events: MapHandle,
     unreported: MapHandle,
     connections: MapHandle,
+    devices: MapHandle,
 }
 
 impl KernelPlane {

@@ -101,6 +101,9 @@ impl<'a> Sizer<'a> {
 /// The bits of a flow's hash name no more: 32 MB of each half.
 const MOST_MARK_WORDS: u32 = 1 << 22;
 
+/// Interfaces that are not sent by as they are.
+const DEVICES: u32 = 8192;
+
 /// Sizes all maps.
 pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes, Error> {
     sizer.array("control", size_of::<types::control>(), 1)?;
@@ -110,6 +113,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("events", limits.event_ring_bytes)?;
     sizer.entries("unreported", limits.unreported_flows)?;
     sizer.entries("connections", limits.tracked_flows)?;
+    sizer.entries("devices", DEVICES)?;
     // A two-choice table stays below half full: each service has its entry and its address's.
     let vip_slots = (limits.services * 4 + 4).next_power_of_two();
     // Up to two flows for each word of three lanes.

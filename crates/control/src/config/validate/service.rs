@@ -10,7 +10,7 @@ use weir_steering::{MethodId, Misfit, Setting, Settings, is_prime, next_prime};
 
 use super::super::error::Problems;
 use super::super::written::{self, Value};
-use super::super::{Affinity, Backend, MAX_WEIGHT, Method, Protocol, resolve};
+use super::super::{Affinity, AllDown, Backend, MAX_WEIGHT, Method, Protocol, resolve};
 use super::scope::Scope;
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
@@ -38,6 +38,7 @@ pub(in super::super) struct Check {
     pub rise: Option<u32>,
     pub fall: Option<u32>,
     pub port: Option<u16>,
+    pub all_down: Option<AllDown>,
 }
 
 /// What problems call a service.
@@ -346,6 +347,11 @@ fn check(
         rise: scope.integer(raw.rise.as_ref(), "rise", 1..=1000),
         fall: scope.integer(raw.fall.as_ref(), "fall", 1..=1000),
         port: scope.integer(raw.port.as_ref(), "port", 1..=u16::MAX),
+        all_down: scope.choice(
+            raw.all_down.as_ref(),
+            "all_down",
+            &[("keep", AllDown::Keep), ("refuse", AllDown::Refuse)],
+        ),
     };
     if raw.enabled.is_some_and(|enabled| !enabled.into_inner()) {
         return None;

@@ -1,0 +1,174 @@
+//! Follows what changes in the host's network: interfaces that go and come back, their addresses,
+//! routes and neighbours.
+
+use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, attachment, tolerate};
+use crate::config::XdpMode;
+use crate::neigh::{self, Change, Interface, Kind, WayOut};
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+use tracing::info;
+use weir_plane::{Backend, Device, Plane, Way};
+
+/// After all next hops were looked up, that is not done again for so many times as long as it took:
+/// where routes change all the time, the rest has its time.
+const PAUSE: u32 = 4;
+const LEAST_PAUSE: Duration = Duration::from_millis(20);
+
+/// What an interface was when it was attached last: number and Ethernet address.
+type Seen = Option<(u32, Option<[u8; 6]>)>;
+
+/// What is to be followed yet, and what has been.
+#[derive(Default)]
+pub(super) struct Following {
+    /// The interfaces of the configuration, as they were attached.
+    seen: Vec<Seen>,
+    /// All next hops are to be looked up, and not before.
+    all: bool,
+    not_before: Option<Instant>,
+}
+
+impl Following {
+    /// The interfaces are about to be attached.
+    pub fn attaching(&mut self, names: &[String]) {
+        self.seen = names.iter().map(|name| seen(name)).collect();
+    }
+}
+
+fn seen(name: &str) -> Seen {
+    neigh::interface(name).ok().map(|found| (found.index, found.mac))
+}
+
+/// Of which backends next hops are looked up.
+#[derive(Clone, Copy)]
+pub(super) enum Of<'a> {
+    All,
+    /// All, since something has changed: the kernel may be asking for some just now.
+    Again,
+    /// Those that have none yet.
+    Missing,
+    /// Those with these addresses.
+    Neighbours(&'a BTreeSet<IpAddr>),
+}
+
+impl Of<'_> {
+    pub fn concerns(&self, address: IpAddr, now: Option<&Backend>) -> bool {
+        match self {
+            Self::All | Self::Again => true,
+            Self::Missing => now.is_none_or(|backend| backend.hop.is_none()),
+            Self::Neighbours(addresses) => addresses.contains(&address),
+        }
+    }
+}
+
+/// The interfaces by these names, and those above them with addresses of their own that frames come
+/// to through them: VLANs and MAC VLANs (VRRP has one for its address), bonds and bridges.
+pub(super) fn own_and_above(names: &[String]) -> Vec<String> {
+    let mut all = names.to_vec();
+    let Ok(links) = neigh::interfaces() else { return all };
+    let above = |low: &Interface, high: &Interface| {
+        let on_it = match &high.kind {
+            Some(Kind::Vlan { .. }) => true,
+            Some(Kind::Other(kind)) => kind == "macvlan",
+            _ => false,
+        };
+        high.link == Some(low.index) && on_it || low.master == Some(high.index)
+    };
+    let mut at = 0;
+    while let Some(name) = all.get(at) {
+        if let Some(low) = links.iter().find(|link| link.name == *name) {
+            let found = links.iter().filter(|high| above(low, high) && !all.contains(&high.name));
+            let found: Vec<String> = found.map(|high| high.name.clone()).collect();
+            all.extend(found);
+        }
+        at += 1;
+    }
+    all
+}
+
+impl<P: Plane> Engine<P> {
+    /// The kernel has told of a change.
+    pub(super) fn network_changed(&mut self, change: &Change) {
+        if change.interfaces {
+            tolerate("attach to interfaces again", self.follow_interfaces());
+        }
+        if change.interfaces || change.routes {
+            self.network.all = true;
+        } else {
+            tolerate("look up next hops", self.refresh(Of::Neighbours(&change.neighbours)));
+        }
+        self.follow_network();
+    }
+
+    /// Looks all next hops up if a change asks for it, and it was not just now.
+    pub(super) fn follow_network(&mut self) {
+        let wait = self.network.not_before.is_some_and(|due| Instant::now() < due);
+        if !self.network.all || wait {
+            return;
+        }
+        self.network.all = false;
+        let started = Instant::now();
+        tolerate("forget interfaces that are gone", self.forget_gone_interfaces());
+        self.hop_tries = NEXT_HOPS_TRIES;
+        tolerate("look up next hops", self.refresh(Of::Again));
+        self.set_targets();
+        let pause = (started.elapsed() * PAUSE).max(LEAST_PAUSE);
+        self.network.not_before = Some(Instant::now() + pause);
+    }
+
+    /// Attaches to interfaces that have come back, and takes frames to new addresses of theirs.
+    pub(super) fn follow_interfaces(&mut self) -> Result<(), EngineError> {
+        let names = self.config.balancer.interfaces.clone();
+        self.plane.accept_own_macs(&own_and_above(&names)).plane()?;
+        let now: Vec<Seen> = names.iter().map(|name| seen(name)).collect();
+        let number = |seen: &Seen| seen.map(|(index, _)| index);
+        let same = now.len() == self.network.seen.len()
+            && now.iter().zip(&self.network.seen).all(|(a, b)| number(a) == number(b));
+        if same {
+            return Ok(());
+        }
+        self.attached = self.plane.reattach(&names, attachment(&self.config)).plane()?;
+        // Above, frames to what is not there were not taken.
+        self.plane.accept_own_macs(&own_and_above(&names)).plane()?;
+        self.network.seen = now;
+        let attached: Vec<&str> = self.attached.iter().map(|a| a.interface.as_str()).collect();
+        info!(?attached, "interfaces have changed");
+        Ok(())
+    }
+
+    /// Tells the plane by which interfaces frames leave tagged, or cannot leave.
+    pub(super) fn tell_devices(&mut self) -> Result<(), EngineError> {
+        let Ok(links) = neigh::interfaces() else { return Ok(()) };
+        // In the network stack a program can send by anything.
+        let generic = self.config.balancer.mode == XdpMode::Generic
+            || !self.attached.is_empty() && self.attached.iter().all(|one| one.generic);
+        let devices: Vec<Device> = links
+            .iter()
+            .filter_map(|link| {
+                let way = match neigh::way_out(link, &links) {
+                    Ok(WayOut::AsItIs) => return None,
+                    Ok(WayOut::Tagged { lower, tag }) => Way::Tagged { lower, tag },
+                    Err(_) if generic => return None,
+                    Err(_) => Way::None,
+                };
+                Some(Device { ifindex: link.index, way })
+            })
+            .collect();
+        self.plane.set_devices(&devices).plane()
+    }
+
+    /// Next hops by interfaces that are gone are none.
+    fn forget_gone_interfaces(&mut self) -> Result<(), EngineError> {
+        let Ok(links) = neigh::interfaces() else { return Ok(()) };
+        let there: HashSet<u32> = links.iter().map(|link| link.index).collect();
+        for member in self.services.values().flat_map(|service| &service.pool) {
+            let Some(backend) = self.plane.backend(member.id) else { continue };
+            if backend.hop.is_some_and(|hop| hop.ifindex != 0 && !there.contains(&hop.ifindex)) {
+                let entry = Backend { hop: None, ..backend };
+                self.plane.set_backend(member.id, Some(&entry)).plane()?;
+                self.plane.forget_hop(member.id).plane()?;
+            }
+        }
+        Ok(())
+    }
+}

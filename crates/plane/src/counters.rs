@@ -30,7 +30,7 @@ impl Counters {
     /// Counts a packet by what was decided about it.
     pub fn count(&mut self, verdict: &Verdict) {
         match *verdict {
-            Verdict::Forward { backend, new, bytes } => {
+            Verdict::Forward { backend, new, bytes, .. } => {
                 let lane = self.lanes.entry(backend).or_default();
                 lane.packets += 1;
                 lane.bytes += u64::from(bytes);

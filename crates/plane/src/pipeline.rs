@@ -1,8 +1,12 @@
 //! The way of a packet: `parse -> service -> decide`, and what is then to be done with the frame
 //! ([`forward`](crate::forward)). Pure: frames, tables and memory come in as arguments.
 
-use weir_steering::{Image, Memory, decide};
-use weir_wire::{FlowKey, Packet, Protocol, Reason, parse};
+use weir_steering::{Image, Memory, Signals, decide_by};
+use weir_wire::quic::{self, Id};
+use weir_wire::{FlowKey, Packet, Protocol, Reason, parse, tcp_options};
+
+/// Bytes of a UDP header.
+const UDP_HEADER: usize = 8;
 
 /// What a service listens on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -42,6 +46,9 @@ pub enum Verdict {
         new: bool,
         /// Its bytes from the IP header on.
         bytes: u32,
+        /// What the timestamps of everything that the backend sends must carry; see
+        /// [`Decision::cookie`](weir_steering::Decision::cookie).
+        cookie: Option<u16>,
     },
     /// It is the kernel's.
     Pass(Reason),
@@ -75,6 +82,8 @@ impl From<Verdict> for Outcome {
 pub struct Classified<'a> {
     /// What its headers say.
     pub packet: Packet,
+    /// What else it says that the service's method wants to know.
+    pub signals: Signals,
     /// The number of its service.
     pub service: u32,
     /// The service's table, which decides it whatever is published meanwhile.
@@ -109,18 +118,46 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         return Err(Verdict::Drop(Reason::OtherHost));
     }
     let table = to.table(service).map_err(Verdict::Drop)?;
-    Ok(Classified { packet, service, table })
+    Ok(Classified { packet, signals: signals(frame, &packet, table), service, table })
+}
+
+/// What a packet says beside its flow. TCP options are only looked at for a method that needs
+/// them; malformed ones count as none.
+fn signals(frame: &[u8], packet: &Packet, table: &Image) -> Signals {
+    let signals = Signals::of_tcp(packet.tcp_flags);
+    let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
+    let segment = frame.get(packet.l4_offset.into()..end).unwrap_or(&[]);
+    match packet.flow.protocol {
+        Protocol::Tcp if table.method().info().needs.timestamps => {
+            let found = tcp_options::find(segment).ok().flatten();
+            signals.with_echo(found.map(|timestamps| timestamps.echo))
+        }
+        Protocol::Tcp => signals,
+        Protocol::Udp => Signals { connection_id: connection_id(segment), ..signals },
+    }
+}
+
+/// What stands where a QUIC packet has its destination id, whether or not the datagram is one: that
+/// the service says. Of a short header, the id and what follows it, 20 bytes in all.
+fn connection_id(datagram: &[u8]) -> Option<Id> {
+    let payload = datagram.get(UDP_HEADER..)?;
+    let (quic::Header::Long { destination, .. } | quic::Header::Short { destination }) =
+        quic::parse_header(payload).ok()?;
+    Id::new(destination)
 }
 
 /// The second half: where the packet goes. Notes, marks and reports go to `memory`.
 pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
-    let Classified { packet, service, table } = packet;
-    let decision = decide(table, *service, &packet.flow, packet.tcp_flags, memory);
+    let Classified { packet, signals, service, table } = packet;
+    let decision = decide_by(table, *service, &packet.flow, *signals, memory);
     match decision.backend {
         Err(reason) => Verdict::Drop(reason),
-        Ok(backend) => {
-            Verdict::Forward { backend: backend.get(), new: decision.new, bytes: packet.ip_length }
-        }
+        Ok(backend) => Verdict::Forward {
+            backend: backend.get(),
+            new: decision.new,
+            bytes: packet.ip_length,
+            cookie: decision.cookie,
+        },
     }
 }
 
@@ -147,4 +184,96 @@ pub fn process_burst<'f>(
         Ok(packet) => steer(packet, memory),
         Err(verdict) => *verdict,
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_steering::{
+        BackendId, EventKind, Member, MethodId, Question, Role, ServiceConfig, Settings,
+    };
+    use weir_wire::craft::Frame;
+
+    struct One(std::sync::Arc<Image>);
+
+    impl Directory for One {
+        fn service(&self, _: &VipKey) -> Option<u32> {
+            Some(0)
+        }
+
+        fn has_address(&self, _: &[u8; 16]) -> bool {
+            true
+        }
+
+        fn is_own_mac(&self, _: [u8; 6]) -> bool {
+            true
+        }
+
+        fn table(&self, _: u32) -> Result<&Image, Reason> {
+            Ok(&self.0)
+        }
+    }
+
+    /// Keeps the ids of the flows that start.
+    #[derive(Default)]
+    struct Ids(Vec<Option<Id>>);
+
+    impl Memory for Ids {
+        fn seen_before(&mut self, _: &Question) -> bool {
+            false
+        }
+
+        fn report(&mut self, question: &Question, _: BackendId, _: EventKind) {
+            self.0.push(question.signals.connection_id);
+        }
+    }
+
+    fn service() -> One {
+        let config = ServiceConfig {
+            settings: Settings::of(MethodId::Concury),
+            client_affinity: false,
+            udp: true,
+            seed: 1,
+            nonce: 1,
+            capacity: 0,
+            max_states: 10,
+            idle_seconds: 10,
+        };
+        let make = MethodId::Concury.info().builder.expect("it has tables");
+        let member = Member { backend: 0, name: "b".into(), weight: 1, role: Role::Serving };
+        One(make(&config, None).build(1, &[member], 0).expect("it fits").table)
+    }
+
+    /// Long and short headers, over IPv4 and IPv6, behind VLAN tags; too short ones; padding is no
+    /// part of an id.
+    #[test]
+    fn questions_have_the_connection_id_of_a_datagram() {
+        let to = service();
+        for (client, vip) in
+            [("10.1.0.1:4000", "10.0.0.1:443"), ("[fd00::1]:4000", "[fd00::2]:443")]
+        {
+            let flow = FlowKey::new(
+                client.parse().expect("an address"),
+                vip.parse().expect("an address"),
+                Protocol::Udp,
+            );
+            let asked = |payload: &[u8], padding: usize| {
+                let mut frame = Frame::new(flow).vlan(9).payload(payload.len() as u16).build();
+                let at = frame.len() - payload.len();
+                frame[at..].copy_from_slice(payload);
+                frame.resize(frame.len() + padding, 0xee);
+                let mut ids = Ids::default();
+                assert!(matches!(process(&frame, &to, &mut ids), Verdict::Forward { .. }));
+                assert_eq!(ids.0.len(), 1);
+                ids.0[0].map(|id| id.as_bytes().to_vec())
+            };
+            let long = [0xc3, 0, 0, 0, 1, 4, 21, 22, 23, 24, 2, 31, 32, 99];
+            assert_eq!(asked(&long, 0), Some(vec![21, 22, 23, 24]));
+            let short: Vec<u8> = (0x40..0x40 + 40).collect();
+            assert_eq!(asked(&short, 0), Some(short[1..21].to_vec()));
+            assert_eq!(asked(&short[..6], 30), Some(short[1..6].to_vec()));
+            assert_eq!(asked(&long[..8], 30), None, "it ends inside of the id");
+            assert_eq!(asked(&[], 40), None);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use crate::counters::{Counters, LaneCounters};
 use crate::limits::Limits;
-use crate::pipeline::{self, Directory, Outcome, VipKey};
+use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
 use crate::plane::{Attached, Attachment, Backend, Outcomes, Plane, SeenFlows};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -169,6 +169,11 @@ impl Soft {
 
     /// Takes one frame through the data plane.
     pub fn process(&mut self, frame: &[u8]) -> Outcome {
+        self.judge(frame).into()
+    }
+
+    /// The same, with all that is to be done with the frame.
+    pub fn judge(&mut self, frame: &[u8]) -> Verdict {
         let to = View {
             vips: &self.vips,
             tables: &self.tables,
@@ -177,7 +182,7 @@ impl Soft {
         };
         let verdict = pipeline::process(frame, &to, &mut self.memory);
         self.counters.count(&verdict);
-        verdict.into()
+        verdict
     }
 
     /// Takes a burst of frames through the data plane, with the outcomes that they have one after
@@ -339,6 +344,12 @@ impl update::Plane for Soft {
         if self.table_bytes() + image.bytes() > self.bounds.table_bytes {
             return Err(SoftError::Full(Operation::Show));
         }
+        if let Image::CheetahStateful(table) = &**image
+            && !self.memory.slots.contains_key(&service)
+        {
+            let slots = table.body().0.method.connections();
+            self.memory.slots.insert(service, slots.map_err(|_| SoftError::Full(Operation::Show))?);
+        }
         // A copy: its flags are this plane's.
         let copy = Image::clone(image);
         copy.set_flags(flags);
@@ -418,6 +429,7 @@ impl Plane for Soft {
         self.ask(Operation::RemoveService)?;
         self.tables.remove(&service);
         self.former.remove(&service);
+        self.memory.slots.remove(&service);
         Ok(())
     }
 

@@ -288,6 +288,27 @@ fn concury_and_tracked_over_maglev() {
     );
 }
 
+/// Every other method whose tables are published and read no more than a flow's hash, by the
+/// registry alone.
+#[test]
+fn published_methods_of_the_registry() {
+    let all: [(_, &[(&str, u64)]); 4] = [
+        (MethodId::Residue, &[("rows", 500)]),
+        (MethodId::Jet, &[("rows", 500), ("warm_up", 0)]),
+        (MethodId::Consistent, &[("rows", 500), ("placement", 1)]),
+        (MethodId::Ecmp, &[]),
+    ];
+    for (method, settings) in all {
+        let simulated = |world: &World| -> Box<dyn Method> {
+            let mut all = Settings::of(method);
+            settings.iter().for_each(|&(name, value)| all.set(name, value).unwrap());
+            let (eviction, release) = (Eviction::Kernel, Release::Never);
+            Box::new(Published::new(all, world, 1 << 20, eviction, release).unwrap())
+        };
+        compare(method.name(), simulated, |_| Box::new(Registry::new(method, settings)));
+    }
+}
+
 /// JET, with the horizon as its operator gives it.
 struct JetAlone {
     jet: AnyJet<u64>,

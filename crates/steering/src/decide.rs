@@ -34,7 +34,9 @@ pub struct Signals {
     pub acks: bool,
     /// TSecr, if the packet has a TCP timestamp option (RFC 7323 section 3).
     pub echo: Option<u32>,
-    /// The destination connection id, if it is a QUIC packet (RFC 9000 section 5.1).
+    /// The destination connection id, if it is a QUIC packet (RFC 9000 section 5.1). A plane gives
+    /// the bytes that stand in its place in any datagram; of a short header, 20 at most, of which
+    /// the id is the beginning.
     pub connection_id: Option<Id>,
 }
 
@@ -376,6 +378,17 @@ pub fn decide(
     flags: TcpFlags,
     memory: &mut impl Memory,
 ) -> Decision {
-    let question = ask(image, ServiceId(service), flow, Signals::of_tcp(flags), 0, memory);
+    decide_by(image, service, flow, Signals::of_tcp(flags), memory)
+}
+
+/// The same by all that the packet says.
+pub fn decide_by(
+    image: &Image,
+    service: u32,
+    flow: &FlowKey,
+    signals: Signals,
+    memory: &mut impl Memory,
+) -> Decision {
+    let question = ask(image, ServiceId(service), flow, signals, memory.now(), memory);
     image.decide(&question, memory)
 }

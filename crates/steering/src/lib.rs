@@ -22,6 +22,7 @@
 mod activity;
 mod connections;
 mod decide;
+mod dense;
 mod forwarder;
 mod ids;
 mod memory;
@@ -33,6 +34,7 @@ mod rehearsal;
 mod rows;
 mod shared;
 mod state;
+mod states;
 mod table;
 pub mod update;
 
@@ -40,7 +42,7 @@ pub use activity::{
     LANE_ACTIVE, LANE_ONES, LANE_TAGS, Marks, Side, TAG_BITS, arm, is_armed, words_for,
 };
 pub use connections::{AnyTable, ConnectionTable, Connections, Lru, SLOTS, Unbounded};
-pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide};
+pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide, decide_by};
 pub use forwarder::{Forwarder, Parts, Steer};
 pub use ids::{BackendId, Dcode, ServiceId};
 pub use memory::{
@@ -60,7 +62,7 @@ pub use methods::{baseline, cheetah, jet, residue};
 pub use pool::{Member, Role};
 pub use registry::{Image, MakeBuilder, MethodId, MethodInfo};
 pub use rehearsal::{Note, Recall, Rehearsal};
-pub use rows::Rows;
+pub use rows::{ROWS, Rows};
 pub use shared::{Field, RawHeader, Shared};
 pub use state::{ServiceState, StateKey};
 pub use table::{
@@ -81,6 +83,9 @@ pub enum BuildError {
     /// The pool cannot be placed.
     #[error(transparent)]
     Pool(#[from] weir_placement::PoolError),
+    /// More servers than cookies can name.
+    #[error(transparent)]
+    Servers(#[from] cheetah::ServersError),
     /// More backends than Dcodes.
     #[error(
         "{members} backends need more than the {slots} Dcodes of this service; raise dcode_bits"

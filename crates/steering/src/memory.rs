@@ -4,6 +4,7 @@
 use crate::activity::{self, Marks, Side};
 use crate::decide::Question;
 use crate::ids::BackendId;
+use crate::methods::cheetah::ConnTable;
 use crate::state::{ServiceState, StateKey};
 use std::collections::{HashMap, HashSet};
 use weir_hash::scale;
@@ -185,6 +186,12 @@ pub trait Memory<K = StateKey> {
         let _ = (question, part);
     }
 
+    /// The time, in seconds from any fixed moment on.
+    #[inline(always)]
+    fn now(&self) -> u32 {
+        0
+    }
+
     /// Bytes that packets may read, from the allocations.
     fn bytes(&self) -> usize {
         0
@@ -251,6 +258,10 @@ pub struct SoftMemory {
     pub incarnations: HashMap<u16, u32>,
     /// Backends that are down by their health checks.
     pub down: HashSet<u16>,
+    /// Connections by index, for each service that has such a table.
+    pub slots: HashMap<u32, ConnTable>,
+    /// Seconds from any fixed moment on.
+    pub now: u32,
 }
 
 impl SoftMemory {
@@ -374,5 +385,37 @@ impl Memory for SoftMemory {
 
     fn is_down(&mut self, backend: BackendId) -> bool {
         self.down.contains(&backend.get())
+    }
+
+    /// The connection table has it.
+    fn known(&mut self, question: &Question) -> Option<BackendId> {
+        live_connection(question, self).and_then(BackendId::new)
+    }
+
+    fn remember(&mut self, question: &Question, backend: BackendId) {
+        if let Some(incarnation) = self.incarnation(backend) {
+            self.track(question, TrackedFlow { backend: backend.get(), incarnation });
+        }
+    }
+
+    fn open_slot(&mut self, question: &Question, backend: BackendId) -> Option<u16> {
+        let slots = self.slots.get_mut(&question.service.0)?;
+        slots.open(&question.key, backend.get(), question.now).ok()
+    }
+
+    fn slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
+        let Question { signals, now, .. } = question;
+        let slots = self.slots.get_mut(&question.service.0)?;
+        BackendId::new(slots.packet(&question.key, part, signals.ends, *now)?)
+    }
+
+    fn close_slot(&mut self, question: &Question, part: u16) {
+        if let Some(slots) = self.slots.get_mut(&question.service.0) {
+            slots.close(&question.key, part);
+        }
+    }
+
+    fn now(&self) -> u32 {
+        self.now
     }
 }

@@ -144,16 +144,16 @@ registry! {
         Concury = 1 => concury::Method: "Concury: a compact table from flows to Dcodes.",
         Tracked = 2 => tracked::Method: "A connection table over Maglev hashing.",
         Jet = 3 => jet::Method: "Tracks only the flows that a foreseen change could move.",
+        Cheetah = 4 => cheetah::StatelessMethod: "A cookie in the timestamps names the server.",
+        CheetahStateful = 5 => cheetah::StatefulMethod: "A cookie in the timestamps names a slot.",
+        Residue = 6 => residue::Method: "Remembers only what a change of the pool has left behind.",
+        Ecmp = 8 => baseline::EcmpMethod: "A hash modulo the size of the pool.",
+        Consistent = 9 => baseline::ConsistentMethod: "Consistent hashing without a memory.",
         #[cfg(feature = "example")]
         Example = 200 => crate::methods::example::Method: "A method to be copied.",
     }
     in_memory {
-        Cheetah = 4 => cheetah::StatelessMethod: "A cookie in the timestamps names the server.",
-        CheetahStateful = 5 => cheetah::StatefulMethod: "A cookie in the timestamps names a slot.",
-        Residue = 6 => residue::Method: "Remembers only what a change of the pool has left behind.",
         FullTracking = 7 => jet::FullMethod: "A connection table over any placement.",
-        Ecmp = 8 => baseline::EcmpMethod: "A hash modulo the size of the pool.",
-        Consistent = 9 => baseline::ConsistentMethod: "Consistent hashing without a memory.",
         Chain = 10 => baseline::ChainMethod: "Buckets that know one former owner.",
         Digest = 11 => baseline::DigestMethod: "A digest of every flow, over Maglev hashing.",
         MultiDigest = 12 => baseline::MultiLevelMethod: "Shorter digests in several tables.",

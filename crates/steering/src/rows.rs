@@ -1,6 +1,6 @@
 //! The simplest body of a table: rows, which a flow's hash chooses from evenly.
 
-use crate::method::Method;
+use crate::method::{Method, Misfit, Setting, Settings};
 use crate::registry::MethodId;
 use crate::shared::RawHeader;
 use crate::table::{
@@ -9,6 +9,29 @@ use crate::table::{
 };
 use std::marker::PhantomData;
 use weir_hash::scale;
+
+/// The configuration's name for the rows of a table.
+pub const ROWS: &str = "rows";
+/// Rows that each backend should have at least.
+const ROWS_PER_BACKEND: usize = 10;
+
+/// The setting for as many rows as 8 MiB hold, with 65,536 for a default: a hundred for each of 655
+/// backends.
+pub(crate) const ROWS_SETTING: Setting = Setting::number(ROWS, (16, 1 << 22), 1 << 16);
+
+/// Whether there are enough rows for so many backends.
+pub(crate) fn rows_fit(settings: &Settings, backends: usize) -> Result<(), Misfit> {
+    let rows = settings.get(ROWS);
+    if backends * ROWS_PER_BACKEND <= rows as usize {
+        return Ok(());
+    }
+    let wrong = format!("{rows} rows for {backends} backends are uneven shares");
+    let right = match (backends * 100).next_power_of_two() {
+        wanted if wanted <= ROWS_SETTING.range.1 as usize => format!("set rows = {wanted}"),
+        _ => "split the service".to_owned(),
+    };
+    Err(Misfit { setting: ROWS, wrong, right })
+}
 
 /// A backend for each row, of a table of the method `M`. The rows fill its elements; in C a row is
 /// `read_slot(table, scale(q->hash, table->slots))`.

@@ -10,8 +10,8 @@ use rand_chacha::ChaCha8Rng;
 use weir_hash::Key;
 use weir_steering::{
     BackendId, Body, Build, Decide, Decision, ELEMENT_BYTES, EventKind, Flags, Image, ImageError,
-    Member, MethodId, Note, Question, RawHeader, Recall, Rehearsal, Role, Rows, ServiceConfig,
-    ServiceState, Settings, Signals, SoftMemory, StateKey, TrackedFlow, methods,
+    Member, MethodId, Note, Question, ROWS, RawHeader, Recall, Rehearsal, Role, Rows,
+    ServiceConfig, ServiceState, Settings, Signals, SoftMemory, StateKey, TrackedFlow, methods,
 };
 
 const BACKENDS: u16 = 12;
@@ -21,8 +21,12 @@ fn rng() -> ChaCha8Rng {
 }
 
 fn config(method: MethodId, rng: &mut ChaCha8Rng) -> ServiceConfig {
+    let mut settings = Settings::of(method);
+    if settings.iter().any(|(setting, _)| setting.name == ROWS) {
+        settings.set(ROWS, 5_000).unwrap();
+    }
     ServiceConfig {
-        settings: Settings::of(method),
+        settings,
         client_affinity: rng.random(),
         udp: rng.random(),
         seed: rng.random(),
@@ -140,6 +144,13 @@ impl Recall for Mirror<'_> {
     fn is_down(&self, backend: BackendId) -> bool {
         self.0.down.contains(&backend.get())
     }
+
+    fn known(&self, question: &Question) -> Option<BackendId> {
+        let entry = self.connection(question)?;
+        let live = self.0.incarnations.get(&entry.backend) == Some(&entry.incarnation)
+            && !(question.signals.starts && self.0.down.contains(&entry.backend));
+        live.then(|| BackendId::new(entry.backend)).flatten()
+    }
 }
 
 fn memory(rng: &mut ChaCha8Rng) -> SoftMemory {
@@ -216,6 +227,8 @@ fn copy(memory: &SoftMemory) -> SoftMemory {
         connections: memory.connections.clone(),
         incarnations: memory.incarnations.clone(),
         down: memory.down.clone(),
+        slots: memory.slots.clone(),
+        now: memory.now,
     }
 }
 
@@ -231,18 +244,21 @@ fn an_explanation_is_the_decision() {
             let client = table.header().flags().0 & Flags::CLIENT;
             table.set_flags(Flags(flags | client));
             let mut real = memory(&mut rng);
-            for _ in 0..3_000 {
+            for round in 0..3_000 {
                 let ends = rng.random_bool(0.2);
                 let signals = *[Signals::FIRST, Signals::LATER, Signals { ends, ..Signals::LATER }]
                     .get(rng.random_range(0..3usize))
                     .unwrap();
                 let question = question(&table, rng.random_range(0..6_000), signals);
-                let before = trace(&real);
+                // It has no way to change anything; seen now and then.
+                let before = (round % 64 == 0).then(|| trace(&real));
                 let mirror = Mirror(&real);
                 let mut rehearsal = Rehearsal::new(&mirror);
                 let said: Decision = table.decide(&question, &mut rehearsal);
                 let notes = rehearsal.notes().to_vec();
-                assert_eq!(trace(&real), before, "a rehearsal changes nothing");
+                if let Some(before) = before {
+                    assert_eq!(trace(&real), before, "a rehearsal changes nothing");
+                }
                 let events = real.events.len();
                 let done = table.decide(&question, &mut real);
                 assert_eq!(said, done, "{method}: {notes:?}");
@@ -289,11 +305,13 @@ fn no_header_asks_for_what_cannot_be() {
             // Small numbers get further.
             bytes.iter_mut().for_each(|byte| *byte &= 0x11);
         }
-        bytes[std::mem::offset_of!(RawHeader, method)] = rng.random_range(0..4);
+        bytes[std::mem::offset_of!(RawHeader, method)] = rng.random_range(0..7);
         let raw = RawHeader::from_bytes(&bytes);
         check::<methods::concury::Body>(&raw);
         check::<Rows<methods::tracked::Method>>(&raw);
         check::<methods::jet::Body>(&raw);
+        check::<methods::cheetah::Body<methods::cheetah::Stateless>>(&raw);
+        check::<methods::residue::Body>(&raw);
         let _ = Image::read_from(&bytes, |_, _| None);
     }
 }

@@ -32,6 +32,7 @@ pub struct Frame {
     source_mac: [u8; 6],
     vlans: Vec<u16>,
     tcp_flags: TcpFlags,
+    timestamps: Option<(u32, u32)>,
     payload_length: u16,
 }
 
@@ -45,6 +46,7 @@ impl Frame {
             source_mac: [2, 0, 0, 0, 0, 1],
             vlans: Vec::new(),
             tcp_flags: TcpFlags::ACK,
+            timestamps: None,
             payload_length: 0,
         }
     }
@@ -68,6 +70,13 @@ impl Frame {
     #[must_use]
     pub fn tcp_flags(mut self, flags: TcpFlags) -> Self {
         self.tcp_flags = flags;
+        self
+    }
+
+    /// Adds the TCP timestamp option, TSval and TSecr. UDP frames ignore it.
+    #[must_use]
+    pub fn timestamps(mut self, value: u32, echo: u32) -> Self {
+        self.timestamps = Some((value, echo));
         self
     }
 
@@ -137,9 +146,15 @@ impl Frame {
             Protocol::Tcp => {
                 segment.extend([0, 0, 0, 1]); // sequence number
                 segment.extend([0, 0, 0, 0]); // acknowledgment number
-                segment.extend([5 << 4, self.tcp_flags.0]);
+                let words = if self.timestamps.is_some() { 8 } else { 5 };
+                segment.extend([words << 4, self.tcp_flags.0]);
                 segment.extend([0xff, 0xff]); // window
                 segment.extend([0, 0, 0, 0]); // checksum, urgent pointer
+                if let Some((value, echo)) = self.timestamps {
+                    segment.extend([1, 1, 8, 10]); // NOP, NOP, timestamps
+                    segment.extend(value.to_be_bytes());
+                    segment.extend(echo.to_be_bytes());
+                }
                 16
             }
             Protocol::Udp => {

@@ -162,6 +162,15 @@ impl<P: Plane> Recall for Real<'_, P> {
     fn is_down(&self, backend: BackendId) -> bool {
         self.service.by_id(backend.get()).is_some_and(|member| !member.up)
     }
+
+    /// The connection table has it.
+    fn known(&self, question: &Question) -> Option<BackendId> {
+        let entry = self.connection(question)?;
+        let backend = BackendId::new(entry.backend)?;
+        let live = self.incarnation(backend) == Some(entry.incarnation)
+            && !(question.signals.starts && self.is_down(backend));
+        live.then_some(backend)
+    }
 }
 
 /// The same pool, and a memory that knows no flow: what the table alone would say.

@@ -3,13 +3,17 @@
 
 use super::*;
 use std::collections::HashSet;
+use weir_plane::Verdict;
 
 /// Services whose flows keep their backends, by their fields; and the seconds for which no flow
 /// may be silent before a change is in force.
 const KEEPING: &[(&str, u32)] = &[
     ("method = \"concury\"", 0),
     ("method = \"tracked\"", 0),
+    ("method = \"residue\"", 0),
+    ("method = \"residue\"\nrows = 512\naffinity = \"client\"", 0),
     ("method = \"jet\"", 120),
+    ("method = \"jet\"\nrows = 1000\naffinity = \"client\"", 120),
     ("method = \"jet\"\nplacement = \"ring\"\nwarm_up = 30", 30),
     ("method = \"jet\"\nplacement = \"anchor\"\nrows = 4096", 120),
 ];
@@ -89,6 +93,9 @@ fn no_flow_breaks_that_need_not() {
         world.start_at(600..800, &["b1", "b2", "b3", "b4"]);
         world.drain("a", "b1").expect("it can be drained");
         world.check();
+        if fields.contains("client") {
+            world.wait(silent);
+        }
         world.start_at(800..1_000, &["b2", "b3", "b4"]);
         world = world.restart();
         world.check();
@@ -161,4 +168,175 @@ fn jet_respects_its_horizon() {
     });
     let moved = moved.count();
     assert!((400..600).contains(&moved), "{moved} of 2,000, where the paper has a quarter");
+}
+
+/// Pools that change at random, with control planes that restart.
+#[test]
+fn random_changes_break_no_flow() {
+    let seed = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    println!("WEIR_SEED={seed}");
+    for (number, &(fields, silent)) in KEEPING.iter().enumerate() {
+        println!("{fields}");
+        let mut random = seed.wrapping_add(number as u64 * 1_000_003);
+        let mut draw = move |below: usize| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) as usize % below
+        };
+        let (mut world, mut clients, mut next) = (World::with(1, fields), 0, 4);
+        for _ in 0..40 {
+            world.start(0, clients..clients + 20);
+            clients += 20;
+            let pool = &world.engine.services["a"].pool;
+            let member = pool[draw(pool.len())].clone();
+            let name = member.wanted.name.clone();
+            let takes = |m: &&super::service::PoolMember| m.up && m.wanted.takes_new();
+            let spare = pool.iter().filter(takes).count() > 2;
+            match draw(6) {
+                0 if next < 250 => {
+                    let new = backend(0, next);
+                    next += 1;
+                    world.ask(|reply| Command::Add("a".into(), new, reply)).expect("it is new");
+                }
+                1 if spare && pool.len() > 3 => {
+                    world.lose(member.id);
+                    world.ask(|reply| Command::Remove("a".into(), name, reply)).expect("there");
+                }
+                2 if spare => drop(world.drain("a", &name).expect("there")),
+                3 => {
+                    drop(world.ask(|r| Command::Drain("a".into(), name, false, r)).expect("there"))
+                }
+                4 => {
+                    let weight = 1 + draw(5) as u16;
+                    let weight = |r| Command::Weight("a".into(), name, weight, r);
+                    world.ask(weight).expect("there");
+                }
+                _ => world = world.restart(),
+            }
+            world.check();
+            world.wait(silent * draw(2) as u32);
+        }
+        assert_eq!(world.warnings(), Vec::<String>::new());
+        assert!(world.live.len() > 100, "{}", world.live.len());
+    }
+}
+
+/// A connection whose backend puts a cookie into its timestamps, which the client sends back.
+struct Cookied {
+    flow: FlowKey,
+    backend: u16,
+    /// What the backend last sent, or `None` if the client has no timestamps.
+    stamp: Option<u32>,
+}
+
+impl World {
+    /// A client's packet, with its timestamps.
+    fn send(&mut self, flow: FlowKey, flags: TcpFlags, echo: Option<u32>) -> (u16, Option<u16>) {
+        let frame = Frame::new(flow).tcp_flags(flags);
+        let frame = echo.map_or(frame.clone(), |echo| frame.timestamps(7_000, echo)).build();
+        match self.engine.plane.judge(&frame) {
+            Verdict::Forward { backend, cookie, .. } => (backend, cookie),
+            other => panic!("{flow}: {other:?}"),
+        }
+    }
+
+    fn open(&mut self, clients: std::ops::Range<u32>) -> Vec<Cookied> {
+        let open = |client| {
+            let flow = flow(0, client);
+            let echo = (client % 5 != 0).then_some(0);
+            let (backend, cookie) = self.send(flow, TcpFlags::SYN, echo);
+            assert_eq!(cookie.is_some(), echo.is_some(), "{flow}");
+            Cookied { flow, backend, stamp: cookie.map(|cookie| u32::from(cookie) << 16 | 5) }
+        };
+        clients.map(open).collect()
+    }
+
+    /// Every connection finds its backend.
+    fn cookies_lead_home(&mut self, connections: &[Cookied]) {
+        for Cookied { flow, backend, stamp } in connections {
+            let (went, _) = self.send(*flow, TcpFlags::ACK, *stamp);
+            assert_eq!(went, *backend, "{flow}");
+        }
+    }
+}
+
+/// Cookies lead home whatever the pool does, without a packet in between; clients without
+/// timestamps are tracked. What has a cookie is in no connection table.
+#[test]
+fn cheetahs_cookies_lead_home() {
+    for fields in ["method = \"cheetah\"", "method = \"cheetah-stateful\"\npartitions = 2"] {
+        let mut world = World::with(1, fields);
+        let mut live = world.open(0..500);
+        assert_eq!(world.engine.plane.memory.connections.len(), 100);
+        // Between a SYN and its first ACK.
+        world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("it is new");
+        world.drain("a", "b1").expect("there");
+        world.cookies_lead_home(&live);
+        let (drained, new) = (world.id("b1"), world.id("b4"));
+        let more = world.open(500..1_000);
+        assert!(more.iter().all(|c| c.backend != drained) && more.iter().any(|c| c.backend == new));
+        live.extend(more);
+        let weight = |reply| Command::Weight("a".into(), "b2".into(), 30, reply);
+        world.ask(weight).expect("there");
+        world = world.restart();
+        world.cookies_lead_home(&live);
+        let heavy = world.id("b2");
+        let more = world.open(1_000..1_400);
+        let share = more.iter().filter(|c| c.backend == heavy).count();
+        assert!((350..400).contains(&share), "{share} of 400, where 30 of 32 are b2's");
+        live.extend(more);
+        world.ask(|reply| Command::Remove("a".into(), "b1".into(), reply)).expect("there");
+        live.retain(|connection| connection.backend != drained);
+        world.cookies_lead_home(&live);
+        // Its number waits for it, and its successor in the pool gets another.
+        world.ask(|reply| Command::Add("a".into(), backend(0, 5), reply)).expect("it is new");
+        world.cookies_lead_home(&live);
+        let down = world.health("a", "b3", false);
+        world.upkeep();
+        world.cookies_lead_home(&live);
+        assert!(world.open(1_400..1_500).iter().all(|c| c.backend != down));
+        assert_eq!(world.warnings(), Vec::<String>::new());
+    }
+}
+
+/// What a forger sends is dropped if the service says so, and reaches some backend otherwise.
+#[test]
+fn cheetahs_forged_cookies_are_refused_on_demand() {
+    for (forged, dropped) in [("schedule", 0), ("refuse", 1_000)] {
+        let mut world = World::with(1, &format!("method = \"cheetah\"\nforged = {forged:?}"));
+        let mut refused = 0;
+        for client in 0..1_000u32 {
+            let echo = client.wrapping_mul(0x9e37_79b9) | 0x8000_0000;
+            let frame = Frame::new(flow(0, client)).timestamps(1, echo).build();
+            let went = world.engine.plane.process(&frame);
+            refused += u32::from(matches!(went, Outcome::Dropped(_)));
+        }
+        assert!(refused.abs_diff(dropped) < 10, "{refused}");
+    }
+}
+
+/// The baselines run as services, too, and break what they are known to break.
+#[test]
+fn baselines_break_what_they_are_known_to_break() {
+    // Of 3 backends and a fourth: the remainder keeps 1 of 4, consistent hashing 3 of 4.
+    for (fields, kept) in [
+        ("method = \"ecmp\"", 0.25),
+        ("method = \"consistent\"", 0.75),
+        ("method = \"consistent\"\nplacement = \"anchor\"", 0.75),
+    ] {
+        let mut world = World::with(1, fields);
+        world.start(0, 0..4_000);
+        world.check();
+        world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("it is new");
+        let live = std::mem::take(&mut world.live);
+        let stayed = live.iter().filter(|(flow, backend)| {
+            let frame = Frame::new(**flow).tcp_flags(TcpFlags::ACK).build();
+            world.engine.plane.process(&frame) == Outcome::Forwarded(**backend)
+        });
+        let share = stayed.count() as f64 / live.len() as f64;
+        assert!((share - kept).abs() < 0.04, "{fields}: {share}");
+        world.drain("a", "b4").expect("there");
+        world.start(0, 0..4_000);
+        assert_eq!(world.live, live, "the same pool, the same rows");
+    }
 }

@@ -12,14 +12,17 @@ mod chain;
 mod conn_table;
 mod consistent;
 mod ecmp;
+mod service;
 
 pub use chain::{Bucket, Chain};
 pub use conn_table::{ConnTable, Digest, Digests, MultiLevel};
 pub use consistent::{Consistent, Footprint};
 pub use ecmp::Ecmp;
 
-use crate::method::Needs;
+use crate::method::{Misfit, Needs, Setting, Settings};
+use crate::methods::jet::PLACEMENT_SETTING;
 use crate::registry::MethodId;
+use crate::rows::{ROWS_SETTING, rows_fit};
 
 use weir_hash::{HashKey, Key};
 
@@ -44,7 +47,7 @@ fn by_hash<K: Key>(
 }
 
 /// [`Ecmp`], as the registry lists it.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EcmpMethod;
 
 impl crate::method::Method for EcmpMethod {
@@ -55,7 +58,7 @@ impl crate::method::Method for EcmpMethod {
 }
 
 /// [`Consistent`], as the registry lists it.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConsistentMethod;
 
 impl crate::method::Method for ConsistentMethod {
@@ -63,6 +66,11 @@ impl crate::method::Method for ConsistentMethod {
     const NAME: &'static str = "consistent";
     const SUMMARY: &'static str = "consistent hashing without a memory";
     const NEEDS: Needs = Needs::NOTHING;
+    const SETTINGS: &'static [Setting] = &[ROWS_SETTING, PLACEMENT_SETTING];
+
+    fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
+        rows_fit(settings, backends)
+    }
 }
 
 /// [`Chain`], as the registry lists it.

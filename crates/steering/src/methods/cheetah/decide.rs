@@ -28,7 +28,7 @@ pub enum Forged {
 /// Its decisions ask the memory to [`schedule`](Memory::schedule) first packets, and where a flow
 /// without a cookie is [`known`](Memory::known); the stateful form also for its slots
 /// ([`WithSlots`](super::WithSlots)).
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table<S> {
     /// The keys and the layout of cookies.
     pub method: S,
@@ -80,7 +80,24 @@ impl<K: Key> Decide<K> for Table<Stateful> {
 
     #[inline]
     fn decide<M: Memory<K>>(&self, question: &Question<K>, memory: &mut M) -> Decision {
-        let Self { method, servers } = self;
+        self.method.decide(&self.servers, question, memory)
+    }
+
+    fn bytes(&self) -> usize {
+        self.servers.bytes()
+    }
+}
+
+impl Stateful {
+    /// The decision for a service with these servers.
+    #[inline]
+    pub(super) fn decide<K: Key, M: Memory<K>>(
+        &self,
+        servers: &ServiceServers,
+        question: &Question<K>,
+        memory: &mut M,
+    ) -> Decision {
+        let method = self;
         if question.signals.starts && question.signals.echo.is_some() {
             return match pick(servers, question, memory) {
                 None => nobody(),
@@ -115,10 +132,6 @@ impl<K: Key> Decide<K> for Table<Stateful> {
             }
         };
         without_cookie(question, why, method.forged(), servers, memory)
-    }
-
-    fn bytes(&self) -> usize {
-        self.servers.bytes()
     }
 }
 

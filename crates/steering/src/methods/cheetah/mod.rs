@@ -7,8 +7,12 @@
 //! [`Layout`] cuts the 16 bits into version, front and back part; [`Codec`] hides a number in one
 //! part; [`ServiceServers`] says which numbers mean a backend of this service. With them
 //! [`Stateless`] or [`Stateful`] is a [`Table`], which decides; [`Repair`] is the answer face: it
-//! gives the backend its own timestamps back.
+//! gives the backend its own timestamps back. [`Body`] is such a table as planes publish it, and
+//! [`CheetahBuilder`] makes it.
 
+mod body;
+mod build;
+mod config;
 mod decide;
 mod layout;
 mod repair;
@@ -17,6 +21,9 @@ mod stateful;
 mod stateless;
 mod table;
 
+pub use body::{Body, Form, Partitioned, Slots};
+pub use build::CheetahBuilder;
+pub use config::{FORGED, PARTITIONS, StatefulMethod, StatelessMethod};
 pub use decide::{Forged, Table};
 pub use layout::{Codec, Layout, LayoutError, Parts};
 pub use repair::Repair;
@@ -24,28 +31,3 @@ pub use servers::{AllServers, ServersError, ServiceServers};
 pub use stateful::{Stateful, Tier, WithSlots};
 pub use stateless::Stateless;
 pub use table::{ConnTable, ConnTableConfig, ConnTableError, TableFull};
-
-use crate::method::Needs;
-use crate::registry::MethodId;
-
-/// Stateless Cheetah, as the registry lists it.
-#[derive(Debug)]
-pub struct StatelessMethod;
-
-impl crate::method::Method for StatelessMethod {
-    const ID: MethodId = MethodId::Cheetah;
-    const NAME: &'static str = "cheetah";
-    const SUMMARY: &'static str = "a cookie in the timestamps names the server";
-    const NEEDS: Needs = Needs { connections: true, timestamps: true, ..Needs::NOTHING };
-}
-
-/// Stateful Cheetah, as the registry lists it.
-#[derive(Debug)]
-pub struct StatefulMethod;
-
-impl crate::method::Method for StatefulMethod {
-    const ID: MethodId = MethodId::CheetahStateful;
-    const NAME: &'static str = "cheetah-stateful";
-    const SUMMARY: &'static str = "a cookie in the timestamps names a slot of a connection table";
-    const NEEDS: Needs = Needs { connections: true, timestamps: true, ..Needs::NOTHING };
-}

@@ -1,8 +1,12 @@
 //! The numbers that cookies carry: `AllServers`, and which of them a service may use.
 
-use crate::pool::{Member, Role};
+use crate::pool::{Member, Role, shares};
 use crate::table::NO_BACKEND;
 use std::collections::HashMap;
+
+/// Entries of the list of those that take new connections, if their weights do not ask for fewer
+/// or their number for more: a share is off by one entry at most.
+const MOST_SHARES: u64 = 4_096;
 
 /// What can go wrong with the numbers of servers.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -47,6 +51,28 @@ impl AllServers {
             servers: Vec::new(),
             by_name: HashMap::new(),
             departures: 0,
+        }
+    }
+
+    /// Goes on with these names by number; who has none here has left, and so has its name.
+    pub(super) fn resume(numbers: u32, names: impl Iterator<Item = Option<String>>) -> Self {
+        let mut all = Self::new(numbers);
+        for (number, name) in names.take(all.numbers as usize).enumerate() {
+            all.departures += u64::from(name.is_none());
+            let left = name.is_none().then_some(all.departures);
+            if let Some(name) = &name {
+                all.by_name.insert(name.clone(), number as u16);
+            }
+            all.servers.push(Server { name: name.unwrap_or_default(), left });
+        }
+        all
+    }
+
+    /// All servers but these leave.
+    pub(super) fn keep_only(&mut self, keep: impl Fn(&str) -> bool) {
+        let names: Vec<String> = self.by_name.keys().filter(|name| !keep(name)).cloned().collect();
+        for name in &names {
+            self.leave(name);
         }
     }
 
@@ -131,6 +157,32 @@ impl ServiceServers {
         table.numbers.sort_unstable();
         table.serving.sort_unstable();
         Ok(table)
+    }
+
+    /// The same, where those that take new connections are named as often as their weights say, so
+    /// that one of the list chosen evenly is chosen by weight.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(super) fn weighted(all: &AllServers, members: &[Member]) -> Result<Self, ServersError> {
+        let mut table = Self::new(all, members)?;
+        table.serving = shares(members, MOST_SHARES);
+        table.serving.sort_unstable();
+        Ok(table)
+    }
+
+    /// Of the backend of each number, and of those that take new connections.
+    pub(super) fn of_parts(backends: Vec<u16>, serving: Vec<u16>) -> Self {
+        let numbered = (0..).zip(&backends).filter(|(_, backend)| **backend != NO_BACKEND);
+        let mut numbers: Vec<(u16, u16)> =
+            numbered.map(|(number, backend)| (*backend, number)).collect();
+        numbers.sort_unstable();
+        Self { backends, numbers, serving }
+    }
+
+    /// The backend of each number.
+    pub fn backends(&self) -> &[u16] {
+        &self.backends
     }
 
     /// Bytes that packets may read.

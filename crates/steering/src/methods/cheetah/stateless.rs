@@ -27,6 +27,11 @@ impl Stateless {
         &self.codec
     }
 
+    /// How the 16 bits are shared out.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
     /// What becomes of packets whose cookies are no good.
     pub fn forged(&self) -> Forged {
         self.forged

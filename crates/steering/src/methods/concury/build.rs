@@ -10,6 +10,7 @@ use crate::method::{Build, Built, Known, Phase};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
 use crate::state::StateKey;
+use crate::states::Patience;
 use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, Table};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -17,14 +18,6 @@ use weir_hash::{HashKey, Key};
 
 /// How long a TCP flow's SYN may still be repeated after its first (Linux gives up after 127 s).
 const SYN_SECONDS: u32 = 130;
-
-/// How long a flow of which only the SYN was seen is kept. A client that got a SYN-ACK answers
-/// at once; a server repeats it for 63 s at most.
-const HANDSHAKE_SECONDS: u32 = 65;
-
-/// How long a silent flow is kept after FIN or RST: TIME_WAIT is 60 s, and a half-closed
-/// connection that goes on sends packets.
-const LINGER_SECONDS: u32 = 60;
 
 /// What the control plane remembers of a connection, or of a client with client affinity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -300,25 +293,14 @@ impl<K: Key> Concury<K> {
     /// Looks at every state: `active` tells whether the data plane has seen a packet of the flow
     /// since the last call. Forgets the idle ones and returns them.
     pub fn sweep(&mut self, now: u32, active: impl Fn(&K) -> bool) -> Vec<K> {
-        let idle_seconds = self.config.idle_seconds;
-        let keep_opening = self.config.udp || self.config.client_affinity || !self.config.mark;
+        let patience = Patience {
+            idle_seconds: self.config.idle_seconds,
+            keep_opening: self.config.udp || self.config.client_affinity || !self.config.mark,
+        };
         let mut idle = Vec::new();
         let mut gone = Vec::new();
         self.states.retain(|key, state| {
-            if active(key) {
-                state.seen = now;
-                if state.phase == Phase::Opening {
-                    state.phase = Phase::Open;
-                }
-                return true;
-            }
-            let limit = match state.phase {
-                Phase::Open => idle_seconds,
-                Phase::Opening if keep_opening => idle_seconds,
-                Phase::Opening => HANDSHAKE_SECONDS.min(idle_seconds),
-                Phase::Closing => LINGER_SECONDS.min(idle_seconds),
-            };
-            let keep = now.saturating_sub(state.seen) <= limit;
+            let keep = patience.look(&mut state.phase, &mut state.seen, active(key), now);
             if !keep {
                 idle.push(*key);
                 gone.push(state.backend);

@@ -2,9 +2,9 @@
 
 use super::build::Concury;
 use super::config::ConcuryConfig;
-use super::dense::DenseMap;
 use crate::BuildError;
 use crate::decide::{Decide, Question, Signals};
+use crate::dense::DenseMap;
 use crate::forwarder::Forwarder;
 use crate::ids::BackendId;
 use crate::memory::Memory;

@@ -4,7 +4,6 @@ mod build;
 mod codec;
 mod config;
 mod decide;
-mod dense;
 mod dip_array;
 mod forwarder;
 mod states;

@@ -2,7 +2,7 @@
 
 use super::codec::{Codec, Codes, FlowHash};
 use super::config::ConcuryConfig;
-use super::dense::DenseMap;
+use crate::dense::DenseMap;
 use crate::registry::Image;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -6,12 +6,13 @@
 //! made. A row that the horizon wants has been tracked for long, so it changes hands at once.
 
 use super::columns::Columns;
-use super::config::{Method, PLACEMENT, ROWS, WARM_UP};
+use super::config::{Method, PLACEMENT, WARM_UP};
 use super::table::{ASK, Body, TRACK};
 use crate::BuildError;
 use crate::method::{Build, Built, Publish, ServiceConfig};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
+use crate::rows::ROWS;
 use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, Table};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -85,10 +86,12 @@ impl JetBuilder {
         let judged = since.min(now).saturating_add(self.setting(WARM_UP)) <= now;
         let hand_over = role == Role::Serving && (owner == goal || judged);
         let owner = if hand_over { goal } else { owner };
-        // Who gets no new flows keeps those that it has.
-        let start = if role == Role::Serving { owner } else { goal };
-        let moves = role == Role::Serving && owner != goal;
-        Row { owner, start, track: differs || owner != goal, moves }
+        // Who gets no new flows keeps those that it has. A first packet tells nothing of a client:
+        // those that are there have to be known before others can be sent elsewhere.
+        let unknown = role == Role::Draining && self.config.client_affinity && !judged;
+        let stays = role == Role::Serving || unknown;
+        let start = if stays { owner } else { goal };
+        Row { owner, start, track: differs || owner != goal, moves: stays && owner != goal }
     }
 
     fn version(&self, columns: &Columns, generation: u64, pool: &[Member], now: u32) -> Version {

@@ -63,7 +63,7 @@ impl Placed {
 /// A pool, and where it places each row. W: the members that serve. H, the horizon: those that
 /// drain or are down, and may serve again.
 #[derive(Clone, Debug)]
-pub(super) struct Columns {
+pub(crate) struct Columns {
     rows: u32,
     placed: Placed,
     members: Vec<Member>,

@@ -26,9 +26,12 @@ mod method;
 mod table;
 mod warm_up;
 
+pub use crate::rows::ROWS;
 pub use any::{AnyJet, JetConfig, PlacementKind};
 pub use build::JetBuilder;
-pub use config::{Method, PLACEMENT, ROWS, WARM_UP};
+pub(crate) use columns::Columns;
+pub(crate) use config::PLACEMENT_SETTING;
+pub use config::{Method, PLACEMENT, WARM_UP};
 pub use full::FullTracking;
 pub use guide::{Asks, BURST, ByBackend, ByRow, Guide};
 pub use method::{Guided, Jet, JetTable, Swept};

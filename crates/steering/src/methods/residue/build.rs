@@ -59,18 +59,18 @@ pub fn rows_for(members: &[Member]) -> u32 {
 
 /// A pool with the rows that it asks for.
 #[derive(Clone, Debug)]
-struct Placed {
+pub(super) struct Placed {
     members: Vec<Member>,
     rows: HrwTable,
 }
 
 impl Placed {
-    fn new(rows: u32) -> Result<Self, PoolError> {
+    pub(super) fn new(rows: u32) -> Result<Self, PoolError> {
         Ok(Self { members: Vec::new(), rows: HrwTable::new(rows)? })
     }
 
     /// Moves the rows that this pool asks to move. On an error some changes may have been made.
-    fn follow(&mut self, members: &[Member]) -> Result<(), PoolError> {
+    pub(super) fn follow(&mut self, members: &[Member]) -> Result<(), PoolError> {
         for old in std::mem::take(&mut self.members) {
             if members.iter().any(|m| m.backend == old.backend && m.name == old.name) {
                 self.members.push(old);
@@ -102,7 +102,7 @@ impl Placed {
         if backend == NONE { NO_BACKEND } else { backend }
     }
 
-    fn column(&self) -> Arc<[u16]> {
+    pub(super) fn column(&self) -> Arc<[u16]> {
         (0..self.rows.rows().len()).map(|row| self.points_at(row)).collect()
     }
 

@@ -59,6 +59,16 @@ impl Flags {
         (word, 1 << (hash & 63) | 1 << (hash >> 6 & 63))
     }
 
+    /// Flags of these words, of which there is at least one.
+    pub(super) fn of_words(words: Vec<u64>) -> Self {
+        Self { words }
+    }
+
+    /// The words.
+    pub(super) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     /// Sets the flags of an exception.
     pub fn set(&mut self, hash: u64) {
         let (word, bits) = self.place(hash);

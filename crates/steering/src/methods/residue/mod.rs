@@ -7,36 +7,33 @@
 //!   state machines. [`crate::Update`] is the sequence; the coordinator has each of its actions
 //!   done by every balancer and waits for all of them.
 //!
+//! * [`ResidueBuilder`], [`Body`]: a service of one balancer whose control plane observes the
+//!   connections itself, with tables that a plane publishes.
+//!
 //! Nothing is written when a flow starts, and nothing is foreseen: only a change remembers.
 
 mod agent;
 mod balancer;
+mod body;
 mod build;
+mod config;
 mod coordinator;
+mod decide;
 mod exceptions;
 mod expected;
+mod lines;
 mod message;
+mod service;
 mod table;
 
 pub use agent::{AgentNode, Listing, Request};
 pub use balancer::{BalancerNode, Gate, PendingFlows};
+pub use body::Body;
 pub use build::{Collected, Residue, ResidueConfig, rows_for};
+pub use config::Method;
 pub use coordinator::{Build, Coordinator, Counts, Waiting, Window};
 pub use exceptions::{FLAG_BITS, Flags, Flow, remaining};
 pub use expected::{EXCEPTIONS, Leftovers};
 pub use message::{Answer, Order, Routes, RowSet, Work};
+pub use service::ResidueBuilder;
 pub use table::{Published, Table};
-
-use crate::method::Needs;
-use crate::registry::MethodId;
-
-/// residue, as the registry lists it.
-#[derive(Debug)]
-pub struct Method;
-
-impl crate::method::Method for Method {
-    const ID: MethodId = MethodId::Residue;
-    const NAME: &'static str = "residue";
-    const SUMMARY: &'static str = "a table of rows, and an exact map of what changes left behind";
-    const NEEDS: Needs = Needs { first_datagrams: true, ..Needs::NOTHING };
-}

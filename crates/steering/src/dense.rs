@@ -9,7 +9,7 @@ const EMPTY: u32 = u32::MAX;
 /// moves the last into the gap, as in `OthelloMap`; an open-addressing index of 32-bit numbers, at
 /// most three quarters full, finds them.
 #[derive(Clone, Debug)]
-pub(super) struct DenseMap<K, V> {
+pub(crate) struct DenseMap<K, V> {
     key: HashKey,
     keys: Vec<K>,
     values: Vec<V>,

@@ -1,0 +1,124 @@
+//! The build face of Cheetah: numbers for servers, which outlive their tables.
+
+use super::body::{Body, Form, Partitioned, Slots};
+use super::config::{PARTITIONS, StatefulMethod, StatelessMethod, forged};
+use super::{AllServers, ServiceServers, Stateless, Table as Cookies};
+use crate::BuildError;
+use crate::method::{Build, Built, Publish, ServiceConfig};
+use crate::pool::Member;
+use crate::registry::{Image, MethodId};
+use crate::table::{Flags, Header, Table};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use weir_hash::HashKey;
+
+/// Numbers that a cookie has room for.
+const NUMBERS: u32 = 1 << 15;
+
+/// Builds tables of one service.
+pub struct CheetahBuilder<S> {
+    config: ServiceConfig,
+    all: AllServers,
+    published: Option<Arc<Image>>,
+    draft: Option<(Arc<Image>, AllServers)>,
+    /// The published table says which backend has which number; names are not known yet.
+    resumed: bool,
+    form: PhantomData<fn() -> S>,
+}
+
+impl<S: Form> CheetahBuilder<S> {
+    /// Goes on from a published table: whoever is still there keeps its number.
+    pub fn new(config: &ServiceConfig, published: Option<Arc<Image>>) -> Self {
+        let key = HashKey::from_seed(config.seed);
+        let same = |image: &Arc<Image>| image.method() == S::METHOD && image.header().key == key;
+        let published = published.filter(same);
+        Self {
+            config: config.clone(),
+            all: AllServers::new(NUMBERS),
+            resumed: published.is_some(),
+            published,
+            draft: None,
+            form: PhantomData,
+        }
+    }
+
+    /// The numbers with those of the table that an earlier run has left.
+    fn numbers(&self, members: &[Member]) -> AllServers {
+        let numbers = self.published.as_deref().and_then(servers).filter(|_| self.resumed);
+        let Some(servers) = numbers else { return self.all.clone() };
+        let name = |backend: &u16| {
+            let member = members.iter().find(|member| member.backend == *backend);
+            member.map(|member| member.name.clone())
+        };
+        AllServers::resume(NUMBERS, servers.backends().iter().map(name))
+    }
+}
+
+fn servers(image: &Image) -> Option<&ServiceServers> {
+    match image {
+        Image::Cheetah(table) => Some(&table.body().0.servers),
+        Image::CheetahStateful(table) => Some(&table.body().0.servers),
+        _ => None,
+    }
+}
+
+impl<S: Form> Build for CheetahBuilder<S>
+where
+    Image: From<Table<Body<S>>>,
+{
+    fn method(&self) -> MethodId {
+        S::METHOD
+    }
+
+    fn draft(&mut self, generation: u64, pool: &[Member], _: u32) -> Result<Built, BuildError> {
+        self.draft = None;
+        let mut all = self.numbers(pool);
+        all.keep_only(|name| pool.iter().any(|member| member.name == name));
+        for member in pool {
+            all.join(&member.name)?;
+        }
+        let servers = ServiceServers::weighted(&all, pool)?;
+        let key = HashKey::from_seed(self.config.seed);
+        let settings = &self.config.settings;
+        let slots =
+            Slots { partitions: settings.get(PARTITIONS), idle_seconds: self.config.idle_seconds };
+        let method = S::new(key, forged(settings), slots);
+        let flags = Flags::default().with(Flags::CLIENT, self.config.client_affinity);
+        let header = Header::new(key, flags, generation, 0);
+        let table = Table::new(header, Body(Cookies::new(method, servers)));
+        let image = Arc::new(Image::from(table));
+        self.draft = Some((image.clone(), all));
+        Ok(Built { table: image, pinned: Vec::new(), orphans: Vec::new() })
+    }
+
+    fn publish_draft(&mut self) {
+        if let Some((image, all)) = self.draft.take() {
+            (self.published, self.all, self.resumed) = (Some(image), all, false);
+        }
+    }
+
+    fn discard_draft(&mut self) -> Result<(), BuildError> {
+        self.draft = None;
+        Ok(())
+    }
+
+    fn published(&self) -> Option<&Arc<Image>> {
+        self.published.as_ref()
+    }
+}
+
+impl Publish for StatelessMethod {
+    type Body = Body<Stateless>;
+
+    fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
+        Box::new(CheetahBuilder::<Stateless>::new(config, published))
+    }
+}
+
+impl Publish for StatefulMethod {
+    type Body = Body<Partitioned>;
+
+    fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
+        Box::new(CheetahBuilder::<Partitioned>::new(config, published))
+    }
+}

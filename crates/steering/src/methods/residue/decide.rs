@@ -1,0 +1,87 @@
+//! The lookup face of residue over its published table.
+
+use super::body::{Body, MARK};
+use crate::decide::{Decide, Decision, Question, Signals, Why};
+use crate::ids::BackendId;
+use crate::memory::{EventKind, Memory};
+use crate::table::{self, Flags, HEADER_BYTES, NO_BACKEND, SLOT_BACKEND, Table};
+use weir_hash::{HashKey, Key};
+use weir_wire::Reason;
+
+impl Table<Body> {
+    /// Rows with exceptions, starts, ends, and any packet while the pending table is in use. By
+    /// value, so that on the way of all other packets the question need not stand in memory.
+    #[inline(never)]
+    fn settle<K, M: Memory<K>>(
+        &self,
+        row: u16,
+        question: Question<K>,
+        memory: &mut M,
+    ) -> (u16, Why) {
+        let (flags, question) = (self.header().flags(), &question);
+        let Signals { starts, ends, .. } = question.signals;
+        let exception = self.body().exception(row, question.hash).and_then(BackendId::new);
+        let mut backend = exception.or(BackendId::of_slot(row));
+        let mut why = if exception.is_some() { Why::Exception } else { Why::Row };
+        let mut note = starts && flags.has(Flags::RECORD);
+        let asked = flags.has(Flags::PENDING) || exception.is_some();
+        if let Some(known) = asked.then(|| memory.pending(question)).flatten() {
+            (backend, why, note) = (Some(known), Why::Pending, false);
+        } else if let Some(at) = exception
+            && starts
+            && memory.is_down(at)
+        {
+            match memory.pinned(question) {
+                Some(known) => (backend, why) = (Some(known), Why::Pinned),
+                // The exception would lead its later packets back: it has to be noted.
+                None => (backend, why, note) = (BackendId::of_slot(row), Why::PlacedAgain, true),
+            }
+        }
+        let Some(backend) = backend else {
+            return (NO_BACKEND, Why::NoBackend);
+        };
+        if note && !memory.note_pending(question, backend) {
+            return (NO_BACKEND, Why::PendingFull);
+        }
+        if starts {
+            memory.report(question, backend, EventKind::Start);
+        }
+        if ends {
+            memory.report(question, backend, EventKind::End);
+        }
+        (backend.get(), why)
+    }
+}
+
+impl<K: Key> Decide<K> for Table<Body> {
+    #[inline(always)]
+    fn hash_key(&self) -> &HashKey {
+        &self.header().key
+    }
+
+    #[inline(always)]
+    fn decide<M: Memory<K>>(&self, question: &Question<K>, memory: &mut M) -> Decision {
+        let at = self.body().row(question.hash);
+        let (row, flags) = (self.body().rows()[at as usize], self.header().flags());
+        let Signals { starts, ends, .. } = question.signals;
+        if flags.has(Flags::MARK) && !starts {
+            memory.mark(question);
+        }
+        let plain = row & MARK == 0 && row != NO_BACKEND && !starts && !ends;
+        let (slot, why) = if plain && !flags.has(Flags::PENDING) {
+            (row & SLOT_BACKEND, Why::Row)
+        } else {
+            self.settle(row, *question, memory)
+        };
+        let decision = match why {
+            Why::NoBackend => Decision::drop(Reason::NoBackend, why),
+            Why::PendingFull => Decision::drop(Reason::PendingFull, why),
+            _ => Decision::to(slot, why),
+        };
+        decision.new_if(starts).by_row(at)
+    }
+
+    fn bytes(&self) -> usize {
+        HEADER_BYTES + table::Body::bytes(self.body())
+    }
+}

@@ -1,0 +1,235 @@
+//! The build face of a service of one balancer: the control plane observes all connections, and
+//! what the next rows do not lead home is an exception.
+//!
+//! Reports, pending flows and grace periods are the update's ([`crate::Update`]), as for concury:
+//! when a table is drafted, every flow that has started is a state.
+
+use super::body::Body;
+use super::build::Placed;
+use super::config::Method;
+use crate::BuildError;
+use crate::ids::BackendId;
+use crate::method::{Build, Built, Known, Phase, Publish, ServiceConfig};
+use crate::pool::{Member, Role};
+use crate::registry::{Image, MethodId};
+use crate::rows::ROWS;
+use crate::state::StateKey;
+use crate::states::{Observed, ObservedStates, Patience};
+use crate::table::{Flags, Header, Table};
+use std::collections::HashSet;
+use std::sync::Arc;
+use weir_hash::{HashKey, Key, scale};
+
+/// A table that is built and not published, and the states that it has no backend for.
+#[derive(Clone, Debug)]
+struct Draft {
+    image: Arc<Image>,
+    orphans: Vec<(StateKey, Observed)>,
+}
+
+/// Builds tables of one service.
+#[derive(Clone, Debug)]
+pub struct ResidueBuilder {
+    config: ServiceConfig,
+    key: HashKey,
+    states: ObservedStates<StateKey>,
+    /// Follows the pool of the last draft.
+    placed: Option<Placed>,
+    published: Option<Arc<Image>>,
+    draft: Option<Draft>,
+}
+
+impl ResidueBuilder {
+    /// Goes on from a published table of the same shape. The states are to be
+    /// [restored](Build::restore).
+    pub fn new(config: &ServiceConfig, published: Option<Arc<Image>>) -> Self {
+        let key = HashKey::from_seed(config.seed);
+        let rows = config.settings.get(ROWS) as usize;
+        let published = published.filter(|image| {
+            let header = image.header();
+            header.key == key
+                && header.flags().has(Flags::CLIENT) == config.client_affinity
+                && body(image).is_some_and(|body| body.rows().len() == rows)
+        });
+        let states = ObservedStates::new(key, config.capacity, config.max_states);
+        Self { config: config.clone(), key, states, placed: None, published, draft: None }
+    }
+
+    /// The rows of a pool. What a failed draft has left is made anew.
+    fn place(&mut self, pool: &[Member]) -> Result<Placed, BuildError> {
+        let serving: Vec<Member> =
+            pool.iter().filter(|member| member.effective_weight() > 0).cloned().collect();
+        if let Some(mut placed) = self.placed.take()
+            && placed.follow(&serving).is_ok()
+        {
+            return Ok(placed);
+        }
+        let mut placed = Placed::new(self.config.settings.get(ROWS))?;
+        placed.follow(&serving)?;
+        Ok(placed)
+    }
+
+    fn take_back(&mut self, orphans: Vec<(StateKey, Observed)>) {
+        for (key, state) in orphans {
+            if self.states.get(&key).is_none() {
+                self.states.insert(key, state);
+            }
+        }
+    }
+
+    /// Where the published table leads a flow, and whether as an exception.
+    fn route(&self, key: &StateKey) -> Option<(u16, bool)> {
+        Some(body(self.published.as_ref()?)?.route(key.hash(&self.key)))
+    }
+}
+
+fn body(image: &Image) -> Option<&Body> {
+    match image {
+        Image::Residue(table) => Some(table.body()),
+        _ => None,
+    }
+}
+
+fn known(state: &Observed) -> Option<Known> {
+    Some(Known { backend: BackendId::new(state.backend)?, phase: state.phase })
+}
+
+impl Publish for Method {
+    type Body = Body;
+
+    fn builder(config: &ServiceConfig, published: Option<Arc<Image>>) -> Box<dyn Build> {
+        Box::new(ResidueBuilder::new(config, published))
+    }
+}
+
+impl Build for ResidueBuilder {
+    fn method(&self) -> MethodId {
+        MethodId::Residue
+    }
+
+    fn draft(&mut self, generation: u64, pool: &[Member], _: u32) -> Result<Built, BuildError> {
+        self.discard_draft()?;
+        let placed = self.place(pool)?;
+        let rows = placed.column();
+        self.placed = Some(placed);
+        let members: HashSet<u16> = pool.iter().map(|member| member.backend).collect();
+        let orphans = self.states.take(|_, state| members.contains(&state.backend));
+        let down: HashSet<u16> =
+            pool.iter().filter(|m| m.role == Role::Down).map(|m| m.backend).collect();
+        let (mut exceptions, mut pinned) = (Vec::new(), Vec::new());
+        for (key, state) in self.states.iter() {
+            let hash = key.hash(&self.key);
+            if rows[scale(hash as u32, rows.len() as u32) as usize] != state.backend {
+                exceptions.push((hash, state.backend));
+                // A datagram may well belong to a flow that lives there, if the check is wrong.
+                if self.config.udp && down.contains(&state.backend) {
+                    pinned.extend(BackendId::new(state.backend).map(|backend| (*key, backend)));
+                }
+            }
+        }
+        let body = match Body::new(rows.to_vec(), &exceptions) {
+            Ok(body) => body,
+            Err(error) => {
+                self.take_back(orphans);
+                return Err(error.into());
+            }
+        };
+        let flags = Flags::default()
+            .with(Flags::CLIENT, self.config.client_affinity)
+            .with(Flags::MARK, !self.config.udp);
+        let header = Header::new(self.key, flags, generation, self.states.len() as u64);
+        let image = Arc::new(Image::from(Table::new(header, body)));
+        let gone = orphans.iter().map(|(key, _)| *key).collect();
+        self.draft = Some(Draft { image: image.clone(), orphans });
+        Ok(Built { table: image, pinned, orphans: gone })
+    }
+
+    fn publish_draft(&mut self) {
+        if let Some(draft) = self.draft.take() {
+            self.published = Some(draft.image);
+        }
+    }
+
+    fn discard_draft(&mut self) -> Result<(), BuildError> {
+        if let Some(draft) = self.draft.take() {
+            self.take_back(draft.orphans);
+        }
+        Ok(())
+    }
+
+    fn published(&self) -> Option<&Arc<Image>> {
+        self.published.as_ref()
+    }
+
+    fn start(&mut self, key: StateKey, backend: BackendId, now: u32) -> Result<bool, BuildError> {
+        Ok(self.states.start(key, backend.get(), now))
+    }
+
+    fn restore(&mut self, key: StateKey, backend: BackendId, now: u32) -> Result<(), BuildError> {
+        self.states.restore(key, backend.get(), now);
+        Ok(())
+    }
+
+    /// A client outlives its connections.
+    fn end(&mut self, key: &StateKey, now: u32) {
+        if !self.config.client_affinity {
+            self.states.set_phase(key, Phase::Closing, now);
+        }
+    }
+
+    fn forget(&mut self, key: &StateKey) {
+        self.states.remove(key);
+    }
+
+    fn forget_backend(&mut self, backend: BackendId) -> Vec<StateKey> {
+        let gone = self.states.take(|_, state| state.backend != backend.get());
+        gone.into_iter().map(|(key, _)| key).collect()
+    }
+
+    fn sweep(&mut self, now: u32, active: &dyn Fn(&StateKey) -> bool) -> Vec<StateKey> {
+        let ServiceConfig { udp, client_affinity, idle_seconds, .. } = self.config;
+        let patience = Patience { idle_seconds, keep_opening: udp || client_affinity };
+        let idle = self.states.take(|flow, state| state.look(patience, active(flow), now));
+        idle.into_iter().map(|(key, _)| key).collect()
+    }
+
+    fn known(&self, key: &StateKey) -> Option<Known> {
+        known(self.states.get(key)?)
+    }
+
+    fn each_state(&self, visit: &mut dyn FnMut(&StateKey, Known)) {
+        for (key, state) in self.states.iter() {
+            if let Some(known) = known(state) {
+                visit(key, known);
+            }
+        }
+    }
+
+    fn states(&self) -> usize {
+        self.states.len()
+    }
+
+    fn states_of(&self, backend: BackendId) -> Option<usize> {
+        Some(self.states.of_backend(backend.get()))
+    }
+
+    fn refused(&self) -> u64 {
+        self.states.refused()
+    }
+
+    fn control_bytes(&self) -> usize {
+        self.states.bytes()
+    }
+
+    fn agrees(&self, key: &StateKey, backend: BackendId) -> bool {
+        self.route(key).is_some_and(|(at, _)| at == backend.get())
+    }
+
+    fn leads_to(&self, key: &StateKey, backend: BackendId) -> bool {
+        self.agrees(key, backend)
+    }
+
+    fn on_reserved(&self, key: &StateKey) -> bool {
+        self.route(key).is_some_and(|(_, exception)| exception)
+    }
+}

@@ -9,7 +9,9 @@ use std::time::Duration;
 /// What a command ends with.
 const STATUS: &str = "\
 Exit status: 0 if what was asked for is done and what is promised held; 1 if not, and the error \
-output or the report says why; 2 if the arguments make no sense; 141 if the reader of the output has \
+output or the report says why; 2 if the arguments make no sense; 3 if there is no such service or \
+backend; 4 if what is asked for contradicts what is in force; 5 if no instance answers, or another \
+one is running; 141 if the reader of the output has \
 gone (weir status | head -3), which ends any command but `run`.";
 
 /// A layer-4 load balancer for Linux that does not break connections.
@@ -36,13 +38,14 @@ pub enum Verb {
         #[arg(long)]
         config: PathBuf,
     },
-    /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends.
+    /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends. Refused
+    /// while the instance runs.
     Unload {
         /// The configuration file, for the instance's name.
         #[arg(long, conflicts_with = "name")]
         config: Option<PathBuf>,
-        /// The instance's name.
-        #[arg(long, required_unless_present = "config")]
+        /// The instance's name; without it, the one that there is.
+        #[arg(long)]
         name: Option<String>,
     },
     /// Check a configuration file, and change nothing. Ends with 1 if `weir run` would refuse it.
@@ -131,27 +134,33 @@ pub enum BackendVerb {
     /// Add a backend.
     Add {
         /// The service.
+        #[arg(value_parser = name)]
         service: String,
         /// Name of the new backend.
+        #[arg(value_parser = name)]
         name: String,
         /// Its address.
         address: IpAddr,
         /// Its weight.
-        #[arg(long, default_value_t = 1)]
+        #[arg(long, default_value_t = 1, value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
     },
     /// Remove a backend. Connections that it still holds are lost; drain it first to keep them.
     Remove {
         /// The service.
+        #[arg(value_parser = name)]
         service: String,
         /// The backend.
+        #[arg(value_parser = name)]
         name: String,
     },
     /// Drain a backend: it keeps its connections and gets no new one.
     Drain {
         /// The service.
+        #[arg(value_parser = name)]
         service: String,
         /// The backend.
+        #[arg(value_parser = name)]
         name: String,
         /// Let it serve again.
         #[arg(long)]
@@ -160,10 +169,13 @@ pub enum BackendVerb {
     /// Change a backend's weight.
     Weight {
         /// The service.
+        #[arg(value_parser = name)]
         service: String,
         /// The backend.
+        #[arg(value_parser = name)]
         name: String,
         /// Its share of new connections, relative to the others.
+        #[arg(value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
     },
 }
@@ -518,6 +530,19 @@ pub fn one_of<T: Copy + Send + Sync + 'static>(
         let found = choices.iter().find(|(_, name, _)| *name == given);
         found.map(|(value, ..)| *value).ok_or("not one of the choices")
     })
+}
+
+/// The name of a service or a backend.
+fn name(text: &str) -> Result<String, String> {
+    if weir_control::config::is_name(text) {
+        return Ok(text.to_owned());
+    }
+    Err("a name has 1 to 64 letters, digits and - _ .".into())
+}
+
+/// The weight of a backend.
+fn weight(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
 }
 
 /// A number with an optional K or M.

@@ -12,8 +12,7 @@ use std::path::Path;
 use weir_control::api::{Answer, Client, DrainRequest, FlowRequest, NewBackend, WeightRequest};
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
-use weir_control::engine::{Explanation, ServiceStatus, Status, pin_directory};
-use weir_dataplane::KernelPlane;
+use weir_control::engine::{self, EngineError, Explanation, ServiceStatus, Status};
 
 /// Makes a request of the instance behind a socket.
 fn request<T: DeserializeOwned>(
@@ -40,15 +39,22 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
     let name = match (name, config) {
         (Some(name), _) => name,
         (None, Some(path)) => Config::load(path)?.balancer.name,
-        (None, None) => anyhow::bail!("give --config or --name"),
+        (None, None) => match &engine::loaded()?[..] {
+            [] => {
+                out::line("no data plane is loaded");
+                return Ok(());
+            }
+            [name] => name.clone(),
+            several => {
+                let names = several.join(", ");
+                let which = format!("there are several data planes: {names}; give --name");
+                return Err(EngineError::Conflict(which).into());
+            }
+        },
     };
-    let directory = pin_directory(&name);
-    if !directory.exists() {
-        out::line(format_args!("{name}: no data plane is loaded"));
-        return Ok(());
-    }
-    KernelPlane::unload(&directory)?;
-    out::line(format_args!("{name}: data plane removed"));
+    let said =
+        if engine::unload(&name)? { "data plane removed" } else { "no data plane is loaded" };
+    out::line(format_args!("{name}: {said}"));
     Ok(())
 }
 

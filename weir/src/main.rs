@@ -15,6 +15,8 @@ use cli::{Cli, Verb};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
+use weir_control::api::ClientError;
+use weir_control::engine::{EngineError, Kind};
 
 fn main() -> ExitCode {
     match dispatch(Cli::parse().verb) {
@@ -22,8 +24,23 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             out::complain(out::causes(&error));
-            ExitCode::FAILURE
+            ExitCode::from(status(&error))
         }
+    }
+}
+
+/// What a command ends with that has failed; `weir --help` tells.
+fn status(error: &anyhow::Error) -> u8 {
+    let kind = error.chain().find_map(|cause| {
+        let client = cause.downcast_ref::<ClientError>().map(ClientError::kind);
+        client.or_else(|| cause.downcast_ref::<EngineError>().map(EngineError::kind))
+    });
+    match kind {
+        None | Some(Kind::File | Kind::Failed) => 1,
+        Some(Kind::Invalid) => 2,
+        Some(Kind::NotFound) => 3,
+        Some(Kind::Conflict) => 4,
+        Some(Kind::Busy) => 5,
     }
 }
 

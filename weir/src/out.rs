@@ -48,7 +48,7 @@ pub fn complain(error: impl Display) {
 pub fn causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.ends_with(&cause) {
+        if !text.contains(&cause) {
             text += &format!(": {cause}");
         }
     }
@@ -80,11 +80,19 @@ mod tests {
         source: io::Error,
     }
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("opening x: {source}; is it there?")]
+    struct Asking {
+        source: io::Error,
+    }
+
     #[test]
     fn a_cause_is_said_once() {
         let cause = || io::Error::other("no such thing");
         let telling = anyhow::Error::new(Telling { source: cause() }).context("starting");
         assert_eq!(causes(&telling), "starting: opening x: no such thing");
+        let asking = anyhow::Error::new(Asking { source: cause() });
+        assert_eq!(causes(&asking), "opening x: no such thing; is it there?");
         let silent = Err::<(), _>(cause()).context("opening x").context("starting").unwrap_err();
         assert_eq!(causes(&silent), "starting: opening x: no such thing");
     }

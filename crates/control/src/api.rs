@@ -10,10 +10,19 @@
 //! | `PUT /v1/services/S/backends/B/weight` `{"weight": 3}` | changes its weight |
 //! | `POST /v1/reload` | reads the configuration file again |
 //!
-//! A request that is refused is answered with status 409 (or 400) and `{"error": "..."}`.
+//! A request that is refused is answered with `{"error": "...", "kind": "..."}`:
+//!
+//! | status | kind | why |
+//! |---|---|---|
+//! | 400 | `invalid` | the request makes no sense, whatever is in force |
+//! | 404 | `not_found` | there is no such service or backend |
+//! | 409 | `conflict` | it contradicts what is in force |
+//! | 422 | `file` | the configuration file cannot be used |
+//! | 500 | `failed` | it was tried, and failed; `weir status` shows what is tried again |
+//! | 503 | `busy` | the instance is stopping |
 
 use crate::config::Backend;
-use crate::engine::{Command, EngineError, Explanation, Sender, Status};
+use crate::engine::{Command, EngineError, Explanation, Kind, Sender, Status};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -89,23 +98,34 @@ pub struct Answer {
 pub struct Refusal {
     /// Why nothing was done, as a sentence for a person.
     pub error: String,
+    /// The same for a program.
+    #[serde(default = "failed")]
+    pub kind: Kind,
 }
 
-struct Failure(StatusCode, String);
+fn failed() -> Kind {
+    Kind::Failed
+}
+
+struct Failure(Kind, String);
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        (self.0, Json(Refusal { error: self.1 })).into_response()
+        let status = match self.0 {
+            Kind::Invalid => StatusCode::BAD_REQUEST,
+            Kind::File => StatusCode::UNPROCESSABLE_ENTITY,
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::Conflict => StatusCode::CONFLICT,
+            Kind::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, Json(Refusal { error: self.1, kind: self.0 })).into_response()
     }
 }
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
-        let status = match error {
-            EngineError::Refused(_) | EngineError::Config(_) => StatusCode::CONFLICT,
-            _ => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        Self(status, error.to_string())
+        Self(error.kind(), error.to_string())
     }
 }
 
@@ -116,7 +136,7 @@ async fn ask<T>(
     engine: &Sender,
     command: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Command,
 ) -> Result<T, Failure> {
-    let gone = || Failure(StatusCode::SERVICE_UNAVAILABLE, "weir is stopping".into());
+    let gone = || Failure(Kind::Busy, "weir is stopping".into());
     let (reply, answer) = oneshot::channel();
     engine.send(command(reply)).await.map_err(|_| gone())?;
     Ok(answer.await.map_err(|_| gone())??)
@@ -133,10 +153,10 @@ async fn explain(
     let protocol: Protocol = request
         .protocol
         .parse()
-        .map_err(|error| Failure(StatusCode::BAD_REQUEST, format!("protocol: {error}")))?;
+        .map_err(|error| Failure(Kind::Invalid, format!("protocol: {error}")))?;
     if request.source.is_ipv4() != request.destination.is_ipv4() {
         let wrong = "source and destination must be of one family".into();
-        return Err(Failure(StatusCode::BAD_REQUEST, wrong));
+        return Err(Failure(Kind::Invalid, wrong));
     }
     let flow = Box::new(FlowKey::new(request.source, request.destination, protocol));
     Ok(Json(ask(&engine, |reply| Command::Explain(flow, reply)).await?))
@@ -219,11 +239,27 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The instance refused the request; its reason.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{words}")]
+    Refused {
+        /// What kind of refusal it is.
+        kind: Kind,
+        /// Why nothing was done.
+        words: String,
+    },
     /// The connection broke, or the answer is not what the API gives.
     #[error("talking to weir: {0}")]
     Protocol(String),
+}
+
+impl ClientError {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Connect { .. } => Kind::Busy,
+            Self::Refused { kind, .. } => *kind,
+            Self::Protocol(_) => Kind::Failed,
+        }
+    }
 }
 
 /// A client of the API, for one instance. It connects anew for each request.
@@ -270,8 +306,13 @@ impl Client {
         if status.is_success() {
             return serde_json::from_slice(&bytes).map_err(|e| odd(&e));
         }
-        let words = serde_json::from_slice::<Refusal>(&bytes)
-            .map_or_else(|_| String::from_utf8_lossy(&bytes).into_owned(), |r| r.error);
-        Err(ClientError::Refused(words))
+        // What is not the API's own: a path that there is not, a body that is no JSON.
+        let foreign = || Refusal {
+            error: String::from_utf8_lossy(&bytes).into_owned(),
+            kind: if status.is_client_error() { Kind::Invalid } else { Kind::Failed },
+        };
+        let refusal = serde_json::from_slice(&bytes).unwrap_or_else(|_| foreign());
+        let Refusal { error: words, kind } = refusal;
+        Err(ClientError::Refused { kind, words })
     }
 }

@@ -32,9 +32,26 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use weir_steering::{Build, Image, MethodId, Misfit, ServiceConfig, Settings};
+use weir_steering::{
+    Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
+};
 
 pub use error::{ConfigError, Problem};
+
+/// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
+pub fn is_instance_name(name: &str) -> bool {
+    validate::is_instance_name(name)
+}
+
+/// Whether a service or a backend may be called so: 1 to 64 letters, digits and `- _ .`.
+pub fn is_name(name: &str) -> bool {
+    validate::is_name(name)
+}
+
+/// Whether an address is one of a host, and not of many or of none.
+pub fn is_host(address: IpAddr) -> bool {
+    validate::is_host(address)
+}
 
 /// The largest weight of a backend.
 pub const MAX_WEIGHT: u16 = u16::MAX;
@@ -212,6 +229,19 @@ impl Method {
     /// [`Misfit`], with what to do about it.
     pub fn fits(&self, backends: usize) -> Result<(), Misfit> {
         (self.id().info().fits)(&self.0, backends)
+    }
+
+    /// Bytes of a table with so many states, about: cells for 2.33 Dcodes a state with concury, and
+    /// a slot of two bytes for each row or Dcode.
+    pub fn table_bytes(&self, states: u64) -> u64 {
+        match self.id() {
+            MethodId::Concury => {
+                let bits = self.0.get(DCODE_BITS);
+                (2 << bits) + (states * u64::from(bits) * 7 / 3).div_ceil(8)
+            }
+            MethodId::Tracked => 2 * u64::from(self.0.get(TABLE_SIZE)),
+            _ => 0,
+        }
     }
 
     /// The build face of a service.

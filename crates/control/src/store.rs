@@ -3,7 +3,7 @@
 //! - [`Document`]: a small JSON file, replaced as a whole (names, numbers, what is published).
 //! - [`StateLog`]: an append-only log of connection states in a memory-mapped file; appending
 //!   is a copy in memory, without a system call.
-//! - [`RunLock`]: one control plane for each run directory.
+//! - [`RunLock`], [`NameLock`]: one control plane for each run directory, and for each name.
 //!
 //! Both kinds of file are whole after a SIGKILL at any instant. They are not meant to outlive
 //! the machine: after a crash of the kernel, the tables that they describe are gone too, so
@@ -16,7 +16,7 @@ mod tests;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -49,6 +49,16 @@ pub enum StoreError {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Another process runs the instance.
+    #[error(
+        "an instance of this name is running: another weir holds {}; stop that one, or set another \
+         balancer.name",
+        directory.display()
+    )]
+    Running {
+        /// The directory of its pins.
+        directory: PathBuf,
     },
     /// Another process uses the run directory.
     #[error(
@@ -132,6 +142,42 @@ impl RunLock {
             Ok(file) => Ok(Self { _file: file }),
             Err((_, Errno::EWOULDBLOCK)) => Err(StoreError::Locked { path: run_dir.to_path_buf() }),
             Err((_, errno)) => Err(StoreError::io("lock", &path)(errno.into())),
+        }
+    }
+}
+
+/// Holds the directory of an instance's pins for this process; let go when dropped, or when the
+/// process ends in whatever way. The kernel keeps it, whatever run directory is used and in
+/// whatever network namespace.
+#[derive(Debug)]
+pub struct NameLock {
+    _directory: Flock<File>,
+}
+
+impl NameLock {
+    /// Takes a directory of pins, which must be there.
+    ///
+    /// # Errors
+    /// [`StoreError::Running`] if another process has it.
+    pub fn acquire(directory: &Path) -> Result<Self, StoreError> {
+        loop {
+            let file = File::open(directory).map_err(StoreError::io("open", directory))?;
+            let ours = file.metadata().map_err(StoreError::io("inspect", directory))?;
+            let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => lock,
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    return Err(StoreError::Running { directory: directory.to_path_buf() });
+                }
+                Err((_, errno)) => return Err(StoreError::io("lock", directory)(errno.into())),
+            };
+            // It may have been removed, and perhaps made anew, before it was locked.
+            match fs::metadata(directory) {
+                Ok(now) if (now.dev(), now.ino()) == (ours.dev(), ours.ino()) => {
+                    return Ok(Self { _directory: lock });
+                }
+                Ok(_) => {}
+                Err(error) => return Err(StoreError::io("inspect", directory)(error)),
+            }
         }
     }
 }

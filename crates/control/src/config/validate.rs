@@ -4,6 +4,7 @@ mod scope;
 mod service;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -12,7 +13,7 @@ use weir_steering::MethodId;
 use super::error::Problems;
 use super::{XdpMode, written};
 use scope::Scope;
-pub(super) use service::{Check, Service};
+pub(super) use service::{Check, Service, is_host, is_name};
 
 /// The file with every given value in range; what was not given is `None`.
 #[derive(Debug)]
@@ -50,6 +51,11 @@ pub(super) fn validate(
     problems: &mut Problems<'_>,
 ) -> Option<File> {
     let balancer = balancer(file.balancer, problems);
+    let place = file.limits.as_ref().and_then(|limits| {
+        let limits = limits.get_ref();
+        let fields = [&limits.table_bytes, &limits.states_per_service];
+        fields.into_iter().find_map(|field| field.as_ref().map(Spanned::span))
+    });
     let limits = limits(file.limits, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
@@ -61,6 +67,9 @@ pub(super) fn validate(
         .enumerate()
         .filter_map(|(at, raw)| service::validate(raw, at, methods, problems))
         .collect();
+    if let Some(place) = place {
+        tables_fit(&services, &limits, place, problems);
+    }
     (services.len() == given).then_some(File { balancer, limits, services })
 }
 
@@ -71,7 +80,7 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
     };
     let mut scope = Scope::new(problems, "balancer", span);
     let name = raw.name.as_ref().filter(|name| {
-        let good = valid_name(name.get_ref());
+        let good = is_instance_name(name.get_ref());
         if !good {
             scope.problem(
                 name.span(),
@@ -180,7 +189,7 @@ fn near_power(bytes: i64) -> u64 {
 }
 
 /// Whether a name can stand in a path of pinned objects and in a command.
-fn valid_name(name: &str) -> bool {
+pub(super) fn is_instance_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     (1..=32).contains(&name.len()) && name.chars().all(plain)
 }
@@ -224,6 +233,39 @@ fn unique_addresses(services: &[Spanned<written::Service>], problems: &mut Probl
             "give it another address, protocol or port",
         );
     }
+}
+
+/// A service with all the states that it may have must be able to have a table, and another one
+/// beside it, or its pool could not be changed any more.
+fn tables_fit(
+    services: &[Service],
+    limits: &Limits,
+    place: Range<usize>,
+    problems: &mut Problems<'_>,
+) {
+    let default = super::Limits::default();
+    let room = u64::from(limits.table_bytes.unwrap_or(default.table_bytes));
+    let states = u64::from(limits.states_per_service.unwrap_or(default.states_per_service));
+    let bytes = |service: &Service, states: u64| 2 * service.method.table_bytes(states);
+    let largest = services.iter().max_by_key(|service| bytes(service, states));
+    let Some(service) = largest.filter(|service| bytes(service, states) > room) else { return };
+    let empty = bytes(service, 0);
+    let each = (bytes(service, states) - empty).div_ceil(states).max(1);
+    let right = match room.saturating_sub(empty) / each {
+        0 => String::new(),
+        most => format!(", or states_per_service to {most} or less"),
+    };
+    let needed = bytes(service, states);
+    problems.add(
+        place,
+        "limits",
+        format!(
+            "service {:?} with {states} states takes {needed} bytes for its table and the next \
+             one, and table_bytes is {room}",
+            service.name
+        ),
+        format!("set table_bytes to {needed} or more{right}"),
+    );
 }
 
 /// The data plane must have room for what the file lists.

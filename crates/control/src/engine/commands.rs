@@ -106,7 +106,7 @@ impl<P: Plane> Engine<P> {
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
         self.service(service)?.may_add(&backend.name, backend.address)?;
         if let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address) {
-            return Err(EngineError::Refused(error.to_string()));
+            return Err(EngineError::Conflict(error.to_string()));
         }
         let said = format!("backend {} added to {service}", backend.name);
         let checked = self.service(service)?.configured.check.is_some();
@@ -144,7 +144,7 @@ impl<P: Plane> Engine<P> {
 
     fn find(&self, service: &str, backend: &str) -> Result<PoolMember, EngineError> {
         self.service(service)?.member(backend).cloned().ok_or_else(|| {
-            EngineError::Refused(format!("service {service} has no backend {backend}"))
+            EngineError::NotFound(format!("service {service} has no backend {backend}"))
         })
     }
 
@@ -189,7 +189,7 @@ impl<P: Plane> Engine<P> {
         let config = Config::load(&self.config_path)?;
         let (old, new) = (&self.config.balancer, &config.balancer);
         if (&old.name, &old.run_dir, old.mode) != (&new.name, &new.run_dir, new.mode) {
-            return Err(EngineError::Refused(
+            return Err(EngineError::Conflict(
                 "name, run_dir and mode of [balancer] are fixed while weir runs; restart it".into(),
             ));
         }
@@ -206,7 +206,7 @@ impl<P: Plane> Engine<P> {
             return Ok(format!("configuration reloaded: {services} services"));
         }
         let failures: Vec<String> = failures.iter().map(ToString::to_string).collect();
-        Err(EngineError::Refused(format!(
+        Err(EngineError::Unfinished(format!(
             "configuration reloaded, but not all of it is in force yet, and is tried again: {}",
             failures.join("; ")
         )))
@@ -407,7 +407,7 @@ impl<P: Plane> Engine<P> {
                 .find(|id| !used.contains(id) && !reserved.contains(id))
                 .or_else(|| (0..limit).find(|id| !used.contains(id)))
                 .ok_or_else(|| {
-                    EngineError::Refused(format!(
+                    EngineError::Conflict(format!(
                         "all {limit} backends of limits.backends are used"
                     ))
                 })?,

@@ -21,16 +21,17 @@ pub use status::{BackendStatus, CheckStatus, OutcomeStatus, ServiceStatus, Statu
 
 use crate::config::{Config, XdpMode};
 use crate::neigh::{NeighError, Neighbour};
-use crate::store::{Document as Store, RunLock, StoreError};
+use crate::store::{Document as Store, NameLock, RunLock, StoreError};
 use document::Document;
+use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{error, info, warn};
-use weir_dataplane::{KernelPlane, LivePlane};
+use weir_dataplane::{Interface, KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
 use weir_steering::{Action, Driver, Side};
 
@@ -79,9 +80,55 @@ pub enum EngineError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
-    /// A request that cannot be granted; nothing has changed.
+    /// A request that makes no sense, whatever is in force; nothing has changed.
     #[error("{0}")]
-    Refused(String),
+    Invalid(String),
+    /// A request about something that is not there; nothing has changed.
+    #[error("{0}")]
+    NotFound(String),
+    /// A request that contradicts what is in force; nothing has changed.
+    #[error("{0}")]
+    Conflict(String),
+    /// A request that is granted in part; the rest is tried again.
+    #[error("{0}")]
+    Unfinished(String),
+}
+
+/// What kind of refusal an error is, for programs. The API answers with its name and its status,
+/// the command line with its exit status.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The request makes no sense.
+    Invalid,
+    /// The configuration file cannot be used.
+    File,
+    /// There is no such service or backend.
+    NotFound,
+    /// It contradicts what is in force.
+    Conflict,
+    /// Somebody else is at it, or nobody answers.
+    Busy,
+    /// It was tried, and failed.
+    Failed,
+}
+
+impl EngineError {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Invalid(_) => Kind::Invalid,
+            Self::Config(_) => Kind::File,
+            Self::NotFound(_) => Kind::NotFound,
+            Self::Conflict(_) => Kind::Conflict,
+            Self::Store(StoreError::Locked { .. } | StoreError::Running { .. }) => Kind::Busy,
+            Self::Plane(_)
+            | Self::Store(_)
+            | Self::Build(_)
+            | Self::Unpublished { .. }
+            | Self::Unfinished(_) => Kind::Failed,
+        }
+    }
 }
 
 /// What a plane says, as an error of the engine.
@@ -136,6 +183,8 @@ pub struct Engine<P: Plane = LivePlane> {
     #[cfg(test)]
     ahead: u32,
     _lock: RunLock,
+    /// Held while it runs.
+    name: Option<NameLock>,
 }
 
 /// Directory of an instance's pins.
@@ -161,10 +210,43 @@ impl Engine {
         // What another version has written is refused before anything is touched.
         crate::store::check_logs(&config.balancer.run_dir)?;
         Store::load::<Document>(config.balancer.run_dir.join("runtime.json"))?;
+        // So is what is missing, and an instance of the name that runs.
+        for name in &config.balancer.interfaces {
+            Interface::find(name).plane()?;
+        }
         mount_bpffs()?;
         let directory = pin_directory(&config.balancer.name);
+        let made = !directory.exists();
+        std::fs::create_dir_all(&directory).map_err(|source| StoreError::Io {
+            doing: "create",
+            path: directory.clone(),
+            source,
+        })?;
+        let name = NameLock::acquire(&directory)?;
+        match Self::open_pinned(&directory, config, config_path, health, lock) {
+            Ok(mut engine) => {
+                engine.name = Some(name);
+                Ok(engine)
+            }
+            Err(error) => {
+                // Nothing of it was in force.
+                if made && let Err(left) = KernelPlane::unload(&directory) {
+                    warn!(error = %left, "cannot remove what the start has left");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn open_pinned(
+        directory: &Path,
+        config: Config,
+        config_path: PathBuf,
+        health: crate::health::Checker,
+        lock: RunLock,
+    ) -> Result<Self, EngineError> {
         let (kernel, report) =
-            KernelPlane::open(Some(&directory), &limits::wanted(&config)).plane()?;
+            KernelPlane::open(Some(directory), &limits::wanted(&config)).plane()?;
         let plane = LivePlane::new(kernel).plane()?;
         let warnings = report.unguarded.map(|error| {
             format!(
@@ -176,6 +258,41 @@ impl Engine {
         let found = Found { resumed: report.resumed, warnings: warnings.into_iter().collect() };
         Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)
     }
+}
+
+/// Removes the data plane that an instance has left in the kernel. Returns whether there was one.
+///
+/// # Errors
+/// [`EngineError::Store`] if the instance is running; nothing has changed then.
+pub fn unload(name: &str) -> Result<bool, EngineError> {
+    if !crate::config::is_instance_name(name) {
+        return Err(EngineError::Invalid(format!(
+            "{name:?} is not the name of an instance; use 1 to 32 of a-z, 0-9 and -"
+        )));
+    }
+    let directory = pin_directory(name);
+    if !directory.exists() {
+        return Ok(false);
+    }
+    let _name = NameLock::acquire(&directory)?;
+    KernelPlane::unload(&directory).plane()?;
+    Ok(true)
+}
+
+/// The names of the instances that have a data plane in the kernel.
+///
+/// # Errors
+/// [`EngineError::Store`] if they cannot be read.
+pub fn loaded() -> Result<Vec<String>, EngineError> {
+    let unreadable = |source| StoreError::Io { doing: "read", path: PIN_ROOT.into(), source };
+    let entries = match std::fs::read_dir(PIN_ROOT) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(unreadable)?,
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|n| crate::config::is_instance_name(n)).collect();
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// How a data plane was found.
@@ -233,6 +350,7 @@ impl<P: Plane> Engine<P> {
             #[cfg(test)]
             ahead: 0,
             _lock: lock,
+            name: None,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
         if let Err(error) = engine.grow(&config) {
@@ -430,7 +548,7 @@ fn mount_bpffs() -> Result<(), EngineError> {
     }
     nix::mount::mount(Some("bpf"), path, Some("bpf"), nix::mount::MsFlags::empty(), None::<&str>)
         .map_err(|error| {
-            EngineError::Refused(format!(
+            EngineError::Conflict(format!(
                 "the BPF file system is not mounted at {path} and cannot be ({error}); as root: \
              mount -t bpf bpf {path}"
             ))

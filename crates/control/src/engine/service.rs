@@ -3,7 +3,7 @@
 use super::EngineError;
 use super::document::{SavedBackend, SavedService};
 use super::update::Trouble;
-use crate::config::{Affinity, AllDown, Backend, Protocol, Service};
+use crate::config::{Affinity, AllDown, Backend, Protocol, Service, is_host, is_name};
 use crate::store::{Op, StateLog, StateRecord};
 use std::net::IpAddr;
 use std::path::Path;
@@ -395,24 +395,38 @@ impl ServiceRuntime {
         }
     }
 
-    /// Checks that a backend could be added.
+    /// Checks that a backend could be added: what a file may not say, a command may not either.
     pub fn may_add(&self, name: &str, address: IpAddr) -> Result<(), EngineError> {
         let service = &self.configured.name;
-        let refuse = |wrong: String| Err(EngineError::Refused(wrong));
+        let vip = self.configured.vip;
+        let refuse = |wrong: String| Err(EngineError::Conflict(wrong));
+        let invalid = |wrong: String| Err(EngineError::Invalid(wrong));
+        if !is_name(name) {
+            return invalid(format!(
+                "{name:?} is not a name; use 1 to 64 letters, digits and - _ ."
+            ));
+        }
+        if !is_host(address) {
+            return invalid(format!("{address} is not the address of one host"));
+        }
+        if address.is_ipv4() != vip.is_ipv4() {
+            let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+            return invalid(format!(
+                "service {service}: its address {vip} is {family}, so its backends' must be too; \
+                 {address} is not"
+            ));
+        }
+        if address == vip {
+            return invalid(format!(
+                "{address} is the vip of service {service} itself; give the backend's own address"
+            ));
+        }
         if self.member(name).is_some() {
             return refuse(format!("service {service} already has a backend {name}"));
         }
         if let Some(other) = self.pool.iter().find(|m| m.wanted.address == address) {
             let other = &other.wanted.name;
             return refuse(format!("service {service}: backend {other} has address {address}"));
-        }
-        if address.is_ipv4() != self.configured.vip.is_ipv4() {
-            let family = if self.configured.vip.is_ipv4() { "IPv4" } else { "IPv6" };
-            return refuse(format!(
-                "service {service}: its address {} is {family}, so its backends' must be too; \
-                 {address} is not",
-                self.configured.vip
-            ));
         }
         if let Err(misfit) = self.configured.method.fits(self.pool.len() + 1) {
             return refuse(format!("service {service}: {misfit}"));

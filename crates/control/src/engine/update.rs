@@ -54,7 +54,7 @@ impl Tables<'_> {
     }
 
     fn expect(&mut self, number: u32) -> Result<&mut ServiceRuntime, EngineError> {
-        let gone = || EngineError::Refused(format!("there is no service number {number}"));
+        let gone = || EngineError::NotFound(format!("there is no service number {number}"));
         self.of(number).ok_or_else(gone)
     }
 }
@@ -298,5 +298,5 @@ impl<P: Plane> Engine<P> {
 }
 
 fn unknown(name: &str) -> EngineError {
-    EngineError::Refused(format!("there is no service {name}; `weir status` lists them"))
+    EngineError::NotFound(format!("there is no service {name}; `weir status` lists them"))
 }

@@ -132,8 +132,7 @@ fn service_name(raw: Option<&Spanned<String>>, scope: &mut Scope<'_, '_>) -> Opt
 
 /// Names of services and backends stand in commands, paths of the API and tables.
 fn printable(name: &Spanned<String>, scope: &mut Scope<'_, '_>) -> bool {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let good = (1..=64).contains(&name.get_ref().len()) && name.get_ref().chars().all(plain);
+    let good = is_name(name.get_ref());
     if !good {
         scope.problem(
             name.span(),
@@ -143,6 +142,20 @@ fn printable(name: &Spanned<String>, scope: &mut Scope<'_, '_>) -> bool {
         );
     }
     good
+}
+
+/// Whether a service or a backend may be called so.
+pub(in super::super) fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    // The API would take these for directions.
+    (1..=64).contains(&name.len()) && name.chars().all(plain) && !matches!(name, "." | "..")
+}
+
+/// Whether an address is one of a host.
+pub(in super::super) fn is_host(address: IpAddr) -> bool {
+    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !(address.is_unspecified() || address.is_multicast() || mapped || broadcast)
 }
 
 fn address(
@@ -165,9 +178,7 @@ fn address(
         );
         return None;
     };
-    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
-    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
-    if address.is_unspecified() || address.is_multicast() || mapped || broadcast {
+    if !is_host(address) {
         scope.problem(
             raw.span(),
             field,

@@ -1,0 +1,107 @@
+//! What an operator may ask for by mistake: it is refused with words that help and an exit status
+//! that a script can tell, and nothing changes.
+
+mod common;
+
+use common::{WEB4, stderr, stdout};
+use std::fs;
+use std::path::Path;
+use weir_lab::LabSpec;
+
+/// Exit statuses, as `weir --help` tells them.
+const FAILED: i32 = 1;
+const INVALID: i32 = 2;
+const NOT_FOUND: i32 = 3;
+const CONFLICT: i32 = 4;
+const BUSY: i32 = 5;
+
+#[test]
+fn refusals_have_words_and_statuses() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let mut held = common::hold(&lab, WEB4, 20);
+    let before = common::tables(&balancer.status().unwrap());
+    let socket = balancer.socket();
+    let socket = socket.to_str().unwrap();
+    for (line, status, words) in [
+        ("backend weight web4 b1 -3", INVALID, "a weight is a whole number from 0 to 65535"),
+        ("backend weight web4 b1 65536", INVALID, "a weight is a whole number from 0 to 65535"),
+        ("backend add web4 b/9 10.77.2.9", INVALID, "a name has 1 to 64 letters, digits"),
+        ("backend remove web4 ..", INVALID, "a name has 1 to 64 letters, digits"),
+        ("backend add web4 b9 fd77::9", INVALID, "IPv4, so its backends' must be too"),
+        ("backend add web4 b9 224.0.0.1", INVALID, "is not the address of one host"),
+        ("backend add web4 b9 10.77.0.100", INVALID, "is the vip of service web4 itself"),
+        ("backend add web4 b1 10.77.2.9", CONFLICT, "already has a backend b1"),
+        ("backend add web4 b9 10.77.2.1", CONFLICT, "has address 10.77.2.1"),
+        ("backend drain web4 b7", NOT_FOUND, "service web4 has no backend b7"),
+        ("backend drain web9 b1", NOT_FOUND, "there is no service web9"),
+    ] {
+        let words_of: Vec<&str> = line.split(' ').chain(["--socket", socket]).collect();
+        let output = common::weir(&words_of);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(status), "{line}: {said}");
+        assert!(said.contains(words), "{line}: {said}");
+        assert!(output.stdout.is_empty(), "{line}: {}", stdout(&output));
+    }
+    let nobody = common::weir(&["status", "--socket", "/nowhere/weir.sock"]);
+    assert_eq!(nobody.status.code(), Some(BUSY), "{}", stderr(&nobody));
+    assert_eq!(stderr(&nobody).matches("os error 2").count(), 1, "{}", stderr(&nobody));
+    assert_eq!(common::tables(&balancer.status().unwrap()), before);
+    common::assert_unbroken(&mut held, "after what was refused", &balancer);
+}
+
+/// Two processes of one name would take each other's interface and maps, whatever their run
+/// directories are.
+#[test]
+fn one_process_runs_an_instance() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let mut held = common::hold(&lab, WEB4, 20);
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let line = text.lines().find(|line| line.starts_with("run_dir")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let elsewhere = format!("run_dir = {:?}", directory.path().join("run").to_str().unwrap());
+    let config = directory.path().join("weir.toml");
+    fs::write(&config, text.replace(line, &elsewhere)).unwrap();
+    let config = config.to_str().unwrap();
+    for arguments in [["run", "--config", config], ["unload", "--config", config]] {
+        let output = common::weir_in(&lab, &arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(BUSY), "{arguments:?}: {said}");
+        assert!(said.contains("an instance of this name is running"), "{said}");
+    }
+    common::assert_unbroken(&mut held, "after a second instance of the name", &balancer);
+    held.extend(common::hold(&lab, WEB4, 20));
+    // Its end lets the name go, and only its own directory.
+    let name = format!("wl{}", lab.id());
+    balancer.kill();
+    let output = common::weir(&["unload", "--name", &format!("../weir/{name}")]);
+    assert_eq!(output.status.code(), Some(INVALID), "{}", stderr(&output));
+    common::assert_unbroken(&mut held, "without a control plane", &balancer);
+    let output = common::weir(&["unload", "--name", &name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(!Path::new("/sys/fs/bpf/weir").join(&name).exists());
+}
+
+/// A start that fails leaves nothing in the kernel.
+#[test]
+fn a_failed_start_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let name = format!("failed-{}", std::process::id());
+    let config = directory.path().join("weir.toml");
+    let file = |vip: &str, interface: &str| {
+        format!(
+            "[balancer]\nname = \"{name}\"\ninterfaces = [\"{interface}\"]\nrun_dir = {:?}\n\
+             [[service]]\nname = \"web\"\nvip = \"{vip}\"\nport = 80\n\
+             [[service.backend]]\nname = \"b1\"\naddress = \"10.0.0.11\"\n",
+            directory.path().join("run").to_str().unwrap()
+        )
+    };
+    fs::write(&config, file("10.0.0.1", "nope0")).unwrap();
+    let output = common::weir(&["run", "--config", config.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(FAILED), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interface nope0: not found"), "{}", stderr(&output));
+    assert!(!Path::new("/sys/fs/bpf/weir").join(&name).exists(), "its pins are there");
+}

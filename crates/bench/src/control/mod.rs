@@ -1,7 +1,7 @@
 //! `weir bench control`: what the control plane takes, measured at the running product.
 //!
 //! `weir run` balances the frames of a veth pair, with the XDP program that everybody runs. At the
-//! other end stands a program that is all clients and all hosts ([`world`]): it sends first packets
+//! other end stands a program that is all clients and all hosts (`world`): it sends first packets
 //! of new flows, sees which host's MAC address they come back with, and answers health checks. So
 //! a change counts when packets follow it, and nothing that the balancer says of itself is believed
 //! except its memory in `/proc`.

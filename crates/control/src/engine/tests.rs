@@ -287,11 +287,11 @@ fn a_full_disc_refuses_commands_and_not_failover() {
 #[test]
 fn a_full_backend_table_refuses_a_backend() {
     let mut world = World::new(1);
-    world.engine.config.limits.backends = 3;
+    world.engine.plane.limits.backends = 3;
     let add = |reply| Command::Add("a".into(), backend(0, 9), reply);
     let refused = world.ask(add).expect_err("no number is left").to_string();
     assert!(refused.contains("limits.backends"), "{refused}");
-    world.engine.config.limits.backends = 10;
+    world.engine.plane.limits.backends = 10;
     for operation in [Operation::SetBackend, Operation::ResetLane] {
         world.engine.plane.refuse(operation);
         let refused = world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply));

@@ -6,7 +6,7 @@ use crate::abi::types;
 use crate::error::{Context, Error};
 use crate::link::c_path;
 use libbpf_rs::libbpf_sys::{BPF_NETFILTER, bpf_link_create, bpf_link_create_opts, bpf_obj_pin};
-use libbpf_rs::{Object, ObjectBuilder};
+use libbpf_rs::{MapCore, Object, ObjectBuilder};
 use std::fs;
 use std::io;
 use std::mem::offset_of;
@@ -84,6 +84,11 @@ impl KernelPlane {
                     continue;
                 }
             };
+            if name.starts_with(".data.") {
+                // libbpf has mapped the section as large as the object file has it, and unmaps as
+                // much as the shared map has: without this, what lies behind, which is ours.
+                map.set_value_size(shared.value_size()).context(|| format!("size array {name}"))?;
+            }
             map.reuse_fd(shared.as_fd()).context(|| format!("share map {name}"))?;
         }
         open.load().context(|| "load the guard".into())

@@ -493,12 +493,6 @@ pub trait Build<K = StateKey>: Send {
         0
     }
 
-    /// Flows of which only the first packet is known that were forgotten to make room for others,
-    /// since this was last asked.
-    fn take_crowded_out(&mut self) -> Vec<K> {
-        Vec::new()
-    }
-
     /// Bytes of the control structure.
     fn control_bytes(&self) -> usize {
         0

@@ -447,7 +447,6 @@ impl<P: Plane> Engine<P> {
             tolerate("attach to interfaces again", self.follow_interfaces());
             tolerate("look up next hops", self.refresh_next_hops(false));
         }
-        self.rekeyed |= self.services.values().any(ServiceRuntime::is_crowded);
         if timers.sweep.due(SWEEP_EVERY) || std::mem::take(&mut self.rekeyed) {
             tolerate("forget idle flows", self.sweep());
         }

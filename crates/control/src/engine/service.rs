@@ -45,11 +45,6 @@ pub(super) struct ServiceRuntime {
     pub log: Option<StateLog>,
     /// The pool has changed since the last table was published.
     pub dirty: bool,
-    /// Flows that were opening and were forgotten to make room for others.
-    pub crowded: u64,
-    /// How many these were when it was last looked which have gone on.
-    crowded_before: u64,
-    most_states: usize,
     /// Connections that were not remembered, when that was last said.
     refused_before: u64,
     /// Connections of draining backends that there was no room to pin.
@@ -110,9 +105,6 @@ impl ServiceRuntime {
             builder,
             log,
             dirty: true,
-            crowded: 0,
-            crowded_before: 0,
-            most_states: states,
             refused_before: 0,
             unpinned: 0,
             marked_under,
@@ -135,16 +127,6 @@ impl ServiceRuntime {
             warn!(service, more, "connections beyond limits.states_per_service: not remembered");
             self.refused_before = refused;
         }
-        if self.crowded > self.crowded_before {
-            let (service, more) = (&self.configured.name, self.crowded - self.crowded_before);
-            warn!(service, more, "flows of which only a SYN was seen made room for others");
-            self.crowded_before = self.crowded;
-        }
-    }
-
-    /// Whether so many flows make room for others that it must be looked soon which have gone on.
-    pub fn is_crowded(&self) -> bool {
-        self.crowded - self.crowded_before > self.most_states as u64 / 4
     }
 
     fn is_by_client(&self) -> bool {
@@ -279,8 +261,7 @@ impl ServiceRuntime {
         }
     }
 
-    /// Keeps what was said when states were written down.
-    pub fn written(&mut self, written: Result<(), EngineError>) {
+    fn written(&mut self, written: Result<(), EngineError>) {
         if let Err(error) = written {
             if self.unwritten.is_none() {
                 warn!(service = self.configured.name, %error, "cannot write down states");
@@ -305,11 +286,6 @@ impl ServiceRuntime {
             && let Some(log) = &mut self.log
         {
             log.append(&record(Op::Add, &key, backend, now))?;
-        }
-        let crowded_out = self.builder.take_crowded_out();
-        if !crowded_out.is_empty() {
-            self.crowded += crowded_out.len() as u64;
-            self.log_removed(&crowded_out, now)?;
         }
         Ok(())
     }

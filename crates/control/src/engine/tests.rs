@@ -464,8 +464,6 @@ fn a_flow_that_is_not_remembered_is_not_written_down() {
     let memory = SoftMemory::new(10_000, 64, 64);
     let mut world = World::over(memory, 1, |config| {
         config.limits.states_per_service = LIMIT as u32;
-        // Of clients, none makes room for others.
-        config.services[0].affinity = crate::config::Affinity::Client;
     });
     world.start(0, 0..30);
     world.engine.drain_reports().expect("nothing is refused");

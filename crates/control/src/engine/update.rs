@@ -246,13 +246,6 @@ impl<P: Plane> Engine<P> {
                 };
                 found.push(format!("service {name}: {what}; {behind}; tried again in {seconds} s"));
             }
-            if service.crowded > 0 {
-                found.push(format!(
-                    "service {name}: {} flows of which only a SYN was seen made room for others, \
-                     beyond limits.states_per_service: a change of the pool may break handshakes",
-                    service.crowded
-                ));
-            }
             let (refused, states) = (service.builder.refused(), service.builder.states());
             if refused > 0 {
                 found.push(format!(

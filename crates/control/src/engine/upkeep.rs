@@ -80,9 +80,7 @@ impl<P: Plane> Engine<P> {
                 let mut hashes = keys.iter().map(|key| state.hash(key));
                 hashes.any(|hash| if udp { seen.has(hash, number) } else { marks.has(hash) })
             });
-            // A log that is full concerns no other service.
-            let logged = service.log_removed(&idle, now);
-            service.written(logged);
+            service.log_removed(&idle, now)?;
         }
         self.give_up_dead_backends()?;
         // Pending and pinned entries of these states stay until an update removes them: a flow

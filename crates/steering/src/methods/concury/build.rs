@@ -12,7 +12,7 @@ use crate::registry::{Image, MethodId};
 use crate::state::StateKey;
 use crate::states::Patience;
 use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, Table};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 
@@ -65,11 +65,6 @@ pub struct Concury<K = StateKey> {
     published: Option<Arc<Image>>,
     draft: Option<Draft<K>>,
     refused: u64,
-    /// Flows of which only the SYN is known, in the order in which they began; those that have gone
-    /// on or are forgotten are passed over. Only where a handshake can be told.
-    opening: VecDeque<(K, u32)>,
-    /// Such flows that have been forgotten to make room for others.
-    crowded_out: Vec<K>,
 }
 
 /// A table that is built and not published, and the states that it has no backend for.
@@ -88,8 +83,6 @@ impl<K: Key> Concury<K> {
             published: None,
             draft: None,
             refused: 0,
-            opening: VecDeque::new(),
-            crowded_out: Vec::new(),
             config,
         }
     }
@@ -175,21 +168,14 @@ impl<K: Key> Concury<K> {
     /// [`BuildError::Lookup`] as above.
     pub fn start(&mut self, key: K, backend: u16, now: u32) -> Result<bool, BuildError> {
         let code = self.code_now(&key, backend);
-        let handshake = self.has_handshake();
         if let Some(state) = self.states.get_mut(&key) {
             if state.backend == backend && state.phase != Phase::Closing {
                 // A repeated SYN, another connection of the client, a datagram reported again; or
                 // a new connection with the ports of one whose end nobody saw, so its SYN may be
                 // repeated from now on.
-                if handshake && state.phase == Phase::Opening && state.born != now {
-                    self.opening.push_back((key, now));
-                }
                 state.born = now;
                 state.seen = now;
                 return Ok(true);
-            }
-            if handshake {
-                self.opening.push_back((key, now));
             }
             let former = state.backend;
             *state = State { backend, code, born: now, seen: now, phase: Phase::Opening };
@@ -199,53 +185,14 @@ impl<K: Key> Concury<K> {
             }
             return Ok(true);
         }
-        if self.states.len() >= self.config.max_states && !self.crowd_out() {
+        if self.states.len() >= self.config.max_states {
             self.refused += 1;
             return Ok(false);
-        }
-        if handshake {
-            self.opening.push_back((key, now));
-            if self.opening.len() > 2 * self.states.len() + 1024 {
-                self.pass_over();
-            }
         }
         let state = State { backend, code, born: now, seen: now, phase: Phase::Opening };
         self.states.insert(key, state)?;
         self.count(backend, true);
         Ok(true)
-    }
-
-    /// Whether a flow of which only the first packet was seen can be told from one that went on.
-    fn has_handshake(&self) -> bool {
-        self.config.mark && !self.config.udp && !self.config.client_affinity
-    }
-
-    /// Drops from the order of opening flows those that are none any more.
-    fn pass_over(&mut self) {
-        let states = &self.states;
-        self.opening.retain(|(key, born)| {
-            let opening = |state: &State| state.phase == Phase::Opening && state.born <= *born;
-            states.get(key).is_some_and(opening)
-        });
-    }
-
-    /// Makes room for a state: the flow that has been opening for longest is forgotten. A flood of
-    /// SYNs takes no state from a connection that went on.
-    fn crowd_out(&mut self) -> bool {
-        while let Some((key, born)) = self.opening.pop_front() {
-            let oldest = |state: &State| state.phase == Phase::Opening && state.born <= born;
-            if self.states.get(&key).is_some_and(oldest) {
-                self.forget(&key);
-                self.crowded_out.push(key);
-                return true;
-            }
-        }
-        false
-    }
-
-    /// The flows that were forgotten to make room for others since this was last asked.
-    pub fn take_crowded_out(&mut self) -> Vec<K> {
-        std::mem::take(&mut self.crowded_out)
     }
 
     /// Takes a state over from an earlier run. How far its connection had come is not known, so it
@@ -308,7 +255,6 @@ impl<K: Key> Concury<K> {
             keep
         });
         gone.into_iter().for_each(|backend| self.count(backend, false));
-        self.pass_over();
         idle
     }
 
@@ -580,10 +526,6 @@ impl<K: Key + Send> Build<K> for Concury<K> {
 
     fn refused(&self) -> u64 {
         self.refused()
-    }
-
-    fn take_crowded_out(&mut self) -> Vec<K> {
-        self.take_crowded_out()
     }
 
     fn control_bytes(&self) -> usize {

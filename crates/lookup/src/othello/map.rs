@@ -29,6 +29,8 @@ use crate::{Error, HashKey, Key, Value};
 pub struct OthelloMap<K, V> {
     index: Othello<K>,
     values: Vec<V>,
+    /// Keys for which room was asked: so many fit into the cells that they were promised.
+    reserved: usize,
 }
 
 impl<K: Key, V> OthelloMap<K, V> {
@@ -37,6 +39,7 @@ impl<K: Key, V> OthelloMap<K, V> {
         Self {
             index: Othello::with_geometry_bits(32, export_bits, capacity, seed),
             values: Vec::new(),
+            reserved: capacity,
         }
     }
 
@@ -44,7 +47,7 @@ impl<K: Key, V> OthelloMap<K, V> {
     /// program that is started again can go on from there: once its keys are back, exports over
     /// that view change only what has changed.
     pub fn in_shape_of<C: Value>(view: &View<C>, seed: u64) -> Self {
-        Self { index: Othello::in_shape_of(32, view, seed), values: Vec::new() }
+        Self { index: Othello::in_shape_of(32, view, seed), values: Vec::new(), reserved: 0 }
     }
 
     /// Number of entries in the map.
@@ -83,7 +86,7 @@ impl<K: Key, V> OthelloMap<K, V> {
             return Ok(Some(std::mem::replace(&mut self.values[at], value)));
         }
         // A rebuild under another hash key would give every unknown key another value.
-        if self.index.is_crowded_for(&key) {
+        if self.len() >= self.reserved && self.index.is_crowded_for(&key) {
             self.index.double();
         }
         self.index.insert(key, self.values.len() as u32)?;
@@ -138,7 +141,9 @@ impl<K: Key, V> OthelloMap<K, V> {
     /// # Errors
     /// As [`insert`](Self::insert).
     pub fn reserve(&mut self, keys: usize) -> Result<(), Error> {
-        self.index.reserve(keys)
+        self.index.reserve(keys)?;
+        self.reserved = self.reserved.max(keys);
+        Ok(())
     }
 
     /// Produces the data-plane view in which each key has the value that `value` gives it; see

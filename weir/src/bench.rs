@@ -14,8 +14,10 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             lines(&report.rows, json);
             if json { out::json(&report) } else { Ok(()) }
         }
-        BenchVerb::Xdp { flows, packets, rounds, neighbour, json, .. } => {
-            let request = xdp::Request { flows, packets, rounds, company: neighbour.into() };
+        BenchVerb::Xdp { flows, packets, rounds, neighbour, marks, product, json, .. } => {
+            let (company, marks) = (neighbour.into(), marks.into());
+            let product = product.then(std::env::current_exe).transpose()?;
+            let request = xdp::Request { flows, packets, rounds, company, marks, product };
             let report = xdp::run(&request, |rows| lines(rows, json))?;
             if json { out::json(&report) } else { Ok(()) }
         }

@@ -37,6 +37,9 @@ pub enum Verb {
         /// The configuration file.
         #[arg(long)]
         config: PathBuf,
+        /// Follow the file also where that breaks connections of an earlier run.
+        #[arg(long)]
+        break_connections: bool,
     },
     /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends. Refused
     /// while the instance runs.
@@ -83,6 +86,9 @@ pub enum Verb {
         source: SocketAddr,
         /// The service's address and port.
         destination: SocketAddr,
+        /// The destination connection id of a QUIC packet, hexadecimal: where that one goes.
+        #[arg(long, value_name = "HEX")]
+        connection_id: Option<String>,
         #[command(flatten)]
         instance: Instance,
         /// Print JSON.
@@ -105,13 +111,19 @@ pub enum Verb {
     Reload {
         #[command(flatten)]
         instance: Instance,
+        /// Follow the file also where that breaks connections, and say how many.
+        #[arg(long)]
+        break_connections: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
+    /// On a backend that answers clients directly: write cookies into the TCP timestamps of its answers
+    /// (docs/agent.md).
+    Agent(crate::agent::AgentOptions),
     /// Run real clients and servers around a balancer in network namespaces, and count what breaks.
     /// Ends with 1 if anything did that should not (docs/lab.md).
-    Lab(LabOptions),
+    Lab(Box<LabCommand>),
     /// Simulate pools, flows and steering methods (docs/sim.md).
     Sim(SimOptions),
     /// Forwarders by name that run: MAC addresses, names of contents (docs/fib.md).
@@ -178,9 +190,25 @@ pub enum BackendVerb {
         #[arg(value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
     },
+    /// Say how loaded a backend is, for schedulers with load = "told".
+    Load {
+        /// The service.
+        #[arg(value_parser = name)]
+        service: String,
+        /// The backend.
+        #[arg(value_parser = name)]
+        name: String,
+        /// Its load, in any unit that is the same for all backends of the service.
+        #[arg(value_parser = load, allow_hyphen_values = true)]
+        load: f64,
+    },
 }
 
 /// The name of a method whose tables the data plane can hold, by the registry.
+fn scenario_name() -> PossibleValuesParser {
+    PossibleValuesParser::new(weir_lab::Scenario::NAMES)
+}
+
 fn method_name() -> PossibleValuesParser {
     PossibleValuesParser::new(
         weir_dataplane::methods()
@@ -215,13 +243,74 @@ pub struct SimOptions {
 }
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct LabCommand {
+    #[command(subcommand)]
+    pub verb: Option<LabVerb>,
+    #[command(flatten)]
+    pub options: LabOptions,
+}
+
+#[derive(Subcommand)]
+pub enum LabVerb {
+    /// Run the same connections and changes with one method after the other, and print one table.
+    /// Ends with 1 if anything went wrong with any of them that should not (docs/lab.md).
+    Compare(CompareOptions),
+}
+
+#[derive(Args)]
 pub struct LabOptions {
     /// Steering method of the services.
     #[arg(long, value_parser = method_name(), default_value = "concury")]
     pub method: String,
-    /// How long the pool is churned, at least.
-    #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
-    pub duration: Duration,
+    /// What is done besides changes of the pool (docs/lab.md).
+    #[arg(long, value_name = "NAME", value_parser = scenario_name(), default_value = "churn")]
+    pub scenario: String,
+    /// How the nodes are wired: l2 or inline (docs/lab.md). Without it, as the method needs it.
+    #[arg(long)]
+    pub topology: Option<weir_lab::topology::Topology>,
+    /// Who writes the cookies of the method cheetah: the balancer, in the way of the answers, or an agent
+    /// on each backend, which answers clients directly.
+    #[arg(long, value_parser = ["inline", "backend"])]
+    pub answers: Option<String>,
+    /// Who gets first packets, of a method that leaves that open (docs/schedulers.md).
+    #[arg(long, value_parser = PossibleValuesParser::new(weir_steering::Scheduler::WORDS))]
+    pub scheduler: Option<String>,
+    /// What the scheduler goes by; told: the lab tells the CPU load of each backend.
+    #[arg(long, requires = "scheduler", value_parser = PossibleValuesParser::new(weir_steering::Load::WORDS))]
+    pub load: Option<String>,
+    #[command(flatten)]
+    pub churn: ChurnOptions,
+    /// Plain lines instead of a live picture.
+    #[arg(long)]
+    pub plain: bool,
+    /// Print the report as JSON at the end (and plain lines on the error output before).
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CompareOptions {
+    /// The methods, in the order in which they run; all of them if this is not given.
+    #[arg(long, value_name = "METHOD,...", value_delimiter = ',', value_parser = method_name())]
+    pub methods: Vec<String>,
+    /// What is done besides changes of the pool (docs/lab.md): each of these with each method.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = scenario_name(), default_value = "churn")]
+    pub scenario: Vec<String>,
+    #[command(flatten)]
+    pub churn: ChurnOptions,
+    /// Print JSON instead of the table.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a laboratory's run is like, whatever the method.
+#[derive(Args)]
+pub struct ChurnOptions {
+    /// How long the pool is churned, at least: 30s if it is not given. In the scenarios idle and
+    /// dead-control, how long connections are silent and the control plane is dead: 5m.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    pub duration: Option<Duration>,
     /// Go on until the pool has changed so many times, however slow the machine is.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub changes: u64,
@@ -232,9 +321,9 @@ pub struct LabOptions {
     /// for machines that are busy with other things.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub patience: Option<Duration>,
-    /// Connections that are open at a time.
-    #[arg(long, default_value_t = 4000)]
-    pub connections: usize,
+    /// Connections that are open at a time: 4000 if it is not given, 2000 beside a flood.
+    #[arg(long)]
+    pub connections: Option<usize>,
     /// Backends in the lab; three quarters of them are in the pool at the start.
     #[arg(long, default_value_t = 12)]
     pub backends: usize,
@@ -245,12 +334,6 @@ pub struct LabOptions {
     /// Seed of everything that is drawn.
     #[arg(long, env = "WEIR_SEED")]
     pub seed: Option<u64>,
-    /// Plain lines instead of a live picture.
-    #[arg(long)]
-    pub plain: bool,
-    /// Print the report as JSON at the end (and plain lines on the error output before).
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
@@ -292,6 +375,14 @@ pub enum BenchVerb {
         /// cache.
         #[arg(long, value_enum, default_value = "off", default_missing_value = "on", num_args = 0..=1)]
         neighbour: NeighbourName,
+        /// Activity marks, of methods whose flows the balancer observes: without them it writes nothing
+        /// for a known flow, as where somebody else lists the flows.
+        #[arg(long, value_enum, default_value = "on")]
+        marks: MarksName,
+        /// Measure `weir run` besides, with tables that it made itself, of first packets and of a change
+        /// of the pool.
+        #[arg(long)]
+        product: bool,
         /// Instead of times, BPF instructions on every path through the program, counted by an
         /// interpreter: the same in every run.
         #[arg(long)]
@@ -490,6 +581,27 @@ pub struct LookupOptions {
     pub csv: bool,
 }
 
+/// Whether flows are marked as active.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum MarksName {
+    /// Where that is the default.
+    On,
+    /// Nowhere.
+    Off,
+    /// Both, in rows of their own.
+    Both,
+}
+
+impl From<MarksName> for weir_bench::xdp::Marks {
+    fn from(name: MarksName) -> Self {
+        match name {
+            MarksName::On => Self::On,
+            MarksName::Off => Self::Off,
+            MarksName::Both => Self::Both,
+        }
+    }
+}
+
 /// What else the machine does while something is measured.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum NeighbourName {
@@ -543,6 +655,13 @@ fn name(text: &str) -> Result<String, String> {
 /// The weight of a backend.
 fn weight(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
+}
+
+/// The load of a backend.
+fn load(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    let allowed = number.filter(|load| load.is_finite() && *load >= 0.0);
+    allowed.ok_or_else(|| "a load is a number of 0 or more, for example 0.75".into())
 }
 
 /// A number with an optional K or M.

@@ -7,12 +7,16 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::net::SocketAddr;
 use std::path::Path;
-use weir_control::api::{Answer, Client, DrainRequest, FlowRequest, NewBackend, WeightRequest};
+use weir_control::api::{
+    Answer, Client, DrainRequest, FlowRequest, LoadRequest, NewBackend, ReloadRequest,
+    WeightRequest,
+};
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
-use weir_control::engine::{self, EngineError, Explanation, ServiceStatus, Status};
+use weir_control::engine::{
+    self, EngineError, Explanation, QuicConfigStatus, QuicStatus, ServiceStatus, Status,
+};
 
 /// Makes a request of the instance behind a socket.
 fn request<T: DeserializeOwned>(
@@ -94,6 +98,8 @@ fn print_status(status: &Status) {
     status.warnings.iter().for_each(|warning| out::line(format_args!("warning: {warning}")));
     status.services.iter().for_each(print_service);
     print_outcomes(status);
+    print_lost(status);
+    print_ids(status);
     out::line(format_args!(
         "\ntables {} of {} bytes; {} flows pending; {} reports taken, {} flows unrecorded",
         status.table_bytes_used,
@@ -106,8 +112,12 @@ fn print_status(status: &Status) {
 
 fn print_service(service: &ServiceStatus) {
     let port = service.port.map_or("any".into(), |port| port.to_string());
+    let by = service.load.as_ref().map_or_else(String::new, |load| format!(" by {load}"));
+    let scheduler = service.scheduler.as_ref().filter(|scheduler| *scheduler != "uniform");
+    let scheduler = scheduler.map_or_else(String::new, |name| format!(", scheduler {name}{by}"));
+    let loads = service.load.is_some() || service.backends.iter().any(|b| b.told_load.is_some());
     out::line(format_args!(
-        "\n{}: {} {} port {port}, {} by {}, generation {}, digest {}, {} states",
+        "\n{}: {} {} port {port}, {} by {}{scheduler}, generation {}, digest {}, {} states",
         service.name,
         service.protocol,
         service.vip,
@@ -117,7 +127,23 @@ fn print_service(service: &ServiceStatus) {
         service.digest,
         service.states
     ));
-    let mut table = table(&[
+    if let Some(slots) = &service.slots {
+        out::line(format_args!(
+            "connections by index: {} of {} slots; {} found none; {} cookies named a free slot, {} \
+             another flow's",
+            slots.used, slots.slots, slots.full, slots.stale_cookies, slots.foreign_cookies
+        ));
+    }
+    if let Some(tracking) = &service.tracking {
+        out::line(format_args!(
+            "{:.1} % of new flows are tracked; {:.1} % of all flows need no look into the connection \
+             table",
+            tracking.tracked_share * 100.0,
+            tracking.avoided_share * 100.0
+        ));
+    }
+    service.quic.iter().for_each(print_quic);
+    let mut header = vec![
         "backend",
         "address",
         "state",
@@ -127,9 +153,13 @@ fn print_service(service: &ServiceStatus) {
         "packets",
         "bytes",
         "check",
-    ]);
+    ];
+    if loads {
+        header.insert(4, "load");
+    }
+    let mut table = table(&header);
     for backend in &service.backends {
-        table.add_row(vec![
+        let mut row = vec![
             backend.name.clone(),
             backend.address.to_string(),
             backend.state.clone(),
@@ -139,14 +169,62 @@ fn print_service(service: &ServiceStatus) {
             backend.packets.to_string(),
             backend.bytes.to_string(),
             backend.check.last.clone().unwrap_or_else(|| backend.check.detail.clone()),
-        ]);
+        ];
+        if loads {
+            let load = backend.load.or(backend.told_load);
+            row.insert(4, load.map_or("-".into(), |load| format!("{load:.3}")));
+        }
+        table.add_row(row);
     }
-    for column in 3..8 {
+    for column in 3..8 + usize::from(loads) {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     out::line(table);
+}
+
+fn print_quic(quic: &QuicStatus) {
+    let one = |config: &QuicConfigStatus| {
+        let how = if config.encrypted { "encrypted" } else { "plain" };
+        let new = if config.config_id == quic.issue { ", new ids" } else { "" };
+        format!(
+            "{} ({how}, {} + {} bytes{new})",
+            config.config_id, config.server_id_length, config.nonce_length
+        )
+    };
+    let configs: Vec<String> = quic.configs.iter().map(one).collect();
+    let file = quic.file.display();
+    out::line(format_args!(
+        "led by QUIC ids of configuration {}; servers: {file}",
+        configs.join(", ")
+    ));
+}
+
+fn print_ids(status: &Status) {
+    if status.ids.is_empty() {
+        return;
+    }
+    out::line("");
+    let mut table = table(&["QUIC ids", "packets", "meaning"]);
+    for id in &status.ids {
+        table.add_row(vec![id.outcome.clone(), id.packets.to_string(), id.description.clone()]);
+    }
+    if let Some(column) = table.column_mut(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    out::line(table);
+}
+
+fn print_lost(status: &Status) {
+    let lost = match &status.lost {
+        Some(lost) => {
+            let each = lost.iter().map(|one| format!("{} by {}", one.frames, one.interface));
+            each.collect::<Vec<_>>().join(", ")
+        }
+        None => "unknown".into(),
+    };
+    out::line(format_args!("\nframes lost on their way out since the start: {lost}"));
 }
 
 fn print_outcomes(status: &Status) {
@@ -173,15 +251,8 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-pub fn explain(
-    instance: Instance,
-    protocol: &str,
-    source: SocketAddr,
-    destination: SocketAddr,
-    json: bool,
-) -> anyhow::Result<()> {
-    let body = FlowRequest { protocol: protocol.into(), source, destination };
-    let said: Explanation = request(instance, "POST", "/v1/explain", Some(&body))?;
+pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Result<()> {
+    let said: Explanation = request(instance, "POST", "/v1/explain", Some(flow))?;
     if json {
         return out::json(&said);
     }
@@ -189,11 +260,14 @@ pub fn explain(
     lines.push(("service", said.service.zip(said.method).map(|(s, m)| format!("{s} ({m})"))));
     let table = said.generation.zip(said.digest);
     lines.push(("table", table.map(|(g, d)| format!("generation {g}, digest {d}"))));
+    lines.push(("QUIC id", said.id));
     lines.push(("hash", said.hash));
     let reserved = if said.reserved { " (reserved)" } else { "" };
     lines.push(("code", said.code.map(|code| format!("{code}{reserved}"))));
-    lines.push(("known", Some(if said.known { "yes" } else { "no" }.into())));
-    lines.push(("pending", Some(if said.pending { "yes" } else { "no" }.into())));
+    // Where the method was not asked, nothing is known of the flow.
+    let asked = |is: bool| said.generation.map(|_| if is { "yes" } else { "no" }.to_owned());
+    lines.push(("known", asked(said.known)));
+    lines.push(("pending", asked(said.pending)));
     let address = said.address.map_or_else(String::new, |address| format!(" ({address})"));
     lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}"))));
     lines.push(("if it is new", said.backend_if_new));
@@ -225,12 +299,17 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
             let body = WeightRequest { weight };
             request(instance, "PUT", &at(&service, &format!("/{name}/weight")), Some(&body))
         }
+        BackendVerb::Load { service, name, load } => {
+            let body = LoadRequest { load };
+            request(instance, "PUT", &at(&service, &format!("/{name}/load")), Some(&body))
+        }
     }?;
     say(&answer, json)
 }
 
-pub fn reload(instance: Instance, json: bool) -> anyhow::Result<()> {
-    let answer: Answer = request(instance, "POST", "/v1/reload", NO_BODY)?;
+pub fn reload(instance: Instance, break_connections: bool, json: bool) -> anyhow::Result<()> {
+    let body = ReloadRequest { break_connections };
+    let answer: Answer = request(instance, "POST", "/v1/reload", Some(&body))?;
     say(&answer, json)
 }
 

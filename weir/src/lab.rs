@@ -1,40 +1,49 @@
 //! `weir lab`: a demonstration that is a test.
 
-use crate::cli::LabOptions;
+use crate::cli::{ChurnOptions, CompareOptions, LabCommand, LabOptions, LabVerb};
 use crate::out;
 use anyhow::Context;
+use std::collections::HashSet;
 use std::time::Duration;
 use weir_lab::demo::{self, DemoSpec};
+use weir_lab::topology::Topology;
 use weir_lab::view::Show;
+use weir_lab::{AgentSpec, Scenario, compare};
+use weir_steering::cheetah::ANSWERS;
+use weir_steering::{MethodId, why_none};
+
+/// Seconds that a new backend waits in a service of `jet`: longer than a connection of the lab is
+/// silent (its horizon is respected), and short enough for a run to see it serve.
+const WARM_UP: u64 = 20;
 
 /// Whether what was promised held.
-pub fn run(options: LabOptions) -> anyhow::Result<bool> {
+pub fn run(command: LabCommand) -> anyhow::Result<bool> {
     weir_lab::catch_interrupts();
-    let seed = options.seed.unwrap_or_else(rand::random);
-    let weir = std::env::current_exe().context("cannot find this program's own file")?;
+    match command.verb {
+        Some(LabVerb::Compare(options)) => compare(options),
+        None => demonstrate(command.options),
+    }
+}
+
+fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
+    let seed = seed(&options.churn);
     if !options.json {
         out::line(format_args!("lab: method {}, WEIR_SEED={seed}", options.method));
     }
-    let mut spec = DemoSpec::new(weir, seed);
-    spec.lab.backends = options.backends;
-    spec.balancer.pool = (options.backends * 3 / 4).max(2);
-    spec.balancer.method = options.method;
-    spec.traffic.connections = options.connections;
-    if let Some(patience) = options.patience {
-        (spec.traffic.timeout, spec.traffic.detection) = (patience, patience);
-    }
-    spec.duration = options.duration;
-    spec.goals.changes = options.changes;
-    spec.limit = options.limit;
-    spec.show = match options {
+    let show = match options {
         LabOptions { json: true, .. } => Show::LinesOnError,
         LabOptions { plain: true, .. } => Show::Lines,
         _ => Show::Picture,
     };
-    if let Some(seconds) = options.change_every {
-        let mean = Duration::from_secs_f64(seconds.clamp(0.05, 3600.0));
-        spec.churn.gap = mean / 2..mean * 3 / 2;
+    let scenario = options.scenario.parse()?;
+    let mut spec = spec(options.method, scenario, &options.churn, seed, show)?;
+    if let Some(answers) = options.answers {
+        answered_by(&mut spec, &answers)?;
     }
+    if let Some(topology) = options.topology {
+        spec.lab.topology = topology;
+    }
+    schedule(&mut spec, options.scheduler.as_deref(), options.load.as_deref())?;
     let report = demo::run(spec)?;
     if options.json {
         out::json(&report)?;
@@ -42,4 +51,173 @@ pub fn run(options: LabOptions) -> anyhow::Result<bool> {
         out::line(format_args!("{}\n{}", report.table(), report.line()));
     }
     Ok(report.held())
+}
+
+fn compare(options: CompareOptions) -> anyhow::Result<bool> {
+    let seed = seed(&options.churn);
+    out::note(format_args!("lab: WEIR_SEED={seed}"));
+    let methods = methods(options.methods);
+    let mut specs = Vec::new();
+    for name in once_each(options.scenario) {
+        let scenario = name.parse()?;
+        for method in &methods {
+            let method = method.clone();
+            specs.push(spec(method, scenario, &options.churn, seed, Show::LinesOnError)?);
+        }
+    }
+    let comparison = compare::run(specs, |row, report| {
+        let verdict = match &row.fault {
+            Some(_) => format!("{}\n", report.table()),
+            None => String::new(),
+        };
+        out::note(format_args!("{verdict}{}, {}: {}", row.method, row.scenario, report.line()));
+    })?;
+    if options.json {
+        out::json(&comparison)?;
+    } else {
+        out::text(comparison.table());
+    }
+    Ok(comparison.held())
+}
+
+/// Each of the methods that were asked for, once; all that the data plane has, if none was.
+fn methods(asked: Vec<String>) -> Vec<String> {
+    if asked.is_empty() {
+        return weir_dataplane::methods().map(|method| method.name().into()).collect();
+    }
+    once_each(asked)
+}
+
+fn once_each(names: Vec<String>) -> Vec<String> {
+    let mut known = HashSet::new();
+    names.into_iter().filter(|name| known.insert(name.clone())).collect()
+}
+
+fn seed(options: &ChurnOptions) -> u64 {
+    options.seed.unwrap_or_else(rand::random)
+}
+
+fn spec(
+    method: String,
+    scenario: Scenario,
+    options: &ChurnOptions,
+    seed: u64,
+    show: Show,
+) -> anyhow::Result<DemoSpec> {
+    let weir = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut spec = DemoSpec::new(weir, seed);
+    scenario.suit(&mut spec, options.duration.unwrap_or_else(|| scenario.usual_duration()));
+    spec.lab.backends = options.backends;
+    spec.balancer.pool = (options.backends * 3 / 4).max(2);
+    suit(&mut spec, &method);
+    spec.balancer.method = method;
+    if let Some(connections) = options.connections {
+        spec.traffic.connections = connections;
+    }
+    if let Some(patience) = options.patience {
+        (spec.traffic.timeout, spec.traffic.detection) = (patience, patience);
+    }
+    spec.goals.changes = spec.goals.changes.max(options.changes);
+    spec.limit = options.limit;
+    spec.show = show;
+    if let Some(seconds) = options.change_every {
+        let mean = Duration::from_secs_f64(seconds.clamp(0.05, 3600.0));
+        spec.churn.gap = mean / 2..mean * 3 / 2;
+    }
+    Ok(spec)
+}
+
+/// Sets who gets first packets.
+fn schedule(
+    spec: &mut DemoSpec,
+    scheduler: Option<&str>,
+    load: Option<&str>,
+) -> anyhow::Result<()> {
+    let Some(scheduler) = scheduler else { return Ok(()) };
+    let method = MethodId::named(&spec.balancer.method).context("there is no such method")?;
+    if let Some(why) = why_none(method) {
+        anyhow::bail!("{method} has no scheduler: {why}");
+    }
+    // What nobody tells is no load.
+    (spec.tell_loads, spec.lab.cgroups) = (load == Some("told"), load == Some("told"));
+    let load = load.map(|load| format!("load = {load:?}"));
+    for line in [Some(format!("scheduler = {scheduler:?}")), load].into_iter().flatten() {
+        service_line(spec, line);
+    }
+    Ok(())
+}
+
+/// Sets who writes cookies, and what that needs of the network.
+fn answered_by(spec: &mut DemoSpec, answers: &str) -> anyhow::Result<()> {
+    let method = &spec.balancer.method;
+    let known = MethodId::named(method).into_iter().flat_map(|method| method.info().settings);
+    if !known.into_iter().any(|one| one.name == ANSWERS && one.words.contains(&answers)) {
+        anyhow::bail!("{method} has no answers = {answers:?}; cheetah has");
+    }
+    if answers == "backend" {
+        spec.lab.topology = Topology::L2;
+        spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
+    }
+    service_line(spec, format!("answers = {answers:?}"));
+    Ok(())
+}
+
+/// Adds a line to each service of the configuration.
+fn service_line(spec: &mut DemoSpec, line: String) {
+    let lines = &mut spec.balancer.service_lines;
+    *lines = if lines.is_empty() { line } else { format!("{lines}\n{line}") };
+}
+
+/// What a method needs of its network and of its configuration.
+fn suit(spec: &mut DemoSpec, method: &str) {
+    let Some(method) = MethodId::named(method) else { return };
+    if method.needs().timestamps {
+        spec.lab.topology = Topology::Inline;
+    }
+    if method == MethodId::Jet {
+        spec.balancer.service_lines = format!("warm_up = {WARM_UP}");
+        spec.settle += Duration::from_secs(WARM_UP);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_method_runs_once_and_all_without_a_list() {
+        let asked = ["jet", "concury", "jet"].map(String::from);
+        assert_eq!(methods(asked.into()), ["jet", "concury"]);
+        let all = methods(Vec::new());
+        assert_eq!(all.len(), weir_dataplane::methods().count());
+        assert!(
+            ["cheetah", "cheetah-stateful", "concury", "jet", "residue", "tracked"]
+                .iter()
+                .all(|method| all.contains(&(*method).to_string()))
+        );
+    }
+
+    #[test]
+    fn a_method_gets_the_network_that_it_needs_and_the_same_churn() {
+        use clap::Parser;
+        let cli = crate::cli::Cli::parse_from(["weir", "lab", "compare", "--changes", "7"]);
+        let crate::cli::Verb::Lab(command) = cli.verb else { panic!("another verb") };
+        let Some(LabVerb::Compare(options)) = command.verb else { panic!("another verb") };
+        let of = |method: &str| {
+            spec(method.into(), Scenario::Churn, &options.churn, 5, Show::Lines).unwrap()
+        };
+        let (jet, cheetah) = (of("jet"), of("cheetah"));
+        assert_eq!((jet.lab.topology, cheetah.lab.topology), (Topology::L2, Topology::Inline));
+        assert_eq!(jet.balancer.service_lines, "warm_up = 20");
+        let mut tracked = of("tracked");
+        schedule(&mut tracked, Some("p2c"), Some("told")).unwrap();
+        assert_eq!(tracked.balancer.service_lines, "scheduler = \"p2c\"\nload = \"told\"");
+        assert!(tracked.tell_loads && tracked.lab.cgroups);
+        let refused = schedule(&mut of("concury"), Some("rr"), None).unwrap_err();
+        assert!(refused.to_string().starts_with("concury has no scheduler: "), "{refused}");
+        assert_eq!(cheetah.balancer.service_lines, "");
+        for spec in [jet, cheetah] {
+            assert_eq!((spec.goals.changes, spec.churn.seed, spec.traffic.seed), (7, 5, 5));
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! weir: a layer-4 load balancer for Linux that does not break connections.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod bench;
 mod cli;
 mod control;
@@ -15,7 +16,7 @@ use cli::{Cli, Verb};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
-use weir_control::api::ClientError;
+use weir_control::api::{ClientError, FlowRequest};
 use weir_control::engine::{EngineError, Kind};
 
 fn main() -> ExitCode {
@@ -48,25 +49,29 @@ fn status(error: &anyhow::Error) -> u8 {
 fn dispatch(verb: Verb) -> anyhow::Result<bool> {
     let done = |result: anyhow::Result<()>| result.map(|()| true);
     match verb {
-        Verb::Run { config } => done(run(&config)),
+        Verb::Run { config, break_connections } => done(run(&config, break_connections)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
         Verb::Doctor { config, no_probe, json } => control::doctor(&config, !no_probe, json),
         Verb::Check { config } => done(control::check(&config)),
         Verb::Fib { what } => fib::run(what),
-        Verb::Lab(options) => lab::run(options),
+        Verb::Agent(options) => done(agent::run(&options)),
+        Verb::Lab(command) => lab::run(*command),
         Verb::Sim(options) => done(sim::run(&options)),
         Verb::Reproduce(options) => done(reproduce::run(&options)),
         Verb::Bench { what } => done(bench::run(what)),
         Verb::Status { instance, json } => done(control::status(instance, json)),
-        Verb::Explain { protocol, source, destination, instance, json } => {
-            done(control::explain(instance, &protocol, source, destination, json))
+        Verb::Explain { protocol, source, destination, connection_id, instance, json } => {
+            let flow = FlowRequest { protocol, source, destination, connection_id };
+            done(control::explain(instance, &flow, json))
         }
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
-        Verb::Reload { instance, json } => done(control::reload(instance, json)),
+        Verb::Reload { instance, break_connections, json } => {
+            done(control::reload(instance, break_connections, json))
+        }
     }
 }
 
-fn run(config: &std::path::Path) -> anyhow::Result<()> {
+fn run(config: &std::path::Path, break_connections: bool) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -77,5 +82,5 @@ fn run(config: &std::path::Path) -> anyhow::Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?
-        .block_on(weir_control::run::run(config))
+        .block_on(weir_control::run::run(config, break_connections))
 }

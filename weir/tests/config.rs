@@ -217,3 +217,26 @@ fn a_running_instance_keeps_its_tables_whatever_it_is_told_to_read() {
     assert_eq!(report.totals.broken, 0, "{:?}", report.broken_connections);
     assert!(report.totals.answers > 200, "{report:?}");
 }
+
+/// The example shows every setting that the reference names, as it says of itself.
+#[test]
+fn the_example_shows_every_setting() {
+    let reference = include_str!("../../docs/configuration.md");
+    let example = include_str!("../../examples/weir.toml");
+    let shown = |name: &str| {
+        example.lines().any(|line| {
+            let line = line.trim_start_matches(['#', ' ']);
+            line.split_once(" =").is_some_and(|(first, _)| first == name)
+                || line == format!("[[service.quic.{name}]]")
+        })
+    };
+    let before_errors = reference.split("\n## Errors").next().unwrap();
+    let names: Vec<&str> = before_errors
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once(" |"))
+        .flat_map(|(names, _)| names.split(", ").map(|name| name.trim_matches('`')))
+        .collect();
+    assert!(names.len() > 40, "{names:?}");
+    let missing: Vec<&&str> = names.iter().filter(|name| !shown(name)).collect();
+    assert!(missing.is_empty(), "not in examples/weir.toml: {missing:?}");
+}

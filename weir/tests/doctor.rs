@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::net::UdpSocket;
 use std::path::Path;
 
 use serde_json::Value;
@@ -134,4 +135,134 @@ fn doctor_finds_what_is_broken_and_says_how_to_mend_it() {
     let (passed, findings) = examine(&lab, &wrong);
     assert!(!passed);
     assert_finds(&findings, "fail", &["lo is down"], &["ip link set lo up"]);
+}
+
+/// Ways to backends that frames of an XDP program do not get by; each is found, and mended again.
+#[test]
+fn ways_that_frames_are_lost_on_are_found() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 3);
+    let config = balancer.config().to_path_buf();
+    let lb = lab.balancer();
+    let b1 = "10.77.2.2";
+    let route = |way: &str| common::sh(lb, &format!("ip route replace {b1}/32 {way}"));
+    let mac = "02:77:00:00:02:02";
+    let passes = |when: &str| {
+        common::sh(lb, &format!("ip route del {b1}/32"));
+        let (passed, findings) = examine(&lab, &config);
+        assert!(passed, "{when}: {findings:#?}");
+    };
+
+    // A bridge and a MAC VLAN take no frames from XDP programs.
+    for (make, name, kind) in [
+        ("ip link add br0 type bridge", "br0", "bridge"),
+        ("ip link add mv0 link eth0 type macvlan mode bridge", "mv0", "macvlan"),
+    ] {
+        common::sh(lb, make);
+        common::sh(lb, &format!("ip link set {name} up"));
+        common::sh(lb, &format!("ip neigh replace {b1} lladdr {mac} dev {name} nud permanent"));
+        route(&format!("dev {name}"));
+        let (passed, findings) = examine(&lab, &config);
+        assert!(!passed);
+        let lost = "where frames of XDP programs are lost";
+        assert_finds(&findings, "fail", &[b1, kind, lost], &["an interface of its own"]);
+        passes(name);
+        common::sh(lb, &format!("ip link del {name}"));
+    }
+
+    // Flows that live there, as they were before its check fails. By the ways above it did, too.
+    common::eventually("b1 is up", || {
+        let status = balancer.status().unwrap();
+        common::backend(common::service(&status, "echo4"), "b1")["state"] == "up"
+    });
+    let client = &lab.clients()[0];
+    let open = || (0..40).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect::<Vec<_>>();
+    let sockets = client.enter(open).unwrap();
+    let send = || {
+        for socket in &sockets {
+            assert_eq!(socket.send_to(b"one", (VIP4, 5353)).unwrap(), 3);
+        }
+    };
+    send();
+    // A router would send the service's packets back.
+    route("via 10.77.2.3");
+    let (passed, findings) = examine(&lab, &config);
+    assert!(!passed);
+    assert_finds(&findings, "fail", &[b1, "behind the router 10.77.2.3"], &["to this link"]);
+    // On the balancer that is known to `weir check`, too, and nowhere else.
+    let file = config.to_str().unwrap();
+    let refused = common::weir_in(&lab, &["check", "--config", file]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let words = ["\"web4\"", "\"b1\"", "behind the router 10.77.2.3"];
+    assert!(!refused.status.success() && words.iter().all(|word| said.contains(word)), "{said}");
+    assert!(common::weir(&["check", "--config", file]).status.success());
+    // What is sent there meanwhile does not go round for ever.
+    common::eventually("packets for it are dropped and counted", || {
+        send();
+        let status = balancer.status().unwrap();
+        let outcomes = status["outcomes"].as_array().unwrap();
+        let behind = outcomes.iter().find(|one| one["reason"] == "behind_gateway");
+        behind.is_some_and(|one| one["dropped"].as_u64() > Some(0))
+    });
+    passes("without the router");
+
+    // Frames that come in larger than they can leave, and larger than a program takes in one buffer.
+    common::sh(lb, "ip tuntap add dev tap0 mode tap");
+    common::sh(lb, "ip link set tap0 mtu 9000 up");
+    let wrong = lab.directory().join("jumbo.toml");
+    let good = fs::read_to_string(&config).unwrap();
+    fs::write(&wrong, good.replace("[\"eth0\"]", "[\"eth0\", \"tap0\"]")).unwrap();
+    let (_, findings) = examine(&lab, &wrong);
+    let refuses = ["tap0: MTU 9000", "may refuse native XDP above 3498"];
+    assert_finds(&findings, "warn", &refuses, &["ip link set tap0 mtu 1500"]);
+    let larger = ["packets of 9000 bytes come in, and eth0 takes 1500"];
+    assert_finds(&findings, "warn", &larger, &["ip link set eth0 mtu 9000"]);
+    // Nor is the program on it.
+    assert_finds(&findings, "fail", &["tap0: instance", "has no program there"], &["weir reload"]);
+}
+
+/// Interfaces that change while nobody follows.
+#[test]
+fn interfaces_that_changed_behind_weirs_back_are_found() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 3);
+    let config = balancer.config().to_path_buf();
+    let lb = lab.balancer();
+    let healthy = |when: &str| {
+        common::eventually(when, || {
+            let (passed, findings) = examine(&lab, &config);
+            let attached = findings.iter().find(|one| one["check"] == "attached");
+            passed && attached.is_some_and(|one| one["verdict"] == "ok")
+        });
+    };
+    healthy("all is well while it runs");
+    balancer.kill();
+    healthy("the data plane goes on by itself");
+
+    common::sh(lb, "ip link set dev eth0 address 02:77:00:00:ff:f1");
+    let (passed, findings) = examine(&lab, &config);
+    assert!(!passed);
+    let words = ["eth0 has another Ethernet address (02:77:00:00:ff:f1)", "other_host"];
+    assert_finds(&findings, "fail", &words, &["weir run follows"]);
+
+    lab.replace_balancer_interface().unwrap();
+    let (passed, findings) = examine(&lab, &config);
+    assert!(!passed);
+    assert_finds(&findings, "fail", &["eth0 was made anew"], &["weir run follows"]);
+
+    balancer.launch().unwrap();
+    healthy("it runs again");
+    common::sh(lb, "ip link set dev eth0 address 02:77:00:00:ff:f2");
+    healthy("it follows while it runs");
+
+    // Nothing is said of what was never started.
+    let other = lab.directory().join("other.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    let name = format!("wl{}", lab.id());
+    assert!(text.contains(&format!("\"{name}\"")), "{text}");
+    fs::write(&other, text.replace(&format!("\"{name}\""), "\"never-started\"")).unwrap();
+    let (_, findings) = examine(&lab, &other);
+    assert!(findings.iter().all(|one| one["check"] != "attached"), "{findings:#?}");
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::{Held, WEB4, WEB6};
+use common::Held;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use weir_lab::traffic::{Mix, Traffic};
@@ -87,12 +87,6 @@ fn command(balancer: &Balancer, words: &str) -> Result<String, String> {
     balancer.command(&words).map_err(|error| error.to_string())
 }
 
-fn hold_both(lab: &Lab, count: usize) -> Vec<Held> {
-    let mut held = common::hold(lab, WEB4, count / 2);
-    held.extend(common::hold(lab, WEB6, count - count / 2));
-    held
-}
-
 /// Tables are built from what is known of flows: what was lost on the way shows here.
 fn change_pools(balancer: &Balancer, held: &mut [Held], weight: usize) {
     for service in ["web4", "web6", "echo4"] {
@@ -120,7 +114,7 @@ fn limits_change_under_traffic(method: &str, rounds: &[Limits]) {
         ..TrafficSpec::default()
     };
     let traffic = Traffic::start(&lab, spec).unwrap();
-    let mut held = hold_both(&lab, 200);
+    let mut held = common::hold_both(&lab, 200);
     let add = |service: &str| {
         let address = if service == "web6" { "fd77::2:5" } else { "10.77.2.5" };
         // It gets no flow: the next reload removes it, since the file does not have it.
@@ -140,7 +134,7 @@ fn limits_change_under_traffic(method: &str, rounds: &[Limits]) {
         command(&balancer, "reload").unwrap();
         limits.assert_in_force(&balancer, &format!("round {round}"));
         common::assert_unbroken(&mut held, &format!("round {round}"), &balancer);
-        held.extend(hold_both(&lab, 20));
+        held.extend(common::hold_both(&lab, 20));
         if limits.backends > SMALL.backends {
             ["web4", "web6", "echo4"].iter().for_each(|service| drop(add(service).unwrap()));
         }
@@ -172,7 +166,7 @@ fn killed_while_limits_change_it_goes_on_from_a_whole_set() {
     let mut random = StdRng::seed_from_u64(common::seed());
     let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
     let balancer = start(&lab, "concury", &SMALL);
-    let mut held = hold_both(&lab, 100);
+    let mut held = common::hold_both(&lab, 100);
     for round in 0..5 {
         for service in ["web4", "web6"] {
             command(&balancer, &format!("backend drain {service} b1")).unwrap();
@@ -182,12 +176,12 @@ fn killed_while_limits_change_it_goes_on_from_a_whole_set() {
         balancer.hang_up();
         thread::sleep(Duration::from_micros(random.random_range(0..400_000)));
         balancer.kill();
-        held.extend(hold_both(&lab, 10));
+        held.extend(common::hold_both(&lab, 10));
         common::assert_unbroken(&mut held, &format!("round {round}, killed"), &balancer);
         balancer.launch().unwrap();
         limits.assert_in_force(&balancer, &format!("round {round}"));
         common::assert_unbroken(&mut held, &format!("round {round}"), &balancer);
-        held.extend(hold_both(&lab, 10));
+        held.extend(common::hold_both(&lab, 10));
         change_pools(&balancer, &mut held, round);
     }
 }
@@ -198,7 +192,7 @@ fn a_log_of_another_version_is_refused_before_anything_is_touched() {
     let _alone = common::alone();
     let lab = common::lab_of(LabSpec { backends: 5, clients: 1, ..LabSpec::default() });
     let balancer = start(&lab, "concury", &SMALL);
-    let mut held = hold_both(&lab, 40);
+    let mut held = common::hold_both(&lab, 40);
     balancer.kill();
     let directory = balancer.config().parent().unwrap().join("weir");
     let is_log = |path: &std::path::PathBuf| path.extension().is_some_and(|name| name == "log");
@@ -214,7 +208,7 @@ fn a_log_of_another_version_is_refused_before_anything_is_touched() {
     for words in [log.to_str().unwrap(), "it is of version 2, and this weir reads 1"] {
         assert!(refused.contains(words), "{refused}");
     }
-    held.extend(hold_both(&lab, 10));
+    held.extend(common::hold_both(&lab, 10));
     common::assert_unbroken(&mut held, "after a start that was refused", &balancer);
     balancer.kill();
     fs::write(&log, whole).unwrap();

@@ -3,11 +3,13 @@
 
 mod common;
 
+use std::fs;
+use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Held, WEB4, WEB6, eventually};
-use weir_lab::{Balancer, Lab, LabSpec};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 fn hold_both(lab: &Lab, count: usize) -> Vec<Held> {
     let mut held = common::hold(lab, WEB4, count);
@@ -49,8 +51,8 @@ fn without_forwarding_the_neighbour_table_serves() {
             &balancer,
         );
     }
-    assert_eq!(common::shorts(&lab, WEB4, 300, 0, 1).len(), 3);
-    assert_eq!(common::shorts(&lab, WEB6, 300, 0, 1).len(), 3);
+    common::reach_all(&lab, WEB4, 3);
+    common::reach_all(&lab, WEB6, 3);
     balancer.command(&["backend", "drain", "web4", "b0"]).unwrap();
     common::assert_unbroken(&mut held, "after a drain without forwarding", &balancer);
 
@@ -62,8 +64,8 @@ fn without_forwarding_the_neighbour_table_serves() {
     std::fs::create_dir(lab.directory().join("weir")).unwrap();
     balancer.launch().unwrap();
     lab.await_service(common::PATIENCE).unwrap();
-    assert_eq!(common::shorts(&lab, WEB4, 300, 0, 2).len(), 3);
-    assert_eq!(common::shorts(&lab, WEB6, 300, 0, 2).len(), 3);
+    common::reach_all(&lab, WEB4, 3);
+    common::reach_all(&lab, WEB6, 3);
 
     let mut held = hold_both(&lab, 40);
     switch_forwarding(&lab, true);
@@ -87,10 +89,11 @@ fn recovery(lab: &Lab, held: &mut [Held], limit: Duration, before: Duration) -> 
     let started = Instant::now();
     let took = all_answered(held);
     assert!(took < limit + 50 * before, "{took:?}; before: {before:?}");
+    let recovered = started.elapsed();
     for to in [WEB4, WEB6] {
-        assert_eq!(common::shorts(lab, to, 200, 0, 3).len(), lab.backends().len());
+        common::reach_all(lab, to, lab.backends().len());
     }
-    started.elapsed()
+    recovered
 }
 
 #[test]
@@ -177,6 +180,146 @@ fn a_new_ethernet_address_that_nobody_announced_keeps_nothing_down_for_long() {
     let down = eventually("b1 is down", || state() == "down");
     assert_eq!(common::shorts(&lab, WEB4, 300, 0, 4).len(), 2);
     let up = eventually("b1 is up again", || state() == "up");
-    assert_eq!(common::shorts(&lab, WEB4, 300, 0, 5).len(), 3);
+    common::reach_all(&lab, WEB4, 3);
     println!("down after {down:?}, up again after {up:?} more");
+}
+
+/// The way to a backend leads by a veth whose peer has no program: the kernel takes no frame for it and
+/// tells the program nothing.
+#[test]
+fn frames_lost_on_the_way_out_are_counted() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 3);
+    let lost_by = |name: &str| {
+        let status = balancer.status().unwrap();
+        let lost = status["lost"].as_array().expect("this kernel tells").clone();
+        lost.iter().find(|one| one["interface"] == name).and_then(|one| one["frames"].as_u64())
+    };
+    // Of the interfaces of the file it is always said, also after tables of other sizes have taken the
+    // place of the first ones.
+    assert!(lost_by("eth0").is_some());
+    let file = fs::read_to_string(balancer.config()).unwrap();
+    fs::write(balancer.config(), format!("{file}\n[limits]\nudp_flows = 4096\n")).unwrap();
+    balancer.command(&["reload"]).unwrap();
+    assert!(lost_by("eth0").is_some());
+    assert_eq!(lost_by("v0"), None);
+    let open = || (0..40).map(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).collect::<Vec<_>>();
+    let sockets = lab.clients()[0].enter(open).unwrap();
+    let send = || {
+        for socket in &sockets {
+            assert_eq!(socket.send_to(b"one", (WEB4.ip(), 5353)).unwrap(), 3);
+        }
+    };
+    send();
+    let lb = lab.balancer();
+    common::sh(lb, "ip link add v0 type veth peer name v1");
+    common::sh(lb, "ip link set v0 up");
+    common::sh(lb, "ip link set v1 up");
+    common::sh(lb, "ip neigh replace 10.77.2.2 lladdr 02:77:00:00:02:02 dev v0 nud permanent");
+    common::sh(lb, "ip route replace 10.77.2.2/32 dev v0");
+    eventually("they are counted", || {
+        send();
+        lost_by("v0") > Some(0)
+    });
+    let text = balancer.command(&["status"]).unwrap();
+    let line = text.lines().find(|line| line.starts_with("frames lost on their way out"));
+    assert!(
+        line.is_some_and(|line| line.contains(" by eth0") && line.contains(" by v0")),
+        "{text}"
+    );
+    common::sh(lb, "ip route del 10.77.2.2/32");
+    let mut held = hold_both(&lab, 20);
+    common::assert_unbroken(&mut held, "by the way there was", &balancer);
+}
+
+/// Lines of the log that have all these words.
+fn lines_with(balancer: &Balancer, words: &[&str]) -> usize {
+    let log = common::log(balancer);
+    log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+}
+
+/// How long until the log has more such lines than `before`.
+fn logged(balancer: &Balancer, words: &[&str], before: usize) -> Duration {
+    let started = Instant::now();
+    while lines_with(balancer, words) <= before {
+        assert!(started.elapsed() < common::PATIENCE, "no further line has {words:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    started.elapsed()
+}
+
+/// With nobody looking for an hour, what follows a change is the kernel's event.
+#[test]
+fn events_alone_are_enough() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, ..LabSpec::default() });
+    let lb = lab.balancer();
+    // Neighbours are told of a new address (RFC 5227, RFC 4861 7.2.6).
+    for netns in [lb, lab.backend(1).netns()] {
+        for path in ["ipv4/conf/all", "ipv4/conf/default"] {
+            common::sysctl(netns, &format!("{path}/arp_notify"), "1");
+        }
+        for path in ["ipv6/conf/all", "ipv6/conf/eth0"] {
+            common::sysctl(netns, &format!("{path}/ndisc_notify"), "1");
+        }
+    }
+    let spec = BalancerSpec {
+        balancer_lines: "look_every = \"1h\"\n".into(),
+        ..BalancerSpec::new(common::WEIR, 3)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    // What packets go by is what the control plane has found, and not the kernel's FIB.
+    switch_forwarding(&lab, false);
+    common::sysctl(lb, "ipv4/conf/default/forwarding", "0");
+    common::sysctl(lb, "ipv6/conf/default/forwarding", "0");
+    let mut held = hold_both(&lab, 30);
+    let before = all_answered(&mut held);
+    let mut follow = |what: &str| {
+        for client in lab.clients() {
+            common::sh(client, "ip neigh flush all");
+        }
+        let took = recovery(&lab, &mut held, common::PATIENCE, before);
+        println!("{what}: all connections answer after {took:?}");
+    };
+
+    let mut latencies = Vec::new();
+    let words = ["interfaces have other Ethernet addresses"];
+    for round in 0..5 {
+        let before = lines_with(&balancer, &words);
+        common::sh(lb, &format!("ip link set dev eth0 address 02:77:00:00:fe:0{round}"));
+        latencies.push(logged(&balancer, &words, before));
+    }
+    println!("another Ethernet address is known after {latencies:?}");
+    follow("another Ethernet address");
+
+    let mut latencies = Vec::new();
+    let words = ["interfaces have changed", "\"eth0\""];
+    for _ in 0..5 {
+        let before = lines_with(&balancer, &words);
+        lab.replace_balancer_interface().unwrap();
+        latencies.push(logged(&balancer, &words, before));
+    }
+    println!("another interface is attached after {latencies:?}");
+    follow("another interface");
+
+    common::sh(lab.backend(1).netns(), "ip link set dev eth0 address 02:77:00:00:02:f1");
+    follow("a backend's other Ethernet address");
+
+    // An address of its own for the service's, as VRRP has it, which moves on once.
+    let client = &lab.clients()[0];
+    common::sh(
+        lb,
+        "ip link add vrrp0 link eth0 address 00:00:5e:00:01:07 type macvlan mode private",
+    );
+    common::sh(lb, "ip link set vrrp0 up");
+    for mac in ["00:00:5e:00:01:07", "00:00:5e:00:01:08"] {
+        common::sh(lb, &format!("ip link set dev vrrp0 address {mac}"));
+        let vip = WEB4.ip();
+        common::sh(client, &format!("ip neigh replace {vip} lladdr {mac} dev eth0 nud permanent"));
+        eventually("frames to the virtual address are taken", || {
+            common::troubles(&mut held).is_empty()
+        });
+    }
+    common::assert_unbroken(&mut held, "at the end", &balancer);
 }

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Held, WEB4, WEB6};
+use common::{Held, WEB4};
 use serde_json::Value;
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+use weir_lab::{Balancer, BalancerSpec, LabSpec};
 
 const POOL: usize = 4;
 
@@ -28,12 +28,6 @@ fn states_of(balancer: &Balancer, name: &str, field: &str) -> Vec<Value> {
 fn command(balancer: &Balancer, words: &str) {
     let words: Vec<&str> = words.split(' ').collect();
     balancer.command(&words).unwrap();
-}
-
-fn hold_both(lab: &Lab, count: usize) -> Vec<Held> {
-    let mut held = common::hold(lab, WEB4, count / 2);
-    held.extend(common::hold(lab, WEB6, count - count / 2));
-    held
 }
 
 /// Changes of the pool of both web services that move as much as they can. Flows of the backend
@@ -61,12 +55,12 @@ fn change_everything(balancer: &Balancer, held: &mut Vec<Held>) {
 fn resumes(method: &str) {
     let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
     let balancer = common::start(&lab, method, POOL);
-    let mut held = hold_both(&lab, 200);
+    let mut held = common::hold_both(&lab, 200);
     let first = balancer.status().unwrap();
     assert_eq!(first["resumed"], false);
 
     stop(&balancer);
-    held.extend(hold_both(&lab, 200));
+    held.extend(common::hold_both(&lab, 200));
     common::assert_unbroken(&mut held, "without a control plane", &balancer);
     balancer.launch().unwrap();
     common::assert_unbroken(&mut held, "after a restart", &balancer);
@@ -89,7 +83,7 @@ fn resumes(method: &str) {
     command(&balancer, "backend drain web4 b1");
     command(&balancer, "backend weight web6 b2 4");
     balancer.kill();
-    held.extend(hold_both(&lab, 200));
+    held.extend(common::hold_both(&lab, 200));
     assert!(held.iter().skip(400).all(|one| one.target != WEB4 || one.backend != "b1"));
     common::assert_unbroken(&mut held, "after SIGKILL", &balancer);
     balancer.launch().unwrap();
@@ -129,15 +123,15 @@ fn flows_that_no_ring_could_hold_stay_where_they_are() {
             ..BalancerSpec::new(common::WEIR, POOL)
         },
     );
-    let mut held = hold_both(&lab, 100);
+    let mut held = common::hold_both(&lab, 100);
     balancer.kill();
-    held.extend(hold_both(&lab, 600));
+    held.extend(common::hold_both(&lab, 600));
     balancer.launch().unwrap();
     change_everything(&balancer, &mut held);
 
     // And once more, while tables lead to draining backends.
     balancer.kill();
-    held.extend(hold_both(&lab, 400));
+    held.extend(common::hold_both(&lab, 400));
     balancer.launch().unwrap();
     command(&balancer, "backend weight web4 b3 6");
     command(&balancer, "backend weight web6 b3 6");
@@ -156,7 +150,7 @@ fn a_second_instance_with_the_same_run_directory_is_refused() {
     let _alone = common::alone();
     let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
     let balancer = common::start(&lab, "concury", 2);
-    let mut held = hold_both(&lab, 20);
+    let mut held = common::hold_both(&lab, 20);
     let before = common::tables(&balancer.status().unwrap());
     let config = balancer.config().to_str().unwrap();
     let output = common::weir_in(&lab, &["run", "--config", config]);
@@ -167,5 +161,5 @@ fn a_second_instance_with_the_same_run_directory_is_refused() {
     }
     assert_eq!(common::tables(&balancer.status().unwrap()), before);
     common::assert_unbroken(&mut held, "after a second `weir run`", &balancer);
-    held.extend(hold_both(&lab, 20));
+    held.extend(common::hold_both(&lab, 20));
 }

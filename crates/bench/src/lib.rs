@@ -10,6 +10,7 @@
 mod blocks;
 pub mod control;
 mod error;
+mod instance;
 pub mod instructions;
 pub mod lookup;
 pub mod maps;

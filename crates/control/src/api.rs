@@ -8,6 +8,7 @@
 //! | `DELETE /v1/services/S/backends/B` | removes it |
 //! | `PUT /v1/services/S/backends/B/drain` `{"drain": true}` | starts or ends its draining |
 //! | `PUT /v1/services/S/backends/B/weight` `{"weight": 3}` | changes its weight |
+//! | `PUT /v1/services/S/backends/B/load` `{"load": 0.7}` | says how loaded it is |
 //! | `POST /v1/reload` | reads the configuration file again |
 //!
 //! A request that is refused is answered with `{"error": "...", "kind": "..."}`:
@@ -39,6 +40,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path as FilePath, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
+use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Protocol};
 
 /// A backend to be added.
@@ -68,6 +70,9 @@ pub struct FlowRequest {
     pub source: SocketAddr,
     /// Service's address and port.
     pub destination: SocketAddr,
+    /// The destination connection id of a QUIC packet of it, hexadecimal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection_id: Option<String>,
 }
 
 /// Body of a drain request.
@@ -84,6 +89,23 @@ pub struct DrainRequest {
 pub struct WeightRequest {
     /// New weight, 0 to 65,535; with 0 the backend gets no new connection.
     pub weight: u16,
+}
+
+/// Body of a load request.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadRequest {
+    /// How loaded the backend is: a number of 0 or more, in any unit that is the same for all backends
+    /// of the service.
+    pub load: f64,
+}
+
+/// Body of a reload request; without one, the defaults.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReloadRequest {
+    /// Also where that breaks connections.
+    pub break_connections: bool,
 }
 
 /// Answer to a change.
@@ -158,8 +180,15 @@ async fn explain(
         let wrong = "source and destination must be of one family".into();
         return Err(Failure(Kind::Invalid, wrong));
     }
+    let id = request.connection_id.as_deref().map(|text| {
+        let wrong = format!("connection_id: {text:?} is not 1 to 20 bytes in hexadecimal");
+        Id::from_hex(text)
+            .filter(|id| !id.as_bytes().is_empty())
+            .ok_or(Failure(Kind::Invalid, wrong))
+    });
+    let id = id.transpose()?;
     let flow = Box::new(FlowKey::new(request.source, request.destination, protocol));
-    Ok(Json(ask(&engine, |reply| Command::Explain(flow, reply)).await?))
+    Ok(Json(ask(&engine, |reply| Command::Explain(flow, id, reply)).await?))
 }
 
 async fn add(
@@ -199,8 +228,22 @@ async fn weight(
     Ok(Json(Answer { done }))
 }
 
-async fn reload(State(engine): State<Sender>) -> Reply<Answer> {
-    Ok(Json(Answer { done: ask(&engine, Command::Reload).await? }))
+async fn load(
+    State(engine): State<Sender>,
+    Path((service, backend)): Path<(String, String)>,
+    Json(LoadRequest { load }): Json<LoadRequest>,
+) -> Reply<Answer> {
+    let done = ask(&engine, |reply| Command::Load(service, backend, load, reply)).await?;
+    Ok(Json(Answer { done }))
+}
+
+async fn reload(
+    State(engine): State<Sender>,
+    request: Option<Json<ReloadRequest>>,
+) -> Reply<Answer> {
+    let ReloadRequest { break_connections } = request.map_or_else(Default::default, |Json(r)| r);
+    let done = ask(&engine, |reply| Command::Reload(break_connections, reply)).await?;
+    Ok(Json(Answer { done }))
 }
 
 /// Serves the API until the task is dropped. Only the owner of the process may use the socket.
@@ -220,6 +263,7 @@ pub async fn serve(socket: &FilePath, engine: Sender) -> io::Result<()> {
         .route("/v1/services/{service}/backends/{backend}", delete(remove))
         .route("/v1/services/{service}/backends/{backend}/drain", put(drain))
         .route("/v1/services/{service}/backends/{backend}/weight", put(weight))
+        .route("/v1/services/{service}/backends/{backend}/load", put(load))
         .with_state(engine);
     axum::serve(listener, router).await
 }

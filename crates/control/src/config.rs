@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod quic;
 mod resolve;
 mod validate;
 mod written;
@@ -32,11 +33,13 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use weir_steering::cheetah;
 use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
 pub use error::{ConfigError, Problem};
+pub use quic::{Key, Quic, QuicConfig};
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
 pub fn is_instance_name(name: &str) -> bool {
@@ -79,6 +82,9 @@ pub struct Balancer {
     pub mode: XdpMode,
     /// Directory of the control socket and of the state that survives a restart.
     pub run_dir: PathBuf,
+    /// How often interfaces and next hops are looked up beside the kernel's events, of which some may be
+    /// missed; 1 s to 1 h.
+    pub look_every: Duration,
 }
 
 impl Balancer {
@@ -115,8 +121,14 @@ pub struct Limits {
     pub pending_flows: u32,
     /// Flows that the data plane remembers until the control plane has their report.
     pub unreported_flows: u32,
-    /// Entries in the connection table of services with the method `tracked`.
+    /// Entries in the connection table of services with the methods `tracked` and `jet`.
     pub tracked_flows: u32,
+    /// Connections whose timestamps the balancer restores, of services with the methods `cheetah` and
+    /// `cheetah-stateful`. The memory is taken only if there is such a service.
+    pub answered_flows: u32,
+    /// Partitions of 32,768 connections by index, of all services with `cheetah-stateful`. The memory is
+    /// taken only if there is such a service.
+    pub slot_partitions: u32,
     /// UDP flows that the data plane has seen lately: a flow in this table is not reported again.
     pub udp_flows: u32,
     /// Bytes of the ring over which the kernel reports flows; a power of two.
@@ -127,6 +139,25 @@ pub struct Limits {
     /// Connection states that the control plane keeps for each service. Further flows are steered
     /// and not remembered.
     pub states_per_service: u32,
+    /// Connections of each service of which only the SYN was seen, beside those. When there is one
+    /// more the oldest is forgotten, of the source prefix that has most.
+    pub half_open_flows: u32,
+    /// Connection states that the control plane keeps of one source prefix, an IPv4 /24 or an IPv6 /56, for
+    /// each service, half-open ones apart; 0: as many as there are. Further flows are steered and not
+    /// remembered.
+    pub states_per_prefix: u32,
+}
+
+impl Limits {
+    /// What `states_per_prefix` is if the file does not say it: a quarter of what the service may have.
+    pub(crate) fn default_of_prefix(states_per_service: u32) -> u32 {
+        (states_per_service / 4).max(1)
+    }
+
+    /// What `half_open_flows` is if the file does not say it: three seconds of a million SYNs each.
+    pub(crate) fn default_half_open(states_per_service: u32) -> u32 {
+        states_per_service.min(3 << 20)
+    }
 }
 
 impl Default for Limits {
@@ -137,10 +168,14 @@ impl Default for Limits {
             pending_flows: 65_536,
             unreported_flows: 262_144,
             tracked_flows: 262_144,
+            answered_flows: 262_144,
+            slot_partitions: 32,
             udp_flows: 65_536,
             event_ring_bytes: 16 << 20,
             table_bytes: 64 << 20,
             states_per_service: 4 << 20,
+            half_open_flows: Self::default_half_open(4 << 20),
+            states_per_prefix: Self::default_of_prefix(4 << 20),
         }
     }
 }
@@ -164,10 +199,21 @@ pub struct Service {
     /// A connection that was silent for so long is forgotten.
     #[serde(with = "human")]
     pub idle_timeout: Duration,
+    /// What leads packets by their QUIC ids, before the method is asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quic: Option<Quic>,
     /// The health check; `None` if it is turned off, and then every backend counts as up.
     pub check: Option<Check>,
     /// The backends, in the order of the file; at least one.
     pub backends: Vec<Backend>,
+}
+
+impl Service {
+    /// Whether its answers pass the balancer, which writes into them.
+    pub fn answers_pass(&self) -> bool {
+        let method = &self.method;
+        method.id().needs().timestamps && !cheetah::answered_by_backends(method.settings())
+    }
 }
 
 /// Transport protocol of a service.

@@ -5,6 +5,8 @@
 //! whose Ethernet address is not known, and for each pair of service and backend the health check,
 //! once, and (see [`probe`]) one TCP SYN.
 
+mod answers;
+mod attached;
 mod check;
 mod ethtool;
 mod host;
@@ -89,6 +91,8 @@ pub fn examine(input: &DoctorInput) -> Vec<Finding> {
     for name in &input.config.balancer.interfaces {
         interface::examine(name, &input.config, &mut findings);
     }
+    attached::examine(&input.config, &mut findings);
+    answers::examine(&input.config, &mut findings);
     path::examine(input, &mut findings);
     findings
 }

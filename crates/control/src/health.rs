@@ -1,34 +1,26 @@
 //! TCP connect health checks.
 //!
-//! A [`Checker`] opens a connection to each target at its interval and closes it again, with a
-//! reset, so that no TIME_WAIT is left behind. What counts as up or down is decided by a
-//! [`Hysteresis`], a pure state machine. A check that could not be made, for a reason of this host's
-//! own ([`Outcome::Unknown`]), decides nothing.
+//! A [`Checker`] opens a connection to each address at its interval and closes it again, with a
+//! reset, so that no TIME_WAIT is left behind. Targets that ask the same share one connection: a
+//! host that stands behind many services is asked once, and they learn of its death together. What
+//! counts as up or down is decided for each target by a [`Hysteresis`], a pure state machine. A check
+//! that could not be made, for a reason of this host's own ([`Outcome::Unknown`]), decides nothing.
 
 #![forbid(unsafe_code)]
 
+mod checker;
 mod connect;
 #[cfg(test)]
 mod tests;
 
+pub use checker::Checker;
 pub use connect::{Outcome, ask, raise_limits};
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval_at};
-use tracing::{info, warn};
-
-/// Transitions that wait for the receiver before checks do.
-const CHANNEL: usize = 1024;
-/// 2^64 divided by the golden ratio: multiples of it, modulo 2^64, spread evenly however many
-/// there are (Knuth, The Art of Computer Programming, volume 3, section 6.4).
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Turns single results into up or down: `rise` successes in a row bring up what is down,
 /// `fall` failures in a row bring down what is up.
@@ -119,7 +111,7 @@ pub struct Transition {
     /// Whether it is up now.
     pub up: bool,
     /// The result that decided, for example `connection refused`.
-    pub detail: String,
+    pub detail: Arc<str>,
     /// When it was decided.
     pub at: Instant,
 }
@@ -149,186 +141,4 @@ pub struct Status {
     pub checks: u64,
     /// Whether the last check could not be made, for a reason of this host's own.
     pub unknown: bool,
-}
-
-/// Checks targets until it is dropped.
-#[derive(Debug)]
-pub struct Checker {
-    transitions: mpsc::Sender<Transition>,
-    targets: Mutex<Targets>,
-}
-
-#[derive(Debug, Default)]
-struct Targets {
-    running: HashMap<u64, Running>,
-    /// Targets ever started, which spreads their phases.
-    started: u64,
-}
-
-#[derive(Debug)]
-struct Running {
-    settings: watch::Sender<Target>,
-    state: Arc<Mutex<State>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-#[derive(Debug)]
-struct State {
-    hysteresis: Hysteresis,
-    last_result: Option<String>,
-    last_check: Option<Instant>,
-    last_change: Option<Instant>,
-    checks: u64,
-    unknown: bool,
-}
-
-impl Checker {
-    /// A checker without targets, and where it reports. If nobody receives, checks wait.
-    pub fn new() -> (Self, mpsc::Receiver<Transition>) {
-        let (transitions, receiver) = mpsc::channel(CHANNEL);
-        let checker = Self { transitions, targets: Mutex::default() };
-        (checker, receiver)
-    }
-
-    /// Replaces the set of targets. A target whose id and address stay keeps its state, its
-    /// counts and (if its interval stays) its place in time, and takes the other settings from
-    /// the next check on; any other begins anew. Of several targets with one id the last
-    /// counts. A transition of a removed target may still be on its way.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    pub fn set_targets(&self, wanted: Vec<Target>) {
-        let mut targets = lock(&self.targets);
-        let wanted: HashMap<u64, Target> = wanted.into_iter().map(|one| (one.id, one)).collect();
-        targets.running.retain(|id, running| {
-            let address = running.settings.borrow().address;
-            wanted.get(id).is_some_and(|one| one.address == address)
-        });
-        for (id, target) in wanted {
-            if let Some(running) = targets.running.get(&id) {
-                running.settings.send_if_modified(|now| {
-                    let changed = *now != target;
-                    *now = target;
-                    changed
-                });
-                continue;
-            }
-            targets.started += 1;
-            let phase = targets.started.wrapping_mul(GOLDEN);
-            let running = self.start(target, phase);
-            targets.running.insert(id, running);
-        }
-    }
-
-    /// The state of every target, by id.
-    pub fn snapshot(&self) -> Vec<Status> {
-        let targets = lock(&self.targets);
-        let mut all: Vec<Status> = targets
-            .running
-            .iter()
-            .map(|(&id, running)| {
-                let state = lock(&running.state);
-                Status {
-                    id,
-                    address: running.settings.borrow().address,
-                    up: state.hysteresis.is_up(),
-                    last_result: state.last_result.clone(),
-                    last_check: state.last_check,
-                    last_change: state.last_change,
-                    successes: state.hysteresis.successes(),
-                    failures: state.hysteresis.failures(),
-                    checks: state.checks,
-                    unknown: state.unknown,
-                }
-            })
-            .collect();
-        all.sort_by_key(|status| status.id);
-        all
-    }
-
-    fn start(&self, target: Target, phase: u64) -> Running {
-        let state = Arc::new(Mutex::new(State {
-            hysteresis: Hysteresis::new(target.rise, target.fall, target.initially_up),
-            last_result: None,
-            last_check: None,
-            last_change: None,
-            checks: 0,
-            unknown: false,
-        }));
-        let (settings, receiver) = watch::channel(target);
-        let task = watch_over(receiver, Arc::clone(&state), self.transitions.clone(), phase);
-        Running { settings, state, task: tokio::spawn(task) }
-    }
-}
-
-/// A panic while the lock was held cannot have left the plain values in it half-changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Checks one target for ever, one check at a time.
-async fn watch_over(
-    mut settings: watch::Receiver<Target>,
-    state: Arc<Mutex<State>>,
-    transitions: mpsc::Sender<Transition>,
-    phase: u64,
-) {
-    loop {
-        let every = settings.borrow_and_update().interval;
-        // The first check comes after a share of the interval that differs between targets.
-        let share = every.mul_f64(phase as f64 / 2f64.powi(64));
-        // tokio's interval panics at zero.
-        let every = every.max(Duration::from_millis(1));
-        let mut ticks = interval_at(tokio::time::Instant::now() + share, every);
-        // A check that took longer than its interval delays the next and is not made up for.
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        loop {
-            ticks.tick().await;
-            let target = settings.borrow_and_update().clone();
-            if target.interval.max(Duration::from_millis(1)) != every {
-                break;
-            }
-            let outcome =
-                ask(target.source, target.address, target.timeout, &target.interfaces).await;
-            if let Some(transition) = note(&state, &target, outcome)
-                && transitions.send(transition).await.is_err()
-            {
-                return;
-            }
-        }
-    }
-}
-
-/// Enters an outcome; the transition that it decides, if it does.
-fn note(state: &Mutex<State>, target: &Target, outcome: Outcome) -> Option<Transition> {
-    let detail = outcome.to_string();
-    let (address, unknown) = (target.address, matches!(outcome, Outcome::Unknown(_)));
-    let now = Instant::now();
-    let mut state = lock(state);
-    if unknown != state.unknown {
-        if unknown {
-            warn!(%address, detail, "health unknown: the backend stays as it was");
-        } else {
-            info!(%address, detail, "health known again");
-        }
-    }
-    state.unknown = unknown;
-    state.checks += 1;
-    state.hysteresis.set_thresholds(target.rise, target.fall);
-    state.last_result = Some(detail.clone());
-    state.last_check = Some(now);
-    let success = match outcome {
-        Outcome::Connected(_) => true,
-        Outcome::Failed(_) => false,
-        Outcome::Unknown(_) => return None,
-    };
-    let up = state.hysteresis.observe(success)?;
-    state.last_change = Some(now);
-    Some(Transition { id: target.id, up, detail, at: now })
 }

@@ -12,6 +12,7 @@ mod netlink;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -433,7 +434,7 @@ pub fn addresses() -> Result<Vec<(u32, IpAddr)>, NeighError> {
 
 /// Our address for talking to `address`: the kernel's choice, or if that is one of `except`
 /// another one of the interface's. `None` leaves it to the kernel.
-pub fn source_for(address: IpAddr, except: &[IpAddr]) -> Option<IpAddr> {
+pub fn source_for(address: IpAddr, except: &BTreeSet<IpAddr>) -> Option<IpAddr> {
     let route = route(address).ok()?;
     if route.source.is_some_and(|source| !except.contains(&source)) {
         return route.source;

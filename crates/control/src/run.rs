@@ -2,31 +2,33 @@
 
 use crate::api;
 use crate::config::Config;
-use crate::engine::{Command, Engine, EngineError, Sender};
+use crate::engine::{Command, Engine, EngineError, Sender, channel};
 use crate::health::{Checker, raise_limits};
 use crate::neigh;
 use std::path::Path;
 use std::sync::mpsc as std_mpsc;
 use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 /// Commands that may wait for the engine.
 const QUEUE: usize = 1024;
+/// Checks whose transitions the engine is told of at once.
+const CHANGES: usize = 1024;
 
 /// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
-/// pinned. SIGHUP reads the configuration file again.
+/// pinned. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
+/// start even where that breaks connections of an earlier run.
 ///
 /// # Errors
 /// What keeps the engine from starting or from going on.
-pub async fn run(config_path: &Path) -> anyhow::Result<()> {
+pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let config = Config::load(config_path)?;
     raise_limits();
     let socket = config.balancer.socket_path();
-    std::fs::create_dir_all(&config.balancer.run_dir)?;
     let (checker, mut transitions) = Checker::new();
-    let (sender, commands) = mpsc::channel(QUEUE);
+    let (sender, commands) = channel(QUEUE)?;
     let (opened, ready) = std_mpsc::channel();
     let path = config_path.to_owned();
     let runtime = tokio::runtime::Handle::current();
@@ -34,7 +36,7 @@ pub async fn run(config_path: &Path) -> anyhow::Result<()> {
     // The engine waits for grace periods and reads rings: a thread of its own, not a task.
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
-        let result = match Engine::open(config, path, checker) {
+        let result = match Engine::open(config, path, checker, breaking) {
             Ok(engine) => {
                 let _ = opened.send(());
                 drop(opened);
@@ -51,8 +53,11 @@ pub async fn run(config_path: &Path) -> anyhow::Result<()> {
     }
     let forward = sender.clone();
     tokio::spawn(async move {
-        while let Some(transition) = transitions.recv().await {
-            if forward.send(Command::Health(transition)).await.is_err() {
+        let mut changes = Vec::new();
+        // All that is there goes together: hosts often die together, too.
+        while transitions.recv_many(&mut changes, CHANGES).await > 0 {
+            let all = changes.drain(..).flatten().collect();
+            if forward.send(Command::Health(all)).await.is_err() {
                 break;
             }
         }
@@ -97,7 +102,7 @@ fn flatten(
 
 async fn reload(engine: &Sender) {
     let (reply, answer) = oneshot::channel();
-    if engine.send(Command::Reload(reply)).await.is_err() {
+    if engine.send(Command::Reload(false, reply)).await.is_err() {
         return;
     }
     match answer.await {

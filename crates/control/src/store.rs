@@ -1,14 +1,16 @@
 //! What a restarted control plane must know, kept in the run directory.
 //!
-//! - [`Document`]: a small JSON file, replaced as a whole (names, numbers, what is published).
+//! - [`Document`]: a JSON file, replaced as a whole (names, numbers, what is published).
+//! - [`Journal`]: such a file with a log of what has changed since, for what changes often.
 //! - [`StateLog`]: an append-only log of connection states in a memory-mapped file; appending
 //!   is a copy in memory, without a system call.
 //! - [`RunLock`], [`NameLock`]: one control plane for each run directory, and for each name.
 //!
-//! Both kinds of file are whole after a SIGKILL at any instant. They are not meant to outlive
+//! All kinds of file are whole after a SIGKILL at any instant. They are not meant to outlive
 //! the machine: after a crash of the kernel, the tables that they describe are gone too, so
 //! nothing here waits for a disk.
 
+mod journal;
 mod log;
 
 #[cfg(test)]
@@ -24,6 +26,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use journal::Journal;
 pub use log::{Op, StateLog, StateRecord, check_logs};
 
 /// Why something cannot be kept or read back.
@@ -72,6 +75,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether there was no room on the disc, or it takes nothing: that may pass.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let full = [QuotaExceeded, ReadOnlyFilesystem, StorageFull];
+        matches!(self, Self::Io { source, .. } if full.contains(&source.kind()))
+    }
+
     fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::Io { doing, path, source }
@@ -103,21 +113,21 @@ impl Document {
     }
 
     /// Writes a document: at every instant the file is the old one or the new one, whole. Two
-    /// processes must not save the same document at once (see [`RunLock`]).
+    /// processes must not save the same document at once (see [`RunLock`]). Returns what was written.
     ///
     /// # Errors
     /// [`StoreError::Io`] if it cannot be written; the old document is still there then.
-    pub fn save<T: Serialize>(path: impl AsRef<Path>, document: &T) -> Result<(), StoreError> {
+    pub fn save<T: Serialize>(path: impl AsRef<Path>, document: &T) -> Result<Vec<u8>, StoreError> {
         let path = path.as_ref();
-        let text = serde_json::to_vec_pretty(document)
+        let mut text = serde_json::to_vec_pretty(document)
             .map_err(io::Error::from)
             .map_err(StoreError::io("encode", path))?;
+        text.push(b'\n');
         let temporary = temporary(path);
         let mut file = create(&temporary)?;
-        file.write_all(&text)
-            .and_then(|()| file.write_all(b"\n"))
-            .map_err(StoreError::io("write", &temporary))?;
-        rename(&temporary, path)
+        file.write_all(&text).map_err(StoreError::io("write", &temporary))?;
+        rename(&temporary, path)?;
+        Ok(text)
     }
 }
 
@@ -129,6 +139,11 @@ pub struct RunLock {
 }
 
 impl RunLock {
+    /// Whether somebody uses the directory, or has used it.
+    pub fn is_used(run_dir: &Path) -> bool {
+        run_dir.join("lock").exists()
+    }
+
     /// Creates the directory if need be, and takes it.
     ///
     /// # Errors
@@ -180,6 +195,13 @@ impl NameLock {
             }
         }
     }
+}
+
+/// Writes a file that only its owner reads; who reads it finds all of the former one or of this.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let next = temporary(path);
+    create(&next)?.write_all(bytes).map_err(StoreError::io("write", &next))?;
+    rename(&next, path)
 }
 
 /// The name under which a file is written before it takes its place.

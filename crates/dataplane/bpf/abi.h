@@ -51,8 +51,8 @@ struct vip {
 	__u64 high;
 	__u64 low;
 	__u32 port_protocol; /* port as on the wire, protocol << 16, VIP_IN_USE */
-	__u32 table;         /* service * 2 + side; storing it publishes the table */
-	__u64 reserved;
+	__u32 table;         /* service * 2 + side, TABLE_BY_ID; storing it publishes the table */
+	__u64 id_lengths;    /* of QUIC ids: a byte for each configuration, 0: there is none */
 };
 
 struct backend {
@@ -97,9 +97,14 @@ struct outcome {
 struct control {
 	__u64 own_macs[OWN_MACS]; /* 0 ends the list; an empty list accepts any destination */
 	__u64 mark_side;          /* the marks that are written: first << 32 | number less one */
+	__u64 watched_side;       /* the filter of the flows that are watched, in the same form */
+	__u64 watched_next;       /* and the one that takes its place */
 	__u32 seen_generation;    /* 1..3; entries of the generation before are still known */
-	__u32 any_port;           /* some service takes any port */
+	__u32 unusual;            /* UNUSUAL_: what else a destination without a service may be */
 	__u64 unrecorded;         /* flows that neither ring nor unreported map could take */
+	__u32 clock;              /* seconds, by which slots grow old; they stop with the control plane */
+	__u32 bare;               /* packets that did not echo the cookie that their backend was told */
+	__u64 quic_generation;    /* raised when configurations or servers of QUIC ids have changed */
 };
 
 /* "Seen recently": eight tags in one cache line. */
@@ -110,7 +115,44 @@ struct seen_line {
 struct tracked {
 	__u32 incarnation;
 	__u16 backend;
-	__u16 reserved;
+	__u16 number; /* of Cheetah's server, plus one; TRACKED_OPEN; 0: any method's */
+};
+
+/* A connection whose answers pass the balancer: the upper halves of its timestamps that cookies
+ * displace, as crates/steering/src/methods/cheetah/repair.rs says. */
+struct answer {
+	__u32 newest;  /* timestamp of the backend */
+	__u32 heard;   /* the last echo, without the cookie */
+	__u32 unheard; /* the first timestamp of the backend since then */
+	__u16 uppers[2];
+	__u16 number; /* of the server */
+	__u8 version; /* which of the upper halves is the newer one */
+	__u8 flags;   /* ANSWER_ */
+};
+
+/* A connection of stateful Cheetah, or a free place for one. */
+struct slot {
+	__u64 hash; /* of the flow */
+	__u64 word; /* seconds of its latest packet << 32, state << 30, server << 15, backend; 0..3 << 30:
+		     * free, opening, open, closing; free: how far the next free one is behind it */
+};
+
+/* The free slots of a partition, and what it has refused: one cache line. */
+struct stack {
+	__u64 head; /* tag << 32, slots in use << 16, the slot on top */
+	__u32 hand; /* where the sweep goes on */
+	__u32 reserved;
+	__u64 full;    /* connections that found no slot */
+	__u64 stale;   /* cookies that named a free slot */
+	__u64 foreign; /* cookies that named another flow's */
+	__u64 reserved2[3];
+};
+
+/* How loaded a backend is, for schedulers: connections, or what the control plane says. */
+struct load {
+	__s64 value;
+	__u32 weight;
+	__u32 reserved;
 };
 
 /* Key of the connection table: the whole five-tuple. */
@@ -119,6 +161,40 @@ struct flow_key {
 	__u64 dst[2];
 	__u32 ports;
 	__u32 protocol;
+};
+
+/* A configuration of QUIC-LB, by service * 8 + its number: how an id is taken apart. Pairs of words are
+ * up to 16 bytes as they stand in memory. */
+struct quic_config {
+	__u64 left[2];  /* the bits of the left half, in what begins the block */
+	__u64 right[2]; /* of the right half, in what begins where that does */
+	__u64 server[2]; /* of the server id, in the decrypted block */
+	__u32 keys[AES_WORDS];
+	__u8 way;      /* QUIC_ */
+	__u8 block;    /* bytes of server id and nonce */
+	__u8 right_at; /* where the right half begins */
+	__u8 least;    /* the id's first byte has at least this length in it */
+	__u32 reserved;
+};
+
+/* Up to 19 bytes of server id and nonce; the server id when they are decoded; a block of AES. */
+struct quic_block {
+	__u64 words[3];
+};
+
+struct quic_server {
+	__u64 id[2];
+	__u32 config; /* service * 8 + number */
+	__u32 reserved;
+};
+
+/* The backend that an id was found to lead to. */
+struct quic_known {
+	__u64 id[2];
+	__u32 rest; /* of the id */
+	__u32 service;
+	__u32 generation; /* control's, when that was found out */
+	__u32 backend;
 };
 
 #pragma clang diagnostic pop

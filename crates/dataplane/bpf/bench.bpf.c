@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR MIT)
-/* The bench's own programs: a generator, a reflector that is the floor, and a sink. */
+/* The bench's own programs: a generator, a reflector that is the floor, bounds, and a sink. */
 #include "abi.h"
+#include "array.h"
 #include "hash.h"
 #include "parse.h"
 
@@ -16,10 +17,32 @@ struct settings {
 	__u16 vip_port;
 	__u8 destination_mac[6];
 	__u8 own_mac[6];
-	__u8 reserved[2];
+	__u8 tcp_flags;
+	__u8 in_order; /* one flow after the other, from `draws` on, in place of any */
+	__u32 stamps; /* whether packets have timestamps, as those of a usual connection; 2: with their cookies */
 };
 
 struct settings settings = {};
+
+/* The timestamps of most packets: the same echo for all, which is another cookie for each. */
+struct stamps {
+	__be32 kind;
+	__be32 value;
+	__be32 echo;
+};
+
+/* Of each flow, four in an entry. */
+struct cookies {
+	__u16 of[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cookies);
+} cookies SEC(".maps");
 
 /* SplitMix64 */
 static __always_inline __u64 draw(void)
@@ -43,7 +66,7 @@ int bench_generate(struct xdp_md *ctx)
 
 	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
 		return XDP_DROP;
-	__u32 flow = scale(draw(), settings.flows);
+	__u32 flow = settings.in_order ? settings.draws++ : scale(draw(), settings.flows);
 
 	__builtin_memcpy(eth->destination, settings.destination_mac, 6);
 	__builtin_memcpy(eth->source, settings.own_mac, 6);
@@ -62,10 +85,28 @@ int bench_generate(struct xdp_md *ctx)
 	tcp->seq = 0;
 	tcp->ack = 0;
 	tcp->offset = 0x50;
-	tcp->flags = TCP_ACK;
+	tcp->flags = settings.tcp_flags;
 	tcp->window = 0;
 	tcp->check = 0;
 	tcp->urgent = 0;
+	if (settings.stamps) {
+		struct stamps *stamps = (void *)(tcp + 1);
+
+		if ((void *)(stamps + 1) > (void *)(long)ctx->data_end)
+			return XDP_DROP;
+		stamps->kind = bpf_htonl(0x0101080a);
+		stamps->value = 0;
+		stamps->echo = 0;
+		if (settings.stamps == 2) {
+			__u32 entry = flow / 4;
+			struct cookies *found = bpf_map_lookup_elem(&cookies, &entry);
+
+			if (found)
+				stamps->echo = bpf_htonl((__u32)found->of[flow & 3] << 16);
+		}
+		tcp->offset = 0x80;
+		ip->total_length = bpf_htons(sizeof(*ip) + sizeof(*tcp) + sizeof(*stamps));
+	}
 	return bpf_redirect(settings.egress, 0);
 }
 
@@ -85,6 +126,8 @@ int bench_reflect(struct xdp_md *ctx)
 	__builtin_memcpy(eth->source, mac, 6);
 	return XDP_TX;
 }
+
+#include "bounds.h"
 
 __u64 sunk = 0;
 

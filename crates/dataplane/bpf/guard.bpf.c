@@ -65,7 +65,7 @@ static __always_inline int judge(const struct bpf_dynptr *packet, __u64 high, __
 	__u32 kind = (__u32)protocol << 16;
 
 	if (find_vip(high, low, *ports >> 16 | kind) ||
-	    (control->any_port && find_vip(high, low, kind)))
+	    (control->unusual & UNUSUAL_ANY_PORT && find_vip(high, low, kind)))
 		return drop();
 	return NF_ACCEPT;
 }

@@ -4,25 +4,7 @@
 #define WEIR_MAPS_H
 
 #include "abi.h"
-
-/* Arrays that packets read are global variables, each alone in a section that the loader resizes
- * before loading: reaching an element takes an addition, where a lookup in an array map passes its
- * key through memory, and a lookup in an inner map is a function call (ARCHITECTURE.md has the
- * figures). `AT(array, i, count)` is an element; the compiler must not think that there is only one.
- *
- * The bound is checked in assembly, on the very register that is used next: the compiler may check
- * one copy of an index and use another, and verifiers before Linux 6.3 do not see that they are
- * equal. An index beyond the bound, which no control plane writes, reads element 0. */
-#define RESIZED(type, name) type name[1] SEC(".data." #name)
-#define AT(array, i, count)                                                                        \
-	({                                                                                         \
-		typeof(&array[0]) base = array;                                                    \
-		__u64 index = (i);                                                                 \
-		__u64 bound = (count);                                                             \
-		asm volatile("" : "+r"(base));                                                     \
-		asm volatile("if %0 < %1 goto +1\n\t%0 = 0" : "+r"(index) : "r"(bound));           \
-		base + index;                                                                      \
-	})
+#include "array.h"
 
 /* What the control plane sets for the whole data plane while it runs. */
 RESIZED(struct control, control);
@@ -45,7 +27,20 @@ RESIZED(struct backend, backends);
 RESIZED(__u64, marks);
 RESIZED(__u64, strangers);
 
+/* Filters of the flows whose packets are to be noticed, the one in use and the next; and a word that has
+ * every flow. */
+RESIZED(__u64, watched);
+
 RESIZED(struct seen_line, seen);
+
+/* Of services with stateful Cheetah: connections by index, and the stacks of free ones (slots.h). A service
+ * has partitions of its own, which its table names. */
+RESIZED(struct slot, slots);
+RESIZED(struct stack, stacks);
+
+/* What schedulers remember: how loaded each backend is, and how many turns each service has had. */
+RESIZED(struct load, loads);
+RESIZED(__u64, turns);
 
 /* Their sizes, set before loading; the verifier folds them into the program. */
 const volatile __u32 vip_slots = 1;
@@ -56,6 +51,7 @@ const volatile __u32 backend_count = 1;
 const volatile __u32 mark_words = 1; /* of one half */
 const volatile __u32 stranger_words = 1; /* of one half; a power of two */
 const volatile __u32 seen_lines = 1;
+const volatile __u32 partition_count = 1;
 /* While maps of another size take the place of these: what is noted here is noted in their twins, too
  * (crates/dataplane/src/kernel/resize). */
 const volatile __u32 twins = 0;
@@ -140,5 +136,52 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct tracked);
 } connections_twin SEC(".maps");
+
+/* How QUIC ids are taken apart, and the backends that they lead to. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct quic_config);
+} quic_configs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct quic_server);
+	__type(value, __u32);
+} quic_servers SEC(".maps");
+
+/* What was found out of ids lately, and what became of the ids of all packets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, QUIC_KNOWN);
+	__type(key, __u32);
+	__type(value, struct quic_known);
+} quic_known SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, QUIC_OUTCOMES);
+	__type(key, __u32);
+	__type(value, __u64);
+} quic_outcomes SEC(".maps");
+
+/* Of connections whose answers pass here; from the client to the service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct flow_key);
+	__type(value, struct answer);
+} answers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct flow_key);
+	__type(value, struct answer);
+} answers_twin SEC(".maps");
 
 #endif

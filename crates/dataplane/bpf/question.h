@@ -15,6 +15,7 @@
 /* Plain words, so that the compiler keeps them in registers: the key of a state is put together only
  * where a map is asked. */
 struct question {
+	struct xdp_md *ctx; /* the frame, for methods that read more of it */
 	__u64 src[2];
 	__u32 ports; /* 0 with affinity by client */
 	__u32 service;
@@ -23,6 +24,9 @@ struct question {
 	__u8 reason; /* out: enum reason, if there is no backend */
 	__u8 counts; /* out: the flow is new at its backend */
 };
+
+/* No backend: the question is to be put again, where all methods are (balance_apart). */
+#define ASK_APART 0x10000
 
 /* Neither of these is set in nearly every packet, which one comparison tells. */
 #define TCP_SPECIAL (TCP_SYN | TCP_FIN | TCP_RST)
@@ -45,12 +49,48 @@ static __always_inline void tell_first_datagram(const struct packet *p, struct q
 		q->flags = TCP_SYN;
 }
 
+/* The same for methods that are not inlined. Global, so that the verifier goes through it once. */
+__noinline int seen_before_apart(__u64 hash, __u32 service)
+{
+	return seen_before(hash, service);
+}
+
+static __always_inline void tell_first_datagram_apart(const struct packet *p, struct question *q)
+{
+	if (p->protocol == PROTOCOL_UDP && !seen_before_apart(q->hash, q->service))
+		q->flags = TCP_SYN;
+}
+
 static __always_inline void state_of(const struct question *q, struct service_state *state)
 {
 	state->service = q->service;
 	__builtin_memcpy(state->key.address, q->src, 16);
 	state->key.src_port = q->ports;
 	state->key.dst_port = q->ports >> 16;
+}
+
+/* The end of a decision of methods whose states the control plane keeps: notes where the flow's next
+ * packets go, if the table does not lead them there, and reports starts and ends. */
+static __always_inline __u32 conclude(struct question *q, const struct service_state *state,
+				      __u32 backend, int note)
+{
+	if (backend == NO_BACKEND) {
+		q->reason = REASON_NO_BACKEND;
+		return backend;
+	}
+	if (note && note_pending(state, &backend)) {
+		/* Forwarding it unrecorded could break it at the next change; its sender repeats
+		 * a SYN that was dropped. */
+		q->reason = REASON_PENDING_FULL;
+		return NO_BACKEND;
+	}
+	if (starts(q) || ends(q))
+		notice(q->hash);
+	if (starts(q))
+		report(state, backend, EVENT_START);
+	if (ends(q))
+		report(state, backend, EVENT_END);
+	return backend;
 }
 
 #endif

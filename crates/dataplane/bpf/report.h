@@ -61,7 +61,7 @@ static __always_inline void set_bits(__u64 *word, __u64 bits)
 }
 
 /* A flow without a lane at its first place: in its second, or among those that have none. */
-static __noinline int mark_elsewhere(__u64 hash, __u64 tags, __u64 side)
+__noinline int mark_elsewhere(__u64 hash, __u64 tags, __u64 side)
 {
 	__u64 slot = (hash >> 22 & (__u32)side) + (side >> 32);
 	__u64 *word = AT(marks, slot, mark_words * 2);
@@ -77,11 +77,37 @@ static __noinline int mark_elsewhere(__u64 hash, __u64 tags, __u64 side)
 	return 0;
 }
 
+/* The word of a filter of watched flows, and a flow's bits there. */
+static __always_inline __u64 *watch_word(__u64 side, __u64 hash)
+{
+	return AT(watched, (hash >> 12 & (__u32)side) + (side >> 32), WATCHED_WORDS);
+}
+
+static __always_inline __u64 watch_bits(__u64 hash)
+{
+	return 1ULL << (hash >> 34 & 63) | 1ULL << (hash >> 40 & 63);
+}
+
+/* What is reported is watched, without a word from the control plane; also after its next look, if that
+ * has begun. */
+__noinline int notice(__u64 hash)
+{
+	__u64 bits = watch_bits(hash);
+
+	set_bits(watch_word(*(volatile __u64 *)&control->watched_side, hash), bits);
+	set_bits(watch_word(*(volatile __u64 *)&control->watched_next, hash), bits);
+	return 0;
+}
+
 /* Notes that a flow sent something since the control plane last looked: in the lane that it armed for
  * the flow, so that nobody else's packets do. Written once per flow and period. The twin of
  * crates/steering/src/activity.rs, which says how it works. */
 static __always_inline void mark(__u64 hash)
 {
+	__u64 word_of_watched = *watch_word(*(volatile __u64 *)&control->watched_side, hash);
+
+	if (likely(!(word_of_watched >> (hash >> 34 & 63) & word_of_watched >> (hash >> 40 & 63) & 1)))
+		return;
 	__u64 side = *(volatile __u64 *)&control->mark_side;
 	__u64 slot = (hash & (__u32)side) + (side >> 32);
 	__u64 *word = AT(marks, slot, mark_words * 2);
@@ -95,7 +121,7 @@ static __always_inline void mark(__u64 hash)
 }
 
 /* Whether the control plane has armed the flow: it knows that it lives. */
-static __noinline int is_armed(__u64 hash)
+__noinline int is_armed(__u64 hash)
 {
 	__u64 side = *(volatile __u64 *)&control->mark_side;
 	__u64 tags = tags_of(hash);

@@ -11,11 +11,43 @@ static __always_inline int is_down(__u32 id)
 	return AT(backends, id, backend_count)->flags & BACKEND_DOWN;
 }
 
-static __always_inline __u32 read_slot(const struct table *table, __u32 slot)
+/* While packets ask for pending flows anyway, a backend that is down gets no new one, even if no
+ * table can be published that says so. */
+static __always_inline int takes_none(__u32 flags, __u32 backend)
 {
-	__u64 at = (__u64)table->first_slot * CHUNK_BYTES + slot * 2;
+	return flags & TABLE_PENDING && backend != NO_BACKEND && is_down(backend);
+}
+
+/* Of a slot that is a row: there is more to know. */
+#define ROW_MARK SLOT_RESERVED
+
+/* Of the slots that begin at this element of the pool. */
+static __always_inline __u32 read_slot_of(__u32 first, __u32 slot)
+{
+	__u64 at = (__u64)first * CHUNK_BYTES + slot * 2;
 
 	return *(__u16 *)AT(pool, at, pool_bytes - 1);
+}
+
+static __always_inline __u32 read_slot(const struct table *table, __u32 slot)
+{
+	return read_slot_of(table->first_slot, slot);
+}
+
+/* A new flow whose row leads to a backend that is down, as the table may be older than that: further
+ * rows come from its hash. Global, so that the verifier goes through it once. */
+__noinline __u32 another_row(__u32 number, __u64 hash, __u32 otherwise)
+{
+	const struct table *table = AT(tables, number, table_count);
+
+	for (int i = 0; i < SECOND_TRIES; i++) {
+		hash = mix(&table->key, hash + NEXT_TRY);
+		__u32 id = read_slot(table, scale(hash, table->slots)) & SLOT_BACKEND;
+
+		if (id != NO_BACKEND && !is_down(id))
+			return id;
+	}
+	return otherwise;
 }
 
 /* A cell without a division: the product's high half is the chunk, its fraction the cell. The

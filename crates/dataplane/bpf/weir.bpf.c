@@ -6,6 +6,7 @@
 #include "parse.h"
 #include "service.h"
 #include "methods/registry.h"
+#include "quic.h"
 #include "forward/l2.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
@@ -37,21 +38,35 @@ static __always_inline int is_ours(const void *data, const void *end)
 	return 0;
 }
 
-static __always_inline struct vip *find_service(const struct packet *p)
+/* A packet without a service on its port: one takes any port, or it comes from a service. Returns the
+ * service, or the reason for which it is the kernel's. */
+static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct packet *p,
+						enum reason *reason)
 {
-	__u32 protocol = (__u32)p->protocol << 16;
-	struct vip *vip = find_vip(p->dst[0], p->dst[1], p->ports >> 16 | protocol);
+	__u32 unusual = control->unusual;
+	struct vip *vip = NULL;
 
-	if (likely(vip != NULL) || !control->any_port)
-		return vip;
-	return find_vip(p->dst[0], p->dst[1], protocol);
+	if (unusual & UNUSUAL_ANY_PORT)
+		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16);
+	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP) {
+		struct flow_key key = {
+			.src = { p->dst[0], p->dst[1] },
+			.dst = { p->src[0], p->src[1] },
+			.ports = p->ports >> 16 | p->ports << 16,
+			.protocol = PROTOCOL_TCP,
+		};
+
+		*reason = answer(ctx, &key, p->tcp_flags);
+	}
+	return vip;
 }
 
-static __always_inline void ask(struct question *q, const struct packet *p,
+static __always_inline void ask(struct question *q, struct xdp_md *ctx, const struct packet *p,
 				const struct table *table, __u32 service)
 {
 	__u32 ports = table->flags & TABLE_CLIENT ? 0 : p->ports;
 
+	q->ctx = ctx;
 	q->src[0] = p->src[0];
 	q->src[1] = p->src[1];
 	q->ports = ports;
@@ -62,26 +77,11 @@ static __always_inline void ask(struct question *q, const struct packet *p,
 	q->flags = p->protocol == PROTOCOL_TCP ? p->tcp_flags & (TCP_SPECIAL | TCP_ACK) : TCP_ACK;
 }
 
-/* Everything after parsing. Inlined once for each family, so that the family is a constant in it. */
-static __always_inline int balance(struct xdp_md *ctx, const struct packet *p)
+int balance_apart(struct xdp_md *ctx);
+
+/* To this backend. */
+static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __u32 counts)
 {
-	struct question q;
-	struct vip *vip = find_service(p);
-
-	if (!vip)
-		return leave(REASON_NO_SERVICE, XDP_PASS);
-	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return leave(REASON_OTHER_HOST, XDP_DROP);
-	__u32 number = *(volatile __u32 *)&vip->table;
-
-	if (number >= table_count)
-		return leave(REASON_NO_TABLE, XDP_DROP);
-	struct table *table = AT(tables, number, table_count);
-	ask(&q, p, table, number / 2);
-	__u32 id = steer(table, p, &q);
-
-	if (id == NO_BACKEND)
-		return leave(q.reason, XDP_DROP);
 	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
 
 	if (!lane)
@@ -93,19 +93,76 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p)
 			return leave(reason, XDP_DROP);
 	}
 	lane->packets++;
-	lane->bytes += p->ip_length;
-	lane->flows += q.counts;
+	lane->bytes += bytes;
+	lane->flows += counts;
 	return forward(ctx, lane);
 }
 
-/* A frame that is longer than its first buffer. On its own, so that the paths of all others have
- * nothing to keep over the question for its length. */
-static __noinline int balance_jumbo(struct xdp_md *ctx)
+/* To the backend that made the packet's QUIC id; ASK_APART if it names none, and the service's method is
+ * to say. `number`: what stands where a table's number does. Global, so that the verifier goes through it
+ * once; with little of its own on the stack, of which balance_apart leaves nothing. */
+__noinline int balance_by_id(struct xdp_md *ctx, __u32 number, __u64 lengths, __u32 bytes)
+{
+	number ^= TABLE_BY_ID;
+	if (number >= table_count)
+		return leave(REASON_NO_TABLE, XDP_DROP);
+	__u32 id = backend_by_id(ctx, number / 2, lengths);
+
+	return id == NO_BACKEND ? ASK_APART : deliver(ctx, id, bytes, 0);
+}
+
+/* Everything after parsing. Inlined once for each family, so that the family is a constant in it; and once
+ * into balance_apart, with all methods. */
+static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, int apart)
+{
+	struct question q;
+	__u32 port = p->ports >> 16 | (__u32)p->protocol << 16;
+	struct vip *vip = find_vip(p->dst[0], p->dst[1], port);
+
+	if (unlikely(!vip)) {
+		enum reason reason = REASON_NO_SERVICE;
+
+		if (control->unusual)
+			vip = find_unusual(ctx, p, &reason);
+		if (!vip)
+			return leave(reason, XDP_PASS);
+	}
+	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return leave(REASON_OTHER_HOST, XDP_DROP);
+	__u32 number = *(volatile __u32 *)&vip->table;
+
+	if (number >= table_count) {
+		/* A service whose packets are led by their ids first is here, so that the packets of all
+		 * others have nothing to ask for it. */
+		if (!apart) {
+			int verdict = balance_by_id(ctx, number, vip->id_lengths, p->ip_length);
+
+			return verdict == ASK_APART ? balance_apart(ctx) : verdict;
+		}
+		number ^= TABLE_BY_ID;
+		if (number >= table_count)
+			return leave(REASON_NO_TABLE, XDP_DROP);
+	}
+	struct table *table = AT(tables, number, table_count);
+	ask(&q, ctx, p, table, number / 2);
+	__u32 id = apart ? steer_any(table, p, &q) : steer(table, p, &q);
+
+	if (!apart && id == ASK_APART)
+		return balance_apart(ctx);
+	if (id == NO_BACKEND)
+		return leave(q.reason, XDP_DROP);
+	return deliver(ctx, id, p->ip_length, q.counts);
+}
+
+/* The whole way again, for what the plain one does not do: frames that are longer than their first
+ * buffer, and methods that are not inlined there. Global, so that the verifier goes through it once,
+ * however many ways lead here. On its own, so that the ways of all others have nothing to keep for it. */
+__noinline int balance_apart(struct xdp_md *ctx)
 {
 	struct packet p = {};
-	__u32 bytes = bpf_xdp_get_buff_len(ctx);
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
+	__u32 bytes = has_frags ? bpf_xdp_get_buff_len(ctx) : end - data;
 	struct ethernet *eth = data;
 	void *l3 = eth + 1;
 
@@ -125,7 +182,7 @@ static __noinline int balance_jumbo(struct xdp_md *ctx)
 		reason = parse_ipv4(l3, end, bytes, &p);
 	else
 		reason = parse_ipv6(l3, end, bytes, &p);
-	return reason == REASON_OK ? balance(ctx, &p) : reject(&p, reason);
+	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }
 
 static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
@@ -133,13 +190,13 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 	struct packet p = {};
 
 	if (likely(parse_plain_tcp(l3, end, &p)))
-		return balance(ctx, &p);
+		return balance(ctx, &p, 0);
 	enum reason reason = parse_ipv4(l3, end, end - l3, &p);
 
 	if (likely(reason == REASON_OK))
-		return balance(ctx, &p);
+		return balance(ctx, &p, 0);
 	if (reason == REASON_BAD_IPV4_LENGTH && has_frags)
-		return balance_jumbo(ctx);
+		return balance_apart(ctx);
 	return reject(&p, reason);
 }
 
@@ -149,9 +206,9 @@ static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 	enum reason reason = parse_ipv6(l3, end, end - l3, &p);
 
 	if (likely(reason == REASON_OK))
-		return balance(ctx, &p);
+		return balance(ctx, &p, 0);
 	if (reason == REASON_BAD_IPV6_LENGTH && has_frags)
-		return balance_jumbo(ctx);
+		return balance_apart(ctx);
 	return reject(&p, reason);
 }
 

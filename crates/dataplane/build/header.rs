@@ -3,12 +3,13 @@
 use crate::numbers;
 use std::fmt::Write;
 use std::path::Path;
+use weir_steering::residue::{LINE_ENTRIES, LINE_PROBES};
 use weir_steering::{
-    ELEMENT_BYTES, EventKind, Flags, LANE_ACTIVE, LANE_ONES, LANE_TAGS, MethodId, NEXT_TRY,
-    NO_BACKEND, RawHeader, SECOND_TRIES, SEEN_STRIDE, SEEN_WAYS, SLOT_BACKEND, SLOT_RESERVED,
-    TAG_BITS,
+    ELEMENT_BYTES, EventKind, Flags, LANE_ACTIVE, LANE_ONES, LANE_TAGS, LEAST_MOST, MOST_LOAD,
+    MOST_WATCHED_WORDS, MethodId, NEXT_TRY, NO_BACKEND, RawHeader, SECOND_TRIES, SEEN_STRIDE,
+    SEEN_WAYS, SLOT_BACKEND, SLOT_RESERVED, TAG_BITS, cheetah,
 };
-use weir_wire::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, TcpFlags};
+use weir_wire::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, TcpFlags, aes, quic};
 
 /// Name, value, and what a reader of the header should know.
 type Number = (&'static str, u64, &'static str);
@@ -24,6 +25,17 @@ fn kept() -> Vec<Number> {
         ("TABLE_RECORD", Flags::RECORD.into(), "an update is being built: note where new flows go"),
         ("TABLE_PENDING", Flags::PENDING.into(), "the pending table may hold flows of the service"),
         ("TABLE_MARK", Flags::MARK.into(), "mark active flows, so that idle ones can be told"),
+        (
+            "TABLE_ANSWERS",
+            Flags::ANSWERS.into(),
+            "answers pass here, and their timestamps are written",
+        ),
+        ("TABLE_TELLS", Flags::TELLS.into(), "backends write them: SYNs tell them their cookies"),
+        ("TABLE_TURNS", Flags::TURNS.into(), "new flows go to backends by turns"),
+        ("TABLE_TWO_CHOICES", Flags::TWO_CHOICES.into(), "to the less loaded of two"),
+        ("TABLE_LEAST", Flags::LEAST.into(), "to the least loaded"),
+        ("TABLE_SCHEDULER", Flags::SCHEDULER.into(), "all of these; without, their hash says"),
+        ("TABLE_COUNTS", Flags::COUNTS.into(), "open connections are counted"),
         ("TABLE_CLIENT", Flags::CLIENT.into(), "affinity by client: no ports in the key"),
         ("EVENT_START", EventKind::Start as u64, "the first packet of a flow"),
         ("EVENT_END", EventKind::End as u64, "FIN or RST"),
@@ -31,6 +43,7 @@ fn kept() -> Vec<Number> {
         ("SEEN_STRIDE", SEEN_STRIDE, "keeps equal hashes of two services apart in it"),
         ("TAG_BITS", TAG_BITS.into(), "of a lane of the activity marks"),
         ("LANE_ONES", LANE_ONES, "a one in each lane"),
+        ("WATCHED_WORDS", MOST_WATCHED_WORDS as u64 * 2 + 1, "of the filters of watched flows"),
         ("LANE_TAGS", LANE_TAGS, "the tags"),
         ("LANE_ACTIVE", LANE_ACTIVE, "the bits beside them, which packets set"),
         ("REASONS", Reason::SLOTS.into(), "counters, one for each reason"),
@@ -41,10 +54,34 @@ fn kept() -> Vec<Number> {
 /// Numbers of packets and of decisions.
 fn others() -> Vec<Number> {
     vec![
+        ("QUIC_FROM_ID", quic::LEAST_FROM_ID as u64, "bytes from an id's first on"),
+        ("QUIC_ID", quic::MAX_ID_LENGTH as u64, "bytes of the longest id"),
         ("MAX_VLANS", MAX_VLAN_TAGS.into(), "tags that are skipped"),
         ("MAX_IPV6_EXTENSIONS", MAX_IPV6_EXTENSIONS.into(), "headers that are skipped"),
         ("SECOND_TRIES", SECOND_TRIES as u64, "Dcodes that a new flow tries after a reserved one"),
         ("NEXT_TRY", NEXT_TRY, "what its hash is increased by before each"),
+        ("MOST_LOAD", MOST_LOAD, "loads are less, so that they can be multiplied by a weight"),
+        ("LEAST_MOST", LEAST_MOST as u64, "backends that the scheduler `least` looks at"),
+        ("LINE_ENTRIES", LINE_ENTRIES as u64, "exceptions in a line of residue's map"),
+        ("LINE_PROBES", LINE_PROBES as u64, "lines that a search reads at most"),
+        ("ANSWER_PATIENCE", cheetah::PATIENCE.into(), "ticks without an echo: the client is deaf"),
+        ("ANSWER_SAME_CLOCK", cheetah::SAME_CLOCK.into(), "ticks between two SYNs of a connection"),
+        ("TOLD", cheetah::TOLD.into(), "in the TSecr of a SYN that tells its cookie"),
+        ("TOLD_MARK", cheetah::TOLD_MARK.into(), "the lower half of that TSecr"),
+        ("COOKIE_NUMBERS", (cheetah::NUMBERS - 1).into(), "bits of a cookie that hide a number"),
+        (
+            "PARTITION_SLOTS",
+            cheetah::PARTITION_SLOTS.into(),
+            "slots that a cookie's index tells apart",
+        ),
+        (
+            "OPENING_SECONDS",
+            cheetah::OPENING_SECONDS.into(),
+            "from a SYN to the packet with its cookie",
+        ),
+        ("LINGER_SECONDS", cheetah::LINGER_SECONDS.into(), "of a slot after FIN or RST"),
+        ("SLOTS_SWEPT", cheetah::SWEEP.into(), "slots that each new connection looks over"),
+        ("SLOTS_SWEPT_FULL", cheetah::SWEEP_FULL.into(), "the same if none is free"),
         ("TCP_FIN", TcpFlags::FIN.0.into(), "RFC 9293 section 3.1"),
         ("TCP_SYN", TcpFlags::SYN.0.into(), ""),
         ("TCP_RST", TcpFlags::RST.0.into(), ""),
@@ -121,6 +158,22 @@ pub fn methods(directory: &Path) -> String {
         write!(out, " \\\n\tMETHOD(METHOD_{upper}, steer_{name})").expect("a string grows");
     }
     out.push('\n');
+    out
+}
+
+/// The tables of AES, as a program without instructions for it needs them.
+pub fn aes() -> String {
+    let mut out = "/* Written by crates/dataplane/build of crates/wire/src/aes.rs. */\n".to_owned();
+    let mut array = |kind: &str, name: &str, values: Vec<u32>| {
+        let values: Vec<String> = values.iter().map(|value| format!("{value:#x}")).collect();
+        let (count, lines) = (values.len(), values.join(","));
+        writeln!(out, "static const {kind} {name}[{count}] SEC(\".rodata.aes\") = {{ {lines} }};")
+            .expect("a string grows");
+    };
+    array("__u32", "aes_rounds", aes::encryption().concat());
+    array("__u32", "aes_inverse_rounds", aes::decryption().concat());
+    array("__u8", "aes_last", aes::substitution().map(u32::from).to_vec());
+    array("__u8", "aes_inverse_last", aes::inverse_substitution().map(u32::from).to_vec());
     out
 }
 

@@ -21,10 +21,12 @@ fn main() {
     fs::create_dir_all(include.join("weir")).expect("OUT_DIR is writable");
     write(&include.join("weir/shared.h"), &header::shared());
     write(&include.join("weir/methods.h"), &header::methods(Path::new("bpf/methods")));
+    write(&include.join("weir/aes.h"), &header::aes());
     let numbers = header::method_numbers(Path::new("bpf/methods"));
     write(&out.join("methods.rs"), &numbers);
     let compiler = Compiler::find(&include);
-    for name in ["weir", "guard", "bench", "xsk"] {
+    compiler.tell();
+    for name in ["weir", "guard", "lost", "bench", "xsk"] {
         let object = out.join(format!("{name}.bpf.o"));
         compiler
             .builder(name, &object)
@@ -59,6 +61,17 @@ impl Compiler {
             "-Werror".into(),
         ];
         Self { clang: find_clang(), arguments: arguments.into() }
+    }
+
+    /// Tells builds of crates that have programs of their own what this one compiles with, and where the
+    /// sources are that they share.
+    fn tell(&self) {
+        let sources = env::current_dir().expect("cargo sets it").join("bpf");
+        let sources = sources.display();
+        let arguments = self.arguments.join("\u{1f}").replace("-Ibpf", &format!("-I{sources}"));
+        println!("cargo::metadata=sources={sources}");
+        println!("cargo::metadata=clang={}", self.clang.display());
+        println!("cargo::metadata=arguments={arguments}");
     }
 
     fn builder(&self, name: &str, object: &Path) -> SkeletonBuilder {

@@ -51,7 +51,13 @@ plain!(
     event,
     unreported,
     flow_key,
-    tracked
+    tracked,
+    answer,
+    slot,
+    stack,
+    load,
+    quic_config,
+    quic_server
 );
 
 /// Flags of a [`BackendEntry`].

@@ -97,6 +97,20 @@ pub enum Error {
         /// Bytes of the pool in all.
         pool: usize,
     },
+    /// There are not as many free partitions for connections by index.
+    #[error(
+        "no room for {needed} partitions of connections by index: {free} of the {partitions} of \
+         limits.slot_partitions are free; raise it (it changes when no service of the method \
+         cheetah-stateful is there), or give the service fewer `partitions`"
+    )]
+    SlotsFull {
+        /// Partitions that the service wants.
+        needed: u32,
+        /// Partitions that are free.
+        free: u32,
+        /// Partitions in all.
+        partitions: u32,
+    },
     /// There is no room to pin a state.
     #[error(
         "no room to pin another connection: all {limit} of limits.unreported_flows are taken by \

@@ -14,7 +14,9 @@ mod mapped;
 mod numbers;
 mod plane;
 mod reports;
+mod room;
 mod run;
+mod slots;
 mod tables;
 mod vips;
 pub mod xsk;
@@ -25,7 +27,7 @@ pub use abi::{BackendEntry, BackendFlags};
 pub use error::Error;
 #[doc(hidden)]
 pub use kernel::ResizeStep;
-pub use kernel::{Attached, KernelPlane, Layout, OpenReport, grace};
+pub use kernel::{Attached, KernelPlane, Layout, OpenReport, Pinned, grace};
 pub use link::{Interface, XdpMode};
 pub use plane::LivePlane;
 pub use reports::{Reports, Unreported};

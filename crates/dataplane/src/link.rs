@@ -139,6 +139,16 @@ pub(crate) fn replace_all(directory: &Path, program: BorrowedFd<'_>) -> Result<(
 /// Whether the interface's program runs in the network stack.
 fn is_generic(interface: &Interface) -> Result<bool, Error> {
     const XDP_ATTACHED_SKB: u8 = 2;
+    Ok(attached_how(interface)? == XDP_ATTACHED_SKB)
+}
+
+/// Whether the interface has a program, whosever it is. Where that cannot be asked, attaching tells.
+pub(crate) fn has_program(interface: &Interface) -> bool {
+    attached_how(interface).is_ok_and(|how| how != 0)
+}
+
+/// How a program is attached to an interface (linux/if_link.h, XDP_ATTACHED_*); 0: none is.
+fn attached_how(interface: &Interface) -> Result<u8, Error> {
     let mut options = libbpf_rs::libbpf_sys::bpf_xdp_query_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_xdp_query_opts>() as _,
         ..Default::default()
@@ -148,7 +158,7 @@ fn is_generic(interface: &Interface) -> Result<bool, Error> {
         unsafe { libbpf_rs::libbpf_sys::bpf_xdp_query(interface.index as i32, 0, &mut options) };
     if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
         .context(|| format!("ask how XDP is attached to {}", interface.name))?;
-    Ok(options.attach_mode == XDP_ATTACHED_SKB)
+    Ok(options.attach_mode)
 }
 
 /// Name of an interface's pin. The BPF file system takes no dots, which names of VLANs have; nor has

@@ -3,8 +3,7 @@
 use crate::abi::Plain;
 use crate::error::{Context, Error};
 use memmap2::{MmapMut, MmapOptions};
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The memory of an array map made with BPF_F_MMAPABLE.
@@ -12,16 +11,38 @@ pub(crate) struct Mapped {
     memory: MmapMut,
 }
 
+/// The same of a large map, a part at a time: what is mapped counts as this process's memory, whether
+/// it is read or not.
+pub(crate) struct Parted {
+    map: OwnedFd,
+    bytes: usize,
+}
+
+/// A part of a map's memory, mapped while this lives.
+pub(crate) struct Part {
+    memory: Mapped,
+    /// Where it begins in the mapping, which begins at a page.
+    from: usize,
+    length: usize,
+}
+
 impl Mapped {
     /// Maps `bytes` bytes of a map.
     pub fn new(map: &impl AsFd, bytes: usize) -> Result<Self, Error> {
+        Self::at(map, 0, bytes)
+    }
+
+    /// Maps `bytes` bytes from `offset` on, which is at a page.
+    fn at(map: &impl AsFd, offset: u64, bytes: usize) -> Result<Self, Error> {
         // SAFETY: the kernel owns the pages and keeps them while they are mapped; they never
         // shrink. BPF programs and other processes write to them concurrently, which is why all
         // reads of changing words go through atomics, and bulk access is only done on bytes that
         // no program reads or writes at that time (tables that are not published, or that are
         // and so do not change).
-        let memory = unsafe { MmapOptions::new().len(bytes).map_mut(map.as_fd().as_raw_fd()) }
-            .context(|| "map the memory of a BPF array".into())?;
+        let memory = unsafe {
+            MmapOptions::new().offset(offset).len(bytes).map_mut(map.as_fd().as_raw_fd())
+        }
+        .context(|| "map the memory of a BPF array".into())?;
         Ok(Self { memory })
     }
 
@@ -80,5 +101,48 @@ impl Mapped {
             .flat_map(|at| self.word32(base + at * 4).load(Ordering::Acquire).to_ne_bytes())
             .collect();
         T::from_slice(&bytes)
+    }
+}
+
+/// Parts begin at a multiple of this, which all sizes of a page divide.
+const PAGE: usize = 1 << 16;
+
+impl Parted {
+    /// Of a map with `bytes` bytes.
+    pub fn new(map: &impl AsFd, bytes: usize) -> Result<Self, Error> {
+        let map = map.as_fd().try_clone_to_owned();
+        Ok(Self { map: map.context(|| "duplicate a map's descriptor".into())?, bytes })
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Maps `length` bytes from `at` on.
+    pub fn part(&self, at: usize, length: usize) -> Result<Part, Error> {
+        let whole = at.checked_add(length).is_some_and(|end| end <= self.bytes);
+        assert!(whole, "{at} and {length} bytes of {}", self.bytes);
+        let from = at % PAGE;
+        // There is no mapping of nothing.
+        let memory = Mapped::at(&self.map, (at - from) as u64, (from + length).max(1))?;
+        Ok(Part { memory, from, length })
+    }
+}
+
+impl Part {
+    /// Its bytes, for filling those that no packet reads.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory.bytes_mut()[self.from..self.from + self.length]
+    }
+
+    /// A copy of its bytes.
+    pub fn copy(&self) -> Vec<u8> {
+        self.memory.copy(self.from, self.length)
+    }
+
+    /// An aligned 64-bit word of it.
+    pub fn word64(&self, offset: usize) -> &AtomicU64 {
+        self.memory.word64(self.from + offset)
     }
 }

@@ -42,4 +42,42 @@ numbers! {
 
     /// what a redirect there is given is lost
     DEVICE_REFUSED: u32 = 1;
+
+    /// beside the number of a service's table: its packets are led by their QUIC ids first
+    TABLE_BY_ID: u32 = 1 << 30;
+    /// words of an expanded AES key
+    AES_WORDS: usize = 44;
+    /// configurations of a service, by the first three bits of an id; the last one is none
+    QUIC_CONFIGS: u32 = 8;
+    /// the server id stands there as it is
+    QUIC_PLAIN: u8 = 0;
+    /// the block is one of AES
+    QUIC_SINGLE: u8 = 1;
+    /// three passes make the left half, which has the server id
+    QUIC_THREE: u8 = 2;
+    /// four passes make both halves
+    QUIC_FOUR: u8 = 3;
+    /// ids whose backend each processor remembers; a power of two
+    QUIC_KNOWN: u32 = 8192;
+    /// outcomes that are counted of ids; their order is weir_plane's
+    QUIC_OUTCOMES: u32 = 7;
+
+    /// some service takes any port
+    UNUSUAL_ANY_PORT: u32 = 1;
+    /// answers of some service pass here
+    UNUSUAL_ANSWERS: u32 = 2;
+
+    /// a timestamp of the backend was seen
+    ANSWER_STARTED: u8 = 1;
+    /// no timestamp of the backend was seen, but an echo of the client
+    ANSWER_HEARD: u8 = 2;
+    /// the client has not echoed anything new since `unheard`
+    ANSWER_UNHEARD: u8 = 4;
+    /// an end has sent FIN or RST
+    ANSWER_ENDED: u8 = 8;
+    /// it counts among the open connections of its backend
+    ANSWER_COUNTED: u8 = 16;
+
+    /// a tracked connection that counts among the open ones of its backend; no number of Cheetah's
+    TRACKED_OPEN: u16 = 0xffff;
 }

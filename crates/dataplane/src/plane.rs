@@ -5,14 +5,19 @@ use crate::error::Error;
 use crate::kernel::{self, KernelPlane, ResizeStep};
 use crate::link::XdpMode;
 use crate::reports::Reports;
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
-    Attached, Attachment, Backend, Device, Hop, LaneCounters, Limits, Outcomes, Plane, SeenFlows,
-    VipKey,
+    Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
+    Limits, Outcomes, Plane, SeenFlows, VipKey,
 };
-use weir_steering::{Event, Flags, Image, Marks, ServiceState, Side, TrackedFlow, update};
+use weir_steering::cheetah::SlotCounts;
+use weir_steering::{
+    BackendLoad, Event, Flags, Image, Marks, Question, ServiceState, Side, TrackedFlow, update,
+};
 use weir_wire::{FlowKey, unmap_address};
 
 /// The data plane in the kernel with the one consumer of its reports.
@@ -117,6 +122,14 @@ impl update::Plane for LivePlane {
         self.kernel.unpin(states)
     }
 
+    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Error> {
+        self.kernel.connections(service)
+    }
+
+    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), Error> {
+        self.kernel.take_over(connections)
+    }
+
     fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), Error> {
         self.kernel.show(service, image, flags)
     }
@@ -126,7 +139,8 @@ impl update::Plane for LivePlane {
     }
 
     fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
-        self.kernel.forget_seen(service, hashes.iter().copied());
+        // Without, the flows are not reported before they have been silent for a while.
+        let _ = self.kernel.forget_seen(service, hashes);
     }
 }
 
@@ -162,11 +176,12 @@ impl Plane for LivePlane {
     fn wait(
         &mut self,
         limit: Duration,
+        wake: Option<BorrowedFd<'_>>,
         most: usize,
         take: &mut dyn FnMut(&Event),
     ) -> Result<(), Error> {
         self.settle(take)?;
-        self.reports.wait(limit, most, |event| take(&event))
+        self.reports.wait(limit, wake, most, |event| take(&event))
     }
 
     fn put_aside(&mut self, most: usize, take: &mut dyn FnMut(&Event)) -> Result<bool, Error> {
@@ -202,12 +217,24 @@ impl Plane for LivePlane {
         self.kernel.remove_service(service)
     }
 
+    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), Error> {
+        self.kernel.set_id_routes(service, routes)
+    }
+
+    fn id_outcomes(&self) -> Result<IdOutcomes, Error> {
+        self.kernel.id_outcomes()
+    }
+
     fn services(&self) -> Vec<(VipKey, u32)> {
         self.kernel.services()
     }
 
     fn published(&self, service: u32) -> Result<Option<Image>, Error> {
         self.kernel.published(service)
+    }
+
+    fn described(&self, service: u32) -> Result<Option<Described>, Error> {
+        Ok(self.kernel.described(service))
     }
 
     fn table_bytes(&self, service: u32) -> usize {
@@ -226,12 +253,33 @@ impl Plane for LivePlane {
         self.kernel.backend(id).backend()
     }
 
+    fn load(&self, id: u16) -> BackendLoad {
+        self.kernel.load(id)
+    }
+
+    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>) {
+        self.kernel.set_load(id, weight, value);
+    }
+
+    fn add_load(&mut self, id: u16, by: i64) {
+        self.kernel.add_load(id, by);
+    }
+
+    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, Error> {
+        self.kernel.open_connections(service)
+    }
+
+    fn turn(&self, service: u32) -> u64 {
+        self.kernel.turn(service)
+    }
+
     fn reset_lane(&mut self, id: u16) -> Result<(), Error> {
+        self.kernel.set_load(id, 0, Some(0));
         self.kernel.reset_lane(id)
     }
 
-    fn lane(&self, id: u16) -> Result<LaneCounters, Error> {
-        self.kernel.lane(id)
+    fn lanes(&self) -> Result<Vec<LaneCounters>, Error> {
+        self.kernel.lanes()
     }
 
     fn outcomes(&self) -> Result<Outcomes, Error> {
@@ -246,28 +294,81 @@ impl Plane for LivePlane {
         self.kernel.pending_backend(state)
     }
 
+    fn forget_connections(&mut self, service: u32) -> Result<(), Error> {
+        self.kernel.forget_connections(service)
+    }
+
     fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, Error> {
         self.kernel.connection(flow)
     }
 
-    fn flip_marks(&mut self, known: &mut dyn Iterator<Item = u64>, flows: usize) -> Side {
+    fn answered(&self, flow: &FlowKey) -> Result<Option<u16>, Error> {
+        self.kernel.answered(flow)
+    }
+
+    fn set_clock(&mut self, seconds: u32) {
+        self.kernel.set_clock(seconds);
+    }
+
+    fn bare(&self) -> u32 {
+        self.kernel.bare()
+    }
+
+    fn clock(&self) -> u32 {
+        self.kernel.clock()
+    }
+
+    fn slot(&self, question: &Question, part: u16) -> Result<Option<u16>, Error> {
+        self.kernel.slot(question.service.0, question.hash, part)
+    }
+
+    fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+        self.kernel.slot_counts(service)
+    }
+
+    fn sweep_slots(
+        &mut self,
+        service: u32,
+        steps: u32,
+        keep: &dyn Fn(u16) -> bool,
+    ) -> Result<u32, Error> {
+        self.kernel.sweep_slots(service, steps, keep)
+    }
+
+    fn flip_marks(
+        &mut self,
+        known: &mut dyn Iterator<Item = u64>,
+        flows: usize,
+    ) -> Result<Side, Error> {
         self.kernel.flip_marks(known, flows)
     }
 
-    fn take_marks(&mut self, side: Side) -> Marks {
+    fn watch(&mut self, due: &mut dyn Iterator<Item = u64>) -> Result<(), Error> {
+        self.kernel.watch(due)
+    }
+
+    fn are_marked(&self, hashes: &[u64]) -> Result<Vec<bool>, Error> {
+        self.kernel.are_marked(hashes)
+    }
+
+    fn take_marks(&mut self, side: Side) -> Result<Marks, Error> {
         self.kernel.take_marks(side)
     }
 
-    fn is_armed(&self, hash: u64) -> bool {
+    fn is_armed(&self, hash: u64) -> Result<bool, Error> {
         self.kernel.is_armed(hash)
     }
 
-    fn seen_flows(&self) -> SeenFlows {
+    fn seen_flows(&self) -> Result<SeenFlows, Error> {
         self.kernel.seen_flows()
     }
 
     fn next_seen_generation(&mut self) {
         self.kernel.next_seen_generation();
+    }
+
+    fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Error> {
+        self.kernel.lost()
     }
 
     fn accept_own_macs(&mut self, interfaces: &[String]) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use crate::abi::{Plain, types};
 use crate::error::{Context, Error};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 use weir_steering::{Event, EventKind};
@@ -72,13 +73,15 @@ impl Reports {
         self.forget_unreported(&flows)
     }
 
-    /// Takes at most `most` reports, and waits for the first one for at most `timeout`.
+    /// Takes at most `most` reports, and waits for the first one for at most `timeout`, or until
+    /// `wake` can be read.
     ///
     /// # Errors
     /// As above; an interrupted wait is not an error.
     pub fn wait(
         &self,
         timeout: Duration,
+        wake: Option<BorrowedFd<'_>>,
         most: usize,
         mut sink: impl FnMut(Event),
     ) -> Result<(), Error> {
@@ -86,9 +89,14 @@ impl Reports {
             return Ok(());
         }
         let milliseconds = timeout.as_millis().min(i32::MAX as u128) as libc::c_int;
-        let mut ready = libc::pollfd { fd: self.ring.epoll_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd, which lives; its descriptor is the ring's, which does too.
-        if unsafe { libc::poll(&raw mut ready, 1, milliseconds) } < 0 {
+        let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // A negative descriptor is passed over.
+        let wake = wake.map_or(-1, |wake| wake.as_raw_fd());
+        let mut ready = [readable(self.ring.epoll_fd()), readable(wake)];
+        // SAFETY: as many pollfds as are there, which live; the ring's descriptor lives as long as
+        // the ring, and the other one is borrowed.
+        if unsafe { libc::poll(ready.as_mut_ptr(), ready.len() as libc::nfds_t, milliseconds) } < 0
+        {
             let error = std::io::Error::last_os_error();
             return match error.kind() {
                 std::io::ErrorKind::Interrupted => Ok(()),

@@ -66,24 +66,3 @@ pub fn run_frame(program: BorrowedFd<'_>, frame: &[u8]) -> Result<FrameRun, Erro
     out.truncate(options.data_size_out as usize);
     Ok(FrameRun { verdict: Verdict::of(options.retval), frame: out })
 }
-
-/// Runs a program `repeat` times on one frame; nanoseconds of a run, as the kernel measures them.
-///
-/// # Errors
-/// As [`run_frame`].
-pub fn run_repeated(program: BorrowedFd<'_>, frame: &[u8], repeat: u32) -> Result<u32, Error> {
-    let mut options = libbpf_rs::libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_test_run_opts>() as _,
-        data_in: frame.as_ptr().cast(),
-        data_size_in: frame.len() as u32,
-        repeat: repeat as i32,
-        ..Default::default()
-    };
-    // SAFETY: the input buffer outlives the call; there is no output buffer.
-    let done =
-        unsafe { libbpf_rs::libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
-    if done < 0 {
-        return Err(io::Error::from_raw_os_error(-done)).context(|| "BPF_PROG_RUN".into());
-    }
-    Ok(options.duration)
-}

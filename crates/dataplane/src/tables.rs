@@ -1,12 +1,16 @@
 //! The tables in the kernel's memory: headers, and ranges of the pool.
 
 use crate::error::Error;
-use crate::mapped::Mapped;
+use crate::mapped::{Mapped, Parted};
+use crate::room::Room;
+use crate::slots::{Partitions, Slots};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::VipKey;
-use weir_steering::{Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, ImageError, RawHeader};
+use weir_steering::{
+    Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, cheetah,
+};
 
 /// A range of the pool's elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,25 +22,42 @@ struct Range {
 /// Headers and pool. Table number = service * 2 + side; each side has a range of the pool.
 pub(crate) struct Tables {
     headers: Mapped,
-    pool: Mapped,
+    pool: Parted,
     elements: u32,
+    /// What is free of the memory.
+    room: Room,
     /// The part of the memory that a table takes, by the table's number.
     ranges: BTreeMap<u32, Range>,
     /// The published table's number, by service.
     current: BTreeMap<u32, u32>,
+    /// Connections by index, of services whose tables have such.
+    pub slots: Slots,
 }
 
 impl Tables {
     /// The tables that `published` services use; everything else in the pool is free, whatever an
     /// earlier run was about to do with it.
-    pub fn new(headers: Mapped, pool: Mapped, elements: u32, published: &[(VipKey, u32)]) -> Self {
-        let mut tables =
-            Self { headers, pool, elements, ranges: BTreeMap::new(), current: BTreeMap::new() };
+    pub fn new(
+        headers: Mapped,
+        pool: Parted,
+        elements: u32,
+        slots: Slots,
+        published: &[(VipKey, u32)],
+    ) -> Self {
+        let (ranges, current) = (BTreeMap::new(), BTreeMap::new());
+        let room = Room::new(elements);
+        let mut tables = Self { headers, pool, elements, room, ranges, current, slots };
         for &(_, number) in published {
             let header = tables.header_bytes(number);
             if let Some((first, length)) = header.and_then(|bytes| Image::range_of(&bytes)) {
-                tables.ranges.insert(number, Range { first, length });
+                // Not twice, if it is found by two keys.
+                if tables.room.take_at(first, length) {
+                    tables.ranges.insert(number, Range { first, length });
+                }
                 tables.current.insert(number / 2, number);
+                if let Some(has) = tables.partitions_of(number / 2) {
+                    tables.slots.adopt(number / 2, has);
+                }
             }
         }
         tables
@@ -58,15 +79,33 @@ impl Tables {
             Some(current) => current ^ 1,
             None => service * 2,
         };
-        self.ranges.remove(&number);
+        self.free(number);
+        let place = match image {
+            Image::CheetahStateful(table) => {
+                let partitions = cheetah::Form::slots(&table.body().0.method).partitions;
+                Some(self.slots.place(service, partitions)?)
+            }
+            _ => None,
+        };
         let length = image.elements() as u32;
-        let first = self.find_room(length).ok_or_else(|| {
+        let Some(first) = self.room.take(length) else {
+            self.slots.undo(service, self.partitions_of(service));
             let (used, pool) = self.bytes();
-            Error::PoolFull { needed: image.bytes(), used, pool }
-        })?;
+            return Err(Error::PoolFull { needed: image.bytes(), used, pool });
+        };
         let at = first as usize * ELEMENT_BYTES;
-        image.write_body(&mut self.pool.bytes_mut()[at..][..length as usize * ELEMENT_BYTES]);
-        let header = image.header_bytes(first);
+        match self.pool.part(at, length as usize * ELEMENT_BYTES) {
+            Ok(mut part) => image.write_body(part.bytes_mut()),
+            Err(error) => {
+                self.room.give_back(first, length);
+                self.slots.undo(service, self.partitions_of(service));
+                return Err(error);
+            }
+        }
+        let mut header = image.header_bytes(first);
+        if let Some(place) = place {
+            header[offset_of!(RawHeader, chunks_b)..][..4].copy_from_slice(&place.to_le_bytes());
+        }
         let at = number as usize * HEADER_BYTES;
         self.headers.bytes_mut()[at..at + HEADER_BYTES].copy_from_slice(&header);
         self.flags_word(number).store(flags.0, Ordering::Release);
@@ -81,31 +120,61 @@ impl Tables {
 
     /// Packets never see this table.
     pub fn discard(&mut self, number: u32) {
-        self.ranges.remove(&number);
+        self.free(number);
+        self.slots.undo(number / 2, self.partitions_of(number / 2));
     }
 
     /// Frees the side that is not in use.
     pub fn release(&mut self, service: u32) {
         if let Some(current) = self.current(service) {
-            self.ranges.remove(&(current ^ 1));
+            self.free(current ^ 1);
         }
+        self.slots.settle(service, self.partitions_of(service));
     }
 
     /// Frees both sides.
     pub fn remove(&mut self, service: u32) {
         self.release(service);
         if let Some(current) = self.current.remove(&service) {
-            self.ranges.remove(&current);
+            self.free(current);
+        }
+        self.slots.settle(service, None);
+    }
+
+    /// The partitions of connections by index that a service's table leads to.
+    fn partitions_of(&self, service: u32) -> Option<Partitions> {
+        let header = self.header(self.current(service)?)?;
+        (header.method == MethodId::CheetahStateful.number())
+            .then(|| Partitions { first: header.chunks_b, length: header.fallback.into() })
+    }
+
+    fn free(&mut self, number: u32) {
+        if let Some(Range { first, length }) = self.ranges.remove(&number) {
+            self.room.give_back(first, length);
         }
     }
 
     /// Reads a service's table back.
-    pub fn read(&self, service: u32) -> Option<Result<Image, ImageError>> {
-        let header = self.header_bytes(self.current(service)?)?;
-        Some(Image::read_from(&header, |first, length| {
-            (first as usize + length <= self.elements as usize)
-                .then(|| self.pool.copy(first as usize * ELEMENT_BYTES, length * ELEMENT_BYTES))
-        }))
+    ///
+    /// # Errors
+    /// [`Error::Table`] if it is damaged, [`Error::System`] if it cannot be read at all.
+    pub fn read(&self, service: u32) -> Result<Option<Image>, Error> {
+        let number = self.current(service);
+        let Some(header) = number.and_then(|number| self.header_bytes(number)) else {
+            return Ok(None);
+        };
+        let mut unreadable = None;
+        let image = Image::read_from(&header, |first, length| {
+            if first as usize + length > self.elements as usize {
+                return None;
+            }
+            let part = self.pool.part(first as usize * ELEMENT_BYTES, length * ELEMENT_BYTES);
+            part.map(|part| part.copy()).map_err(|error| unreadable = Some(error)).ok()
+        });
+        match (unreadable, image) {
+            (Some(error), _) => Err(error),
+            (None, image) => image.map(Some).map_err(|source| Error::Table { service, source }),
+        }
     }
 
     /// Sets or clears flags of a service's table.
@@ -122,7 +191,7 @@ impl Tables {
 
     /// Bytes of the pool in use, and in all.
     pub fn bytes(&self) -> (usize, usize) {
-        let used: u32 = self.ranges.values().map(|range| range.length).sum();
+        let used = self.elements - self.room.free();
         (used as usize * ELEMENT_BYTES, self.elements as usize * ELEMENT_BYTES)
     }
 
@@ -146,36 +215,39 @@ impl Tables {
     fn flags_word(&self, number: u32) -> &std::sync::atomic::AtomicU32 {
         self.headers.word32(number as usize * HEADER_BYTES + offset_of!(RawHeader, flags))
     }
-
-    /// The smallest gap that is large enough, so that large gaps stay for large tables.
-    fn find_room(&self, length: u32) -> Option<u32> {
-        let mut taken: Vec<Range> = self.ranges.values().copied().collect();
-        taken.sort_unstable_by_key(|range| range.first);
-        taken.push(Range { first: self.elements, length: 0 });
-        let mut at = 0;
-        let mut gaps = Vec::new();
-        for range in taken {
-            gaps.push((range.first.saturating_sub(at), at));
-            at = range.first + range.length;
-        }
-        gaps.into_iter().filter(|gap| gap.0 >= length).min().map(|gap| gap.1)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slots::{PARTITION_BYTES, STACK_BYTES};
     use std::fs::File;
     use weir_steering::{Concury, ConcuryConfig, Member, Role, StateKey};
 
     /// Zeroed memory as a map would give it.
     fn memory(name: &str, bytes: usize) -> Mapped {
+        Mapped::new(&file(name, bytes), bytes).expect("its memory")
+    }
+
+    fn pool(name: &str, elements: usize) -> Parted {
+        let bytes = elements * ELEMENT_BYTES;
+        Parted::new(&file(name, bytes), bytes).expect("a descriptor")
+    }
+
+    fn slots(name: &str) -> Slots {
+        let bytes = PARTITION_BYTES * 4;
+        let slots = Parted::new(&file(&format!("slots-{name}"), bytes), bytes);
+        let stacks = memory(&format!("stacks-{name}"), STACK_BYTES * 4);
+        Slots::new(slots.expect("a descriptor"), stacks, 4)
+    }
+
+    fn file(name: &str, bytes: usize) -> File {
         let path = std::env::temp_dir().join(format!("weir-tables-{name}-{}", std::process::id()));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let file = file.expect("a file in the temporary directory");
         file.set_len(bytes as u64).expect("its length");
         std::fs::remove_file(&path).expect("it is there");
-        Mapped::new(&file, bytes).expect("its memory")
+        file
     }
 
     fn image(codec: Codec) -> Image {
@@ -189,7 +261,7 @@ mod tests {
     #[test]
     fn a_table_that_the_program_cannot_look_up_is_refused() {
         let headers = memory("headers", 2 * HEADER_BYTES);
-        let mut tables = Tables::new(headers, memory("pool", 8 * ELEMENT_BYTES), 8, &[]);
+        let mut tables = Tables::new(headers, pool("pool", 8), 8, slots("pool"), &[]);
         let othello = image(Codec::Othello);
         let number = tables.write(0, &othello, Flags::default()).expect("there is room");
         tables.published(number);
@@ -200,13 +272,14 @@ mod tests {
         // The published table is untouched.
         assert_eq!(tables.current(0), Some(number));
         assert_eq!(tables.bytes(), used);
-        assert_eq!(tables.read(0), Some(Ok(othello)));
+        assert_eq!(tables.read(0).expect("it is whole"), Some(othello));
     }
 
     #[test]
     fn a_table_that_packets_do_not_see_is_not_the_current_one() {
         let headers = memory("unseen", 2 * HEADER_BYTES);
-        let mut tables = Tables::new(headers, memory("unseen-pool", 8 * ELEMENT_BYTES), 8, &[]);
+        let slots = slots("unseen");
+        let mut tables = Tables::new(headers, pool("unseen-pool", 8), 8, slots, &[]);
         let othello = image(Codec::Othello);
         for seen in [false, true, false] {
             let before = (tables.current(0), tables.bytes());

@@ -4,7 +4,7 @@ use crate::abi::types;
 use crate::error::Error;
 use crate::kernel::grace;
 use crate::mapped::Mapped;
-use crate::numbers::{VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND};
+use crate::numbers::{TABLE_BY_ID, VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -24,6 +24,33 @@ pub(crate) struct VipTable {
     /// Slots that were taken out of use and may still be read by packets under way.
     cleared: BTreeSet<u32>,
     grace: fn() -> Result<(), Error>,
+}
+
+/// Where a service's packets are led.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Leads {
+    /// The number of its table.
+    pub table: u32,
+    /// Of its QUIC ids, a byte for each configuration; 0: packets are not led by ids.
+    pub id_lengths: u64,
+}
+
+impl Leads {
+    /// By this table alone.
+    pub fn by_table(table: u32) -> Self {
+        Self { table, id_lengths: 0 }
+    }
+
+    /// What packets read.
+    fn word(&self) -> u32 {
+        let by_id = self.id_lengths != 0 && self.table != NO_TABLE;
+        self.table | if by_id { TABLE_BY_ID } else { 0 }
+    }
+
+    fn of_entry(vip: &types::vip) -> Self {
+        let bit = if vip.table == NO_TABLE { 0 } else { TABLE_BY_ID };
+        Self { table: vip.table & !bit, id_lengths: vip.id_lengths }
+    }
 }
 
 /// What a packet is compared with.
@@ -63,9 +90,10 @@ impl Match {
         (word(0..8), word(8..16))
     }
 
-    fn entry(&self, table: u32) -> types::vip {
+    fn entry(&self, leads: Leads) -> types::vip {
         let (high, low) = self.halves();
-        types::vip { high, low, port_protocol: self.port_protocol | VIP_IN_USE, table, reserved: 0 }
+        let port_protocol = self.port_protocol | VIP_IN_USE;
+        types::vip { high, low, port_protocol, table: leads.word(), id_lengths: leads.id_lengths }
     }
 
     fn of_entry(vip: &types::vip) -> Self {
@@ -83,16 +111,21 @@ impl VipTable {
 
     /// Adds a service with the number of its table, or gives it another table: one 32-bit store,
     /// which is what publishes it.
-    pub fn insert(&mut self, key: &VipKey, table: u32) -> Result<(), Error> {
+    pub fn insert(&mut self, key: &VipKey, leads: Leads) -> Result<(), Error> {
         if let Some(slot) = self.find(Match::of(key)) {
-            let word = slot as usize * size_of::<types::vip>() + offset_of!(types::vip, table);
-            self.memory.word32(word).store(table, Ordering::Release);
+            let entry = slot as usize * size_of::<types::vip>();
+            let table = self.memory.word32(entry + offset_of!(types::vip, table));
+            let lengths = self.memory.word64(entry + offset_of!(types::vip, id_lengths));
+            // A packet that is led by ids finds how long they are; one that found that it is, and
+            // finds no lengths, is led by the table.
+            lengths.store(leads.id_lengths, Ordering::Release);
+            table.store(leads.word(), Ordering::Release);
             return Ok(());
         }
         // The address first: a fragment for the service must not be the kernel's for a moment.
         let known = self.find(Match::address(key.address)).is_some();
-        self.put(Match::address(key.address), NO_TABLE)?;
-        let placed = self.put(Match::of(key), table);
+        self.put(Match::address(key.address), Leads::by_table(NO_TABLE))?;
+        let placed = self.put(Match::of(key), leads);
         if placed.is_err() && !known {
             self.clear(Match::address(key.address));
         }
@@ -111,15 +144,16 @@ impl VipTable {
         }
     }
 
-    /// All services, as (key, number of the table).
-    pub fn services(&self) -> Vec<(VipKey, u32)> {
+    /// All services, as (key, where its packets are led).
+    pub fn services(&self) -> Vec<(VipKey, Leads)> {
         self.entries()
             .filter_map(|(_, vip)| {
                 let found = Match::of_entry(&vip);
                 let protocol = Protocol::from_number((found.port_protocol >> 16) as u8)?;
                 let port = u16::from_be(found.port_protocol as u16);
                 let port = (port != 0).then_some(port);
-                Some((VipKey { address: found.address, protocol, port }, vip.table))
+                let key = VipKey { address: found.address, protocol, port };
+                Some((key, Leads::of_entry(&vip)))
             })
             .collect()
     }
@@ -171,8 +205,8 @@ impl VipTable {
         Ok(())
     }
 
-    fn put(&mut self, wanted: Match, table: u32) -> Result<(), Error> {
-        let entry = wanted.entry(table);
+    fn put(&mut self, wanted: Match, leads: Leads) -> Result<(), Error> {
+        let entry = wanted.entry(leads);
         if let Some(slot) = self.find(wanted) {
             self.store(slot, &entry);
             return Ok(());
@@ -258,7 +292,7 @@ mod tests {
     fn what_a_packet_has_found_keeps_its_table_for_a_grace_period() {
         let mut table = table(16);
         for n in 1..=4 {
-            table.insert(&key(n), 100 + u32::from(n)).expect("there is room");
+            table.insert(&key(n), Leads::by_table(100 + u32::from(n))).expect("there is room");
         }
         let mut found = std::collections::BTreeMap::new();
         for round in 0..200u32 {
@@ -270,7 +304,7 @@ mod tests {
             assert_eq!(table.load(slot).table, number, "slot {slot} was cleared");
             found.insert(slot, number);
             let before = GRACES.load(Ordering::Relaxed);
-            table.insert(&key(n), 200 + round).expect("there is room");
+            table.insert(&key(n), Leads::by_table(200 + round)).expect("there is room");
             let waited = GRACES.load(Ordering::Relaxed) != before;
             for (slot, number) in &found {
                 let same = table.load(*slot).table == *number;
@@ -286,12 +320,25 @@ mod tests {
         }
     }
 
+    /// A service that is led by ids keeps its table's number, and one without a table has none.
+    #[test]
+    fn the_mark_of_ids_is_no_part_of_a_table() {
+        let mut table = table(16);
+        for (number, word) in [(6, 6 | TABLE_BY_ID), (NO_TABLE, NO_TABLE)] {
+            let leads = Leads { table: number, id_lengths: 8 };
+            table.insert(&key(1), leads).expect("there is room");
+            let slot = table.find(Match::of(&key(1))).expect("it is there");
+            assert_eq!(table.load(slot).table, word);
+            assert_eq!(table.services(), vec![(key(1), leads)]);
+        }
+    }
+
     /// Died between the two halves of a move: the entry stands twice, and neither may outlive it.
     #[test]
     fn an_entry_that_stands_twice_is_removed_twice() {
         let mut table = table(64);
-        table.insert(&key(1), 6).expect("there is room");
-        let entry = Match::of(&key(1)).entry(6);
+        table.insert(&key(1), Leads::by_table(6)).expect("there is room");
+        let entry = Match::of(&key(1)).entry(Leads::by_table(6));
         for slot in Match::of(&key(1)).choices(64) {
             table.store(slot, &entry);
         }
@@ -306,14 +353,15 @@ mod tests {
         let mut table = table(64);
         let mut there = Vec::new();
         let refused = (0..=u8::MAX).find(|&n| {
-            let placed = table.insert(&key(n), n.into());
+            let placed = table.insert(&key(n), Leads::by_table(n.into()));
             there.extend(placed.is_ok().then_some((key(n), u32::from(n))));
             placed.is_err()
         });
         let refused = refused.expect("64 slots hold no 256 services");
         assert!(there.len() > 16, "{}", there.len());
         assert_eq!(table.find(Match::address(key(refused).address)), None);
-        let mut found = table.services();
+        let mut found: Vec<_> =
+            table.services().into_iter().map(|(key, leads)| (key, leads.table)).collect();
         found.sort_by_key(|one| one.1);
         assert_eq!(found, there);
         there.iter().for_each(|(key, _)| table.remove(key));

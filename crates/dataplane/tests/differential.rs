@@ -3,8 +3,12 @@
 //!
 //! `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+#[path = "differential/options.rs"]
+mod options;
 #[path = "differential/services.rs"]
 mod services;
+#[path = "differential/slots.rs"]
+mod slots;
 #[path = "differential/twin.rs"]
 mod twin;
 
@@ -20,8 +24,9 @@ use weir_hash::{HashKey, Key};
 use weir_plane::{Outcome, Soft, VipKey};
 use weir_steering::update::{Plane, Services};
 use weir_steering::{
-    Codec, Concury, ConcuryConfig, Driver, Flags, LANE_ACTIVE, Member, MethodId, Role,
-    ServiceConfig, ServiceState, Settings, SoftMemory, StateKey,
+    BackendId, Codec, Concury, ConcuryConfig, Driver, Flags, Image, LANE_ACTIVE, LOAD, Member,
+    MethodId, Role, SCHEDULER, SLOT_RESERVED, ServiceConfig, ServiceState, Settings, SoftMemory,
+    StateKey, cheetah,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
@@ -40,9 +45,19 @@ struct World {
     tables: Tables,
     rng: ChaCha8Rng,
     next_backend: u16,
+    /// The clock of the backends' timestamps, and those that were written and restored.
+    ticks: u32,
+    stamped: [u64; 2],
     /// Comparisons in which armed flows were marked, and others.
     armed: u64,
     strangers: u64,
+    /// Published tables with rows whose packets asked the connection table, and with exceptions.
+    asking: u64,
+    exceptions: u64,
+    /// Comparisons in which cookies had led to no slot of their flow.
+    cookies_lost: u64,
+    /// How often tables with a scheduler were compared, by what their flags say of it.
+    scheduled: BTreeMap<u32, u64>,
 }
 
 const BACKENDS: u16 = 512;
@@ -53,12 +68,31 @@ fn mac(backend: u16) -> [u8; 6] {
     [2, 0, 0, 1, high, low]
 }
 
-/// The build face of a method without states, by the registry.
-fn stateless(method: &str, client_affinity: bool, protocol: Protocol, seed: u64) -> Builder {
+/// The build face of a method, by the registry, with a small table. A scheduler may be named.
+fn other(method: &str, client_affinity: bool, protocol: Protocol, seed: u64) -> Builder {
+    scheduled(method, None, client_affinity, protocol, seed)
+}
+
+fn scheduled(
+    method: &str,
+    scheduler: Option<(&str, &str)>,
+    client_affinity: bool,
+    protocol: Protocol,
+    seed: u64,
+) -> Builder {
     let method = MethodId::named(method).expect("the registry has it");
     let mut settings = Settings::of(method);
     for setting in method.info().settings {
-        settings.set(setting.name, 251).unwrap();
+        let value = match setting.name {
+            cheetah::PARTITIONS => 2 + seed % 2,
+            _ if setting.words.is_empty() => 251,
+            _ => seed % setting.words.len() as u64,
+        };
+        settings.set(setting.name, value).unwrap();
+    }
+    if let Some((scheduler, load)) = scheduler {
+        settings.set_word(SCHEDULER, scheduler).unwrap();
+        settings.set_word(LOAD, load).unwrap();
     }
     let config = ServiceConfig {
         settings,
@@ -66,23 +100,36 @@ fn stateless(method: &str, client_affinity: bool, protocol: Protocol, seed: u64)
         udp: protocol == Protocol::Udp,
         seed,
         nonce: 0,
-        capacity: 0,
-        max_states: 0,
-        idle_seconds: 0,
+        capacity: 16,
+        max_states: 100_000,
+        idle_seconds: if method == MethodId::CheetahStateful { 300 } else { 1_000_000 },
     };
-    Builder::Stateless(method.info().builder.expect("it is published")(&config, None))
+    Builder::Other(method.info().builder.expect("it is published")(&config, None))
 }
+
+/// Services with each scheduler, where it reads loads with counted and with told ones.
+const SCHEDULED: [(&str, &str, &str); 7] = [
+    ("tracked", "wrr", "connections"),
+    ("tracked", "p2c", "connections"),
+    ("tracked", "least", "connections"),
+    ("tracked", "p2c", "told"),
+    ("cheetah", "rr", "told"),
+    ("cheetah", "p2c", "connections"),
+    ("cheetah", "least", "connections"),
+];
 
 impl World {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let limits = Limits {
-            services: 16,
+            services: 32,
             table_bytes: 1 << 20,
             backends: BACKENDS.into(),
             pending_flows: PENDING,
             unreported_flows: 65_536,
             tracked_flows: 262_144,
+            answered_flows: 262_144,
+            slot_partitions: 8,
             udp_flows: 128,
             event_ring_bytes: 1 << 20,
             marked_flows: 2 << 10,
@@ -99,6 +146,25 @@ impl World {
             ("10.9.0.3", Protocol::Tcp, Some(80), false, 't'),
             ("fd09::3", Protocol::Udp, Some(53), true, 't'),
             ("10.9.0.4", Protocol::Tcp, Some(80), false, 'n'),
+            ("10.9.0.6", Protocol::Tcp, Some(80), false, 'j'),
+            ("fd09::6", Protocol::Tcp, None, false, 'j'),
+            ("10.9.0.6", Protocol::Udp, Some(53), true, 'j'),
+            ("10.9.0.7", Protocol::Tcp, Some(80), false, 'r'),
+            ("fd09::7", Protocol::Tcp, Some(443), true, 'r'),
+            ("fd09::7", Protocol::Udp, Some(53), false, 'r'),
+            ("10.9.0.8", Protocol::Tcp, Some(80), false, 'h'),
+            ("fd09::8", Protocol::Tcp, Some(443), false, 'h'),
+            ("10.9.0.9", Protocol::Tcp, None, false, 'h'),
+            ("10.9.0.8", Protocol::Udp, Some(53), true, 'h'),
+            ("10.9.0.10", Protocol::Tcp, Some(80), false, 's'),
+            ("fd09::10", Protocol::Tcp, None, false, 's'),
+            ("10.9.0.14", Protocol::Tcp, Some(80), false, '1'),
+            ("10.9.0.11", Protocol::Tcp, Some(80), false, '2'),
+            ("fd09::11", Protocol::Tcp, Some(80), true, '3'),
+            ("10.9.0.11", Protocol::Udp, Some(53), false, '4'),
+            ("10.9.0.12", Protocol::Tcp, Some(80), false, '5'),
+            ("10.9.0.13", Protocol::Tcp, Some(80), false, '6'),
+            ("fd09::13", Protocol::Tcp, Some(80), false, '7'),
         ];
         // With the feature `example` the program has one more method.
         if MethodId::named("example").is_some() {
@@ -123,8 +189,21 @@ impl World {
                     idle_seconds: 1_000_000,
                     seed: rng.random(),
                 }))),
-                't' => stateless("tracked", client, protocol, rng.random()),
-                'e' => stateless("example", client, protocol, rng.random()),
+                't' => other("tracked", client, protocol, rng.random()),
+                'j' => other("jet", client, protocol, rng.random()),
+                'r' => other("residue", client, protocol, rng.random()),
+                // Each word of a setting has its service.
+                'h' | 's' => {
+                    let seed = rng.random::<u64>() & !1 | services.len() as u64 & 1;
+                    let name = if method == 'h' { "cheetah" } else { "cheetah-stateful" };
+                    other(name, client, protocol, seed)
+                }
+                number @ '1'..='7' => {
+                    let (method, scheduler, load) = SCHEDULED[number as usize - '1' as usize];
+                    let scheduler = Some((scheduler, load));
+                    scheduled(method, scheduler, client, protocol, rng.random())
+                }
+                'e' => other("example", client, protocol, rng.random()),
                 _ => Builder::None,
             };
             services.push(Service {
@@ -141,7 +220,20 @@ impl World {
         let kernel = LivePlane::new(kernel).unwrap();
         let plane = Twin::new(kernel, oracle, rng.random());
         let tables = Tables { services, now: 1_000 };
-        let mut world = Self { plane, tables, rng, next_backend: 0, armed: 0, strangers: 0 };
+        let mut world = Self {
+            plane,
+            tables,
+            rng,
+            next_backend: 0,
+            ticks: 0,
+            stamped: [0; 2],
+            armed: 0,
+            strangers: 0,
+            asking: 0,
+            exceptions: 0,
+            cookies_lost: 0,
+            scheduled: BTreeMap::new(),
+        };
         for service in 0..world.tables.services.len() {
             for _ in 0..4 {
                 world.add_backend(service);
@@ -178,12 +270,20 @@ impl World {
         self.plane.kernel.set_backend(backend, &entry).unwrap();
         self.plane.oracle.memory.incarnations.insert(backend, incarnation);
         self.plane.oracle.memory.down.remove(&backend);
+        let weight = self.rng.random_range(0..5);
         self.tables.services[service].members.push(Member {
             backend,
             name: format!("b{backend}"),
-            weight: self.rng.random_range(0..5),
+            weight,
             role: Role::Serving,
         });
+        self.set_load(backend, weight, Some(0));
+    }
+
+    /// What the control plane tells schedulers.
+    fn set_load(&mut self, backend: u16, weight: u32, value: Option<i64>) {
+        self.plane.kernel.kernel.set_load(backend, weight, value);
+        weir_plane::Plane::set_load(&mut self.plane.oracle, backend, weight, value);
     }
 
     fn change_pool(&mut self, service: usize) {
@@ -203,8 +303,11 @@ impl World {
             3 | 4 if count > 0 => {
                 let member = &mut self.tables.services[service].members[which];
                 member.weight = self.rng.random_range(0..7);
-                let (id, down) = (member.backend, self.rng.random_bool(0.3));
+                let (id, down, weight) = (member.backend, self.rng.random_bool(0.3), member.weight);
                 self.set_health(id, !down);
+                let told = self.rng.random_range(-3..50);
+                let told = self.rng.random_bool(0.2).then_some(told);
+                self.set_load(id, weight, told);
             }
             _ => {}
         }
@@ -232,7 +335,10 @@ impl World {
                 concury.forget_backend(gone);
                 false
             }
-            Builder::Stateless(builder) => builder.method() == MethodId::Tracked,
+            Builder::Other(builder) => {
+                builder.forget_backend(BackendId::new(gone).expect("a backend's number"));
+                builder.method() == MethodId::Tracked
+            }
             Builder::None => true,
         };
         if early && self.rng.random_bool(0.5) {
@@ -254,6 +360,8 @@ impl World {
         self.plane.oracle.memory.pending.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.pinned.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.incarnations.remove(&gone);
+        self.set_load(gone, 0, Some(0));
+        self.plane.oracle.memory.down.remove(&gone);
     }
 
     fn begin_update(&mut self, at: usize) {
@@ -311,7 +419,48 @@ impl World {
         FlowKey::new(src.parse().unwrap(), (address, port).into(), service.vip.protocol)
     }
 
+    /// Half of the TCP packets have timestamps; those of Cheetah's services mostly good ones.
+    fn add_options(&mut self, flow: &FlowKey, frame: &mut Vec<u8>) {
+        if flow.protocol != Protocol::Tcp || self.rng.random_bool(0.5) {
+            return;
+        }
+        let service = self.tables.services.iter().find(|one| one.vip.address == flow.dst);
+        let table = service.and_then(|one| self.plane.oracle.tables.get(&one.number));
+        let known = weir_plane::Plane::answered(&self.plane.oracle, flow).unwrap();
+        let echo = table.map_or(0, |table| options::echo(&mut self.rng, table, flow, known));
+        let value = self.rng.random();
+        options::insert(frame, &options::options(&mut self.rng, value, echo));
+    }
+
+    /// A packet of a backend to a client, by a clock of the connection's own.
+    fn answer(&mut self) -> Vec<u8> {
+        let FlowKey { src, dst, src_port, dst_port, protocol } = self.flow();
+        let flow = FlowKey { src: dst, dst: src, src_port: dst_port, dst_port: src_port, protocol };
+        let flags = [
+            TcpFlags::SYN | TcpFlags::ACK,
+            TcpFlags::ACK,
+            TcpFlags::ACK,
+            TcpFlags::ACK,
+            TcpFlags::FIN | TcpFlags::ACK,
+            TcpFlags::RST,
+        ];
+        let flags = *flags.choose(&mut self.rng).unwrap();
+        let mut frame = Frame::new(flow).tcp_flags(flags).build();
+        self.ticks += self.rng.random_range(0..40);
+        if self.rng.random_bool(0.9) && protocol == Protocol::Tcp {
+            let offset = u32::from(src_port).wrapping_mul(0x9e37_79b9);
+            let late = self.rng.random_range(0..200);
+            let value = self.ticks.wrapping_add(offset).wrapping_sub(late);
+            let echo = self.rng.random();
+            options::insert(&mut frame, &options::options(&mut self.rng, value, echo));
+        }
+        frame
+    }
+
     fn frame(&mut self) -> Vec<u8> {
+        if self.rng.random_bool(0.2) {
+            return self.answer();
+        }
         let flow = self.flow();
         let flags = [
             TcpFlags::SYN,
@@ -329,6 +478,7 @@ impl World {
             frame = frame.vlan(self.rng.random_range(1..4000));
         }
         let mut bytes = frame.build();
+        self.add_options(&flow, &mut bytes);
         if self.rng.random_bool(0.02) && bytes[12..14] == [0x86, 0xdd] {
             self.extend(&mut bytes);
         }
@@ -389,18 +539,29 @@ impl World {
 
     fn compare_packet(&mut self) -> Outcome {
         let frame = self.frame();
-        let wanted = self.plane.oracle.process(&frame);
-        let run = run_frame(self.plane.kernel.program(), &frame).unwrap();
+        self.compare_frame(&frame)
+    }
+
+    fn compare_frame(&mut self, frame: &[u8]) -> Outcome {
+        let mut written = frame.to_vec();
+        let verdict = self.plane.oracle.take(&mut written);
+        match verdict {
+            weir_plane::Verdict::Answer(Some(_)) => self.stamped[0] += 1,
+            weir_plane::Verdict::Forward { echo: Some(1..), .. } => self.stamped[1] += 1,
+            _ => {}
+        }
+        let wanted = Outcome::from(verdict);
+        let run = run_frame(self.plane.kernel.program(), frame).unwrap();
         match wanted {
             Outcome::Forwarded(backend) => {
                 assert_eq!(run.verdict, Verdict::Transmit, "{frame:02x?}");
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
                 assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);
-                assert_eq!(run.frame[12..], frame[12..], "only MAC addresses change");
+                assert_eq!(run.frame[12..], written[12..], "what changes behind MAC addresses");
             }
             Outcome::Passed(reason) => {
                 assert_eq!(run.verdict, Verdict::Pass, "{reason} for {frame:02x?}");
-                assert_eq!(run.frame, frame, "untouched");
+                assert_eq!(run.frame, written, "{frame:02x?}");
             }
             Outcome::Dropped(reason) => {
                 assert_eq!(run.verdict, Verdict::Drop, "{reason} for {frame:02x?}");
@@ -413,38 +574,84 @@ impl World {
     fn compare_marks(&mut self) {
         let mut known = Vec::new();
         for service in &self.tables.services {
-            let Builder::Concury(concury) = &service.builder else { continue };
-            let Some(image) = concury.published() else { continue };
-            let hashes = concury.states().map(|(state, _)| state.hash(&image.header().key));
-            known.extend(hashes.step_by(2));
+            let mut hashes = Vec::new();
+            match &service.builder {
+                Builder::Concury(concury) => {
+                    let Some(image) = concury.published() else { continue };
+                    let of = |state: &StateKey| state.hash(&image.header().key);
+                    hashes.extend(concury.states().map(|(state, _)| of(state)));
+                }
+                Builder::Other(builder) => {
+                    let Some(image) = builder.published() else { continue };
+                    let key = image.header().key;
+                    builder.each_state(&mut |state, _| hashes.push(state.hash(&key)));
+                }
+                Builder::None => {}
+            }
+            known.extend(hashes.into_iter().step_by(2));
         }
         let flows = self.rng.random_range(0..2_000);
-        let side = self.plane.kernel.flip_marks(&mut known.iter().copied(), flows);
+        let side = self.plane.kernel.flip_marks(&mut known.iter().copied(), flows).unwrap();
         let alike = weir_plane::Plane::flip_marks(
             &mut self.plane.oracle,
             &mut known.iter().copied(),
             flows,
         );
-        assert_eq!(side, alike);
-        let marks = self.plane.kernel.take_marks(side);
-        assert_eq!(
-            marks,
-            weir_plane::Plane::take_marks(&mut self.plane.oracle, side),
-            "activity marks"
-        );
+        assert_eq!(Ok(side), alike);
+        // Some rest; until the next table with another hash key.
+        if self.rng.random_bool(0.5) {
+            let due: Vec<u64> = known.iter().copied().step_by(3).collect();
+            self.plane.kernel.watch(&mut due.iter().copied()).unwrap();
+            let alike = weir_plane::Plane::watch(&mut self.plane.oracle, &mut due.iter().copied());
+            assert_eq!(Ok(()), alike);
+        }
+        let marks = self.plane.kernel.take_marks(side).unwrap();
+        let alike = weir_plane::Plane::take_marks(&mut self.plane.oracle, side);
+        assert_eq!(Ok(&marks), alike.as_ref(), "activity marks");
         let active = marks.words().iter().any(|word| word & LANE_ACTIVE != 0);
         self.armed += u64::from(active);
         self.strangers += u64::from(marks.strangers().iter().any(|word| *word != 0));
     }
 
+    /// Turns and loads, which schedulers remember; and which of them there were.
+    fn compare_schedulers(&mut self) {
+        let oracle = &self.plane.oracle;
+        for service in &self.tables.services {
+            let (kernel, soft) = (self.plane.kernel.kernel.turn(service.number), oracle);
+            assert_eq!(kernel, weir_plane::Plane::turn(soft, service.number), "{}", service.number);
+            let flags = oracle.tables.get(&service.number).map(|table| table.header().flags());
+            let flags = flags.map_or(0, |flags| flags.0 & (Flags::SCHEDULER | Flags::COUNTS));
+            if flags != 0 {
+                *self.scheduled.entry(flags).or_default() += 1;
+            }
+        }
+        for backend in 0..BACKENDS {
+            let (kernel, soft) = (self.plane.kernel.kernel.load(backend), oracle);
+            assert_eq!(kernel, weir_plane::Plane::load(soft, backend), "backend {backend}");
+        }
+    }
+
     fn compare_memory(&mut self) {
         let counters = self.plane.kernel.counters(0..BACKENDS).unwrap();
         assert_eq!(counters, self.plane.oracle.counters);
+        assert_eq!(self.plane.kernel.kernel.bare(), self.plane.oracle.memory.bare);
         let refuse = std::mem::take(&mut self.plane.refuse_one_in);
         self.plane.pending().unwrap();
         self.plane.pinned().unwrap();
         self.plane.refuse_one_in = refuse;
         self.compare_marks();
+        self.compare_schedulers();
+        for table in self.plane.oracle.tables.values() {
+            match &**table {
+                Image::Jet(table) => self.asking += u64::from(table.body().asking() > 0.0),
+                Image::Residue(table) => {
+                    let marked = table.body().rows().iter().any(|row| row & SLOT_RESERVED != 0);
+                    self.exceptions += u64::from(marked);
+                }
+                _ => {}
+            }
+        }
+        self.cookies_lost += slots::compare(&mut self.plane, &mut self.rng);
         if self.rng.random_bool(0.5) {
             self.plane.kernel.next_seen_generation();
             let now = &mut self.plane.oracle.memory.seen_generation;
@@ -478,6 +685,7 @@ fn kernel_and_oracle_agree() {
         };
         *seen.entry(name).or_default() += 1;
         if packet % 256 == 0 {
+            slots::pass_time(&mut world.plane, world.rng.random_range(0..4));
             world.drain();
             let service = world.rng.random_range(0..world.tables.services.len());
             if world.updates(service) {
@@ -495,22 +703,29 @@ fn kernel_and_oracle_agree() {
     }
     world.drain();
     world.compare_memory();
+    let [stamped, restored] = world.stamped;
+    println!("{stamped} timestamps written, {restored} restored");
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
     if packets >= 1_000_000 {
         assert!(world.plane.refused() > 10, "nothing has failed");
+        assert!(world.asking > 10 && world.exceptions > 10, "no row was marked");
+        assert!(world.cookies_lost > 10, "no cookie was stale or forged");
+        assert!(world.scheduled.len() >= 4, "{:?}", world.scheduled);
+        assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
+        assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];
         wanted.extend(
             Reason::ALL
                 .iter()
                 // Other hosts' frames, next hops and unknown methods have tests of their own; no
-                // method of the kernel's knows cookies or rows in transition; and the kernel hands
-                // no program less than an Ethernet header.
+                // method of the kernel's knows rows in transition; and the kernel hands no program
+                // less than an Ethernet header.
                 .filter(|r| {
                     let elsewhere = [Reason::OtherHost, Reason::NoNextHop, Reason::UnknownMethod];
-                    let never = [Reason::InTransition, Reason::NoCookie, Reason::TruncatedEthernet];
+                    let never = [Reason::InTransition, Reason::TruncatedEthernet];
                     // The guard's, and those of next hops.
                     let never = [
                         &never[..],
@@ -526,7 +741,7 @@ fn kernel_and_oracle_agree() {
         }
     }
     let client = world.tables.services.iter().filter(|s| s.client).count();
-    assert_eq!(client, 3 + usize::from(MethodId::named("example").is_some()));
+    assert_eq!(client, 7 + usize::from(MethodId::named("example").is_some()));
 }
 
 /// Every one of 100,000 damaged frames is forwarded or counted under exactly one reason, and the
@@ -552,6 +767,47 @@ fn damaged_frames_are_counted_by_reason() {
     assert_eq!(verdicts.get("Pass"), Some(&passed));
     assert_eq!(verdicts.get("Drop"), Some(&dropped));
     assert_eq!(lanes + passed + dropped, FRAMES);
+}
+
+/// A table of connections by index that runs full, of SYNs alone, and empties again: what finds no slot is
+/// tracked, in both planes, and after the time of a SYN there is room again.
+#[test]
+fn a_full_table_of_slots_tracks_and_recovers() {
+    let mut world = World::new(from_environment("WEIR_SEED", rand::random));
+    let of = |world: &World, address: &str| {
+        let address = map_address(address.parse().unwrap());
+        let service = world.tables.services.iter().find(|one| one.vip.address == address);
+        service.expect("it is one of the plans").number
+    };
+    let service = of(&world, "10.9.0.10");
+    let capacity = world.plane.kernel.slot_counts(service).expect("it has slots").slots;
+    let options = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 0];
+    let send = |world: &mut World, number: u32, flags: TcpFlags| {
+        let address = std::net::Ipv4Addr::from(0x0a80_0000 | number >> 8);
+        let client = (address, 1_000 + number as u16 % 256).into();
+        let flow = FlowKey::new(client, "10.9.0.10:80".parse().unwrap(), Protocol::Tcp);
+        let mut frame = Frame::new(flow).tcp_flags(flags).build();
+        options::insert(&mut frame, &options);
+        world.compare_frame(&frame)
+    };
+    // Somewhere above the capacity, as partitions do not fill alike.
+    for number in 0..capacity as u32 + 2_000 {
+        send(&mut world, number, TcpFlags::SYN);
+    }
+    let counts = world.plane.kernel.slot_counts(service).expect("it has slots");
+    assert!(counts.full > 1_000 && counts.used + 1_000 > capacity, "{counts:?}");
+    slots::compare(&mut world.plane, &mut world.rng);
+    slots::pass_time(&mut world.plane, 66);
+    for number in 200_000..203_000 {
+        send(&mut world, number, TcpFlags::SYN);
+    }
+    let after = world.plane.kernel.slot_counts(service).expect("it has slots");
+    assert!(after.full < counts.full + 100, "{after:?}: nothing has come back");
+    for _ in 0..20 {
+        slots::compare(&mut world.plane, &mut world.rng);
+    }
+    let after = world.plane.kernel.slot_counts(service).expect("it has slots");
+    assert!(after.used < 3_100, "{after:?}");
 }
 
 /// The two hashes agree on a fresh key, apart from any table.

@@ -11,6 +11,8 @@ use weir_steering::{Member, Role, ServiceState, StateKey, TrackedBuilder, Tracke
 use weir_wire::{FlowKey, Protocol, map_address};
 
 const SMALL: Limits = Limits {
+    answered_flows: 16,
+    slot_partitions: 1,
     services: 4,
     table_bytes: 1 << 16,
     backends: 16,
@@ -99,7 +101,7 @@ fn fill(plane: &mut KernelPlane) {
         "10.1.0.1:80".parse().unwrap(),
         Protocol::Tcp,
     );
-    plane.track(&flow, TrackedFlow { backend: 3, incarnation: 9 }).unwrap();
+    plane.track(&flow, TrackedFlow::new(3, 9)).unwrap();
     let state = ServiceState { service: 2, key: StateKey::of_flow(&flow) };
     plane.pin(&[(state, 3)]).unwrap();
 }

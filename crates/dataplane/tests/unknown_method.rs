@@ -95,8 +95,8 @@ impl World {
 
     /// What packets have left behind, counters apart.
     fn traces(&self) -> (usize, usize, usize, u64) {
-        let side = self.plane.flip_marks(&mut std::iter::empty(), 0);
-        let marks = self.plane.take_marks(side);
+        let side = self.plane.flip_marks(&mut std::iter::empty(), 0).unwrap();
+        let marks = self.plane.take_marks(side).unwrap();
         let words = marks.words().iter().chain(marks.strangers());
         let marks = words.map(|word| u64::from(word.count_ones()));
         let mut reports = 0;

@@ -16,6 +16,7 @@ mod machine;
 mod maps;
 mod measure;
 mod number;
+mod packets;
 mod plot;
 mod report;
 mod residue;
@@ -50,6 +51,7 @@ pub fn figures() -> Vec<&'static Figure> {
         jet::FIGURES,
         cheetah::FIGURES,
         residue::FIGURES,
+        packets::FIGURES,
         fib::FIGURES,
         maps::FIGURES,
     ]

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::agent::{Agent, AgentSpec};
 use crate::echo::Echo;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::lab::LabSpec;
 use crate::topology::{self, Role, WEB_PORT};
 use weir_testbed::NetNs;
+use weir_testbed::cgroup::Cgroup;
 use weir_testbed::interrupt::interrupted;
 use weir_testbed::process;
 
@@ -29,7 +31,10 @@ pub struct Backend {
     netns: NetNs,
     directory: PathBuf,
     events: Arc<PoolEvents>,
+    cgroup: Option<Cgroup>,
     servers: Mutex<Option<Servers>>,
+    agent_spec: Option<AgentSpec>,
+    agent: Mutex<Option<Agent>>,
 }
 
 #[derive(Debug)]
@@ -46,6 +51,7 @@ impl Backend {
         home: &Path,
         spec: &LabSpec,
         events: Arc<PoolEvents>,
+        cgroup: Option<Cgroup>,
     ) -> Result<Self> {
         let name = Role::Backend(index).name();
         let directory = home.join(&name);
@@ -53,7 +59,9 @@ impl Backend {
         let config = directory.join("nginx.conf");
         fs::write(&config, nginx_config(&name, &directory, home, spec))
             .doing(|| format!("writing {}", config.display()))?;
-        Ok(Self { index, name, netns, directory, events, servers: Mutex::new(None) })
+        let (servers, agent) = (Mutex::new(None), Mutex::new(None));
+        let agent_spec = spec.agent.clone();
+        Ok(Self { index, name, netns, directory, events, cgroup, servers, agent_spec, agent })
     }
 
     /// Its position, from 0.
@@ -84,6 +92,12 @@ impl Backend {
     /// The namespace in which its servers run.
     pub fn netns(&self) -> &NetNs {
         &self.netns
+    }
+
+    /// The control group of its nginx, if the lab was asked for one. (The echo server is a thread of
+    /// this process.)
+    pub fn cgroup(&self) -> Option<&Cgroup> {
+        self.cgroup.as_ref()
     }
 
     /// Whether its servers were started and not killed.
@@ -117,7 +131,13 @@ impl Backend {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
-        *servers = Some(Servers { nginx: process::spawn(nginx)?, _echo: echo });
+        let mut nginx = process::spawn(nginx)?;
+        let joined = self.cgroup.as_ref().map_or(Ok(()), |group| group.add(nginx.id()));
+        if joined.is_err() {
+            process::kill(&mut nginx);
+        }
+        joined?;
+        *servers = Some(Servers { nginx, _echo: echo });
         Ok(())
     }
 
@@ -169,6 +189,43 @@ impl Backend {
         }
     }
 
+    /// Starts its agent, with these arguments beside those of the lab, and waits until its programs are
+    /// attached; does nothing if one runs.
+    ///
+    /// # Errors
+    /// [`Error::BadSpec`] in a lab without agents, [`Error::NotReady`] with what the agent said.
+    pub fn start_agent(&self, arguments: &[&str]) -> Result<()> {
+        let Some(spec) = &self.agent_spec else {
+            return Err(Error::BadSpec("the lab's backends have no agents".into()));
+        };
+        let mut agent = self.agent.lock().unwrap_or_else(PoisonError::into_inner);
+        if agent.is_none() {
+            let mut spec = spec.clone();
+            spec.arguments.extend(arguments.iter().map(|&one| one.to_owned()));
+            *agent = Some(Agent::start(&spec, &self.netns, &self.agent_log())?);
+        }
+        Ok(())
+    }
+
+    /// Kills its agent with SIGKILL; what that attached stays attached.
+    pub fn kill_agent(&self) {
+        drop(self.take_agent());
+    }
+
+    /// Asks its agent to end (SIGTERM). Returns whether it has ended by itself.
+    pub fn stop_agent(&self) -> bool {
+        self.take_agent().is_some_and(Agent::stop)
+    }
+
+    /// What its agents have said, one after the other.
+    pub fn agent_log(&self) -> PathBuf {
+        self.directory.join("agent.log")
+    }
+
+    fn take_agent(&self) -> Option<Agent> {
+        self.agent.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Servers>> {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,6 +233,7 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
+        self.kill_agent();
         self.kill();
     }
 }

@@ -15,7 +15,8 @@ use nix::unistd::Pid;
 
 use crate::error::{Doing, Error, Result};
 use crate::lab::Lab;
-use crate::topology::{self, ECHO_PORT, INTERFACE, VIP4, VIP6, WEB_PORT};
+use crate::loads;
+use crate::topology::{self, ECHO_PORT, VIP4, VIP6, WEB_PORT};
 use weir_testbed::interrupt::sleep;
 use weir_testbed::process;
 
@@ -30,7 +31,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct BalancerSpec {
     /// Path of the program `weir` that is under test.
     pub weir: PathBuf,
-    /// Steering method of the services, as the configuration file has it: `concury`, `tracked`.
+    /// Steering method of the services, as the configuration file has it: `concury`, `jet`.
     pub method: String,
     /// Further lines of TOML for each `[[service]]`.
     pub service_lines: String,
@@ -80,6 +81,8 @@ pub trait PoolControl: Send + Sync {
     fn reload_with_weight(&self, backend: usize, weight: u32) -> Result<()>;
     /// Kills the control plane with SIGKILL, and starts it again after `away`.
     fn crash(&self, away: Duration) -> Result<()>;
+    /// Says how loaded a backend is. Returns whether it is in the pool.
+    fn tell_load(&self, backend: usize, load: f64) -> Result<bool>;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -144,6 +147,11 @@ impl Balancer {
     /// Path of the configuration file, which follows the changes of the pool.
     pub fn config(&self) -> &Path {
         &self.config
+    }
+
+    /// Directory of the BPF objects that it pins.
+    pub fn pins(&self) -> PathBuf {
+        Path::new(PINS).join(&self.name)
     }
 
     /// Path of the control socket.
@@ -279,7 +287,9 @@ impl Balancer {
     }
 
     fn write_config(&self) -> Result<()> {
-        let text = config_text(&self.name, &self.run_dir, &self.spec, &self.lock().pool);
+        let interfaces = self.lab.spec().topology.interfaces();
+        let spec = &self.spec;
+        let text = config_text(&self.name, interfaces, &self.run_dir, spec, &self.lock().pool);
         let fresh = self.config.with_extension("toml.new");
         let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &self.config));
         Ok(written.doing(|| format!("writing {}", self.config.display()))?)
@@ -346,6 +356,19 @@ impl PoolControl for Balancer {
         sleep(away);
         self.launch()
     }
+
+    fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {
+        if !self.lock().pool.contains_key(&backend) {
+            return Ok(false);
+        }
+        // By the API: a process for each load would be a load itself.
+        let body = format!("{{\"load\": {load}}}");
+        SERVICES.iter().try_for_each(|service| {
+            let path = format!("/v1/services/{service}/backends/b{backend}/load");
+            loads::put(&self.socket(), &path, &body)
+        })?;
+        Ok(true)
+    }
 }
 
 impl Drop for Balancer {
@@ -369,12 +392,13 @@ fn address(service: &str, backend: usize) -> IpAddr {
 
 fn config_text(
     name: &str,
+    interfaces: &[&str],
     run_dir: &Path,
     spec: &BalancerSpec,
     pool: &BTreeMap<usize, Member>,
 ) -> String {
     let mut text = format!(
-        "[balancer]\nname = \"{name}\"\ninterfaces = [\"{INTERFACE}\"]\nrun_dir = \"{}\"\n{}",
+        "[balancer]\nname = \"{name}\"\ninterfaces = {interfaces:?}\nrun_dir = \"{}\"\n{}",
         run_dir.display(),
         lines(&spec.balancer_lines)
     );
@@ -436,7 +460,7 @@ mod tests {
         };
         let member = |weight, drain| Member { weight, drain };
         let pool = BTreeMap::from([(0, member(1, false)), (7, member(3, true))]);
-        let text = config_text("wlabcd", Path::new("/run/x"), &spec, &pool);
+        let text = config_text("wlabcd", &["eth0"], Path::new("/run/x"), &spec, &pool);
         assert!(text.starts_with(
             "[balancer]\nname = \"wlabcd\"\ninterfaces = [\"eth0\"]\nrun_dir = \"/run/x\"\n\n"
         ));

@@ -11,6 +11,9 @@ use crate::balancer::{Balancer, BalancerSpec, PoolControl};
 use crate::churn::{Change, Churn, ChurnReport, ChurnSpec, Place};
 use crate::error::Result;
 use crate::lab::{Lab, LabSpec};
+use crate::loads::Loads;
+use crate::scenario::{Scenario, Stress};
+use crate::shares::Shares;
 use crate::traffic::{Kind, KindSnapshot, Report, Snapshot, Traffic, TrafficHandle, TrafficSpec};
 use crate::view::{Scene, Show, View};
 use weir_testbed::interrupt::{interrupted, sleep};
@@ -32,12 +35,23 @@ pub struct DemoSpec {
     pub traffic: TrafficSpec,
     /// What is done to the pool.
     pub churn: ChurnSpec,
+    /// What is done besides; [`Scenario::suit`] sets it.
+    pub scenario: Scenario,
+    /// Whether the balancer is told the CPU load of each backend, for a scheduler that goes by it;
+    /// the lab needs [`LabSpec::cgroups`].
+    pub tell_loads: bool,
+    /// How long the control plane is dead before the first change, in
+    /// [`Scenario::DeadControl`].
+    pub dead: Duration,
     /// How long the pool is churned, at least.
     pub duration: Duration,
     /// What has to be reached before it ends.
     pub goals: Goals,
     /// How long the pool is churned at most, if the goals are not reached.
     pub limit: Duration,
+    /// After this time new connections follow a change of the pool or of a weight. A backend's share
+    /// counts for [`DemoReport::imbalance`] from then on.
+    pub settle: Duration,
     /// Where a person can watch.
     pub show: Show,
 }
@@ -51,9 +65,13 @@ impl DemoSpec {
             balancer: BalancerSpec::new(weir.as_ref(), 9),
             traffic: TrafficSpec { seed, connections: 4000, ..TrafficSpec::default() },
             churn: ChurnSpec { seed, ..ChurnSpec::default() },
+            scenario: Scenario::Churn,
+            tell_loads: false,
+            dead: Duration::ZERO,
             duration: Duration::from_secs(30),
             goals: Goals::default(),
             limit: Duration::from_secs(600),
+            settle: Duration::from_secs(3),
             show: Show::Picture,
         }
     }
@@ -67,6 +85,10 @@ pub struct Goals {
     pub changes: u64,
     /// Whether every kind of change has to be among them, crashes included.
     pub every_kind: bool,
+    /// Kinds of change that have to be among them.
+    pub kinds: &'static [&'static str],
+    /// How often what the scenario is about has to happen.
+    pub met: u64,
     /// Connections open at a time.
     pub open: u64,
     /// Connections completed, of one kind.
@@ -80,13 +102,15 @@ impl Goals {
         if changes < self.changes {
             return Some(format!("{changes} of {} pool changes", self.changes));
         }
-        if self.every_kind {
-            let made = churn.kinds();
-            let absent: Vec<&str> =
-                Change::KINDS.into_iter().filter(|kind| !made.contains(kind)).collect();
-            if !absent.is_empty() {
-                return Some(format!("no change of the kind {}", absent.join(", ")));
-            }
+        let wanted = if self.every_kind { &Change::KINDS } else { self.kinds };
+        let made = churn.kinds();
+        let absent: Vec<&str> =
+            wanted.iter().copied().filter(|kind| !made.contains(kind)).collect();
+        if !absent.is_empty() {
+            return Some(format!("no change of the kind {}", absent.join(", ")));
+        }
+        if stats.met < self.met {
+            return Some(format!("{} of {} times what it is about", stats.met, self.met));
         }
         if stats.peak < self.open {
             return Some(format!("at most {} of {} connections open", stats.peak, self.open));
@@ -103,12 +127,20 @@ impl Goals {
 /// What a run came to.
 #[derive(Clone, Debug, Serialize)]
 pub struct DemoReport {
+    /// What was done besides changes of the pool.
+    pub scenario: Scenario,
     /// Steering method of the services, as the configuration file has it.
     pub method: String,
     /// What the clients saw.
     pub traffic: Report,
     /// What was done to the pool.
     pub churn: ChurnReport,
+    /// CPU loads of backends that the balancer was told and took; none if it was to be told none.
+    pub loads_told: Option<u64>,
+    /// How many new connections a backend got for each that its weight's share was, at the backend
+    /// where that is most; `docs/lab.md` says which connections count. None if no two backends
+    /// served for long enough.
+    pub imbalance: Option<f64>,
     /// Whether the run was ended early, by a signal or a key.
     pub interrupted: bool,
     /// Which of its goals it had not reached at its limit.
@@ -120,15 +152,43 @@ impl DemoReport {
     /// connection worked, none was broken, every change could be made, and no first packet went
     /// unseen, so that the verdicts are right.
     pub fn held(&self) -> bool {
+        self.fault().is_none()
+    }
+
+    /// Why connections may break with this method in this scenario, as its page says.
+    pub fn foreseen(&self) -> Option<&'static str> {
+        self.scenario.foreseen(&self.method)
+    }
+
+    /// What did not hold, in words; the worst of it.
+    pub fn fault(&self) -> Option<String> {
         let totals = &self.traffic.totals;
-        let works = |kind: &KindSnapshot| kind.started == 0 || kind.completed > 0;
-        !self.interrupted
-            && self.missed.is_none()
-            && self.traffic.unseen == 0
-            && totals.completed > 0
-            && totals.kinds.iter().all(works)
-            && totals.broken == 0
-            && self.churn.failed == 0
+        let idle = |kind: &&KindSnapshot| kind.started > 0 && kind.completed == 0;
+        if totals.broken > 0 && self.foreseen().is_none() {
+            return Some(format!("{} connections broken", totals.broken));
+        }
+        if self.interrupted {
+            return Some("interrupted".into());
+        }
+        if let Some(missed) = &self.missed {
+            return Some(format!("ended at its limit: {missed}"));
+        }
+        if self.churn.failed > 0 {
+            return Some(format!("{} changes could not be made", self.churn.failed));
+        }
+        if self.traffic.unseen > 0 {
+            return Some(format!("{} first packets arrived unseen", self.traffic.unseen));
+        }
+        if self.loads_told == Some(0) {
+            return Some("no load could be told".into());
+        }
+        if let Some(about) = self.scenario.counted().filter(|_| totals.met == 0) {
+            return Some(format!("no {about}"));
+        }
+        if let Some(kind) = totals.kinds.iter().find(idle) {
+            return Some(format!("no {} completed", kind.kind.name()));
+        }
+        (totals.completed == 0).then(|| "no connection completed".into())
     }
 
     /// The line that sums it up: `demo: N connections, M pool changes, K inevitable, 0 broken`.
@@ -204,7 +264,7 @@ impl DemoReport {
             out,
             "method {}, seed {}, {:.1} s, at most {} open, {} crashes of the control plane;\n\
              connect p50 {:.2} ms, p99 {:.2} ms, max {:.1} ms; \
-             answer p50 {:.2} ms, p99 {:.2} ms, max {:.1} ms; {} datagrams sent again",
+             answer p50 {:.2} ms, p99 {:.2} ms, max {:.1} ms; {} datagrams sent again; imbalance {}",
             self.method,
             self.traffic.seed,
             self.traffic.seconds,
@@ -217,7 +277,17 @@ impl DemoReport {
             totals.answer.p99,
             totals.answer.max,
             totals.resent,
+            self.imbalance.map_or("not known".into(), |ratio| format!("{ratio:.3}")),
         );
+        if let Some(told) = self.loads_told {
+            let _ = writeln!(out, "{told} CPU loads told");
+        }
+        if let Some(about) = self.scenario.counted() {
+            let _ = writeln!(out, "scenario {}: {} {about}", self.scenario, totals.met);
+        }
+        if let Some(why) = self.foreseen().filter(|_| totals.broken > 0) {
+            let _ = writeln!(out, "broken, as foreseen: {why}");
+        }
         for broken in self.traffic.broken_connections.iter().take(20) {
             let _ = writeln!(
                 out,
@@ -264,6 +334,27 @@ pub fn run_in(
     control: Arc<dyn PoolControl>,
     spec: &DemoSpec,
 ) -> Result<DemoReport> {
+    run_until(lab, control, spec, || {}).map(|(report, ())| report)
+}
+
+/// As [`run_in`], with what a `look` at the balancer finds when the last change is made and the
+/// connections are still open.
+pub(crate) fn run_until<T>(
+    lab: &Arc<Lab>,
+    control: Arc<dyn PoolControl>,
+    spec: &DemoSpec,
+    look: impl FnOnce() -> T,
+) -> Result<(DemoReport, T)> {
+    let loads = match spec.tell_loads {
+        true => Some(Loads::start(lab, Arc::clone(&control))?),
+        false => None,
+    };
+    spec.scenario.prepare(lab)?;
+    if spec.scenario == Scenario::Idle {
+        // What has just joined is a change, too: jet would track every connection that begins now,
+        // and forget none that is silent.
+        sleep(spec.settle);
+    }
     let traffic = Traffic::start(lab, spec.traffic.clone())?;
     let title = format!("weir lab {} ({})", lab.id(), spec.balancer.method);
     let pool = spec.balancer.pool;
@@ -280,16 +371,21 @@ pub fn run_in(
                 false => Place::Out,
             })
             .collect(),
+        shares: Shares::new(lab.backends().len(), spec.settle),
+        left_alone: spec.churn.leave.clone(),
     };
     let enough = spec.traffic.connections as u64 * 9 / 10;
     stage.play("ramp", None, |stage| {
         stage.started.elapsed() < RAMP_LIMIT && stage.traffic.stats().snapshot().open < enough
     });
-    stage.total += stage.started.elapsed();
+    let stress = Stress::begin(lab, control, spec, &traffic)?;
+    stage.total = spec.dead + stage.started.elapsed();
+    stage.play("scenario", None, |_| stress.holds_changes(spec.scenario));
+    stage.total = spec.duration + stage.started.elapsed();
 
     let stats = Arc::clone(traffic.stats());
     let open = move |backend| stats.open_on(backend);
-    let churn = Churn::start(Arc::clone(lab), control, pool, open, spec.churn.clone());
+    let churn = Churn::start(Arc::clone(lab), stress.control(), pool, open, spec.churn.clone());
     let limit = stage.started.elapsed() + spec.limit.max(spec.duration);
     let missing = || spec.goals.missing(&traffic.stats().snapshot(), &churn);
     stage.play("churn", Some(&churn), |stage| {
@@ -298,19 +394,27 @@ pub fn run_in(
     });
     let missed = missing();
     churn.halt();
+    stage.play("churn", Some(&churn), |_| !churn.is_done());
+    let found = look();
+    stress.end()?;
     traffic.wind_down();
     stage.play("ending", Some(&churn), |stage| !stage.traffic.is_done());
+    let imbalance = stage.shares.imbalance();
     drop(stage);
     let churn = churn.finish();
 
     let interrupted = interrupted();
-    Ok(DemoReport {
+    let report = DemoReport {
+        scenario: spec.scenario,
         method: spec.balancer.method.clone(),
         traffic: if interrupted { traffic.give_up()? } else { traffic.finish()? },
         churn,
+        loads_told: loads.map(|loads| loads.told()),
+        imbalance,
         interrupted,
         missed,
-    })
+    };
+    Ok((report, found))
 }
 
 /// What stays the same from one picture to the next.
@@ -321,6 +425,8 @@ struct Stage<'a> {
     started: Instant,
     total: Duration,
     still: Vec<Place>,
+    shares: Shares,
+    left_alone: Vec<usize>,
 }
 
 impl Stage<'_> {
@@ -328,7 +434,16 @@ impl Stage<'_> {
         while goes_on(self) && sleep(TICK) {
             let stats = self.traffic.stats().snapshot();
             let log = churn.map_or(Vec::new(), |churn| churn.last(LOG_SHOWN));
-            let places = churn.map_or_else(|| self.still.clone(), Churn::places);
+            let unchanged = || self.still.iter().map(|place| (*place, 1)).collect();
+            let standings = churn.map_or_else(unchanged, Churn::standings);
+            let new: Vec<u64> = stats.backends.iter().map(|backend| backend.new).collect();
+            let mut counted = standings.clone();
+            // What somebody else does to them says nothing of shares.
+            for backend in &self.left_alone {
+                counted[*backend].0 = Place::Out;
+            }
+            self.shares.look(self.started.elapsed(), &counted, &new);
+            let places: Vec<Place> = standings.iter().map(|(place, _)| *place).collect();
             self.view.show(&Scene {
                 title: &self.title,
                 phase,

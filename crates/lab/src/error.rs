@@ -33,6 +33,14 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// The balancer's API refused a request.
+    #[error("{request} was refused: {answer}")]
+    Refused {
+        /// Method and path.
+        request: String,
+        /// What it answered.
+        answer: String,
+    },
     /// SIGINT or SIGTERM arrived; see [`crate::interrupted`].
     #[error("interrupted")]
     Interrupted,

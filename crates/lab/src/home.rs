@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use rand::Rng;
 
 use crate::error::{Doing, Error, Result};
-use weir_testbed::NetNs;
+use weir_testbed::{NetNs, cgroup};
 
 const ROOT: &str = "/run/weir-lab";
 const ID_LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
@@ -169,6 +169,7 @@ fn demolish(id: &str, path: &Path) {
 
 fn remove(path: &Path) {
     let removed = match path.symlink_metadata() {
+        Ok(_) if cgroup::is_cgroup(path) => cgroup::remove(path),
         Ok(found) if found.is_dir() => fs::remove_dir_all(path),
         Ok(_) => fs::remove_file(path),
         Err(error) => Err(error),

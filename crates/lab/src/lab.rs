@@ -9,15 +9,17 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::geteuid;
 
+use crate::agent::{self, AgentSpec};
 use crate::backend::Backend;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
 use crate::topology::{
-    self, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Role, Topology, VIP4,
-    VIP6, WEB_PORT,
+    self, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Plan, Role, Topology,
+    VIP4, VIP6, WEB_PORT,
 };
 use weir_testbed::NetNs;
+use weir_testbed::cgroup::Cgroup;
 use weir_testbed::interrupt::{interrupted, sleep};
 use weir_testbed::{link, process};
 
@@ -39,6 +41,11 @@ pub struct LabSpec {
     pub big_rate: u64,
     /// TCP ports at which nginx of each backend answers, besides [`WEB_PORT`].
     pub more_ports: Vec<u16>,
+    /// The agents that backends run, if they do.
+    pub agent: Option<AgentSpec>,
+    /// Whether the servers of each backend have a control group of their own, which tells what they
+    /// use of the CPUs.
+    pub cgroups: bool,
 }
 
 impl Default for LabSpec {
@@ -51,6 +58,8 @@ impl Default for LabSpec {
             big_bytes: 8 << 20,
             big_rate: 1 << 20,
             more_ports: Vec::new(),
+            agent: None,
+            cgroups: false,
         }
     }
 }
@@ -130,24 +139,29 @@ impl Lab {
             std::iter::once(switch).chain(others).map(|node| node.netns.name()).collect();
         self.home.note_namespaces(&names)?;
         NetNs::create(&names)?;
-        match self.spec.topology {
-            Topology::L2 => topology::wire_l2(switch, others, self.spec.addresses_per_client)?,
-        }
+        topology::wire(switch, others, self.plan())?;
         tracing::debug!("wired after {:?}", started.elapsed());
         let big = self.home.path().join("big");
         File::create(&big)
             .and_then(|file| file.set_len(self.spec.big_bytes))
             .doing(|| format!("creating {}", big.display()))?;
+        let groups = self.spec.cgroups.then(|| format!("wl{}", self.home.id()));
+        if let Some(all) = &groups {
+            self.home.note_also(&Cgroup::path_of(all)?)?;
+        }
         for node in others {
             if let Role::Backend(index) = node.role {
+                let group = groups.as_ref().map(|all| Cgroup::create(&format!("{all}/b{index}")));
                 let backend = Backend::new(
                     index,
                     node.netns.clone(),
                     self.home.path(),
                     &self.spec,
                     Arc::clone(&self.events),
+                    group.transpose()?,
                 )?;
                 backend.launch()?;
+                self.home.note_also(&agent::pins(&node.netns)?)?;
                 self.backends.push(backend);
             }
             if interrupted() {
@@ -155,6 +169,9 @@ impl Lab {
             }
         }
         for backend in &self.backends {
+            if self.spec.agent.is_some() {
+                backend.start_agent(&[])?;
+            }
             backend.await_listening()?;
         }
         tracing::debug!("ready after {:?}", started.elapsed());
@@ -167,7 +184,12 @@ impl Lab {
     /// What the system said.
     pub fn replace_balancer_interface(&self) -> Result<()> {
         let node = Node { role: Role::Balancer, netns: self.balancer.clone() };
-        topology::replace(&self.switch, &node, self.spec.addresses_per_client)
+        topology::replace(&self.switch, &node, self.plan())
+    }
+
+    fn plan(&self) -> Plan {
+        let LabSpec { topology, addresses_per_client: client_addresses, .. } = self.spec;
+        Plan { topology, client_addresses }
     }
 
     /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.
@@ -230,7 +252,7 @@ impl Lab {
     }
 
     /// Makes one client send what it sends to the VIP straight to a backend, past any balancer
-    /// (`None`: asks the network again).
+    /// (`None`: asks the network again). In the topology `l2`.
     pub fn bypass(&self, client: usize, backend: Option<usize>) -> Result<()> {
         let lines: String = [IpAddr::from(VIP4), IpAddr::from(VIP6)]
             .iter()

@@ -6,21 +6,29 @@
 //! next lab's start, after a crash. Labs run side by side. `docs/lab.md` has the picture and says
 //! what counts as broken.
 
+mod agent;
 mod backend;
 pub mod balancer;
 pub mod churn;
+mod classic;
+pub mod compare;
 pub mod demo;
 mod echo;
 mod error;
 mod events;
 mod frames;
 mod home;
+mod kernel;
 mod lab;
+mod loads;
+pub mod scenario;
+mod shares;
 pub mod topology;
 pub mod traffic;
 pub mod view;
 mod witness;
 
+pub use agent::AgentSpec;
 pub use backend::Backend;
 pub use balancer::{Balancer, BalancerSpec, PoolControl};
 pub use churn::{Churn, ChurnSpec};
@@ -29,6 +37,8 @@ pub use events::PoolEvents;
 pub use frames::FrameSender;
 pub use home::sweep;
 pub use lab::{Lab, LabSpec};
+pub use loads::Loads;
+pub use scenario::{Flood, FloodKind, Scenario};
 pub use traffic::{Report, Traffic, TrafficHandle, TrafficSpec};
 pub use weir_testbed::NetNs;
 pub use weir_testbed::interrupt::{catch_interrupts, interrupt, interrupted, sleep};

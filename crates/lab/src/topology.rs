@@ -1,8 +1,9 @@
 //! The address plan and the wiring of the named topologies.
 //!
-//! There is one so far, `l2`: a bridge, and everybody on it. `docs/lab.md` has the picture.
+//! `l2` is a bridge, and everybody on it. In `inline` clients and backends have a bridge each, with the
+//! balancer between them. `docs/lab.md` has the pictures.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
@@ -20,6 +21,8 @@ pub const WEB_PORT: u16 = 80;
 pub const ECHO_PORT: u16 = 5353;
 /// The balancer's interface, and that of every other node.
 pub const INTERFACE: &str = "eth0";
+/// The balancer's interface to the backends, where they have one of their own.
+pub const BACKENDS_INTERFACE: &str = "eth1";
 
 /// Most backends of a lab.
 pub const MAX_BACKENDS: usize = 200;
@@ -30,6 +33,9 @@ pub const MAX_CLIENT_ADDRESSES: usize = 200;
 
 const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+/// The balancer's addresses as the backends' router.
+const ROUTER4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 254);
+const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, 0xfffe);
 
 /// A named arrangement of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +43,9 @@ pub enum Topology {
     /// One bridge; the balancer rewrites MAC addresses and backends answer clients directly.
     #[default]
     L2,
+    /// Two bridges with the balancer between them: it is the backends' router, and packets of both
+    /// directions pass it.
+    Inline,
 }
 
 impl Topology {
@@ -44,6 +53,15 @@ impl Topology {
     pub fn name(self) -> &'static str {
         match self {
             Self::L2 => "l2",
+            Self::Inline => "inline",
+        }
+    }
+
+    /// The balancer's interfaces that weir takes frames from.
+    pub fn interfaces(self) -> &'static [&'static str] {
+        match self {
+            Self::L2 => &[INTERFACE],
+            Self::Inline => &[INTERFACE, BACKENDS_INTERFACE],
         }
     }
 }
@@ -54,7 +72,11 @@ impl FromStr for Topology {
     fn from_str(name: &str) -> Result<Self> {
         match name {
             "l2" => Ok(Self::L2),
-            other => Err(Error::BadSpec(format!("no topology is called `{other}`; there is: l2"))),
+            "inline" => Ok(Self::Inline),
+            other => {
+                let wrong = format!("no topology is called `{other}`; there are: l2, inline");
+                Err(Error::BadSpec(wrong))
+            }
         }
     }
 }
@@ -91,6 +113,26 @@ fn byte(index: usize) -> u8 {
     u8::try_from(index).unwrap_or(u8::MAX)
 }
 
+/// What the nodes of a lab are wired by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) topology: Topology,
+    /// Source addresses of each client and family.
+    pub(crate) client_addresses: usize,
+}
+
+/// One interface of a node, and the port of the bridge that it is joined to.
+struct Cable {
+    port: String,
+    bridge: &'static str,
+    interface: &'static str,
+    mac: [u8; 6],
+}
+
+/// The bridge that everybody is on, and that of the backends where they have one of their own.
+const BRIDGE: &str = "br0";
+const BACKENDS_BRIDGE: &str = "br1";
+
 /// What a node does; the number is its position among its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -122,7 +164,49 @@ impl Role {
         [2, 0x77, 0, 0, kind, byte(index + 1)]
     }
 
-    fn addresses(self, client_addresses: usize) -> Vec<String> {
+    fn cables(self, topology: Topology) -> Vec<Cable> {
+        let own = Cable {
+            port: self.name(),
+            bridge: match (topology, self) {
+                (Topology::Inline, Self::Backend(_)) => BACKENDS_BRIDGE,
+                _ => BRIDGE,
+            },
+            interface: INTERFACE,
+            mac: self.mac(),
+        };
+        if (topology, self) != (Topology::Inline, Self::Balancer) {
+            return vec![own];
+        }
+        let mut mac = own.mac;
+        mac[5] += 1;
+        let second = Cable {
+            port: format!("{}1", own.port),
+            bridge: BACKENDS_BRIDGE,
+            interface: BACKENDS_INTERFACE,
+            mac,
+        };
+        vec![own, second]
+    }
+
+    /// Its addresses, each with the interface that has it.
+    fn addresses(self, plan: Plan) -> Vec<(String, &'static str)> {
+        let router = [format!("{ROUTER4}/24"), format!("{ROUTER6}/112")];
+        let (mine, second) = match (plan.topology, self) {
+            // The VIP is nobody's address: clients have a route to it.
+            (Topology::Inline, Self::Balancer) => {
+                (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], router.into())
+            }
+            (Topology::Inline, Self::Backend(i)) => {
+                (vec![format!("{}/24", backend4(i)), format!("{}/112", backend6(i))], Vec::new())
+            }
+            _ => (self.addresses_l2(plan.client_addresses), Vec::new()),
+        };
+        let of = |interface| move |address| (address, interface);
+        let first = mine.into_iter().map(of(INTERFACE));
+        first.chain(second.into_iter().map(of(BACKENDS_INTERFACE))).collect()
+    }
+
+    fn addresses_l2(self, client_addresses: usize) -> Vec<String> {
         match self {
             Self::Switch => Vec::new(),
             // The VIP is on eth0 and not on lo: Linux answers a neighbour solicitation only for
@@ -137,6 +221,20 @@ impl Role {
                 .flat_map(|n| [format!("{}/16", client4(i, n)), format!("{}/64", client6(i, n))])
                 .collect(),
             Self::Backend(i) => vec![format!("{}/16", backend4(i)), format!("{}/64", backend6(i))],
+        }
+    }
+
+    /// Its routes: a destination and a router for each.
+    fn routes(self, topology: Topology) -> Vec<(String, IpAddr)> {
+        match (topology, self) {
+            (Topology::Inline, Self::Client(_)) => vec![
+                (format!("{VIP4}/32"), BALANCER4.into()),
+                (format!("{VIP6}/128"), BALANCER6.into()),
+            ],
+            (Topology::Inline, Self::Backend(_)) => {
+                vec![("0.0.0.0/0".into(), ROUTER4.into()), ("::/0".into(), ROUTER6.into())]
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -179,17 +277,23 @@ impl Role {
         all
     }
 
-    /// The `ip -batch` lines that run inside the node once its veth is there.
-    fn setup(self, client_addresses: usize) -> String {
+    /// The `ip -batch` lines that run inside the node once its veths are there.
+    fn setup(self, plan: Plan) -> String {
         let mut lines = link::up("lo");
         if let Self::Backend(_) = self {
             lines += &link::address(&format!("{VIP4}/32"), "lo");
             lines += &link::address(&format!("{VIP6}/128"), "lo");
         }
-        for address in self.addresses(client_addresses) {
-            lines += &link::address(&address, INTERFACE);
+        for (address, interface) in self.addresses(plan) {
+            lines += &link::address(&address, interface);
         }
-        lines + &link::up(INTERFACE)
+        for cable in self.cables(plan.topology) {
+            lines += &link::up(cable.interface);
+        }
+        for (to, router) in self.routes(plan.topology) {
+            lines += &format!("route add {to} via {router}\n");
+        }
+        lines
     }
 }
 
@@ -205,45 +309,58 @@ pub(crate) struct Node {
     pub(crate) netns: NetNs,
 }
 
-/// Wires the nodes of the `l2` topology, whose namespaces exist. The first node is the switch.
-pub(crate) fn wire_l2(switch: &Node, others: &[Node], client_addresses: usize) -> Result<()> {
+/// Wires the nodes of a topology, whose namespaces exist. The first node is the switch.
+pub(crate) fn wire(switch: &Node, others: &[Node], plan: Plan) -> Result<()> {
     for node in std::iter::once(switch).chain(others) {
         node.netns.enter(|| set_sysctls(node.role))??;
     }
-    let mut lines = String::from(
-        "link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up\n",
-    );
+    let mut lines = String::new();
+    for bridge in [BRIDGE, BACKENDS_BRIDGE] {
+        lines += &format!(
+            "link add {bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
+             link set {bridge} up\n"
+        );
+    }
     for node in others {
-        lines += &cable(node);
+        lines += &join(node, plan.topology);
     }
     switch.netns.ip(&lines)?;
     for node in others {
-        set_up(&switch.netns, node, client_addresses)?;
+        set_up(&switch.netns, node, plan)?;
     }
     Ok(())
 }
 
-/// The lines that join a node to the bridge, in the switch's namespace.
-fn cable(Node { role, netns }: &Node) -> String {
-    let port = role.name();
-    let ends = [link::End::new(&port), link::End::new(INTERFACE).mac(role.mac()).inside(netns)];
-    link::veth(&ends) + &format!("link set {port} master br0 up\n")
+/// The lines that join a node to its bridges, in the switch's namespace.
+fn join(Node { role, netns }: &Node, topology: Topology) -> String {
+    let cables = role.cables(topology).into_iter();
+    let line = |Cable { port, bridge, interface, mac }| {
+        let ends = [link::End::new(&port), link::End::new(interface).mac(mac).inside(netns)];
+        link::veth(&ends) + &format!("link set {port} master {bridge} up\n")
+    };
+    cables.map(line).collect()
 }
 
-fn set_up(switch: &NetNs, Node { role, netns }: &Node, client_addresses: usize) -> Result<()> {
-    netns.no_checksum_offload(INTERFACE)?;
-    netns.ip(&role.setup(client_addresses))?;
+fn set_up(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()> {
+    let cables = role.cables(plan.topology);
+    for cable in &cables {
+        netns.no_checksum_offload(cable.interface)?;
+    }
+    netns.ip(&role.setup(plan))?;
     if *role == Role::Balancer {
-        xdp::attach_pass(switch, &role.name())?;
+        for cable in &cables {
+            xdp::attach_pass(switch, &cable.port)?;
+        }
     }
     Ok(())
 }
 
-/// Takes a node's interface away and gives it a new one, as a driver that is loaded anew does.
-pub(crate) fn replace(switch: &NetNs, node: &Node, client_addresses: usize) -> Result<()> {
-    let port = node.role.name();
-    switch.ip(&format!("link del {port}\n{}", cable(node)))?;
-    set_up(switch, node, client_addresses)
+/// Takes a node's interfaces away and gives it new ones, as a driver that is loaded anew does.
+pub(crate) fn replace(switch: &NetNs, node: &Node, plan: Plan) -> Result<()> {
+    let cables = node.role.cables(plan.topology).into_iter();
+    let gone: String = cables.map(|cable| format!("link del {}\n", cable.port)).collect();
+    switch.ip(&format!("{gone}{}", join(node, plan.topology)))?;
+    set_up(switch, node, plan)
 }
 
 /// Runs on a thread inside the namespace: /proc/sys/net is that of the reading thread.
@@ -273,11 +390,17 @@ mod tests {
         let mut roles = vec![Role::Balancer];
         roles.extend((0..MAX_CLIENTS).map(Role::Client));
         roles.extend((0..MAX_BACKENDS).map(Role::Backend));
-        let (mut seen, mut macs) = (HashSet::new(), HashSet::new());
-        for role in roles {
-            assert!(macs.insert(role.mac()), "{role:?}");
-            for address in role.addresses(MAX_CLIENT_ADDRESSES) {
-                assert!(seen.insert(address.clone()), "{role:?} {address}");
+        for topology in [Topology::L2, Topology::Inline] {
+            let (mut seen, mut macs) = (HashSet::new(), HashSet::new());
+            let plan = Plan { topology, client_addresses: MAX_CLIENT_ADDRESSES };
+            for role in &roles {
+                for cable in role.cables(topology) {
+                    assert!(macs.insert(cable.mac), "{role:?}");
+                }
+                for (address, _) in role.addresses(plan) {
+                    let (address, _) = address.split_once('/').unwrap();
+                    assert!(seen.insert(address.to_owned()), "{role:?} {address}");
+                }
             }
         }
     }
@@ -288,7 +411,9 @@ mod tests {
         assert_eq!(backend6(11).to_string(), "fd77::2:c");
         assert_eq!(client4(1, 0).to_string(), "10.77.1.2");
         assert_eq!(client6(1, 3).to_string(), "fd77::66:3");
-        assert_eq!("l2".parse::<Topology>().unwrap(), Topology::L2);
+        for topology in [Topology::L2, Topology::Inline] {
+            assert_eq!(topology.name().parse::<Topology>().unwrap(), topology);
+        }
         assert!("ring".parse::<Topology>().is_err());
     }
 

@@ -239,19 +239,14 @@ fn parse(frame: &[u8]) -> Option<Key> {
 }
 
 /// What [`parse`] takes, for the kernel: frames to this host that are UDP, or TCP with SYN and
-/// without ACK. IPv6 extension headers do not occur here.
-fn filter() -> [libc::sock_filter; 17] {
+/// without ACK; but for floods from 198.18.0.0/15, which would push out what is asked for. IPv6
+/// extension headers do not occur here.
+fn filter() -> [libc::sock_filter; 20] {
+    use crate::classic::{
+        AND, BYTE, BYTE_AFTER_HEAD, EQUAL, HALF, HEAD, HEAD_OF_IPV4, JUMP, RETURN, WORD,
+    };
     /// `linux/if_packet.h`.
     const PACKET_HOST: u32 = 0;
-    const BYTE: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_ABS;
-    const HALF: u32 = libc::BPF_LD | libc::BPF_H | libc::BPF_ABS;
-    const BYTE_AFTER_HEAD: u32 = libc::BPF_LD | libc::BPF_B | libc::BPF_IND;
-    const HEAD_OF_IPV4: u32 = libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH;
-    const HEAD: u32 = libc::BPF_LDX | libc::BPF_W | libc::BPF_IMM;
-    const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
-    const EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
-    const JUMP: u32 = libc::BPF_JMP | libc::BPF_JA;
-    const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
     let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
     let (tcp, udp) = (libc::IPPROTO_TCP as u32, libc::IPPROTO_UDP as u32);
     let one = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
@@ -259,9 +254,12 @@ fn filter() -> [libc::sock_filter; 17] {
     let equal = |k: u32, jt: u8, jf: u8| libc::sock_filter { code: EQUAL as u16, jt, jf, k };
     [
         one(BYTE, packet_type),
-        equal(PACKET_HOST, 0, 14),
+        equal(PACKET_HOST, 0, 17),
         one(HALF, 12),
-        equal(IPV4.into(), 0, 3),
+        equal(IPV4.into(), 0, 6),
+        one(WORD, 26),
+        one(AND, 0xfffe_0000),
+        equal(0xc612_0000, 12, 0),
         one(HEAD_OF_IPV4, 14),
         one(BYTE, 14 + 9),
         one(JUMP, 3),

@@ -1,4 +1,4 @@
-//! How the lab runs a balancer, churns its pool and sums it up, with a shell script in the
+//! How the lab runs a balancer, churns its pool and sums it up, with a script in the
 //! balancer's place: the clients reach a backend past it.
 
 use std::fs;
@@ -18,10 +18,18 @@ const SCRIPT: &str = r#"#!/bin/sh
 here=$(dirname "$0")
 if [ "$1" = run ]; then
     [ -e "$here/refuse" ] && { echo "no such interface"; exit 1; }
-    trap 'echo "reload" >> "$here/calls"' HUP
-    trap 'exit 0' TERM
-    echo $$ > "$here/pid"
-    while :; do sleep 0.05; done
+    # A shell's traps may be lost between the fork of what it waits for and the wait.
+    exec python3 -c '
+import os, signal, sys
+here = sys.argv[1]
+wanted = {signal.SIGHUP, signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+with open(here + "/pid", "w") as file:
+    file.write(str(os.getpid()))
+while signal.sigwait(wanted) == signal.SIGHUP:
+    with open(here + "/calls", "a") as file:
+        file.write("reload\n")
+' "$here"
 fi
 said="$*"
 said=${said% --socket *}

@@ -36,6 +36,7 @@ impl Counters {
                 lane.bytes += u64::from(bytes);
                 lane.flows += u64::from(new);
             }
+            Verdict::Answer(_) => *self.passed.entry(Reason::Answer).or_default() += 1,
             Verdict::Pass(reason) => *self.passed.entry(reason).or_default() += 1,
             Verdict::Drop(reason) => *self.dropped.entry(reason).or_default() += 1,
         }

@@ -6,6 +6,7 @@
 //!   of unit tests.
 #![forbid(unsafe_code)]
 
+mod by_id;
 pub mod counters;
 pub mod forward;
 mod limits;
@@ -13,8 +14,11 @@ pub mod pipeline;
 mod plane;
 mod soft;
 
+pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
 pub use counters::{Counters, LaneCounters};
 pub use limits::Limits;
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
-pub use plane::{Attached, Attachment, Backend, Device, Hop, Outcomes, Plane, SeenFlows, Way};
+pub use plane::{
+    Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows, Way,
+};
 pub use soft::{Bounds, Operation, Soft, SoftError};

@@ -14,8 +14,12 @@ pub struct Limits {
     pub pending_flows: u32,
     /// Entries of the *unreported* map: flows whose report the ring had no room for.
     pub unreported_flows: u32,
-    /// Entries of the connection table of the method `tracked`.
+    /// Entries of the connection table of the methods `tracked` and `jet`.
     pub tracked_flows: u32,
+    /// Connections whose answers pass the balancer, which restores their timestamps.
+    pub answered_flows: u32,
+    /// Partitions of 32,768 connections by index, of all services together.
+    pub slot_partitions: u32,
     /// UDP flows that are told from new ones.
     pub udp_flows: u32,
     /// Bytes of the event ring, a power of two.
@@ -35,6 +39,8 @@ impl Default for Limits {
             pending_flows: 65_536,
             unreported_flows: 262_144,
             tracked_flows: 262_144,
+            answered_flows: 1,
+            slot_partitions: 1,
             udp_flows: 65_536,
             event_ring_bytes: 16 << 20,
             marked_flows: 1 << 20,
@@ -53,6 +59,8 @@ impl Limits {
             pending_flows: self.pending_flows.max(other.pending_flows),
             unreported_flows: self.unreported_flows.max(other.unreported_flows),
             tracked_flows: self.tracked_flows.max(other.tracked_flows),
+            answered_flows: self.answered_flows.max(other.answered_flows),
+            slot_partitions: self.slot_partitions.max(other.slot_partitions),
             udp_flows: self.udp_flows.max(other.udp_flows),
             event_ring_bytes: self.event_ring_bytes.max(other.event_ring_bytes),
             marked_flows: self.marked_flows.max(other.marked_flows),

@@ -1,12 +1,18 @@
 //! The way of a packet: `parse -> service -> decide`, and what is then to be done with the frame
 //! ([`forward`](crate::forward)). Pure: frames, tables and memory come in as arguments.
 
-use weir_steering::{Image, Memory, Signals, decide_by};
+use crate::IdRoutes;
+use weir_steering::{
+    BackendId, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask, decide_by,
+};
 use weir_wire::quic::{self, Id};
-use weir_wire::{FlowKey, Packet, Protocol, Reason, parse, tcp_options};
+use weir_wire::tcp_options::{Timestamps, TimestampsMut};
+use weir_wire::{FlowKey, Packet, Protocol, Reason, TcpFlags, parse, tcp_options};
 
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
+/// Where its length stands in it.
+const UDP_LENGTH_AT: usize = 4;
 
 /// What a service listens on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -33,6 +39,11 @@ pub trait Directory {
     /// Why its packets are dropped if there is none that can decide: [`Reason::NoTable`], or
     /// [`Reason::UnknownMethod`].
     fn table(&self, service: u32) -> Result<&Image, Reason>;
+    /// What leads packets of a service by their QUIC ids, if anything does.
+    fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
+        let _ = service;
+        None
+    }
 }
 
 /// What is to be done with a frame.
@@ -49,7 +60,12 @@ pub enum Verdict {
         /// What the timestamps of everything that the backend sends must carry; see
         /// [`Decision::cookie`](weir_steering::Decision::cookie).
         cookie: Option<u16>,
+        /// The TSecr that it is to have instead of its own; see
+        /// [`Decision::echo`](weir_steering::Decision::echo).
+        echo: Option<u32>,
     },
+    /// It is a backend's answer, which the kernel forwards; with this TSval, if it has one.
+    Answer(Option<u32>),
     /// It is the kernel's.
     Pass(Reason),
     /// It goes nowhere.
@@ -71,6 +87,7 @@ impl From<Verdict> for Outcome {
     fn from(verdict: Verdict) -> Self {
         match verdict {
             Verdict::Forward { backend, .. } => Self::Forwarded(backend),
+            Verdict::Answer(_) => Self::Passed(Reason::Answer),
             Verdict::Pass(reason) => Self::Passed(reason),
             Verdict::Drop(reason) => Self::Dropped(reason),
         }
@@ -88,6 +105,9 @@ pub struct Classified<'a> {
     pub service: u32,
     /// The service's table, which decides it whatever is published meanwhile.
     pub table: &'a Image,
+    /// The backend that its QUIC id leads to, if the service is led by ids; the table decides where
+    /// it leads to none.
+    pub by_id: Option<BackendId>,
 }
 
 /// The service that takes a flow: the one on its port, or else the one on any.
@@ -118,23 +138,38 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         return Err(Verdict::Drop(Reason::OtherHost));
     }
     let table = to.table(service).map_err(Verdict::Drop)?;
-    Ok(Classified { packet, signals: signals(frame, &packet, table), service, table })
+    let by_id = to.id_routes(service).and_then(|routes| {
+        let datagram = segment(frame, &packet);
+        let length = u16::from_be_bytes(*datagram.get(UDP_LENGTH_AT..)?.first_chunk()?);
+        let payload = datagram.get(UDP_HEADER..length.into())?;
+        BackendId::new(routes.route_datagram(payload).ok()?)
+    });
+    Ok(Classified { packet, signals: signals(frame, &packet, table), service, table, by_id })
+}
+
+/// From the TCP or UDP header on, without what pads the frame.
+fn segment<'a>(frame: &'a [u8], packet: &Packet) -> &'a [u8] {
+    let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
+    frame.get(packet.l4_offset.into()..end).unwrap_or(&[])
 }
 
 /// What a packet says beside its flow. TCP options are only looked at for a method that needs
 /// them; malformed ones count as none.
 fn signals(frame: &[u8], packet: &Packet, table: &Image) -> Signals {
     let signals = Signals::of_tcp(packet.tcp_flags);
-    let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
-    let segment = frame.get(packet.l4_offset.into()..end).unwrap_or(&[]);
+    let segment = segment(frame, packet);
     match packet.flow.protocol {
         Protocol::Tcp if table.method().info().needs.timestamps => {
-            let found = tcp_options::find(segment).ok().flatten();
-            signals.with_echo(found.map(|timestamps| timestamps.echo))
+            signals.with_echo(timestamps(segment).map(|timestamps| timestamps.echo))
         }
         Protocol::Tcp => signals,
         Protocol::Udp => Signals { connection_id: connection_id(segment), ..signals },
     }
+}
+
+/// Malformed ones count as none.
+fn timestamps(segment: &[u8]) -> Option<Timestamps> {
+    tcp_options::find(segment).ok().flatten()
 }
 
 /// What stands where a QUIC packet has its destination id, whether or not the datagram is one: that
@@ -148,7 +183,17 @@ fn connection_id(datagram: &[u8]) -> Option<Id> {
 
 /// The second half: where the packet goes. Notes, marks and reports go to `memory`.
 pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
-    let Classified { packet, signals, service, table } = packet;
+    let Classified { packet, signals, service, table, by_id } = packet;
+    // Nothing is asked or left behind: the id says it all. One that has just gone takes nothing.
+    if let Some(backend) = by_id.filter(|backend| memory.incarnation(*backend).is_some()) {
+        return Verdict::Forward {
+            backend: backend.get(),
+            new: false,
+            bytes: packet.ip_length,
+            cookie: None,
+            echo: None,
+        };
+    }
     let decision = decide_by(table, *service, &packet.flow, *signals, memory);
     match decision.backend {
         Err(reason) => Verdict::Drop(reason),
@@ -157,15 +202,119 @@ pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
             new: decision.new,
             bytes: packet.ip_length,
             cookie: decision.cookie,
+            echo: decision.echo,
         },
     }
 }
 
 /// Both halves for one frame.
 pub fn process(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdict {
-    match classify(frame, to) {
-        Ok(packet) => steer(&packet, memory),
-        Err(verdict) => verdict,
+    finish(frame, &classify(frame, to), to, memory)
+}
+
+fn finish(
+    frame: &[u8],
+    classified: &Result<Classified<'_>, Verdict>,
+    to: &impl Directory,
+    memory: &mut impl Memory,
+) -> Verdict {
+    match classified {
+        Ok(packet) => steer(packet, memory),
+        Err(other @ Verdict::Pass(Reason::NoService)) => {
+            answer(frame, to, memory).unwrap_or(*other)
+        }
+        Err(verdict) => *verdict,
+    }
+}
+
+/// A packet from a service, if its answers pass here and the connection is known. The twin of
+/// `answer` in `bpf/answers.h`.
+fn answer(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Option<Verdict> {
+    let packet = parse(frame).ok().filter(|packet| packet.flow.protocol == Protocol::Tcp)?;
+    let FlowKey { src, dst, src_port, dst_port, protocol } = packet.flow;
+    let flow = FlowKey { src: dst, dst: src, src_port: dst_port, dst_port: src_port, protocol };
+    let service = service_of(&flow, to)?;
+    let table = to.table(service).ok()?;
+    let codec = match table {
+        Image::Cheetah(table) => *table.body().0.method.codec(),
+        Image::CheetahStateful(table) => table.body().0.method.method.codec(),
+        _ => return None,
+    };
+    if !table.header().flags().has(Flags::ANSWERS) {
+        return None;
+    }
+    let question = ask(table, ServiceId(service), &flow, Signals::LATER, memory.now(), memory);
+    let known = memory.answered(&question)?;
+    let flags = packet.tcp_flags;
+    let starts = flags.intersects(TcpFlags::SYN);
+    let number = known.number();
+    let left = flags.ends() && known.end();
+    let cookie = codec.hide_for(question.hash, number);
+    // Whom only a table of servers by number has.
+    let numbered = match table {
+        Image::Cheetah(table) => table.body().0.servers.backend(number).and_then(BackendId::new),
+        _ => None,
+    };
+    if flags.ends() {
+        // Only a method with slots has one.
+        let signals = Signals { ends: true, ..question.signals };
+        memory.slot(&Question { signals, ..question }, cookie);
+    }
+    let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
+    let Some(found) = timestamps(&frame[packet.l4_offset.into()..end]) else {
+        let mut counted = left;
+        if starts && flags.intersects(TcpFlags::ACK) {
+            let backend = match table {
+                Image::CheetahStateful(table) => {
+                    let servers = &table.body().0.servers;
+                    let lived = memory.close_slot(&question, cookie);
+                    lived.filter(|backend| servers.uses(backend.get()))
+                }
+                _ => numbered,
+            };
+            counted |= memory.answered(&question)?.end();
+            track_instead(&question, backend, memory);
+        }
+        uncount(counted, numbered, memory);
+        return Some(Verdict::Answer(None));
+    };
+    let value = memory.answered(&question)?.outgoing(found.value, cookie, starts);
+    uncount(left, numbered, memory);
+    Some(Verdict::Answer(Some(value)))
+}
+
+/// The connection counted among the open ones of its backend, and does no more.
+fn uncount(counted: bool, backend: Option<BackendId>, memory: &mut impl Memory) {
+    if let Some(backend) = backend.filter(|_| counted) {
+        memory.count(backend, false);
+    }
+}
+
+/// The backend has no timestamps, so the connection's packets will carry no cookies.
+fn track_instead(question: &Question, backend: Option<BackendId>, memory: &mut impl Memory) {
+    memory.watch(question, None);
+    let Some(backend) = backend else { return };
+    if let Some(incarnation) = memory.incarnation(backend) {
+        memory.track(question, TrackedFlow::new(backend.get(), incarnation));
+    }
+}
+
+/// Writes into a frame what its verdict says about its timestamps.
+pub fn restamp(frame: &mut [u8], verdict: &Verdict) {
+    let (value, echo) = match *verdict {
+        Verdict::Answer(value) => (value, None),
+        Verdict::Forward { echo, .. } => (None, echo),
+        _ => return,
+    };
+    if value.or(echo).is_none() {
+        return;
+    }
+    let Ok(packet) = parse(frame) else { return };
+    let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
+    let Some(segment) = frame.get_mut(packet.l4_offset.into()..end) else { return };
+    if let Ok(Some(mut stamps)) = TimestampsMut::find(segment) {
+        value.into_iter().for_each(|value| stamps.set_value(value));
+        echo.into_iter().for_each(|echo| stamps.set_echo(echo));
     }
 }
 
@@ -178,12 +327,9 @@ pub fn process_burst<'f>(
     memory: &mut impl Memory,
     verdicts: &mut Vec<Verdict>,
 ) {
-    let classified: Vec<_> = frames.into_iter().map(|frame| classify(frame, to)).collect();
+    let classified: Vec<_> = frames.into_iter().map(|frame| (frame, classify(frame, to))).collect();
     verdicts.clear();
-    verdicts.extend(classified.iter().map(|packet| match packet {
-        Ok(packet) => steer(packet, memory),
-        Err(verdict) => *verdict,
-    }));
+    verdicts.extend(classified.iter().map(|(frame, packet)| finish(frame, packet, to, memory)));
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
 //! What a control plane needs of a plane, besides what updates do with it.
 
+use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::counters::LaneCounters;
 use crate::forward::NextHop;
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use weir_steering::{Event, Image, Marks, ServiceState, Side, TrackedFlow, seen_tag, update};
+use weir_steering::cheetah::SlotCounts;
+use weir_steering::{
+    BackendLoad, Event, Image, Marks, Question, ServiceState, Side, TrackedFlow, seen_tag, update,
+};
 use weir_wire::{FlowKey, Reason};
 
 /// A backend as a plane knows it.
@@ -94,6 +99,15 @@ impl SeenFlows {
     }
 }
 
+/// What a published table says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Described {
+    /// The digest that its contents had when it was written.
+    pub digest: u64,
+    /// States that it holds.
+    pub states: u64,
+}
+
 /// Packets that were not forwarded, by reason: left to the kernel, and dropped.
 pub type Outcomes = BTreeMap<Reason, (u64, u64)>;
 
@@ -101,13 +115,15 @@ pub type Outcomes = BTreeMap<Reason, (u64, u64)>;
 /// what an [update](update::Plane) does.
 pub trait Plane: update::Plane {
     /// As [`drain`](update::Plane::drain), but takes at most `most` reports, and waits for the first
-    /// one for at most `limit`. Reports that had to be put aside are left.
+    /// one for at most `limit`, or until `wake` can be read. Reports that had to be put aside are
+    /// left.
     ///
     /// # Errors
     /// Some may have been taken.
     fn wait(
         &mut self,
         limit: Duration,
+        wake: Option<BorrowedFd<'_>>,
         most: usize,
         take: &mut dyn FnMut(&Event),
     ) -> Result<(), Self::Error>;
@@ -151,11 +167,33 @@ pub trait Plane: update::Plane {
     /// The services, by number.
     fn services(&self) -> Vec<(VipKey, u32)>;
 
+    /// Leads packets of a service by their QUIC ids first, from now on; `None`: no more. It holds
+    /// whether or not packets find the service yet, and until the service is removed.
+    ///
+    /// # Errors
+    /// If there is no room for so many configurations or servers; some may be led then.
+    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>)
+    -> Result<(), Self::Error>;
+
+    /// What became of packets that could be led by their ids, of all services.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    fn id_outcomes(&self) -> Result<IdOutcomes, Self::Error> {
+        Ok(IdOutcomes::new())
+    }
+
     /// Reads a published table back and checks it.
     ///
     /// # Errors
     /// If it is damaged.
     fn published(&self, service: u32) -> Result<Option<Image>, Self::Error>;
+
+    /// What the published table says of itself, without reading and checking all of it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn described(&self, service: u32) -> Result<Option<Described>, Self::Error>;
 
     /// Bytes of a service's published table.
     fn table_bytes(&self, service: u32) -> usize;
@@ -172,17 +210,36 @@ pub trait Plane: update::Plane {
     /// What is known of a backend.
     fn backend(&self, id: u16) -> Option<Backend>;
 
+    /// How loaded a backend is, as its packets find it.
+    fn load(&self, id: u16) -> BackendLoad;
+
+    /// Says how loaded a backend is. `value`: none leaves it to packets, which count connections.
+    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>);
+
+    /// Adds to it, while packets count.
+    fn add_load(&mut self, id: u16, by: i64);
+
+    /// The connections of a service that count as open, by backend, of those that are remembered:
+    /// packets do not see which ones are forgotten.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, Self::Error>;
+
+    /// Turns of a service's scheduler so far.
+    fn turn(&self, service: u32) -> u64;
+
     /// Clears a backend's counters, before its number is used anew.
     ///
     /// # Errors
     /// If they cannot be written.
     fn reset_lane(&mut self, id: u16) -> Result<(), Self::Error>;
 
-    /// A backend's counters.
+    /// The counters of all backends, by number. One that is missing has counted nothing.
     ///
     /// # Errors
     /// If they cannot be read.
-    fn lane(&self, id: u16) -> Result<LaneCounters, Self::Error>;
+    fn lanes(&self) -> Result<Vec<LaneCounters>, Self::Error>;
 
     /// Packets that were not forwarded.
     ///
@@ -199,26 +256,112 @@ pub trait Plane: update::Plane {
     /// If it cannot be read.
     fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Self::Error>;
 
+    /// Removes the connections of a service from the connection table.
+    ///
+    /// # Errors
+    /// Some may have been removed.
+    fn forget_connections(&mut self, service: u32) -> Result<(), Self::Error>;
+
     /// A flow in the connection table.
     ///
     /// # Errors
     /// If it cannot be read.
     fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, Self::Error>;
 
+    /// The number of the server at which a connection lives whose answers pass here, as far as that is
+    /// remembered.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn answered(&self, _flow: &FlowKey) -> Result<Option<u16>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Sets the clock by which connections by index grow old, in seconds; it never goes back.
+    fn set_clock(&mut self, _seconds: u32) {}
+
+    /// Packets of known flows that did not echo the cookie that their backend was told: it writes none.
+    fn bare(&self) -> u32 {
+        0
+    }
+
+    /// That clock. It goes on from where it stood when the control plane ended.
+    fn clock(&self) -> u32 {
+        0
+    }
+
+    /// Where the connection lives whose place a part of a cookie hides, if it is the question's flow.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn slot(&self, _question: &Question, _part: u16) -> Result<Option<u16>, Self::Error> {
+        Ok(None)
+    }
+
+    /// How full a service's table of connections by index is; none if it has none.
+    fn slot_counts(&self, _service: u32) -> Option<SlotCounts> {
+        None
+    }
+
+    /// Looks over the next slots of a service, and gives back those whose time is up and those whose
+    /// backend `keep` does not want. Returns how many.
+    ///
+    /// # Errors
+    /// If they cannot be read; some may be back then.
+    fn sweep_slots(
+        &mut self,
+        _service: u32,
+        _steps: u32,
+        _keep: &dyn Fn(u16) -> bool,
+    ) -> Result<u32, Self::Error> {
+        Ok(0)
+    }
+
     /// Begins to mark active flows anew. `known`: the hashes of the flows that are to be told from
     /// all others, about `flows` of them, those first for which there must be room. Returns where
     /// the marks until now are: a grace period later they are complete, and
     /// [`take_marks`](Self::take_marks) returns them.
-    fn flip_marks(&mut self, known: &mut dyn Iterator<Item = u64>, flows: usize) -> Side;
+    ///
+    /// # Errors
+    /// If they cannot be written; they go on as before then.
+    fn flip_marks(
+        &mut self,
+        known: &mut dyn Iterator<Item = u64>,
+        flows: usize,
+    ) -> Result<Side, Self::Error>;
+
+    /// From here on the packets of these flows are noticed, by their hashes, and those of flows that
+    /// were reported since the last [`flip_marks`](Self::flip_marks); the packets of others need not be.
+    /// Before the first call, and from where packets follow a table with another hash key, all are.
+    ///
+    /// # Errors
+    /// If they cannot be written; it goes on as before then.
+    fn watch(&mut self, due: &mut dyn Iterator<Item = u64>) -> Result<(), Self::Error>;
 
     /// The marks before the last [`flip_marks`](Self::flip_marks), which are cleared.
-    fn take_marks(&mut self, side: Side) -> Marks;
+    ///
+    /// # Errors
+    /// If they cannot be read; none is cleared then.
+    fn take_marks(&mut self, side: Side) -> Result<Marks, Self::Error>;
+
+    /// Which of the flows with these hashes have sent something since the last
+    /// [`flip_marks`](Self::flip_marks), first packets apart; a few that have not are among them.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    fn are_marked(&self, hashes: &[u64]) -> Result<Vec<bool>, Self::Error>;
 
     /// Whether a flow with this hash is known to packets.
-    fn is_armed(&self, hash: u64) -> bool;
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    fn is_armed(&self, hash: u64) -> Result<bool, Self::Error>;
 
     /// The UDP flows seen in this generation of the filter or the one before.
-    fn seen_flows(&self) -> SeenFlows;
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn seen_flows(&self) -> Result<SeenFlows, Self::Error>;
 
     /// Begins a new generation of the "seen recently" filter.
     fn next_seen_generation(&mut self);
@@ -259,6 +402,15 @@ pub trait Plane: update::Plane {
     /// If there is no room for so many.
     fn set_devices(&mut self, _devices: &[Device]) -> Result<(), Self::Error> {
         Ok(())
+    }
+
+    /// Frames that were sent and lost before they left, by the number of the interface that they were to
+    /// leave by; 0 where that is not known. `None` if nobody tells.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Self::Error> {
+        Ok(None)
     }
 
     /// Forgets where frames for a backend went, where a plane keeps that: the next packet asks anew.

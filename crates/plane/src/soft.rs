@@ -1,17 +1,21 @@
 //! A whole data plane in plain memory: frames in, verdicts and counters out. The oracle of the
 //! BPF program, and the data plane of tests that need none.
 
+use crate::by_id::IdRoutes;
 use crate::counters::{Counters, LaneCounters};
 use crate::limits::Limits;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
-use crate::plane::{Attached, Attachment, Backend, Outcomes, Plane, SeenFlows};
+use crate::plane::{Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_steering::{
-    ELEMENT_BYTES, Event, Flags, Image, ImageError, Marks, ServiceState, Side, SoftMemory,
-    StateKey, TrackedFlow, is_armed, update,
+    BackendLoad, ELEMENT_BYTES, Event, Flags, Image, ImageError, Marks, Question, ServiceState,
+    Side, SoftMemory, StateKey, TrackedFlow,
+    cheetah::{Answered, ConnTable, SlotCounts},
+    is_armed, update,
 };
 use weir_wire::{FlowKey, Reason};
 
@@ -34,6 +38,8 @@ pub enum Operation {
     Pin,
     /// Remove pins.
     Unpin,
+    /// Put a connection into the connection table.
+    Track,
     /// Publish a table.
     Show,
     /// Take memory of another size.
@@ -107,6 +113,8 @@ struct Refusal {
 pub struct Soft {
     /// Services by what they listen on.
     pub vips: HashMap<VipKey, u32>,
+    /// What leads packets by their QUIC ids, by service.
+    pub id_routes: HashMap<u32, IdRoutes>,
     /// Published tables by service.
     pub tables: HashMap<u32, Arc<Image>>,
     /// Services without a table here whose published one is of a method that is not known.
@@ -134,6 +142,7 @@ pub struct Soft {
 /// The part of a plane that packets only read.
 struct View<'a> {
     vips: &'a HashMap<VipKey, u32>,
+    id_routes: &'a HashMap<u32, IdRoutes>,
     tables: &'a HashMap<u32, Arc<Image>>,
     unknown: &'a HashSet<u32>,
     own_macs: &'a [[u8; 6]],
@@ -159,12 +168,26 @@ impl Directory for View<'_> {
             None => Err(Reason::NoTable),
         }
     }
+
+    fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
+        self.id_routes.get(&service)
+    }
 }
 
 impl Soft {
     /// A plane with this memory.
     pub fn new(memory: SoftMemory) -> Self {
         Self { memory, ..Self::default() }
+    }
+
+    fn view(&self) -> View<'_> {
+        View {
+            vips: &self.vips,
+            id_routes: &self.id_routes,
+            tables: &self.tables,
+            unknown: &self.unknown,
+            own_macs: &self.own_macs,
+        }
     }
 
     /// Takes one frame through the data plane.
@@ -176,6 +199,7 @@ impl Soft {
     pub fn judge(&mut self, frame: &[u8]) -> Verdict {
         let to = View {
             vips: &self.vips,
+            id_routes: &self.id_routes,
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -185,11 +209,19 @@ impl Soft {
         verdict
     }
 
+    /// The same, with what the plane writes into the frame but for the MAC addresses.
+    pub fn take(&mut self, frame: &mut [u8]) -> Verdict {
+        let verdict = self.judge(frame);
+        pipeline::restamp(frame, &verdict);
+        verdict
+    }
+
     /// Takes a burst of frames through the data plane, with the outcomes that they have one after
     /// the other.
     pub fn process_burst(&mut self, frames: &[&[u8]]) -> Vec<Outcome> {
         let to = View {
             vips: &self.vips,
+            id_routes: &self.id_routes,
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -338,6 +370,26 @@ impl update::Plane for Soft {
         Ok(())
     }
 
+    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let memory = &self.memory;
+        let lives =
+            |flow: &TrackedFlow| memory.incarnations.get(&flow.backend) == Some(&flow.incarnation);
+        let of = memory.connections.iter().filter(|(state, _)| state.service == service);
+        Ok(of.filter(|(_, flow)| lives(flow)).map(|(state, flow)| (*state, flow.backend)).collect())
+    }
+
+    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), SoftError> {
+        for (state, backend) in connections {
+            self.ask(Operation::Track)?;
+            if let Some(&incarnation) = self.memory.incarnations.get(backend) {
+                let flow = TrackedFlow::new(*backend, incarnation);
+                self.memory.connections.insert(*state, flow);
+            }
+        }
+        Ok(())
+    }
+
     fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), SoftError> {
         self.ask(Operation::Show)?;
         self.former.remove(&service);
@@ -349,6 +401,9 @@ impl update::Plane for Soft {
         {
             let slots = table.body().0.method.connections();
             self.memory.slots.insert(service, slots.map_err(|_| SoftError::Full(Operation::Show))?);
+        }
+        if self.tables.get(&service).is_none_or(|now| now.header().key != image.header().key) {
+            self.memory.watch_all();
         }
         // A copy: its flags are this plane's.
         let copy = Image::clone(image);
@@ -373,6 +428,7 @@ impl Plane for Soft {
     fn wait(
         &mut self,
         _: Duration,
+        _: Option<BorrowedFd<'_>>,
         most: usize,
         take: &mut dyn FnMut(&Event),
     ) -> Result<(), SoftError> {
@@ -429,7 +485,17 @@ impl Plane for Soft {
         self.ask(Operation::RemoveService)?;
         self.tables.remove(&service);
         self.former.remove(&service);
+        self.id_routes.remove(&service);
         self.memory.slots.remove(&service);
+        Ok(())
+    }
+
+    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), SoftError> {
+        self.ask(Operation::SetService)?;
+        match routes {
+            Some(routes) => self.id_routes.insert(service, routes.clone()),
+            None => self.id_routes.remove(&service),
+        };
         Ok(())
     }
 
@@ -440,6 +506,15 @@ impl Plane for Soft {
     fn published(&self, service: u32) -> Result<Option<Image>, SoftError> {
         self.ask(Operation::ReadTable)?;
         Ok(self.tables.get(&service).map(|image| Image::clone(image)))
+    }
+
+    fn described(&self, service: u32) -> Result<Option<Described>, SoftError> {
+        self.ask(Operation::ReadTable)?;
+        let described = |image: &Arc<Image>| {
+            let header = image.header();
+            Described { digest: header.digest, states: header.states }
+        };
+        Ok(self.tables.get(&service).map(described))
     }
 
     fn table_bytes(&self, service: u32) -> usize {
@@ -472,15 +547,48 @@ impl Plane for Soft {
         self.backends.get(&id).copied()
     }
 
+    fn load(&self, id: u16) -> BackendLoad {
+        self.memory.loads.get(&id).copied().unwrap_or_default()
+    }
+
+    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>) {
+        let load = self.memory.loads.entry(id).or_default();
+        load.weight = weight;
+        load.value = value.unwrap_or(load.value);
+    }
+
+    fn add_load(&mut self, id: u16, by: i64) {
+        self.memory.loads.entry(id).or_default().value += by;
+    }
+
+    /// Of the connection table; what is remembered of answers is not looked through.
+    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let mut open = BTreeMap::new();
+        for (state, flow) in &self.memory.connections {
+            if state.service == service && flow.open {
+                *open.entry(flow.backend).or_default() += 1;
+            }
+        }
+        Ok(open)
+    }
+
+    fn turn(&self, service: u32) -> u64 {
+        self.memory.turns.get(&service).copied().unwrap_or(0)
+    }
+
     fn reset_lane(&mut self, id: u16) -> Result<(), SoftError> {
         self.ask(Operation::ResetLane)?;
+        self.memory.loads.remove(&id);
         self.counters.lanes.remove(&id);
         Ok(())
     }
 
-    fn lane(&self, id: u16) -> Result<LaneCounters, SoftError> {
+    fn lanes(&self) -> Result<Vec<LaneCounters>, SoftError> {
         self.ask(Operation::ReadCounters)?;
-        Ok(self.counters.lanes.get(&id).copied().unwrap_or_default())
+        let lanes = &self.counters.lanes;
+        let numbers = 0..lanes.last_key_value().map_or(0, |(last, _)| last + 1);
+        Ok(numbers.map(|id| lanes.get(&id).copied().unwrap_or_default()).collect())
     }
 
     fn outcomes(&self) -> Result<Outcomes, SoftError> {
@@ -504,6 +612,12 @@ impl Plane for Soft {
         Ok(self.memory.pending.get(state).copied())
     }
 
+    fn forget_connections(&mut self, service: u32) -> Result<(), SoftError> {
+        self.ask(Operation::Track)?;
+        self.memory.connections.retain(|state, _| state.service != service);
+        Ok(())
+    }
+
     fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, SoftError> {
         self.ask(Operation::LookUp)?;
         let key = StateKey::of_flow(flow);
@@ -514,24 +628,80 @@ impl Plane for Soft {
         }))
     }
 
-    fn flip_marks(&mut self, known: &mut dyn Iterator<Item = u64>, flows: usize) -> Side {
+    fn answered(&self, flow: &FlowKey) -> Result<Option<u16>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let key = StateKey::of_flow(flow);
+        let service = pipeline::service_of(flow, &self.view());
+        let known = service.and_then(|service| {
+            self.memory.answers.get(&ServiceState { service, key }).map(Answered::number)
+        });
+        Ok(known)
+    }
+
+    fn set_clock(&mut self, seconds: u32) {
+        self.memory.now = seconds;
+    }
+
+    fn bare(&self) -> u32 {
+        self.memory.bare
+    }
+
+    fn clock(&self) -> u32 {
+        self.memory.now
+    }
+
+    fn slot(&self, question: &Question, part: u16) -> Result<Option<u16>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let slots = self.memory.slots.get(&question.service.0);
+        Ok(slots.and_then(|slots| slots.get(&question.key, part)))
+    }
+
+    fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+        self.memory.slots.get(&service).map(ConnTable::counts)
+    }
+
+    fn sweep_slots(
+        &mut self,
+        service: u32,
+        steps: u32,
+        keep: &dyn Fn(u16) -> bool,
+    ) -> Result<u32, SoftError> {
+        let now = self.memory.now;
+        let slots = self.memory.slots.get_mut(&service);
+        Ok(slots.map_or(0, |slots| slots.sweep(steps, now, keep)))
+    }
+
+    fn flip_marks(
+        &mut self,
+        known: &mut dyn Iterator<Item = u64>,
+        flows: usize,
+    ) -> Result<Side, SoftError> {
         let side = self.memory.arm(known, flows);
-        std::mem::replace(&mut self.memory.mark_side, side)
+        Ok(std::mem::replace(&mut self.memory.mark_side, side))
     }
 
-    fn take_marks(&mut self, side: Side) -> Marks {
-        self.memory.take_marks(side)
+    fn watch(&mut self, due: &mut dyn Iterator<Item = u64>) -> Result<(), SoftError> {
+        self.memory.watch(due);
+        Ok(())
     }
 
-    fn is_armed(&self, hash: u64) -> bool {
-        is_armed(|at| self.memory.marks[at], self.memory.mark_side, hash)
+    fn take_marks(&mut self, side: Side) -> Result<Marks, SoftError> {
+        Ok(self.memory.take_marks(side))
     }
 
-    fn seen_flows(&self) -> SeenFlows {
+    fn are_marked(&self, hashes: &[u64]) -> Result<Vec<bool>, SoftError> {
+        Ok(hashes.iter().map(|hash| self.memory.is_marked(*hash)).collect())
+    }
+
+    fn is_armed(&self, hash: u64) -> Result<bool, SoftError> {
+        Ok(is_armed(|at| self.memory.marks[at], self.memory.mark_side, hash))
+    }
+
+    fn seen_flows(&self) -> Result<SeenFlows, SoftError> {
         let now = self.memory.seen_generation;
         let before = if now == 1 { 3 } else { now - 1 };
         let tags = self.memory.seen.iter().flatten().copied();
-        SeenFlows::new(tags.filter(|tag| tag & 3 == now || tag & 3 == before))
+        Ok(SeenFlows::new(tags.filter(|tag| tag & 3 == now || tag & 3 == before)))
     }
 
     fn next_seen_generation(&mut self) {

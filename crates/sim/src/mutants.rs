@@ -112,8 +112,8 @@ impl<M: Memory<u64>> Memory<u64> for Through<'_, M> {
         self.memory.slot(question, part)
     }
 
-    fn close_slot(&mut self, question: &Question<u64>, part: u16) {
-        self.memory.close_slot(question, part);
+    fn close_slot(&mut self, question: &Question<u64>, part: u16) -> Option<BackendId> {
+        self.memory.close_slot(question, part)
     }
 }
 

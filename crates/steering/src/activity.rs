@@ -7,6 +7,11 @@
 //! looked for that was not armed yet.
 //!
 //! Both are kept twice, for the period that is and the one before. [`Side`] is how packets find theirs.
+//!
+//! In front of both stands a small filter of the flows that are *watched*: packets of others mark
+//! nothing and read neither. The control plane puts those in whose silence counts; a flow that sent
+//! something a while ago is not looked for again before it could be dead. What is reported, first packets
+//! and last ones, puts its flow in by itself.
 
 /// Lanes of a word.
 const LANES: usize = 3;
@@ -85,10 +90,44 @@ pub fn mark(words: &mut [u64], side: Side, strangers: &mut [u64], hash: u64) {
     strangers[word] |= bits;
 }
 
+/// Words of the largest filter of flows that are watched: half a megabyte.
+pub const MOST_WATCHED_WORDS: usize = 1 << 16;
+
+/// The filter's word of a flow, of so many less one, and its bits there.
+pub fn watch_bits(hash: u64, mask: u32) -> (usize, u64) {
+    (((hash >> 12) as u32 & mask) as usize, 1 << (hash >> 34 & 63) | 1 << (hash >> 40 & 63))
+}
+
+/// Words of a filter that are good for so many flows: 8 to 16 bits for each, so that one in 20 of the
+/// others, or fewer, is taken for one of them.
+pub fn watched_words_for(flows: usize) -> usize {
+    (flows / 8).next_power_of_two().clamp(FEWEST_WORDS, MOST_WATCHED_WORDS)
+}
+
 /// Whether a flow is armed, by what `word` reads.
 pub fn is_armed(word: impl Fn(usize) -> u64, side: Side, hash: u64) -> bool {
     let words = places(hash, side.mask).map(|at| word(side.first as usize + at));
     words.into_iter().any(|word| lane_of(word, tags_of(hash)) != 0)
+}
+
+/// Whether a flow is marked, by what `word` and `stranger` read: of so many words of lanes, from the
+/// first of a side, and so many of strangers.
+pub fn is_marked(
+    word: impl Fn(usize) -> u64,
+    words: usize,
+    stranger_word: impl Fn(usize) -> u64,
+    strangers: usize,
+    hash: u64,
+) -> bool {
+    let tags = tags_of(hash);
+    let words = places(hash, words as u32 - 1).map(word);
+    match words.map(|word| (word, lane_of(word, tags))).into_iter().find(|(_, lane)| *lane != 0) {
+        Some((word, lane)) => word & lane != 0,
+        None => {
+            let (at, bits) = stranger(hash, strangers);
+            stranger_word(at) & bits == bits
+        }
+    }
 }
 
 /// Words that are good for so many flows, if there are no more than `most`: at most 1.5 flows for
@@ -160,17 +199,8 @@ impl Marks {
         if self.words.is_empty() {
             return false;
         }
-        let tags = tags_of(hash);
-        let places = places(hash, self.words.len() as u32 - 1);
-        let words = places.map(|at| self.words[at]);
-        match words.map(|word| (word, lane_of(word, tags))).into_iter().find(|(_, lane)| *lane != 0)
-        {
-            Some((word, lane)) => word & lane != 0,
-            None => {
-                let (at, bits) = stranger(hash, self.strangers.len());
-                self.strangers[at] & bits == bits
-            }
-        }
+        let (words, strangers) = (self.words.len(), self.strangers.len());
+        is_marked(|at| self.words[at], words, |at| self.strangers[at], strangers, hash)
     }
 }
 

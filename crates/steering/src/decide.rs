@@ -124,6 +124,8 @@ pub struct Decision {
     /// What the timestamps of everything that the backend sends must carry in their upper half,
     /// right-aligned.
     pub cookie: Option<u16>,
+    /// The TSecr that the backend must get instead of the packet's, which has a cookie in it.
+    pub echo: Option<u32>,
     /// The row of the table that the flow's hash led to, if one was looked at: Concury's Dcode,
     /// or the place in a Maglev table.
     pub row: Option<u32>,
@@ -136,13 +138,13 @@ impl Decision {
     #[inline(always)]
     pub fn to(slot: u16, why: Why) -> Self {
         let backend = BackendId::of_slot(slot).ok_or(Reason::NoBackend);
-        Self { backend, new: false, cookie: None, row: None, why }
+        Self { backend, new: false, cookie: None, echo: None, row: None, why }
     }
 
     /// The packet is dropped, for this reason.
     #[inline(always)]
     pub fn drop(reason: Reason, why: Why) -> Self {
-        Self { backend: Err(reason), new: false, cookie: None, row: None, why }
+        Self { backend: Err(reason), new: false, cookie: None, echo: None, row: None, why }
     }
 
     /// The flow counts as new.

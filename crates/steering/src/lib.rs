@@ -12,6 +12,7 @@
 //! | `memory` | the trait [`Memory`], and [`SoftMemory`], which mirrors the kernel's maps |
 //! | `rehearsal` | [`Rehearsal`]: a decision that changes nothing and is written down |
 //! | `table` | [`Header`], [`Table`], and how a table becomes bytes ([`Body`]) |
+//! | `schedule` | who gets a first packet: [`Scheduler`], [`Load`] |
 //! | `method` | what a method is: [`Method`], [`Settings`], [`Build`], [`Answer`] |
 //! | `registry` | all methods: [`MethodId`], and [`Image`], a published table of any of them |
 //! | [`methods`] | each method in a folder of its own |
@@ -32,6 +33,7 @@ mod pool;
 mod registry;
 mod rehearsal;
 mod rows;
+mod schedule;
 mod shared;
 mod state;
 mod states;
@@ -39,7 +41,8 @@ mod table;
 pub mod update;
 
 pub use activity::{
-    LANE_ACTIVE, LANE_ONES, LANE_TAGS, Marks, Side, TAG_BITS, arm, is_armed, words_for,
+    LANE_ACTIVE, LANE_ONES, LANE_TAGS, MOST_WATCHED_WORDS, Marks, Side, TAG_BITS, arm, is_armed,
+    is_marked, watch_bits, watched_words_for, words_for,
 };
 pub use connections::{AnyTable, ConnectionTable, Connections, Lru, SLOTS, Unbounded};
 pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide, decide_by};
@@ -63,8 +66,12 @@ pub use pool::{Member, Role};
 pub use registry::{Image, MakeBuilder, MethodId, MethodInfo};
 pub use rehearsal::{Note, Recall, Rehearsal};
 pub use rows::{ROWS, Rows};
+pub use schedule::{
+    BackendLoad, LEAST_MOST, LOAD, Load, MOST_LOAD, SCHEDULER, Scheduler, buckets, why_none,
+};
 pub use shared::{Field, RawHeader, Shared};
 pub use state::{ServiceState, StateKey};
+pub use states::rest_for;
 pub use table::{
     Body, ELEMENT_BYTES, Flags, HEADER_BYTES, Header, ImageError, NO_BACKEND, SLOT_BACKEND,
     SLOT_RESERVED, SLOTS_PER_ELEMENT, Table, digest_slots, read_slots, slot_elements, write_slots,

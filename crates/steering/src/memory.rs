@@ -3,8 +3,9 @@
 
 use crate::activity::{self, Marks, Side};
 use crate::decide::Question;
-use crate::ids::BackendId;
-use crate::methods::cheetah::ConnTable;
+use crate::ids::{BackendId, ServiceId};
+use crate::methods::cheetah::{Answered, ConnTable};
+use crate::schedule::BackendLoad;
 use crate::state::{ServiceState, StateKey};
 use std::collections::{HashMap, HashSet};
 use weir_hash::scale;
@@ -37,6 +38,15 @@ pub struct TrackedFlow {
     pub backend: u16,
     /// Which use of that number, so that an entry does not outlive its backend.
     pub incarnation: u32,
+    /// Whether it counts among the open connections of that backend.
+    pub open: bool,
+}
+
+impl TrackedFlow {
+    /// A connection at a backend in this use of its number, which does not count as open.
+    pub fn new(backend: u16, incarnation: u32) -> Self {
+        Self { backend, incarnation, open: false }
+    }
 }
 
 /// [`Memory::connections`] knows nothing of the flow.
@@ -164,6 +174,26 @@ pub trait Memory<K = StateKey> {
         serving.get(at).copied().and_then(BackendId::new)
     }
 
+    /// Whose turn it is among the backends of a service: a number that grows by one with each call.
+    #[inline(always)]
+    fn turn(&mut self, service: ServiceId) -> u64 {
+        let _ = service;
+        0
+    }
+
+    /// The load of a backend.
+    #[inline(always)]
+    fn load(&mut self, backend: BackendId) -> BackendLoad {
+        let _ = backend;
+        BackendLoad { value: 0, weight: 1 }
+    }
+
+    /// A connection was opened at a backend, or has ended.
+    #[inline(always)]
+    fn count(&mut self, backend: BackendId, opened: bool) {
+        let _ = (backend, opened);
+    }
+
     /// Takes a slot of the table of connections by index, and answers how a cookie hides its
     /// place; none if there is no room.
     #[inline(always)]
@@ -173,17 +203,47 @@ pub trait Memory<K = StateKey> {
     }
 
     /// The backend of the connection whose place this part of a cookie hides, if it is this
-    /// flow's. The packet counts as its latest.
+    /// flow's. The packet counts as its latest, unless it is a first one.
     #[inline(always)]
     fn slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
         let _ = (question, part);
         None
     }
 
-    /// Gives that slot back.
+    /// Gives that slot back; answers where its connection lived, if it is this flow's.
     #[inline(always)]
-    fn close_slot(&mut self, question: &Question<K>, part: u16) {
+    fn close_slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
         let _ = (question, part);
+        None
+    }
+
+    /// Counts a cookie that led to no slot of its flow.
+    #[inline(always)]
+    fn lost_cookie(&mut self, question: &Question<K>, part: u16) {
+        let _ = (question, part);
+    }
+
+    /// What is remembered of a connection whose answers pass here, to be changed.
+    #[inline(always)]
+    fn answered(&mut self, question: &Question<K>) -> Option<&mut Answered> {
+        let _ = question;
+        None
+    }
+
+    /// Remembers this of a connection whose answers pass here; or nothing any more.
+    #[inline(always)]
+    fn watch(&mut self, question: &Question<K>, known: Option<Answered>) {
+        let _ = (question, known);
+    }
+
+    /// Notes that a packet of a known flow did not echo the cookie that its backend was told.
+    #[inline(always)]
+    fn note_bare(&mut self) {}
+
+    /// Whether there has been one.
+    #[inline(always)]
+    fn has_bare(&self) -> bool {
+        false
     }
 
     /// The time, in seconds from any fixed moment on.
@@ -207,18 +267,28 @@ pub trait Memory<K = StateKey> {
 /// No memory at all.
 impl<K> Memory<K> for () {}
 
-/// The backend of a flow by the connection table, if its entry counts: that backend is present, in
-/// the same incarnation. A first packet does not follow an entry to a backend that is down.
+/// The backend of a flow by the connection table, if its [entry counts](counts).
 #[inline(always)]
 pub(crate) fn live_connection<K, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
 ) -> Option<u16> {
     let known = memory.connection(question)?;
-    let backend = BackendId::new(known.backend)?;
-    let live = memory.incarnation(backend) == Some(known.incarnation)
-        && !(question.signals.starts && memory.is_down(backend));
-    live.then_some(known.backend)
+    counts(known, question, memory).then_some(known.backend)
+}
+
+/// Whether an entry of the connection table counts: its backend is present, in the same incarnation.
+/// A first packet does not follow an entry to a backend that is down.
+#[inline(always)]
+pub(crate) fn counts<K, M: Memory<K>>(
+    known: TrackedFlow,
+    question: &Question<K>,
+    memory: &mut M,
+) -> bool {
+    BackendId::new(known.backend).is_some_and(|backend| {
+        memory.incarnation(backend) == Some(known.incarnation)
+            && !(question.signals.starts && memory.is_down(backend))
+    })
 }
 
 /// Tag of a flow in the "seen recently" filter, without the generation in its low two bits.
@@ -248,6 +318,10 @@ pub struct SoftMemory {
     pub strangers: Vec<u64>,
     /// The marks that are written now.
     pub mark_side: Side,
+    /// The filter of the flows that are watched; `None`: all are.
+    pub watched: Option<Vec<u64>>,
+    /// The one that takes its place.
+    pub watched_next: Option<Vec<u64>>,
     /// The "seen recently" filter: lines of tags of UDP flows.
     pub seen: Vec<[u64; SEEN_WAYS]>,
     /// Generation of new tags in that filter, 1 to 3.
@@ -258,8 +332,16 @@ pub struct SoftMemory {
     pub incarnations: HashMap<u16, u32>,
     /// Backends that are down by their health checks.
     pub down: HashSet<u16>,
+    /// Packets of known flows that did not echo the cookie that their backend was told.
+    pub bare: u32,
+    /// Connections whose answers pass here, unbounded here.
+    pub answers: HashMap<ServiceState, Answered>,
     /// Connections by index, for each service that has such a table.
     pub slots: HashMap<u32, ConnTable>,
+    /// Turns that were taken, by service.
+    pub turns: HashMap<u32, u64>,
+    /// Loads of backends.
+    pub loads: HashMap<u16, BackendLoad>,
     /// Seconds from any fixed moment on.
     pub now: u32,
 }
@@ -289,7 +371,23 @@ impl SoftMemory {
         let first = (1 - self.written()) * half;
         let words = activity::arm(activity::words_for(flows, half), hashes);
         self.marks[first..][..words.len()].copy_from_slice(&words);
+        self.watched_next = Some(vec![0; activity::watched_words_for(flows)]);
         Side { first: first as u32, mask: words.len() as u32 - 1 }
+    }
+
+    /// Watches these flows from now on, by their hashes, and those reported since the last
+    /// [`arm`](Self::arm).
+    pub fn watch(&mut self, hashes: &mut dyn Iterator<Item = u64>) {
+        let mut words = self.watched_next.take();
+        for hash in hashes {
+            set_watched(&mut words, hash);
+        }
+        self.watched = words;
+    }
+
+    /// Watches all flows until the next [`watch`](Self::watch).
+    pub fn watch_all(&mut self) {
+        self.watched = None;
     }
 
     /// The marks of a half, which are cleared.
@@ -299,6 +397,14 @@ impl SoftMemory {
         let lanes = take(&mut self.marks[side.first as usize..][..side.words()]);
         let at = usize::from(side.first != 0);
         Marks::new(lanes, take(&mut self.strangers[at * half..][..half]))
+    }
+
+    /// Whether a flow has sent something since the marks that are written now were begun.
+    pub fn is_marked(&self, hash: u64) -> bool {
+        let (side, half) = (self.mark_side, self.strangers.len() / 2);
+        let first = if side.first == 0 { 0 } else { half };
+        let word = |at| self.marks[side.first as usize + at];
+        activity::is_marked(word, side.words(), |at| self.strangers[first + at], half, hash)
     }
 
     /// Takes a UDP flow out of the "seen recently" filter, so that its next datagram is reported
@@ -311,6 +417,13 @@ impl SoftMemory {
                 *entry = 0;
             }
         }
+    }
+}
+
+fn set_watched(words: &mut Option<Vec<u64>>, hash: u64) {
+    if let Some(words) = words {
+        let (at, bits) = activity::watch_bits(hash, words.len() as u32 - 1);
+        words[at] |= bits;
     }
 }
 
@@ -333,10 +446,18 @@ impl Memory for SoftMemory {
     }
 
     fn report(&mut self, question: &Question, backend: BackendId, kind: EventKind) {
+        set_watched(&mut self.watched, question.hash);
+        set_watched(&mut self.watched_next, question.hash);
         self.events.push(Event { state: question.state(), backend: backend.get(), kind });
     }
 
     fn mark(&mut self, question: &Question) {
+        if let Some(words) = &self.watched {
+            let (at, bits) = activity::watch_bits(question.hash, words.len() as u32 - 1);
+            if words[at] & bits != bits {
+                return;
+            }
+        }
         let half = self.strangers.len() / 2;
         let first = self.written() * half;
         let strangers = &mut self.strangers[first..][..half];
@@ -394,8 +515,42 @@ impl Memory for SoftMemory {
 
     fn remember(&mut self, question: &Question, backend: BackendId) {
         if let Some(incarnation) = self.incarnation(backend) {
-            self.track(question, TrackedFlow { backend: backend.get(), incarnation });
+            self.track(question, TrackedFlow::new(backend.get(), incarnation));
         }
+    }
+
+    fn note_bare(&mut self) {
+        self.bare = self.bare.saturating_add(1);
+    }
+
+    fn has_bare(&self) -> bool {
+        self.bare > 0
+    }
+
+    fn answered(&mut self, question: &Question) -> Option<&mut Answered> {
+        self.answers.get_mut(&question.state())
+    }
+
+    fn watch(&mut self, question: &Question, known: Option<Answered>) {
+        let _ = match known {
+            Some(known) => self.answers.insert(question.state(), known),
+            None => self.answers.remove(&question.state()),
+        };
+    }
+
+    fn turn(&mut self, service: ServiceId) -> u64 {
+        let next = self.turns.entry(service.0).or_default();
+        let turn = *next;
+        *next += 1;
+        turn
+    }
+
+    fn load(&mut self, backend: BackendId) -> BackendLoad {
+        self.loads.get(&backend.get()).copied().unwrap_or_default()
+    }
+
+    fn count(&mut self, backend: BackendId, opened: bool) {
+        self.loads.entry(backend.get()).or_default().value += if opened { 1 } else { -1 };
     }
 
     fn open_slot(&mut self, question: &Question, backend: BackendId) -> Option<u16> {
@@ -404,14 +559,17 @@ impl Memory for SoftMemory {
     }
 
     fn slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
-        let Question { signals, now, .. } = question;
-        let slots = self.slots.get_mut(&question.service.0)?;
-        BackendId::new(slots.packet(&question.key, part, signals.ends, *now)?)
+        self.slots.get_mut(&question.service.0)?.asked(question, part)
     }
 
-    fn close_slot(&mut self, question: &Question, part: u16) {
+    fn close_slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
+        let slots = self.slots.get_mut(&question.service.0)?;
+        slots.close(&question.key, part).and_then(BackendId::new)
+    }
+
+    fn lost_cookie(&mut self, question: &Question, part: u16) {
         if let Some(slots) = self.slots.get_mut(&question.service.0) {
-            slots.close(&question.key, part);
+            slots.note_lost(&question.key, part);
         }
     }
 

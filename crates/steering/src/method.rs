@@ -170,6 +170,12 @@ impl Settings {
         self.iter().find(|(setting, _)| setting.name == name).map_or(0, |(_, value)| value)
     }
 
+    /// The word that a setting stands at; `None` if the method has none of that name, or it has no
+    /// words.
+    pub fn word(&self, name: &str) -> Option<&'static str> {
+        self.iter().find(|(setting, _)| setting.name == name)?.0.word(self.get(name))
+    }
+
     /// All settings with their values.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Setting, u32)> {
         self.method.info().settings.iter().zip(self.values.iter().copied())
@@ -256,6 +262,8 @@ pub trait Method {
     const NEEDS: Needs;
     /// What it can be configured with.
     const SETTINGS: &'static [Setting] = &[];
+    /// The data plane's connection table has every connection of the service, with its backend.
+    const TRACKS_ALL: bool = false;
 
     /// What a row of its table is called: `Dcode 17`, `slot 4 of the Maglev table`.
     fn row_name(row: u32) -> String {
@@ -361,6 +369,10 @@ pub struct Known {
     pub backend: BackendId,
     /// How far its connection has come, as its packets show.
     pub phase: Phase,
+    /// When its first packet came last, in seconds; where that is not kept, as `seen`.
+    pub born: u32,
+    /// When it was seen alive last, in seconds.
+    pub seen: u32,
 }
 
 /// The build face of a method: one service's states, and tables made of them.
@@ -436,6 +448,15 @@ pub trait Build<K = StateKey>: Send {
         Ok(())
     }
 
+    /// Takes a state over from another builder of the same service, as it is.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    fn adopt(&mut self, key: K, state: Known) -> Result<(), BuildError> {
+        let _ = (key, state);
+        Ok(())
+    }
+
     /// The end of a flow was seen; late packets may still come.
     fn end(&mut self, key: &K, now: u32) {
         let _ = (key, now);
@@ -458,6 +479,25 @@ pub trait Build<K = StateKey>: Send {
     fn sweep(&mut self, now: u32, active: &dyn Fn(&K) -> bool) -> Vec<K> {
         let _ = (now, active);
         Vec::new()
+    }
+
+    /// An open flow that was seen alive is not watched for up to so many seconds: the data plane need not
+    /// notice its packets, and its silence counts only from where its watch [begins](Self::watch). 0, as
+    /// it is at first: all are always watched.
+    fn rest(&mut self, seconds: u32) {
+        let _ = seconds;
+    }
+
+    /// Shows the states that are to be watched from now on.
+    fn each_due(&self, now: u32, visit: &mut dyn FnMut(&K, Known)) {
+        let _ = now;
+        self.each_state(visit);
+    }
+
+    /// The states that [`each_due`](Self::each_due) has shown for `now` have been watched since `since`
+    /// at the latest.
+    fn watch(&mut self, now: u32, since: u32) {
+        let _ = (now, since);
     }
 
     /// A state.
@@ -486,6 +526,12 @@ pub trait Build<K = StateKey>: Send {
     /// there stay.
     fn set_max_states(&mut self, most: usize) {
         let _ = most;
+    }
+
+    /// Forgets flows that are silent for so many seconds from now on
+    /// ([`ServiceConfig::idle_seconds`]). Where tables say it, the next one does.
+    fn set_idle_seconds(&mut self, seconds: u32) {
+        let _ = seconds;
     }
 
     /// Flows that were not remembered because there were too many.

@@ -25,6 +25,8 @@ pub struct MethodInfo {
     pub needs: Needs,
     /// What it can be configured with.
     pub settings: &'static [Setting],
+    /// See [`Method::TRACKS_ALL`].
+    pub tracks_all: bool,
     /// Version of its published tables' layout; 0 if it has none.
     pub layout: u16,
     /// Whether so many backends fit; see [`Method::fits`].
@@ -48,6 +50,7 @@ impl MethodInfo {
             summary: M::SUMMARY,
             needs: M::NEEDS,
             settings: M::SETTINGS,
+            tracks_all: M::TRACKS_ALL,
             layout,
             fits: M::fits,
             row_name: M::row_name,

@@ -1,8 +1,9 @@
 //! A memory that only pretends: what `explain` and tests decide over.
 
 use crate::decide::Question;
-use crate::ids::BackendId;
+use crate::ids::{BackendId, ServiceId};
 use crate::memory::{EventKind, Memory, TrackedFlow};
+use crate::schedule::BackendLoad;
 use std::fmt;
 use weir_hash::scale;
 
@@ -35,6 +36,12 @@ pub enum Note {
     Remember(BackendId),
     /// It had a backend picked.
     Schedule(Option<BackendId>),
+    /// It asked whose turn it is.
+    Turn(u64),
+    /// It asked for the load of a backend.
+    Load(BackendId, BackendLoad),
+    /// It counted a connection that was opened, or has ended.
+    Count(BackendId, bool),
     /// It took a slot, or found none.
     OpenSlot(BackendId, Option<u16>),
     /// It asked for a slot.
@@ -76,6 +83,16 @@ impl fmt::Display for Note {
             Self::Known(found) => asked(f, "known without a cookie", found),
             Self::Remember(backend) => write!(f, "would remember it at {backend}"),
             Self::Schedule(found) => asked(f, "scheduler", found),
+            Self::Turn(turn) => write!(f, "turn {turn}"),
+            Self::Load(backend, BackendLoad { value, weight }) => {
+                write!(f, "load of backend {backend}: {value}, with weight {weight}")
+            }
+            Self::Count(backend, true) => {
+                write!(f, "would count one more connection at {backend}")
+            }
+            Self::Count(backend, false) => {
+                write!(f, "would count one connection less at {backend}")
+            }
             Self::OpenSlot(backend, _) => write!(f, "would take a slot for it at {backend}"),
             Self::Slot(part, found) => {
                 write!(f, "slot of cookie {part:#x}: ")?;
@@ -130,6 +147,20 @@ pub trait Recall<K = crate::StateKey> {
     fn known(&self, question: &Question<K>) -> Option<BackendId> {
         let _ = question;
         None
+    }
+    /// See [`Memory::turn`]. It is nobody's yet.
+    fn turn(&self, service: ServiceId) -> u64 {
+        let _ = service;
+        0
+    }
+    /// See [`Memory::load`].
+    fn load(&self, backend: BackendId) -> BackendLoad {
+        let _ = backend;
+        BackendLoad { value: 0, weight: 1 }
+    }
+    /// See [`Memory::has_bare`].
+    fn has_bare(&self) -> bool {
+        false
     }
     /// See [`Memory::slot`]. The packet does not count.
     fn slot(&self, question: &Question<K>, part: u16) -> Option<BackendId> {
@@ -229,6 +260,24 @@ impl<K, R: Recall<K>> Memory<K> for Rehearsal<'_, R> {
         self.note(Note::Schedule, picked)
     }
 
+    fn turn(&mut self, service: ServiceId) -> u64 {
+        let turn = self.real.turn(service);
+        self.note(Note::Turn, turn)
+    }
+
+    fn load(&mut self, backend: BackendId) -> BackendLoad {
+        let load = self.real.load(backend);
+        self.note(|load| Note::Load(backend, load), load)
+    }
+
+    fn count(&mut self, backend: BackendId, opened: bool) {
+        self.notes.push(Note::Count(backend, opened));
+    }
+
+    fn has_bare(&self) -> bool {
+        self.real.has_bare()
+    }
+
     fn open_slot(&mut self, _: &Question<K>, backend: BackendId) -> Option<u16> {
         self.note(|part| Note::OpenSlot(backend, part), Some(0))
     }
@@ -238,7 +287,8 @@ impl<K, R: Recall<K>> Memory<K> for Rehearsal<'_, R> {
         self.note(|found| Note::Slot(part, found), found)
     }
 
-    fn close_slot(&mut self, _: &Question<K>, part: u16) {
+    fn close_slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
         self.notes.push(Note::CloseSlot(part));
+        self.real.slot(question, part)
     }
 }

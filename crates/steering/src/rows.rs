@@ -1,14 +1,18 @@
 //! The simplest body of a table: rows, which a flow's hash chooses from evenly.
 
+use crate::ids::BackendId;
+use crate::memory::Memory;
 use crate::method::{Method, Misfit, Setting, Settings};
+use crate::methods::concury::{NEXT_TRY, SECOND_TRIES};
 use crate::registry::MethodId;
+use crate::schedule::stride;
 use crate::shared::RawHeader;
 use crate::table::{
-    Body, ELEMENT_BYTES, HEADER_BYTES, ImageError, NO_BACKEND, SLOT_BACKEND, Table, digest_slots,
-    read_slots, slot_elements, write_slots,
+    Body, ELEMENT_BYTES, HEADER_BYTES, ImageError, SLOT_BACKEND, Table, digest_slots, read_slots,
+    slot_elements, write_slots,
 };
 use std::marker::PhantomData;
-use weir_hash::scale;
+use weir_hash::{HashKey, scale};
 
 /// The configuration's name for the rows of a table.
 pub const ROWS: &str = "rows";
@@ -33,6 +37,26 @@ pub(crate) fn rows_fit(settings: &Settings, backends: usize) -> Result<(), Misfi
     Err(Misfit { setting: ROWS, wrong, right })
 }
 
+/// For a new flow whose row leads to a backend that is down, as the table may be older than that:
+/// further rows come from its hash. `row`: the backend of the row of such a hash, and its number.
+pub(crate) fn another_row<K, M: Memory<K>>(
+    key: &HashKey,
+    hash: u64,
+    row: impl Fn(u64) -> (Option<BackendId>, u32),
+    memory: &mut M,
+) -> Option<(BackendId, u32)> {
+    let mut hash = hash;
+    for _ in 0..SECOND_TRIES {
+        hash = key.mix(hash.wrapping_add(NEXT_TRY));
+        if let (Some(backend), row) = row(hash)
+            && !memory.is_down(backend)
+        {
+            return Some((backend, row));
+        }
+    }
+    None
+}
+
 /// A backend for each row, of a table of the method `M`. The rows fill its elements; in C a row is
 /// `read_slot(table, scale(q->hash, table->slots))`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,7 +72,7 @@ impl<M> Rows<M> {
         Self { rows, method: PhantomData }
     }
 
-    /// The backend of each row, or [`NO_BACKEND`].
+    /// The backend of each row, or [`NO_BACKEND`](crate::NO_BACKEND).
     #[inline(always)]
     pub fn rows(&self) -> &[u16] {
         &self.rows
@@ -60,7 +84,7 @@ impl<M> Rows<M> {
         scale(hash as u32, self.rows.len() as u32)
     }
 
-    /// The backend of a row, or [`NO_BACKEND`].
+    /// The backend of a row, or [`NO_BACKEND`](crate::NO_BACKEND).
     #[inline(always)]
     pub fn at(&self, row: u32) -> u16 {
         self.rows[row as usize]
@@ -84,7 +108,7 @@ impl<M: Method + Clone + PartialEq + Eq + std::fmt::Debug> Body for Rows<M> {
     fn fill(&self, raw: &mut RawHeader) {
         raw.first_a = raw.first_slot + self.elements() as u32;
         raw.slots = self.rows.len() as u32;
-        raw.fallback = NO_BACKEND;
+        raw.fallback = stride(self.rows.len());
     }
 
     fn write(&self, elements: &mut [u8]) {

@@ -22,25 +22,76 @@ pub(crate) struct Patience {
     /// Whether a flow counts as open from its first packet on: UDP, clients, and where activity
     /// is not marked.
     pub keep_opening: bool,
+    /// See [`Build::rest`](crate::Build::rest).
+    pub rest_seconds: u32,
+}
+
+/// The longest rest of a flow that was seen alive.
+const LONGEST_REST: u32 = 300;
+
+/// For how long a flow that was seen alive need not be watched: its silence counts from then on, and the
+/// dead are to be forgotten within one and a half times their timeout, though they are looked at only
+/// every `period` seconds: when they were seen last, when their watch begins, and when it ends.
+pub fn rest_for(idle_seconds: u32, period: u32) -> u32 {
+    (idle_seconds / 2).saturating_sub(period * 4).min(LONGEST_REST)
 }
 
 impl Patience {
-    /// A look at a state. Whether it is kept.
-    pub fn look(self, phase: &mut Phase, seen: &mut u32, active: bool, now: u32) -> bool {
-        if active {
+    /// Whether the packets of a state are to be noticed from now on. Rests end at different times, by
+    /// the state's hash, so that not all flows are watched at once.
+    pub fn is_due<K: Key>(self, key: &K, phase: Phase, seen: u32, watched: bool, now: u32) -> bool {
+        if self.rest_seconds == 0 || watched || phase != Phase::Open {
+            return true;
+        }
+        let sooner = key.hash(&HashKey::from_seed(0)) as u32 % (self.rest_seconds / 2 + 1);
+        now.saturating_sub(seen) >= self.rest_seconds - sooner
+    }
+
+    /// A look at a state. Whether it is kept. An open one whose packets were not noticed is not taken
+    /// for silent.
+    pub fn look(
+        self,
+        phase: &mut Phase,
+        seen: &mut u32,
+        watched: &mut bool,
+        active: impl FnOnce() -> bool,
+        now: u32,
+    ) -> bool {
+        // Marks of others may look like its own: what they say of a flow that rests is not asked.
+        if self.rest_seconds > 0 && *phase == Phase::Open && !*watched {
+            return true;
+        }
+        if active() {
             *seen = now;
+            *watched = false;
             if *phase == Phase::Opening {
                 *phase = Phase::Open;
             }
             return true;
         }
         let limit = match phase {
-            Phase::Open => self.idle_seconds,
+            Phase::Open => self.idle_seconds.saturating_add(self.rest_seconds),
             Phase::Opening if self.keep_opening => self.idle_seconds,
             Phase::Opening => HANDSHAKE_SECONDS.min(self.idle_seconds),
             Phase::Closing => LINGER_SECONDS.min(self.idle_seconds),
         };
         now.saturating_sub(*seen) <= limit
+    }
+
+    /// The watch of a state has begun, at `since` at the latest: for all that is known it sent something
+    /// until then.
+    pub fn begin_watch(self, phase: Phase, seen: &mut u32, watched: &mut bool, since: u32) {
+        if phase == Phase::Open && self.rest_seconds > 0 && !*watched {
+            *seen = (*seen).max(since.saturating_sub(self.rest_seconds));
+            *watched = true;
+        }
+    }
+
+    /// Rests take another time from here on: the state is as it was when its watch began.
+    pub fn end_watch(self, seen: &mut u32, watched: &mut bool) {
+        if std::mem::take(watched) {
+            *seen = seen.saturating_add(self.rest_seconds);
+        }
     }
 }
 
@@ -49,13 +100,19 @@ impl Patience {
 pub(crate) struct Observed {
     pub backend: u16,
     pub phase: Phase,
-    seen: u32,
+    pub seen: u32,
+    pub watched: bool,
 }
 
 impl Observed {
+    /// Of a connection that has come so far, not watched yet.
+    pub fn new(backend: u16, phase: Phase, seen: u32) -> Self {
+        Self { backend, phase, seen, watched: false }
+    }
+
     /// See [`Patience::look`].
-    pub fn look(&mut self, patience: Patience, active: bool, now: u32) -> bool {
-        patience.look(&mut self.phase, &mut self.seen, active, now)
+    pub fn look(&mut self, patience: Patience, active: impl FnOnce() -> bool, now: u32) -> bool {
+        patience.look(&mut self.phase, &mut self.seen, &mut self.watched, active, now)
     }
 }
 
@@ -77,6 +134,11 @@ impl<K: Key> ObservedStates<K> {
 
     pub fn len(&self) -> usize {
         self.map.len()
+    }
+
+    /// Remembers so many at most from now on; those that are there stay.
+    pub fn set_most(&mut self, most: usize) {
+        self.most = most;
     }
 
     pub fn refused(&self) -> u64 {
@@ -108,7 +170,7 @@ impl<K: Key> ObservedStates<K> {
                 state.seen = now;
                 return true;
             }
-            *state = Observed { backend, phase: Phase::Opening, seen: now };
+            *state = Observed::new(backend, Phase::Opening, now);
             if former.backend != backend {
                 self.count(former.backend, false);
                 self.count(backend, true);
@@ -119,7 +181,7 @@ impl<K: Key> ObservedStates<K> {
             self.refused += 1;
             return false;
         }
-        self.insert(key, Observed { backend, phase: Phase::Opening, seen: now });
+        self.insert(key, Observed::new(backend, Phase::Opening, now));
         true
     }
 
@@ -134,6 +196,12 @@ impl<K: Key> ObservedStates<K> {
         if let Some(state) = self.map.get_mut(key) {
             (state.phase, state.seen) = (phase, now);
         }
+    }
+
+    /// All states, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut Observed)> {
+        let (keys, values) = self.map.entries_mut();
+        keys.iter().zip(values)
     }
 
     /// Puts a state in that is not there.
@@ -165,5 +233,38 @@ impl<K: Key> ObservedStates<K> {
     fn count(&mut self, backend: u16, more: bool) {
         let count = self.per_backend.entry(backend).or_default();
         *count = if more { *count + 1 } else { count.saturating_sub(1) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_counts_from_where_the_watch_began() {
+        let rest_seconds = rest_for(600, 10);
+        assert_eq!((rest_seconds, rest_for(80, 10), rest_for(u32::MAX, 10)), (260, 0, 300));
+        let patience = Patience { idle_seconds: 600, keep_opening: false, rest_seconds };
+        let key = 7u64;
+        let (mut phase, mut seen, mut watched) = (Phase::Open, 1000, false);
+        // While it rests nothing that is said of it is believed, and it is kept however long.
+        assert!(!patience.is_due(&key, phase, seen, watched, 1129));
+        assert!(patience.look(&mut phase, &mut seen, &mut watched, || true, 5000));
+        assert!(patience.is_due(&key, phase, seen, watched, 5000));
+        assert_eq!(seen, 1000);
+        patience.begin_watch(phase, &mut seen, &mut watched, 5003);
+        // Again, as at every look: it began then.
+        patience.begin_watch(phase, &mut seen, &mut watched, 5013);
+        assert!(patience.is_due(&key, phase, seen, watched, 5013));
+        assert!(patience.look(&mut phase, &mut seen, &mut watched, || false, 5603));
+        assert!(!patience.look(&mut phase, &mut seen, &mut watched, || false, 5604));
+        // With other rests the silence that was counted is not longer than it was.
+        patience.end_watch(&mut seen, &mut watched);
+        let always = Patience { rest_seconds: 0, ..patience };
+        assert!(seen >= 5003 && !watched);
+        assert!(always.look(&mut phase, &mut seen, &mut watched, || false, 5603));
+        // Whoever speaks rests again.
+        assert!(patience.look(&mut phase, &mut seen, &mut true, || true, 5603));
+        assert_eq!(seen, 5603);
     }
 }

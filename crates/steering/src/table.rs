@@ -40,6 +40,20 @@ impl Flags {
     pub const MARK: u32 = 4;
     /// Keys are clients: source addresses without ports.
     pub const CLIENT: u32 = 8;
+    /// Answers pass the balancer, which writes their timestamps and restores what they displace.
+    pub const ANSWERS: u32 = 16;
+    /// Backends write their timestamps themselves: a first packet tells them its cookie, in TSecr.
+    pub const TELLS: u32 = 32;
+    /// New flows go to the backends of the table's list by turns.
+    pub const TURNS: u32 = 1 << 16;
+    /// New flows go to the less loaded of two.
+    pub const TWO_CHOICES: u32 = 1 << 17;
+    /// New flows go to the least loaded.
+    pub const LEAST: u32 = Self::TURNS | Self::TWO_CHOICES;
+    /// The bits that say how new flows are given a backend; without one, their hash says.
+    pub const SCHEDULER: u32 = Self::LEAST;
+    /// Open connections are counted.
+    pub const COUNTS: u32 = 1 << 18;
 
     /// Whether a flag is set.
     #[inline(always)]
@@ -188,6 +202,10 @@ pub trait Body: Clone + PartialEq + Eq + fmt::Debug + Sized {
     /// # Errors
     /// As there.
     fn read(raw: &RawHeader, elements: Vec<u8>) -> Result<Self, ImageError>;
+    /// A header without what the plane has put into it besides, which is no part of the table.
+    fn unplaced(raw: &RawHeader) -> RawHeader {
+        *raw
+    }
     /// Bytes that packets may read.
     fn bytes(&self) -> usize;
 }
@@ -240,7 +258,7 @@ impl<B: Body> Table<B> {
             return Err(ImageError::Digest { found, wanted });
         }
         // What the digest does not see: fields that the method does not use, or in other words.
-        let whole = raw_header(&header, &body, raw.first_slot) == *raw;
+        let whole = raw_header(&header, &body, raw.first_slot) == B::unplaced(raw);
         if whole { Ok(Self { header, body }) } else { Err(ImageError::Shape) }
     }
 

@@ -12,6 +12,8 @@ mod table;
 mod tiers;
 #[path = "cheetah/timestamps.rs"]
 mod timestamps;
+#[path = "cheetah/told.rs"]
+mod told;
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

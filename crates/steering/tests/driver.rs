@@ -50,7 +50,7 @@ impl Services for Tables {
         let (image, report) = concury.draft(1, members, 1)?;
         let pins = report.pinned.into_iter();
         let pins = pins.map(|(key, at)| (ServiceState { service, key }, at)).collect();
-        Ok(Built { image, pins })
+        Ok(Built::new(image, pins))
     }
 
     fn published(&mut self, service: u32) -> Vec<u64> {

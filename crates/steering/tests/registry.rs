@@ -9,8 +9,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use weir_hash::Key;
 use weir_steering::{
-    BackendId, Body, Build, Decide, Decision, ELEMENT_BYTES, EventKind, Flags, Image, ImageError,
-    Member, MethodId, Note, Question, ROWS, RawHeader, Recall, Rehearsal, Role, Rows,
+    BackendId, Body, Build, Decide, Decision, ELEMENT_BYTES, EventKind, Field, Flags, Image,
+    ImageError, Member, MethodId, Note, Question, ROWS, RawHeader, Recall, Rehearsal, Role, Rows,
     ServiceConfig, ServiceState, Settings, Signals, SoftMemory, StateKey, TrackedFlow, methods,
 };
 
@@ -91,7 +91,10 @@ fn tables_survive_their_bytes_and_damage_is_seen() {
         assert_eq!(read(&header, &body).unwrap(), *table, "{method}");
         assert_eq!(Image::range_of(&header), Some((7, table.elements() as u32)));
         let changes = ["first_slot", "flags", "generation", "first_a", "per_chunk"];
-        for field in RawHeader::FIELDS.iter().filter(|field| !changes.contains(&field.name)) {
+        // The plane says there where the connections are; that is no part of the table.
+        let placed = |name: &str| method == MethodId::CheetahStateful && name == "chunks_b";
+        let fixed = |field: &&Field| !changes.contains(&field.name) && !placed(field.name);
+        for field in RawHeader::FIELDS.iter().filter(fixed) {
             for byte in field.offset..field.offset + field.bytes {
                 let mut damaged = header.clone();
                 damaged[byte] ^= 1 << rng.random_range(0..8);
@@ -163,7 +166,7 @@ fn memory(rng: &mut ChaCha8Rng) -> SoftMemory {
         let state = ServiceState { service: 0, key: key(n) };
         memory.pending.insert(state, rng.random_range(0..BACKENDS));
         memory.pinned.insert(state, rng.random_range(0..BACKENDS));
-        let entry = TrackedFlow { backend: rng.random_range(0..BACKENDS), incarnation: 3 - n % 2 };
+        let entry = TrackedFlow::new(rng.random_range(0..BACKENDS), 3 - n % 2);
         memory.connections.insert(state, entry);
     }
     memory
@@ -222,12 +225,18 @@ fn copy(memory: &SoftMemory) -> SoftMemory {
         marks: memory.marks.clone(),
         strangers: memory.strangers.clone(),
         mark_side: memory.mark_side,
+        watched: memory.watched.clone(),
+        watched_next: memory.watched_next.clone(),
         seen: memory.seen.clone(),
         seen_generation: memory.seen_generation,
+        bare: memory.bare,
         connections: memory.connections.clone(),
         incarnations: memory.incarnations.clone(),
         down: memory.down.clone(),
+        answers: memory.answers.clone(),
         slots: memory.slots.clone(),
+        turns: memory.turns.clone(),
+        loads: memory.loads.clone(),
         now: memory.now,
     }
 }

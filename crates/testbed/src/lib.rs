@@ -29,6 +29,7 @@
 //! # }
 //! ```
 
+pub mod cgroup;
 mod error;
 pub mod interrupt;
 pub mod link;

@@ -81,11 +81,22 @@ pub fn attach(netns: &NetNs, interface: &str, verdict: Verdict) -> Result<()> {
     })
     .doing(|| "loading a two-instruction XDP program".into())?;
     netns
-        .enter(|| -> io::Result<()> {
-            let index = if_nametoindex(interface)?;
-            Xdp::new(program.as_fd())
-                .attach(index as i32, XdpFlags::DRV_MODE)
-                .map_err(|error| io::Error::other(error.to_string()))
-        })?
+        .enter(|| put_on(&program, interface))?
         .doing(|| format!("attaching XDP to {interface} in {}", netns.name()))
+}
+
+/// As [`attach_pass`], in the namespace of the calling thread.
+///
+/// # Errors
+/// As [`attach_pass`].
+pub fn attach_pass_here(interface: &str) -> Result<()> {
+    let put = || put_on(&load(libbpf_sys::XDP_PASS)?, interface);
+    put().doing(|| format!("attaching XDP to {interface}"))
+}
+
+fn put_on(program: &OwnedFd, interface: &str) -> io::Result<()> {
+    let index = if_nametoindex(interface)?;
+    Xdp::new(program.as_fd())
+        .attach(index as i32, XdpFlags::DRV_MODE)
+        .map_err(|error| io::Error::other(error.to_string()))
 }

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod aes;
 pub mod checksum;
 pub mod craft;
 mod flow;

@@ -14,8 +14,8 @@
 //!         └ configuration 0 to 6; 7: no configuration, not routable
 //! ```
 
-use aes::Aes128;
-use aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
+use ::aes::Aes128;
+use ::aes::cipher::{BlockDecrypt, BlockEncrypt, KeyInit};
 use std::fmt;
 
 /// The longest connection id of QUIC versions 1 and 2 (RFC 9000 section 17.2, RFC 9369).
@@ -83,6 +83,33 @@ pub fn parse_header(datagram: &[u8]) -> Result<Header<'_>, HeaderError> {
     Ok(Header::Long { version, destination, source })
 }
 
+/// Bytes that a QUIC packet has from its destination id's first byte on, if that id can be routed by.
+/// A packet of versions 1 and 2 with an id of 6 bytes or more has at least that: the number of the
+/// packet and its payload have 4 bytes or more, and the tag behind them 16 (RFC 9001 sections 5.3
+/// and 5.4.2). So ids are read without a look at how much there is of each.
+pub const LEAST_FROM_ID: usize = 26;
+
+/// The destination id that a datagram of a client is routed by, if it may be one: of a long header
+/// the whole id, if it has at most 20 bytes; of a short one the 20 bytes that its id begins.
+///
+/// It reads only what RFC 8999 promises of every version. Of several packets in a datagram the first
+/// one counts: all have the same destination id (RFC 9000 section 12.2). `None` for a datagram that
+/// ends before [`LEAST_FROM_ID`] bytes.
+pub fn routing_id(datagram: &[u8]) -> Option<Id> {
+    let is_long = datagram.first()? & LONG_HEADER != 0;
+    let from = datagram.get(if is_long { LONG_ID_AT } else { SHORT_ID_AT }..)?;
+    if from.len() < LEAST_FROM_ID {
+        return None;
+    }
+    let length = if is_long { usize::from(datagram[LONG_ID_AT - 1]) } else { MAX_ID_LENGTH };
+    Id::new(from.get(..length)?)
+}
+
+/// Where the destination id of a long header begins: behind flags, version and its length.
+const LONG_ID_AT: usize = 6;
+/// Where that of a short header begins.
+const SHORT_ID_AT: usize = 1;
+
 /// An id with its length before it, and what follows.
 fn take_id(version: u32, data: &[u8]) -> Result<(&[u8], &[u8]), HeaderError> {
     let (&length, rest) = data.split_first().ok_or(HeaderError::Truncated)?;
@@ -94,7 +121,7 @@ fn take_id(version: u32, data: &[u8]) -> Result<(&[u8], &[u8]), HeaderError> {
 }
 
 /// Up to 20 bytes: a connection id, or a server id. Its `Debug` text is hexadecimal.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     bytes: [u8; MAX_ID_LENGTH],
     length: u8,
@@ -106,6 +133,15 @@ impl Id {
         let mut id = Self { bytes: [0; MAX_ID_LENGTH], length: bytes.len() as u8 };
         id.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
         Some(id)
+    }
+
+    /// The id that this text has in hexadecimal: two digits a byte, at most 20 bytes.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let digits: Option<Vec<u8>> =
+            text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+        let (pairs, []) = digits.as_deref()?.as_chunks::<2>() else { return None };
+        let bytes: Vec<u8> = pairs.iter().map(|[high, low]| high << 4 | low).collect();
+        Self::new(&bytes)
     }
 
     /// The bytes of the id, 0 to 20 of them.
@@ -164,13 +200,36 @@ pub enum Unroutable {
 
 /// One configuration of QUIC-LB: a number, the lengths of server id and nonce, and a key if the
 /// server id is hidden.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct QuicLb {
     rotation: u8,
     server_id: usize,
     nonce: usize,
     cipher: Option<Aes128>,
+    key: Option<[u8; 16]>,
     says_length: bool,
+}
+
+impl PartialEq for QuicLb {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |a: &Self| (a.rotation, a.server_id, a.nonce, a.key, a.says_length);
+        parts(self) == parts(other)
+    }
+}
+
+impl Eq for QuicLb {}
+
+/// Without the key.
+impl fmt::Debug for QuicLb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuicLb")
+            .field("rotation", &self.rotation)
+            .field("server_id", &self.server_id)
+            .field("nonce", &self.nonce)
+            .field("encrypted", &self.key.is_some())
+            .field("says_length", &self.says_length)
+            .finish()
+    }
 }
 
 impl QuicLb {
@@ -192,7 +251,7 @@ impl QuicLb {
             return Err(QuicLbError::BadLengths { server_id, nonce });
         }
         let cipher = key.map(|key| Aes128::new(&key.into()));
-        Ok(Self { rotation, server_id, nonce, cipher, says_length: true })
+        Ok(Self { rotation, server_id, nonce, cipher, key, says_length: true })
     }
 
     /// Fills the five low bits of the first byte with what the caller gives instead of the length,
@@ -210,6 +269,26 @@ impl QuicLb {
     /// Bytes of the connection ids that [`encode`](Self::encode) makes: 6 to 20.
     pub fn id_length(&self) -> usize {
         1 + self.block_length()
+    }
+
+    /// Bytes of the server id, 1 to 15.
+    pub fn server_id_length(&self) -> usize {
+        self.server_id
+    }
+
+    /// Bytes of the nonce, 4 to 18.
+    pub fn nonce_length(&self) -> usize {
+        self.nonce
+    }
+
+    /// Its key, for planes that decode by a program of their own. Nothing prints it.
+    pub fn key(&self) -> Option<&[u8; 16]> {
+        self.key.as_ref()
+    }
+
+    /// Whether the first byte tells the id's length.
+    pub fn says_length(&self) -> bool {
+        self.says_length
     }
 
     fn block_length(&self) -> usize {
@@ -268,7 +347,7 @@ impl QuicLb {
 }
 
 /// The configurations in use, by number: while keys or lengths change there are two.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuicLbConfigs([Option<QuicLb>; UNCONFIGURED as usize]);
 
 impl QuicLbConfigs {
@@ -284,6 +363,16 @@ impl QuicLbConfigs {
         if let Some(slot) = self.0.get_mut(usize::from(rotation)) {
             *slot = None;
         }
+    }
+
+    /// The configurations, by number.
+    pub fn iter(&self) -> impl Iterator<Item = &QuicLb> {
+        self.0.iter().flatten()
+    }
+
+    /// The configuration with this number.
+    pub fn get(&self, rotation: u8) -> Option<&QuicLb> {
+        self.0.get(usize::from(rotation))?.as_ref()
     }
 
     /// The server id in a connection id, under the configuration that the id names.
@@ -464,6 +553,31 @@ mod tests {
         assert_eq!(parse_header(&[0; 64]), Ok(Header::Short { destination: &[0; 20] }));
         // The fixed bit is greased: still a short header.
         assert_eq!(parse_header(&[0]), Ok(Header::Short { destination: &[] }));
+    }
+
+    #[test]
+    fn what_is_routed_by() {
+        let routed = |datagram: &[u8]| routing_id(datagram).map(|id| id.as_bytes().to_vec());
+        let short: Vec<u8> = (0x40..0x40 + 27).collect();
+        assert_eq!(routed(&short), Some(short[1..21].to_vec()));
+        assert_eq!(routed(&short[..26]), None);
+        let mut long = vec![0xc0, 0, 0, 0, 0, 8];
+        long.extend(0..26);
+        assert_eq!(routed(&long), Some((0..8).collect()), "version negotiation");
+        assert_eq!(routed(&long[..31]), None);
+        for (length, is_one) in [(0, true), (20, true), (21, false), (255, false)] {
+            long[5] = length;
+            assert_eq!(routed(&long).map(|id| id.len() as u8), is_one.then_some(length));
+        }
+        assert_eq!(routed(&[]), None);
+    }
+
+    #[test]
+    fn ids_from_text() {
+        assert_eq!(Id::from_hex("00fF12").unwrap().as_bytes(), [0, 0xff, 0x12]);
+        for wrong in ["0", "0g", "+1", " 1", &"00".repeat(21)] {
+            assert_eq!(Id::from_hex(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

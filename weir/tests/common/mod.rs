@@ -24,7 +24,7 @@ pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 /// Where clients find the web services.
 pub const WEB4: SocketAddr = SocketAddr::new(IpAddr::V4(VIP4), WEB_PORT);
 pub const WEB6: SocketAddr = SocketAddr::new(IpAddr::V6(VIP6), WEB_PORT);
-/// Both methods.
+/// The methods that every promise is tested with.
 pub const METHODS: [&str; 2] = ["concury", "tracked"];
 
 /// Longest wait for anything that has to come: a machine that is busy with other things is slow.
@@ -302,6 +302,13 @@ pub fn hold(lab: &Lab, to: SocketAddr, count: usize) -> Vec<Held> {
     held.into_iter().flatten().collect()
 }
 
+/// Opens connections to both web services, half of them to each.
+pub fn hold_both(lab: &Lab, count: usize) -> Vec<Held> {
+    let mut held = hold(lab, WEB4, count / 2);
+    held.extend(hold(lab, WEB6, count - count / 2));
+    held
+}
+
 /// Makes a request on every connection; returns what went wrong.
 pub fn troubles(held: &mut [Held]) -> Vec<String> {
     thread::scope(|scope| {
@@ -364,6 +371,17 @@ pub fn shorts(
         }
     }
     all
+}
+
+/// Waits until new connections reach so many backends: on a busy machine a check may fail, and a backend
+/// that is down for that has to come up first. Ports that were used a moment ago are known where they
+/// were, so others are taken each time.
+pub fn reach_all(lab: &Lab, to: SocketAddr, backends: usize) {
+    let mut part = 0;
+    eventually("new connections reach every backend", || {
+        part = (part + 1) % (PARTS - 1);
+        shorts(lab, to, 300, part, u64::from(part)).len() == backends
+    });
 }
 
 /// SYNs that the clients' kernels have sent again: each of them is a first packet too.

@@ -1,10 +1,10 @@
 //! One size: start, changes, deaths of a host, status, memory.
 
-use super::instance::Instance;
 use super::world::{Seen, World};
 use super::{Request, Row, Size, Tail};
 use crate::Result;
 use crate::error::ensure;
+use crate::instance::Instance;
 use crate::neighbour::{self, Away};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -46,7 +46,11 @@ impl<'a> Bench<'a> {
             away.keep()?;
         }
         let world = World::new(size)?;
-        let instance = Instance::start(&request.weir, &world.balancer, size)?;
+        let instance = Instance::start(
+            &request.weir,
+            world.balancer.command(&request.weir)?,
+            |name, run_dir| size.config(name, run_dir),
+        )?;
         let rng = ChaCha8Rng::seed_from_u64(request.seed);
         let mut bench = Self { request, size, world, instance, rng };
         let ready = bench.await_ready()?;
@@ -162,7 +166,8 @@ impl<'a> Bench<'a> {
         let host = self.size.host(service, backend);
         self.world.forget();
         let weight = if heavier { self.size.heavy_weight() } else { 0 };
-        let mut answer = self.instance.set_weight(service, backend, weight)?;
+        let mut answer =
+            self.instance.set_weight(&format!("s{service}"), &format!("b{backend}"), weight)?;
         let asked = answer.asked;
         // The first of the flows that have followed the new table since.
         let (mut since, mut followed) = (None, 0);

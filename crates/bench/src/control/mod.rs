@@ -10,7 +10,6 @@
 //! same one. Of each pool one backend, the *heavy* one, has as much weight as all others, so that
 //! half of the new flows tell whether it serves.
 
-mod instance;
 mod measure;
 mod plan;
 mod world;

@@ -88,12 +88,16 @@ impl fmt::Display for Problem {
 pub(super) struct Problems<'a> {
     text: &'a str,
     file: &'a str,
+    /// Where each line begins.
+    lines: Vec<usize>,
     list: Vec<Problem>,
 }
 
 impl<'a> Problems<'a> {
     pub(super) fn new(text: &'a str, file: &'a str) -> Self {
-        Self { text, file, list: Vec::new() }
+        let after =
+            text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        Self { text, file, lines: [0].into_iter().chain(after).collect(), list: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -127,7 +131,7 @@ impl<'a> Problems<'a> {
 
     /// Line of a byte offset, from 1.
     pub(super) fn line(&self, offset: usize) -> usize {
-        self.position(offset).0
+        self.lines.partition_point(|begin| *begin <= offset.min(self.text.len()))
     }
 
     /// The table header in force at a byte offset, without comment, for example `[[service]]`.
@@ -154,9 +158,8 @@ impl<'a> Problems<'a> {
         while !self.text.is_char_boundary(offset) {
             offset -= 1;
         }
-        let before = &self.text[..offset];
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-        let line = before.bytes().filter(|&byte| byte == b'\n').count() + 1;
-        (line, before[line_start..].chars().count() + 1)
+        let line = self.line(offset);
+        let begin = self.lines.get(line - 1).copied().unwrap_or(offset);
+        (line, self.text[begin..offset].chars().count() + 1)
     }
 }

@@ -11,6 +11,7 @@ pub(super) const PROTOCOL: Protocol = Protocol::Tcp;
 pub(super) const METHOD: MethodId = MethodId::Concury;
 pub(super) const WEIGHT: u16 = 1;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 const CHECK_RISE: u32 = 2;
 const CHECK_FALL: u32 = 3;
@@ -27,25 +28,55 @@ pub(super) fn resolve(file: validate::File) -> Config {
             name: balancer.name.unwrap_or_else(|| "weir".to_owned()),
             interfaces: balancer.interfaces,
             mode: balancer.mode.unwrap_or(XdpMode::Auto),
+            look_every: balancer.look_every.unwrap_or(LOOK_EVERY),
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
-        limits: limits(&file.limits),
+        limits: limits(&file.limits, &file.services),
         services: file.services.into_iter().map(service).collect(),
     }
 }
 
-fn limits(given: &validate::Limits) -> Limits {
+/// As many half-open flows as the tables of all services have room for, if the file does not say it.
+fn half_open_that_fit(services: &[validate::Service], room: u32, states: u32) -> u32 {
+    let fits = |half_open: u32| {
+        services.iter().all(|service| {
+            let states = validate::most_states(service, states, half_open);
+            2 * service.method.table_bytes(states) <= room.into()
+        })
+    };
+    let (mut fitting, mut most) = (1, Limits::default_half_open(states).max(1));
+    if fits(most) {
+        return most;
+    }
+    while most - fitting > 1 {
+        let middle = fitting + (most - fitting) / 2;
+        if fits(middle) { fitting = middle } else { most = middle }
+    }
+    fitting
+}
+
+fn limits(given: &validate::Limits, services: &[validate::Service]) -> Limits {
     let default = Limits::default();
+    let states = given.states_per_service.unwrap_or(default.states_per_service);
+    let table_bytes = given.table_bytes.unwrap_or(default.table_bytes);
+    let half_open =
+        given.half_open_flows.unwrap_or_else(|| half_open_that_fit(services, table_bytes, states));
     Limits {
         services: given.services.unwrap_or(default.services),
         backends: given.backends.unwrap_or(default.backends),
         pending_flows: given.pending_flows.unwrap_or(default.pending_flows),
         unreported_flows: given.unreported_flows.unwrap_or(default.unreported_flows),
         tracked_flows: given.tracked_flows.unwrap_or(default.tracked_flows),
+        answered_flows: given.answered_flows.unwrap_or(default.answered_flows),
+        slot_partitions: given.slot_partitions.unwrap_or(default.slot_partitions),
         udp_flows: given.udp_flows.unwrap_or(default.udp_flows),
         event_ring_bytes: given.event_ring_bytes.unwrap_or(default.event_ring_bytes),
-        table_bytes: given.table_bytes.unwrap_or(default.table_bytes),
-        states_per_service: given.states_per_service.unwrap_or(default.states_per_service),
+        table_bytes,
+        states_per_service: states,
+        half_open_flows: half_open,
+        states_per_prefix: given
+            .states_per_prefix
+            .unwrap_or_else(|| Limits::default_of_prefix(states)),
     }
 }
 
@@ -62,6 +93,7 @@ fn service(given: validate::Service) -> Service {
         method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
         idle_timeout: given.idle_timeout.unwrap_or(idle),
+        quic: given.quic,
         check: given.check.and_then(check),
         backends: given.backends,
     }

@@ -207,6 +207,66 @@ fn faults_of_methods() {
     assert!(Config::parse(&many(512, ""), "weir.toml").is_ok());
 }
 
+/// A UDP service with this text for its ids.
+fn with_ids(quic: &str) -> String {
+    format!(
+        "[balancer]\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"h3\"\nvip = \"10.0.0.1\"\n\
+         protocol = \"udp\"\nport = 443\ncheck.enabled = false\n\
+         backend = [{{ name = \"b1\", address = \"10.0.0.11\" }}, \
+         {{ name = \"b2\", address = \"10.0.0.12\" }}]\n{quic}"
+    )
+}
+
+#[test]
+fn faults_of_quic_ids() {
+    let one = "config_id = 1\nserver_id_length = 2\n";
+    let config = |more: &str| format!("[[service.quic.config]]\n{one}{more}\n");
+    let good = config("nonce_length = 6");
+    let key = "key = \"8f95f09245765f80256934e50c6620\"";
+    let cases: [(String, &[&str]); 11] = [
+        ("[service.quic]\n".into(), &["quic: config: is missing", "[[service.quic.config]]"]),
+        (config("nonce_length = 3"), &["nonce_length: 3 is out of range", "give 4..18"]),
+        (config("nonce_length = 18"), &["18 and a server_id_length of 2", "give 4..17"]),
+        (config(""), &["config number 1: nonce_length: is missing", "give 4..18"]),
+        (config(&format!("nonce_length = 6\n{key}")), &["key: is not 16 bytes", "32 of 0-9"]),
+        (config("nonce_length = 6\nlength = 3"), &["unknown field `length`"]),
+        (good.repeat(2), &["config_id: configuration 1 is on line 11", "from 0 to 6"]),
+        (
+            good.replace("config_id = 1", "config_id = 7"),
+            &["config_id: 7 is out of range", "give 0..6"],
+        ),
+        (
+            format!("[service.quic]\nissue = 2\n{good}"),
+            &["issue: there is no configuration 2", "give one of 1"],
+        ),
+        (
+            format!("{good}[service.quic.server_ids]\nb3 = \"0a0b\"\n"),
+            &["server_ids.b3: the service has no backend of this name"],
+        ),
+        (
+            format!("{good}[service.quic.server_ids]\nb1 = \"0a0b0c\"\n"),
+            &["server_ids.b1: \"0a0b0c\" is no server id", "give 2 bytes in hexadecimal"],
+        ),
+    ];
+    for (quic, words) in cases {
+        let found = problems(&with_ids(&quic));
+        let text = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        assert_eq!(found.len(), 1, "{quic}: {text}");
+        words.iter().for_each(|word| assert!(text.contains(word), "{quic}: {text}"));
+        // Not even most of a key.
+        assert!(!text.contains("8f95"), "{text}");
+    }
+    let twice = format!("{good}[service.quic.server_ids]\nb1 = \"0a0b\"\nb2 = \"0A0B\"\n");
+    let text = problems(&with_ids(&twice))[0].to_string();
+    assert!(text.contains("\"b1\" and \"b2\" have one server id of 2 bytes"), "{text}");
+    let tcp = with_ids(&good).replace("\"udp\"", "\"tcp\"");
+    assert!(problems(&tcp)[0].to_string().contains("QUIC goes over UDP"));
+    let config = Config::parse(&with_ids(&good), "weir.toml").expect("it is good");
+    assert_eq!(config.services[0].quic.as_ref().map(|quic| quic.issue), Some(1));
+    let json = serde_json::to_string(&config).expect("it is plain");
+    assert_eq!(serde_json::from_str::<Config>(&json).expect("it is the same"), config);
+}
+
 #[test]
 fn faults_of_backends() {
     let base = service("port = 80");
@@ -347,6 +407,12 @@ fn faults_of_balancer_and_limits() {
             words: &["mode: \"fast\"", "auto, native, generic"],
         },
         Case {
+            what: "look_every",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nlook_every = \"2h\"",
+            line: 3,
+            words: &["look_every: \"2h\" is out of range; give 1s to 1h"],
+        },
+        Case {
             what: "run_dir",
             text: "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = \"run\"",
             line: 3,
@@ -418,6 +484,11 @@ fn faults_of_balancer_and_limits() {
         ("event_ring_bytes = 1024", "event_ring_bytes: 1024 is out of range"),
         ("event_ring_bytes = -2", "not a power of two; for example 4096"),
         ("states_per_service = 0", "states_per_service: 0"),
+        ("states_per_prefix = -1", "states_per_prefix: -1 is out of range; give 0..268435456"),
+        (
+            "states_per_prefix = 4194305",
+            "4194305 is more than states_per_service, 4194304, and would never count; give less, or 0",
+        ),
     ];
     for (field, words) in limits {
         expect_one(field, &format!("{HEAD}[limits]\n{field}\n"), 5, &[words]);
@@ -456,7 +527,8 @@ fn example_parses_and_resolves() {
     assert_eq!((check.port, check.timeout), (80, Duration::from_millis(500)));
     assert_eq!(web.backends[1].weight, 2);
     let six = config.service("web6").unwrap();
-    assert_eq!(method(&six.method), ("tracked", vec![("table_size", 65_537)]));
+    let settings = vec![("table_size", 65_537), ("scheduler", 0), ("load", 0)];
+    assert_eq!(method(&six.method), ("tracked", settings));
     let check = six.check.as_ref().unwrap();
     assert_eq!((check.interval, check.rise, check.fall), (Duration::from_secs(2), 2, 3));
     let games = config.service("games").unwrap();
@@ -504,11 +576,13 @@ fn a_method_must_be_one_that_the_data_plane_runs() {
     let all: Vec<_> = MethodId::published().collect();
     let without =
         || MethodId::published().filter(|id| !weir_dataplane::methods().any(|m| m == *id));
+    let here: Vec<_> = weir_dataplane::methods().map(MethodId::name).collect();
+    let give = format!("give one of {}", here.join(", "));
     for id in without() {
         let name = id.name();
         let wrong = format!("method: the data plane has no program for {name:?}");
         let text = text(&format!("method = {name:?}"));
-        expect_one(name, &text, 8, &[&wrong, "give one of concury, tracked"]);
+        expect_one(name, &text, 8, &[&wrong, &give]);
         let config = Config::parse_for(&text, "weir.toml", &all).unwrap();
         assert_eq!(config.services[0].method.id(), id);
     }
@@ -529,6 +603,74 @@ fn a_method_must_be_one_that_the_data_plane_runs() {
         assert!(said.contains("weir.toml:9: service \"web\""), "{said}");
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
     }
+}
+
+/// Where the first packet does not choose, no scheduler can: the refusal says why.
+#[test]
+fn a_scheduler_needs_a_method_that_remembers_where_it_sent_a_flow() {
+    let text = |more: &str| service(&format!("port = 80\n{more}"));
+    for method in ["tracked", "cheetah"] {
+        for scheduler in weir_steering::Scheduler::WORDS {
+            let fields = format!("method = {method:?}\nscheduler = {scheduler:?}");
+            let config = Config::parse(&text(&fields), "weir.toml").unwrap();
+            let settings = config.services[0].method.settings();
+            assert_eq!(weir_steering::Scheduler::of(settings).name(), *scheduler);
+        }
+        let fields = format!("method = {method:?}\nscheduler = \"fair\"");
+        let give = "give one of uniform, rr, wrr, awrr, p2c, least";
+        expect_one("fair", &text(&fields), 9, &["scheduler: \"fair\" is not known", give]);
+        let fields = format!("method = {method:?}\nload = \"cpu\"");
+        let give = "give one of connections, packets, bytes, told";
+        expect_one("cpu", &text(&fields), 9, &["load: \"cpu\" is not known", give]);
+    }
+    for (method, why) in [
+        ("concury", "noted as pending until the next table"),
+        ("residue", "noted as pending until the next table"),
+        ("jet", "follows its row without looking"),
+    ] {
+        let fields = format!("method = {method:?}\nscheduler = \"rr\"");
+        let wrong = format!("scheduler: {method} gives first packets their backends by hash alone");
+        let right = "set method to one of tracked, cheetah";
+        expect_one(method, &text(&fields), 9, &[&wrong, why, right]);
+    }
+    let many: String = (0..200)
+        .map(|n| format!("\n[[service.backend]]\nname = \"x{n}\"\naddress = \"10.7.0.{n}\"\n"))
+        .collect();
+    let text = format!("{}{many}", text("method = \"tracked\"\nscheduler = \"least\""));
+    let said = Config::parse(&text, "weir.toml").unwrap_err().to_string();
+    assert!(said.contains("least picks among 128 backends at most, not 2"), "{said}");
+}
+
+/// The balancer is in the way of the answers; a cookie leads one connection, not its client.
+#[test]
+fn cheetah_writes_cookies_itself() {
+    let text = |more: &str| service(&format!("port = 80\nmethod = \"cheetah\"\n{more}"));
+    let direct = "answers = \"backend\"";
+    for fine in ["", "answers = \"inline\"", direct, "forged = \"refuse\"", "affinity = \"flow\""] {
+        let config = Config::parse(&text(fine), "weir.toml").unwrap();
+        assert_eq!(config.services[0].method.id(), MethodId::Cheetah);
+    }
+    let wrong = ["answers: \"direct\" is not known", "give one of inline"];
+    expect_one("direct", &text("answers = \"direct\""), 9, &wrong);
+    let wrong = ["affinity: a cookie of cheetah leads one connection", "remove it, or set method"];
+    expect_one("affinity", &text("affinity = \"client\""), 9, &wrong);
+    let counted = format!("{direct}\nscheduler = \"p2c\"");
+    let wrong = ["connections that backends answer directly end where", "set load = \"told\""];
+    expect_one("counted", &text(&counted), 4, &wrong);
+    Config::parse(&text(&format!("{counted}\nload = \"told\"")), "weir.toml").unwrap();
+    let stateful = |more: &str| text(more).replace("cheetah", "cheetah-stateful");
+    let wrong = ["answers: \"backend\" is not known", "give one of inline"];
+    expect_one("stateful", &stateful(direct), 9, &wrong);
+    let config = Config::parse(&stateful("partitions = 32"), "weir.toml").unwrap();
+    assert_eq!(config.services[0].method.id(), MethodId::CheetahStateful);
+    assert_eq!(config.limits.slot_partitions, 32);
+    let wrong = ["33 partitions in all, and limits.slot_partitions is 32", "to 33 or more"];
+    expect_one("partitions", &stateful("partitions = 33"), 4, &wrong);
+    let wrong = ["partitions: 1025 is out of range", "give 1..1024"];
+    expect_one("most", &stateful("partitions = 1025"), 9, &wrong);
+    let limits = "[limits]\nanswered_flows = 0\n";
+    let said = Config::parse(&format!("{}{limits}", text("")), "weir.toml").unwrap_err();
+    assert!(said.to_string().contains("answered_flows: 0 is out of range"), "{said}");
 }
 
 /// A method's name, and its settings with their values.
@@ -566,4 +708,18 @@ fn a_method_survives_json_and_is_checked_there() {
         let error = serde_json::from_str::<Method>(text).unwrap_err().to_string();
         assert!(error.contains(wrong), "{text}: {error}");
     }
+}
+
+/// A quarter of what a service may have, unless the file says it; 0 turns it off.
+#[test]
+fn source_prefixes_have_a_share_of_the_states() {
+    let of_prefix = |lines: &str| {
+        let text = format!("{}[limits]\n{lines}\n", service("port = 80\n"));
+        Config::parse(&text, "weir.toml").unwrap().limits.states_per_prefix
+    };
+    assert_eq!(of_prefix(""), 1 << 20);
+    assert_eq!(of_prefix("states_per_service = 1000"), 250);
+    assert_eq!(of_prefix("states_per_service = 3"), 1);
+    assert_eq!(of_prefix("states_per_service = 1000\nstates_per_prefix = 1000"), 1000);
+    assert_eq!(of_prefix("states_per_prefix = 0"), 0);
 }

@@ -1,14 +1,17 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod quic;
 mod scope;
 mod service;
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use toml::Spanned;
 use weir_steering::MethodId;
+use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::error::Problems;
 use super::{XdpMode, written};
@@ -29,6 +32,7 @@ pub(super) struct Balancer {
     pub interfaces: Vec<String>,
     pub mode: Option<XdpMode>,
     pub run_dir: Option<PathBuf>,
+    pub look_every: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
@@ -38,10 +42,14 @@ pub(super) struct Limits {
     pub pending_flows: Option<u32>,
     pub unreported_flows: Option<u32>,
     pub tracked_flows: Option<u32>,
+    pub answered_flows: Option<u32>,
+    pub slot_partitions: Option<u32>,
     pub udp_flows: Option<u32>,
     pub event_ring_bytes: Option<u32>,
     pub table_bytes: Option<u32>,
     pub states_per_service: Option<u32>,
+    pub half_open_flows: Option<u32>,
+    pub states_per_prefix: Option<u32>,
 }
 
 /// Validates a file for a data plane that runs these methods. The result is usable only if `problems` stayed empty.
@@ -53,7 +61,7 @@ pub(super) fn validate(
     let balancer = balancer(file.balancer, problems);
     let place = file.limits.as_ref().and_then(|limits| {
         let limits = limits.get_ref();
-        let fields = [&limits.table_bytes, &limits.states_per_service];
+        let fields = [&limits.table_bytes, &limits.states_per_service, &limits.half_open_flows];
         fields.into_iter().find_map(|field| field.as_ref().map(Spanned::span))
     });
     let limits = limits(file.limits, problems);
@@ -61,12 +69,16 @@ pub(super) fn validate(
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
     fits(&file.service, &limits, problems);
+    let places: Vec<Range<usize>> = file.service.iter().map(Spanned::span).collect();
     let services: Vec<Service> = file
         .service
         .into_iter()
         .enumerate()
         .filter_map(|(at, raw)| service::validate(raw, at, methods, problems))
         .collect();
+    if services.len() == given {
+        partitions_fit(&services, &places, &limits, problems);
+    }
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
@@ -111,6 +123,11 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             );
             None
         }),
+        look_every: scope.duration(
+            raw.look_every.as_ref(),
+            "look_every",
+            Duration::from_secs(1)..=Duration::from_secs(3600),
+        ),
     }
 }
 
@@ -169,19 +186,37 @@ fn limits(raw: Option<Spanned<written::Limits>>, problems: &mut Problems<'_>) ->
         scope.integer(field.as_ref(), name, least..=most)
     };
     const FLOWS: u32 = 1 << 26;
-    Limits {
+    let of_prefix = raw.states_per_prefix.clone();
+    let limits = Limits {
         services: count(raw.services, "services", 1, 65_536),
         backends: count(raw.backends, "backends", 1, 32_767),
         pending_flows: count(raw.pending_flows, "pending_flows", 1, FLOWS),
         unreported_flows: count(raw.unreported_flows, "unreported_flows", 1, FLOWS),
         tracked_flows: count(raw.tracked_flows, "tracked_flows", 1, FLOWS),
+        answered_flows: count(raw.answered_flows, "answered_flows", 1, FLOWS),
+        slot_partitions: count(raw.slot_partitions, "slot_partitions", 1, MOST_PARTITIONS),
         udp_flows: count(raw.udp_flows, "udp_flows", 1, FLOWS),
         // The kernel wants whole pages; beyond 1 GiB it refuses.
         event_ring_bytes: count(ring, "event_ring_bytes", 4096, 1 << 30),
         // Offsets beyond 512 MiB are more than the kernel's verifier follows.
         table_bytes: count(raw.table_bytes, "table_bytes", 1 << 20, 1 << 29),
         states_per_service: count(raw.states_per_service, "states_per_service", 1, 1 << 28),
+        half_open_flows: count(raw.half_open_flows, "half_open_flows", 1, 1 << 28),
+        states_per_prefix: count(raw.states_per_prefix, "states_per_prefix", 0, 1 << 28),
+    };
+    let states = super::Limits::default().states_per_service;
+    let states = limits.states_per_service.unwrap_or(states);
+    if let (Some(most), Some(given)) = (limits.states_per_prefix, of_prefix)
+        && most > states
+    {
+        scope.problem(
+            given.span(),
+            "states_per_prefix",
+            format!("{most} is more than states_per_service, {states}, and would never count"),
+            "give less, or 0 for no limit",
+        );
     }
+    limits
 }
 
 fn near_power(bytes: i64) -> u64 {
@@ -235,6 +270,38 @@ fn unique_addresses(services: &[Spanned<written::Service>], problems: &mut Probl
     }
 }
 
+/// Services with connections by index share the partitions that there are.
+fn partitions_fit(
+    services: &[Service],
+    places: &[Range<usize>],
+    limits: &Limits,
+    problems: &mut Problems<'_>,
+) {
+    let most = limits.slot_partitions.unwrap_or(super::Limits::default().slot_partitions);
+    let mut total = 0;
+    let mut beyond = None;
+    for (service, place) in services.iter().zip(places) {
+        total += service.method.settings().get(PARTITIONS);
+        if total > most {
+            beyond.get_or_insert(place);
+        }
+    }
+    let Some(place) = beyond else { return };
+    problems.add(
+        place.clone(),
+        PARTITIONS,
+        format!("{total} partitions in all, and limits.slot_partitions is {most}"),
+        format!("set limits.slot_partitions to {total} or more (at most {MOST_PARTITIONS})"),
+    );
+}
+
+/// States that a service may have: only where a handshake can be told there are half-open ones besides.
+pub(super) fn most_states(service: &Service, open: u32, half_open: u32) -> u64 {
+    let tcp = service.protocol == super::Protocol::Tcp;
+    let by_flow = service.affinity != Some(super::Affinity::Client);
+    u64::from(open) + if tcp && by_flow { half_open.into() } else { 0 }
+}
+
 /// A service with all the states that it may have must be able to have a table, and another one
 /// beside it, or its pool could not be changed any more.
 fn tables_fit(
@@ -245,15 +312,22 @@ fn tables_fit(
 ) {
     let default = super::Limits::default();
     let room = u64::from(limits.table_bytes.unwrap_or(default.table_bytes));
-    let states = u64::from(limits.states_per_service.unwrap_or(default.states_per_service));
+    let open = limits.states_per_service.unwrap_or(default.states_per_service);
+    // If it is not given, it is what fits.
+    let half_open = limits.half_open_flows.unwrap_or(0);
+    let states_of = |service: &Service| most_states(service, open, half_open);
     let bytes = |service: &Service, states: u64| 2 * service.method.table_bytes(states);
-    let largest = services.iter().max_by_key(|service| bytes(service, states));
-    let Some(service) = largest.filter(|service| bytes(service, states) > room) else { return };
+    let largest = services.iter().max_by_key(|service| bytes(service, states_of(service)));
+    let Some(service) = largest.filter(|service| bytes(service, states_of(service)) > room) else {
+        return;
+    };
+    let states = states_of(service);
     let empty = bytes(service, 0);
     let each = (bytes(service, states) - empty).div_ceil(states).max(1);
     let right = match room.saturating_sub(empty) / each {
         0 => String::new(),
-        most => format!(", or states_per_service to {most} or less"),
+        most if half_open == 0 => format!(", or states_per_service to {most} or less"),
+        most => format!(", or states_per_service and half_open_flows to {most} or less together"),
     };
     let needed = bytes(service, states);
     problems.add(

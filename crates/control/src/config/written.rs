@@ -5,7 +5,7 @@
 
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::LazyLock;
 use toml::Spanned;
@@ -31,6 +31,7 @@ pub(super) struct Balancer {
     pub interfaces: Field<Vec<Spanned<String>>>,
     pub mode: Field<String>,
     pub run_dir: Field<String>,
+    pub look_every: Field<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -41,10 +42,14 @@ pub(super) struct Limits {
     pub pending_flows: Field<i64>,
     pub unreported_flows: Field<i64>,
     pub tracked_flows: Field<i64>,
+    pub answered_flows: Field<i64>,
+    pub slot_partitions: Field<i64>,
     pub udp_flows: Field<i64>,
     pub event_ring_bytes: Field<i64>,
     pub table_bytes: Field<i64>,
     pub states_per_service: Field<i64>,
+    pub half_open_flows: Field<i64>,
+    pub states_per_prefix: Field<i64>,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +62,7 @@ pub(super) struct Service {
     pub method: Field<String>,
     pub affinity: Field<String>,
     pub idle_timeout: Field<String>,
+    pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
     /// Whatever a method can be set by, in the order of the file.
@@ -104,7 +110,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 10] = [
+    const OWN: [&str; 11] = [
         "name",
         "vip",
         "protocol",
@@ -113,6 +119,7 @@ fn names() -> &'static [&'static str] {
         "method",
         "affinity",
         "idle_timeout",
+        "quic",
         "check",
         "backend",
     ];
@@ -159,6 +166,7 @@ impl<'de> Visitor<'de> for Fields {
                 "method" => service.method = Some(map.next_value()?),
                 "affinity" => service.affinity = Some(map.next_value()?),
                 "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
+                "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,
                 setting => service.settings.push((setting, map.next_value()?)),
@@ -178,6 +186,26 @@ pub(super) struct Check {
     pub fall: Field<i64>,
     pub port: Field<i64>,
     pub all_down: Field<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Quic {
+    pub issue: Field<i64>,
+    #[serde(default)]
+    pub config: Vec<Spanned<QuicConfig>>,
+    #[serde(default)]
+    pub server_ids: BTreeMap<String, Spanned<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QuicConfig {
+    pub config_id: Field<i64>,
+    pub server_id_length: Field<i64>,
+    pub nonce_length: Field<i64>,
+    pub key: Field<String>,
+    pub encode_length: Field<bool>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -15,7 +15,6 @@ use super::{DoctorInput, Finding};
 pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let config = &input.config;
     let vips: BTreeSet<IpAddr> = config.services.iter().map(|one| one.vip).collect();
-    let vips: Vec<IpAddr> = vips.into_iter().collect();
     let checked: Vec<(&Service, &Backend, &Check)> = config
         .services
         .iter()

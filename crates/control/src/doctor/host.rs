@@ -17,6 +17,7 @@ const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
 const CAP_SYS_ADMIN: u32 = 21;
 const CAP_BPF: u32 = 39;
+const CAP_PERFMON: u32 = 38;
 
 pub(super) fn examine(findings: &mut Vec<Finding>) {
     let status = read("/proc/thread-self/status").unwrap_or_default();
@@ -47,7 +48,7 @@ pub(super) fn privileges(mask: u64) -> Finding {
         return Finding::fail(
             "privileges",
             format!("without {}", missing.join(" and ")),
-            "run as root, or with AmbientCapabilities=CAP_BPF CAP_NET_ADMIN CAP_NET_RAW in the unit",
+            "run as root, or with AmbientCapabilities=CAP_BPF CAP_NET_ADMIN CAP_NET_RAW CAP_PERFMON in the unit",
         );
     }
     if !has(CAP_NET_RAW) {
@@ -55,6 +56,13 @@ pub(super) fn privileges(mask: u64) -> Finding {
             "privileges",
             "without CAP_NET_RAW: backends cannot be probed",
             "run weir doctor as root",
+        );
+    }
+    if !has(CAP_PERFMON) && !has(CAP_SYS_ADMIN) {
+        return Finding::warn(
+            "privileges",
+            "without CAP_PERFMON: frames that are lost on their way out are not counted",
+            "add CAP_PERFMON to AmbientCapabilities= in the unit",
         );
     }
     Finding::ok("privileges", "BPF programs can be loaded and attached")

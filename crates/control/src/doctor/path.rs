@@ -175,7 +175,6 @@ fn probes(
     hops: &HashMap<IpAddr, Neighbour>,
     findings: &mut Vec<Finding>,
 ) {
-    let vips: Vec<IpAddr> = vips.iter().copied().collect();
     let mut asked: Vec<(&Service, &Backend)> = Vec::new();
     let mut questions = Vec::new();
     for service in &input.config.services {
@@ -184,7 +183,7 @@ fn probes(
                 continue;
             };
             // The service's address will not do: answers to it would be the balancer's to forward.
-            let Some(source) = neigh::source_for(backend.address, &vips) else {
+            let Some(source) = neigh::source_for(backend.address, vips) else {
                 findings.push(Finding::warn(
                     "backend",
                     format!(

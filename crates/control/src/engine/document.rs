@@ -1,17 +1,91 @@
 //! What a restarted control plane must know besides the states of connections.
 
+use super::service::ServiceRuntime;
+use super::turn::InForce;
 use crate::config::{Backend, Service};
+use crate::store::{Journal, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::Path;
 
-/// The file `runtime.json` in the run directory: what a restarted engine goes on from.
+/// The file of a run directory that all of it is in; what has changed since stands in `runtime.log`.
+pub const FILE: &str = "runtime.json";
+
+/// What a restarted engine goes on from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Document {
     /// The services as they were left, by name.
     pub services: BTreeMap<String, SavedService>,
     /// How often each backend number was given out, by number.
     pub incarnations: BTreeMap<u16, u32>,
+}
+
+/// What has changed in a [`Document`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// A service is new, or another than it was.
+    Service {
+        /// Its name.
+        name: String,
+        /// As it is now.
+        service: Box<SavedService>,
+        /// How often the numbers of its backends were given out.
+        incarnations: BTreeMap<u16, u32>,
+    },
+    /// A service is gone.
+    Removed {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl Document {
+    /// What was written down in a run directory; nothing, if nothing was.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if it cannot be understood.
+    pub fn read(run_dir: &Path) -> Result<Self, StoreError> {
+        let Some((mut document, changes)) = Journal::read::<Self, Change>(&run_dir.join(FILE))?
+        else {
+            return Ok(Self::default());
+        };
+        changes.into_iter().for_each(|change| document.take(change));
+        Ok(document)
+    }
+
+    /// Takes a change up.
+    pub fn take(&mut self, change: Change) {
+        match change {
+            Change::Service { name, service, incarnations } => {
+                self.services.insert(name, *service);
+                self.incarnations.extend(incarnations);
+            }
+            Change::Removed { name } => {
+                self.services.remove(&name);
+            }
+        }
+    }
+
+    /// What this says of a service that is no longer so; `None`: it is.
+    pub(super) fn change_of(&self, name: &str, now: &ServiceRuntime) -> Option<Change> {
+        if self.services.get(name).is_some_and(|saved| now.is_saved_as(saved)) {
+            return None;
+        }
+        self.change_to(name, now.saved())
+    }
+
+    /// The same of a service that is to be so.
+    pub(super) fn change_to(&self, name: &str, service: SavedService) -> Option<Change> {
+        if self.services.get(name) == Some(&service) {
+            return None;
+        }
+        let count = |id: u16| self.incarnations.get(&id).map(|count| (id, *count));
+        let incarnations =
+            service.backends.iter().filter_map(|backend| count(backend.id)).collect();
+        Some(Change::Service { name: name.to_owned(), service: Box::new(service), incarnations })
+    }
 }
 
 /// A service as it was left.
@@ -26,6 +100,12 @@ pub struct SavedService {
     /// The service as the configuration file had it. While the file says the same, changes made by
     /// commands hold; when it says something else, it is followed.
     pub configured: Service,
+    /// What its published table was made by, if that was not yet what the file wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force: Option<InForce>,
+    /// What the log of its states is called, if not as the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
     /// The backends as they were left, commands included.
     pub backends: Vec<SavedBackend>,
 }

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use weir_plane::Plane;
 use weir_steering::{
-    BackendId, Decide, Decision, Known, MethodId, Note, Question, Recall, Rehearsal, ServiceId,
-    Signals, TrackedFlow, Why, ask,
+    BackendId, BackendLoad, Decide, Decision, Flags, Image, Known, MethodId, Note, Question,
+    Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
 };
+use weir_wire::quic::Id;
 use weir_wire::{FlowKey, map_address};
 
 /// A flow's way through the tables, as `weir explain` shows it.
@@ -48,12 +49,19 @@ pub struct Explanation {
     /// have told it.
     #[serde(default)]
     pub asked: Vec<String>,
+    /// What the packet's QUIC id says, if one was given and the service is led by ids.
+    #[serde(default)]
+    pub id: Option<String>,
     /// Why the flow goes there, as a sentence.
     pub why: String,
 }
 
 impl<P: Plane> Engine<P> {
-    pub(super) fn explain(&self, flow: &FlowKey) -> Result<Explanation, EngineError> {
+    pub(super) fn explain(
+        &self,
+        flow: &FlowKey,
+        connection_id: Option<&Id>,
+    ) -> Result<Explanation, EngineError> {
         let mut said = Explanation { flow: flow.to_string(), ..Explanation::default() };
         let Some(service) = self.service_of(flow) else {
             said.why = "no service is configured at this destination; its packets are left to \
@@ -67,13 +75,27 @@ impl<P: Plane> Engine<P> {
             said.why = "the service has no published table; its packets are dropped".into();
             return Ok(said);
         };
+        match connection_id.and_then(|id| service.led_by(id)) {
+            Some(Ok((backend, config, server))) => {
+                said.id = Some(format!("server {server:?} in configuration {config}"));
+                name_backend(service, backend, &mut said);
+                said.why = "the packet's QUIC id names the server, whatever the flow; the method \
+                            is not asked"
+                    .into();
+                return Ok(said);
+            }
+            Some(Err(why)) => said.id = Some(format!("{why}; the method decides")),
+            None => {}
+        }
         let real = Real { engine: self, service, failure: RefCell::new(None) };
         let id = ServiceId(service.number);
         let mut later = Rehearsal::new(&real);
         let question = ask(&image, id, flow, Signals::LATER, 0, &mut later);
-        let question = Question { signals: Signals::LATER, ..question };
+        let echo = self.cookie(&image, flow, &question)?;
+        let question = Question { signals: Signals::LATER.with_echo(echo), ..question };
         let decided = image.decide(&question, &mut later);
-        let first = Question { signals: Signals::FIRST, ..question };
+        let first = Signals { echo: question.signals.echo, ..Signals::FIRST };
+        let first = Question { signals: first, ..question };
         let first = image.decide(&first, &mut Rehearsal::new(&real));
         let alone = image.decide(&question, &mut Rehearsal::new(&Forgetful(&real)));
         said.asked = later.notes().iter().map(Note::to_string).collect();
@@ -95,6 +117,31 @@ impl<P: Plane> Engine<P> {
         }
         said.why = because(service, image.method(), state, &decided, &alone);
         Ok(said)
+    }
+
+    /// What the flow's packets echo, as far as the data plane remembers it.
+    fn cookie(
+        &self,
+        image: &Image,
+        flow: &FlowKey,
+        question: &Question,
+    ) -> Result<Option<u32>, EngineError> {
+        let codec = match image {
+            Image::Cheetah(table) if table.header().flags().has(Flags::TELLS) => {
+                let cookies = &table.body().0;
+                let known = self.plane.connection(flow).plane()?;
+                let number = known.and_then(|known| cookies.servers.number(known.backend));
+                let codec = cookies.method.codec();
+                return Ok(
+                    number.map(|number| u32::from(codec.hide_for(question.hash, number)) << 16)
+                );
+            }
+            Image::Cheetah(table) => *table.body().0.method.codec(),
+            Image::CheetahStateful(table) => table.body().0.method.method.codec(),
+            _ => return Ok(None),
+        };
+        let number = self.plane.answered(flow).plane()?;
+        Ok(number.map(|number| u32::from(codec.hide_for(question.hash, number)) << 16))
     }
 
     fn service_of(&self, flow: &FlowKey) -> Option<&ServiceRuntime> {
@@ -140,7 +187,8 @@ impl<P: Plane> Recall for Real<'_, P> {
     }
 
     fn is_armed(&self, question: &Question) -> bool {
-        self.engine.plane.is_armed(question.hash)
+        let armed = self.engine.plane.is_armed(question.hash).plane();
+        self.read(armed.map(Some)).unwrap_or(false)
     }
 
     fn connection(&self, question: &Question) -> Option<TrackedFlow> {
@@ -161,6 +209,22 @@ impl<P: Plane> Recall for Real<'_, P> {
 
     fn is_down(&self, backend: BackendId) -> bool {
         self.service.by_id(backend.get()).is_some_and(|member| !member.up)
+    }
+
+    fn has_bare(&self) -> bool {
+        self.engine.plane.bare() > 0
+    }
+
+    fn slot(&self, question: &Question, part: u16) -> Option<BackendId> {
+        self.read(self.engine.plane.slot(question, part).plane()).and_then(BackendId::new)
+    }
+
+    fn turn(&self, service: ServiceId) -> u64 {
+        self.engine.plane.turn(service.0)
+    }
+
+    fn load(&self, backend: BackendId) -> BackendLoad {
+        self.engine.plane.load(backend.get())
     }
 
     /// The connection table has it.

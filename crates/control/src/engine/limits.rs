@@ -1,9 +1,10 @@
 //! How large the data plane is, and how it becomes as the file wants it while packets are forwarded.
 
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::Config;
+use crate::config::{Config, Service};
 use tracing::{info, warn};
 use weir_plane::{Limits, Plane};
+use weir_steering::MethodId;
 
 impl<P: Plane> Engine<P> {
     /// Makes room for a configuration that is about to be applied. What it wants smaller stays
@@ -19,9 +20,8 @@ impl<P: Plane> Engine<P> {
     /// Gives back what the configuration, which has been applied, does not want. Where something in
     /// use does not fit, all sizes stay, with a warning, until the next reload or start.
     pub(super) fn fit(&mut self, config: &Config) {
-        let states = config.limits.states_per_service as usize;
         for service in self.services.values_mut() {
-            service.builder.set_max_states(states);
+            service.set_room(&config.limits);
         }
         let fitted = self.drain_reports().and_then(|()| self.resize(&wanted(config)));
         self.oversize = fitted.err().map(|error| {
@@ -47,6 +47,9 @@ impl<P: Plane> Engine<P> {
 /// What the file wants.
 pub(super) fn wanted(config: &Config) -> Limits {
     let given = &config.limits;
+    let mut methods = config.services.iter().map(|service| service.method.id());
+    let answers = config.services.iter().any(Service::answers_pass);
+    let slots = methods.any(|method| method == MethodId::CheetahStateful);
     Limits {
         services: given.services,
         table_bytes: given.table_bytes.into(),
@@ -54,6 +57,9 @@ pub(super) fn wanted(config: &Config) -> Limits {
         pending_flows: given.pending_flows,
         unreported_flows: given.unreported_flows,
         tracked_flows: given.tracked_flows,
+        // Nobody else asks that memory.
+        answered_flows: if answers { given.answered_flows } else { 1 },
+        slot_partitions: if slots { given.slot_partitions } else { 1 },
         udp_flows: given.udp_flows,
         event_ring_bytes: given.event_ring_bytes,
         marked_flows: given.states_per_service,

@@ -3,33 +3,44 @@
 //! Everything that changes tables goes through it, one thing after the other, so there is nothing
 //! to lock. Health checks and the API run elsewhere and send it [`Command`]s.
 
+mod by_id;
 mod commands;
 mod document;
 mod explain;
+mod half_open;
 mod limits;
+mod loads;
+mod mailbox;
 mod network;
+mod numbers;
+mod prefixes;
+mod reload;
 mod service;
+mod slots;
 mod status;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod update;
 mod upkeep;
 
-pub use commands::{Command, Sender};
+pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
+pub use commands::Command;
 pub use explain::Explanation;
-pub use status::{BackendStatus, CheckStatus, OutcomeStatus, ServiceStatus, Status};
+pub use mailbox::{Commands, Sender, channel};
+pub use status::{BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ServiceStatus, Status};
 
 use crate::config::{Config, XdpMode};
 use crate::neigh::{NeighError, Neighbour};
-use crate::store::{Document as Store, NameLock, RunLock, StoreError};
-use document::Document;
+use crate::store::{Journal, NameLock, RunLock, StoreError};
+use document::{Change, Document};
+use reload::How;
 use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc::error::TryRecvError;
 use tracing::{error, info, warn};
 use weir_dataplane::{Interface, KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
@@ -38,21 +49,23 @@ use weir_steering::{Action, Driver, Side};
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";
 
-/// How long a command may have to wait for the engine to look.
+/// How often the engine looks what is due. A command or a report wakes it.
 const TICK: Duration = Duration::from_millis(10);
 /// Commands that are answered before the engine looks for reports again.
 const COMMANDS_AT_A_TIME: usize = 64;
 /// After a failure to write down what a restart must know.
 const SAVE_AGAIN: Duration = Duration::from_secs(2);
 const UNREPORTED_EVERY: Duration = Duration::from_secs(1);
-const NEXT_HOPS_EVERY: Duration = Duration::from_secs(5);
 /// After a change: a neighbour that has just been asked for answers within milliseconds, and
 /// without it a backend that the FIB has no answer for cannot be reached.
 const NEXT_HOPS_SOON: Duration = Duration::from_millis(100);
 /// For so long; one that has not answered by then is not there.
 const NEXT_HOPS_TRIES: u32 = 20;
+/// Loads for schedulers that are not counted by packets.
+const LOADS_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
+const SLOTS_EVERY: Duration = Duration::from_secs(1);
 
 /// What can go wrong in the engine.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +127,11 @@ pub enum Kind {
 }
 
 impl EngineError {
+    /// Whether there was no room on a disc, or it takes nothing.
+    fn is_full(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_full())
+    }
+
     /// Its kind.
     pub fn kind(&self) -> Kind {
         match self {
@@ -153,7 +171,9 @@ pub struct Engine<P: Plane = LivePlane> {
     services: BTreeMap<String, ServiceRuntime>,
     /// Names of the services by number.
     names: HashMap<u32, String>,
+    /// What is written down.
     document: Document,
+    journal: Journal,
     unreachable: HashSet<IpAddr>,
     /// Backends, by number, whose neighbour did not answer when it was last asked for.
     silent: HashSet<u16>,
@@ -173,12 +193,18 @@ pub struct Engine<P: Plane = LivePlane> {
     more_aside: bool,
     /// Activity marks that are still to be read.
     unread: Option<Side>,
+    /// Services that are gone, and not all of them is cleared away.
+    gone: Vec<reload::Gone>,
     /// A table has another hash key than its flows are armed under.
     rekeyed: bool,
+    /// Numbers of services whose half-open connections are to be looked at.
+    unlooked: Vec<u32>,
     /// Why limits are not what the file wants.
     oversize: Option<String>,
     /// Why `runtime.json` could not be written, and when that is tried again.
     unsaved: Option<(String, Instant)>,
+    /// When the data plane's clock was turned last.
+    clocked: u32,
     /// Seconds by which a test is ahead of its time.
     #[cfg(test)]
     ahead: u32,
@@ -198,6 +224,7 @@ pub type Resolve = fn(IpAddr) -> Result<Option<Neighbour>, NeighError>;
 
 impl Engine {
     /// Opens or resumes the data plane in the kernel, and [goes on over it](Self::over).
+    /// `breaking`: the configuration is followed also where that breaks connections.
     ///
     /// # Errors
     /// [`EngineError`].
@@ -205,17 +232,20 @@ impl Engine {
         config: Config,
         config_path: PathBuf,
         health: crate::health::Checker,
+        breaking: bool,
     ) -> Result<Self, EngineError> {
+        let directory = pin_directory(&config.balancer.name);
+        // Who cannot start leaves no run directory behind.
+        if !RunLock::is_used(&config.balancer.run_dir) {
+            may_start(&config, &directory)?;
+        }
         let lock = RunLock::acquire(&config.balancer.run_dir)?;
         // What another version has written is refused before anything is touched.
         crate::store::check_logs(&config.balancer.run_dir)?;
-        Store::load::<Document>(config.balancer.run_dir.join("runtime.json"))?;
+        Document::read(&config.balancer.run_dir)?;
         // So is what is missing, and an instance of the name that runs.
-        for name in &config.balancer.interfaces {
-            Interface::find(name).plane()?;
-        }
+        may_start(&config, &directory)?;
         mount_bpffs()?;
-        let directory = pin_directory(&config.balancer.name);
         let made = !directory.exists();
         std::fs::create_dir_all(&directory).map_err(|source| StoreError::Io {
             doing: "create",
@@ -223,9 +253,10 @@ impl Engine {
             source,
         })?;
         let name = NameLock::acquire(&directory)?;
-        match Self::open_pinned(&directory, config, config_path, health, lock) {
+        match Self::open_pinned(&directory, config, config_path, health, lock, breaking) {
             Ok(mut engine) => {
                 engine.name = Some(name);
+                give_back_memory();
                 Ok(engine)
             }
             Err(error) => {
@@ -244,6 +275,7 @@ impl Engine {
         config_path: PathBuf,
         health: crate::health::Checker,
         lock: RunLock,
+        breaking: bool,
     ) -> Result<Self, EngineError> {
         let (kernel, report) =
             KernelPlane::open(Some(directory), &limits::wanted(&config)).plane()?;
@@ -255,9 +287,31 @@ impl Engine {
                  Linux 6.4 with CONFIG_NETFILTER_BPF_LINK ({error})"
             )
         });
-        let found = Found { resumed: report.resumed, warnings: warnings.into_iter().collect() };
+        let uncounted = report.uncounted.map(|error| {
+            format!(
+                "frames that are lost on their way out are not counted; it needs CAP_PERFMON, and Linux 5.5 with BTF ({error})"
+            )
+        });
+        let warnings = warnings.into_iter().chain(uncounted).collect();
+        let found = Found { resumed: report.resumed, warnings, breaking };
         Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)
     }
+}
+
+/// Whether there is nothing in the way of a start that can be seen without touching anything: interfaces
+/// that are missing, or another's, and an instance of the name that runs.
+fn may_start(config: &Config, directory: &Path) -> Result<(), EngineError> {
+    for name in &config.balancer.interfaces {
+        Interface::find(name).plane()?;
+        if KernelPlane::is_occupied(directory, name) {
+            let interface = name.clone();
+            return Err(weir_dataplane::Error::Occupied { interface }).plane();
+        }
+    }
+    if directory.exists() {
+        NameLock::acquire(directory).map(drop)?
+    }
+    Ok(())
 }
 
 /// Removes the data plane that an instance has left in the kernel. Returns whether there was one.
@@ -302,6 +356,8 @@ pub struct Found {
     pub resumed: bool,
     /// What there is to know of it.
     pub warnings: Vec<String>,
+    /// The configuration is to be followed also where that breaks connections.
+    pub breaking: bool,
 }
 
 impl<P: Plane> Engine<P> {
@@ -320,14 +376,16 @@ impl<P: Plane> Engine<P> {
         resolve: Resolve,
         lock: RunLock,
     ) -> Result<Self, EngineError> {
-        let runtime = config.balancer.run_dir.join("runtime.json");
-        let document: Document = Store::load(runtime)?.unwrap_or_default();
+        let run_dir = &config.balancer.run_dir;
+        let (document, journal) =
+            (Document::read(run_dir)?, Journal::new(run_dir.join(document::FILE)));
         let mut engine = Self {
             plane,
             driver: Driver::new(),
             services: BTreeMap::new(),
             names: HashMap::new(),
             document,
+            journal,
             unreachable: HashSet::new(),
             silent: HashSet::new(),
             network: network::Following::default(),
@@ -342,11 +400,14 @@ impl<P: Plane> Engine<P> {
             events_taken: 0,
             more_aside: false,
             unread: None,
+            gone: Vec::new(),
             rekeyed: false,
+            unlooked: Vec::new(),
             oversize: None,
             unsaved: None,
             config: config.clone(),
             config_path,
+            clocked: 0,
             #[cfg(test)]
             ahead: 0,
             _lock: lock,
@@ -360,11 +421,13 @@ impl<P: Plane> Engine<P> {
             }
             warn!(%error, "cannot make room");
         }
-        let failures = engine.apply(&config, true)?;
+        engine.restore(&config)?;
+        let followed = engine.follow(&config, How { start: true, breaking: found.breaking })?;
+        followed.notes.iter().for_each(|note| warn!("{note}"));
         engine.fit(&config);
         // Where packets are forwarded already, a service that stays behind must not keep the
         // others from being looked after.
-        if let (false, Some(failure)) = (engine.resumed, failures.into_iter().next()) {
+        if let (false, Some(failure)) = (engine.resumed, followed.failures.into_iter().next()) {
             return Err(failure);
         }
         engine.attach(&config)?;
@@ -394,32 +457,26 @@ impl<P: Plane> Engine<P> {
     ///
     /// # Errors
     /// [`EngineError`] only for what makes going on pointless; refused requests are answered.
-    pub fn run(
-        mut self,
-        mut commands: tokio::sync::mpsc::Receiver<Command>,
-    ) -> Result<(), EngineError> {
+    pub fn run(mut self, mut commands: Commands) -> Result<(), EngineError> {
         let mut timers = Timers::new();
         while self.turn(&mut commands, &mut timers) {}
-        self.save()
+        self.save()?;
+        Ok(self.journal.rewrite(&self.document)?)
     }
 
     /// Some reports, then some commands, then what is due: however many come of one kind, the
     /// others have their turn. Returns whether there is another one.
-    fn turn(
-        &mut self,
-        commands: &mut tokio::sync::mpsc::Receiver<Command>,
-        timers: &mut Timers,
-    ) -> bool {
-        tolerate("read reports", self.wait_for_reports(TICK));
-        for _ in 0..COMMANDS_AT_A_TIME {
-            match commands.try_recv() {
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
-                Ok(command) => self.handle(command),
-                Err(TryRecvError::Empty) => break,
-            }
+    fn turn(&mut self, commands: &mut Commands, timers: &mut Timers) -> bool {
+        tolerate("read reports", self.wait_for_reports(TICK, commands.bell()));
+        let more = commands.take(COMMANDS_AT_A_TIME, |command| {
+            let last = matches!(command, Command::Stop);
+            self.handle(command);
+            !last
+        });
+        if more {
+            self.upkeep(timers);
         }
-        self.upkeep(timers);
-        true
+        more
     }
 
     /// What is due. A failure is logged and tried again later: the tables that are published go on
@@ -434,21 +491,37 @@ impl<P: Plane> Engine<P> {
         if timers.unreported.due(UNREPORTED_EVERY) {
             self.more_aside = true;
             tolerate("fold pending flows", self.fold_pending());
+            tolerate("clear away services that are gone", self.clear_gone());
+            if self.services.values().any(|service| service.unlisted.is_some()) {
+                for failure in self.list_services() {
+                    error!(%failure, "packets do not find a service");
+                }
+            }
         }
         if self.more_aside {
             tolerate("take unreported flows", self.take_unreported());
         }
         self.follow_network();
         if self.hop_tries > 0 && timers.missing_hops.due(NEXT_HOPS_SOON) {
-            tolerate("look up missing next hops", self.refresh_next_hops(true));
+            self.begin_look(true);
         }
-        if timers.next_hops.due(NEXT_HOPS_EVERY) {
+        if timers.next_hops.due(self.config.balancer.look_every) {
             // Events tell what changes; this is for what they may have missed.
             tolerate("attach to interfaces again", self.follow_interfaces());
-            tolerate("look up next hops", self.refresh_next_hops(false));
+            self.begin_look(false);
         }
+        tolerate("look up next hops", self.go_on_looking());
         if timers.sweep.due(SWEEP_EVERY) || std::mem::take(&mut self.rekeyed) {
             tolerate("forget idle flows", self.sweep());
+            tolerate("count open connections", self.recount());
+        }
+        if timers.loads.due(LOADS_EVERY) {
+            tolerate("read loads", self.look_at_loads());
+        }
+        tolerate("look at half-open connections", self.look_at_half_open());
+        self.turn_clock();
+        if timers.slots.due(SLOTS_EVERY) {
+            tolerate("give slots back", self.sweep_slots());
         }
         if timers.seen.due(SEEN_GENERATION_EVERY) {
             self.plane.next_seen_generation();
@@ -457,15 +530,62 @@ impl<P: Plane> Engine<P> {
 
     /// Writes down what a restart must know.
     fn save(&mut self) -> Result<(), EngineError> {
-        self.document.services =
-            self.services.iter().map(|(name, s)| (name.clone(), s.saved())).collect();
-        let path = self.config.balancer.run_dir.join("runtime.json");
-        Ok(Store::save(path, &self.document)?)
+        let gone = self.document.services.keys().filter(|name| !self.services.contains_key(*name));
+        let mut changes: Vec<Change> =
+            gone.map(|name| Change::Removed { name: name.clone() }).collect();
+        let services = self.services.iter();
+        changes.extend(services.filter_map(|(name, now)| self.document.change_of(name, now)));
+        self.write_down(changes)
+    }
+
+    /// As [`save`](Self::save), of some services that are still there.
+    fn save_some<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), EngineError> {
+        let change = |name| self.document.change_of(name, self.services.get(name)?);
+        let changes = names.into_iter().filter_map(change).collect();
+        self.write_down(changes)
+    }
+
+    fn write_down(&mut self, changes: Vec<Change>) -> Result<(), EngineError> {
+        let first = self.journal.is_to_be_rewritten();
+        if !first {
+            if changes.is_empty() {
+                return Ok(());
+            }
+            self.journal.append(&changes)?;
+        }
+        let before = first.then(|| self.document.clone());
+        changes.into_iter().for_each(|change| self.document.take(change));
+        if first || self.journal.is_long() {
+            let rewritten = self.journal.rewrite(&self.document);
+            // What is appended is written, even if there is no room to write it in short.
+            if let (Err(error), Some(before)) = (rewritten, before) {
+                self.document = before;
+                return Err(error.into());
+            }
+        }
+        Ok(())
     }
 
     /// As [`save`](Self::save), where a failure stops nothing: it is shown, and tried again.
     fn save_later(&mut self) {
-        match self.save() {
+        let saved = self.save();
+        self.note_saved(saved);
+    }
+
+    /// As [`save_some`](Self::save_some), where a failure stops nothing. What could not be written
+    /// before is left for later.
+    fn save_some_later<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        if self.unsaved.is_none() {
+            let saved = self.save_some(names);
+            self.note_saved(saved);
+        }
+    }
+
+    fn note_saved(&mut self, saved: Result<(), EngineError>) {
+        match saved {
             Ok(()) => self.unsaved = None,
             Err(error) => {
                 if self.unsaved.is_none() {
@@ -483,6 +603,15 @@ impl<P: Plane> Engine<P> {
         #[cfg(test)]
         let now = now + self.ahead;
         now
+    }
+}
+
+/// Gives back to the system what the start has needed and no longer does.
+fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it touches free memory of the allocator only, and takes its locks.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 
@@ -514,13 +643,23 @@ struct Timers {
     next_hops: Timer,
     missing_hops: Timer,
     sweep: Timer,
+    loads: Timer,
     seen: Timer,
+    slots: Timer,
 }
 
 impl Timers {
     fn new() -> Self {
         let now = || Timer(Instant::now());
-        Self { unreported: now(), next_hops: now(), missing_hops: now(), sweep: now(), seen: now() }
+        Self {
+            unreported: now(),
+            next_hops: now(),
+            missing_hops: now(),
+            sweep: now(),
+            loads: now(),
+            seen: now(),
+            slots: now(),
+        }
     }
 }
 

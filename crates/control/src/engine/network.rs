@@ -26,6 +26,23 @@ pub(super) struct Following {
     /// All next hops are to be looked up, and not before.
     all: bool,
     not_before: Option<Instant>,
+    /// Next hops that are being looked up, a part in each turn; whether only those that are missing.
+    pub look: Option<(bool, Look)>,
+}
+
+/// How far looking next hops up has come.
+pub(super) struct Look {
+    /// Up to this address.
+    pub after: Option<IpAddr>,
+    /// All have been found until now.
+    pub all_known: bool,
+    pub over: bool,
+}
+
+impl Look {
+    pub fn new() -> Self {
+        Self { after: None, all_known: true, over: false }
+    }
 }
 
 impl Following {
@@ -52,10 +69,11 @@ pub(super) enum Of<'a> {
 }
 
 impl Of<'_> {
-    pub fn concerns(&self, address: IpAddr, now: Option<&Backend>) -> bool {
+    /// `now`: what the plane knows of the backend.
+    pub fn concerns(&self, address: IpAddr, now: impl FnOnce() -> Option<Backend>) -> bool {
         match self {
             Self::All | Self::Again => true,
-            Self::Missing => now.is_none_or(|backend| backend.hop.is_none()),
+            Self::Missing => now().is_none_or(|backend| backend.hop.is_none()),
             Self::Neighbours(addresses) => addresses.contains(&address),
         }
     }
@@ -125,6 +143,10 @@ impl<P: Plane> Engine<P> {
         let same = now.len() == self.network.seen.len()
             && now.iter().zip(&self.network.seen).all(|(a, b)| number(a) == number(b));
         if same {
+            if now != self.network.seen {
+                info!("interfaces have other Ethernet addresses");
+                self.network.seen = now;
+            }
             return Ok(());
         }
         self.attached = self.plane.reattach(&names, attachment(&self.config)).plane()?;

@@ -1,20 +1,25 @@
 //! One service at run time: its pool, its builder, and the log of its states.
 
-use super::EngineError;
 use super::document::{SavedBackend, SavedService};
+use super::half_open::HalfOpen;
+use super::loads::Loads;
+use super::prefixes::{Counted, name_of};
+use super::turn::{InForce, Turn};
 use super::update::Trouble;
-use crate::config::{Affinity, AllDown, Backend, Protocol, Service, is_host, is_name};
+use super::{EngineError, SWEEP_EVERY};
+use crate::config::{Affinity, AllDown, Backend, Limits, Protocol, Service, is_host, is_name};
 use crate::store::{Op, StateLog, StateRecord};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::warn;
 use weir_hash::{HashKey, Key};
 use weir_plane::VipKey;
 use weir_steering::{
-    BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role, ServiceConfig,
-    ServiceState, StateKey,
+    BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role, Scheduler,
+    ServiceConfig, ServiceState, StateKey, rest_for,
 };
 use weir_wire::map_address;
 
@@ -28,29 +33,80 @@ pub(super) struct PoolMember {
     /// Since when the health check has it down.
     pub down_since: Option<Instant>,
     /// What the last health check said.
-    pub detail: String,
+    pub detail: Arc<str>,
 }
 
-/// States to be pinned, with their backends.
+impl PoolMember {
+    fn saved(&self) -> SavedBackend {
+        SavedBackend {
+            id: self.id,
+            name: self.wanted.name.clone(),
+            address: self.wanted.address,
+            weight: self.wanted.weight,
+            drain: self.wanted.drain,
+            up: self.up,
+        }
+    }
+}
+
+/// States with their backends.
 pub(super) type Pins = Vec<(ServiceState, u16)>;
 
 pub(super) struct ServiceRuntime {
     pub number: u32,
     pub seed: u64,
     pub generation: u64,
+    /// What the file wants.
     pub configured: Service,
+    /// What packets follow.
+    pub in_force: InForce,
+    /// The way from the latter to the former, if they differ.
+    pub turn: Option<Turn>,
+    pub left_connections: bool,
     pub pool: Vec<PoolMember>,
     /// The build face of its method.
-    pub builder: Box<dyn Build>,
+    pub builder: Counted,
     pub log: Option<StateLog>,
+    /// What that is called: the service's first name.
+    pub log_name: String,
+    /// Where that stands.
+    run_dir: PathBuf,
+    /// States that it may have, half-open ones included.
+    pub states: usize,
+    /// Those that are not half-open.
+    most_open: usize,
+    /// Those of one source prefix that are not half-open; 0: as many as there are.
+    most_of_prefix: usize,
+    /// Connections that were not remembered because there are so many.
+    beyond: u64,
+    /// Connections that were not remembered because there are so many of their prefix.
+    pub beyond_prefix: u64,
+    /// The last of those.
+    pub crowded: Option<StateKey>,
+    /// Those of which only the SYN was seen.
+    pub half_open: HalfOpen,
+    /// Half-open connections that were forgotten, when that was last said.
+    forgotten_before: u64,
+    /// When there were more half-open connections than there is room for.
+    pub flooded: Option<Instant>,
+    /// Why packets do not find it.
+    pub unlisted: Option<String>,
+    /// The data plane may have been told where QUIC ids lead.
+    pub told_ids: bool,
+    /// What its scheduler goes by.
+    pub loads: Loads,
     /// The pool has changed since the last table was published.
     pub dirty: bool,
     /// Connections that were not remembered, when that was last said.
-    refused_before: u64,
+    pub refused_before: u64,
+    /// The same, of those that were beyond what their prefix may have.
+    beyond_prefix_before: u64,
     /// Connections of draining backends that there was no room to pin.
     pub unpinned: usize,
     /// Hash key under which its flows are armed in the activity marks.
     pub marked_under: Option<HashKey>,
+    /// Backends of which all flows are armed.
+    pub armed_all_of: BTreeSet<u16>,
     /// Keys under which the marks were made that are to be read next.
     pub read_under: Vec<HashKey>,
     /// States whose backend is gone. A UDP flow among them must look new again, so that its next
@@ -68,68 +124,142 @@ pub(super) struct ServiceRuntime {
 }
 
 impl ServiceRuntime {
+    /// `may_wait`: where there is no room for its log, it is begun later.
     pub fn new(
-        number: u32,
-        seed: u64,
+        ((number, seed), may_wait): ((u32, u64), bool),
         configured: Service,
-        states: usize,
+        log_name: String,
+        limits: &Limits,
         run_dir: &Path,
         published: Option<Image>,
         now: u32,
     ) -> Result<(Self, Vec<StateRecord>), EngineError> {
-        let (log, records) = if configured.method.id().needs().states {
-            let path = run_dir.join(format!("states-{}.log", configured.name));
-            let (log, records) = StateLog::open(path)?;
-            (Some(log), records)
-        } else {
-            (None, Vec::new())
-        };
-        let config = ServiceConfig {
-            settings: configured.method.settings().clone(),
-            client_affinity: configured.affinity == Affinity::Client,
-            udp: configured.protocol == Protocol::Udp,
-            seed,
-            nonce: seed ^ u64::from(now),
-            capacity: records.len().max(1024),
-            max_states: states,
-            idle_seconds: configured.idle_timeout.as_secs().min(u64::from(u32::MAX)) as u32,
-        };
+        let (mut log, mut records, mut unwritten) = (None, Vec::new(), None);
+        if configured.method.id().needs().states {
+            let path = log_path(run_dir, &log_name);
+            match StateLog::open(&path) {
+                Ok((opened, found)) => (log, records) = (Some(opened), found),
+                // There is nothing in it to be lost. Flows are forwarded all the same.
+                Err(error) if may_wait && error.is_full() && !path.exists() => {
+                    warn!(service = configured.name, %error, "cannot write down states");
+                    unwritten = Some(error.to_string());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let states = room_of(&configured, limits);
+        let told_ids = published.is_some();
+        let config = config_of(&configured, seed, states, records.len().max(1024), now);
         let builder = configured.method.builder(&config, published.map(Arc::new));
+        let mut builder = Counted::new(builder, seed ^ u64::from(now));
+        let most_of_prefix = limits.states_per_prefix as usize;
+        builder.count_prefixes(most_of_prefix > 0);
         let marked_under = builder.published().map(|image| image.header().key);
+        let mut half_open = HalfOpen::default();
+        half_open.set_budget(limits.half_open_flows as usize);
         let runtime = Self {
             number,
             seed,
             generation: 0,
+            in_force: InForce::of(&configured),
+            turn: None,
+            left_connections: false,
             configured,
+            log_name,
+            run_dir: run_dir.to_owned(),
+            states,
+            most_open: limits.states_per_service as usize,
+            most_of_prefix,
+            beyond: 0,
+            beyond_prefix: 0,
+            crowded: None,
+            half_open,
+            forgotten_before: 0,
+            flooded: None,
+            unlisted: None,
+            told_ids,
             pool: Vec::new(),
             builder,
             log,
+            loads: Loads::default(),
             dirty: true,
             refused_before: 0,
+            beyond_prefix_before: 0,
             unpinned: 0,
             marked_under,
+            armed_all_of: BTreeSet::new(),
             read_under: Vec::new(),
             astray: Vec::new(),
             orphans: Vec::new(),
             leaving: Vec::new(),
             trouble: None,
-            unwritten: None,
+            unwritten,
             last_update: None,
         };
         Ok((runtime, records))
     }
 
+    /// What the next build face is made of.
+    pub fn service_config(&self, capacity: usize, now: u32) -> ServiceConfig {
+        config_of(&self.configured, self.seed, self.states, capacity, now)
+    }
+
+    /// Forgets connections that are silent for as long as is configured now.
+    pub fn set_idle_time(&mut self) {
+        self.builder.set_idle_seconds(idle_seconds(&self.configured));
+    }
+
+    /// Remembers so many connections at most from now on.
+    pub fn set_room(&mut self, limits: &Limits) {
+        self.states = room_of(&self.configured, limits);
+        self.most_open = limits.states_per_service as usize;
+        self.most_of_prefix = limits.states_per_prefix as usize;
+        self.count_prefixes();
+        self.builder.set_max_states(self.states);
+        self.half_open.set_budget(limits.half_open_flows as usize);
+    }
+
+    /// Counts its states by prefix, if there is a limit to that.
+    pub fn count_prefixes(&mut self) {
+        self.builder.count_prefixes(self.most_of_prefix > 0);
+    }
+
     /// Says so if there were connections since the last call that are not remembered.
     pub fn warn_of_refused(&mut self) {
-        let refused = self.builder.refused();
+        let forgotten = self.half_open.forgotten;
+        if forgotten > self.forgotten_before {
+            let (service, more) = (&self.configured.name, forgotten - self.forgotten_before);
+            warn!(
+                service,
+                more,
+                "half-open connections beyond limits.half_open_flows: the oldest were forgotten; is \
+                 this a flood of SYNs?"
+            );
+            self.forgotten_before = forgotten;
+        }
+        let refused = self.refused();
         if refused > self.refused_before {
             let (service, more) = (&self.configured.name, refused - self.refused_before);
             warn!(service, more, "connections beyond limits.states_per_service: not remembered");
             self.refused_before = refused;
         }
+        if self.beyond_prefix > self.beyond_prefix_before {
+            let more = self.beyond_prefix - self.beyond_prefix_before;
+            let (service, prefix) = (&self.configured.name, self.crowded.map(|key| name_of(&key)));
+            warn!(
+                service,
+                more, prefix, "connections beyond limits.states_per_prefix: not remembered"
+            );
+            self.beyond_prefix_before = self.beyond_prefix;
+        }
     }
 
-    fn is_by_client(&self) -> bool {
+    /// Connections that were not remembered because there were too many.
+    pub fn refused(&self) -> u64 {
+        self.builder.refused() + self.beyond
+    }
+
+    pub fn is_by_client(&self) -> bool {
         self.configured.affinity == Affinity::Client
     }
 
@@ -143,21 +273,59 @@ impl ServiceRuntime {
         self.marked_under.is_some() && self.hash_key() != self.marked_under
     }
 
-    /// Another period of activity begins: the hashes of all flows to `open` and, of those of which
-    /// only the first packet is known, to `opening`.
-    pub fn arm(&mut self, open: &mut Vec<u64>, opening: &mut Vec<u64>) {
+    /// Another period of activity begins: the hashes of the flows that may be watched in it to `open`
+    /// and, of those of which only the first packet is known, to `opening`. Those of backends that take
+    /// no new flow are armed in any case: so it is known that they live.
+    pub fn arm(&mut self, now: u32, open: &mut Vec<u64>, opening: &mut Vec<u64>) {
+        let idle = u32::try_from(self.configured.idle_timeout.as_secs()).unwrap_or(u32::MAX);
+        let rest = rest_for(idle, SWEEP_EVERY.as_secs() as u32);
+        // Without marks nobody need look which flows to mark.
+        self.builder.rest(if self.marks_under().is_some() { rest } else { 0 });
         let key = self.hash_key();
         self.read_under = self.marked_under.into_iter().chain(key).collect();
         self.read_under.dedup();
         self.marked_under = key;
-        let marks = |image: &Arc<Image>| image.header().flags().has(Flags::MARK);
-        let Some(key) = key.filter(|_| self.builder.published().is_some_and(marks)) else { return };
-        self.builder.each_state(&mut |state, known| match known.phase {
+        self.armed_all_of = self.not_serving();
+        let Some(key) = self.marks_under() else { return };
+        let reserved = &self.armed_all_of;
+        self.builder.each_due(now, &mut |state, known| match known.phase {
+            Phase::Open if reserved.contains(&known.backend.get()) => {}
             Phase::Open => open.push(state.hash(&key)),
             Phase::Opening => opening.push(state.hash(&key)),
             // A SYN may well begin another connection with the same ports.
             Phase::Closing => {}
         });
+        if !reserved.is_empty() {
+            self.builder.each_state(&mut |state, known| {
+                if known.phase == Phase::Open && reserved.contains(&known.backend.get()) {
+                    open.push(state.hash(&key));
+                }
+            });
+        }
+    }
+
+    /// The hashes of the flows whose packets are to be noticed, under the key that packets follow.
+    pub fn due(&self, now: u32, due: &mut Vec<u64>) {
+        if let Some(key) = self.marks_under() {
+            self.builder.each_due(now, &mut |state, _| due.push(state.hash(&key)));
+        }
+    }
+
+    /// The hash key under which packets mark their flows, if they do.
+    pub fn marks_under(&self) -> Option<HashKey> {
+        let marks = |image: &Arc<Image>| image.header().flags().has(Flags::MARK);
+        self.hash_key().filter(|_| self.builder.published().is_some_and(marks))
+    }
+
+    /// The backends that take no new flow.
+    fn not_serving(&self) -> BTreeSet<u16> {
+        let members = self.members().into_iter().filter(|member| member.effective_weight() == 0);
+        members.map(|member| member.backend).collect()
+    }
+
+    /// Whether a backend takes no new flow any more whose flows were not armed since.
+    pub fn is_unarmed(&self) -> bool {
+        self.marks_under().is_some() && !self.not_serving().is_subset(&self.armed_all_of)
     }
 
     /// What the data plane listens on.
@@ -170,6 +338,11 @@ impl ServiceRuntime {
         if let Some(trouble) = &mut self.trouble {
             trouble.again = Instant::now();
         }
+    }
+
+    /// What health checks call a backend of this service.
+    pub fn target(&self, backend: u16) -> u64 {
+        u64::from(self.number) << 16 | u64::from(backend)
     }
 
     pub fn member(&self, name: &str) -> Option<&PoolMember> {
@@ -202,12 +375,14 @@ impl ServiceRuntime {
     /// The pool as steering sees it.
     pub fn members(&self) -> Vec<Member> {
         let keep = self.all_down() == Some(AllDown::Keep);
+        let follows = self.scheduler().0 == Scheduler::Awrr;
+        let factor = |id| if follows { self.loads.factor(id) } else { 1 };
         self.pool
             .iter()
             .map(|member| Member {
                 backend: member.id,
                 name: member.wanted.name.clone(),
-                weight: member.wanted.weight.into(),
+                weight: u32::from(member.wanted.weight) * factor(member.id),
                 role: match (member.up || keep, member.wanted.drain) {
                     (false, _) => Role::Down,
                     (true, true) => Role::Draining,
@@ -261,6 +436,22 @@ impl ServiceRuntime {
         }
     }
 
+    /// What could not be written down is tried again, all of it.
+    pub fn write_again(&mut self, now: u32) {
+        if self.unwritten.is_some() {
+            let written = self.begin_log().and_then(|()| self.rewrite_log(now));
+            self.written(written);
+        }
+    }
+
+    /// Begins the log that a start has found no room for.
+    fn begin_log(&mut self) -> Result<(), EngineError> {
+        if self.log.is_none() && self.in_force.method.id().needs().states {
+            self.log = Some(StateLog::open(log_path(&self.run_dir, &self.log_name))?.0);
+        }
+        Ok(())
+    }
+
     fn written(&mut self, written: Result<(), EngineError>) {
         if let Err(error) = written {
             if self.unwritten.is_none() {
@@ -278,16 +469,54 @@ impl ServiceRuntime {
             return Ok(());
         }
         let Some(id) = BackendId::new(backend) else { return Ok(()) };
-        let known = self.builder.known(&key).is_some_and(|state| state.backend == id);
-        let kept = self.builder.start(key, id, now)?;
+        if self.told(key, id) {
+            return Ok(());
+        }
+        let known = self.builder.known(&key);
+        let tells = self.tells_half_open();
+        let open = self.builder.states().saturating_sub(self.half_open.waiting());
+        if tells && known.is_none() && open >= self.most_open {
+            self.beyond += 1;
+            return Ok(());
+        }
+        if known.is_none() && self.is_crowded(&key) {
+            self.beyond_prefix += 1;
+            self.crowded = Some(key);
+            return Ok(());
+        }
+        let known = known.filter(|state| state.backend == id);
+        if !self.builder.start(key, id, now)? {
+            return Ok(());
+        }
+        // It begins, or its SYN was repeated.
+        let half_open = tells
+            && known.is_none_or(|state| match state.phase {
+                Phase::Opening => state.born != now,
+                Phase::Open => false,
+                Phase::Closing => true,
+            });
+        if half_open {
+            self.half_open.push(key, now);
+        }
         // A flow that cannot be written down is lost only if the control plane dies.
-        if kept
-            && !known
+        if known.is_none()
             && let Some(log) = &mut self.log
         {
-            log.append(&record(Op::Add, &key, backend, now))?;
+            let flags = if half_open { HALF_OPEN } else { 0 };
+            log.append(&StateRecord { flags, ..record(Op::Add, &key, backend, now) })?;
         }
         Ok(())
+    }
+
+    /// Whether the source prefix of a connection has as many as it may. Half-open ones have a budget of
+    /// their own, so that SYNs in the name of a prefix take nothing from its connections.
+    fn is_crowded(&self, key: &StateKey) -> bool {
+        if self.most_of_prefix == 0 {
+            return false;
+        }
+        let held = self.builder.of_prefix(key);
+        held >= self.most_of_prefix
+            && held.saturating_sub(self.half_open.waiting_of(key)) >= self.most_of_prefix
     }
 
     /// Removes states from the log: they are idle, or their backend is gone.
@@ -296,15 +525,15 @@ impl ServiceRuntime {
         for key in keys {
             log.append(&record(Op::Remove, key, 0, now))?;
         }
-        if log.should_compact(self.builder.states()) {
-            let mut all = Vec::with_capacity(self.builder.states());
-            self.builder.each_state(&mut |key, known| {
-                all.push(record(Op::Add, key, known.backend.get(), now));
-            });
-            log.compact(all)?;
-            // All that is known has been written anew.
-            self.unwritten = None;
-        }
+        if log.should_compact(self.builder.states()) { self.rewrite_log(now) } else { Ok(()) }
+    }
+
+    /// Writes all states down anew.
+    pub fn rewrite_log(&mut self, now: u32) -> Result<(), EngineError> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        write_anew(log, &*self.builder, now)?;
+        // All that is known has been written anew.
+        self.unwritten = None;
         Ok(())
     }
 
@@ -313,11 +542,18 @@ impl ServiceRuntime {
     ///
     /// Of the connections whose first packet may be repeated no more than `most` are pinned, the
     /// youngest: those that are armed keep their place without.
-    pub fn build(&mut self, now: u32, most: usize) -> Result<(Arc<Image>, Pins), EngineError> {
+    ///
+    /// The last of the three are connections that the connection table must have besides.
+    pub fn build(
+        &mut self,
+        now: u32,
+        most: usize,
+    ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
-        let mut built = self.builder.draft(generation, &members, now)?;
+        let (builder, tracked) = self.next_builder(now)?;
+        let mut built = builder.draft(generation, &members, now)?;
         let before = built.pinned.len();
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
             built.pinned.truncate(most);
@@ -330,13 +566,19 @@ impl ServiceRuntime {
         self.orphans = built.orphans;
         let pin =
             |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id.get());
-        Ok((built.table, built.pinned.into_iter().map(pin).collect()))
+        Ok((built.table, built.pinned.into_iter().map(pin).collect(), tracked))
     }
 
     /// The table built last is published. Returns states that have no backend any more.
     pub fn published(&mut self, now: u32) -> Vec<StateKey> {
         self.generation += 1;
-        self.builder.publish_draft();
+        match self.turned(now) {
+            Ok(true) => {}
+            Ok(false) => self.builder.publish_draft(),
+            failed => self.written(failed.map(drop)),
+        }
+        // Packets mark by its key from now on, whether or not a sweep has begun a period yet.
+        self.marked_under = self.marked_under.or_else(|| self.hash_key());
         let mut orphans = std::mem::take(&mut self.orphans);
         let logged = self.log_removed(&orphans, now);
         self.written(logged);
@@ -347,27 +589,42 @@ impl ServiceRuntime {
     /// The table built last cannot be published: the one before stays.
     pub fn discard(&mut self) -> Result<(), EngineError> {
         self.orphans.clear();
+        if self.not_turned() {
+            return Ok(());
+        }
         Ok(self.builder.discard_draft()?)
     }
 
+    /// Whether a restart would find it as it is.
+    pub fn is_saved_as(&self, saved: &SavedService) -> bool {
+        let same = |(member, saved): (&PoolMember, &SavedBackend)| {
+            let PoolMember { id, wanted, up, .. } = member;
+            (*id, &wanted.name, wanted.address, wanted.weight, wanted.drain, *up)
+                == (saved.id, &saved.name, saved.address, saved.weight, saved.drain, saved.up)
+        };
+        (self.number, self.seed, self.generation) == (saved.number, saved.seed, saved.generation)
+            && self.pool.len() == saved.backends.len()
+            && self.pool.iter().zip(&saved.backends).all(same)
+            && self.configured == saved.configured
+            && saved.in_force.as_ref().unwrap_or(&InForce::of(&saved.configured)) == &self.in_force
+            && saved.log.as_ref().unwrap_or(&saved.configured.name) == &self.log_name
+    }
+
     pub fn saved(&self) -> SavedService {
+        self.saved_as(&self.configured, &self.pool)
+    }
+
+    /// As [`saved`](Self::saved), with another description and another pool.
+    pub fn saved_as(&self, configured: &Service, pool: &[PoolMember]) -> SavedService {
+        let turning = self.in_force != InForce::of(configured);
         SavedService {
             number: self.number,
             seed: self.seed,
             generation: self.generation,
-            configured: self.configured.clone(),
-            backends: self
-                .pool
-                .iter()
-                .map(|member| SavedBackend {
-                    id: member.id,
-                    name: member.wanted.name.clone(),
-                    address: member.wanted.address,
-                    weight: member.wanted.weight,
-                    drain: member.wanted.drain,
-                    up: member.up,
-                })
-                .collect(),
+            configured: configured.clone(),
+            in_force: turning.then(|| self.in_force.clone()),
+            log: (self.log_name != configured.name).then(|| self.log_name.clone()),
+            backends: pool.iter().map(PoolMember::saved).collect(),
         }
     }
 
@@ -381,6 +638,17 @@ impl ServiceRuntime {
             return invalid(format!(
                 "{name:?} is not a name; use 1 to 64 letters, digits and - _ ."
             ));
+        }
+        if let Some(quic) = &self.configured.quic {
+            let there = self.pool.iter().map(|member| member.wanted.name.as_str());
+            if let Some((one, other, length)) = quic.clash(there.chain([name])) {
+                let why = format!(
+                    "backends {one} and {other} would have one server id of {length} bytes"
+                );
+                return refuse(format!(
+                    "{why}; use another name, or set server_ids in [service.quic]"
+                ));
+            }
         }
         if !is_host(address) {
             return invalid(format!("{address} is not the address of one host"));
@@ -411,6 +679,48 @@ impl ServiceRuntime {
     }
 }
 
+/// Writes all states of a build face down, in place of what stands in the log.
+pub(super) fn write_anew(
+    log: &mut StateLog,
+    builder: &dyn Build,
+    now: u32,
+) -> Result<(), EngineError> {
+    let mut all = Vec::with_capacity(builder.states());
+    builder.each_state(&mut |key, known| {
+        let flags = if known.phase == Phase::Opening { HALF_OPEN } else { 0 };
+        all.push(StateRecord { flags, ..record(Op::Add, key, known.backend.get(), now) });
+    });
+    Ok(log.compact(all)?)
+}
+
+/// Where the states of a service are written down.
+pub(super) fn log_path(run_dir: &Path, log_name: &str) -> PathBuf {
+    run_dir.join(format!("states-{log_name}.log"))
+}
+
+fn idle_seconds(service: &Service) -> u32 {
+    service.idle_timeout.as_secs().min(u64::from(u32::MAX)) as u32
+}
+
+fn config_of(
+    service: &Service,
+    seed: u64,
+    max_states: usize,
+    capacity: usize,
+    now: u32,
+) -> ServiceConfig {
+    ServiceConfig {
+        settings: service.method.settings().clone(),
+        client_affinity: service.affinity == Affinity::Client,
+        udp: service.protocol == Protocol::Udp,
+        seed,
+        nonce: seed ^ u64::from(now),
+        capacity,
+        max_states,
+        idle_seconds: idle_seconds(service),
+    }
+}
+
 /// What a configured service listens on.
 pub(super) fn vip_of(service: &Service) -> VipKey {
     VipKey {
@@ -423,6 +733,22 @@ pub(super) fn vip_of(service: &Service) -> VipKey {
     }
 }
 
-fn record(op: Op, key: &StateKey, backend: u16, seconds: u32) -> StateRecord {
+/// States that a service may have in all. Half-open ones have a budget of their own, and those that are
+/// pushed out are forgotten only when the reports of a turn have been taken up.
+fn room_of(service: &Service, limits: &Limits) -> usize {
+    let states = limits.states_per_service as usize;
+    if service.protocol != Protocol::Tcp || service.affinity != Affinity::Flow {
+        return states;
+    }
+    states + limits.half_open_flows as usize + REPORTS_OF_A_TURN
+}
+
+/// More than the ring of reports and the map beside it have room for by default.
+const REPORTS_OF_A_TURN: usize = 1 << 19;
+
+/// Flag of a record: only the SYN of the connection was seen.
+pub(super) const HALF_OPEN: u8 = 1;
+
+pub(super) fn record(op: Op, key: &StateKey, backend: u16, seconds: u32) -> StateRecord {
     StateRecord { op, key: key.to_bytes(), backend, seconds, flags: 0 }
 }

@@ -1,10 +1,14 @@
 //! `weir status`: everything there is to tell, for people and for programs.
 
+use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
+use crate::{health, neigh};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use weir_plane::Plane;
+use weir_plane::{LaneCounters, Plane};
+use weir_steering::Image;
 
 /// The state of an instance, as `weir status` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -21,14 +25,24 @@ pub struct Status {
     pub resumed: bool,
     /// Interfaces that packets are taken from, each with "native" or "generic".
     pub interfaces: Vec<(String, String)>,
+    /// Frames that were sent since the process started and lost before they left, for each of those
+    /// interfaces, and for others where there are any; none if the kernel does not tell.
+    #[serde(default)]
+    pub lost: Option<Vec<LostStatus>>,
     /// What an operator should know, a sentence each.
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
     pub services: Vec<ServiceStatus>,
     /// Packets that were not forwarded, by reason.
     pub outcomes: Vec<OutcomeStatus>,
+    /// Packets of services that are led by QUIC ids, by what became of the id.
+    #[serde(default)]
+    pub ids: Vec<IdStatus>,
     /// Flows that neither the ring nor the *unreported* map could take.
     pub unrecorded_flows: u64,
+    /// Packets of known flows that did not echo the cookie that their backend was told.
+    #[serde(default)]
+    pub bare_packets: u32,
     /// Reports of flows taken from the data plane since the start.
     pub reports: u64,
     /// Flows in the pending table, over all services.
@@ -37,6 +51,15 @@ pub struct Status {
     pub table_bytes_used: usize,
     /// Bytes of the tables' memory in all.
     pub table_bytes: usize,
+}
+
+/// Frames that were to leave by an interface, and did not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostStatus {
+    /// Name of the interface, or its number if it is gone.
+    pub interface: String,
+    /// How many.
+    pub frames: u64,
 }
 
 /// A service and its published table.
@@ -54,6 +77,12 @@ pub struct ServiceStatus {
     pub port: Option<u16>,
     /// Steering method, as the configuration names it.
     pub method: String,
+    /// Who gets first packets, as the configuration names it; none if the method has no choice.
+    #[serde(default)]
+    pub scheduler: Option<String>,
+    /// What its scheduler goes by, if it reads loads: "connections", "packets", "bytes" or "told".
+    #[serde(default)]
+    pub load: Option<String>,
     /// What stays on one backend: "flow" or "client".
     pub affinity: String,
     /// Number of tables published so far.
@@ -64,16 +93,66 @@ pub struct ServiceStatus {
     pub states: usize,
     /// States in the published table.
     pub published_states: u64,
+    /// Connections of which only the SYN was seen; some may have turned out to be open since.
+    #[serde(default)]
+    pub half_open: usize,
+    /// Half-open connections that were forgotten because of limits.half_open_flows.
+    #[serde(default)]
+    pub forgotten_half_open: u64,
     /// Flows that were not remembered because of limits.states_per_service.
     pub refused_states: u64,
+    /// Flows that were not remembered because of limits.states_per_prefix.
+    #[serde(default)]
+    pub refused_of_prefix: u64,
     /// Bytes of the published table.
     pub table_bytes: usize,
     /// Bytes of the control plane's own structure for it.
     pub control_bytes: usize,
     /// How long the last update took, in milliseconds, waiting included.
     pub last_update_ms: Option<u64>,
+    /// Its table of connections by index; none if the method has none.
+    #[serde(default)]
+    pub slots: Option<SlotStatus>,
+    /// How much its rows track; none if the method is not `jet`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracking: Option<TrackingStatus>,
+    /// How its packets are led by QUIC ids, if they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quic: Option<QuicStatus>,
     /// The backends, in the order of the pool.
     pub backends: Vec<BackendStatus>,
+}
+
+/// How full a table of connections by index is, and what it has refused.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct SlotStatus {
+    /// Slots in use.
+    pub used: u64,
+    /// All slots.
+    pub slots: u64,
+    /// Connections that found no free slot, and are tracked instead.
+    pub full: u64,
+    /// Cookies that named a free slot: stale ones, or forged ones.
+    pub stale_cookies: u64,
+    /// Cookies that named the slot of another flow: forged ones, or stale ones.
+    pub foreign_cookies: u64,
+}
+
+/// What JET's published rows track.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TrackingStatus {
+    /// The part of the new flows that get into the connection table, 0 to 1.
+    pub tracked_share: f64,
+    /// The part of the flows whose packets do without a look into the connection table, 0 to 1.
+    pub avoided_share: f64,
+}
+
+impl TrackingStatus {
+    fn of(image: &Image) -> Option<Self> {
+        let Image::Jet(table) = image else { return None };
+        let rows = table.body();
+        Some(Self { tracked_share: rows.tracking(), avoided_share: 1.0 - rows.asking() })
+    }
 }
 
 /// A backend and what went to it.
@@ -99,6 +178,13 @@ pub struct BackendStatus {
     pub bytes: u64,
     /// Flows that started there.
     pub flows: u64,
+    /// Its load as the scheduler sees it: open connections, packets or bytes in a second, or what was
+    /// told. None if no scheduler reads it, or it is not known.
+    #[serde(default)]
+    pub load: Option<f64>,
+    /// The load that was told last, whether a scheduler reads it or not.
+    #[serde(default)]
+    pub told_load: Option<f64>,
 }
 
 /// What the health check of a backend says.
@@ -129,6 +215,18 @@ pub struct OutcomeStatus {
     pub dropped: u64,
 }
 
+/// What an operator should know if backends write no cookies that should.
+fn bare_warning(packets: u32) -> Option<String> {
+    (packets > 0).then(|| {
+        format!(
+            "{packets} packets of services with answers = \"backend\" did not have the cookie that \
+             their backend was told: it runs no `weir agent`, or has lost its memory. Their flows, and \
+             from now on all of these services, are looked up in the connection table first; \
+             limits.tracked_flows must hold those that are open"
+        )
+    })
+}
+
 impl<P: Plane> Engine<P> {
     pub(super) fn status(&self) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
@@ -144,8 +242,10 @@ impl<P: Plane> Engine<P> {
                 dropped,
             })
             .collect();
-        let services =
-            self.services.values().map(|s| self.service_status(s)).collect::<Result<_, _>>()?;
+        let (checks, lanes) = (self.health.snapshot(), self.plane.lanes().plane()?);
+        let services = self.services.values().map(|s| self.service_status(s, &checks, &lanes));
+        let services = services.collect::<Result<_, _>>()?;
+        let lost = self.lost()?;
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
             name: self.config.balancer.name.clone(),
@@ -158,10 +258,19 @@ impl<P: Plane> Engine<P> {
                 .iter()
                 .map(|a| (a.interface.clone(), mode(a.generic).into()))
                 .collect(),
-            warnings: self.warnings.iter().cloned().chain(self.troubles()).collect(),
+            warnings: self
+                .warnings
+                .iter()
+                .cloned()
+                .chain(self.troubles())
+                .chain(bare_warning(self.plane.bare()))
+                .collect(),
+            lost,
             services,
             outcomes,
+            ids: self.id_status()?,
             unrecorded_flows: self.plane.unrecorded(),
+            bare_packets: self.plane.bare(),
             reports: self.events_taken,
             pending_flows: self.plane.pending().plane()?.len(),
             table_bytes_used: used,
@@ -169,16 +278,38 @@ impl<P: Plane> Engine<P> {
         })
     }
 
-    fn service_status(&self, service: &ServiceRuntime) -> Result<ServiceStatus, EngineError> {
+    /// What was lost on its way out, by interface.
+    fn lost(&self) -> Result<Option<Vec<LostStatus>>, EngineError> {
+        let Some(counted) = self.plane.lost().plane()? else { return Ok(None) };
+        let own = self.attached.iter().map(|attached| (attached.interface.clone(), 0));
+        let mut lost: BTreeMap<String, u64> = own.collect();
+        for (number, frames) in counted {
+            let interface = match neigh::interface_by_index(number) {
+                Ok(interface) => interface.name,
+                Err(_) => format!("number {number}"),
+            };
+            *lost.entry(interface).or_default() += frames;
+        }
+        let each = lost.into_iter().map(|(interface, frames)| LostStatus { interface, frames });
+        Ok(Some(each.collect()))
+    }
+
+    /// `checks`: of all targets, in the order of their ids. `lanes`: of all backends, by number.
+    fn service_status(
+        &self,
+        service: &ServiceRuntime,
+        checks: &[health::Status],
+        lanes: &[LaneCounters],
+    ) -> Result<ServiceStatus, EngineError> {
         let configured = &service.configured;
-        let image = self.plane.published(service.number).plane()?;
-        let header = image.as_ref().map(|image| image.header());
-        let checks = self.health.snapshot();
+        let table = self.plane.described(service.number).plane()?;
+        let (scheduler, load) = service.scheduler();
         let mut backends = Vec::new();
         for member in &service.pool {
-            let lane = self.plane.lane(member.id).plane()?;
-            let id = u64::from(service.number) << 16 | u64::from(member.id);
-            let check = checks.iter().find(|check| check.id == id);
+            let lane = lanes.get(usize::from(member.id)).copied().unwrap_or_default();
+            let id = service.target(member.id);
+            let check = checks.binary_search_by_key(&id, |check| check.id);
+            let check = check.ok().and_then(|at| checks.get(at));
             let state = match (member.up, member.wanted.drain) {
                 (false, _) => "down",
                 (true, true) => "draining",
@@ -192,7 +323,7 @@ impl<P: Plane> Engine<P> {
                 state: state.into(),
                 check: CheckStatus {
                     up: member.up,
-                    detail: member.detail.clone(),
+                    detail: member.detail.to_string(),
                     last: check.and_then(|check| check.last_result.clone()),
                     unknown: check.is_some_and(|check| check.unknown),
                 },
@@ -200,6 +331,8 @@ impl<P: Plane> Engine<P> {
                 packets: lane.packets,
                 bytes: lane.bytes,
                 flows: lane.flows,
+                load: service.load_of(member.id, self.plane.load(member.id).value),
+                told_load: service.loads.told(member.id),
             });
         }
         Ok(ServiceStatus {
@@ -209,18 +342,26 @@ impl<P: Plane> Engine<P> {
             protocol: configured.protocol.name().into(),
             port: configured.port,
             method: configured.method.name().into(),
+            scheduler: service.has_scheduler().then(|| scheduler.name().into()),
+            load: scheduler.reads_loads().then(|| load.name().into()),
             affinity: match configured.affinity {
                 crate::config::Affinity::Flow => "flow".into(),
                 crate::config::Affinity::Client => "client".into(),
             },
             generation: service.generation,
-            digest: header.map_or_else(String::new, |h| format!("{:016x}", h.digest)),
+            digest: table.map_or_else(String::new, |table| format!("{:016x}", table.digest)),
             states: service.builder.states(),
-            published_states: header.map_or(0, |h| h.states),
-            refused_states: service.builder.refused(),
+            published_states: table.map_or(0, |table| table.states),
+            half_open: service.half_open.len(),
+            forgotten_half_open: service.half_open.forgotten,
+            refused_states: service.refused(),
+            refused_of_prefix: service.beyond_prefix,
             table_bytes: self.plane.table_bytes(service.number),
             control_bytes: service.builder.control_bytes(),
             last_update_ms: service.last_update.map(|d| d.as_millis() as u64),
+            slots: self.slot_status(service.number),
+            tracking: service.builder.published().and_then(|image| TrackingStatus::of(image)),
+            quic: service.quic_status(&self.config.balancer.run_dir),
             backends,
         })
     }

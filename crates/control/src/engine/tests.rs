@@ -4,6 +4,7 @@
 
 mod activity;
 
+use super::prefixes::Counted;
 use super::*;
 use crate::config::Backend;
 use crate::health::{Checker, Transition};
@@ -15,7 +16,11 @@ use weir_steering::{Event, EventKind, Flags, MethodId, ServiceState, SoftMemory,
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
+mod half_open;
+mod loads;
 mod methods;
+mod prefixes;
+mod reload;
 
 struct World {
     engine: Engine<Soft>,
@@ -112,8 +117,27 @@ impl World {
         let target = u64::from(service.number) << 16 | u64::from(id);
         let at = Instant::now();
         let change = Transition { id: target, up, detail: "no answer".into(), at };
-        self.engine.handle(Command::Health(change));
+        self.engine.handle(Command::Health(vec![change]));
         id
+    }
+
+    /// The file is another one from now on.
+    fn follow(&mut self, wanted: &Config) -> Result<crate::engine::reload::Followed, EngineError> {
+        let followed = self.engine.follow(wanted, How::default())?;
+        self.engine.config = wanted.clone();
+        Ok(followed)
+    }
+
+    /// As [`upkeep`](Self::upkeep), a while later.
+    fn upkeep_later(&mut self) {
+        for service in self.engine.services.values_mut() {
+            if let Some(trouble) = &mut service.trouble {
+                trouble.again = Instant::now();
+            }
+        }
+        let mut timers = Timers::new();
+        timers.unreported.0 -= UNREPORTED_EVERY;
+        self.engine.upkeep(&mut timers);
     }
 
     /// What is due, with nothing left to wait for.
@@ -152,6 +176,15 @@ impl World {
         }
         for (number, table) in &self.engine.plane.tables {
             assert!(!table.header().flags().has(Flags::RECORD), "service {number} records");
+        }
+        self.check_counters();
+    }
+
+    /// States are counted by prefix, every one once, whatever has become of the others.
+    fn check_counters(&self) {
+        for (name, service) in &self.engine.services {
+            let (counted, right) = service.builder.counted().expect("there is a limit");
+            assert_eq!(counted, right, "service {name}");
         }
     }
 
@@ -240,8 +273,14 @@ fn a_full_pin_map_stops_nobody_else() {
 }
 
 #[test]
-fn a_backend_that_is_down_gets_no_flow_once_a_table_can_be_published() {
-    let mut world = World::new(2);
+fn a_backend_that_is_down_gets_no_flow_even_if_no_table_can_be_published() {
+    for method in ["concury", "tracked", "residue"] {
+        a_dead_backend_and_a_full_pool_of_tables(&format!("method = \"{method}\""));
+    }
+}
+
+fn a_dead_backend_and_a_full_pool_of_tables(fields: &str) {
+    let mut world = World::with(2, fields);
     world.start(0, 0..50);
     let down = world.health("a", "b1", false);
     world.engine.plane.bounds.table_bytes = world.engine.plane.table_bytes();
@@ -256,11 +295,23 @@ fn a_backend_that_is_down_gets_no_flow_once_a_table_can_be_published() {
     world.upkeep();
     let second = world.engine.services["a"].trouble.clone().expect("it waits");
     assert!(second.again > first.again);
-    world.check();
+    assert!(world.live.values().any(|backend| *backend == down));
+    world.check_later();
+    assert!(!world.start(0, 100..200).contains(&down));
+    world.check_later();
+    world.upkeep();
+    assert!(!world.start(0, 200..300).contains(&down));
+    world.check_later();
     world.engine.plane.bounds.table_bytes = usize::MAX;
     world.upkeep();
     assert_eq!(world.warnings(), Vec::<String>::new());
-    assert!(!world.start(0, 100..200).contains(&down));
+    assert!(!world.start(0, 300..400).contains(&down));
+    world.check_later();
+    world.health("a", "b1", true);
+    world.upkeep();
+    world.check();
+    assert!(world.start(0, 400..500).contains(&down));
+    assert!(!world.engine.plane.tables[&0].header().flags().has(Flags::PENDING));
 }
 
 /// The disc is full: a command is refused with nothing changed; a health check is heeded.
@@ -269,17 +320,15 @@ fn a_full_disc_refuses_commands_and_not_failover() {
     let mut world = World::new(1);
     world.start(0, 0..30);
     let before = world.engine.plane.tables[&0].header().generation;
-    // What is written first cannot be.
-    let temporary = world.directory.path().join("runtime.json.tmp");
-    std::fs::create_dir(&temporary).expect("a directory in its place");
+    world.engine.journal.fill_disc();
     let refused = world.drain("a", "b1").expect_err("it cannot be kept").to_string();
-    assert!(refused.contains("runtime.json"), "{refused}");
+    assert!(refused.contains("runtime.log"), "{refused}");
     assert_eq!(world.engine.plane.tables[&0].header().generation, before);
     let down = world.health("a", "b2", false);
     world.upkeep();
     assert!(!world.start(0, 100..200).contains(&down));
-    assert!(world.warnings().iter().any(|warning| warning.contains("runtime.json")));
-    std::fs::remove_dir(&temporary).expect("empty");
+    assert!(world.warnings().iter().any(|warning| warning.contains("runtime.log")));
+    world.engine.journal.empty_disc();
     world.engine.save_later();
     assert_eq!(world.warnings(), Vec::<String>::new());
 }
@@ -336,7 +385,8 @@ fn a_reload_names_what_is_not_in_force() {
     let gone: Vec<u16> =
         world.engine.services.values().map(|s| s.member("b1").expect("there").id).collect();
     world.engine.plane.refuse_after(Operation::Show, 1, 1);
-    let failures = world.engine.apply(&wanted, false).expect("the rest is in force");
+    let followed = world.follow(&wanted).expect("the rest is in force");
+    let failures = followed.failures;
     assert_eq!(failures.len(), 1);
     assert!(failures[0].to_string().contains("service b"), "{}", failures[0]);
     // Its backend is still in its table, so still known; the others' are not.
@@ -379,7 +429,7 @@ fn a_restart_goes_on_where_a_first_start_says_no() {
     let (config, mut plane) = (engine.config.clone(), std::mem::take(&mut engine.plane));
     drop(engine);
     plane.refuse_after(Operation::Show, 0, 1);
-    let found = Found { resumed: true, warnings: Vec::new() };
+    let found = Found { resumed: true, ..Found::default() };
     let engine = over(plane, found, &config).unwrap_or_else(|error| panic!("{error}"));
     let mut world = World { engine, live, directory };
     assert!(world.warnings()[0].contains("service a"));
@@ -401,7 +451,7 @@ fn what_cannot_be_read_is_an_answer_and_no_end() {
         .expect("nothing is refused");
     for operation in [Operation::ReadTable, Operation::LookUp] {
         world.engine.plane.refuse(operation);
-        assert!(world.engine.explain(&flow(0, 1)).is_err(), "{operation:?}");
+        assert!(world.engine.explain(&flow(0, 1), None).is_err(), "{operation:?}");
         world.engine.plane.refuse_nothing();
     }
     for operation in [Operation::Grace, Operation::Drain, Operation::OwnMacs] {
@@ -416,12 +466,21 @@ fn what_cannot_be_read_is_an_answer_and_no_end() {
     }
     world.engine.plane.refuse(Operation::SetService);
     let wanted = config(&world.directory, 2);
-    assert!(world.engine.apply(&wanted, false).is_err());
+    let failures = world.follow(&wanted).expect("the rest is in force").failures;
+    assert!(failures[0].to_string().contains("service b: refused"), "{failures:?}");
+    assert!(world.warnings()[0].contains("packets do not find it"), "{:?}", world.warnings());
     world.engine.plane.refuse_nothing();
-    world.engine.apply(&wanted, false).expect("nothing is refused");
+    world.upkeep_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.start(1, 0..10);
+    world.live.clear();
     world.engine.plane.refuse_after(Operation::RemoveService, 0, 1);
     let fewer = config(&world.directory, 1);
-    assert!(world.engine.apply(&fewer, false).is_err());
+    let failures = world.follow(&fewer).expect("the rest is in force").failures;
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(world.engine.plane.tables.contains_key(&1));
+    world.upkeep_later();
+    assert!(!world.engine.plane.tables.contains_key(&1));
     world.start(0, 0..10);
     world.check();
     let there = VipKey { address: flow(0, 0).dst, protocol: Protocol::Tcp, port: Some(80) };
@@ -441,7 +500,7 @@ fn a_flood_of_reports_keeps_no_command_waiting() {
         kind: EventKind::Start,
     });
     world.engine.plane.memory.events = events.collect();
-    let (sender, mut commands) = tokio::sync::mpsc::channel(4);
+    let (sender, mut commands) = channel(4).expect("descriptors");
     let (reply, mut answer) = oneshot::channel();
     assert!(sender.try_send(Command::Status(reply)).is_ok());
     let mut timers = Timers::new();
@@ -464,6 +523,8 @@ fn a_flow_that_is_not_remembered_is_not_written_down() {
     let memory = SoftMemory::new(10_000, 64, 64);
     let mut world = World::over(memory, 1, |config| {
         config.limits.states_per_service = LIMIT as u32;
+        // What is not marked is open from its first packet on.
+        config.services[0].affinity = crate::config::Affinity::Client;
     });
     world.start(0, 0..30);
     world.engine.drain_reports().expect("nothing is refused");

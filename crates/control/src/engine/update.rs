@@ -1,10 +1,11 @@
 //! Updates of the services: what the driver of `weir_steering` needs to know of them, and what is
 //! made of its outcomes.
 
+use super::prefixes::name_of;
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError};
-use crate::config::AllDown;
-use std::collections::{BTreeMap, HashMap};
+use crate::config::{Affinity, AllDown};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use weir_hash::Key;
@@ -16,6 +17,9 @@ use weir_steering::{BackendId, Event, ServiceState};
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// But never later than this.
 const RETRY_AT_MOST: Duration = Duration::from_secs(60);
+
+/// How long it is said that there were too many half-open connections.
+const FLOOD_IS_OVER: Duration = Duration::from_secs(60);
 
 /// An update that is not finished.
 #[derive(Clone, Debug)]
@@ -53,6 +57,10 @@ impl Tables<'_> {
         self.services.get_mut(self.names.get(&number)?)
     }
 
+    fn at(&self, number: u32) -> Option<&ServiceRuntime> {
+        self.services.get(self.names.get(&number)?)
+    }
+
     fn expect(&mut self, number: u32) -> Result<&mut ServiceRuntime, EngineError> {
         let gone = || EngineError::NotFound(format!("there is no service number {number}"));
         self.of(number).ok_or_else(gone)
@@ -81,17 +89,24 @@ impl Services for Tables<'_> {
         service.remembered(|service| service.start(state.key, backend, now))
     }
 
+    fn takes_connections(&self, service: u32) -> bool {
+        self.at(service).is_some_and(ServiceRuntime::takes_connections)
+    }
+
+    fn avoids(&self, service: u32) -> bool {
+        self.at(service).is_some_and(|service| service.pool.iter().any(|member| !member.up))
+    }
+
     fn knows(&self, state: &ServiceState, backend: u16) -> bool {
-        let service = self.names.get(&state.service).and_then(|name| self.services.get(name));
-        let known = service.and_then(|service| service.known(&state.key));
+        let known = self.at(state.service).and_then(|service| service.known(&state.key));
         known.is_some_and(|known| known.backend == backend)
     }
 
     fn build(&mut self, number: u32) -> Result<Built, EngineError> {
         let (now, pins) = (self.now, self.pins);
-        let (image, pins) = self.expect(number)?.build(now, pins)?;
+        let (image, pins, tracked) = self.expect(number)?.build(now, pins)?;
         debug!(service = number, states = image.header().states, "table built");
-        Ok(Built { image, pins })
+        Ok(Built { image, pins, tracked })
     }
 
     fn published(&mut self, number: u32) -> Vec<u64> {
@@ -117,13 +132,18 @@ impl Services for Tables<'_> {
     }
 
     fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
-        let name = self.names.get(&state.service);
-        let Some(service) = name.and_then(|name| self.services.get(name)) else {
-            return Judgement::Lost;
-        };
+        let Some(service) = self.at(state.service) else { return Judgement::Lost };
         let Some(member) = service.by_id(backend) else { return Judgement::Lost };
         let Some(id) = BackendId::new(backend) else { return Judgement::Lost };
         let builder = &service.builder;
+        let by_client = service.in_force.affinity == Affinity::Client;
+        if by_client != (state.key.src_port == 0 && state.key.dst_port == 0) {
+            // Noted before the affinity was another: packets do not ask for it any more.
+            return Judgement::Lost;
+        }
+        if builder.method().info().tracks_all {
+            return Judgement::Tracked;
+        }
         if !service.takes_as_up(member) && builder.leads_to(&state.key, id) {
             Judgement::Lost
         } else if builder.agrees(&state.key, id) {
@@ -167,18 +187,22 @@ impl<P: Plane> Engine<P> {
         }
         let started = Instant::now();
         let now = self.now();
+        let names = numbers.iter().filter_map(|number| self.names.get(number).cloned());
+        names.collect::<Vec<_>>().iter().for_each(|name| self.tell_loads(name));
         let pins = self.plane.pin_limit() / 2;
         let (services, names) = (&mut self.services, &self.names);
         let mut tables = Tables { services, names, now, taken: 0, pins };
-        let numbers = numbers.iter().copied();
-        let outcomes = self.driver.run(numbers, &mut self.plane, &mut tables);
+        let outcomes = self.driver.run(numbers.iter().copied(), &mut self.plane, &mut tables);
         self.events_taken += tables.taken;
-        self.rekeyed |= self.services.values().any(ServiceRuntime::is_rekeyed);
+        let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
+        self.rekeyed |= self.services.values().any(unarmed);
         let mut failures = Vec::new();
         for outcome in outcomes {
             failures.extend(self.take_outcome(outcome, started.elapsed()));
         }
-        self.save_later();
+        let names = numbers.iter().filter_map(|number| self.names.get(number).cloned());
+        let names: Vec<String> = names.collect();
+        self.save_some_later(names.iter().map(String::as_str));
         failures
     }
 
@@ -199,6 +223,12 @@ impl<P: Plane> Engine<P> {
             let (rounds, milliseconds) = (outcome.rounds, took.as_millis() as u64);
             info!(service = name, generation, rounds, milliseconds, "published");
         }
+        if published && service.left_connections() {
+            // They would be taken for true if such a method came back.
+            if let Err(error) = self.plane.forget_connections(outcome.service) {
+                warn!(service = name, %error, "entries of the connection table are left");
+            }
+        }
         let leaving = if published { std::mem::take(&mut service.leaving) } else { Vec::new() };
         if unfinished {
             let what = match &outcome.failure {
@@ -211,7 +241,7 @@ impl<P: Plane> Engine<P> {
             service.trouble = Some(trouble);
         }
         for id in leaving {
-            if let Err(error) = self.forget_backend(id) {
+            if let Err(error) = self.forget_backends(&HashSet::from([id])) {
                 self.keep_leaving(&name, id, &error);
             }
         }
@@ -246,11 +276,35 @@ impl<P: Plane> Engine<P> {
                 };
                 found.push(format!("service {name}: {what}; {behind}; tried again in {seconds} s"));
             }
-            let (refused, states) = (service.builder.refused(), service.builder.states());
+            if let Some(why) = &service.unlisted {
+                found.push(format!("service {name}: packets do not find it: {why}; tried again"));
+            }
+            if let Some(turn) = &service.turn {
+                found.push(format!("service {name}: {}", turn.stands(service)));
+            }
+            let (refused, states) = (service.refused(), service.builder.states());
             if refused > 0 {
                 found.push(format!(
                     "service {name}: {refused} connections began beyond limits.states_per_service \
                      ({states} are remembered): the next change of the pool breaks some of them"
+                ));
+            }
+            if let Some(key) = &service.crowded {
+                found.push(format!(
+                    "service {name}: {} connections began beyond limits.states_per_prefix, the last \
+                     of them from {}, of which {} are remembered: the next change of the pool breaks \
+                     some of them",
+                    service.beyond_prefix,
+                    name_of(key),
+                    service.builder.of_prefix(key)
+                ));
+            }
+            if service.flooded.is_some_and(|at| at.elapsed() < FLOOD_IS_OVER) {
+                found.push(format!(
+                    "service {name}: more half-open connections than limits.half_open_flows: the \
+                     oldest are forgotten ({} by now), and a handshake that takes longer may break \
+                     when the pool changes; is this a flood of SYNs?",
+                    service.half_open.forgotten
                 ));
             }
             if service.unpinned > 0 {

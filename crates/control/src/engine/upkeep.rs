@@ -1,17 +1,24 @@
 //! What the engine does between changes: reports, idle flows, next hops, leftovers.
 
-use super::network::{Of, own_and_above};
+use super::network::{Look, Of, own_and_above};
+use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{AllDown, Protocol};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tracing::warn;
 use weir_hash::Key;
 use weir_plane::forward::NextHop;
-use weir_plane::{Backend, Hop, Plane};
+use weir_plane::{Backend, Hop, Plane, SeenFlows};
 use weir_steering::{Event, ServiceState, Side};
 
 /// Reports that are taken up before the engine looks for commands again: some milliseconds' worth.
 const REPORTS_AT_A_TIME: usize = 8192;
+
+/// Addresses whose next hops are looked up in a turn: some milliseconds' worth.
+const HOSTS_AT_A_TIME: usize = 32;
 
 impl<P: Plane> Engine<P> {
     /// Takes up reports that `read` brings.
@@ -23,6 +30,7 @@ impl<P: Plane> Engine<P> {
         let mut failure = None;
         let (services, names) = (&mut self.services, &self.names);
         let mut taken = 0u64;
+        let mut flooded = BTreeSet::new();
         let mut sink = |event: &Event| {
             taken += 1;
             let service = names.get(&event.state.service).and_then(|name| services.get_mut(name));
@@ -30,15 +38,67 @@ impl<P: Plane> Engine<P> {
             if let Err(error) = service.remembered(|service| service.take_event(event, now)) {
                 failure.get_or_insert(error);
             }
+            if service.half_open.is_over() {
+                flooded.insert(service.number);
+            }
         };
         let read = read(&mut self.plane, &mut sink).plane()?;
         self.events_taken += taken;
+        self.forget_half_open(&flooded)?;
         failure.map_or(Ok(read), Err)
     }
 
-    /// Takes up some of the reports that come, and waits that long for the first.
-    pub(super) fn wait_for_reports(&mut self, limit: Duration) -> Result<(), EngineError> {
-        self.take_reports(|plane, take| plane.wait(limit, REPORTS_AT_A_TIME, take))
+    /// Forgets half-open connections of services that have too many: those pushed out that have sent
+    /// nothing since their SYN.
+    fn forget_half_open(&mut self, flooded: &BTreeSet<u32>) -> Result<(), EngineError> {
+        // While marks are to be read it stands there whether they have sent something. The sweep
+        // that reads them forgets, too.
+        if self.unread.is_some() {
+            return Ok(());
+        }
+        let now = self.now();
+        for number in flooded {
+            let service = self.names.get(number).and_then(|name| self.services.get_mut(name));
+            let Some(service) = service else { continue };
+            let (mut states, hashes) = service.pushed_out();
+            let mut alive = vec![false; states.len()];
+            for under in &hashes {
+                let marked = self.plane.are_marked(under).plane()?;
+                alive.iter_mut().zip(marked).for_each(|(alive, marked)| *alive |= marked);
+            }
+            let mut alive = alive.into_iter();
+            states.retain(|_| !alive.next().unwrap_or(true));
+            service.remembered(|service| service.forget_half_open(&states, now))?;
+        }
+        Ok(())
+    }
+
+    /// Looks at some of the half-open connections of a service that was swept.
+    pub(super) fn look_at_half_open(&mut self) -> Result<(), EngineError> {
+        let Some(number) = self.unlooked.last() else { return Ok(()) };
+        let now = self.now();
+        let service = self.names.get(number).and_then(|name| self.services.get_mut(name));
+        let more = match service {
+            Some(service) => {
+                service.remembered(|service| service.look_at_half_open(now))?;
+                service.half_open.is_unlooked()
+            }
+            None => false,
+        };
+        if !more {
+            self.unlooked.pop();
+        }
+        Ok(())
+    }
+
+    /// Takes up some of the reports that come, and waits that long for the first, or until `wake`
+    /// can be read.
+    pub(super) fn wait_for_reports(
+        &mut self,
+        limit: Duration,
+        wake: BorrowedFd<'_>,
+    ) -> Result<(), EngineError> {
+        self.take_reports(|plane, take| plane.wait(limit, Some(wake), REPORTS_AT_A_TIME, take))
     }
 
     /// Takes up some of the reports that the ring had no room for.
@@ -59,29 +119,42 @@ impl<P: Plane> Engine<P> {
         let now = self.now();
         let side = match self.unread {
             Some(side) => side,
-            None => self.flip_marks(),
+            None => self.flip_marks(now)?,
         };
         // If what follows fails, it is tried again before other marks are begun.
         self.unread = Some(side);
         self.plane.grace().plane()?;
         // A flow's first packets may have been marked while its report was still on the way.
         self.drain_reports()?;
-        let marks = self.plane.take_marks(side);
+        // The filter is large, and only of use to services that keep states of UDP flows.
+        let udp = |service: &ServiceRuntime| service.configured.protocol == Protocol::Udp;
+        let seen = match self.services.values().any(udp) {
+            true => self.plane.seen_flows().plane()?,
+            false => SeenFlows::default(),
+        };
+        let marks = self.plane.take_marks(side).plane()?;
         self.unread = None;
-        let seen = self.plane.seen_flows();
+        self.unlooked.clear();
         for service in self.services.values_mut() {
             let (number, udp) = (service.number, service.configured.protocol == Protocol::Udp);
             if !service.builder.method().needs().states {
                 continue;
             }
             service.warn_of_refused();
+            service.write_again(now);
             let keys = std::mem::take(&mut service.read_under);
             let idle = service.builder.sweep(now, &|state| {
                 let mut hashes = keys.iter().map(|key| state.hash(key));
                 hashes.any(|hash| if udp { seen.has(hash, number) } else { marks.has(hash) })
             });
+            if service.half_open.look_again() {
+                self.unlooked.push(service.number);
+            }
             service.log_removed(&idle, now)?;
         }
+        self.watch(now)?;
+        let flooded = self.services.values().filter(|service| service.half_open.is_over());
+        self.forget_half_open(&flooded.map(|service| service.number).collect())?;
         self.give_up_dead_backends()?;
         // Pending and pinned entries of these states stay until an update removes them: a flow
         // with the same key may be starting right now.
@@ -89,13 +162,24 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Begins another period of activity: arms all flows under the hash keys that packets follow.
-    fn flip_marks(&mut self) -> Side {
+    fn flip_marks(&mut self, now: u32) -> Result<Side, EngineError> {
         let (mut known, mut opening) = (Vec::new(), Vec::new());
-        self.services.values_mut().for_each(|service| service.arm(&mut known, &mut opening));
+        self.services.values_mut().for_each(|service| service.arm(now, &mut known, &mut opening));
         // What is open comes first, if there is not room for all.
         known.append(&mut opening);
         let flows = known.len();
-        self.plane.flip_marks(&mut known.into_iter(), flows)
+        self.plane.flip_marks(&mut known.into_iter(), flows).plane()
+    }
+
+    /// Has packets notice the flows whose silence counts. Those armed before and seen alive are not among
+    /// them any more.
+    fn watch(&mut self, now: u32) -> Result<(), EngineError> {
+        let mut due = Vec::new();
+        self.services.values().for_each(|service| service.due(now, &mut due));
+        self.plane.watch(&mut due.into_iter()).plane()?;
+        let since = self.now();
+        self.services.values_mut().for_each(|service| service.builder.watch(now, since));
+        Ok(())
     }
 
     /// Forgets the states of backends that have been down for as long as a flow may be silent: a
@@ -122,22 +206,25 @@ impl<P: Plane> Engine<P> {
         Ok(())
     }
 
-    /// Removes what the data plane remembers of a backend that is gone.
-    pub(super) fn forget_backend(&mut self, id: u16) -> Result<(), EngineError> {
+    /// Removes what the data plane remembers of backends that are gone.
+    pub(super) fn forget_backends(&mut self, ids: &HashSet<u16>) -> Result<(), EngineError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
         let of = |list: Vec<(ServiceState, u16)>| -> Vec<ServiceState> {
-            list.into_iter().filter(|(_, backend)| *backend == id).map(|(s, _)| s).collect()
+            list.into_iter().filter(|(_, backend)| ids.contains(backend)).map(|(s, _)| s).collect()
         };
         let (pending, pinned) = (self.plane.pending().plane()?, self.plane.pinned().plane()?);
         self.plane.forget_pending(&of(pending)).plane()?;
         self.plane.unpin(&of(pinned)).plane()?;
-        self.plane.set_backend(id, None).plane()
+        ids.iter().try_for_each(|id| self.plane.set_backend(*id, None)).plane()
     }
 
     /// Folds pending flows into the tables of services that have many of them: flows that fell on
     /// a draining backend's Dcode.
     pub(super) fn fold_pending(&mut self) -> Result<(), EngineError> {
         let limit = self.config.limits.pending_flows as usize / 4;
-        let mut counts = std::collections::HashMap::<u32, usize>::new();
+        let mut counts = HashMap::<u32, usize>::new();
         for (state, _) in self.plane.pending().plane()? {
             *counts.entry(state.service).or_default() += 1;
         }
@@ -157,20 +244,65 @@ impl<P: Plane> Engine<P> {
 
     /// As [`refresh_next_hops`](Self::refresh_next_hops), of some backends.
     pub(super) fn refresh(&mut self, of: Of<'_>) -> Result<(), EngineError> {
-        let mut all_known = true;
-        if matches!(of, Of::All | Of::Again) {
-            self.tell_devices()?;
+        self.refresh_part(of, &mut Look::new(), usize::MAX)
+    }
+
+    /// Begins to look next hops up, some in each turn of the engine: there may be thousands of hosts.
+    pub(super) fn begin_look(&mut self, missing: bool) {
+        // One of all that is under way comes to those that are missing, too.
+        if self.network.look.as_ref().is_none_or(|(former, _)| *former && !missing) {
+            self.network.look = Some((missing, Look::new()));
         }
-        let ours = own_and_above(&self.config.balancer.interfaces);
-        let accepted = self.plane.accept_own_macs(&ours).plane();
+    }
+
+    /// Goes on with what [`begin_look`](Self::begin_look) began.
+    pub(super) fn go_on_looking(&mut self) -> Result<(), EngineError> {
+        let Some((missing, mut look)) = self.network.look.take() else { return Ok(()) };
+        let of = if missing { Of::Missing } else { Of::All };
+        let done = self.refresh_part(of, &mut look, HOSTS_AT_A_TIME);
+        if !look.over {
+            self.network.look = Some((missing, look));
+        }
+        done
+    }
+
+    /// Looks the next hops of up to `most` addresses up that come after those looked up before.
+    fn refresh_part(
+        &mut self,
+        of: Of<'_>,
+        look: &mut Look,
+        most: usize,
+    ) -> Result<(), EngineError> {
+        let mut accepted = Ok(());
+        if look.after.is_none() {
+            if matches!(of, Of::All | Of::Again) {
+                self.tell_devices()?;
+            }
+            let ours = own_and_above(&self.config.balancer.interfaces);
+            accepted = self.plane.accept_own_macs(&ours).plane();
+        }
+        let members = self.services.values().flat_map(|service| &service.pool);
+        let comes = |address: &IpAddr| look.after.is_none_or(|after| *address > after);
+        let concerned = members.filter(|member| {
+            comes(&member.wanted.address)
+                && of.concerns(member.wanted.address, || self.plane.backend(member.id))
+        });
+        // Many backends may be on one host.
+        let mut addresses: BTreeSet<IpAddr> = concerned.map(|one| one.wanted.address).collect();
+        let rest = addresses.iter().nth(most).copied().map(|first| addresses.split_off(&first));
+        look.over = rest.is_none();
+        look.after = addresses.last().copied();
+        let found: HashMap<IpAddr, _> =
+            addresses.into_iter().map(|address| (address, (self.resolve)(address))).collect();
         for service in self.services.values() {
             for member in &service.pool {
                 let address = member.wanted.address;
+                let Some(found) = found.get(&address) else { continue };
                 let now = self.plane.backend(member.id);
-                if !of.concerns(address, now.as_ref()) {
+                if !of.concerns(address, || now) {
                     continue;
                 }
-                match (self.resolve)(address) {
+                match found {
                     Ok(Some(found)) => {
                         self.silent.remove(&member.id);
                         let next = NextHop { mac: found.mac, source_mac: found.source_mac };
@@ -185,7 +317,7 @@ impl<P: Plane> Engine<P> {
                         }
                     }
                     Ok(None) => {
-                        all_known = false;
+                        look.all_known = false;
                         // Asked for at the last look, and it has not answered since: what it was
                         // may be somebody else's by now.
                         if let (true, Some(entry)) = (matches!(of, Of::All), now)
@@ -204,8 +336,8 @@ impl<P: Plane> Engine<P> {
                 }
             }
         }
-        if !matches!(of, Of::Neighbours(_)) {
-            self.hop_tries = if all_known { 0 } else { self.hop_tries.saturating_sub(1) };
+        if look.over && !matches!(of, Of::Neighbours(_)) {
+            self.hop_tries = if look.all_known { 0 } else { self.hop_tries.saturating_sub(1) };
         }
         // One interface that is missing keeps nobody from looking after the backends.
         accepted

@@ -5,9 +5,11 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
+use super::checker::GOLDEN;
 use super::connect::{lack, reason};
 use super::*;
 use crate::testnet::Pair;
+use tokio::sync::mpsc;
 
 /// Feeds a word of `+` and `-`; gives the state after each as `U` and `d`, a change with `!`.
 fn run(rise: u32, fall: u32, up: bool, results: &str) -> String {
@@ -77,7 +79,14 @@ fn listen() -> (TcpListener, SocketAddr) {
 }
 
 /// The next transition.
-async fn next(receiver: &mut mpsc::Receiver<Transition>) -> Transition {
+async fn next(receiver: &mut mpsc::Receiver<Vec<Transition>>) -> Transition {
+    let mut all = next_batch(receiver).await;
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
+
+/// The next transitions that one check has decided.
+async fn next_batch(receiver: &mut mpsc::Receiver<Vec<Transition>>) -> Vec<Transition> {
     let wait = timeout(PATIENCE, receiver.recv()).await;
     wait.expect("no transition in time").unwrap()
 }
@@ -91,7 +100,7 @@ async fn until(checker: &Checker, is: impl Fn(&Status) -> bool) {
     }
 }
 
-async fn quiet(receiver: &mut mpsc::Receiver<Transition>, millis: u64) {
+async fn quiet(receiver: &mut mpsc::Receiver<Vec<Transition>>, millis: u64) {
     let got = timeout(Duration::from_millis(millis), receiver.recv()).await;
     assert!(got.is_err(), "{got:?}");
 }
@@ -109,7 +118,7 @@ async fn a_listener_that_closes_and_opens_again() {
 
     drop(listener);
     let down = next(&mut receiver).await;
-    assert_eq!((down.id, down.up, down.detail.as_str()), (7, false, "connection refused"));
+    assert_eq!((down.id, down.up, &*down.detail), (7, false, "connection refused"));
     // One transition for one change.
     until(&checker, |status| status.failures >= 8).await;
     quiet(&mut receiver, 1).await;
@@ -151,6 +160,65 @@ async fn targets_that_stay_keep_their_state() {
     quiet(&mut receiver, 150).await;
 }
 
+/// Connections that a listener has got since the last call.
+fn connections(listener: &TcpListener) -> usize {
+    listener.set_nonblocking(true).unwrap();
+    std::iter::from_fn(|| listener.accept().ok()).count()
+}
+
+/// 256 services on one host: one connection each time, and all hear of its death at once, each by
+/// its own count.
+#[tokio::test]
+async fn targets_that_ask_the_same_share_a_connection() {
+    const TARGETS: u64 = 256;
+    let (listener, address) = listen();
+    let (checker, mut receiver) = Checker::new();
+    let falls = |id: u64| 2 + (id % 3) as u32;
+    let all = || (0..TARGETS).map(|id| Target { fall: falls(id), ..target(id, address) });
+    checker.set_targets(all().collect());
+    // No more connections than there were checks: the first target has counted them all.
+    let mut seen = 0;
+    while checker.snapshot()[0].checks < 5 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        seen += connections(&listener);
+    }
+    let checks = checker.snapshot()[0].checks;
+    seen += connections(&listener);
+    // One may be under way.
+    assert!((5..=checks as usize + 1).contains(&seen), "{seen} connections for {checks} checks");
+    drop(listener);
+    for fall in 2..5 {
+        let down = next_batch(&mut receiver).await;
+        let expected: Vec<u64> = (0..TARGETS).filter(|id| falls(*id) == fall).collect();
+        assert_eq!(down.iter().map(|one| one.id).collect::<Vec<_>>(), expected);
+        assert!(down.iter().all(|one| !one.up && &*one.detail == "connection refused"));
+    }
+
+    // One that comes later begins with its own state, and one that goes takes nobody along.
+    let late = Target { initially_up: true, fall: 3, ..target(TARGETS, address) };
+    checker.set_targets(all().skip(1).chain([late]).collect());
+    assert_eq!(checker.snapshot().len(), TARGETS as usize);
+    assert!(checker.snapshot().iter().all(|one| one.up == (one.id == TARGETS)));
+    assert_eq!(next(&mut receiver).await.id, TARGETS);
+
+    // Among the others, one asks more often: its count goes on, and theirs.
+    let before = checker.snapshot();
+    let hasty = Target { interval: Duration::from_millis(7), ..target(9, address) };
+    checker.set_targets_among(9..=9, vec![hasty]);
+    assert_eq!(checker.snapshot().len(), TARGETS as usize);
+    for (now, before) in checker.snapshot().iter().zip(before) {
+        assert!(now.failures >= before.failures && !now.up, "{now:?}");
+    }
+    let _again = TcpListener::bind(address).unwrap();
+    let mut up = std::collections::BTreeSet::new();
+    while up.len() < TARGETS as usize {
+        let batch = next_batch(&mut receiver).await;
+        assert!(batch.iter().all(|one| one.up && up.insert(one.id)), "{batch:?}");
+    }
+    checker.set_targets(Vec::new());
+    assert!(checker.snapshot().is_empty());
+}
+
 #[tokio::test]
 async fn a_silent_target_times_out() {
     // A full accept queue: the kernel drops further SYNs.
@@ -169,7 +237,7 @@ async fn a_silent_target_times_out() {
     let impatient = Target { timeout: Duration::from_millis(15), ..target(1, address) };
     checker.set_targets(vec![impatient]);
     let down = next(&mut receiver).await;
-    assert_eq!((down.up, down.detail.as_str()), (false, "no answer within 15ms"));
+    assert_eq!((down.up, &*down.detail), (false, "no answer within 15ms"));
     drop(checker);
     assert!(receiver.recv().await.is_none(), "tasks end with the checker");
 }
@@ -283,10 +351,14 @@ async fn checks_are_spread_over_the_interval() {
     }
     assert!(tenths.iter().all(|&count| (2..=6).contains(&count)), "{tenths:?}");
 
-    let (listener, address) = listen();
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
     let (checker, _receiver) = Checker::new();
     let interval = Duration::from_millis(200);
-    let targets = (0..40).map(|id| Target { interval, ..target(id, address) });
+    let targets = (0..40u8).map(|id| {
+        let address = (Ipv4Addr::new(127, 0, 1, id), port).into();
+        Target { interval, ..target(id.into(), address) }
+    });
     let started = std::time::Instant::now();
     checker.set_targets(targets.collect());
     tokio::time::sleep(interval * 19 / 20).await;

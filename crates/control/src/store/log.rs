@@ -28,8 +28,8 @@ const RECORD: usize = 32;
 const BODY: usize = 28;
 /// Offset of the op byte, the last of a record.
 const OP: usize = RECORD - 1;
-/// Size of a new file.
-const FIRST_BYTES: u64 = 1 << 20;
+/// Size of a new file: there may be thousands of services with few flows each.
+const FIRST_BYTES: u64 = 16 << 10;
 /// A file doubles until it grows by this much at a time.
 const MOST_GROWTH: u64 = 64 << 20;
 /// Records beyond twice the live ones that are tolerated before a compaction pays.
@@ -217,6 +217,11 @@ impl StateLog {
             Op::Remove => self.live = self.live.saturating_sub(1),
         }
         Ok(())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Records in the file, dead ones included.

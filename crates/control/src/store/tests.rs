@@ -10,6 +10,8 @@ use serde::Deserialize;
 
 use super::*;
 
+mod journal;
+
 type Model = HashMap<[u8; 20], StateRecord>;
 
 fn key(number: u64) -> [u8; 20] {

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /* Concury (docs/concury.md): Dcode = A[ha(k)] xor B[hb(k)], backend = DIP array[Dcode].
- * The twin of crates/steering/src/concury/decide.rs. */
+ * The twin of crates/steering/src/methods/concury/decide.rs. */
 #ifndef WEIR_METHODS_CONCURY_H
 #define WEIR_METHODS_CONCURY_H
 
 #include "../question.h"
 #include "../table.h"
 
-/* A new flow that fell on a draining backend's Dcode: further Dcodes from its hash. */
-static __always_inline __u32 place_again(const struct table *table, __u64 hash)
+/* A new flow that fell on the Dcode of a backend that takes none: further Dcodes from its hash. Global,
+ * so that the verifier goes through it once, however many ways lead here. */
+__noinline __u32 place_again(__u32 number, __u64 hash)
 {
-#pragma unroll
+	const struct table *table = AT(tables, number, table_count);
+
 	for (int i = 0; i < SECOND_TRIES; i++) {
 		hash = mix(&table->key, hash + NEXT_TRY);
 		__u32 entry = read_slot(table, hash & (table->slots - 1));
 
-		if (!(entry & SLOT_RESERVED))
+		if (!(entry & SLOT_RESERVED) && (entry == NO_BACKEND || !is_down(entry)))
 			return entry;
 	}
 	return table->fallback;
@@ -36,33 +38,18 @@ static __always_inline __u32 concury_slow(const struct table *table, struct ques
 	if (known) {
 		backend = *known;
 		note = 0;
-	} else if (starts(q) && entry & SLOT_RESERVED) {
+	} else if (starts(q) && (entry & SLOT_RESERVED || takes_none(flags, backend))) {
 		known = bpf_map_lookup_elem(&pinned, &state);
 		if (known) {
 			backend = *known;
 		} else if (flags & TABLE_MARK && is_armed(q->hash) && !is_down(backend)) {
 			/* A connection lives there: whoever sent this SYN must not move it. */
 		} else {
-			backend = place_again(table, q->hash);
+			backend = place_again(table - tables, q->hash);
 			note = 1;
 		}
 	}
-	backend &= SLOT_BACKEND;
-	if (backend == NO_BACKEND) {
-		q->reason = REASON_NO_BACKEND;
-		return backend;
-	}
-	if (note && note_pending(&state, &backend)) {
-		/* Forwarding it unrecorded could break it at the next change; its sender repeats
-		 * a SYN that was dropped. */
-		q->reason = REASON_PENDING_FULL;
-		return NO_BACKEND;
-	}
-	if (starts(q))
-		report(&state, backend, EVENT_START);
-	if (ends(q))
-		report(&state, backend, EVENT_END);
-	return backend;
+	return conclude(q, &state, backend & SLOT_BACKEND, note);
 }
 
 static __always_inline __u32 steer_concury(const struct table *table, const struct packet *p,

@@ -8,11 +8,26 @@
 #include "../question.h"
 #include "../table.h"
 #include <weir/methods.h>
+#include "../rows.h"
 
-/* A table of a method that is none of these, which another version of weir may have published,
- * decides nothing. */
+/* The methods that are inlined into the way of plain packets. All others cost those nothing: they stand
+ * in balance_apart, but for the rows that decide alone. */
 static __always_inline __u32 steer(const struct table *table, const struct packet *p,
 				   struct question *q)
+{
+	if (table->method == METHOD_CONCURY)
+		return steer_concury(table, p, q);
+	if (table->method == METHOD_TRACKED)
+		return steer_tracked_plain(table, p, q);
+	if (table->method == METHOD_CHEETAH)
+		return steer_cheetah(table, p, q);
+	return p->protocol == PROTOCOL_TCP ? row_of(table, q->hash, q->flags) : ASK_APART;
+}
+
+/* All methods. A table of a method that is none of these, which another version of weir may have published,
+ * decides nothing. */
+static __always_inline __u32 steer_any(const struct table *table, const struct packet *p,
+				       struct question *q)
 {
 #define DECIDE(number, steer_method)                                                               \
 	if (table->method == number)                                                               \

@@ -1,30 +1,77 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /* Full connection tracking in a bounded LRU table over a Maglev table (docs/tracked.md).
- * The twin of crates/steering/src/tracked.rs. */
+ * The twin of crates/steering/src/methods/tracked/decide.rs. */
 #ifndef WEIR_METHODS_TRACKED_H
 #define WEIR_METHODS_TRACKED_H
 
-#include "../question.h"
-#include "../table.h"
+#include "../connections.h"
 
-/* id: of a slot or an entry that names one. */
-static __always_inline struct backend *present(__u32 id)
+/* The slot of a new flow. */
+static __always_inline __u32 place_new(const struct table *table, __u64 hash)
 {
-	struct backend *backend = AT(backends, id, backend_count);
+	__u32 id = read_slot(table, scale(hash, table->slots)) & SLOT_BACKEND;
 
-	return backend->flags & BACKEND_PRESENT ? backend : NULL;
+	if (id == NO_BACKEND || !is_down(id))
+		return id;
+	return another_row(table - tables, hash, id);
 }
 
-/* With affinity by client the ports are not part of what is tracked. */
-static __always_inline void tracked_key(const struct packet *p, const struct table *table,
-					struct flow_key *key)
+/* What it answers beside the backend. */
+#define TRACKED_NEW (1 << 16)
+#define TRACKED_REASON_SHIFT 24
+
+/* While the service is given a table of another method, a new flow is noted as pending besides; and
+ * after that, one that began under the former method is found there. */
+static __always_inline __u32 place_tracked(const struct table *table, const struct flow_key *key,
+					   __u64 hash, __u32 opens)
 {
-	key->src[0] = p->src[0];
-	key->src[1] = p->src[1];
-	key->dst[0] = p->dst[0];
-	key->dst[1] = p->dst[1];
-	key->ports = table->flags & TABLE_CLIENT ? 0 : p->ports;
-	key->protocol = p->protocol;
+	__u32 flags = table->flags;
+	struct service_state state = { .service = (__u32)(table - tables) / 2 };
+	__u32 *before = NULL;
+	__u32 id;
+
+	__builtin_memcpy(state.key.address, key->src, 16);
+	state.key.src_port = key->ports;
+	state.key.dst_port = key->ports >> 16;
+	if (flags & TABLE_PENDING)
+		before = bpf_map_lookup_elem(&pending, &state);
+	if (before)
+		id = *before & SLOT_BACKEND;
+	else if (flags & TABLE_SCHEDULER && opens)
+		id = scheduled(table - tables, hash, BY_BACKEND) & SLOT_BACKEND;
+	else
+		id = place_new(table, hash);
+	struct backend *backend = id == NO_BACKEND ? NULL : present(id);
+
+	if (!backend)
+		return NO_BACKEND | REASON_NO_BACKEND << TRACKED_REASON_SHIFT;
+	if (flags & TABLE_RECORD && !before && note_pending(&state, &id))
+		return NO_BACKEND | REASON_PENDING_FULL << TRACKED_REASON_SHIFT;
+	int counts = flags & TABLE_COUNTS && opens;
+
+	track(key, (struct tracked){ .backend = id,
+				     .incarnation = backend->incarnation,
+				     .number = counts ? TRACKED_OPEN : 0 });
+	if (counts)
+		count_connection(id, 1);
+	return id | TRACKED_NEW;
+}
+
+/* All that a packet may need. Global, so that the verifier goes through it once, and not for each way that
+ * a packet is parsed. What ends a flow that nobody knows begins none: no scheduler is asked for it. */
+__noinline __u32 track_apart(const struct flow_key *key, __u32 number, __u64 hash, __u32 tcp_flags)
+{
+	struct question q = { .flags = tcp_flags };
+	const struct table *table = AT(tables, number, table_count);
+	__u32 id;
+
+	if (!key)
+		return NO_BACKEND;
+	if (!find_connection(key, &q, &id))
+		return place_tracked(table, key, hash, !ends(&q));
+	if (table->flags & TABLE_COUNTS && (starts(&q) || ends(&q)))
+		recount(key, starts(&q));
+	return id;
 }
 
 static __always_inline __u32 steer_tracked(const struct table *table, const struct packet *p,
@@ -32,31 +79,47 @@ static __always_inline __u32 steer_tracked(const struct table *table, const stru
 {
 	struct flow_key key;
 
+	tracked_key(p, table, &key);
+	__u32 found = track_apart(&key, table - tables, q->hash, q->flags);
+
+	q->counts = starts(q) || found & TRACKED_NEW;
+	q->reason = found >> TRACKED_REASON_SHIFT;
+	return found & SLOT_BACKEND;
+}
+
+/* Of a known flow, a packet that may open it again or end it: where open connections are counted, that is
+ * done apart. On its own, so that all other packets have nothing to keep for it. */
+static __noinline __u32 unless_counted(const struct table *table, __u32 id)
+{
+	return table->flags & TABLE_COUNTS ? ASK_APART : id;
+}
+
+/* The same for nearly all packets; ASK_APART for the others. */
+static __always_inline __u32 steer_tracked_plain(const struct table *table, const struct packet *p,
+						 struct question *q)
+{
+	struct flow_key key;
+	__u32 id;
+
 	q->counts = starts(q);
 	tracked_key(p, table, &key);
-	struct tracked *known = bpf_map_lookup_elem(&connections, &key);
-
-	if (likely(known != NULL)) {
-		__u32 id = known->backend;
-		struct backend *backend = present(id);
-
-		if (likely(backend && backend->incarnation == known->incarnation &&
-			   !(starts(q) && backend->flags & BACKEND_DOWN)))
-			return id;
+	if (likely(find_connection(&key, q, &id))) {
+		if (unlikely(q->flags & TCP_SPECIAL))
+			return unless_counted(table, id);
+		return id;
 	}
-	__u32 id = read_slot(table, scale(q->hash, table->slots)) & SLOT_BACKEND;
+	if (unlikely(table->flags & (TABLE_PENDING | TABLE_RECORD | TABLE_SCHEDULER)))
+		return ASK_APART;
+	id = read_slot(table, scale(q->hash, table->slots)) & SLOT_BACKEND;
 	struct backend *backend = id == NO_BACKEND ? NULL : present(id);
 
 	if (!backend) {
 		q->reason = REASON_NO_BACKEND;
 		return NO_BACKEND;
 	}
-	struct tracked entry = { .backend = id, .incarnation = backend->incarnation };
-
-	/* A full LRU map evicts; an update fails only when every entry is in use by a CPU. */
-	bpf_map_update_elem(&connections, &key, &entry, BPF_ANY);
-	if (twins)
-		bpf_map_update_elem(&connections_twin, &key, &entry, BPF_ANY);
+	if (unlikely(backend->flags & BACKEND_DOWN))
+		return ASK_APART;
+	track(&key, (struct tracked){ .backend = id, .incarnation = backend->incarnation });
 	q->counts = 1;
 	return id;
 }

@@ -254,6 +254,7 @@ impl Machine<'_> {
         const JIFFIES: i32 = 118;
         const RESERVE: i32 = 131;
         const SUBMIT: i32 = 132;
+        const BUFFER_LENGTH: i32 = 188;
         match helper {
             LOOKUP => {
                 let length = self.map(a)?.key_size() as usize;
@@ -273,6 +274,7 @@ impl Machine<'_> {
                 Ok(if done.is_ok() { 0 } else { u64::MAX })
             }
             JIFFIES => Ok(self.now),
+            BUFFER_LENGTH => Ok(self.packet.1 - self.packet.0),
             RESERVE => Ok(self.allot(vec![0; b as usize])),
             SUBMIT => Ok(0),
             other => Err(broken(&format!("helper {other}, which no counted path may call"))),

@@ -44,10 +44,10 @@ fn one(path: &Path, world: &World) -> Result<u64, Error> {
     let frame = world.frame(path, 0)?;
     let found = run_frame(world.plane.program(), &frame)?.verdict;
     let (verdict, executed) = world.code.run(&world.frame(path, 1)?)?;
-    for found in [found, Verdict::of(verdict as u32)] {
+    for (who, found) in [("kernel", found), ("interpreter", Verdict::of(verdict as u32))] {
         if found != path.verdict {
-            let wanted = path.verdict;
-            return Err(broken(&format!("{}: {found:?} instead of {wanted:?}", path.name)));
+            let (name, wanted) = (path.name, path.verdict);
+            return Err(broken(&format!("{name}: {who}: {found:?} instead of {wanted:?}")));
         }
     }
     world.drain()?;

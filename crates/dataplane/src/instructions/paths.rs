@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use weir_hash::{HashKey, Key};
 use weir_plane::VipKey;
 use weir_steering::{
-    Codec, Concury, ConcuryConfig, Flags, Image, Member, Role, ServiceState, StateKey,
-    TrackedBuilder,
+    BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
+    ServiceConfig, ServiceState, Settings, StateKey, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -21,6 +21,8 @@ const BACKENDS: u16 = 64;
 /// The one that drains.
 const DRAINING: u16 = BACKENDS - 1;
 const STATES: u32 = 1000;
+/// Of residue.
+const EXCEPTIONS: u32 = 100;
 
 /// A data plane with a service for each case.
 pub(super) struct World {
@@ -50,6 +52,10 @@ enum Service {
     Tracked,
     Tracked6,
     TrackedUdp,
+    /// A backend stands by.
+    Jet,
+    /// A hundred flows are exceptions.
+    Residue,
     /// No table was published.
     Bare,
     /// An update is under way.
@@ -61,8 +67,10 @@ enum Service {
 use Service::*;
 
 impl Service {
-    const ALL: [Self; 9] =
-        [Concury, Concury6, ConcuryUdp, Tracked, Tracked6, TrackedUdp, Bare, Updating, Empty];
+    const ALL: [Self; 11] = [
+        Concury, Concury6, ConcuryUdp, Tracked, Tracked6, TrackedUdp, Jet, Residue, Bare, Updating,
+        Empty,
+    ];
 
     fn number(self) -> u32 {
         self as u32
@@ -116,6 +124,8 @@ impl Service {
                 let builder = TrackedBuilder::new(HashKey::from_seed(2), 65_537, false);
                 Some(builder.build(1, &members).expect("65,537 is prime and large enough"))
             }
+            Jet => Some(built(MethodId::Jet, &members, 0)),
+            Residue => Some(built(MethodId::Residue, &members, EXCEPTIONS)),
             Empty => Some(concury(self, &[], 0)),
             _ => Some(concury(self, &members, STATES)),
         }
@@ -142,10 +152,46 @@ fn concury(service: Service, members: &[Member], states: u32) -> Image {
     (*image).clone()
 }
 
+/// A table of a method that gets by with few states: these first flows of the service live with the backend
+/// that drains, where no row leads.
+fn built(method: MethodId, members: &[Member], exceptions: u32) -> Image {
+    let config = ServiceConfig {
+        settings: Settings::of(method),
+        client_affinity: false,
+        udp: false,
+        seed: 1,
+        nonce: 1,
+        capacity: STATES as usize,
+        max_states: usize::MAX,
+        idle_seconds: u32::MAX,
+    };
+    let mut builder = method.info().builder.expect("it is published")(&config, None);
+    for n in 0..exceptions {
+        let backend = BackendId::new(DRAINING).expect("a backend's number");
+        let key = StateKey::of_flow(&Residue.flow(n));
+        builder.start(key, backend, 0).expect("keys are different");
+    }
+    (*builder.build(1, members, 0).expect("64 backends fit").table).clone()
+}
+
+/// A flow of the service with the method `jet` whose row asks the connection table, or does not.
+fn of_row(asks: bool, fresh: u32) -> FlowKey {
+    let Some(Image::Jet(table)) = Jet.table() else { unreachable!("it is jet's") };
+    let mut flows = (fresh..).map(|n| Jet.flow(n));
+    let is_wanted = |flow: &FlowKey| {
+        let row = table.body().row(StateKey::of_flow(flow).hash(&table.header().key));
+        (table.body().owners()[row as usize] & SLOT_RESERVED != 0) == asks
+    };
+    flows.find(is_wanted).expect("there are both")
+}
+
 /// Where the states are.
 fn backend_of(n: u32) -> u16 {
     (n % u32::from(BACKENDS)) as u16
 }
+
+/// A flow whose packets are noticed.
+const WATCHED: u32 = 9;
 
 /// A state of the backend that drains, whose Dcode is reserved.
 const RESERVED: u32 = DRAINING as u32;
@@ -179,7 +225,12 @@ impl World {
             let service = Service::ALL[*number as usize];
             (0..STATES).map(move |n| StateKey::of_flow(&service.flow(n)).hash(key))
         });
-        plane.flip_marks(&mut known.collect::<Vec<_>>().into_iter(), STATES as usize * 9);
+        plane.flip_marks(&mut known.collect::<Vec<_>>().into_iter(), STATES as usize * 9)?;
+        // Most flows rest.
+        let key = seen_keys.iter().find(|(number, _)| *number == Concury.number());
+        let key = key.expect("concury has a table").1;
+        let watched = [WATCHED, fresh(0)].map(|n| StateKey::of_flow(&Concury.flow(n)).hash(&key));
+        plane.watch(&mut watched.into_iter())?;
         let reports = plane.reports()?;
         let mut world = Self { plane, code, reports, placed_again: Vec::new(), seen_keys };
         world.find_placed_again()?;
@@ -221,10 +272,10 @@ impl World {
         self.plane.forget_pending([&state])
     }
 
-    fn forget_seen(&self, service: Service, n: u32) {
+    fn forget_seen(&self, service: Service, n: u32) -> Result<(), Error> {
         let keys = self.seen_keys.iter().filter(|(number, _)| *number == service.number());
         let hashes = keys.map(|(_, key)| StateKey::of_flow(&service.flow(n)).hash(key));
-        self.plane.forget_seen(service.number(), hashes);
+        self.plane.forget_seen(service.number(), &hashes.collect::<Vec<_>>())
     }
 }
 
@@ -274,7 +325,8 @@ paths! {
     "concury, known flow, TCP over IPv6" => Transmit, |_, _| later(Concury6.flow(1));
     "concury, known flow, in a VLAN" => Transmit,
         |_, _| Frame::new(Concury.flow(1)).tcp_flags(TcpFlags::ACK).vlan(7).build();
-    "concury, flow that is not armed, TCP over IPv4" => Transmit,
+    "concury, watched flow, TCP over IPv4" => Transmit, |_, _| later(Concury.flow(WATCHED));
+    "concury, watched flow that is not armed" => Transmit,
         |_, _| later(Concury.flow(fresh(0)));
     "concury, SYN" => Transmit, |_, run| first(Concury.flow(fresh(run)));
     "concury, SYN over IPv6" => Transmit, |_, run| first(Concury6.flow(fresh(run)));
@@ -282,7 +334,7 @@ paths! {
         |_, _| Frame::new(Concury.flow(1)).tcp_flags(TcpFlags::FIN | TcpFlags::ACK).build();
     "concury, known flow, UDP" => Transmit, |_, _| later(ConcuryUdp.flow(1));
     "concury, first datagram" => Transmit, |_, _| later(ConcuryUdp.flow(2)),
-        before |world, _run| { world.forget_seen(ConcuryUdp, 2); Ok(()) };
+        before |world, _run| world.forget_seen(ConcuryUdp, 2);
     "concury, update under way, flow not pending" => Transmit, |_, _| later(Updating.flow(1));
     "concury, update under way, flow pending" => Transmit, |_, _| later(Updating.flow(fresh(0))),
         before |world, _run| {
@@ -314,6 +366,16 @@ paths! {
     "tracked, new flow, TCP over IPv4" => Transmit, |_, run| first(Tracked.flow(fresh(run)));
     "tracked, new flow, TCP over IPv6" => Transmit, |_, run| first(Tracked6.flow(fresh(run)));
     "tracked, new flow, UDP" => Transmit, |_, run| later(TrackedUdp.flow(fresh(run)));
+    "jet, clean row" => Transmit, |_, _| later(of_row(false, 0));
+    "jet, clean row, SYN" => Transmit, |_, run| first(of_row(false, fresh(run)));
+    "jet, row that asks, tracked flow" => Transmit, |_, _| later(of_row(true, 0)),
+        before |world, _run| {
+            run_frame(world.plane.program(), &first(of_row(true, 0))).map(|_| ())
+        };
+    "jet, row that asks, new flow" => Transmit, |_, run| first(of_row(true, fresh(run * 1000)));
+    "residue, row without exceptions" => Transmit, |_, _| later(Residue.flow(fresh(0)));
+    "residue, exception" => Transmit, |_, _| later(Residue.flow(1));
+    "residue, SYN" => Transmit, |_, run| first(Residue.flow(fresh(run)));
     "no service, TCP" => Pass, |_, _| later(elsewhere(Concury.flow(1)));
     "no service, UDP over IPv6" => Pass,
         |_, _| later(FlowKey { protocol: Protocol::Udp, ..elsewhere(Concury6.flow(1)) });

@@ -2,50 +2,153 @@
 
 use super::KernelPlane;
 use crate::abi::types;
-use crate::mapped::Mapped;
+use crate::error::Error;
+use crate::mapped::{Part, Parted};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use weir_plane::SeenFlows;
-use weir_steering::{Marks, SEEN_WAYS, Side, arm, is_armed, seen_tag, words_for};
+use weir_steering::{
+    MOST_WATCHED_WORDS, Marks, SEEN_WAYS, Side, arm, is_armed, is_marked, seen_tag, watch_bits,
+    watched_words_for, words_for,
+};
+
+/// Bytes of the "seen recently" filter that are mapped at a time.
+const PART: usize = 1 << 20;
+
+/// Words of the filters of watched flows: two halves, and one that has every flow.
+pub(super) const WATCHED_WORDS: usize = MOST_WATCHED_WORDS * 2 + 1;
+/// Where packets look while all flows are watched.
+const ALL: Side = Side { first: MOST_WATCHED_WORDS as u32 * 2, mask: 0 };
 
 impl KernelPlane {
     /// Arms flows, by their hashes, in the activity marks that are not written, and has packets
     /// write these. Returns which they wrote until now: a grace period later these are complete,
     /// and [`take_marks`](Self::take_marks) reads them.
-    pub fn flip_marks(&self, known: &mut dyn Iterator<Item = u64>, flows: usize) -> Side {
+    ///
+    /// # Errors
+    /// [`Error::System`] if they cannot be mapped.
+    pub fn flip_marks(
+        &self,
+        known: &mut dyn Iterator<Item = u64>,
+        flows: usize,
+    ) -> Result<Side, Error> {
         let written = self.mark_side();
         let former = Side::from_word(written.load(Ordering::SeqCst));
         let half = self.sizes.mark_words;
         let words = arm(words_for(flows, half as usize), known);
         let first = if former.first == 0 { half } else { 0 };
+        let marks = words_of(&self.marks, first as usize, words.len())?;
         for (at, word) in words.iter().enumerate() {
-            let offset = (first as usize + at) * size_of::<u64>();
-            self.marks.word64(offset).store(*word, Ordering::Relaxed);
+            marks.word64(at * size_of::<u64>()).store(*word, Ordering::Relaxed);
         }
+        self.prepare_watch(flows)?;
         let side = Side { first, mask: words.len() as u32 - 1 };
         written.store(side.to_word(), Ordering::SeqCst);
-        former
+        Ok(former)
+    }
+
+    /// Has packets that are reported put their flows into the filter that is not in use, too.
+    fn prepare_watch(&self, flows: usize) -> Result<(), Error> {
+        let first = match Side::from_word(self.watched_in().load(Ordering::SeqCst)).first {
+            0 => MOST_WATCHED_WORDS as u32,
+            _ => 0,
+        };
+        let side = Side { first, mask: watched_words_for(flows) as u32 - 1 };
+        let filter = words_of(&self.watched, first as usize, side.words())?;
+        for at in 0..side.words() {
+            filter.word64(at * size_of::<u64>()).store(0, Ordering::Relaxed);
+        }
+        self.watched_next().store(side.to_word(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Has packets notice only these flows, by their hashes, and those that were reported since the last
+    /// [`flip_marks`](Self::flip_marks).
+    ///
+    /// # Errors
+    /// [`Error::System`] if the filter cannot be mapped.
+    pub fn watch(&self, due: &mut dyn Iterator<Item = u64>) -> Result<(), Error> {
+        let side = Side::from_word(self.watched_next().load(Ordering::SeqCst));
+        let filter = words_of(&self.watched, side.first as usize, side.words())?;
+        for hash in due {
+            let (at, bits) = watch_bits(hash, side.mask);
+            filter.word64(at * size_of::<u64>()).fetch_or(bits, Ordering::Relaxed);
+        }
+        self.watched_in().store(side.to_word(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Has packets notice all flows, until the next [`watch`](Self::watch).
+    pub(super) fn watch_all(&self) {
+        self.watched_in().store(ALL.to_word(), Ordering::SeqCst);
+    }
+
+    /// Of a filter that nobody has used yet: all flows are watched.
+    pub(super) fn begin_to_watch(&self) -> Result<(), Error> {
+        let all = words_of(&self.watched, ALL.first as usize, 1)?;
+        if all.word64(0).swap(u64::MAX, Ordering::SeqCst) == 0 {
+            self.watched_next().store(ALL.to_word(), Ordering::SeqCst);
+            self.watch_all();
+        }
+        Ok(())
+    }
+
+    /// Where packets mark their flows, and where they look whether to.
+    pub(crate) fn marked_in(&self) -> [Side; 2] {
+        [self.mark_side(), self.watched_in()]
+            .map(|word| Side::from_word(word.load(Ordering::SeqCst)))
+    }
+
+    /// Has packets mark their flows there, where flows were armed before.
+    pub(crate) fn mark_in(&self, [marks, watched]: [Side; 2]) {
+        self.mark_side().store(marks.to_word(), Ordering::SeqCst);
+        self.watched_in().store(watched.to_word(), Ordering::SeqCst);
     }
 
     /// Whether a flow with this hash is armed.
-    pub fn is_armed(&self, hash: u64) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::System`] if that cannot be read.
+    pub fn is_armed(&self, hash: u64) -> Result<bool, Error> {
         let side = Side::from_word(self.mark_side().load(Ordering::SeqCst));
-        let word = |at| self.marks.word64(at * size_of::<u64>()).load(Ordering::Relaxed);
-        is_armed(word, side, hash)
+        let first = side.first as usize;
+        let marks = words_of(&self.marks, first, side.words())?;
+        let word = |at| marks.word64((at - first) * size_of::<u64>()).load(Ordering::Relaxed);
+        Ok(is_armed(word, side, hash))
+    }
+
+    /// Which of the flows with these hashes have sent something since the marks that packets write were
+    /// begun, first packets apart.
+    ///
+    /// # Errors
+    /// [`Error::System`] if they cannot be mapped.
+    pub fn are_marked(&self, hashes: &[u64]) -> Result<Vec<bool>, Error> {
+        let side = Side::from_word(self.mark_side().load(Ordering::SeqCst));
+        let half = self.sizes.stranger_words as usize;
+        let before = if side.first == 0 { 0 } else { half };
+        let marks = words_of(&self.marks, side.first as usize, side.words())?;
+        let strangers = words_of(&self.strangers, before, half)?;
+        let read = |part: &Part, at| part.word64(at * size_of::<u64>()).load(Ordering::Relaxed);
+        let marked = |hash: &u64| {
+            is_marked(|at| read(&marks, at), side.words(), |at| read(&strangers, at), half, *hash)
+        };
+        Ok(hashes.iter().map(marked).collect())
     }
 
     /// Reads activity marks that are not being written, and clears them.
-    pub fn take_marks(&self, side: Side) -> Marks {
-        let take = |array: &Mapped, first: usize, words: usize| {
-            let take = |at| array.word64(at * size_of::<u64>()).swap(0, Ordering::Relaxed);
-            (first..first + words).map(take).collect()
-        };
+    ///
+    /// # Errors
+    /// [`Error::System`] if they cannot be mapped; none is cleared then.
+    pub fn take_marks(&self, side: Side) -> Result<Marks, Error> {
         let half = self.sizes.stranger_words as usize;
-        let strangers = if side.first == 0 { 0 } else { half };
-        Marks::new(
-            take(&self.marks, side.first as usize, side.words()),
-            take(&self.strangers, strangers, half),
-        )
+        let before = if side.first == 0 { 0 } else { half };
+        let marks = words_of(&self.marks, side.first as usize, side.words())?;
+        let strangers = words_of(&self.strangers, before, half)?;
+        let take = |part: &Part, words: usize| {
+            let take = |at| part.word64(at * size_of::<u64>()).swap(0, Ordering::Relaxed);
+            (0..words).map(take).collect()
+        };
+        Ok(Marks::new(take(&marks, side.words()), take(&strangers, half)))
     }
 
     /// Begins a new generation of the "seen recently" filter. A flow is known while it was seen in
@@ -58,34 +161,64 @@ impl KernelPlane {
 
     /// Takes UDP flows, by their hashes under the published table's key, out of the "seen recently"
     /// filter, so that their next packets count as first ones.
-    pub fn forget_seen(&self, service: u32, hashes: impl Iterator<Item = u64>) {
-        for hash in hashes {
+    ///
+    /// # Errors
+    /// [`Error::System`] if the filter cannot be mapped.
+    pub fn forget_seen(&self, service: u32, hashes: &[u64]) -> Result<(), Error> {
+        if hashes.is_empty() {
+            return Ok(());
+        }
+        let seen = self.seen.part(0, self.seen.len())?;
+        for &hash in hashes {
             let tag = seen_tag(hash, service);
             let line = weir_hash::scale((tag >> 32) as u32, self.sizes.seen_lines) as usize;
             for way in 0..SEEN_WAYS {
-                let word = self.seen.word64((line * SEEN_WAYS + way) * size_of::<u64>());
+                let word = seen.word64((line * SEEN_WAYS + way) * size_of::<u64>());
                 if word.load(Ordering::Relaxed) & !3 == tag & !3 {
                     word.store(0, Ordering::Relaxed);
                 }
             }
         }
+        Ok(())
     }
 
     /// The UDP flows seen in this generation or the one before.
-    pub fn seen_flows(&self) -> SeenFlows {
+    ///
+    /// # Errors
+    /// [`Error::System`] if the filter cannot be mapped.
+    pub fn seen_flows(&self) -> Result<SeenFlows, Error> {
         let now = u64::from(self.seen_generation().load(Ordering::SeqCst));
         let before = if now == 1 { 3 } else { now - 1 };
-        let tags = (0..self.sizes.seen_lines as usize * SEEN_WAYS)
-            .map(|i| self.seen.word64(i * size_of::<u64>()).load(Ordering::Relaxed))
-            .filter(|tag| tag & 3 == now || tag & 3 == before);
-        SeenFlows::new(tags)
+        let mut tags = Vec::new();
+        let bytes = self.sizes.seen_lines as usize * SEEN_WAYS * size_of::<u64>();
+        for at in (0..bytes).step_by(PART) {
+            let length = PART.min(bytes - at);
+            let part = self.seen.part(at, length)?;
+            let words = (0..length).step_by(size_of::<u64>());
+            let words = words.map(|at| part.word64(at).load(Ordering::Relaxed));
+            tags.extend(words.filter(|tag| tag & 3 == now || tag & 3 == before));
+        }
+        Ok(SeenFlows::new(tags.into_iter()))
     }
 
     fn mark_side(&self) -> &AtomicU64 {
         self.control.word64(offset_of!(types::control, mark_side))
     }
 
+    fn watched_in(&self) -> &AtomicU64 {
+        self.control.word64(offset_of!(types::control, watched_side))
+    }
+
+    fn watched_next(&self) -> &AtomicU64 {
+        self.control.word64(offset_of!(types::control, watched_next))
+    }
+
     fn seen_generation(&self) -> &AtomicU32 {
         self.control.word32(offset_of!(types::control, seen_generation))
     }
+}
+
+/// So many words of an array from `first` on.
+fn words_of(array: &Parted, first: usize, words: usize) -> Result<Part, Error> {
+    array.part(first * size_of::<u64>(), words * size_of::<u64>())
 }

@@ -7,6 +7,7 @@ use crate::link::{self, Interface, XdpMode};
 use crate::numbers::OWN_MACS;
 use std::io;
 use std::mem::offset_of;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// An interface that frames are taken from.
@@ -65,7 +66,17 @@ impl KernelPlane {
             }
         }
         link::detach_others(directory, found)?;
+        if let Some(lost) = &self.lost {
+            let on: Vec<u32> = attached.iter().map(|one| one.interface.index).collect();
+            lost.take_from(&on)?;
+        }
         Ok((attached, failure))
+    }
+
+    /// Whether an interface has an XDP program that is not of the data plane pinned in a directory.
+    pub fn is_occupied(directory: &Path, name: &str) -> bool {
+        let ours = directory.join(link::pin_name(name)).exists();
+        !ours && Interface::find(name).is_ok_and(|interface| link::has_program(&interface))
     }
 
     /// Makes the data plane take frames that are addressed to these interfaces, as their addresses

@@ -1,11 +1,16 @@
 //! Flows that the data plane knows: reported, pending, pinned and tracked ones.
 
 use super::KernelPlane;
-use crate::abi::{Plain, types};
+use crate::abi::{BackendFlags, Plain, address_words, types};
 use crate::error::{Context, Error};
+use crate::numbers::TRACKED_OPEN;
 use crate::reports::{self, Reports};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use weir_steering::{ServiceState, TrackedFlow};
+use std::collections::HashSet;
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+use weir_steering::cheetah::{SlotCounts, SlotEntry};
+use weir_steering::{ServiceState, StateKey, TrackedFlow};
 use weir_wire::FlowKey;
 
 impl KernelPlane {
@@ -112,8 +117,104 @@ impl KernelPlane {
             .context(|| "look up a tracked connection".into())?;
         Ok(found.map(|value| {
             let entry = types::tracked::from_slice(&value);
-            TrackedFlow { backend: entry.backend, incarnation: entry.incarnation }
+            TrackedFlow {
+                backend: entry.backend,
+                incarnation: entry.incarnation,
+                open: entry.number == TRACKED_OPEN,
+            }
         }))
+    }
+
+    /// The connections of a service in the connection table, and the backends that they began at.
+    /// Those of backends that are gone are left out.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Error> {
+        let mut found = Vec::new();
+        for (flow, entry) in self.entries_of::<types::tracked>(service, &self.maps.connections)? {
+            if self.is_present(entry.backend, entry.incarnation) {
+                let mut bytes = [0; 20];
+                bytes[..8].copy_from_slice(&flow.src[0].to_ne_bytes());
+                bytes[8..16].copy_from_slice(&flow.src[1].to_ne_bytes());
+                bytes[16..].copy_from_slice(&flow.ports.to_ne_bytes());
+                let state = ServiceState { service, key: StateKey::from_bytes(&bytes) };
+                found.push((state, entry.backend));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes the entries of a service from the connection table.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`]; some may be removed then.
+    pub fn forget_connections(&self, service: u32) -> Result<(), Error> {
+        let entries = self.entries_of::<types::tracked>(service, &self.maps.connections)?;
+        entries
+            .iter()
+            .try_for_each(|(flow, _)| reports::delete(&self.maps.connections, flow.bytes()))
+    }
+
+    /// The entries of a service in a map of flows.
+    pub(super) fn entries_of<T: Plain>(
+        &self,
+        service: u32,
+        map: &MapHandle,
+    ) -> Result<Vec<(types::flow_key, T)>, Error> {
+        let Some(key) = self.keys.get(&service) else { return Ok(Vec::new()) };
+        let address = address_words(&key.address);
+        let claimed: HashSet<u16> = self
+            .keys
+            .values()
+            .filter(|other| (other.address, other.protocol) == (key.address, key.protocol))
+            .filter_map(|other| other.port)
+            .collect();
+        // With client affinity an entry has no ports.
+        let is_ours = |ports: &[u8; 4]| match (key.port, u16::from_be_bytes([ports[2], ports[3]])) {
+            _ if *ports == [0; 4] => true,
+            (Some(port), to) => to == port,
+            (None, to) => !claimed.contains(&to),
+        };
+        let mut found = Vec::new();
+        for (flow, entry) in reports::read_all(map)? {
+            let flow = types::flow_key::from_slice(&flow);
+            let ports = flow.ports.to_ne_bytes();
+            let protocol = u32::from(key.protocol.number());
+            if flow.dst != address || flow.protocol != protocol || !is_ours(&ports) {
+                continue;
+            }
+            found.push((flow, T::from_slice(&entry)));
+        }
+        Ok(found)
+    }
+
+    /// Puts connections into the connection table, in place of what it says of them.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`]; some may be there then.
+    pub fn take_over(&self, connections: &[(ServiceState, u16)]) -> Result<(), Error> {
+        for (state, backend) in connections {
+            let Some(to) = self.keys.get(&state.service) else { continue };
+            let flow = FlowKey {
+                src: state.key.address,
+                dst: to.address,
+                src_port: state.key.src_port,
+                dst_port: state.key.dst_port,
+                protocol: to.protocol,
+            };
+            let incarnation = self.backend(*backend).incarnation;
+            self.track(&flow, TrackedFlow::new(*backend, incarnation))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a backend's number still stands for the one that it stood for.
+    pub(super) fn is_present(&self, backend: u16, incarnation: u32) -> bool {
+        u32::from(backend) < self.sizes.backends && {
+            let entry = self.backend(backend);
+            entry.flags & BackendFlags::PRESENT != 0 && entry.incarnation == incarnation
+        }
     }
 
     /// Tracks a connection, for tests and benches.
@@ -121,12 +222,93 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`].
     pub fn track(&self, flow: &FlowKey, entry: TrackedFlow) -> Result<(), Error> {
-        let value =
-            types::tracked { incarnation: entry.incarnation, backend: entry.backend, reserved: 0 };
+        let TrackedFlow { backend, incarnation, open } = entry;
+        let number = if open { TRACKED_OPEN } else { 0 };
+        let value = types::tracked { incarnation, backend, number };
         self.maps
             .connections
             .update(types::flow_key::from(flow).bytes(), value.bytes(), MapFlags::ANY)
             .context(|| "track a connection".into())
+    }
+
+    /// Packets of known flows that did not echo the cookie that their backend was told.
+    pub fn bare(&self) -> u32 {
+        self.control.word32(offset_of!(types::control, bare)).load(Ordering::Relaxed)
+    }
+
+    /// Sets the clock by which connections by index grow old.
+    pub fn set_clock(&self, seconds: u32) {
+        self.control.word32(offset_of!(types::control, clock)).store(seconds, Ordering::Relaxed);
+    }
+
+    /// That clock.
+    pub fn clock(&self) -> u32 {
+        self.control.word32(offset_of!(types::control, clock)).load(Ordering::Relaxed)
+    }
+
+    /// How full a service's table of connections by index is; none if it has none.
+    pub fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+        self.tables.slots.counts(service)
+    }
+
+    /// Where the connection lives whose place a part of a cookie hides, for a flow of this hash.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn slot(&self, service: u32, hash: u64, part: u16) -> Result<Option<u16>, Error> {
+        self.tables.slots.get(service, hash, part)
+    }
+
+    /// Takes slots of a service for connections, for benches: a hash, a backend and its server's number for
+    /// each. Returns the parts of cookies that hide their places.
+    ///
+    /// # Errors
+    /// [`Error::SlotsFull`].
+    pub fn fill_slots(
+        &mut self,
+        service: u32,
+        connections: &mut dyn Iterator<Item = (u64, u16, u16)>,
+    ) -> Result<Vec<u16>, Error> {
+        self.tables.slots.fill(service, connections)
+    }
+
+    /// What the slots of a service hold, for comparisons.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn slot_entries(&self, service: u32) -> Result<Vec<SlotEntry>, Error> {
+        self.tables.slots.entries(service)
+    }
+
+    /// Looks over the next slots of a service, and gives back those whose time is up and those whose
+    /// backend `keep` does not want. Returns how many.
+    ///
+    /// # Errors
+    /// [`Error::System`].
+    pub fn sweep_slots(
+        &mut self,
+        service: u32,
+        steps: u32,
+        keep: &dyn Fn(u16) -> bool,
+    ) -> Result<u32, Error> {
+        let clock = self.clock();
+        let table = self.tables.current(service).and_then(|number| self.tables.header(number));
+        let Some(idle) = table.map(|header| header.segments) else { return Ok(0) };
+        self.tables.slots.sweep(service, steps, clock, idle, keep)
+    }
+
+    /// The number of the server of a connection whose answers pass here.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn answered(&self, flow: &FlowKey) -> Result<Option<u16>, Error> {
+        let key = types::flow_key::from(flow);
+        let found = self
+            .maps
+            .answers
+            .lookup(key.bytes(), MapFlags::ANY)
+            .context(|| "look up the timestamps of a connection".into())?;
+        Ok(found.map(|value| types::answer::from_slice(&value).number))
     }
 }
 

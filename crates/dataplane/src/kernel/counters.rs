@@ -3,9 +3,13 @@
 use super::KernelPlane;
 use crate::abi::{Plain, types};
 use crate::error::{Context, Error};
+use crate::reports::BATCH;
+use libbpf_rs::libbpf_sys::bpf_map_lookup_batch;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
 use std::sync::atomic::Ordering;
 use weir_plane::{Counters, LaneCounters};
 use weir_wire::Reason;
@@ -42,6 +46,16 @@ impl KernelPlane {
             .context(|| format!("forget the next hop of backend {backend}"))
     }
 
+    /// Frames that the program has sent since this was opened and that were lost before they left, by the
+    /// number of the interface that they were to leave by; 0 stands for those beyond a thousand. `None`
+    /// where the kernel does not tell.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Error> {
+        self.lost.as_ref().map(super::lost::Lost::frames).transpose()
+    }
+
     /// Counters of a backend, over all CPUs.
     ///
     /// # Errors
@@ -56,6 +70,23 @@ impl KernelPlane {
             sum.flows += lane.flows;
         }
         Ok(sum)
+    }
+
+    /// Counters of all backends, by number, over all CPUs.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn lanes(&self) -> Result<Vec<LaneCounters>, Error> {
+        let mut all = vec![LaneCounters::default(); self.sizes.backends as usize];
+        each_percpu(&self.maps.lanes, |backend, lane| {
+            let lane = types::lane::from_slice(lane);
+            if let Some(sum) = all.get_mut(backend as usize) {
+                sum.packets += lane.packets;
+                sum.bytes += lane.bytes;
+                sum.flows += lane.flows;
+            }
+        })?;
+        Ok(all)
     }
 
     /// Packets that were not forwarded, by reason: (passed to the kernel, dropped).
@@ -108,7 +139,49 @@ impl KernelPlane {
     }
 }
 
-fn lookup_percpu(map: &MapHandle, key: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+/// Goes through all elements of an array with a value for each CPU, many of them in a system call:
+/// the index, and the value of one CPU.
+fn each_percpu(map: &MapHandle, mut visit: impl FnMut(u32, &[u8])) -> Result<(), Error> {
+    let doing = || format!("read map {:?}", map.name());
+    let cpus = libbpf_rs::num_possible_cpus().context(|| "count CPUs".into())?;
+    // The kernel keeps the value of each CPU at a multiple of eight bytes.
+    let (value, stride) =
+        (map.value_size() as usize, (map.value_size() as usize).next_multiple_of(8));
+    let mut keys = vec![0u32; BATCH as usize];
+    let mut values = vec![0u8; BATCH as usize * stride * cpus];
+    let (mut from, mut next) = (None::<u32>, 0u32);
+    loop {
+        let mut count = BATCH;
+        let start = from.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+        // SAFETY: there is room for `count` keys and values, each as large as the map's, and
+        // `start` and `next` are positions in an array, which have four bytes.
+        let status = unsafe {
+            bpf_map_lookup_batch(
+                map.as_fd().as_raw_fd(),
+                start.cast(),
+                (&raw mut next).cast(),
+                keys.as_mut_ptr().cast(),
+                values.as_mut_ptr().cast(),
+                &raw mut count,
+                ptr::null(),
+            )
+        };
+        let over = status == -libc::ENOENT;
+        if status < 0 && !over {
+            return Err(libbpf_rs::Error::from_raw_os_error(-status)).context(doing);
+        }
+        for (key, lanes) in keys.iter().zip(values.chunks_exact(stride * cpus)).take(count as usize)
+        {
+            lanes.chunks_exact(stride).for_each(|lane| visit(*key, &lane[..value]));
+        }
+        if over || count == 0 {
+            return Ok(());
+        }
+        from = Some(next);
+    }
+}
+
+pub(super) fn lookup_percpu(map: &MapHandle, key: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
     let found =
         map.lookup_percpu(key, MapFlags::ANY).context(|| format!("read map {:?}", map.name()))?;
     Ok(found.unwrap_or_default())

@@ -1,6 +1,8 @@
 //! Loading the data plane, resuming one that is pinned, and removing it.
 
+use super::by_id::ByIds;
 use super::guard::GUARD_PREFIX;
+use super::lost::Lost;
 use super::resize::{Former, pin_of};
 use super::size::{Sizer, size_maps};
 use super::stamp::{STAMP_PIN, Stamp};
@@ -8,7 +10,8 @@ use super::{KernelPlane, Maps, Sizes};
 use crate::abi::types;
 use crate::error::{Context, Error};
 use crate::link::LINK_PREFIX;
-use crate::mapped::Mapped;
+use crate::mapped::{Mapped, Parted};
+use crate::slots::Slots;
 use crate::tables::Tables;
 use crate::vips::{NO_TABLE, VipTable};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sys};
@@ -38,6 +41,8 @@ pub struct OpenReport {
     pub resumed: bool,
     /// Why there is no [guard](KernelPlane::guard), if there is none.
     pub unguarded: Option<String>,
+    /// Why frames that are lost on their way out are not counted, if they are not.
+    pub uncounted: Option<String>,
 }
 
 impl KernelPlane {
@@ -89,12 +94,17 @@ impl KernelPlane {
         plane.object = object.map(<[u8]>::to_vec);
         plane.former = directory.map(Former::left_behind).transpose()?.flatten();
         plane.arrive()?;
+        plane.begin_to_watch()?;
         let generation = plane.control.word32(offset_of!(types::control, seen_generation));
         if generation.load(Ordering::Relaxed) == 0 {
             generation.store(1, Ordering::Relaxed);
         }
         if directory.is_some() {
             report.unguarded = plane.guard().err().map(|error| error.to_string());
+            match Lost::count() {
+                Ok(lost) => plane.lost = Some(lost),
+                Err(error) => report.uncounted = Some(error.to_string()),
+            }
         }
         let seen = inspect(&loaded)?;
         Ok((plane, report, seen))
@@ -113,18 +123,24 @@ impl KernelPlane {
         let handle = |name: &str| {
             MapHandle::try_from(&found(name)?).context(|| format!("duplicate map {name}"))
         };
-        let mapped = |name: &str| {
+        let array = |name: &str| {
             let map = found(&format!(".data.{name}"))?;
-            Mapped::new(&map.as_fd(), map.value_size() as usize * map.max_entries() as usize)
+            let bytes = map.value_size() as usize * map.max_entries() as usize;
+            Ok::<_, Error>((map, bytes))
         };
+        let mapped = |name: &str| array(name).and_then(|(map, bytes)| Mapped::new(&map, bytes));
+        let parted = |name: &str| array(name).and_then(|(map, bytes)| Parted::new(&map, bytes));
         let vips = VipTable::new(mapped("vips")?, sizes.vip_slots);
-        let services = vips.services();
-        let tables =
-            Tables::new(mapped("tables")?, mapped("pool")?, sizes.pool_elements, &services);
+        let listed = vips.services();
+        let services: Vec<_> = listed.iter().map(|(key, leads)| (*key, leads.table)).collect();
+        let slots = Slots::new(parted("slots")?, mapped("stacks")?, sizes.partitions);
+        let (headers, pool) = (mapped("tables")?, parted("pool")?);
+        let tables = Tables::new(headers, pool, sizes.pool_elements, slots, &services);
         // A service whose first table was never published cannot be told by its number.
         let keys = services.into_iter().filter(|(_, table)| *table != NO_TABLE);
         Ok(Self {
             keys: keys.map(|(key, table)| (table / 2, key)).collect(),
+            ids: ByIds::found(&listed),
             vips,
             tables,
             maps: Maps {
@@ -137,18 +153,26 @@ impl KernelPlane {
                 events: handle("events")?,
                 unreported: handle("unreported")?,
                 connections: handle("connections")?,
+                answers: handle("answers")?,
                 devices: handle("devices")?,
+                quic_configs: handle("quic_configs")?,
+                quic_servers: handle("quic_servers")?,
+                quic_outcomes: handle("quic_outcomes")?,
             },
             program: program_of(object)?,
             control: mapped("control")?,
             backends: mapped("backends")?,
-            marks: mapped("marks")?,
-            strangers: mapped("strangers")?,
-            seen: mapped("seen")?,
+            loads: mapped("loads")?,
+            turns: mapped("turns")?,
+            marks: parted("marks")?,
+            strangers: parted("strangers")?,
+            watched: parted("watched")?,
+            seen: parted("seen")?,
             directory: directory.map(Path::to_owned),
             sizes,
             stamp,
             object: None,
+            lost: None,
             former: None,
         })
     }
@@ -198,7 +222,7 @@ pub(super) struct Loading<'a> {
 }
 
 /// Maps that have twins.
-pub(super) const TWINS: [&str; 2] = ["pending", "connections"];
+pub(super) const TWINS: [&str; 3] = ["pending", "connections", "answers"];
 
 impl Loading<'_> {
     /// Loads it with maps of these sizes; those that are pinned keep theirs.
@@ -287,6 +311,7 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> 
         mark_words = sizes.mark_words;
         stranger_words = sizes.stranger_words;
         seen_lines = sizes.seen_lines;
+        partition_count = sizes.partitions;
         twins = twins.into();
         has_frags = frags.into();
     }

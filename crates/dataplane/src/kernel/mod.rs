@@ -2,12 +2,16 @@
 
 mod activity;
 mod attach;
+mod by_id;
 mod connections;
 mod counters;
 mod devices;
 mod grace;
 mod guard;
 mod load;
+mod loads;
+mod lost;
+mod pinned;
 mod publish;
 mod resize;
 mod size;
@@ -16,13 +20,16 @@ mod stamp;
 pub use attach::Attached;
 pub use grace::grace;
 pub use load::OpenReport;
+pub use pinned::Pinned;
 pub use resize::ResizeStep;
 pub use stamp::Layout;
 
-use crate::mapped::Mapped;
+use crate::mapped::{Mapped, Parted};
 use crate::tables::Tables;
 use crate::vips::VipTable;
+use by_id::ByIds;
 use libbpf_rs::MapHandle;
+use lost::Lost;
 use resize::Former;
 use size::Sizes;
 use stamp::Stamp;
@@ -37,18 +44,25 @@ pub struct KernelPlane {
     program: OwnedFd,
     vips: VipTable,
     keys: HashMap<u32, VipKey>,
+    /// Services whose packets are led by QUIC ids.
+    ids: ByIds,
     tables: Tables,
     control: Mapped,
     backends: Mapped,
-    marks: Mapped,
-    strangers: Mapped,
-    seen: Mapped,
+    loads: Mapped,
+    turns: Mapped,
+    marks: Parted,
+    strangers: Parted,
+    watched: Parted,
+    seen: Parted,
     directory: Option<PathBuf>,
     sizes: Sizes,
     /// What the pinned memory is made of; nothing is pinned without a directory.
     stamp: Option<Stamp>,
     /// The build of the program, if it is not this crate's.
     object: Option<Vec<u8>>,
+    /// Who counts frames that are lost on their way out, if the kernel tells.
+    lost: Option<Lost>,
     /// What this memory has taken the place of, until nothing is left in it.
     former: Option<Former>,
 }
@@ -65,7 +79,11 @@ struct Maps {
     events: MapHandle,
     unreported: MapHandle,
     connections: MapHandle,
+    answers: MapHandle,
     devices: MapHandle,
+    quic_configs: MapHandle,
+    quic_servers: MapHandle,
+    quic_outcomes: MapHandle,
 }
 
 impl KernelPlane {

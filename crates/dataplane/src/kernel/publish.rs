@@ -3,10 +3,11 @@
 use super::{KernelPlane, grace};
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
+use crate::numbers::{UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT};
 use crate::vips::NO_TABLE;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::VipKey;
+use weir_plane::{Described, VipKey};
 use weir_steering::{Flags, Image};
 
 impl KernelPlane {
@@ -18,9 +19,9 @@ impl KernelPlane {
     pub fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
         self.check_service(service)?;
         let table = self.tables.current(service).unwrap_or(NO_TABLE);
-        self.vips.insert(key, table)?;
+        self.vips.insert(key, self.ids.leads(service, table))?;
         self.keys.insert(service, *key);
-        self.set_any_port();
+        self.set_unusual(service);
         Ok(())
     }
 
@@ -31,11 +32,11 @@ impl KernelPlane {
     pub fn remove_service(&mut self, service: u32) -> Result<(), Error> {
         if let Some(key) = self.keys.remove(&service) {
             self.vips.remove(&key);
-            self.set_any_port();
+            self.set_unusual(service);
             grace()?;
         }
         self.tables.remove(service);
-        Ok(())
+        self.set_id_routes(service, None)
     }
 
     /// The services in the data plane, by number.
@@ -43,10 +44,22 @@ impl KernelPlane {
         self.keys.iter().map(|(service, key)| (*key, *service)).collect()
     }
 
-    fn set_any_port(&self) {
-        let any = self.vips.services().iter().any(|(key, _)| key.port.is_none());
-        let word = self.control.word32(offset_of!(types::control, any_port));
-        word.store(any.into(), Ordering::Relaxed);
+    /// What packets ask if no service is on their port, after a change of one service.
+    fn set_unusual(&self, changed: u32) {
+        let word = self.control.word32(offset_of!(types::control, unusual));
+        let (before, own) = (word.load(Ordering::Relaxed), self.unusual_of(changed));
+        // Others are asked only if what the changed one has not may be gone with it.
+        let all = || self.keys.keys().fold(0, |all, service| all | self.unusual_of(*service));
+        let now = if before & !own == 0 { own } else { all() };
+        word.store(now, Ordering::Relaxed);
+    }
+
+    fn unusual_of(&self, service: u32) -> u32 {
+        let Some(key) = self.keys.get(&service) else { return 0 };
+        let header = self.tables.current(service).and_then(|number| self.tables.header(number));
+        let answers = header.is_some_and(|header| Flags(header.flags).has(Flags::ANSWERS));
+        let any_port = if key.port.is_none() { UNUSUAL_ANY_PORT } else { 0 };
+        any_port | if answers { UNUSUAL_ANSWERS } else { 0 }
     }
 
     /// Publishes a table: writes it beside the one in use, then lets packets see it. A packet sees
@@ -77,12 +90,19 @@ impl KernelPlane {
     /// As [`publish`](Self::publish).
     pub fn show(&mut self, service: u32, image: &Image, flags: Flags) -> Result<(), Error> {
         self.check_service(service)?;
+        let key = |number| self.tables.header(number).map(|header| header.key);
+        let former = self.tables.current(service).and_then(key);
         let number = self.tables.write(service, image, flags)?;
+        // Flows are watched by their hashes, which are others from here on.
+        if former.as_ref() != Some(&image.header().key) {
+            self.watch_all();
+        }
         let seen = self.lead_to(service, number);
         match seen {
             Ok(()) => self.tables.published(number),
             Err(_) => self.tables.discard(number),
         }
+        self.set_unusual(service);
         seen
     }
 
@@ -92,7 +112,7 @@ impl KernelPlane {
             stamp.note(header.method, header.layout)?;
         }
         match self.keys.get(&service) {
-            Some(key) => self.vips.insert(key, number),
+            Some(key) => self.vips.insert(key, self.ids.leads(service, number)),
             None => Ok(()),
         }
     }
@@ -107,7 +127,13 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Table`] if it does not check out.
     pub fn published(&self, service: u32) -> Result<Option<Image>, Error> {
-        self.tables.read(service).transpose().map_err(|source| Error::Table { service, source })
+        self.tables.read(service)
+    }
+
+    /// What a published table says of itself.
+    pub fn described(&self, service: u32) -> Option<Described> {
+        let header = self.tables.header(self.tables.current(service)?)?;
+        Some(Described { digest: header.digest, states: header.states })
     }
 
     /// Sets or clears flags of the published table, in place. Packets see them at once; a grace

@@ -1,8 +1,11 @@
 //! How large the data plane's memory is: from the configuration, or as an earlier run left it.
 
+use super::activity::WATCHED_WORDS;
 use super::load::missing;
 use crate::abi::types;
 use crate::error::{Context, Error};
+use crate::numbers::QUIC_OUTCOMES;
+use crate::slots::{PARTITION_BYTES, STACK_BYTES};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,6 +23,7 @@ pub(super) struct Sizes {
     pub mark_words: u32,
     pub stranger_words: u32,
     pub seen_lines: u32,
+    pub partitions: u32,
 }
 
 /// Sets sizes and pins of the program's maps; a map that is pinned already keeps its size.
@@ -104,6 +108,12 @@ const MOST_MARK_WORDS: u32 = 1 << 22;
 /// Interfaces that are not sent by as they are.
 const DEVICES: u32 = 8192;
 
+/// Configurations of QUIC ids, of all services together.
+const ID_CONFIGS: u32 = 4096;
+
+/// Servers that ids lead to, over all configurations: each backend may be in two, while keys change.
+const ID_SERVERS: u32 = 65_536;
+
 /// Sizes all maps.
 pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes, Error> {
     sizer.array("control", size_of::<types::control>(), 1)?;
@@ -113,7 +123,11 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("events", limits.event_ring_bytes)?;
     sizer.entries("unreported", limits.unreported_flows)?;
     sizer.entries("connections", limits.tracked_flows)?;
+    sizer.entries("answers", limits.answered_flows)?;
     sizer.entries("devices", DEVICES)?;
+    sizer.entries("quic_configs", ID_CONFIGS)?;
+    sizer.entries("quic_servers", ID_SERVERS)?;
+    sizer.entries("quic_outcomes", QUIC_OUTCOMES)?;
     // A two-choice table stays below half full: each service has its entry and its address's.
     let vip_slots = (limits.services * 4 + 4).next_power_of_two();
     // Up to two flows for each word of three lanes.
@@ -122,6 +136,11 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     let pool = limits.table_bytes.div_ceil(ELEMENT_BYTES as u64) as u32;
     // Twice the lines that full ones would need: few flows are evicted.
     let seen_lines = (limits.udp_flows * 2).div_ceil(SEEN_WAYS as u32);
+    let partitions = sizer.array("slots", PARTITION_BYTES, limits.slot_partitions)?;
+    let stacks = sizer.array("stacks", STACK_BYTES, limits.slot_partitions)?;
+    sizer.array("loads", size_of::<types::load>(), limits.backends)?;
+    sizer.array("turns", size_of::<u64>(), limits.services)?;
+    sizer.array("watched", size_of::<u64>(), WATCHED_WORDS as u32)?;
     let backends = sizer.array("backends", size_of::<types::backend>(), limits.backends)?;
     Ok(Sizes {
         services: sizer.array("tables", HEADER_BYTES, limits.services * 2)? / 2,
@@ -131,5 +150,6 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
         mark_words: sizer.array("marks", size_of::<u64>(), mark_words)? / 2,
         stranger_words: sizer.array("strangers", size_of::<u64>(), stranger_words)? / 2,
         seen_lines: sizer.array("seen", size_of::<types::seen_line>(), seen_lines)?,
+        partitions: partitions.min(stacks),
     })
 }

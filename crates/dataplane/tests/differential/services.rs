@@ -2,14 +2,16 @@
 
 use weir_plane::VipKey;
 use weir_steering::update::{Built, Judgement, Services};
-use weir_steering::{Build, BuildError, Concury, Driver, Event, EventKind, Member, ServiceState};
+use weir_steering::{
+    BackendId, Build, BuildError, Concury, Driver, Event, EventKind, Member, ServiceState,
+};
 
 use crate::twin::Refused;
 
 pub enum Builder {
     Concury(Box<Concury>),
-    /// Of a method without states.
-    Stateless(Box<dyn Build>),
+    /// Of another method, by the registry.
+    Other(Box<dyn Build>),
     /// A service whose table was never published.
     None,
 }
@@ -32,6 +34,10 @@ pub struct Tables {
     pub now: u32,
 }
 
+fn backend(number: u16) -> BackendId {
+    BackendId::new(number).expect("a backend's number")
+}
+
 impl Services for Tables {
     type Error = BuildError;
 
@@ -39,20 +45,25 @@ impl Services for Tables {
         let now = self.now;
         let service = &mut self.services[event.state.service as usize];
         let known = service.members.iter().any(|m| m.backend == event.backend);
-        let Builder::Concury(concury) = &mut service.builder else { return Ok(()) };
-        match event.kind {
-            EventKind::Start if known => {
+        match (&mut service.builder, event.kind) {
+            (Builder::Concury(concury), EventKind::Start) if known => {
                 concury.start(event.state.key, event.backend, now)?;
             }
-            EventKind::Start => {}
-            EventKind::End => concury.end(&event.state.key, now),
+            (Builder::Other(builder), EventKind::Start) if known => {
+                builder.start(event.state.key, backend(event.backend), now)?;
+            }
+            (Builder::Concury(concury), EventKind::End) => concury.end(&event.state.key, now),
+            (Builder::Other(builder), EventKind::End) => builder.end(&event.state.key, now),
+            _ => {}
         }
         Ok(())
     }
 
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), BuildError> {
-        if let Builder::Concury(concury) = &mut self.services[state.service as usize].builder {
-            concury.start(state.key, backend, self.now)?;
+    fn collect(&mut self, state: &ServiceState, at: u16) -> Result<(), BuildError> {
+        match &mut self.services[state.service as usize].builder {
+            Builder::Concury(concury) => drop(concury.start(state.key, at, self.now)?),
+            Builder::Other(builder) => drop(builder.start(state.key, backend(at), self.now)?),
+            Builder::None => {}
         }
         Ok(())
     }
@@ -62,7 +73,10 @@ impl Services for Tables {
             Builder::Concury(concury) => {
                 concury.get(&state.key).is_some_and(|known| known.backend == backend)
             }
-            _ => false,
+            Builder::Other(builder) => {
+                builder.known(&state.key).is_some_and(|known| known.backend == backend)
+            }
+            Builder::None => false,
         }
     }
 
@@ -74,11 +88,13 @@ impl Services for Tables {
                 let (image, report) = concury.draft(generation, &service.members, self.now)?;
                 let pins = report.pinned.into_iter();
                 let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at));
-                Ok(Built { image, pins: pins.collect() })
+                Ok(Built::new(image, pins.collect()))
             }
-            Builder::Stateless(builder) => {
-                let image = builder.draft(generation, &service.members, self.now)?.table;
-                Ok(Built { image, pins: Vec::new() })
+            Builder::Other(builder) => {
+                let made = builder.draft(generation, &service.members, self.now)?;
+                let pins = made.pinned.into_iter();
+                let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at.get()));
+                Ok(Built::new(made.table, pins.collect()))
             }
             Builder::None => unreachable!("is not updated"),
         }
@@ -89,7 +105,7 @@ impl Services for Tables {
         service.generation += 1;
         match &mut service.builder {
             Builder::Concury(concury) => concury.publish_draft(),
-            Builder::Stateless(builder) => builder.publish_draft(),
+            Builder::Other(builder) => builder.publish_draft(),
             Builder::None => unreachable!("is not updated"),
         }
         Vec::new()
@@ -98,18 +114,25 @@ impl Services for Tables {
     fn discard(&mut self, number: u32) {
         match &mut self.services[number as usize].builder {
             Builder::Concury(concury) => concury.discard_draft().expect("keys differ"),
-            Builder::Stateless(builder) => builder.discard_draft().expect("it has no states"),
+            Builder::Other(builder) => builder.discard_draft().expect("keys differ"),
             Builder::None => unreachable!("is not updated"),
         }
     }
 
     fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
-        let Builder::Concury(concury) = &self.services[state.service as usize].builder else {
-            return Judgement::Reserved;
+        let (agreed, reserved) = match &self.services[state.service as usize].builder {
+            Builder::Concury(concury) => {
+                (concury.agrees(&state.key, backend), concury.on_reserved(&state.key))
+            }
+            Builder::Other(builder) => (
+                builder.agrees(&state.key, self::backend(backend)),
+                builder.on_reserved(&state.key),
+            ),
+            Builder::None => (false, true),
         };
-        if concury.agrees(&state.key, backend) {
+        if agreed {
             Judgement::Agreed
-        } else if concury.on_reserved(&state.key) {
+        } else if reserved {
             Judgement::Reserved
         } else {
             Judgement::Apart

@@ -56,6 +56,7 @@ pub struct ChurnReport {
 struct Diary {
     log: Vec<ChangeRecord>,
     places: Vec<Place>,
+    weights: Vec<u32>,
 }
 
 /// The churning of a lab's pool. Dropping it ends it.
@@ -80,7 +81,11 @@ impl Churn {
         let seed = spec.seed;
         let script = Script::new(spec, lab.backends().len(), pool);
         let stop = Arc::new(AtomicBool::new(false));
-        let diary = Arc::new(Mutex::new(Diary { log: Vec::new(), places: script.places() }));
+        let diary = Arc::new(Mutex::new(Diary {
+            log: Vec::new(),
+            places: script.places(),
+            weights: script.weights(),
+        }));
         let worker = Worker { lab, control, stop: Arc::clone(&stop), diary: Arc::clone(&diary) };
         Self { seed, stop, diary, thread: Some(thread::spawn(move || worker.run(script, open))) }
     }
@@ -102,14 +107,25 @@ impl Churn {
         diary.log.iter().filter(|r| r.error.is_none()).map(|record| record.kind).collect()
     }
 
-    /// Where each backend is now, by its position.
+    /// Where each backend is now, by its position; a change counts from its beginning.
     pub fn places(&self) -> Vec<Place> {
         lock(&self.diary).places.clone()
+    }
+
+    /// Where each backend is now and with which weight, by its position.
+    pub fn standings(&self) -> Vec<(Place, u32)> {
+        let diary = lock(&self.diary);
+        diary.places.iter().copied().zip(diary.weights.iter().copied()).collect()
     }
 
     /// Lets no further change begin, and does not wait for the one under way.
     pub fn halt(&self) {
         self.stop.store(true, Relaxed);
+    }
+
+    /// Whether the change that was under way at [`Churn::halt`] is made.
+    pub fn is_done(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends the churning, once the change under way is made.
@@ -165,14 +181,16 @@ impl Worker {
             let Some(change) = script.next(started.elapsed(), &open) else {
                 continue;
             };
+            {
+                let mut diary = lock(&self.diary);
+                (diary.places, diary.weights) = (script.places(), script.weights());
+            }
             let at = self.lab.events().elapsed().as_secs_f64();
             let error = self.make(change, asked).err().map(|error| error.to_string());
             if let Some(error) = &error {
                 tracing::warn!("{change}: {error}");
             }
-            let mut diary = lock(&self.diary);
-            diary.places = script.places();
-            diary.log.push(ChangeRecord {
+            lock(&self.diary).log.push(ChangeRecord {
                 at,
                 kind: change.kind(),
                 what: change.to_string(),

@@ -34,6 +34,8 @@ pub struct ChurnSpec {
     pub reloads: bool,
     /// Whether the balancer's control plane is killed and started again.
     pub crashes: bool,
+    /// Backends that are left alone, by position: somebody else does something to them.
+    pub leave: Vec<usize>,
 }
 
 impl Default for ChurnSpec {
@@ -46,6 +48,7 @@ impl Default for ChurnSpec {
             kills: true,
             reloads: true,
             crashes: true,
+            leave: Vec::new(),
         }
     }
 }
@@ -228,6 +231,11 @@ impl Script {
         self.members.iter().map(|member| member.place).collect()
     }
 
+    /// The weight of each backend, by its position.
+    pub fn weights(&self) -> Vec<u32> {
+        self.members.iter().map(|member| member.weight).collect()
+    }
+
     /// Draws the time from now to the next change.
     pub fn gap(&mut self) -> Duration {
         self.random.random_range(self.spec.gap.clone())
@@ -311,8 +319,10 @@ impl Script {
         now: Duration,
         condition: impl Fn(usize) -> bool,
     ) -> Option<usize> {
-        let fits = |(_, member): &(usize, &Member)| {
-            member.place == place && self.has_settled(member.since, now)
+        let fits = |(backend, member): &(usize, &Member)| {
+            member.place == place
+                && self.has_settled(member.since, now)
+                && !self.spec.leave.contains(backend)
         };
         self.members
             .iter()
@@ -335,7 +345,11 @@ impl Script {
         let live = self
             .members
             .iter()
-            .filter(|member| member.place == Place::Serving && self.has_settled(member.since, now))
+            .enumerate()
+            .filter(|(backend, _)| !self.spec.leave.contains(backend))
+            .filter(|(_, member)| {
+                member.place == Place::Serving && self.has_settled(member.since, now)
+            })
             .count();
         live > self.spec.keep_live.max(1)
     }
@@ -519,6 +533,21 @@ mod tests {
     fn a_seed_gives_one_script() {
         assert_eq!(play(7, |_, _| 0), play(7, |_, _| 0));
         assert_ne!(play(7, |_, _| 0), play(8, |_, _| 0));
+    }
+
+    #[test]
+    fn who_is_to_be_left_alone_is() {
+        let spec = ChurnSpec { leave: vec![0, 6], ..ChurnSpec::default() };
+        let mut script = Script::new(spec, 7, 4);
+        let before = (script.places(), script.weights());
+        for second in 0..2000 {
+            script.next(Duration::from_secs(second), |_| 0);
+            for backend in [0, 6] {
+                assert_eq!(script.places()[backend], before.0[backend]);
+                assert_eq!(script.weights()[backend], before.1[backend]);
+            }
+        }
+        assert_ne!(script.places(), before.0);
     }
 
     #[test]

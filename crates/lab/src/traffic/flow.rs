@@ -15,10 +15,10 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout, timeout_at};
 
+use super::account::Account;
 use super::http;
 use super::spec::{Kind, Plan, Planner};
-use super::stats::BrokenConnection;
-use super::verdict::{Failure, Home, Outcome, judge};
+use super::verdict::{Failure, Home};
 use super::{Shared, http::read_answer};
 use crate::witness::Key;
 
@@ -26,6 +26,11 @@ use crate::witness::Key;
 const RESENDS: u32 = 3;
 /// Longest wait before the last request, so that not all are sent at once.
 const FINISH_SPREAD: Duration = Duration::from_secs(1);
+/// How often, and after which time each, a port that is still taken is tried again.
+const TRIES: usize = 200;
+const TRY_AGAIN: Duration = Duration::from_millis(10);
+/// A five-tuple that was used less than so long ago is used again.
+const MINUTE: Duration = Duration::from_secs(60);
 /// After a failure a client waits for up to this before it connects again.
 const SULK: Duration = Duration::from_millis(300);
 
@@ -45,6 +50,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// Whether the connections of this task are silent until the run finishes.
+    fn is_idle(&self, number: usize) -> bool {
+        let share = self.shared.spec.idle_share;
+        // Spread over all numbers, so that the ramp begins with some of both.
+        (number as f64 * share).fract() + share >= 1.0 - 1e-9
+    }
+
     /// Pauses; returns early when the run is finishing, and says whether it is.
     async fn think(&self, pause: Duration) -> bool {
         if !self.finishing.get() {
@@ -56,13 +68,30 @@ impl Client {
         }
         self.finishing.get()
     }
+
+    /// Waits until the run is finishing.
+    async fn finishing_begins(&self) {
+        if !self.finishing.get() {
+            // As above.
+            self.finish.notified().await;
+        }
+    }
 }
 
 /// Makes one connection after the other until there are too many tasks or the run finishes.
-pub(crate) async fn slot(client: Rc<Client>) {
+pub(crate) async fn slot(client: Rc<Client>, number: usize) {
+    let mut ports = Ports::of(number);
     while !client.finishing.get() && client.slots.get() <= client.quota.get() {
         let mut plan = client.planner.borrow_mut().draw(&client.shared.spec);
         let sulk = plan.random.random_range(Duration::ZERO..SULK);
+        plan.idle = client.is_idle(number);
+        if plan.idle {
+            plan.kind = Kind::Keepalive;
+        }
+        if client.shared.spec.reuse && plan.kind != Kind::Udp {
+            let again = ports.take(&mut plan);
+            client.shared.stats.met(again.into());
+        }
         let mut flow = Flow::begin(Rc::clone(&client), plan.kind);
         let result = match plan.kind {
             Kind::Udp => flow.datagrams(plan).await,
@@ -105,50 +134,19 @@ impl Flow {
     }
 
     fn end(mut self, result: Result<(), Failure>) {
-        let shared = &self.client.shared;
-        // A port is free again at once if the connection failed, or had no connection: what was
-        // seen of it must not be taken for its next user's.
-        let reusable = result.is_err() || self.kind == Kind::Udp;
-        let home = self.home();
-        let outcome = match result {
-            Ok(()) => Outcome::Completed,
-            Err(failure) => {
-                judge(&shared.events, shared.spec.detection, self.started, home, failure)
-            }
-        };
-        if let Some(key) = self.key.filter(|_| reusable) {
-            shared.witness.forget(&key);
-        }
-        if let Outcome::Broken(reason) = &outcome {
-            let failed = shared.events.elapsed();
-            let name = |backend| shared.stats.name(backend).to_string();
-            shared.stats.keep_broken(BrokenConnection {
-                kind: self.kind,
-                source: self.key.map_or(String::new(), |key| key.source.to_string()),
-                reason: reason.clone(),
-                backend: self.backend.map(|(backend, _)| name(backend)),
-                began: match home {
-                    Home::Began(backend, _) => Some(name(backend)),
-                    Home::Answered(..) | Home::Nowhere => None,
-                },
-                answers: self.answers,
-                started: (failed.saturating_sub(self.started.elapsed())).as_secs_f64(),
-                failed: failed.as_secs_f64(),
-            });
-        }
-        shared.stats.end(self.kind, home, Some(&outcome));
         self.ended = true;
-    }
-
-    fn home(&self) -> Home {
-        let seen = |key| self.client.shared.witness.latest(&key, self.started);
-        match (self.backend, self.key) {
-            (Some((backend, first)), _) => Home::Answered(backend, first),
-            (None, Some(key)) => {
-                seen(key).map_or(Home::Nowhere, |sight| Home::Began(sight.backend, sight.at))
-            }
-            (None, None) => Home::Nowhere,
-        }
+        // A port is free again at once if the connection failed, had no connection, or ended with a
+        // reset: what was seen of it must not be taken for its next user's.
+        let shared = &self.client.shared;
+        let reusable = result.is_err() || self.kind == Kind::Udp || shared.spec.reuse;
+        let account = Account {
+            kind: self.kind,
+            started: self.started,
+            key: self.key,
+            backend: self.backend,
+            answers: self.answers,
+        };
+        account.close(shared, result, reusable);
     }
 
     /// An answer begins that names a backend: the first decides where the connection lives.
@@ -206,7 +204,10 @@ impl Flow {
         let (from, to) = self.ends(plan);
         let local = |error: io::Error| Failure::Local(error.to_string());
         let before = Instant::now();
-        let begun = begin_connect(from, to)?;
+        let begun = match plan.port {
+            None => begin_connect(SocketAddr::new(from, 0), to)?,
+            Some(port) => again_from(SocketAddr::new(from, port), to).await?,
+        };
         // Known before it is clear whether anybody listens, and not afterwards.
         let source = begun.local_addr().map_err(local)?;
         self.key = Some(Key { udp: false, source, target: to });
@@ -246,6 +247,13 @@ impl Flow {
         let mut buffer = [0; 512];
         loop {
             self.ask(stream, http::SMALL, &mut buffer).await?;
+            if plan.idle {
+                client.finishing_begins().await;
+                sleep(random.random_range(Duration::ZERO..FINISH_SPREAD)).await;
+                self.ask(stream, http::SMALL, &mut buffer).await?;
+                client.shared.stats.met(1);
+                return Ok(());
+            }
             if Instant::now() >= end {
                 return Ok(());
             }
@@ -341,9 +349,56 @@ impl Drop for Flow {
     }
 }
 
-/// Sends the SYN and does not wait for the answer. connect() chooses the port, when it knows the
-/// far end: bind() would have to find one that nobody uses towards anybody.
-fn begin_connect(from: IpAddr, to: SocketAddr) -> Result<std::net::TcpStream, Failure> {
+/// Source ports from which connections begin again and again. Linux gives them to no other
+/// ([`Scenario::prepare`](crate::scenario::Scenario::prepare)).
+pub(crate) const REUSED: std::ops::RangeInclusive<u16> = 2_000..=31_999;
+
+/// Those of one task, which no other task has.
+struct Ports {
+    first: u16,
+    source: usize,
+    /// When each was used last, for each family.
+    used: [[Option<Instant>; Ports::EACH]; 2],
+}
+
+impl Ports {
+    const EACH: usize = 3;
+    const BLOCKS: usize = (*REUSED.end() - *REUSED.start() + 1) as usize / Self::EACH;
+
+    fn of(number: usize) -> Self {
+        let block = number % Self::BLOCKS;
+        let first = REUSED.start() + (block * Self::EACH) as u16;
+        Self { first, source: number / Self::BLOCKS, used: Default::default() }
+    }
+
+    /// Gives the plan a port; says whether its five-tuple was used less than a minute ago.
+    fn take(&mut self, plan: &mut Plan) -> bool {
+        let which = plan.random.random_range(0..Self::EACH);
+        (plan.port, plan.source) = (Some(self.first + which as u16), self.source);
+        let before = self.used[usize::from(plan.ipv6)][which].replace(Instant::now());
+        before.is_some_and(|before| before.elapsed() < MINUTE)
+    }
+}
+
+/// Connects from a port that was closed a moment ago. A process that is being started has a copy of
+/// every socket until it becomes its program, so the port may be taken for some milliseconds more.
+async fn again_from(from: SocketAddr, to: SocketAddr) -> Result<std::net::TcpStream, Failure> {
+    for _ in 0..TRIES {
+        match begin_connect(from, to) {
+            Err(Failure::Local(_)) => sleep(TRY_AGAIN).await,
+            result => return result,
+        }
+    }
+    begin_connect(from, to)
+}
+
+/// Sends the SYN and does not wait for the answer. Without a port, connect() chooses one, when it
+/// knows the far end: bind() would have to find one that nobody uses towards anybody. A connection
+/// from a given port ends with a reset, so that the port is free again at once.
+pub(crate) fn begin_connect(
+    from: SocketAddr,
+    to: SocketAddr,
+) -> Result<std::net::TcpStream, Failure> {
     use nix::sys::socket::{
         AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, setsockopt, socket,
         sockopt,
@@ -355,9 +410,15 @@ fn begin_connect(from: IpAddr, to: SocketAddr) -> Result<std::net::TcpStream, Fa
     };
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket(family, SockType::Stream, flags, None).map_err(local)?;
-    setsockopt(&socket, sockopt::IpBindAddressNoPort, &true).map_err(local)?;
+    if from.port() == 0 {
+        setsockopt(&socket, sockopt::IpBindAddressNoPort, &true).map_err(local)?;
+    } else {
+        let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+        setsockopt(&socket, sockopt::Linger, &at_once).map_err(local)?;
+        setsockopt(&socket, sockopt::ReuseAddr, &true).map_err(local)?;
+    }
     let descriptor = socket.as_raw_fd();
-    bind(descriptor, &SockaddrStorage::from(SocketAddr::new(from, 0))).map_err(local)?;
+    bind(descriptor, &SockaddrStorage::from(from)).map_err(local)?;
     match connect(descriptor, &SockaddrStorage::from(to)) {
         Ok(()) | Err(Errno::EINPROGRESS) => Ok(socket.into()),
         Err(error) => Err(Failure::of_connect(&error.into())),

@@ -5,7 +5,9 @@
 //! must come from there. How connections end, and what excuses a failure, is in [`Outcome`] and
 //! `docs/lab.md`.
 
+mod account;
 mod flow;
+mod held;
 mod http;
 mod spec;
 mod stats;
@@ -29,9 +31,11 @@ use crate::topology;
 use crate::witness::Witness;
 use weir_testbed::process;
 
+pub(crate) use flow::REUSED;
 use flow::{Client, slot};
 use spec::Planner;
 
+pub(crate) use held::{Bench, HeldFlow};
 pub use spec::{Kind, Mix, Target, TrafficSpec};
 pub use stats::{
     BROKEN_KEPT, BackendSnapshot, BrokenConnection, KindSnapshot, Latency, Snapshot, Stats,
@@ -114,6 +118,11 @@ impl TrafficHandle {
     /// The counters, which go on counting.
     pub fn stats(&self) -> &Arc<Stats> {
         &self.shared.stats
+    }
+
+    /// Makes connections step by step, on the same books.
+    pub(crate) fn bench(&self) -> Bench {
+        Bench(Arc::clone(&self.shared))
     }
 
     /// Changes how many connections are open at a time. Fewer are reached as connections end.
@@ -234,7 +243,7 @@ fn run_client(shared: Arc<Shared>, planner: Planner, place: Place) -> Result<()>
 async fn control(client: &Rc<Client>, place: Place) {
     let shared = &client.shared;
     let ramp = shared.spec.ramp as f64 / place.clients as f64;
-    let (mut credit, mut last) = (0.0, Instant::now());
+    let (mut credit, mut last, mut number) = (0.0, Instant::now(), 0);
     while !shared.give_up.load(Relaxed) {
         if shared.finish.load(Relaxed) && !client.finishing.replace(true) {
             client.finish.notify_waiters();
@@ -250,7 +259,8 @@ async fn control(client: &Rc<Client>, place: Place) {
             while client.slots.get() < client.quota.get() && credit >= 1.0 {
                 credit -= 1.0;
                 client.slots.set(client.slots.get() + 1);
-                tokio::task::spawn_local(slot(Rc::clone(client)));
+                tokio::task::spawn_local(slot(Rc::clone(client), number));
+                number += 1;
             }
             // Time spent at the target is not saved up for a burst.
             credit = credit.min((ramp * 0.1).max(1.0));

@@ -129,6 +129,12 @@ pub struct TrafficSpec {
     pub detection: Duration,
     /// Addresses and ports that clients connect to.
     pub target: Target,
+    /// Share of the connections open at a time that ask once and then are silent until the run
+    /// finishes, 0 to 1. Whether they still sit where they sat shows then.
+    pub idle_share: f64,
+    /// TCP connections end with a reset, and others begin from the same ports of the same addresses:
+    /// each five-tuple is used again and again.
+    pub reuse: bool,
 }
 
 impl Default for TrafficSpec {
@@ -148,6 +154,8 @@ impl Default for TrafficSpec {
             udp_timeout: Duration::from_secs(1),
             detection: Duration::from_millis(1500),
             target: Target::default(),
+            idle_share: 0.0,
+            reuse: false,
         }
     }
 }
@@ -164,7 +172,7 @@ impl TrafficSpec {
         if WeightedIndex::new(self.mix.weights()).is_err() {
             return bad("the mix of connections needs weights of at least 0, and one above 0");
         }
-        for share in [self.ipv6_share, self.udp_ipv6_share] {
+        for share in [self.ipv6_share, self.udp_ipv6_share, self.idle_share] {
             if !(0.0..=1.0).contains(&share) {
                 return bad("a share is between 0 and 1");
             }
@@ -189,6 +197,10 @@ pub(crate) struct Plan {
     /// Which source address of the client, modulo their number.
     pub(crate) source: usize,
     pub(crate) life: Duration,
+    /// Source port, if not any.
+    pub(crate) port: Option<u16>,
+    /// After its first request it is silent until the run finishes.
+    pub(crate) idle: bool,
     /// For what is drawn on the way.
     pub(crate) random: ChaCha8Rng,
 }
@@ -223,6 +235,8 @@ impl Planner {
             ipv6: random.random_bool(share),
             source: random.random_range(0..usize::from(u16::MAX)),
             life: random.random_range(life.clone()),
+            port: None,
+            idle: false,
             random,
         }
     }

@@ -62,6 +62,7 @@ pub struct Stats {
     answers: AtomicU64,
     bytes: AtomicU64,
     resent: AtomicU64,
+    met: AtomicU64,
     connect: Histogram,
     answer: Histogram,
     broken: Mutex<Vec<BrokenConnection>>,
@@ -78,6 +79,7 @@ impl Stats {
             answers: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             resent: AtomicU64::new(0),
+            met: AtomicU64::new(0),
             connect: Histogram::default(),
             answer: Histogram::default(),
             broken: Mutex::default(),
@@ -110,6 +112,11 @@ impl Stats {
 
     pub(crate) fn resent(&self) {
         self.resent.fetch_add(1, Relaxed);
+    }
+
+    /// What the scenario is about has happened so many times more.
+    pub(crate) fn met(&self, times: u64) {
+        self.met.fetch_add(times, Relaxed);
     }
 
     pub(crate) fn first_answer(&self, backend: usize) {
@@ -193,6 +200,7 @@ impl Stats {
             answers: self.answers.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             resent: self.resent.load(Relaxed),
+            met: self.met.load(Relaxed),
             connect: self.connect.snapshot(),
             answer: self.answer.snapshot(),
             backends: self
@@ -235,6 +243,9 @@ pub struct Snapshot {
     pub bytes: u64,
     /// Datagrams that had to be sent again.
     pub resent: u64,
+    /// How often that happened which the scenario is about; see
+    /// [`Scenario::counted`](crate::scenario::Scenario::counted).
+    pub met: u64,
     /// Time from connect() to the established connection.
     pub connect: Latency,
     /// Time from a short request to its complete answer. A packet that was lost shows here: TCP

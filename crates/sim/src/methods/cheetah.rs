@@ -195,10 +195,8 @@ impl CookieMemory {
         self.slots.as_ref()?.get(&id, part).and_then(BackendId::new)
     }
 
-    pub fn close_slot(&mut self, id: u64, part: u16) {
-        if let Some(slots) = &mut self.slots {
-            slots.close(&id, part);
-        }
+    pub fn close_slot(&mut self, id: u64, part: u16) -> Option<BackendId> {
+        self.slots.as_mut()?.close(&id, part).and_then(BackendId::new)
     }
 
     fn entries(&self) -> usize {

@@ -183,10 +183,8 @@ impl Memory<u64> for Remembered {
         self.cookies.as_mut()?.slot(question, part)
     }
 
-    fn close_slot(&mut self, question: &Question<u64>, part: u16) {
-        if let Some(cookies) = &mut self.cookies {
-            cookies.close_slot(question.key, part);
-        }
+    fn close_slot(&mut self, question: &Question<u64>, part: u16) -> Option<BackendId> {
+        self.cookies.as_mut()?.close_slot(question.key, part)
     }
 }
 
@@ -258,8 +256,9 @@ impl Memory<u64> for Watch<'_> {
         self.memory.cookies.as_ref()?.find_slot(question.key, part)
     }
 
-    fn close_slot(&mut self, _: &Question<u64>, _: u16) {
+    fn close_slot(&mut self, question: &Question<u64>, part: u16) -> Option<BackendId> {
         self.effect.set(true);
+        self.slot(question, part)
     }
 }
 

@@ -16,7 +16,7 @@ impl<C: ConnectionTable> Memory<C::Flow> for Connections<C> {
         // A copy, so that not the whole question has to stand in memory.
         let flow = question.key;
         let backend = self.0.get(question.hash, &flow)?;
-        Some(TrackedFlow { backend, incarnation: 0 })
+        Some(TrackedFlow::new(backend, 0))
     }
 
     #[inline(always)]

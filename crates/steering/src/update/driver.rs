@@ -91,11 +91,14 @@ pub struct Driver<P, S> {
     pins: HashMap<u32, HashSet<ServiceState>>,
     /// Counts lanes that have retired.
     retired: u64,
+    /// No lane before this one has an action of its own to perform: a pass over thousands does not
+    /// look through all of them for each.
+    next: usize,
 }
 
 impl<P, S> Default for Driver<P, S> {
     fn default() -> Self {
-        Self { lanes: Vec::new(), pins: HashMap::new(), retired: 0 }
+        Self { lanes: Vec::new(), pins: HashMap::new(), retired: 0, next: 0 }
     }
 }
 
@@ -108,16 +111,15 @@ impl<P, S> Driver<P, S> {
     /// A service is gone, and its pins with it.
     pub fn forget(&mut self, service: u32) {
         self.lanes.retain(|lane| lane.service != service);
+        self.next = 0;
         self.pins.remove(&service);
     }
 
     /// Adds services to the pass. One that is in it already goes on where it is.
     pub fn begin(&mut self, services: impl IntoIterator<Item = u32>) {
-        for service in services {
-            if !self.lanes.iter().any(|lane| lane.service == service) {
-                self.lanes.push(Lane::new(service));
-            }
-        }
+        let mut there: HashSet<u32> = self.lanes.iter().map(|lane| lane.service).collect();
+        let new = services.into_iter().filter(|service| there.insert(*service));
+        self.lanes.extend(new.map(Lane::new));
     }
 
     /// Whether the pass is over.
@@ -127,6 +129,7 @@ impl<P, S> Driver<P, S> {
 
     /// The services of a pass that is over: what became of each.
     pub fn outcomes(&mut self) -> Vec<Outcome<Failure<P, S>>> {
+        self.next = 0;
         let over = self.lanes.extract_if(.., |lane| lane.update.action().is_none());
         over.map(|lane| Outcome {
             service: lane.service,
@@ -164,7 +167,10 @@ impl<P, S> Driver<P, S> {
             Some(Action::Publish) => lane.full.as_ref().is_none_or(|(then, _)| *then < retired),
             _ => false,
         };
-        if let Some(at) = self.lanes.iter().position(alone) {
+        let from = self.next.min(self.lanes.len());
+        if let Some(after) = self.lanes[from..].iter().position(alone) {
+            let at = from + after;
+            self.next = at;
             let lane = &mut self.lanes[at];
             let action = lane.update.action()?;
             match action {
@@ -173,6 +179,8 @@ impl<P, S> Driver<P, S> {
             }
             return Some(action);
         }
+        // What all share is what gives lanes actions of their own again.
+        self.next = 0;
         let shared = [Action::Collect, Action::Retire, Action::Grace, Action::Settle];
         let comes = |action: &Action| self.lanes.iter().any(|l| l.update.action() == Some(*action));
         let Some(action) = shared.into_iter().find(comes) else {
@@ -242,6 +250,14 @@ impl<P, S> Driver<P, S> {
         };
         plane.drain(&mut |event| check(event.state.service, services.report(event)))?;
         let collecting: HashSet<u32> = self.at(Action::Collect).map(|lane| lane.service).collect();
+        for &service in &collecting {
+            if !services.takes_connections(service) {
+                continue;
+            }
+            for (state, backend) in plane.connections(service)? {
+                check(service, services.collect(&state, backend));
+            }
+        }
         for (state, backend) in plane.pending()? {
             if collecting.contains(&state.service) {
                 check(state.service, services.collect(&state, backend));
@@ -266,10 +282,13 @@ impl<P, S> Driver<P, S> {
                 return lane.failed(Failure::Service { action, source: Arc::new(error) });
             }
         };
-        // Pinned before the table that reserves their Dcodes is seen.
+        // Pinned before the table that reserves their Dcodes is seen, and tracked before one whose
+        // packets ask for connections.
         let flags = built.image.header().flags().0 | Flags::RECORD | Flags::PENDING;
-        let shown =
-            plane.pin(&built.pins).and_then(|()| plane.show(service, &built.image, Flags(flags)));
+        let shown = plane
+            .pin(&built.pins)
+            .and_then(|()| plane.track(&built.tracked))
+            .and_then(|()| plane.show(service, &built.image, Flags(flags)));
         match shown {
             Ok(()) => {
                 let strangers = services.published(service);
@@ -336,11 +355,12 @@ impl<P, S> Driver<P, S> {
             .collect();
         let mut left: BTreeMap<u32, usize> = BTreeMap::new();
         let settled = plane.pending().and_then(|pending| {
-            let mut over = Vec::new();
+            let (mut over, mut tracked) = (Vec::new(), Vec::new());
             for (state, backend) in pending {
                 let Some(&in_force) = settling.get(&state.service) else { continue };
                 match services.judge(&state, backend) {
                     Judgement::Agreed => over.push(state),
+                    Judgement::Tracked => tracked.push((state, backend)),
                     // Gone from a pool that may not be in force: the flow may live.
                     Judgement::Lost if in_force => over.push(state),
                     Judgement::Reserved => {}
@@ -349,6 +369,8 @@ impl<P, S> Driver<P, S> {
                     }
                 }
             }
+            plane.track(&tracked)?;
+            over.extend(tracked.into_iter().map(|(state, _)| state));
             plane.forget_pending(&over)
         });
         if let Err(error) = settled {
@@ -356,7 +378,8 @@ impl<P, S> Driver<P, S> {
         }
         for lane in self.at(action) {
             lane.left = left.get(&lane.service).copied().unwrap_or(0);
-            lane.update.settled(lane.left);
+            let avoids = lane.update.has_failed() && services.avoids(lane.service);
+            lane.update.settled(lane.left.max(usize::from(avoids)));
         }
     }
 }

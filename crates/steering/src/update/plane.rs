@@ -68,6 +68,25 @@ pub trait Plane {
     /// Some may have been removed.
     fn unpin(&mut self, states: &[ServiceState]) -> Result<(), Self::Error>;
 
+    /// The connections of a service in the connection table whose backends are still the ones they
+    /// began at.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Self::Error> {
+        let _ = service;
+        Ok(Vec::new())
+    }
+
+    /// Puts connections into the connection table, in place of what it says of them.
+    ///
+    /// # Errors
+    /// Some may be there.
+    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), Self::Error> {
+        let _ = connections;
+        Ok(())
+    }
+
     /// Lets packets that come in follow a new table, with these flags. Each packet sees the old
     /// table or the new one, whole.
     ///
@@ -91,6 +110,15 @@ pub struct Built {
     pub image: Arc<Image>,
     /// The states that the data plane must know exactly while packets follow it.
     pub pins: Vec<(ServiceState, u16)>,
+    /// Connections that the table before had, and the connection table must have now.
+    pub tracked: Vec<(ServiceState, u16)>,
+}
+
+impl Built {
+    /// A table of the method that the service has had.
+    pub fn new(image: Arc<Image>, pins: Vec<(ServiceState, u16)>) -> Self {
+        Self { image, pins, tracked: Vec::new() }
+    }
 }
 
 /// What a published table says of a pending flow.
@@ -100,6 +128,9 @@ pub enum Judgement {
     Agreed,
     /// The backend is gone, or is down and reached anyway: the flow need not be pending.
     Lost,
+    /// The method keeps connections in the connection table of the data plane: the flow belongs
+    /// there, and need not be pending then.
+    Tracked,
     /// The flow has a reserved Dcode: it stays pending, and packets look it up there anyway.
     Reserved,
     /// It leads elsewhere: the flow must be pending, or in the next table.
@@ -122,6 +153,20 @@ pub trait Services {
     /// # Errors
     /// As [`report`](Self::report).
     fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), Self::Error>;
+
+    /// Whether a service's next table is of a method that has to be told the connections in the
+    /// data plane's connection table, which are [collected](Self::collect) then.
+    fn takes_connections(&self, service: u32) -> bool {
+        let _ = service;
+        false
+    }
+
+    /// Whether a backend that is down may still be in a service's published table: then packets go
+    /// on asking the pending table, as new flows are kept from it by that alone.
+    fn avoids(&self, service: u32) -> bool {
+        let _ = service;
+        false
+    }
 
     /// Whether a flow is known to live at this backend. Asked after a restart, to tell the pins
     /// that the published table needs from those that an update before it has left.

@@ -156,14 +156,14 @@ impl Services for Tables {
         match &mut service.method {
             Method::Tracked(builder) => {
                 let image = builder.build(generation, &service.members)?;
-                Ok(Built { image: Arc::new(image), pins: Vec::new() })
+                Ok(Built::new(Arc::new(image), Vec::new()))
             }
             Method::Concury(concury) => {
                 let (image, report) = concury.draft(generation, &service.members, self.now)?;
                 service.orphans = report.orphans;
                 let pins = report.pinned.into_iter();
                 let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at));
-                Ok(Built { image, pins: pins.collect() })
+                Ok(Built::new(image, pins.collect()))
             }
         }
     }

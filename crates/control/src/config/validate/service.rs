@@ -6,11 +6,14 @@ use std::ops::Range;
 use std::time::Duration;
 
 use toml::Spanned;
-use weir_steering::{MethodId, Misfit, Setting, Settings, is_prime, next_prime};
+use weir_steering::{
+    LOAD, MethodId, Misfit, SCHEDULER, Setting, Settings, is_prime, next_prime, why_none,
+};
 
 use super::super::error::Problems;
 use super::super::written::{self, Value};
-use super::super::{Affinity, AllDown, Backend, MAX_WEIGHT, Method, Protocol, resolve};
+use super::super::{Affinity, AllDown, Backend, MAX_WEIGHT, Method, Protocol, Quic, resolve};
+use super::quic;
 use super::scope::Scope;
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
@@ -26,6 +29,7 @@ pub(in super::super) struct Service {
     pub method: Method,
     pub affinity: Option<Affinity>,
     pub idle_timeout: Option<Duration>,
+    pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
     pub backends: Vec<Backend>,
@@ -93,6 +97,13 @@ pub(super) fn validate(
         &[("flow", Affinity::Flow), ("client", Affinity::Client)],
     );
     let method = method(&raw, methods, &mut scope);
+    if let (Some(given), Some(Affinity::Client), Some(method)) = (&raw.affinity, affinity, &method)
+        && method.id().needs().timestamps
+    {
+        let wrong = format!("a cookie of {} leads one connection, not its client", method.name());
+        let right = "remove it, or set method = \"concury\"";
+        scope.problem(given.span(), "affinity", wrong, right);
+    }
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
         "idle_timeout",
@@ -106,6 +117,7 @@ pub(super) fn validate(
     };
     let check = check(raw.check, default_port, &mut scope);
     let backends = backends(raw.backend, vip, &mut scope);
+    let quic = raw.quic.and_then(|raw| quic::validate(raw, protocol, &backends, &mut scope));
     Some(Service {
         name: name?,
         vip: vip?,
@@ -117,6 +129,7 @@ pub(super) fn validate(
         method: method?,
         affinity,
         idle_timeout,
+        quic,
         check,
         backends,
     })
@@ -245,7 +258,10 @@ fn method(
             if owner == method {
                 good &= value.is_some_and(|value| settings.set(name, value.into()).is_ok());
             } else if known {
-                foreign(given.span(), name, owner.name(), scope);
+                match why_none(method).filter(|_| [SCHEDULER, LOAD].contains(name)) {
+                    Some(why) => unscheduled(given.span(), name, method, why, scope),
+                    None => foreign(given.span(), name, owner.name(), scope),
+                }
             }
         }
     }
@@ -323,6 +339,25 @@ fn foreign(span: Range<usize>, field: &str, owner: &str, scope: &mut Scope<'_, '
     let wrong = format!("is a setting of method = {owner:?}");
     let right = format!("remove it, or set method = {owner:?}");
     scope.problem(span, field, wrong, right);
+}
+
+/// A scheduler for a method that cannot have one.
+fn unscheduled(
+    span: Range<usize>,
+    field: &str,
+    method: MethodId,
+    why: &str,
+    scope: &mut Scope<'_, '_>,
+) {
+    let wrong = format!("{method} gives first packets their backends by hash alone: {why}");
+    let can = MethodId::published().filter(|method| why_none(*method).is_none());
+    let can: Vec<&str> = can.map(MethodId::name).collect();
+    scope.problem(
+        span,
+        field,
+        wrong,
+        format!("remove it, or set method to one of {}", can.join(", ")),
+    );
 }
 
 /// The port that a check uses if it names none.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use weir_steering::{Phase, ServiceConfig};
 
-/// Idle timeout of the service, in seconds.
-const TIMEOUT: u32 = 60;
+/// Idle timeouts of the service, in seconds: one under which flows are always watched, and one under
+/// which those that were seen alive are not for a while.
+const TIMEOUTS: [u32; 2] = [60, 600];
 /// Seconds between two looks.
 const PERIOD: u32 = 10;
 /// Flows that send in each period.
@@ -23,20 +24,21 @@ const OTHERS: u32 = 0x40_0000;
 struct Timed {
     world: World,
     clock: Arc<AtomicU32>,
+    timeout: u32,
     fresh: u32,
     others: u32,
 }
 
 impl Timed {
-    fn new() -> Self {
+    fn new(timeout: u32) -> Self {
         let memory = SoftMemory::new(100_000, 1 << 14, 64);
         let mut world = World::over(memory, 1, |config| {
-            config.services[0].idle_timeout = Duration::from_secs(TIMEOUT.into());
+            config.services[0].idle_timeout = Duration::from_secs(timeout.into());
         });
         let clock = Arc::new(AtomicU32::new(1_000));
         let read = clock.clone();
         world.engine.clock = Box::new(move || read.load(Ordering::Relaxed));
-        Self { world, clock, fresh: FRESH, others: OTHERS }
+        Self { world, clock, timeout, fresh: FRESH, others: OTHERS }
     }
 
     fn send(&mut self, clients: std::ops::Range<u32>, flags: TcpFlags) {
@@ -95,7 +97,7 @@ impl Timed {
             nonce: service.seed ^ u64::from(now) ^ 1 << 40,
             capacity: 1024,
             max_states: 1 << 22,
-            idle_seconds: TIMEOUT,
+            idle_seconds: self.timeout,
         };
         let mut builder = service.configured.method.builder(&config, None);
         service.builder.each_state(&mut |state, known| {
@@ -105,7 +107,8 @@ impl Timed {
             }
             .expect("keys differ");
         });
-        service.builder = builder;
+        service.builder = Counted::new(builder, 1);
+        service.count_prefixes();
         self.drain("b1", drain);
         assert_ne!(self.key(), key, "another hash key");
     }
@@ -135,14 +138,18 @@ impl Timed {
 /// However much others send, and whatever becomes of pool and hash key.
 #[test]
 fn the_dead_expire_beside_the_living() {
+    TIMEOUTS.into_iter().for_each(check_the_dead_expire_beside_the_living);
+}
+
+fn check_the_dead_expire_beside_the_living(timeout: u32) {
     const MANY: u32 = 3_000;
-    let mut timed = Timed::new();
+    let mut timed = Timed::new(timeout);
     timed.connect(0..LIVE);
     timed.period();
     timed.drain("b1", true);
     timed.connect(DEAD..DEAD + MANY);
     timed.period();
-    for period in 1..=TIMEOUT * 3 / 2 / PERIOD {
+    for period in 1..=timeout * 3 / 2 / PERIOD {
         match period {
             1 => timed.rekey(false),
             2 => timed.flood(40_000, false),
@@ -159,8 +166,12 @@ fn the_dead_expire_beside_the_living() {
 /// A flood of SYNs, then a change of pool: none of them becomes open by that.
 #[test]
 fn an_unanswered_syn_is_not_open_by_others_marks() {
+    TIMEOUTS.into_iter().for_each(check_an_unanswered_syn_is_not_open_by_others_marks);
+}
+
+fn check_an_unanswered_syn_is_not_open_by_others_marks(timeout: u32) {
     const FLOOD: u32 = 60_000;
-    let mut timed = Timed::new();
+    let mut timed = Timed::new(timeout);
     timed.connect(0..LIVE);
     timed.period();
     timed.drain("b1", true);
@@ -183,13 +194,17 @@ fn an_unanswered_syn_is_not_open_by_others_marks() {
 /// Packets of flows that never began keep none alive.
 #[test]
 fn a_flood_of_unknown_flows_keeps_no_state() {
+    TIMEOUTS.into_iter().for_each(check_a_flood_of_unknown_flows_keeps_no_state);
+}
+
+fn check_a_flood_of_unknown_flows_keeps_no_state(timeout: u32) {
     const FLOOD: u32 = 100_000;
     const MANY: u32 = 2_000;
-    let mut timed = Timed::new();
+    let mut timed = Timed::new(timeout);
     timed.connect(0..LIVE);
     timed.connect(DEAD..DEAD + MANY);
     timed.period();
-    for _ in 0..TIMEOUT * 3 / 2 / PERIOD {
+    for _ in 0..timeout * 3 / 2 / PERIOD {
         let flood = timed.others(FLOOD);
         timed.send(flood.clone(), TcpFlags::ACK);
         timed.period();
@@ -204,8 +219,12 @@ fn a_flood_of_unknown_flows_keeps_no_state() {
 /// also if the hash key changes in between.
 #[test]
 fn a_silent_connection_is_open_from_its_second_packet() {
+    TIMEOUTS.into_iter().for_each(check_a_silent_connection_is_open_from_its_second_packet);
+}
+
+fn check_a_silent_connection_is_open_from_its_second_packet(timeout: u32) {
     const MANY: u32 = 1_000;
-    let mut timed = Timed::new();
+    let mut timed = Timed::new(timeout);
     timed.connect(0..100);
     timed.period();
     timed.connect(DEAD..DEAD + MANY);
@@ -218,7 +237,11 @@ fn a_silent_connection_is_open_from_its_second_packet() {
 /// stays there, whoever sent it. On one that is down, whoever repeats it is let go.
 #[test]
 fn a_repeated_syn_does_not_move_a_connection() {
-    let mut timed = Timed::new();
+    TIMEOUTS.into_iter().for_each(check_a_repeated_syn_does_not_move_a_connection);
+}
+
+fn check_a_repeated_syn_does_not_move_a_connection(timeout: u32) {
+    let mut timed = Timed::new(timeout);
     timed.world.start(0, 0..3_000);
     let live: Vec<FlowKey> = timed.world.live.keys().copied().collect();
     for _ in 0..20 {
@@ -241,5 +264,36 @@ fn a_repeated_syn_does_not_move_a_connection() {
         let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
         let went = timed.world.engine.plane.process(&frame);
         assert!(!matches!(went, Outcome::Forwarded(id) if id == down), "{flow}");
+    }
+}
+
+/// A connection that sends one packet in each timeout, whenever that is, lives for ever; and of those
+/// that send all the time few are watched.
+#[test]
+fn whoever_speaks_once_in_a_timeout_lives() {
+    const MANY: u32 = 2_000;
+    for timeout in TIMEOUTS {
+        let mut timed = Timed::new(timeout);
+        timed.connect(0..LIVE);
+        timed.connect(DEAD..DEAD + MANY);
+        timed.period();
+        for second in 0..timeout * 5 {
+            // Each in a second of its own.
+            let speaks =
+                |client: &u32| client.wrapping_mul(2_654_435_761) % timeout == second % timeout;
+            for client in (DEAD..DEAD + MANY).filter(speaks) {
+                timed.send(client..client + 1, TcpFlags::ACK);
+            }
+            timed.clock.fetch_add(1, Ordering::Relaxed);
+            if second % PERIOD == PERIOD - 1 {
+                timed.send(0..LIVE, TcpFlags::ACK);
+                timed.world.engine.sweep().expect("nothing is refused");
+            }
+        }
+        assert_eq!(timed.known(DEAD..DEAD + MANY), MANY as usize, "timeout {timeout}");
+        timed.check_live();
+        let watched = timed.world.engine.plane.memory.watched.iter().flatten();
+        let bits: u32 = watched.map(|word| word.count_ones()).sum();
+        assert!(timeout < 100 || bits < LIVE, "{bits} bits for {LIVE} flows, of which few are due");
     }
 }

@@ -43,7 +43,7 @@ impl World {
     }
 
     /// Later packets only: a first one that goes to a backend which is down is placed anew.
-    fn check_later(&mut self) {
+    pub fn check_later(&mut self) {
         for (flow, backend) in &self.live {
             let frame = Frame::new(*flow).tcp_flags(TcpFlags::ACK).build();
             let went = self.engine.plane.process(&frame);
@@ -52,13 +52,13 @@ impl World {
     }
 
     /// Another control plane over the same data plane.
-    fn restart(self) -> Self {
+    pub(super) fn restart(self) -> Self {
         let Self { mut engine, live, directory } = self;
         engine.save().expect("it can be kept");
         let (config, plane) = (engine.config.clone(), std::mem::take(&mut engine.plane));
         let ahead = engine.ahead;
         drop(engine);
-        let found = Found { resumed: true, warnings: Vec::new() };
+        let found = Found { resumed: true, ..Found::default() };
         let mut engine = over(plane, found, &config).unwrap_or_else(|error| panic!("{error}"));
         engine.ahead = ahead;
         Self { engine, live, directory }
@@ -137,6 +137,10 @@ fn jet_respects_its_horizon() {
     world.start_at(0..1_000, &["b1", "b2"]);
     let tracked = world.engine.plane.memory.connections.len();
     assert!((200..=470).contains(&tracked), "{tracked}: a third of 1,000 is b3's to be");
+    let status = world.engine.status().expect("readable");
+    let shares = status.services[0].tracking.expect("jet has rows");
+    assert!((shares.tracked_share - 1.0 / 3.0).abs() < 0.02, "{shares:?}");
+    assert!((shares.avoided_share - 2.0 / 3.0).abs() < 0.02, "{shares:?}");
     let flows: Vec<FlowKey> = world.live.keys().copied().collect();
     world.ask(|reply| Command::Drain("a".into(), "b3".into(), false, reply)).expect("it serves");
     let went = world.start(0, 1_000..1_100);
@@ -297,6 +301,44 @@ fn cheetahs_cookies_lead_home() {
         assert!(world.open(1_400..1_500).iter().all(|c| c.backend != down));
         assert_eq!(world.warnings(), Vec::<String>::new());
     }
+}
+
+/// Slots whose time is up come back; but a time in which nobody turned the clock ends no connection, as no
+/// packet of it was noted.
+#[test]
+fn connections_by_index_grow_old_by_the_engines_clock() {
+    let fields = "method = \"cheetah-stateful\"\npartitions = 1\nidle_timeout = \"100s\"";
+    let mut world = World::with(1, fields);
+    let live = world.open(0..500);
+    world.cookies_lead_home(&live);
+    let service = world.engine.services["a"].number;
+    let used = |world: &mut World, seconds: u32| {
+        world.engine.ahead += seconds;
+        world.engine.turn_clock();
+        for _ in 0..16 {
+            world.engine.sweep_slots().expect("the plane has them");
+        }
+        world.engine.plane.slot_counts(service).expect("it has slots").used
+    };
+    assert_eq!(used(&mut world, 1), 400, "those with timestamps");
+    assert_eq!(used(&mut world, 10_000), 400, "nobody turned the clock");
+    world.cookies_lead_home(&live);
+    for _ in 0..18 {
+        assert_eq!(used(&mut world, 5), 400);
+    }
+    for _ in 0..4 {
+        used(&mut world, 5);
+    }
+    assert_eq!(used(&mut world, 0), 0, "silent for more than 100 s");
+    let status = world.engine.status().expect("the plane tells");
+    let slots = status.services[0].slots.expect("it has slots");
+    assert_eq!((slots.used, slots.slots, slots.stale_cookies), (0, 32_768, 0));
+    // Their cookies lead nowhere now.
+    for Cookied { flow, stamp, .. } in &live {
+        world.send(*flow, TcpFlags::ACK, *stamp);
+    }
+    let counts = world.engine.plane.slot_counts(service).expect("it has slots");
+    assert_eq!((counts.stale, counts.foreign), (400, 0));
 }
 
 /// What a forger sends is dropped if the service says so, and reaches some backend otherwise.

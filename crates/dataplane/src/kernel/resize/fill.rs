@@ -4,7 +4,7 @@ use crate::abi::{BackendFlags, types};
 use crate::error::{Context, Error};
 use crate::kernel::KernelPlane;
 use crate::reports;
-use crate::vips::NO_TABLE;
+use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -35,6 +35,8 @@ pub(super) fn fill(
         match name.as_str() {
             "vips" => tables(old, new)?,
             "backends" => backends(old, new),
+            "loads" => loads(old, new),
+            "turns" => turns(old, new),
             "lanes" => lanes(old, new)?,
             "pinned" => {
                 let limit = ("unreported_flows", new.maps.pinned.max_entries());
@@ -48,7 +50,11 @@ pub(super) fn fill(
                 let limit = ("tracked_flows", new.maps.connections.max_entries());
                 entries(&old.maps.connections, &new.maps.connections, limit)?;
             }
-            "seen" => seen(old, new),
+            "answers" => {
+                let limit = ("answered_flows", new.maps.answers.max_entries());
+                entries(&old.maps.answers, &new.maps.answers, limit)?;
+            }
+            "seen" => seen(old, new)?,
             // With the services; and reports are taken out of the memory that they are in.
             _ => {}
         }
@@ -58,15 +64,18 @@ pub(super) fn fill(
 
 /// Services and their tables, each with the flags that it has.
 fn tables(old: &KernelPlane, new: &mut KernelPlane) -> Result<(), Error> {
-    for (key, table) in old.vips.services() {
+    // Their memory is shared: it changes its size only while nobody has any of it.
+    old.tables.slots.all().for_each(|(service, has)| new.tables.slots.adopt(service, has));
+    for (key, leads) in old.vips.services() {
+        let table = leads.table;
         if table == NO_TABLE {
-            new.vips.insert(&key, NO_TABLE)?;
+            new.vips.insert(&key, leads)?;
             continue;
         }
         let service = table / 2;
         let Some(image) = old.published(service)? else { continue };
         let number = new.tables.write(service, &image, image.header().flags())?;
-        new.vips.insert(&key, number)?;
+        new.vips.insert(&key, Leads { table: number, ..leads })?;
         new.tables.published(number);
     }
     Ok(())
@@ -76,6 +85,21 @@ fn backends(old: &KernelPlane, new: &KernelPlane) {
     for number in 0..old.sizes.backends.min(new.sizes.backends) as usize {
         let entry: types::backend = old.backends.load_record(number);
         new.backends.store_record(number, &entry, offset_of!(types::backend, flags));
+    }
+}
+
+/// What is counted between this and the change of the program is told at the next recount.
+fn loads(old: &KernelPlane, new: &KernelPlane) {
+    for number in 0..old.sizes.backends.min(new.sizes.backends) as u16 {
+        let load = old.load(number);
+        new.set_load(number, load.weight, Some(load.value));
+    }
+}
+
+/// Turns go on where they were, but for those of this moment.
+fn turns(old: &KernelPlane, new: &KernelPlane) {
+    for service in 0..old.sizes.services.min(new.sizes.services) {
+        new.set_turn(service, old.turn(service));
     }
 }
 
@@ -116,14 +140,16 @@ fn entries(
 }
 
 /// The "seen recently" filter; what finds its line full counts as new once more.
-fn seen(old: &KernelPlane, new: &KernelPlane) {
+fn seen(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
+    let (old_words, new_words) =
+        (old.seen.part(0, old.seen.len())?, new.seen.part(0, new.seen.len())?);
     let offset = |line: u32, way: usize| (line as usize * SEEN_WAYS + way) * size_of::<u64>();
     for line in 0..old.sizes.seen_lines {
         for way in 0..SEEN_WAYS {
-            let tag = old.seen.word64(offset(line, way)).load(Ordering::Relaxed);
+            let tag = old_words.word64(offset(line, way)).load(Ordering::Relaxed);
             let to = weir_hash::scale((tag >> 32) as u32, new.sizes.seen_lines);
             let empty = |way: &usize| {
-                let word = new.seen.word64(offset(to, *way));
+                let word = new_words.word64(offset(to, *way));
                 word.compare_exchange(0, tag, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             };
             if tag & 3 != 0 {
@@ -131,4 +157,5 @@ fn seen(old: &KernelPlane, new: &KernelPlane) {
             }
         }
     }
+    Ok(())
 }

@@ -3,7 +3,8 @@
 //! A map cannot be resized. So the maps whose sizes change are made beside those in use, filled, and
 //! taken over by replacing the program in the links; the others belong to both programs meanwhile.
 //! What packets read comes from the control plane, which does nothing else in the meantime. What
-//! packets note and read themselves, the pending table and the connection table, has *twins*:
+//! packets note and read themselves, the pending table, the connection table and the timestamps of
+//! answers, has *twins*:
 //!
 //! ```text
 //!          pins of the new maps     packets read  note in   report to   after SIGKILL
@@ -43,9 +44,11 @@ const NEXT: &str = "next";
 const TAKEN: &str = "taken";
 
 /// Maps that can only take each other's place together.
-const TOGETHER: [&[&str]; 2] = [&["tables", "vips", "pool"], &["backends", "lanes"]];
+const TOGETHER: [&[&str]; 3] =
+    [&["tables", "vips", "pool", "turns"], &["backends", "lanes", "loads"], &["slots", "stacks"]];
 /// Those that stand alone.
-const ALONE: [&str; 6] = ["pending", "pinned", "connections", "seen", "events", "unreported"];
+const ALONE: [&str; 7] =
+    ["pending", "pinned", "connections", "answers", "seen", "events", "unreported"];
 /// What reports go to.
 const REPORTS: [&str; 2] = ["events", "unreported"];
 
@@ -114,6 +117,8 @@ impl KernelPlane {
             pending_flows: entries(&self.maps.pending),
             unreported_flows: entries(&self.maps.unreported).min(entries(&self.maps.pinned)),
             tracked_flows: entries(&self.maps.connections),
+            answered_flows: entries(&self.maps.answers),
+            slot_partitions: self.sizes.partitions,
             udp_flows: self.sizes.seen_lines * SEEN_WAYS as u32 / 2,
             event_ring_bytes: entries(&self.maps.events),
             marked_flows: self.sizes.mark_words * 2,
@@ -138,6 +143,12 @@ impl KernelPlane {
             return Err(source).context(|| "resize the data plane".into());
         };
         let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
+        // Packets write to slots that are in use, and those have no twins: their memory stays.
+        let mut limits = *limits;
+        if self.tables.slots.all().next().is_some() {
+            limits.slot_partitions = self.sizes.partitions;
+        }
+        let limits = &limits;
         let changed = changed(&object, &directory, limits)?;
         if changed.is_empty() {
             return Ok(None);
@@ -149,6 +160,7 @@ impl KernelPlane {
         match moving.take_over(self, limits) {
             Ok(Some((mut plane, reports))) => {
                 (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
+                plane.lost = self.lost.take();
                 *self = plane;
                 if last >= ResizeStep::Arrive {
                     // The new memory is whole. If this fails, nothing is changed in it before the
@@ -261,6 +273,7 @@ impl Moving {
         let (loaded, sizes) = loading.load(limits)?;
         let mut plane = KernelPlane::of_object(&loaded, sizes, Some(&self.directory), None)?;
         plane.keys.clone_from(&old.keys);
+        plane.ids.clone_from(&old.ids);
         fill::fits(old, &plane)?;
         let reports = plane.reports()?;
         let own = REPORTS.iter().any(|name| self.has(name));

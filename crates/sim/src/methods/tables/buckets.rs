@@ -36,12 +36,12 @@ impl Buckets {
 
     pub fn peek(&self, flow: Tracked) -> Option<TrackedFlow> {
         let backend = self.table.peek(self.hash(flow), &flow)?;
-        Some(TrackedFlow { backend, incarnation: 0 })
+        Some(TrackedFlow::new(backend, 0))
     }
 
     pub fn get(&mut self, flow: Tracked) -> Option<TrackedFlow> {
         let backend = self.table.get(self.hash(flow), &flow)?;
-        Some(TrackedFlow { backend, incarnation: 0 })
+        Some(TrackedFlow::new(backend, 0))
     }
 
     pub fn prepare(&mut self, flow: Tracked, traffic: &mut Traffic, gone: &mut Vec<u32>) {

@@ -195,7 +195,7 @@ impl Kernel {
                 self.fresh -= 1;
                 let flow = Tracked::default();
                 let (list, cleared) = (List::Free, 0.0);
-                let entry = TrackedFlow { backend: 0, incarnation: 0 };
+                let entry = TrackedFlow::new(0, 0);
                 self.nodes.push(Node { flow, entry, list, cleared, before: NIL, after: NIL });
                 self.local.push(self.nodes.len() as u32 - 1);
             } else {

@@ -15,7 +15,7 @@ fn flow(traffic: &mut Traffic, start: f64) -> Tracked {
 }
 
 fn at(backend: u16) -> TrackedFlow {
-    TrackedFlow { backend, incarnation: 0 }
+    TrackedFlow::new(backend, 0)
 }
 
 /// Inserts a flow. Returns the slots of those that had to go.

@@ -199,7 +199,7 @@ impl<K: Key, T: Digests> Memory<K> for Flows<T> {
         let flow = question.key;
         let found = self.table.find(&flow)?;
         let backend = if self.holds(found) { found } else { self.behind(&flow)? };
-        Some(TrackedFlow { backend, incarnation: 0 })
+        Some(TrackedFlow::new(backend, 0))
     }
 
     #[inline(always)]

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! elements ..    the backend of each number, 16 bits; NO_BACKEND where the service has none
-//! elements ..    the backends that take new connections, 16 bits each, as often as their weights
+//! elements ..    the numbers of those that take new connections, 16 bits each, in the order of their
+//!                backends, as often as their weights
 //! ```
+//! Numbers, so that the cookie of a first packet takes no search.
 
-use super::config::{StatefulMethod, StatelessMethod};
+use super::config::{MOST_PARTITIONS, StatefulMethod, StatelessMethod};
 use super::{
     ConnTable, ConnTableConfig, ConnTableError, Forged, Layout, ServiceServers, Stateful,
     Stateless, Table as Cookies,
@@ -14,17 +16,18 @@ use crate::decide::{Decide, Decision, Question};
 use crate::memory::Memory;
 use crate::method::Method;
 use crate::registry::MethodId;
+use crate::schedule::stride;
 use crate::shared::RawHeader;
 use crate::table::{
-    self, ELEMENT_BYTES, HEADER_BYTES, ImageError, NO_BACKEND, Table, digest_slots, read_slots,
+    self, ELEMENT_BYTES, Flags, HEADER_BYTES, ImageError, Table, digest_slots, read_slots,
     slot_elements, write_slots,
 };
 use weir_hash::{HashKey, Key};
 
-/// Seconds from the SYN in which a packet with the cookie must come, and those for which a
-/// connection is kept after a FIN or RST: as the states of other methods.
-const OPENING_SECONDS: u32 = 65;
-const LINGER_SECONDS: u32 = 60;
+/// Seconds from the SYN in which a packet with the cookie must come: as the states of other methods.
+pub const OPENING_SECONDS: u32 = 65;
+/// Seconds for which a connection is kept after a FIN or RST.
+pub const LINGER_SECONDS: u32 = 60;
 
 /// The size of a table of connections; nothing for a form without one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +42,10 @@ pub struct Slots {
 pub trait Form: Copy + PartialEq + Eq + std::fmt::Debug {
     /// The method.
     const METHOD: MethodId;
+    /// See [`table::Body::LAYOUT`].
+    const LAYOUT: u16;
+    /// Whether connections have slots.
+    const PARTITIONED: bool;
 
     /// How the 16 bits are shared out.
     fn layout(&self) -> Layout;
@@ -46,12 +53,25 @@ pub trait Form: Copy + PartialEq + Eq + std::fmt::Debug {
     fn forged(&self) -> Forged;
     /// The table of connections, if there is one.
     fn slots(&self) -> Slots;
-    /// The form with these.
-    fn new(key: HashKey, forged: Forged, slots: Slots) -> Self;
+    /// Whether the balancer writes the cookies.
+    fn answers(&self) -> bool;
+    /// Whether backends write them, and first packets tell them.
+    fn tells(&self) -> bool {
+        false
+    }
+    /// What the table's flags say of its scheduler.
+    fn scheduling(&self) -> Flags {
+        Flags::default()
+    }
+    /// The form with these, and what its table's flags say: who writes the cookies, and who gets a
+    /// first packet, if that is for the form to say.
+    fn new(key: HashKey, forged: Forged, slots: Slots, flags: Flags) -> Self;
 }
 
 impl Form for Stateless {
     const METHOD: MethodId = StatelessMethod::ID;
+    const LAYOUT: u16 = 2;
+    const PARTITIONED: bool = false;
 
     fn layout(&self) -> Layout {
         *Self::layout(self)
@@ -65,8 +85,23 @@ impl Form for Stateless {
         Slots::default()
     }
 
-    fn new(key: HashKey, forged: Forged, _: Slots) -> Self {
-        Self::new(key, Layout::stateless(), forged)
+    fn answers(&self) -> bool {
+        Self::answers(self)
+    }
+
+    fn tells(&self) -> bool {
+        Self::tells(self)
+    }
+
+    fn scheduling(&self) -> Flags {
+        Self::scheduling(self)
+    }
+
+    fn new(key: HashKey, forged: Forged, _: Slots, flags: Flags) -> Self {
+        let form = Self::new(key, Layout::stateless(), forged);
+        form.with_answers(flags.has(Flags::ANSWERS))
+            .with_told(flags.has(Flags::TELLS))
+            .scheduled(flags)
     }
 }
 
@@ -94,13 +129,15 @@ impl Partitioned {
             idle_seconds,
             linger_seconds: LINGER_SECONDS.min(idle_seconds),
         };
-        // Of its own, and the same for all tables of the service.
-        ConnTable::new(HashKey::from_seed(self.method.key().hash_word(1)), config)
+        // The cookie's own key, so that a packet is hashed once. Nothing else is hidden under it.
+        ConnTable::new(*self.method.key(), config)
     }
 }
 
 impl Form for Partitioned {
     const METHOD: MethodId = StatefulMethod::ID;
+    const LAYOUT: u16 = 3;
+    const PARTITIONED: bool = true;
 
     fn layout(&self) -> Layout {
         *self.method.layout()
@@ -114,8 +151,13 @@ impl Form for Partitioned {
         self.slots
     }
 
-    fn new(key: HashKey, forged: Forged, slots: Slots) -> Self {
-        let method = Stateful::new(Layout::stateful(), key, None, forged);
+    fn answers(&self) -> bool {
+        self.method.answers()
+    }
+
+    fn new(key: HashKey, forged: Forged, slots: Slots, flags: Flags) -> Self {
+        let answers = flags.has(Flags::ANSWERS);
+        let method = Stateful::new(Layout::stateful(), key, None, forged).with_answers(answers);
         Self { method, slots }
     }
 }
@@ -149,6 +191,7 @@ impl<S> Body<S> {
 
 impl<S: Form> table::Body for Body<S> {
     const METHOD: MethodId = S::METHOD;
+    const LAYOUT: u16 = S::LAYOUT;
 
     fn elements(&self) -> usize {
         let (numbers, serving) = self.elements_by_part();
@@ -161,22 +204,31 @@ impl<S: Form> table::Body for Body<S> {
         raw.chunks_a = serving as u32;
         raw.slots = self.0.servers.backends().len() as u32;
         raw.per_chunk = self.0.servers.serving().len() as u32;
-        raw.fallback = NO_BACKEND;
         raw.bits = self.0.method.layout().version_bits() as u8;
         raw.codec = self.0.method.forged() as u8;
         let Slots { partitions, idle_seconds } = self.0.method.slots();
-        (raw.segments, raw.chunks_b) = (partitions, idle_seconds);
+        // What packets read is on one line of the header: the partitions, of which the plane puts the
+        // first into `chunks_b`; or, for turns, how far apart two of them are in the list.
+        raw.fallback = match partitions {
+            0 => stride(self.0.servers.serving().len()),
+            _ => partitions as u16,
+        };
+        raw.segments = idle_seconds;
+    }
+
+    fn unplaced(raw: &RawHeader) -> RawHeader {
+        if S::PARTITIONED { RawHeader { chunks_b: 0, ..*raw } } else { *raw }
     }
 
     fn write(&self, elements: &mut [u8]) {
         let (numbers, serving) = elements.split_at_mut(self.elements_by_part().0 * ELEMENT_BYTES);
         write_slots(self.0.servers.backends(), numbers);
-        write_slots(self.0.servers.serving(), serving);
+        write_slots(&self.0.servers.serving_numbers(), serving);
     }
 
     fn each_part(&self, digest: &mut dyn FnMut(&[u8])) {
         digest_slots(self.0.servers.backends(), digest);
-        digest_slots(self.0.servers.serving(), digest);
+        digest_slots(&self.0.servers.serving_numbers(), digest);
     }
 
     fn elements_of(raw: &RawHeader) -> Result<usize, ImageError> {
@@ -184,7 +236,7 @@ impl<S: Form> table::Body for Body<S> {
         let right = raw.slots <= 1 << 16
             && raw.chunks_a as usize == serving
             && raw.codec <= Forged::Refuse as u8
-            && raw.segments <= 1 << 16;
+            && (!S::PARTITIONED || (1..=MOST_PARTITIONS).contains(&raw.fallback.into()));
         let numbers = slot_elements(raw.slots as usize).max(1);
         if right { Ok(numbers + serving) } else { Err(ImageError::Shape) }
     }
@@ -193,10 +245,14 @@ impl<S: Form> table::Body for Body<S> {
         let numbers = slot_elements(raw.slots as usize).max(1);
         let (numbers, serving) = elements.split_at(numbers * ELEMENT_BYTES);
         let numbers = read_slots(raw.slots as usize, numbers);
-        let serving = read_slots(raw.per_chunk as usize, serving);
+        let backend = |number: u16| numbers.get(usize::from(number)).copied();
+        let serving = read_slots(raw.per_chunk as usize, serving).into_iter().map(backend);
+        let serving: Option<Vec<u16>> = serving.collect();
+        let serving = serving.ok_or(ImageError::Shape)?;
         let forged = if raw.codec == 0 { Forged::Schedule } else { Forged::Refuse };
-        let slots = Slots { partitions: raw.segments, idle_seconds: raw.chunks_b };
-        let method = S::new(raw.key, forged, slots);
+        let partitions = if S::PARTITIONED { raw.fallback.into() } else { 0 };
+        let slots = Slots { partitions, idle_seconds: raw.segments };
+        let method = S::new(raw.key, forged, slots, Flags(raw.flags));
         Ok(Self(Cookies::new(method, ServiceServers::of_parts(numbers, serving))))
     }
 

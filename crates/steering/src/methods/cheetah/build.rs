@@ -1,19 +1,19 @@
 //! The build face of Cheetah: numbers for servers, which outlive their tables.
 
 use super::body::{Body, Form, Partitioned, Slots};
-use super::config::{PARTITIONS, StatefulMethod, StatelessMethod, forged};
+use super::config::{
+    NUMBERS, PARTITIONS, StatefulMethod, StatelessMethod, answered_by_backends, forged,
+};
 use super::{AllServers, ServiceServers, Stateless, Table as Cookies};
 use crate::BuildError;
 use crate::method::{Build, Built, Publish, ServiceConfig};
 use crate::pool::Member;
 use crate::registry::{Image, MethodId};
+use crate::schedule::{self, Scheduler};
 use crate::table::{Flags, Header, Table};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use weir_hash::HashKey;
-
-/// Numbers that a cookie has room for.
-const NUMBERS: u32 = 1 << 15;
 
 /// Builds tables of one service.
 pub struct CheetahBuilder<S> {
@@ -77,13 +77,20 @@ where
         for member in pool {
             all.join(&member.name)?;
         }
-        let servers = ServiceServers::weighted(&all, pool)?;
-        let key = HashKey::from_seed(self.config.seed);
         let settings = &self.config.settings;
+        let servers = ServiceServers::scheduled(&all, pool, Scheduler::of(settings))?;
+        let key = HashKey::from_seed(self.config.seed);
         let slots =
             Slots { partitions: settings.get(PARTITIONS), idle_seconds: self.config.idle_seconds };
-        let method = S::new(key, forged(settings), slots);
-        let flags = Flags::default().with(Flags::CLIENT, self.config.client_affinity);
+        let tells = answered_by_backends(settings);
+        let wanted =
+            schedule::flags(settings).with(Flags::ANSWERS, !tells).with(Flags::TELLS, tells);
+        let method = S::new(key, forged(settings), slots, wanted);
+        let flags = method
+            .scheduling()
+            .with(Flags::CLIENT, self.config.client_affinity)
+            .with(Flags::ANSWERS, method.answers())
+            .with(Flags::TELLS, method.tells());
         let header = Header::new(key, flags, generation, 0);
         let table = Table::new(header, Body(Cookies::new(method, servers)));
         let image = Arc::new(Image::from(table));
@@ -100,6 +107,10 @@ where
     fn discard_draft(&mut self) -> Result<(), BuildError> {
         self.draft = None;
         Ok(())
+    }
+
+    fn set_idle_seconds(&mut self, seconds: u32) {
+        self.config.idle_seconds = seconds;
     }
 
     fn published(&self) -> Option<&Arc<Image>> {

@@ -3,23 +3,38 @@
 use super::Forged;
 use crate::method::{self, Misfit, Needs, Setting, Settings};
 use crate::registry::MethodId;
+use crate::schedule::{self, LOAD, LOAD_SETTING, SCHEDULER_SETTING, Scheduler};
+use crate::table::Flags;
 
 /// The configuration's name for what becomes of packets whose cookies are no good.
 pub const FORGED: &str = "forged";
 /// The words for it, in the order of [`Forged`].
 const FORGED_WORDS: &[&str] = &["schedule", "refuse"];
+/// The configuration's name for who writes cookies into the backends' timestamps.
+pub const ANSWERS: &str = "answers";
+/// The words for it: the balancer, which the answers pass.
+const ANSWERS_WORDS: &[&str] = &["inline"];
+/// The same of the stateless form: or the backend, whose answers need not pass the balancer.
+const STATELESS_ANSWERS_WORDS: &[&str] = &["inline", "backend"];
 /// The configuration's name for the partitions of the table of connections.
 pub const PARTITIONS: &str = "partitions";
+/// The most partitions of one service.
+pub const MOST_PARTITIONS: u32 = 1_024;
 /// Numbers of servers that fit into a cookie.
-const NUMBERS: usize = 1 << 15;
+pub const NUMBERS: u32 = 1 << 15;
 
 /// What becomes of packets whose cookies are no good.
 pub(super) fn forged(settings: &Settings) -> Forged {
     if settings.get(FORGED) == 0 { Forged::Schedule } else { Forged::Refuse }
 }
 
+/// Whether backends write the cookies into their timestamps, and answer clients directly.
+pub fn answered_by_backends(settings: &Settings) -> bool {
+    settings.word(ANSWERS) == Some(STATELESS_ANSWERS_WORDS[1])
+}
+
 fn numbers_fit(backends: usize) -> Result<(), Misfit> {
-    if backends <= NUMBERS {
+    if backends <= NUMBERS as usize {
         return Ok(());
     }
     let wrong = format!("a cookie tells {NUMBERS} backends apart, not {backends}");
@@ -35,9 +50,21 @@ impl method::Method for StatelessMethod {
     const NAME: &'static str = "cheetah";
     const SUMMARY: &'static str = "a cookie in the timestamps names the server";
     const NEEDS: Needs = Needs { connections: true, timestamps: true, ..Needs::NOTHING };
-    const SETTINGS: &'static [Setting] = &[Setting::words(FORGED, FORGED_WORDS)];
+    const SETTINGS: &'static [Setting] = &[
+        Setting::words(FORGED, FORGED_WORDS),
+        Setting::words(ANSWERS, STATELESS_ANSWERS_WORDS),
+        SCHEDULER_SETTING,
+        LOAD_SETTING,
+    ];
 
-    fn fits(_: &Settings, backends: usize) -> Result<(), Misfit> {
+    fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
+        Scheduler::of(settings).fits(backends)?;
+        if answered_by_backends(settings) && schedule::flags(settings).has(Flags::COUNTS) {
+            let wrong = "connections that backends answer directly end where the balancer does not \
+                         see it, so that it cannot count those that are open";
+            let right = "set load = \"told\", or answers = \"inline\"".to_owned();
+            return Err(Misfit { setting: LOAD, wrong: wrong.to_owned(), right });
+        }
         numbers_fit(backends)
     }
 }
@@ -51,9 +78,12 @@ impl method::Method for StatefulMethod {
     const NAME: &'static str = "cheetah-stateful";
     const SUMMARY: &'static str = "a cookie in the timestamps names a slot of a connection table";
     const NEEDS: Needs = Needs { connections: true, timestamps: true, ..Needs::NOTHING };
-    // A partition has 32,768 slots of 16 bytes, and 2 for its stack: 576 KiB.
-    const SETTINGS: &'static [Setting] =
-        &[Setting::words(FORGED, FORGED_WORDS), Setting::number(PARTITIONS, (1, 1_024), 8)];
+    // A partition has 32,768 slots of 16 bytes: 512 KiB.
+    const SETTINGS: &'static [Setting] = &[
+        Setting::words(FORGED, FORGED_WORDS),
+        Setting::words(ANSWERS, ANSWERS_WORDS),
+        Setting::number(PARTITIONS, (1, MOST_PARTITIONS), 8),
+    ];
 
     fn fits(_: &Settings, backends: usize) -> Result<(), Misfit> {
         numbers_fit(backends)

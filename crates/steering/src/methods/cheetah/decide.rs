@@ -1,11 +1,15 @@
 //! The lookup face: the cookie of a packet, or what stands in for it.
 
+use super::answers::Answered;
+use super::layout::told;
 use super::servers::ServiceServers;
 use super::stateful::Stateful;
 use super::stateless::Stateless;
 use crate::decide::{Decide, Decision, NoCookie, Question, Why};
 use crate::ids::BackendId;
 use crate::memory::Memory;
+use crate::schedule;
+use crate::table::Flags;
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 use weir_wire::Reason;
@@ -53,17 +57,48 @@ impl<K: Key> Decide<K> for Table<Stateless> {
     fn decide<M: Memory<K>>(&self, question: &Question<K>, memory: &mut M) -> Decision {
         let Self { method, servers } = self;
         if question.signals.starts && question.signals.echo.is_some() {
+            if method.tells() {
+                return tell(method, servers, question, memory);
+            }
             let cookie = |backend: BackendId| {
                 Some((backend, method.cookie_for(servers, question.hash, backend.get())?))
             };
-            return match pick(servers, question, memory).and_then(cookie) {
-                None => nobody(),
-                Some((backend, cookie)) => first(backend, cookie),
-            };
+            let repeated = if method.answers() { again(servers, question, memory) } else { None };
+            let picked = repeated.or_else(|| pick(method.by(), servers, question, memory));
+            let Some((backend, cookie)) = picked.and_then(cookie) else { return nobody() };
+            if let (true, None, Some(number)) =
+                (method.answers(), repeated, servers.number(backend.get()))
+            {
+                let counts = method.scheduling().has(Flags::COUNTS);
+                memory.watch(question, Some(Answered::new(number).counted(counts)));
+                if counts {
+                    memory.count(backend, true);
+                }
+            }
+            return first(backend, cookie);
         }
         match method.read(servers, question) {
-            Ok(backend) => Decision::to(backend, Why::Cookie).new_if(question.signals.starts),
-            Err(why) => without_cookie(question, why, method.forged(), servers, memory),
+            Ok(backend) if method.tells() => {
+                let known = if memory.has_bare() { memory.known(question) } else { None };
+                match known.filter(|known| servers.uses(known.get()) && known.get() != backend) {
+                    Some(known) => Decision::to(known.get(), Why::Known(NoCookie::NotOurs)),
+                    None => Decision::to(backend, Why::Cookie),
+                }
+            }
+            Ok(backend) => {
+                let number = servers.number(backend).filter(|_| method.answers());
+                let echo =
+                    number.and_then(|number| restored(number, question, Some(backend), memory));
+                Decision { echo, ..Decision::to(backend, Why::Cookie) }
+            }
+            Err(why) => {
+                let decision =
+                    without_cookie(question, why, method.forged(), method.by(), servers, memory);
+                if method.tells() && decision.why == Why::Known(NoCookie::NotOurs) {
+                    memory.note_bare();
+                }
+                decision
+            }
         }
     }
 
@@ -99,12 +134,29 @@ impl Stateful {
     ) -> Decision {
         let method = self;
         if question.signals.starts && question.signals.echo.is_some() {
-            return match pick(servers, question, memory) {
+            let repeated = if method.answers() {
+                again_by_slot(method, servers, question, memory)
+            } else {
+                None
+            };
+            if let Some((backend, part)) = repeated {
+                return first(backend, method.cookie(&question.key, part));
+            }
+            return match pick(None, servers, question, memory) {
                 None => nobody(),
                 Some(backend) => match memory.open_slot(question, backend) {
-                    Some(part) => first(backend, method.cookie(&question.key, part)),
+                    Some(part) => {
+                        if method.answers() {
+                            let index = method.codec().reveal_for(question.hash, part);
+                            memory.watch(question, Some(Answered::new(index)));
+                        }
+                        first(backend, method.cookie(&question.key, part))
+                    }
                     // The front still has to find this balancer. No slot will answer.
                     None => {
+                        if method.answers() {
+                            memory.watch(question, None);
+                        }
                         memory.remember(question, backend);
                         let why = Why::Remembered(NoCookie::TableFull);
                         let cookie = method.front_cookie(&question.key);
@@ -119,19 +171,29 @@ impl Stateful {
                 let part = method.layout().split(echo).back;
                 match memory.slot(question, part) {
                     Some(backend) if servers.uses(backend.get()) => {
+                        let echo = if method.answers() {
+                            let index = method.codec().reveal_for(question.hash, part);
+                            restored(index, question, None, memory)
+                        } else {
+                            None
+                        };
                         let new = question.signals.starts;
-                        return Decision::to(backend.get(), Why::Cookie).new_if(new);
+                        let decision = Decision::to(backend.get(), Why::Cookie).new_if(new);
+                        return Decision { echo, ..decision };
                     }
                     // Its backend is gone, and so is the connection.
                     Some(_) => {
                         memory.close_slot(question, part);
                         NoCookie::NotOurs
                     }
-                    None => NoCookie::NoSlot,
+                    None => {
+                        memory.lost_cookie(question, part);
+                        NoCookie::NoSlot
+                    }
                 }
             }
         };
-        without_cookie(question, why, method.forged(), servers, memory)
+        without_cookie(question, why, method.forged(), None, servers, memory)
     }
 }
 
@@ -146,13 +208,102 @@ fn first(backend: BackendId, cookie: u16) -> Decision {
     Decision { cookie: Some(cookie), ..decision }
 }
 
-/// Picks a backend for a new connection. What is not among the serving counts as none.
-fn pick<K, M: Memory<K>>(
+/// The same where the backend writes the cookie: the packet tells it. The flow is remembered, for the
+/// SYN may come again, and the backend may write none.
+fn tell<K: Key, M: Memory<K>>(
+    method: &Stateless,
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> Decision {
+    let known = memory.known(question).filter(|backend| servers.serves(backend.get()));
+    let Some(backend) = known.or_else(|| pick(method.by(), servers, question, memory)) else {
+        return nobody();
+    };
+    let Some(cookie) = method.cookie_for(servers, question.hash, backend.get()) else {
+        return nobody();
+    };
+    if known.is_none() {
+        memory.remember(question, backend);
+    }
+    Decision { echo: Some(told(cookie)), ..first(backend, cookie) }
+}
+
+/// Where the first packet of a connection that has not ended went before. Two of them at two backends
+/// would be answered twice, and the cookie is one's; and whoever sends a SYN in the name of a live
+/// connection must not move it.
+fn again<K, M: Memory<K>>(
     servers: &ServiceServers,
     question: &Question<K>,
     memory: &mut M,
 ) -> Option<BackendId> {
-    let picked = memory.schedule(question, servers.serving())?;
+    let number = memory.answered(question)?.live()?;
+    let backend = BackendId::new(servers.backend(number)?)?;
+    (!memory.is_down(backend)).then_some(backend)
+}
+
+/// The same where it has a slot. The slot of one that has ended is given back: the new connection of
+/// the flow must not meet it.
+fn again_by_slot<K: Key, M: Memory<K>>(
+    method: &Stateful,
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> Option<(BackendId, u16)> {
+    let known = memory.answered(question)?;
+    let (index, live) = (known.number(), known.live().is_some());
+    let part = method.codec().hide_for(question.hash, index);
+    let backend = memory.slot(question, part)?;
+    if live && servers.uses(backend.get()) && !memory.is_down(backend) {
+        return Some((backend, part));
+    }
+    memory.close_slot(question, part);
+    None
+}
+
+/// The TSecr that the backend must get in place of the cookie, which hides this number. `counts`: the
+/// backend among whose open connections this one may count.
+fn restored<K, M: Memory<K>>(
+    number: u16,
+    question: &Question<K>,
+    counts: Option<u16>,
+    memory: &mut M,
+) -> Option<u32> {
+    let echo = question.signals.valid_echo()?;
+    if memory.answered(question).is_none_or(|known| known.number() != number) {
+        memory.watch(question, Some(Answered::new(number)));
+    }
+    let known = memory.answered(question)?;
+    let left = question.signals.ends && known.end();
+    let echo = known.incoming(echo);
+    if let Some(backend) = counts.filter(|_| left).and_then(BackendId::new) {
+        memory.count(backend, false);
+    }
+    Some(echo)
+}
+
+/// What a table says of its scheduler, and the key of its hash; none where the memory picks.
+type By<'a> = Option<(Flags, &'a HashKey)>;
+
+impl Stateless {
+    fn by(&self) -> By<'_> {
+        let flags = self.scheduling();
+        (flags.0 & Flags::SCHEDULER != 0).then(|| (flags, self.codec().key()))
+    }
+}
+
+/// Picks a backend for a new connection. What is not among the serving counts as none.
+fn pick<K, M: Memory<K>>(
+    by: By<'_>,
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> Option<BackendId> {
+    let serving = servers.serving();
+    let picked = match by {
+        None => memory.schedule(question, serving)?,
+        Some((flags, key)) => schedule::pick(flags, key, question, serving, memory)?,
+    };
     servers.serves(picked.get()).then_some(picked)
 }
 
@@ -161,6 +312,7 @@ fn without_cookie<K, M: Memory<K>>(
     question: &Question<K>,
     why: NoCookie,
     forged: Forged,
+    by: By<'_>,
     servers: &ServiceServers,
     memory: &mut M,
 ) -> Decision {
@@ -177,7 +329,7 @@ fn without_cookie<K, M: Memory<K>>(
         if lost && forged == Forged::Refuse {
             return Decision::drop(Reason::NoCookie, Why::Refused(why)).new_if(starts);
         }
-        match pick(servers, question, memory) {
+        match pick(by, servers, question, memory) {
             None => Decision::drop(Reason::NoBackend, Why::NoBackend),
             Some(backend) if lost || question.signals.reset => {
                 Decision::to(backend.get(), Why::Astray(why))
@@ -188,5 +340,6 @@ fn without_cookie<K, M: Memory<K>>(
             }
         }
     };
-    decision.new_if(starts)
+    // Where a flow that nobody knew is remembered, it begins as far as anybody can tell.
+    decision.new_if(starts || matches!(decision.why, Why::Remembered(_)))
 }

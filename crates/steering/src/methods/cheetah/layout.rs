@@ -5,6 +5,17 @@ use weir_hash::{HashKey, Key};
 /// Bits of a timestamp that the cookie and the version take.
 pub const FIELD_BITS: u32 = 16;
 
+/// The lower half of the TSecr of a SYN that tells its backend the cookie.
+pub const TOLD_MARK: u16 = 0x7765;
+/// And the top bit of its upper half.
+pub const TOLD: u32 = 1 << 31;
+
+/// The TSecr by which a SYN tells its backend the cookie. The field means nothing without ACK
+/// (RFC 7323 section 3.2), and senders leave it 0; the mark says that it is no other sender's.
+pub const fn told(cookie: u16) -> u32 {
+    TOLD | (cookie as u32) << FIELD_BITS | TOLD_MARK as u32
+}
+
 /// What is wrong with a layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {

@@ -10,6 +10,7 @@
 //! gives the backend its own timestamps back. [`Body`] is such a table as planes publish it, and
 //! [`CheetahBuilder`] makes it.
 
+mod answers;
 mod body;
 mod build;
 mod config;
@@ -21,13 +22,20 @@ mod stateful;
 mod stateless;
 mod table;
 
-pub use body::{Body, Form, Partitioned, Slots};
+pub use answers::{Answered, SAME_CLOCK};
+pub use body::{Body, Form, LINGER_SECONDS, OPENING_SECONDS, Partitioned, Slots};
 pub use build::CheetahBuilder;
-pub use config::{FORGED, PARTITIONS, StatefulMethod, StatelessMethod};
+pub use config::{
+    ANSWERS, FORGED, MOST_PARTITIONS, NUMBERS, PARTITIONS, StatefulMethod, StatelessMethod,
+    answered_by_backends,
+};
 pub use decide::{Forged, Table};
-pub use layout::{Codec, Layout, LayoutError, Parts};
-pub use repair::Repair;
+pub use layout::{Codec, Layout, LayoutError, Parts, TOLD, TOLD_MARK, told};
+pub use repair::{PATIENCE, Repair};
 pub use servers::{AllServers, ServersError, ServiceServers};
 pub use stateful::{Stateful, Tier, WithSlots};
 pub use stateless::Stateless;
-pub use table::{ConnTable, ConnTableConfig, ConnTableError, TableFull};
+pub use table::{
+    ConnTable, ConnTableConfig, ConnTableError, PARTITION_SLOTS, SWEEP, SWEEP_FULL, SlotCounts,
+    SlotEntry, SlotState, TableFull,
+};

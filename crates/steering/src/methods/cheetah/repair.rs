@@ -7,7 +7,7 @@ use crate::method::Answer;
 const MAX_VERSIONS: usize = 4;
 /// Ticks without an echo after which a client counts as deaf: 8 s at 1 kHz, longer than any round
 /// trip and much shorter than a wrap.
-const PATIENCE: u32 = 1 << 13;
+pub const PATIENCE: u32 = 1 << 13;
 
 /// The upper halves of one connection's timestamps, which the cookie displaces.
 ///
@@ -55,6 +55,25 @@ impl Repair {
             repair.uppers[usize::from(version)] = upper(first).wrapping_sub(u16::from(age));
         }
         repair
+    }
+
+    /// For a connection whose past is lost but for the last echo, without the cookie: `first` is the
+    /// next TSval, and newer for the client than what it has.
+    pub(super) fn resumed(layout: Layout, heard: u32, first: u32) -> Self {
+        let mut repair = Self::new(layout, first);
+        let last = layout.split(heard);
+        repair.heard = heard;
+        repair.version = repair.version_after(last.version, last.low, first as u16);
+        for age in 0..repair.versions() {
+            let version = repair.version_before(age);
+            repair.uppers[usize::from(version)] = upper(first).wrapping_sub(u16::from(age));
+        }
+        repair
+    }
+
+    /// The newest timestamp of the backend.
+    pub(super) fn newest(&self) -> u32 {
+        self.newest
     }
 
     /// A newer timestamp than all before: gives it a version under which it is also newer for the

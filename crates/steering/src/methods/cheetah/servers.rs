@@ -1,6 +1,7 @@
 //! The numbers that cookies carry: `AllServers`, and which of them a service may use.
 
 use crate::pool::{Member, Role, shares};
+use crate::schedule::Scheduler;
 use crate::table::NO_BACKEND;
 use std::collections::HashMap;
 
@@ -171,6 +172,21 @@ impl ServiceServers {
         Ok(table)
     }
 
+    /// The same, where those that take new connections are the list of a scheduler.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(super) fn scheduled(
+        all: &AllServers,
+        members: &[Member],
+        scheduler: Scheduler,
+    ) -> Result<Self, ServersError> {
+        if scheduler == Scheduler::Uniform {
+            return Self::weighted(all, members);
+        }
+        Ok(Self { serving: scheduler.list(members), ..Self::new(all, members)? })
+    }
+
     /// Of the backend of each number, and of those that take new connections.
     pub(super) fn of_parts(backends: Vec<u16>, serving: Vec<u16>) -> Self {
         let numbered = (0..).zip(&backends).filter(|(_, backend)| **backend != NO_BACKEND);
@@ -202,6 +218,12 @@ impl ServiceServers {
     pub fn number(&self, backend: u16) -> Option<u16> {
         let at = self.numbers.binary_search_by_key(&backend, |&(backend, _)| backend).ok()?;
         Some(self.numbers[at].1)
+    }
+
+    /// The numbers of those that take new connections, in the order of their backends.
+    pub(super) fn serving_numbers(&self) -> Vec<u16> {
+        // All of them are in the service.
+        self.serving.iter().filter_map(|&backend| self.number(backend)).collect()
     }
 
     /// Whether the backend may get packets of this service.

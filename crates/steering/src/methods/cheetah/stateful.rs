@@ -27,6 +27,7 @@ pub struct Stateful {
     key: HashKey,
     front: Option<(Codec, u16)>,
     forged: Forged,
+    answers: bool,
 }
 
 impl Stateful {
@@ -34,7 +35,25 @@ impl Stateful {
     /// front, with its `tier`.
     pub fn new(layout: Layout, key: HashKey, tier: Option<Tier>, forged: Forged) -> Self {
         let front = tier.map(|tier| (Codec::new(tier.key, layout.front_bits()), tier.number));
-        Self { layout, key, front, forged }
+        Self { layout, key, front, forged, answers: false }
+    }
+
+    /// The same, where the balancer itself writes cookies into the answers, which pass it, and keeps
+    /// what it displaces ([`Answered`](super::Answered)). The connections' table must be under this
+    /// method's key then, and there must be no front.
+    #[must_use]
+    pub fn with_answers(self, answers: bool) -> Self {
+        Self { answers, ..self }
+    }
+
+    /// Whether the balancer writes the cookies.
+    pub fn answers(&self) -> bool {
+        self.answers
+    }
+
+    /// What hides the place of a connection in its partition.
+    pub fn codec(&self) -> Codec {
+        Codec::new(self.key, self.layout.back_bits())
     }
 
     /// How the 16 bits are shared out.
@@ -96,12 +115,15 @@ impl<K: Key, S: BorrowMut<ConnTable>, M: Memory<K>> Memory<K> for WithSlots<S, M
 
     #[inline]
     fn slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
-        let Question { signals, now, .. } = question;
-        BackendId::new(self.slots.borrow_mut().packet(&question.key, part, signals.ends, *now)?)
+        self.slots.borrow_mut().asked(question, part)
     }
 
-    fn close_slot(&mut self, question: &Question<K>, part: u16) {
-        self.slots.borrow_mut().close(&question.key, part);
+    fn close_slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
+        self.slots.borrow_mut().close(&question.key, part).and_then(BackendId::new)
+    }
+
+    fn lost_cookie(&mut self, question: &Question<K>, part: u16) {
+        self.slots.borrow_mut().note_lost(&question.key, part);
     }
 
     fn end(&mut self, question: &Question<K>) {

@@ -4,6 +4,7 @@ use super::decide::Forged;
 use super::layout::{Codec, Layout};
 use super::servers::ServiceServers;
 use crate::decide::{NoCookie, Question};
+use crate::table::Flags;
 use weir_hash::{HashKey, Key};
 
 /// Stateless Cheetah for one service; or, with a layout that leaves a back part, the front of two
@@ -14,12 +15,51 @@ pub struct Stateless {
     layout: Layout,
     codec: Codec,
     forged: Forged,
+    answers: bool,
+    tells: bool,
+    scheduling: Flags,
 }
 
 impl Stateless {
     /// Cookies under `key`, which must outlive restarts and be the same on all balancers.
     pub fn new(key: HashKey, layout: Layout, forged: Forged) -> Self {
-        Self { layout, codec: Codec::new(key, layout.front_bits()), forged }
+        let codec = Codec::new(key, layout.front_bits());
+        Self { layout, codec, forged, answers: false, tells: false, scheduling: Flags::default() }
+    }
+
+    /// The same, where the balancer itself writes cookies into the answers, which pass it, and keeps
+    /// what it displaces ([`Answered`](super::Answered)).
+    #[must_use]
+    pub fn with_answers(self, answers: bool) -> Self {
+        Self { answers, ..self }
+    }
+
+    /// The same, where backends write cookies into their answers, and first packets
+    /// [tell](super::told) them.
+    #[must_use]
+    pub fn with_told(self, tells: bool) -> Self {
+        Self { tells, ..self }
+    }
+
+    /// The same, where first packets go where a scheduler says, by what these flags say of it.
+    #[must_use]
+    pub(super) fn scheduled(self, flags: Flags) -> Self {
+        Self { scheduling: Flags(flags.0 & (Flags::SCHEDULER | Flags::COUNTS)), ..self }
+    }
+
+    /// What the table's flags say of its scheduler.
+    pub(super) fn scheduling(&self) -> Flags {
+        self.scheduling
+    }
+
+    /// Whether the balancer writes the cookies.
+    pub fn answers(&self) -> bool {
+        self.answers
+    }
+
+    /// Whether backends write the cookies, and first packets tell them.
+    pub fn tells(&self) -> bool {
+        self.tells
     }
 
     /// What hides the numbers; [`AllServers`](super::AllServers) needs to know how many there are.

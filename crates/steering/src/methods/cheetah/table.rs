@@ -1,11 +1,16 @@
 //! `ConnTable` and `ConnStack`: connections by index (paper, section 3.2).
 
+use crate::decide::Question;
+use crate::ids::BackendId;
 use weir_hash::{HashKey, Key, scale};
 
+/// Slots of a partition where the cookie has 15 bits for the index, as in published tables.
+pub const PARTITION_SLOTS: u32 = 1 << 15;
+
 /// Slots that each new connection looks over for ended ones, in its partition.
-const SWEEP: u32 = 2;
+pub const SWEEP: u32 = 2;
 /// The same, if there is no free slot.
-const SWEEP_FULL: u32 = 16;
+pub const SWEEP_FULL: u32 = 16;
 
 /// The shape of a table and how long its entries last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,14 +51,48 @@ pub struct ConnTableError {
 #[error("the flow's partition of the connection table is full")]
 pub struct TableFull;
 
+/// How far a connection has come, by the number that a slot holds of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Free,
+#[repr(u8)]
+pub enum SlotState {
+    /// Nobody's.
+    Free = 0,
     /// Only a SYN was seen.
-    Opening,
-    Open,
+    Opening = 1,
+    /// A packet with the cookie was seen.
+    Open = 2,
     /// A FIN or RST was seen.
-    Closing,
+    Closing = 3,
+}
+
+use SlotState as State;
+
+/// What a slot says of its connection, for comparisons.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotEntry {
+    /// The flow's hash.
+    pub hash: u64,
+    /// Seconds of its latest packet.
+    pub last: u32,
+    /// Where it lives.
+    pub backend: u16,
+    /// How far it has come.
+    pub state: SlotState,
+}
+
+/// How full a table of connections is, and what it has refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SlotCounts {
+    /// Slots in use, those included whose time is up but that no sweep has found.
+    pub used: u64,
+    /// All slots.
+    pub slots: u64,
+    /// Connections that found their partition full.
+    pub full: u64,
+    /// Cookies that named a free slot: stale ones, or forged ones.
+    pub stale: u64,
+    /// Cookies that named the slot of another flow: forged ones, or stale ones.
+    pub foreign: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +121,9 @@ pub struct ConnTable {
     hands: Vec<u32>,
     /// Where the sweep of everything goes on.
     hand: u32,
+    full: u64,
+    stale: u64,
+    foreign: u64,
 }
 
 impl ConnTable {
@@ -105,6 +147,9 @@ impl ConnTable {
             free: vec![slots; partitions as usize],
             hands: vec![0; partitions as usize],
             hand: 0,
+            full: 0,
+            stale: 0,
+            foreign: 0,
         })
     }
 
@@ -144,7 +189,10 @@ impl ConnTable {
         if self.free[partition as usize] == 0 {
             self.sweep_partition(partition, SWEEP_FULL, now);
         }
-        let index = self.pop(partition).ok_or(TableFull)?;
+        let Some(index) = self.pop(partition) else {
+            self.full += 1;
+            return Err(TableFull);
+        };
         let at = self.at(partition, index);
         self.slots[at] = Slot { hash, last: now, backend, state: State::Opening };
         Ok(self.pad(hash) ^ index)
@@ -168,6 +216,46 @@ impl ConnTable {
             state => state,
         };
         Some(slot.backend)
+    }
+
+    /// As [`packet`](Self::packet), by what the question says. A repeated SYN leaves no trace.
+    pub fn asked<K: Key>(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
+        let Question { key, signals, now, .. } = question;
+        BackendId::new(match signals.starts {
+            true => self.get(key, part)?,
+            false => self.packet(key, part, signals.ends, *now)?,
+        })
+    }
+
+    /// Counts a cookie that led to no connection of its flow.
+    pub fn note_lost<K: Key>(&mut self, flow: &K, cookie: u16) {
+        let hash = flow.hash(&self.key);
+        let index = cookie ^ self.pad(hash);
+        let slot = self.slots.get(self.at(self.partition(hash), index));
+        let free = u32::from(index) >= self.config.slots
+            || slot.is_none_or(|slot| slot.state == State::Free);
+        *(if free { &mut self.stale } else { &mut self.foreign }) += 1;
+    }
+
+    /// How full it is, and what it has refused.
+    pub fn counts(&self) -> SlotCounts {
+        SlotCounts {
+            used: self.len() as u64,
+            slots: self.capacity() as u64,
+            full: self.full,
+            stale: self.stale,
+            foreign: self.foreign,
+        }
+    }
+
+    /// What the slots hold, partition by partition.
+    pub fn entries(&self) -> impl Iterator<Item = SlotEntry> {
+        self.slots.iter().map(|&Slot { hash, last, backend, state }| SlotEntry {
+            hash,
+            last,
+            backend,
+            state,
+        })
     }
 
     /// Ends a connection and returns its slot to the stack. Returns its backend.
@@ -252,8 +340,9 @@ impl ConnTable {
         (partition * self.config.slots + u32::from(index)) as usize
     }
 
+    /// By bits that neither the pad is made of nor the hash's pick among servers.
     fn partition(&self, hash: u64) -> u32 {
-        scale(hash as u32, self.config.partitions)
+        scale((hash >> 16) as u32, self.config.partitions)
     }
 
     /// Hides the index: a plain one would show how full the table is.

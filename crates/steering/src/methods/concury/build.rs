@@ -30,6 +30,15 @@ pub struct State {
     seen: u32,
     /// How far its connection has come, as its packets show.
     pub phase: Phase,
+    /// Whether its silence counts.
+    watched: bool,
+}
+
+impl State {
+    fn known(&self) -> Option<Known> {
+        let Self { backend, born, seen, phase, .. } = *self;
+        Some(Known { backend: BackendId::new(backend)?, phase, born, seen })
+    }
 }
 
 /// What a build yields beside the table.
@@ -65,6 +74,8 @@ pub struct Concury<K = StateKey> {
     published: Option<Arc<Image>>,
     draft: Option<Draft<K>>,
     refused: u64,
+    /// See [`Build::rest`](crate::Build::rest).
+    rest_seconds: u32,
 }
 
 /// A table that is built and not published, and the states that it has no backend for.
@@ -83,6 +94,7 @@ impl<K: Key> Concury<K> {
             published: None,
             draft: None,
             refused: 0,
+            rest_seconds: 0,
             config,
         }
     }
@@ -178,7 +190,14 @@ impl<K: Key> Concury<K> {
                 return Ok(true);
             }
             let former = state.backend;
-            *state = State { backend, code, born: now, seen: now, phase: Phase::Opening };
+            *state = State {
+                backend,
+                code,
+                born: now,
+                seen: now,
+                phase: Phase::Opening,
+                watched: false,
+            };
             if former != backend {
                 self.count(former, false);
                 self.count(backend, true);
@@ -189,7 +208,8 @@ impl<K: Key> Concury<K> {
             self.refused += 1;
             return Ok(false);
         }
-        let state = State { backend, code, born: now, seen: now, phase: Phase::Opening };
+        let state =
+            State { backend, code, born: now, seen: now, phase: Phase::Opening, watched: false };
         self.states.insert(key, state)?;
         self.count(backend, true);
         Ok(true)
@@ -205,6 +225,20 @@ impl<K: Key> Concury<K> {
         if let Some(state) = self.states.get_mut(&key) {
             state.phase = Phase::Open;
         }
+        Ok(())
+    }
+
+    /// Takes a state over as it is.
+    ///
+    /// # Errors
+    /// [`BuildError::Lookup`] as above.
+    pub fn adopt(&mut self, key: K, known: Known) -> Result<(), BuildError> {
+        let Known { backend, phase, born, seen } = known;
+        let backend = backend.get();
+        self.forget(&key);
+        let code = self.code_now(&key, backend);
+        self.states.insert(key, State { backend, code, born, seen, phase, watched: false })?;
+        self.count(backend, true);
         Ok(())
     }
 
@@ -240,14 +274,12 @@ impl<K: Key> Concury<K> {
     /// Looks at every state: `active` tells whether the data plane has seen a packet of the flow
     /// since the last call. Forgets the idle ones and returns them.
     pub fn sweep(&mut self, now: u32, active: impl Fn(&K) -> bool) -> Vec<K> {
-        let patience = Patience {
-            idle_seconds: self.config.idle_seconds,
-            keep_opening: self.config.udp || self.config.client_affinity || !self.config.mark,
-        };
+        let patience = self.patience();
         let mut idle = Vec::new();
         let mut gone = Vec::new();
         self.states.retain(|key, state| {
-            let keep = patience.look(&mut state.phase, &mut state.seen, active(key), now);
+            let State { phase, seen, watched, .. } = state;
+            let keep = patience.look(phase, seen, watched, || active(key), now);
             if !keep {
                 idle.push(*key);
                 gone.push(state.backend);
@@ -256,6 +288,14 @@ impl<K: Key> Concury<K> {
         });
         gone.into_iter().for_each(|backend| self.count(backend, false));
         idle
+    }
+
+    fn patience(&self) -> Patience {
+        Patience {
+            idle_seconds: self.config.idle_seconds,
+            keep_opening: self.config.udp || self.config.client_affinity || !self.config.mark,
+            rest_seconds: self.rest_seconds,
+        }
     }
 
     /// Builds the table of a pool from all states, and takes it for published: for callers whose
@@ -483,6 +523,10 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         self.restore(key, backend.get(), now)
     }
 
+    fn adopt(&mut self, key: K, state: Known) -> Result<(), BuildError> {
+        self.adopt(key, state)
+    }
+
     fn end(&mut self, key: &K, now: u32) {
         self.end(key, now);
     }
@@ -499,15 +543,45 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         self.sweep(now, active)
     }
 
+    fn rest(&mut self, seconds: u32) {
+        if self.rest_seconds != seconds {
+            let former = self.patience();
+            self.rest_seconds = seconds;
+            let states = self.states.entries_mut().1.iter_mut();
+            states.for_each(|state| former.end_watch(&mut state.seen, &mut state.watched));
+        }
+    }
+
+    fn each_due(&self, now: u32, visit: &mut dyn FnMut(&K, Known)) {
+        let patience = self.patience();
+        for (key, state) in self.states() {
+            if patience.is_due(key, state.phase, state.seen, state.watched, now)
+                && let Some(known) = state.known()
+            {
+                visit(key, known);
+            }
+        }
+    }
+
+    fn watch(&mut self, now: u32, since: u32) {
+        let patience = self.patience();
+        let (keys, states) = self.states.entries_mut();
+        for (key, state) in keys.iter().zip(states) {
+            let State { phase, seen, watched, .. } = state;
+            if patience.is_due(key, *phase, *seen, *watched, now) {
+                patience.begin_watch(*phase, seen, watched, since);
+            }
+        }
+    }
+
     fn known(&self, key: &K) -> Option<Known> {
-        let state = self.get(key)?;
-        Some(Known { backend: BackendId::new(state.backend)?, phase: state.phase })
+        self.get(key)?.known()
     }
 
     fn each_state(&self, visit: &mut dyn FnMut(&K, Known)) {
         for (key, state) in self.states() {
-            if let Some(backend) = BackendId::new(state.backend) {
-                visit(key, Known { backend, phase: state.phase });
+            if let Some(known) = state.known() {
+                visit(key, known);
             }
         }
     }
@@ -522,6 +596,10 @@ impl<K: Key + Send> Build<K> for Concury<K> {
 
     fn set_max_states(&mut self, most: usize) {
         self.config.max_states = most;
+    }
+
+    fn set_idle_seconds(&mut self, seconds: u32) {
+        self.config.idle_seconds = seconds;
     }
 
     fn refused(&self) -> u64 {

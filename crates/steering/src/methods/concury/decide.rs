@@ -8,21 +8,23 @@ use crate::table::{Flags, NO_BACKEND, SLOT_RESERVED, Table};
 use weir_hash::{HashKey, Key};
 use weir_wire::Reason;
 
-/// Dcodes that a new flow tries after it fell on a reserved one. With a quarter of the Dcodes
-/// reserved, which would be very many drained backends, all fail once in 65,536 times.
-pub const SECOND_TRIES: usize = 8;
+/// Dcodes, or rows, that a new flow tries after it fell on one that takes none. With half of them such,
+/// all tries fail once in 16 million times.
+pub const SECOND_TRIES: usize = 24;
 /// Added to a hash before it is mixed again for the next try.
 pub const NEXT_TRY: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Table<Body> {
-    /// Backend of a new flow that fell on a draining backend's Dcode: further Dcodes from its hash.
-    fn place_again(&self, hash: u64) -> Option<BackendId> {
+    /// Backend of a new flow that fell on the Dcode of a backend that takes none: further Dcodes from
+    /// its hash.
+    fn place_again<K, M: Memory<K>>(&self, hash: u64, memory: &mut M) -> Option<BackendId> {
         let mut hash = hash;
         for _ in 0..SECOND_TRIES {
             hash = self.header().key.mix(hash.wrapping_add(NEXT_TRY));
             let entry = self.body().slot(hash);
-            if entry & SLOT_RESERVED == 0 {
-                return BackendId::of_slot(entry);
+            let backend = BackendId::of_slot(entry);
+            if entry & SLOT_RESERVED == 0 && !backend.is_some_and(|id| memory.is_down(id)) {
+                return backend;
             }
         }
         self.body().fallback()
@@ -67,9 +69,16 @@ impl Table<Body> {
         let mut why = if reserved { Why::Reserved } else { Why::Row };
         let mut note = starts && flags.has(Flags::RECORD);
         let asked = flags.has(Flags::PENDING) || reserved;
+        // While packets ask for pending flows anyway, a backend that is down gets no new one, even
+        // if no table can be published that says so.
+        let mut avoid = || {
+            let down = |backend| memory.is_down(backend);
+            reserved || flags.has(Flags::PENDING) && backend.is_some_and(down)
+        };
+        let avoid = starts && avoid();
         if let Some(known) = asked.then(|| memory.pending(question)).flatten() {
             (backend, why, note) = (Some(known), Why::Pending, false);
-        } else if starts && reserved {
+        } else if avoid {
             if let Some(known) = memory.pinned(question) {
                 (backend, why) = (Some(known), Why::Pinned);
             } else if flags.has(Flags::MARK)
@@ -79,7 +88,8 @@ impl Table<Body> {
                 // A connection lives there: whoever sent this SYN must not move it.
                 why = Why::Reserved;
             } else {
-                (backend, why, note) = (self.place_again(question.hash), Why::PlacedAgain, true);
+                (backend, why, note) =
+                    (self.place_again(question.hash, memory), Why::PlacedAgain, true);
             }
         }
         let Some(backend) = backend else {

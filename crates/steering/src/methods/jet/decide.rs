@@ -3,16 +3,23 @@
 use super::table::{ASK, Body, TRACK};
 use crate::decide::{Decide, Decision, Question, Why};
 use crate::ids::BackendId;
-use crate::memory::{Memory, TrackedFlow, live_connection};
+use crate::memory::{Memory, TrackedFlow, counts};
 use crate::table::{self, HEADER_BYTES, SLOT_BACKEND, Table};
 use weir_hash::{HashKey, Key};
 
 impl Table<Body> {
     /// A packet of a row whose flows may be in the connection table.
+    ///
+    /// A first packet that does not follow an entry, which an earlier connection with the same ports
+    /// has left, replaces it: the packets after it would follow it, once the backend is no longer
+    /// down for them.
     #[inline(never)]
     fn ask<K, M: Memory<K>>(&self, question: Question<K>, row: u32, memory: &mut M) -> (u16, Why) {
-        if let Some(backend) = live_connection(&question, memory) {
-            return (backend, Why::Tracked);
+        let known = memory.connection(&question);
+        if let Some(known) = known
+            && counts(known, &question, memory)
+        {
+            return (known.backend, Why::Tracked);
         }
         let (owner, start) =
             (self.body().owners()[row as usize], self.body().starts()[row as usize]);
@@ -20,10 +27,10 @@ impl Table<Body> {
         let Some(backend) = BackendId::of_slot(slot) else {
             return (slot, Why::NoBackend);
         };
-        if start & TRACK != 0
+        if (start & TRACK != 0 || known.is_some())
             && let Some(incarnation) = memory.incarnation(backend)
         {
-            memory.track(&question, TrackedFlow { backend: slot, incarnation });
+            memory.track(&question, TrackedFlow::new(slot, incarnation));
             return (slot, Why::NewlyTracked);
         }
         (slot, Why::Row)

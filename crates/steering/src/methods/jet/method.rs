@@ -320,7 +320,7 @@ impl<G: Guide> Guided<G> {
         let verdict = self.guide.placement().verdict(question.hash);
         let unsafe_flow = verdict.is_some_and(|verdict| verdict.may_differ);
         if unsafe_flow {
-            memory.track(&question, TrackedFlow { backend, incarnation: 0 });
+            memory.track(&question, TrackedFlow::new(backend, 0));
         }
         unsafe_flow
     }

@@ -4,6 +4,7 @@ use super::body::{Body, MARK};
 use crate::decide::{Decide, Decision, Question, Signals, Why};
 use crate::ids::BackendId;
 use crate::memory::{EventKind, Memory};
+use crate::rows::another_row;
 use crate::table::{self, Flags, HEADER_BYTES, NO_BACKEND, SLOT_BACKEND, Table};
 use weir_hash::{HashKey, Key};
 use weir_wire::Reason;
@@ -36,6 +37,20 @@ impl Table<Body> {
                 // The exception would lead its later packets back: it has to be noted.
                 None => (backend, why, note) = (BackendId::of_slot(row), Why::PlacedAgain, true),
             }
+        } else if let Some(down) = backend
+            && exception.is_none()
+            && starts
+            && flags.has(Flags::PENDING)
+            && memory.is_down(down)
+        {
+            // No table may have been published that says so.
+            let other = |hash| {
+                let at = self.body().row(hash);
+                (BackendId::of_slot(self.body().rows()[at as usize]), at)
+            };
+            let other = another_row(&self.header().key, question.hash, other, memory);
+            backend = other.map_or(backend, |(other, _)| Some(other));
+            (why, note) = (Why::PlacedAgain, true);
         }
         let Some(backend) = backend else {
             return (NO_BACKEND, Why::NoBackend);

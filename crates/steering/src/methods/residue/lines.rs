@@ -14,33 +14,34 @@ use weir_lookup::Error;
 /// Bytes of a line.
 pub(super) const LINE_BYTES: usize = 64;
 /// Entries of a line.
-const ENTRIES: usize = 6;
+pub const LINE_ENTRIES: usize = 6;
 /// Lines that a search reads at most.
-pub(super) const PROBES: usize = 8;
+pub const LINE_PROBES: usize = 8;
 /// Entries for each line on average: more would send too many past their lines.
 pub(super) const LOAD: usize = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Line {
-    hashes: [u64; ENTRIES],
-    backends: [u16; ENTRIES],
+    hashes: [u64; LINE_ENTRIES],
+    backends: [u16; LINE_ENTRIES],
     past: u32,
 }
 
-const EMPTY: Line = Line { hashes: [0; ENTRIES], backends: [NO_BACKEND; ENTRIES], past: 0 };
+const EMPTY: Line =
+    Line { hashes: [0; LINE_ENTRIES], backends: [NO_BACKEND; LINE_ENTRIES], past: 0 };
 
 impl Line {
     #[inline(always)]
     fn find(&self, hash: u64) -> Option<u16> {
-        let at =
-            (0..ENTRIES).find(|&at| self.hashes[at] == hash && self.backends[at] != NO_BACKEND)?;
+        let at = (0..LINE_ENTRIES)
+            .find(|&at| self.hashes[at] == hash && self.backends[at] != NO_BACKEND)?;
         Some(self.backends[at])
     }
 
     fn to_bytes(self) -> [u8; LINE_BYTES] {
         let mut bytes = [0; LINE_BYTES];
-        let (hashes, rest) = bytes.split_at_mut(8 * ENTRIES);
-        let (backends, past) = rest.split_at_mut(2 * ENTRIES);
+        let (hashes, rest) = bytes.split_at_mut(8 * LINE_ENTRIES);
+        let (backends, past) = rest.split_at_mut(2 * LINE_ENTRIES);
         for (bytes, hash) in hashes.chunks_exact_mut(8).zip(self.hashes) {
             bytes.copy_from_slice(&hash.to_le_bytes());
         }
@@ -52,9 +53,9 @@ impl Line {
     }
 
     fn from_bytes(bytes: &[u8; LINE_BYTES]) -> Self {
-        let (hashes, rest) = bytes.as_chunks::<8>().0.split_at(ENTRIES);
+        let (hashes, rest) = bytes.as_chunks::<8>().0.split_at(LINE_ENTRIES);
         let rest = rest.as_flattened();
-        let (backends, past) = rest.as_chunks::<2>().0.split_at(ENTRIES);
+        let (backends, past) = rest.as_chunks::<2>().0.split_at(LINE_ENTRIES);
         let past = past.as_flattened();
         Self {
             hashes: std::array::from_fn(|at| u64::from_le_bytes(hashes[at])),
@@ -96,7 +97,7 @@ impl Lines {
             }
             let mut at = built.home(hash);
             let mut placed = false;
-            for _ in 0..PROBES {
+            for _ in 0..LINE_PROBES {
                 let line = &mut built.lines[at];
                 if let Some(free) = line.backends.iter().position(|b| *b == NO_BACKEND) {
                     (line.hashes[free], line.backends[free]) = (hash, backend);
@@ -127,7 +128,7 @@ impl Lines {
     #[inline]
     pub fn get(&self, hash: u64) -> Option<u16> {
         let mut at = self.home(hash);
-        for _ in 0..PROBES {
+        for _ in 0..LINE_PROBES {
             let line = self.lines.get(at)?;
             if let Some(backend) = line.find(hash) {
                 return Some(backend);

@@ -34,6 +34,7 @@ pub use config::Method;
 pub use coordinator::{Build, Coordinator, Counts, Waiting, Window};
 pub use exceptions::{FLAG_BITS, Flags, Flow, remaining};
 pub use expected::{EXCEPTIONS, Leftovers};
+pub use lines::{LINE_ENTRIES, LINE_PROBES};
 pub use message::{Answer, Order, Routes, RowSet, Work};
 pub use service::ResidueBuilder;
 pub use table::{Published, Table};

@@ -37,9 +37,17 @@ pub struct ResidueBuilder {
     placed: Option<Placed>,
     published: Option<Arc<Image>>,
     draft: Option<Draft>,
+    /// See [`Build::rest`].
+    rest_seconds: u32,
 }
 
 impl ResidueBuilder {
+    fn patience(&self) -> Patience {
+        let ServiceConfig { udp, client_affinity, idle_seconds, .. } = self.config;
+        let rest_seconds = self.rest_seconds;
+        Patience { idle_seconds, keep_opening: udp || client_affinity, rest_seconds }
+    }
+
     /// Goes on from a published table of the same shape. The states are to be
     /// [restored](Build::restore).
     pub fn new(config: &ServiceConfig, published: Option<Arc<Image>>) -> Self {
@@ -52,7 +60,8 @@ impl ResidueBuilder {
                 && body(image).is_some_and(|body| body.rows().len() == rows)
         });
         let states = ObservedStates::new(key, config.capacity, config.max_states);
-        Self { config: config.clone(), key, states, placed: None, published, draft: None }
+        let config = config.clone();
+        Self { config, key, states, placed: None, published, draft: None, rest_seconds: 0 }
     }
 
     /// The rows of a pool. What a failed draft has left is made anew.
@@ -91,7 +100,8 @@ fn body(image: &Image) -> Option<&Body> {
 }
 
 fn known(state: &Observed) -> Option<Known> {
-    Some(Known { backend: BackendId::new(state.backend)?, phase: state.phase })
+    let Observed { backend, phase, seen, .. } = *state;
+    Some(Known { backend: BackendId::new(backend)?, phase, born: seen, seen })
 }
 
 impl Publish for Method {
@@ -170,6 +180,13 @@ impl Build for ResidueBuilder {
         Ok(())
     }
 
+    fn adopt(&mut self, key: StateKey, state: Known) -> Result<(), BuildError> {
+        let Known { backend, phase, seen, .. } = state;
+        self.states.remove(&key);
+        self.states.insert(key, Observed::new(backend.get(), phase, seen));
+        Ok(())
+    }
+
     /// A client outlives its connections.
     fn end(&mut self, key: &StateKey, now: u32) {
         if !self.config.client_affinity {
@@ -187,10 +204,39 @@ impl Build for ResidueBuilder {
     }
 
     fn sweep(&mut self, now: u32, active: &dyn Fn(&StateKey) -> bool) -> Vec<StateKey> {
-        let ServiceConfig { udp, client_affinity, idle_seconds, .. } = self.config;
-        let patience = Patience { idle_seconds, keep_opening: udp || client_affinity };
-        let idle = self.states.take(|flow, state| state.look(patience, active(flow), now));
+        let patience = self.patience();
+        let idle = self.states.take(|flow, state| state.look(patience, || active(flow), now));
         idle.into_iter().map(|(key, _)| key).collect()
+    }
+
+    fn rest(&mut self, seconds: u32) {
+        if self.rest_seconds != seconds {
+            let former = self.patience();
+            self.rest_seconds = seconds;
+            let states = self.states.iter_mut();
+            states.for_each(|(_, state)| former.end_watch(&mut state.seen, &mut state.watched));
+        }
+    }
+
+    fn each_due(&self, now: u32, visit: &mut dyn FnMut(&StateKey, Known)) {
+        let patience = self.patience();
+        for (key, state) in self.states.iter() {
+            if patience.is_due(key, state.phase, state.seen, state.watched, now)
+                && let Some(known) = known(state)
+            {
+                visit(key, known);
+            }
+        }
+    }
+
+    fn watch(&mut self, now: u32, since: u32) {
+        let patience = self.patience();
+        for (key, state) in self.states.iter_mut() {
+            let Observed { phase, seen, watched, .. } = state;
+            if patience.is_due(key, *phase, *seen, *watched, now) {
+                patience.begin_watch(*phase, seen, watched, since);
+            }
+        }
     }
 
     fn known(&self, key: &StateKey) -> Option<Known> {
@@ -211,6 +257,14 @@ impl Build for ResidueBuilder {
 
     fn states_of(&self, backend: BackendId) -> Option<usize> {
         Some(self.states.of_backend(backend.get()))
+    }
+
+    fn set_max_states(&mut self, most: usize) {
+        self.states.set_most(most);
+    }
+
+    fn set_idle_seconds(&mut self, seconds: u32) {
+        self.config.idle_seconds = seconds;
     }
 
     fn refused(&self) -> u64 {

@@ -1,12 +1,13 @@
-//! The build face: a Maglev table; the connections are the data plane's own affair.
+//! The build face: a Maglev table, or the list of a scheduler; the connections are the data plane's own affair.
 
 use crate::BuildError;
 use crate::method::{Build, Built, Drafts};
 use crate::pool::Member;
 use crate::registry::{Image, MethodId};
 use crate::rows::Rows;
+use crate::schedule::{Load, Scheduler};
 use crate::state::StateKey;
-use crate::table::{Flags, Header, Table};
+use crate::table::{Flags, Header, NO_BACKEND, Table};
 use std::sync::Arc;
 use weir_hash::HashKey;
 use weir_placement::{Candidate, Maglev};
@@ -17,6 +18,7 @@ pub struct TrackedBuilder {
     key: HashKey,
     size: u32,
     flags: Flags,
+    scheduler: Scheduler,
     drafts: Drafts,
 }
 
@@ -24,14 +26,28 @@ impl TrackedBuilder {
     /// Tables of `size` slots (prime), hashed under a key that should outlive restarts.
     pub fn new(key: HashKey, size: u32, client_affinity: bool) -> Self {
         let flags = Flags::default().with(Flags::CLIENT, client_affinity);
-        Self { key, size, flags, drafts: Drafts::default() }
+        Self { key, size, flags, scheduler: Scheduler::Uniform, drafts: Drafts::default() }
     }
 
-    /// Builds the table of a pool.
+    /// The same, where new flows go where a scheduler says.
+    #[must_use]
+    pub fn scheduled(self, scheduler: Scheduler, load: Load) -> Self {
+        Self { flags: Flags(self.flags.0 | scheduler.flags(load).0), scheduler, ..self }
+    }
+
+    /// Builds the table of a pool: a Maglev table, or the list that its scheduler picks from.
     ///
     /// # Errors
     /// [`BuildError::Maglev`] for a size that is not prime or too small.
     pub fn build(&self, generation: u64, members: &[Member]) -> Result<Image, BuildError> {
+        let header = Header::new(self.key, self.flags, generation, 0);
+        if self.scheduler != Scheduler::Uniform {
+            let mut list = self.scheduler.list(members);
+            if list.is_empty() {
+                list.push(NO_BACKEND);
+            }
+            return Ok(Image::from(Table::new(header, Rows::<super::Method>::new(list))));
+        }
         let candidates: Vec<_> = members
             .iter()
             .map(|member| Candidate {
@@ -41,7 +57,6 @@ impl TrackedBuilder {
             })
             .collect();
         let table = Maglev::build(self.size, &candidates)?;
-        let header = Header::new(self.key, self.flags, generation, 0);
         Ok(Image::from(Table::new(
             header,
             Rows::<super::Method>::new(table.slots().iter().copied()),

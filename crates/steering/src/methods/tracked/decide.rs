@@ -4,8 +4,9 @@ use super::Method;
 use crate::decide::{Decide, Decision, Question, Why};
 use crate::ids::BackendId;
 use crate::memory::{Memory, NO_CONNECTION, TrackedFlow, live_connection};
-use crate::rows::Rows;
-use crate::table::{NO_BACKEND, Table};
+use crate::rows::{Rows, another_row};
+use crate::schedule::{pick, recount};
+use crate::table::{Flags, NO_BACKEND, Table};
 use weir_hash::{HashKey, Key};
 use weir_lookup::BATCH;
 use weir_placement::Placement;
@@ -14,42 +15,92 @@ use weir_wire::Reason;
 /// Packets that are looked up in one go, where the memory can.
 const BLOCK: usize = 256;
 
+/// The slot that a new flow gets, the row if it came from one, and why.
+type Placed = (u16, Option<u32>, Why);
+
 /// Full connection tracking over any placement: where the connection table has a flow. If it does
-/// not, `place` says where a new one goes (a slot of a table, and its number), and the connection
-/// table has it from now on.
+/// not, `place` says where a new one goes, and the connection table has it from now on. `flags` are
+/// those of the published table.
 #[inline(always)]
 fn track_all<K: Copy, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
-    place: impl FnOnce(u64) -> (u16, Option<u32>),
+    flags: Flags,
+    place: impl FnOnce(&Question<K>, &mut M) -> Placed,
 ) -> Decision {
     let starts = question.signals.starts;
     if let Some(backend) = live_connection(question, memory) {
+        if flags.has(Flags::COUNTS) && (starts || question.signals.ends) {
+            recount(question, memory);
+        }
         return Decision::to(backend, Why::Tracked).new_if(starts);
     }
-    let (slot, row) = track_new(*question, memory, place);
-    let decision = match BackendId::of_slot(slot) {
-        None => Decision::drop(Reason::NoBackend, Why::NoBackend).new_if(starts),
-        Some(_) => Decision::to(slot, Why::NewlyTracked).new_if(true),
+    let (slot, row, why) = track_new(*question, memory, flags, place);
+    let decision = match why {
+        Why::NoBackend => Decision::drop(Reason::NoBackend, why).new_if(starts),
+        Why::PendingFull => Decision::drop(Reason::PendingFull, why).new_if(starts),
+        _ => Decision::to(slot, why).new_if(true),
     };
     Decision { row, ..decision }
 }
 
 /// Where a flow goes that is not tracked, which it is from now on. By value, and without a decision
 /// for an answer, so that on the way of known flows neither has to stand in memory.
+///
+/// While the service is given a table of another method, the flow is noted as pending besides; and
+/// after that, one that began under the former method is found there.
 #[inline(never)]
 fn track_new<K, M: Memory<K>>(
     question: Question<K>,
     memory: &mut M,
-    place: impl FnOnce(u64) -> (u16, Option<u32>),
-) -> (u16, Option<u32>) {
-    let (slot, row) = place(question.hash);
+    flags: Flags,
+    place: impl FnOnce(&Question<K>, &mut M) -> Placed,
+) -> Placed {
+    let asked = flags.has(Flags::PENDING);
+    let pending = asked.then(|| memory.pending(&question)).flatten();
+    let (slot, row, why) = match pending {
+        Some(backend) => (backend.get(), None, Why::Pending),
+        None => place(&question, memory),
+    };
     let backend = BackendId::of_slot(slot);
-    match backend.and_then(|backend| Some((backend, memory.incarnation(backend)?))) {
-        None => (NO_BACKEND, row),
-        Some((backend, incarnation)) => {
-            memory.track(&question, TrackedFlow { backend: backend.get(), incarnation });
-            (slot, row)
+    let Some((backend, incarnation)) =
+        backend.and_then(|backend| Some((backend, memory.incarnation(backend)?)))
+    else {
+        return (NO_BACKEND, row, Why::NoBackend);
+    };
+    let note = pending.is_none() && flags.has(Flags::RECORD);
+    if note && !memory.note_pending(&question, backend) {
+        return (NO_BACKEND, row, Why::PendingFull);
+    }
+    let open = flags.has(Flags::COUNTS) && !question.signals.ends;
+    memory.track(&question, TrackedFlow { open, ..TrackedFlow::new(backend.get(), incarnation) });
+    if open {
+        memory.count(backend, true);
+    }
+    (slot, row, why)
+}
+
+impl Table<Rows<Method>> {
+    /// Where a new flow goes. What ends a flow that nobody knows begins none, and takes nobody's turn.
+    fn place<K, M: Memory<K>>(&self, question: &Question<K>, memory: &mut M) -> Placed {
+        let (header, hash) = (self.header(), question.hash);
+        let flags = header.flags();
+        if flags.0 & Flags::SCHEDULER != 0 && !question.signals.ends {
+            let picked = pick(flags, &header.key, question, self.body().rows(), memory);
+            return (BackendId::to_slot(picked), None, Why::Scheduled);
+        }
+        let row = self.body().row(hash);
+        let slot = self.body().at(row);
+        if BackendId::of_slot(slot).is_none_or(|id| !memory.is_down(id)) {
+            return (slot, Some(row), Why::NewlyTracked);
+        }
+        let other = |hash| {
+            let row = self.body().row(hash);
+            (BackendId::of_slot(self.body().at(row)), row)
+        };
+        match another_row(&self.header().key, hash, other, memory) {
+            Some((backend, row)) => (backend.get(), Some(row), Why::NewlyTracked),
+            None => (slot, Some(row), Why::NewlyTracked),
         }
     }
 }
@@ -143,8 +194,11 @@ impl<K: Key, P: Placement> Decide<K> for Tracking<P> {
 
     #[inline(always)]
     fn decide<M: Memory<K>>(&self, question: &Question<K>, memory: &mut M) -> Decision {
-        let place = |hash| (self.placement.lookup(hash).unwrap_or(NO_BACKEND), None);
-        track_all(question, memory, place)
+        let place = |question: &Question<K>, _: &mut M| {
+            let slot = self.placement.lookup(question.hash).unwrap_or(NO_BACKEND);
+            (slot, None, Why::NewlyTracked)
+        };
+        track_all(question, memory, Flags::default(), place)
     }
 
     #[inline(always)]
@@ -166,10 +220,8 @@ impl<K: Key> Decide<K> for Table<Rows<Method>> {
 
     #[inline(always)]
     fn decide<M: Memory<K>>(&self, question: &Question<K>, memory: &mut M) -> Decision {
-        track_all(question, memory, |hash| {
-            let row = self.body().row(hash);
-            (self.body().at(row), Some(row))
-        })
+        let flags = self.header().flags();
+        track_all(question, memory, flags, |question, memory| self.place(question, memory))
     }
 
     #[inline(always)]

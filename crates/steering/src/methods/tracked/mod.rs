@@ -12,6 +12,7 @@ use crate::method::{
 };
 use crate::registry::{Image, MethodId};
 use crate::rows::Rows;
+use crate::schedule::{LOAD_SETTING, Load, SCHEDULER_SETTING, Scheduler};
 use std::sync::Arc;
 use weir_hash::HashKey;
 
@@ -27,14 +28,17 @@ impl method::Method for Method {
     const NAME: &'static str = "tracked";
     const SUMMARY: &'static str = "a connection table, and a Maglev table for new connections";
     const NEEDS: Needs = Needs { connections: true, ..Needs::NOTHING };
+    const TRACKS_ALL: bool = true;
     // 2^24 slots of two bytes are 32 MiB for one service.
-    const SETTINGS: &'static [Setting] = &[Setting::prime(TABLE_SIZE, (2, 1 << 24), 65_537)];
+    const SETTINGS: &'static [Setting] =
+        &[Setting::prime(TABLE_SIZE, (2, 1 << 24), 65_537), SCHEDULER_SETTING, LOAD_SETTING];
 
     fn row_name(row: u32) -> String {
         format!("slot {row} of the Maglev table")
     }
 
     fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
+        Scheduler::of(settings).fits(backends)?;
         let size = settings.get(TABLE_SIZE);
         if backends <= size as usize {
             return Ok(());
@@ -50,6 +54,8 @@ impl Publish for Method {
 
     fn builder(config: &ServiceConfig, _: Option<Arc<Image>>) -> Box<dyn Build> {
         let (key, size) = (HashKey::from_seed(config.seed), config.settings.get(TABLE_SIZE));
-        Box::new(TrackedBuilder::new(key, size, config.client_affinity))
+        let builder = TrackedBuilder::new(key, size, config.client_affinity);
+        let (scheduler, load) = (Scheduler::of(&config.settings), Load::of(&config.settings));
+        Box::new(builder.scheduled(scheduler, load))
     }
 }

@@ -1,6 +1,5 @@
 //! `weir run` as an operator has it: a process, its socket, its files.
 
-use super::Size;
 use crate::Result;
 use crate::error::{Context, ensure};
 use serde_json::Value;
@@ -11,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use weir_testbed::{NetNs, process};
+use weir_testbed::process;
 
 /// What names of instances of the bench begin with; the process number follows.
 const NAME: &str = "weirctl";
@@ -29,16 +28,20 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Starts a balancer with the configuration of a size.
-    pub fn start(weir: &Path, netns: &NetNs, size: &Size) -> Result<Self> {
+    /// Starts a balancer by a command that is the program, perhaps somewhere else; `config` writes
+    /// its file for an instance of this name with this run directory.
+    pub fn start(
+        weir: &Path,
+        mut command: Command,
+        config: impl FnOnce(&str, &Path) -> String,
+    ) -> Result<Self> {
         sweep(weir);
         let name = format!("{NAME}{}", std::process::id());
         let directory = Path::new(RUN).join(&name);
         fs::create_dir_all(&directory).context("making the run directory")?;
         let file = directory.join("weir.toml");
-        fs::write(&file, size.config(&name, &directory)).context("writing the configuration")?;
+        fs::write(&file, config(&name, &directory)).context("writing the configuration")?;
         let log = fs::File::create(directory.join("log")).context("making the log")?;
-        let mut command = netns.command(weir)?;
         command.args(["run", "--config"]).arg(&file).stdin(Stdio::null());
         command.stdout(log.try_clone().context("using the log")?).stderr(log);
         let started = Instant::now();
@@ -70,8 +73,8 @@ impl Instance {
     }
 
     /// Sends the command that sets a backend's weight; its answer is to be [taken](Answer::take).
-    pub fn set_weight(&self, service: u32, backend: u32, weight: u32) -> Result<Answer> {
-        let path = format!("/v1/services/s{service}/backends/b{backend}/weight");
+    pub fn set_weight(&self, service: &str, backend: &str, weight: u32) -> Result<Answer> {
+        let path = format!("/v1/services/{service}/backends/{backend}/weight");
         self.request("PUT", &path, &format!("{{\"weight\":{weight}}}"))
     }
 

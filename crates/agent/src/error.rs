@@ -1,0 +1,118 @@
+//! What can go wrong on a backend.
+
+use std::io;
+use std::path::PathBuf;
+
+/// An error of the agent.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no such interface here.
+    #[error("no interface is called {0:?} in this network namespace; `ip link` lists them")]
+    NoInterface(String),
+    /// Frames of the interface have no Ethernet header.
+    #[error("interface {0}: it is no Ethernet device, and the programs read Ethernet frames")]
+    NotEthernet(String),
+    /// An interface was named twice.
+    #[error("interface {0} is named twice")]
+    Twice(String),
+    /// More services than the programs have room for.
+    #[error("{services} services are given with --service, and there is room for {most}")]
+    TooMany {
+        /// Those that were given.
+        services: usize,
+        /// Those that there is room for.
+        most: usize,
+    },
+    /// Another agent runs here.
+    #[error(
+        "another weir agent (process {pid}) runs in this network namespace, on {interfaces}. One has \
+         all interfaces of it, as a connection's packets may come by one and leave by another: end \
+         it, and give one agent all of them with --interface"
+    )]
+    Running {
+        /// Its process.
+        pid: i32,
+        /// What it was given.
+        interfaces: String,
+    },
+    /// Somebody else's filter is where the program would be.
+    #[error(
+        "interface {interface}: a filter that is not weir's ({program:?}) has priority {priority} and \
+         handle {handle} there; `tc filter show dev {interface} {way}` shows it"
+    )]
+    Occupied {
+        /// The interface.
+        interface: String,
+        /// `ingress` or `egress`.
+        way: &'static str,
+        /// Name of its program.
+        program: String,
+        /// Its priority.
+        priority: u32,
+        /// Its handle.
+        handle: u32,
+    },
+    /// Not allowed.
+    #[error(
+        "{what}: not permitted; the agent needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+    )]
+    Privilege {
+        /// What was being done.
+        what: String,
+    },
+    /// There is no place for what outlives the process.
+    #[error("no BPF file system is mounted at {0}; `mount -t bpf bpf {0}` mounts it")]
+    NoBpffs(&'static str),
+    /// Pinned maps are not of this version's shape.
+    #[error(
+        "{path} is of another version of weir. Connections that began with it need it; when they have \
+         ended, remove {directory} and start again"
+    )]
+    Incompatible {
+        /// The map's path.
+        path: PathBuf,
+        /// All of them.
+        directory: PathBuf,
+    },
+    /// The compiled program is not as it should be.
+    #[error("the compiled program has no constants: weir was built wrongly")]
+    Object,
+    /// The kernel refused a BPF operation.
+    #[error("{what}: {source}")]
+    Bpf {
+        /// What was being done.
+        what: String,
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was being done.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+pub(crate) trait Context<T> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T, Error>;
+}
+
+impl<T> Context<T> for Result<T, libbpf_rs::Error> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|source| match source.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => Error::Privilege { what: what() },
+            _ => Error::Bpf { what: what(), source },
+        })
+    }
+}
+
+impl<T> Context<T> for io::Result<T> {
+    fn context(self, what: impl FnOnce() -> String) -> Result<T, Error> {
+        self.map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => Error::Privilege { what: what() },
+            _ => Error::System { what: what(), source },
+        })
+    }
+}

@@ -1,0 +1,650 @@
+//! A configuration comes into force as a transaction: *looked at* against what is in force,
+//! *prepared* beside it, *written down*, and only then *switched* to. Until the last step a refusal
+//! leaves everything as it was; in the last step nothing is refused any more, and what cannot be done
+//! at once is shown and tried again.
+//!
+//! A service is known by its address, protocol and port: one that keeps them is changed under its
+//! connections, whatever else becomes of it, its name included.
+
+use super::commands::Done;
+use super::document::{self, SavedService};
+use super::numbers::Numbers;
+use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
+use super::turn::{Change, InForce, Turn};
+use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
+use crate::config::{Backend, Config, Service};
+use crate::store::StateRecord;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use tracing::info;
+use weir_plane::{Plane, VipKey};
+use weir_steering::{BackendId, Phase};
+
+/// How a configuration is to be followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct How {
+    /// At a start, where changes that commands made hold for services that the file describes as it
+    /// did then.
+    pub start: bool,
+    /// Also where connections break that could not be carried over.
+    pub breaking: bool,
+}
+
+/// What has become of a configuration that is in force.
+#[derive(Debug, Default)]
+pub(super) struct Followed {
+    /// What could not be done yet, by service; it is tried again.
+    pub failures: Vec<EngineError>,
+    /// What there is to tell.
+    pub notes: Vec<String>,
+}
+
+/// A service as it is to be.
+struct Planned {
+    /// What it is called now; none if it is new.
+    now: Option<String>,
+    wanted: Service,
+    change: Change,
+    pool: Vec<PoolMember>,
+    /// Members that are not there yet.
+    new: Vec<u16>,
+    leaving: Vec<u16>,
+    /// Its table is to be another.
+    dirty: bool,
+}
+
+/// All services as they are to be.
+struct Plan {
+    services: Vec<Planned>,
+    remove: Vec<String>,
+    /// Numbers of new services, in their order.
+    numbers: Vec<u32>,
+}
+
+/// What is made beside what is in force, and goes if it does not come to that.
+#[derive(Default)]
+struct Prepared {
+    members: Vec<u16>,
+    logs: Vec<PathBuf>,
+    attached: bool,
+    turns: HashMap<String, Turn>,
+    created: Vec<ServiceRuntime>,
+}
+
+/// A service that is gone, and not all of it is cleared away yet.
+pub(super) struct Gone {
+    number: u32,
+    backends: HashSet<u16>,
+}
+
+impl<P: Plane> Engine<P> {
+    pub(super) fn reload(&mut self, breaking: bool) -> Done {
+        let config = Config::load(&self.config_path)?;
+        self.reload_as(config, breaking)
+    }
+
+    pub(super) fn reload_as(&mut self, config: Config, breaking: bool) -> Done {
+        let (old, new) = (&self.config.balancer, &config.balancer);
+        if (&old.name, &old.run_dir, old.mode) != (&new.name, &new.run_dir, new.mode) {
+            let differs = [
+                ("name", old.name != new.name),
+                ("run_dir", old.run_dir != new.run_dir),
+                ("mode", old.mode != new.mode),
+            ];
+            let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
+            let fields: Vec<&str> = differs.collect();
+            return Err(EngineError::Conflict(format!(
+                "[balancer] {} cannot change while weir runs; restart it, or put back what was there",
+                fields.join(", ")
+            )));
+        }
+        // What is refused anyway is refused before memory is made for it.
+        self.changes(&config, breaking)?;
+        self.grow(&config)?;
+        let followed = self.follow(&config, How { start: false, breaking });
+        let followed = match followed {
+            Ok(followed) => followed,
+            Err(error) => {
+                let before = self.config.clone();
+                self.fit(&before);
+                return Err(error);
+            }
+        };
+        self.fit(&config);
+        let services = config.services.len();
+        self.config = config;
+        let notes: String = followed.notes.iter().map(|note| format!("; {note}")).collect();
+        info!(services, notes, "configuration reloaded");
+        if followed.failures.is_empty() {
+            return Ok(format!("configuration reloaded: {services} services{notes}"));
+        }
+        let failures: Vec<String> = followed.failures.iter().map(ToString::to_string).collect();
+        Err(EngineError::Unfinished(format!(
+            "configuration reloaded, but not all of it is in force yet, and is tried again: {}{notes}",
+            failures.join("; ")
+        )))
+    }
+
+    /// Makes the services those of a configuration.
+    ///
+    /// # Errors
+    /// If the configuration contradicts what is in force, or something cannot be prepared or written
+    /// down: nothing has changed then.
+    pub(super) fn follow(&mut self, config: &Config, how: How) -> Result<Followed, EngineError> {
+        let (plan, notes) = self.plan(config, how)?;
+        let mut prepared = Prepared::default();
+        let ready = self.prepare(&plan, config, how, &mut prepared).and_then(|()| {
+            match self.write_plan_down(&plan, &prepared) {
+                // A first start forwards all the same: what could not be written is tried again, and
+                // said. One that resumes is refused like a reload, as packets are forwarded anyway,
+                // and the next start must find what is in force; without changes nothing is written.
+                Err(error @ EngineError::Store(_))
+                    if how.start && !self.resumed && error.is_full() =>
+                {
+                    self.note_saved(Err(error));
+                    Ok(())
+                }
+                written => written,
+            }
+        });
+        if let Err(error) = ready {
+            self.undo(prepared);
+            return Err(error);
+        }
+        let failures = self.switch(plan, prepared, config, how);
+        Ok(Followed { failures, notes })
+    }
+
+    /// What becomes of the connections of each service of a configuration, and what there is to tell
+    /// of it.
+    fn changes(
+        &self,
+        config: &Config,
+        breaking: bool,
+    ) -> Result<(Vec<Change>, Vec<String>), EngineError> {
+        let there: HashMap<VipKey, &ServiceRuntime> =
+            self.services.values().map(|service| (service.vip(), service)).collect();
+        let tracked = config.limits.tracked_flows as usize;
+        let (mut changes, mut refused, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        for wanted in &config.services {
+            let now = there.get(&vip_of(wanted)).copied();
+            let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
+            // What packets do not follow breaks nothing.
+            let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
+            let change = if unused && change != Change::Same { Change::Carried } else { change };
+            if let (Change::Breaks(why), Some(now)) = (&change, now) {
+                let what = format!("service {}: {why}; {} break", wanted.name, self.known(now));
+                if breaking { &mut notes } else { &mut refused }.push(what);
+            }
+            changes.push(change);
+        }
+        if !refused.is_empty() {
+            return Err(EngineError::Conflict(format!(
+                "{}. Nothing has changed; --break-connections does it all the same",
+                refused.join("; ")
+            )));
+        }
+        Ok((changes, notes))
+    }
+
+    /// What is to be done, if it can be. Nothing is touched.
+    fn plan(&self, config: &Config, how: How) -> Result<(Plan, Vec<String>), EngineError> {
+        let (changes, mut notes) = self.changes(config, how.breaking)?;
+        let mut there: HashMap<VipKey, &ServiceRuntime> =
+            self.services.values().map(|service| (service.vip(), service)).collect();
+        let mut numbers = self.numbers();
+        let mut services = Vec::new();
+        for (wanted, change) in config.services.iter().zip(changes) {
+            let now = there.remove(&vip_of(wanted));
+            services.push(self.plan_service(now, wanted, change, &mut numbers, how)?);
+        }
+        let mut remove: Vec<String> =
+            there.values().map(|gone| gone.configured.name.clone()).collect();
+        remove.sort_unstable();
+        for gone in remove.iter().filter_map(|name| self.services.get(name)) {
+            notes.push(format!(
+                "service {} removed: {} end",
+                gone.configured.name,
+                self.known(gone)
+            ));
+        }
+        let new = services.iter().filter(|planned| planned.now.is_none()).count();
+        let numbers = self.service_numbers(new, &remove)?;
+        Ok((Plan { services, remove, numbers }, notes))
+    }
+
+    /// How many connections of a service are known, in words, without those that have ended.
+    fn known(&self, service: &ServiceRuntime) -> String {
+        let method = service.in_force.method.id();
+        let known = if method.needs().states {
+            let mut open = 0;
+            service.builder.each_state(&mut |_, known| {
+                open += usize::from(known.phase != Phase::Closing);
+            });
+            Some(open)
+        } else if method.info().tracks_all {
+            self.plane.connections(service.number).ok().map(|known| known.len())
+        } else {
+            None
+        };
+        match known {
+            Some(1) => "1 known connection".into(),
+            Some(n) => format!("{n} known connections"),
+            None => "an unknown number of connections".into(),
+        }
+    }
+
+    fn plan_service(
+        &self,
+        now: Option<&ServiceRuntime>,
+        wanted: &Service,
+        change: Change,
+        numbers: &mut Numbers,
+        how: How,
+    ) -> Result<Planned, EngineError> {
+        let mut planned = Planned {
+            now: now.map(|now| now.configured.name.clone()),
+            wanted: wanted.clone(),
+            dirty: change != Change::Same,
+            change,
+            pool: Vec::new(),
+            new: Vec::new(),
+            leaving: Vec::new(),
+        };
+        let old: &[PoolMember] = now.map_or(&[], |now| &now.pool);
+        if how.start && now.is_some_and(|now| now.configured == *wanted) {
+            planned.pool = old.to_vec();
+            return Ok(planned);
+        }
+        let mut left: HashMap<(&str, std::net::IpAddr), &PoolMember> = old
+            .iter()
+            .map(|member| ((&*member.wanted.name, member.wanted.address), member))
+            .collect();
+        for backend in &wanted.backends {
+            let member = match left.remove(&(&*backend.name, backend.address)) {
+                Some(member) => PoolMember { wanted: backend.clone(), ..member.clone() },
+                None => {
+                    // One that joins others waits for its check; a service that is new has no others.
+                    let up = wanted.check.is_none() || now.is_none();
+                    let member = self.allot(backend.clone(), up, numbers)?;
+                    planned.new.push(member.id);
+                    member
+                }
+            };
+            planned.pool.push(member);
+        }
+        planned.leaving = left.values().map(|member| member.id).collect();
+        planned.leaving.sort_unstable();
+        let as_before = now.is_some_and(|now| {
+            let before = now.pool.iter().map(|member| &member.wanted);
+            before.eq(&wanted.backends) && now.configured.idle_timeout == wanted.idle_timeout
+        });
+        planned.dirty |= !as_before;
+        Ok(planned)
+    }
+
+    /// Makes what the plan needs that is not there.
+    fn prepare(
+        &mut self,
+        plan: &Plan,
+        config: &Config,
+        how: How,
+        prepared: &mut Prepared,
+    ) -> Result<(), EngineError> {
+        let run_dir = config.balancer.run_dir.clone();
+        let mut logs = self.log_names();
+        let mut numbers = plan.numbers.iter();
+        for planned in &plan.services {
+            for member in planned.pool.iter().filter(|member| planned.new.contains(&member.id)) {
+                prepared.members.push(member.id);
+                self.install(member, true)?;
+            }
+            let wanted = &planned.wanted;
+            if let Some(now) = planned.now.as_ref().and_then(|now| self.services.get(now)) {
+                let carried = !matches!(planned.change, Change::Breaks(_));
+                if let Some(turn) = now.prepare_turn(wanted, carried, &run_dir)? {
+                    prepared.turns.insert(wanted.name.clone(), turn);
+                }
+                continue;
+            }
+            let Some(&number) = numbers.next() else { continue };
+            let name = free_name(&wanted.name, &mut logs);
+            // Nobody's: left by a run that had another file.
+            let path = log_path(&run_dir, &name);
+            let _ = std::fs::remove_file(&path);
+            prepared.logs.push(path);
+            let id = (number, rand::random());
+            let now = self.now();
+            let (mut runtime, _) = ServiceRuntime::new(
+                (id, how.start),
+                wanted.clone(),
+                name,
+                &config.limits,
+                &run_dir,
+                None,
+                now,
+            )?;
+            runtime.pool.clone_from(&planned.pool);
+            prepared.created.push(runtime);
+        }
+        if !how.start && self.config.balancer.interfaces != config.balancer.interfaces {
+            prepared.attached = true;
+            self.attach(config)?;
+        }
+        Ok(())
+    }
+
+    /// Writes down what a restart is to find: the plan, from here on.
+    fn write_plan_down(&mut self, plan: &Plan, prepared: &Prepared) -> Result<(), EngineError> {
+        let wanted: HashSet<&String> = plan.services.iter().map(|one| &one.wanted.name).collect();
+        let gone = self.document.services.keys().filter(|name| !wanted.contains(name));
+        let mut changes: Vec<document::Change> =
+            gone.map(|name| document::Change::Removed { name: name.clone() }).collect();
+        let mut created = prepared.created.iter();
+        for planned in &plan.services {
+            let runtime = match planned.now.as_ref().and_then(|now| self.services.get(now)) {
+                Some(now) => now,
+                None => match created.next() {
+                    Some(new) => new,
+                    None => continue,
+                },
+            };
+            let saved = runtime.saved_as(&planned.wanted, &planned.pool);
+            changes.extend(self.document.change_to(&planned.wanted.name, saved));
+        }
+        self.write_down(changes)
+    }
+
+    /// Clears away what was prepared.
+    fn undo(&mut self, prepared: Prepared) {
+        for id in prepared.members {
+            tolerate("take a backend back", self.plane.set_backend(id, None).plane());
+        }
+        drop(prepared.created);
+        for log in prepared.logs {
+            let _ = std::fs::remove_file(log);
+        }
+        if prepared.attached {
+            let config = self.config.clone();
+            tolerate("go back to the interfaces before", self.attach(&config));
+        }
+        self.save_later();
+    }
+
+    /// The plan is in force from here on. Returns what is left to be done.
+    fn switch(
+        &mut self,
+        plan: Plan,
+        mut prepared: Prepared,
+        config: &Config,
+        how: How,
+    ) -> Vec<EngineError> {
+        for name in &plan.remove {
+            self.retire(name);
+        }
+        let mut failures: Vec<EngineError> = self.clear_gone().err().into_iter().collect();
+        let mut runtimes = Vec::new();
+        let mut created = prepared.created.into_iter();
+        for planned in plan.services {
+            let Some(now) = planned.now else {
+                runtimes.extend(created.next());
+                continue;
+            };
+            let Some(mut runtime) = self.services.remove(&now) else { continue };
+            runtime.turn = prepared.turns.remove(&planned.wanted.name);
+            runtime.configured = planned.wanted;
+            runtime.pool = planned.pool;
+            runtime.leaving.extend(planned.leaving);
+            runtime.dirty |= planned.dirty;
+            runtime.set_idle_time();
+            runtimes.push(runtime);
+        }
+        for runtime in runtimes {
+            self.names.insert(runtime.number, runtime.configured.name.clone());
+            self.services.insert(runtime.configured.name.clone(), runtime);
+        }
+        if how.start {
+            failures.extend(self.remove_strangers().err());
+        }
+        self.services.values_mut().for_each(ServiceRuntime::try_at_once);
+        failures.extend(self.tell_all_ids());
+        failures.extend(self.publish_due());
+        failures.extend(self.list_services());
+        // Health checks and routes are asked by the configuration in force.
+        let interfaces = &config.balancer.interfaces;
+        self.config.balancer.interfaces.clone_from(interfaces);
+        self.set_targets();
+        self.hop_tries = NEXT_HOPS_TRIES;
+        tolerate("look up next hops", self.refresh_next_hops(false));
+        self.save_later();
+        failures
+    }
+
+    /// Lets packets find the services that they do not find yet. Returns why they cannot.
+    pub(super) fn list_services(&mut self) -> Vec<EngineError> {
+        let mut failures = Vec::new();
+        let listed: HashSet<(VipKey, u32)> = self.plane.services().into_iter().collect();
+        for (name, service) in &mut self.services {
+            if listed.contains(&(service.vip(), service.number)) {
+                service.unlisted = None;
+                continue;
+            }
+            service.unlisted = match self.plane.set_service(&service.vip(), service.number).plane()
+            {
+                Ok(()) => None,
+                Err(error) => {
+                    let why = error.to_string();
+                    failures.push(EngineError::Unfinished(format!("service {name}: {why}")));
+                    Some(why)
+                }
+            };
+        }
+        failures
+    }
+
+    /// Services in the data plane that nothing here knows: left by a run with another file.
+    fn remove_strangers(&mut self) -> Result<(), EngineError> {
+        for (key, number) in self.plane.services() {
+            let known = self.services.values().any(|s| s.number == number && s.vip() == key);
+            if !known {
+                self.plane.remove_service(number).plane()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A service is gone; what the data plane has of it goes with [`clear_gone`](Self::clear_gone).
+    fn retire(&mut self, name: &str) {
+        let Some(service) = self.services.remove(name) else { return };
+        self.names.remove(&service.number);
+        self.driver.forget(service.number);
+        let members = service.pool.iter().map(|member| member.id);
+        let backends = members.chain(service.leaving.iter().copied()).collect();
+        self.gone.push(Gone { number: service.number, backends });
+        if let Some(log) = &service.log {
+            let _ = std::fs::remove_file(log.path());
+        }
+    }
+
+    /// Clears away what the data plane has of services that are gone.
+    pub(super) fn clear_gone(&mut self) -> Result<(), EngineError> {
+        while let Some(gone) = self.gone.last() {
+            self.plane.remove_service(gone.number).plane()?;
+            let backends = gone.backends.clone();
+            self.forget_backends(&backends)?;
+            self.gone.pop();
+        }
+        Ok(())
+    }
+
+    /// The services that an earlier run has left and this file has, too, as they were left: what
+    /// packets follow is taken up first, and changed then.
+    pub(super) fn restore(&mut self, config: &Config) -> Result<(), EngineError> {
+        let wanted: HashSet<VipKey> = config.services.iter().map(vip_of).collect();
+        let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
+        let mut numbers = self.numbers();
+        let listed: HashSet<(VipKey, u32)> = self.plane.services().into_iter().collect();
+        for saved in saved {
+            if wanted.contains(&vip_of(&saved.configured)) {
+                self.restore_service(saved, config, &listed, &mut numbers)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore_service(
+        &mut self,
+        saved: SavedService,
+        config: &Config,
+        listed: &HashSet<(VipKey, u32)>,
+        numbers: &mut Numbers,
+    ) -> Result<(), EngineError> {
+        let SavedService { number, seed, generation, configured, in_force, log, backends } = saved;
+        // What the data plane has under this number is this service's only if it is known here
+        // whose numbers its slots hold.
+        let ours = listed.contains(&(vip_of(&configured), number));
+        let published = if ours { self.plane.published(number).plane()? } else { None };
+        // It may have been published, and the process have died before that was written down.
+        let in_force = in_force.filter(|before| {
+            published.as_ref().is_none_or(|image| image.method() == before.method.id())
+        });
+        let mut made = configured.clone();
+        if let Some(InForce { method, affinity }) = in_force {
+            (made.method, made.affinity) = (method, affinity);
+        }
+        let before = published.as_ref().map_or(0, |image| image.header().generation);
+        let log = log.unwrap_or_else(|| configured.name.clone());
+        let (limits, run_dir) = (&config.limits, &config.balancer.run_dir);
+        let now = self.now();
+        let (mut runtime, records) = ServiceRuntime::new(
+            ((number, seed), true),
+            made,
+            log,
+            limits,
+            run_dir,
+            published,
+            now,
+        )?;
+        runtime.configured = configured;
+        runtime.generation = generation.max(before);
+        for backend in backends {
+            let up = backend.up || runtime.configured.check.is_none();
+            let (wanted, former) = (backend.wanted(), backend.id);
+            let member = match numbers.give_again(former.into()) {
+                true => self.member(former, wanted, up, false),
+                false => self.allot(wanted, up, numbers)?,
+            };
+            self.install(&member, member.id != former)?;
+            runtime.pool.push(member);
+        }
+        self.restore_states(&mut runtime, records)?;
+        self.names.insert(number, runtime.configured.name.clone());
+        self.services.insert(runtime.configured.name.clone(), runtime);
+        Ok(())
+    }
+
+    fn restore_states(
+        &self,
+        runtime: &mut ServiceRuntime,
+        records: Vec<StateRecord>,
+    ) -> Result<(), EngineError> {
+        let now = self.now();
+        let ids: HashSet<u16> = runtime.pool.iter().map(|member| member.id).collect();
+        for record in records.iter().filter(|record| ids.contains(&record.backend)) {
+            if let Some(backend) = BackendId::new(record.backend) {
+                runtime.restore(record, backend, now)?;
+            }
+        }
+        if !records.is_empty() {
+            info!(service = runtime.configured.name, states = records.len(), "states restored");
+        }
+        Ok(())
+    }
+
+    /// A member of a pool, with a number that nobody has. Nothing is told to the data plane.
+    pub(super) fn allot(
+        &self,
+        wanted: Backend,
+        up: bool,
+        numbers: &mut Numbers,
+    ) -> Result<PoolMember, EngineError> {
+        let limit = self.plane.limits().backends.min(32_767);
+        let id = numbers.give(limit).or_else(|| numbers.give_reserved(limit));
+        let id = id.and_then(|id| u16::try_from(id).ok()).ok_or_else(|| {
+            EngineError::Conflict(format!(
+                "all {limit} numbers of limits.backends are in use, of backends that are leaving, too"
+            ))
+        })?;
+        Ok(self.member(id, wanted, up, true))
+    }
+
+    /// `anew`: the number stood for another backend before, if for any.
+    fn member(&self, id: u16, wanted: Backend, up: bool, anew: bool) -> PoolMember {
+        let detail = if up { "assumed" } else { "not checked yet" };
+        let down_since = (!up).then(std::time::Instant::now);
+        let before = self.document.incarnations.get(&id).copied().unwrap_or_default();
+        let incarnation = before + u32::from(anew);
+        PoolMember { id, incarnation, wanted, up, down_since, detail: detail.into() }
+    }
+
+    /// Tells the data plane of a backend. `anew`: its number stood for another one before.
+    pub(super) fn install(&mut self, member: &PoolMember, anew: bool) -> Result<(), EngineError> {
+        let PoolMember { id, incarnation, wanted, up, .. } = member;
+        let (address, incarnation, up) = (wanted.address, *incarnation, *up);
+        self.document.incarnations.insert(*id, incarnation);
+        if anew {
+            self.plane.reset_lane(*id).plane()?;
+        } else if self.plane.backend(*id).is_some_and(|b| b.address == address) {
+            return Ok(());
+        }
+        let entry = weir_plane::Backend { address, incarnation, up, hop: None };
+        self.plane.set_backend(*id, Some(&entry)).plane()
+    }
+
+    /// Numbers of backends that are in use.
+    pub(super) fn numbers(&self) -> Numbers {
+        let members = self.services.values().flat_map(|service| &service.pool);
+        let leaving = self.services.values().flat_map(|service| &service.leaving).copied();
+        let gone = self.gone.iter().flat_map(|gone| gone.backends.iter().copied());
+        let used = members.map(|member| member.id).chain(leaving).chain(gone);
+        let saved = self.document.services.values().flat_map(|service| &service.backends);
+        let saved = saved.map(|backend| u32::from(backend.id));
+        Numbers::counted(used.map(u32::from), saved)
+    }
+
+    /// Numbers for new services: those that nobody has, and then those of services that go.
+    fn service_numbers(&self, wanted: usize, remove: &[String]) -> Result<Vec<u32>, EngineError> {
+        let saved = self.document.services.values().map(|service| service.number);
+        let saved: HashSet<u32> = saved.collect();
+        let gone = self.gone.iter().map(|gone| gone.number);
+        let used: HashSet<u32> = self.names.keys().copied().chain(gone).collect();
+        let limit = self.plane.limits().services;
+        let unused = || (0..limit).filter(|number| !used.contains(number));
+        let free = unused().filter(|number| !saved.contains(number));
+        let left = unused().filter(|number| saved.contains(number));
+        let freed = remove.iter().filter_map(|name| Some(self.services.get(name)?.number));
+        let numbers: Vec<u32> = free.chain(left).chain(freed).take(wanted).collect();
+        if numbers.len() < wanted {
+            return Err(EngineError::Conflict(format!(
+                "all {limit} numbers of limits.services are in use"
+            )));
+        }
+        Ok(numbers)
+    }
+
+    fn log_names(&self) -> HashSet<String> {
+        let running = self.services.values().map(|service| service.log_name.clone());
+        let saved = self.document.services.iter();
+        let saved = saved.map(|(name, saved)| saved.log.clone().unwrap_or_else(|| name.clone()));
+        running.chain(saved.filter(|_| self.services.is_empty())).collect()
+    }
+}
+
+/// The name, or one made of it that nobody has yet.
+fn free_name(name: &str, taken: &mut HashSet<String>) -> String {
+    let others = (2..).map(|n| format!("{name}.{n}"));
+    let free = std::iter::once(name.to_owned()).chain(others).find(|name| !taken.contains(name));
+    let free = free.unwrap_or_default();
+    taken.insert(free.clone());
+    free
+}

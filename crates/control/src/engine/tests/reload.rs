@@ -1,0 +1,311 @@
+//! Reloads over a plane that is only memory. Whatever of a service changes that keeps its address,
+//! protocol and port, its connections go on, or the file is refused and nothing has changed.
+
+use super::*;
+use crate::config::Affinity;
+use crate::config::Service;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::HashSet;
+
+/// What a service's file may say between whose lines its connections go on.
+const CARRIED: &[&str] = &[
+    "",
+    "idle_timeout = \"7s\"",
+    "idle_timeout = \"3h\"\ndcode_bits = 9",
+    "dcode_bits = 14",
+    "method = \"tracked\"",
+    "method = \"tracked\"\ntable_size = 1009",
+    "method = \"residue\"",
+    "method = \"residue\"\nrows = 4096",
+];
+
+fn seed() -> u64 {
+    let given = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(rand::random);
+    println!("WEIR_SEED={seed}");
+    seed
+}
+
+impl World {
+    fn wanted(&self, services: u8, fields: &str) -> Config {
+        config_with(&self.directory, services, fields)
+    }
+
+    /// What a restart would find, and what stands in the run directory.
+    fn everything(&self) -> (String, String, Vec<String>) {
+        let saved: Vec<_> = self.engine.services.values().map(ServiceRuntime::saved).collect();
+        // How often numbers were given out is no part of it.
+        let written = Document::read(self.directory.path()).expect("readable").services;
+        let backends = self.engine.plane.backends.iter().map(|entry| format!("{entry:?}"));
+        let all = backends.chain([format!("{:?}", sorted(&self.engine.plane.vips))]).collect();
+        (format!("{saved:?}"), format!("{written:?}"), all)
+    }
+
+    fn lose_leavers(&mut self) {
+        let there: HashSet<u16> =
+            self.engine.services.values().flat_map(|s| s.pool.iter().map(|m| m.id)).collect();
+        self.live.retain(|_, backend| there.contains(backend));
+    }
+}
+
+fn sorted(vips: &HashMap<VipKey, u32>) -> Vec<(VipKey, u32)> {
+    let mut all: Vec<_> = vips.iter().map(|(key, number)| (*key, *number)).collect();
+    all.sort_by_key(|one| one.1);
+    all
+}
+
+/// Every ordered pair of what can be carried, with connections that begin before and after.
+#[test]
+fn every_change_that_can_be_carried_keeps_every_connection() {
+    for from in CARRIED {
+        for to in CARRIED {
+            let mut world = World::with(2, from);
+            (0..2).for_each(|service| drop(world.start(service, 0..80)));
+            let wanted = world.wanted(2, to);
+            let followed = world.follow(&wanted).unwrap_or_else(|error| panic!("{error}"));
+            assert!(followed.failures.is_empty() && followed.notes.is_empty(), "{followed:?}");
+            world.check();
+            (0..2).for_each(|service| drop(world.start(service, 80..160)));
+            world.ask(|reply| Command::Weight("a".into(), "b1".into(), 7, reply)).expect("fine");
+            world.drain("a", "b2").expect("fine");
+            world.check();
+            assert_eq!(world.warnings(), Vec::<String>::new(), "{from:?} to {to:?}");
+            // A method that does not keep them up leaves no entries that could come back.
+            let tracks = to.contains("tracked");
+            assert_eq!(
+                world.engine.plane.memory.connections.is_empty(),
+                !tracks,
+                "{from:?} {to:?}"
+            );
+            let status = world.engine.status().expect("readable");
+            assert_eq!(status.services[0].method, wanted.services[0].method.name());
+        }
+    }
+}
+
+/// What cannot be carried is refused, with the reason and the number of connections, and changes
+/// nothing; asked for all the same, it is done.
+#[test]
+fn what_would_break_connections_is_refused() {
+    for (from, to, words) in [
+        ("", "affinity = \"client\"", "by client; 50 known connections break"),
+        ("method = \"tracked\"", "affinity = \"client\"", "50 known connections break"),
+        ("", "method = \"jet\"", "jet cannot be told where connections live"),
+        ("method = \"ecmp\"", "", "ecmp cannot change under connections"),
+        ("method = \"jet\"", "method = \"jet\"\nrows = 1000", "settings of jet cannot change"),
+    ] {
+        let mut world = World::with(2, from);
+        (0..2).for_each(|service| drop(world.start(service, 0..50)));
+        world.engine.drain_reports().expect("nothing is refused");
+        world.engine.save().expect("it can be kept");
+        let before = world.everything();
+        let wanted = world.wanted(2, to);
+        let refused = world.engine.reload_as(wanted.clone(), false).expect_err("it would break");
+        let said = refused.to_string();
+        assert_eq!(refused.kind(), Kind::Conflict);
+        assert!(said.contains(words) && said.contains("--break-connections"), "{said}");
+        assert!(said.contains("service a: ") && said.contains("service b: "), "{said}");
+        assert_eq!(world.everything(), before);
+        world.check();
+        let done = world.engine.reload_as(wanted, true).expect("it was asked for");
+        assert!(done.contains("service a: ") && done.contains("break"), "{done}");
+        world.live.clear();
+        (0..2).for_each(|service| drop(world.start(service, 0..50)));
+        world.check();
+        assert_eq!(world.warnings(), Vec::<String>::new(), "{from:?} to {to:?}");
+    }
+}
+
+/// A file whose pool has no room is refused whole: no service has changed, nor what is saved.
+#[test]
+fn a_refused_file_changes_nothing() {
+    let memory = SoftMemory::new(10_000, 64, 64);
+    let mut world = World::over(memory, 3, |config| config.limits.backends = 10);
+    (0..3).for_each(|service| drop(world.start(service, 0..40)));
+    world.engine.save().expect("it can be kept");
+    let before = world.everything();
+    // Other numbers for all, while the former ones are still in use: 9 and 9 are more than 10.
+    let mut wanted = world.engine.config.clone();
+    for (at, service) in wanted.services.iter_mut().enumerate() {
+        service.backends = (11..14).map(|n| backend(at as u8, n)).collect();
+    }
+    let refused = world.engine.reload_as(wanted.clone(), false).expect_err("there is no room");
+    assert!(refused.to_string().contains("limits.backends"), "{refused}");
+    assert_eq!(world.everything(), before);
+    world.check();
+    // And so is one that cannot be prepared or written down, whatever is in the way.
+    for (operation, granted) in [
+        (Operation::Attach, 0),
+        (Operation::ResetLane, 2),
+        (Operation::SetBackend, 1),
+        (Operation::SetBackend, 4),
+        (Operation::Resize, 0),
+    ] {
+        let mut wanted = wanted.clone();
+        wanted.limits.backends = 40;
+        wanted.balancer.interfaces = vec!["eth1".into()];
+        world.engine.plane.refuse_after(operation, granted, 1);
+        let refused = world.engine.reload_as(wanted, false).expect_err("it is refused");
+        assert!(refused.to_string().contains("refused on demand"), "{refused}");
+        world.engine.plane.refuse_nothing();
+        assert_eq!(world.everything(), before, "{operation:?}");
+        assert_eq!(world.engine.plane.attached, ["eth0"]);
+        world.check();
+    }
+    wanted.limits.backends = 40;
+    world.engine.reload_as(wanted, false).expect("there is room");
+    world.live.clear();
+    (0..3).for_each(|service| drop(world.start(service, 0..40)));
+    world.check();
+}
+
+/// A service that is called otherwise is the same one; two may even change names.
+#[test]
+fn a_name_is_not_what_a_service_is_known_by() {
+    let mut world = World::new(2);
+    (0..2).for_each(|service| drop(world.start(service, 0..40)));
+    world.engine.drain_reports().expect("nothing is refused");
+    let mut wanted = world.wanted(2, "");
+    (wanted.services[0].name, wanted.services[1].name) = ("b".into(), "a".into());
+    world.engine.reload_as(wanted.clone(), false).expect("only names have changed");
+    world.check();
+    wanted.services[0].name = "c".into();
+    wanted.services.push(Service {
+        name: "b".into(),
+        vip: [10, 0, 0, 9].into(),
+        ..wanted.services[0].clone()
+    });
+    world.engine.reload_as(wanted.clone(), false).expect("one more, by a name that was had");
+    world.check();
+    assert_eq!(world.engine.services["c"].builder.states(), 40);
+    assert_eq!(world.engine.services["b"].builder.states(), 0);
+    // Whose states are whose is known after a restart.
+    let World { mut engine, live, directory } = world;
+    engine.save().expect("it can be kept");
+    let plane = std::mem::take(&mut engine.plane);
+    drop(engine);
+    let found = Found { resumed: true, ..Found::default() };
+    let engine = over(plane, found, &wanted).unwrap_or_else(|error| panic!("{error}"));
+    let mut world = World { engine, live, directory };
+    assert_eq!(world.engine.services["c"].builder.states(), 40);
+    assert_eq!(world.engine.services["b"].builder.states(), 0);
+    world.check();
+}
+
+/// Files, commands, restarts and refusals as they come, under connections: none moves.
+#[test]
+fn whatever_reloads_come_connections_stay() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    let operations = [
+        Operation::Show,
+        Operation::Track,
+        Operation::Pin,
+        Operation::Grace,
+        Operation::Drain,
+        Operation::ReadPending,
+        Operation::ForgetPending,
+        Operation::LookUp,
+        Operation::SetBackend,
+        Operation::SetService,
+        Operation::RemoveService,
+        Operation::ResetLane,
+    ];
+    let mut world = World::with(3, CARRIED[0]);
+    let mut clients = 0;
+    for step in 0..400 {
+        for service in 0..3 {
+            let some = rng.random_range(0..6);
+            let there = world.engine.plane.vips.values().any(|n| {
+                let name = char::from(b'a' + service).to_string();
+                world.engine.services.get(&name).is_some_and(|s| s.number == *n)
+            });
+            if there {
+                world.start(service, clients..clients + some);
+            }
+            clients += some;
+        }
+        let fields = CARRIED.choose(&mut rng).expect("some");
+        let refusing = rng.random_bool(0.3);
+        if refusing {
+            let operation = *operations.choose(&mut rng).expect("some");
+            let (granted, refused) = (rng.random_range(0..6), rng.random_range(1..8));
+            world.engine.plane.refuse_after(operation, granted, refused);
+        }
+        match rng.random_range(0..8) {
+            0 => {
+                let (service, up) = (["a", "b", "c"][rng.random_range(0..3)], rng.random_bool(0.5));
+                if world.engine.services.contains_key(service) {
+                    let weight = rng.random_range(1..9);
+                    let _ = world.ask(|r| Command::Weight(service.into(), "b1".into(), weight, r));
+                    let _ = world.ask(|r| Command::Drain(service.into(), "b2".into(), up, r));
+                }
+            }
+            1 => {
+                let World { mut engine, live, directory } = world;
+                engine.plane.refuse_nothing();
+                engine.save().expect("it can be kept");
+                let (mut wanted, plane) =
+                    (engine.config.clone(), std::mem::take(&mut engine.plane));
+                if rng.random_bool(0.5) {
+                    wanted = config_with(&directory, 3, fields);
+                }
+                let ahead = engine.ahead;
+                drop(engine);
+                let found = Found { resumed: true, ..Found::default() };
+                let mut engine = over(plane, found, &wanted).unwrap_or_else(|e| panic!("{e}"));
+                engine.ahead = ahead;
+                world = World { engine, live, directory };
+            }
+            _ => {
+                let mut wanted = world.wanted(3, fields);
+                for service in &mut wanted.services {
+                    // Two of the three stay, so that most connections do.
+                    let more = rng.random_range(4..6);
+                    service.backends.push(backend(service.name.as_bytes()[0] - b'a', more));
+                    service.affinity = Affinity::Flow;
+                }
+                let _ = world.engine.reload_as(wanted, false);
+            }
+        }
+        world.engine.plane.refuse_nothing();
+        world.lose_leavers();
+        world.check_all(step);
+        world.upkeep_later();
+        world.check_all(step);
+    }
+    world.upkeep_later();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    println!("{} connections", world.live.len());
+}
+
+impl World {
+    fn check_all(&mut self, step: usize) {
+        for (flow, backend) in &self.live {
+            for flags in [TcpFlags::ACK, TcpFlags::SYN] {
+                let frame = Frame::new(*flow).tcp_flags(flags).build();
+                let went = self.engine.plane.process(&frame);
+                assert_eq!(went, Outcome::Forwarded(*backend), "step {step}: {flow} {flags:?}");
+            }
+        }
+    }
+}
+
+/// Connections that have ended are remembered for a while, and are nobody's any more.
+#[test]
+fn what_is_told_of_connections_leaves_out_those_that_have_ended() {
+    for method in ["concury", "residue"] {
+        let mut world = World::with(2, &format!("method = \"{method}\""));
+        world.start(1, 0..20);
+        for client in 0..5 {
+            let end = Frame::new(flow(1, client)).tcp_flags(TcpFlags::RST).build();
+            world.engine.plane.process(&end);
+        }
+        world.engine.drain_reports().expect("nothing is refused");
+        assert_eq!(world.engine.services["b"].builder.states(), 20);
+        let wanted = world.wanted(1, &format!("method = \"{method}\""));
+        let followed = world.follow(&wanted).expect("fine");
+        assert_eq!(followed.notes, ["service b removed: 15 known connections end"]);
+    }
+}

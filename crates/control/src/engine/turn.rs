@@ -1,0 +1,249 @@
+//! Another method, or other settings of it, for a service whose connections go on.
+//!
+//! What packets follow and what the file wants are two things until a table of the new method is
+//! published. The update that does it is one like any other, record, collect, commit: connections
+//! that begin meanwhile are noted as pending, and the new table, or the connection table, has all
+//! that were known when it is seen.
+
+use super::EngineError;
+use super::prefixes::Counted;
+use super::service::{Pins, ServiceRuntime, log_path, write_anew};
+use crate::config::{Affinity, Method, Service};
+use crate::store::StateLog;
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use tracing::info;
+use weir_steering::{BackendId, Known, LOAD, Phase, SCHEDULER, ServiceState, StateKey};
+
+/// What a service's published tables are made by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct InForce {
+    /// The method and its settings.
+    pub method: Method,
+    /// What stays together on one backend.
+    pub affinity: Affinity,
+}
+
+impl InForce {
+    /// Whether the other differs in who gets first packets, and in nothing else: every connection is
+    /// found as before.
+    fn only_schedules(&self, other: &Self) -> bool {
+        let rest = |one: &Self| {
+            let settings = one.method.settings().iter();
+            let rest = settings.filter(|(setting, _)| ![SCHEDULER, LOAD].contains(&setting.name));
+            (one.affinity, one.method.id(), rest.map(|(_, value)| value).collect::<Vec<_>>())
+        };
+        rest(self) == rest(other)
+    }
+
+    /// As a configuration wants it.
+    pub fn of(service: &Service) -> Self {
+        Self { method: service.method.clone(), affinity: service.affinity }
+    }
+}
+
+/// What a change of a service's method does to its connections.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Change {
+    /// There is none.
+    Same,
+    /// They go on.
+    Carried,
+    /// Some of them break, and why.
+    Breaks(String),
+}
+
+/// A change of method that is under way.
+pub(super) struct Turn {
+    /// Whether connections go on.
+    carried: bool,
+    /// Connections that the data plane's connection table has told.
+    told: HashMap<StateKey, BackendId>,
+    /// The build face of the new method, with a table that is not published yet.
+    next: Option<Counted>,
+    /// Where the new method's states are written down.
+    log: Option<StateLog>,
+}
+
+impl Turn {
+    /// How far it is.
+    pub fn stands(&self, service: &ServiceRuntime) -> String {
+        let (from, to) = (service.in_force.method.id(), service.configured.method.id());
+        match from == to {
+            true => format!("packets follow a table of other settings of {to} than the file's"),
+            false => format!("packets follow {from}, and not {to} yet, as the file has it"),
+        }
+    }
+}
+
+impl ServiceRuntime {
+    /// What would become of connections if the service were as it is wanted. `tracked`: connections
+    /// that the data plane's connection table has room for.
+    pub fn change_to(&self, wanted: &Service, tracked: usize) -> Change {
+        let now = &self.in_force;
+        if *now == InForce::of(wanted) {
+            return Change::Same;
+        }
+        if now.only_schedules(&InForce::of(wanted)) {
+            return Change::Carried;
+        }
+        let (from, to) = (now.method.id(), wanted.method.id());
+        if now.affinity != wanted.affinity {
+            let by = |affinity| match affinity {
+                Affinity::Flow => "by flow",
+                Affinity::Client => "by client",
+            };
+            let (was, will) = (by(now.affinity), by(wanted.affinity));
+            return Change::Breaks(format!(
+                "affinity: connections are remembered {was}, which does not tell where they live {will}"
+            ));
+        }
+        if !from.needs().states && !from.info().tracks_all {
+            let what = if from == to { "settings of " } else { "" };
+            return Change::Breaks(format!(
+                "method: {what}{from} cannot change under connections, as it does not know where \
+                 each of them lives"
+            ));
+        }
+        if !to.needs().states && !to.info().tracks_all {
+            return Change::Breaks(format!(
+                "method: {to} cannot be told where connections live that it did not place"
+            ));
+        }
+        let states = self.builder.states();
+        if from.needs().states && to.info().tracks_all && states > tracked {
+            return Change::Breaks(format!(
+                "method: {states} connections are open, and limits.tracked_flows = {tracked} has \
+                 not room for all of them; raise it"
+            ));
+        }
+        Change::Carried
+    }
+
+    /// From now on tables are to be made by what the service is configured with. Returns whether
+    /// the change can be prepared; until it is published, nothing else differs.
+    ///
+    /// # Errors
+    /// [`EngineError::Store`] if there is no place to write states down.
+    pub fn prepare_turn(
+        &self,
+        wanted: &Service,
+        carried: bool,
+        run_dir: &Path,
+    ) -> Result<Option<Turn>, EngineError> {
+        if self.in_force == InForce::of(wanted) {
+            return Ok(None);
+        }
+        let log = if wanted.method.id().needs().states && self.log.is_none() {
+            let path = log_path(run_dir, &self.log_name);
+            // What an earlier time with such a method has left says nothing of now.
+            let _ = std::fs::remove_file(&path);
+            Some(StateLog::open(path)?.0)
+        } else {
+            None
+        };
+        Ok(Some(Turn { carried, told: HashMap::new(), next: None, log }))
+    }
+
+    /// Whether the connections in the data plane's connection table have to be collected.
+    pub fn takes_connections(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.carried)
+            && self.in_force.method.id().info().tracks_all
+            && self.configured.method.id().needs().states
+    }
+
+    /// Takes up what the connection table says, if that is asked for: what packets follow now has
+    /// no states of its own.
+    pub fn told(&mut self, key: StateKey, backend: BackendId) -> bool {
+        let takes = self.takes_connections();
+        match &mut self.turn {
+            Some(turn) if takes => {
+                turn.told.insert(key, backend);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The build face that makes the next table, and the connections that the data plane's
+    /// connection table must have before packets follow that.
+    pub fn next_builder(&mut self, now: u32) -> Result<(&mut Counted, Pins), EngineError> {
+        let config = self.service_config(self.builder.states().max(1024), now);
+        let goes_on = self.in_force.only_schedules(&InForce::of(&self.configured));
+        let Some(turn) = &mut self.turn else { return Ok((&mut self.builder, Vec::new())) };
+        let method = &self.configured.method;
+        // With the numbers that cookies hide, for one.
+        let published = self.builder.published().filter(|_| goes_on).cloned();
+        let mut next = Counted::new(method.builder(&config, published), config.nonce);
+        let mut tracked = Vec::new();
+        if turn.carried {
+            let members: HashSet<u16> = self.pool.iter().map(|member| member.id).collect();
+            let tracks = method.id().info().tracks_all;
+            let mut refused = None;
+            let mut take = |key: &StateKey, known: Known| {
+                let id = known.backend.get();
+                if !members.contains(&id) {
+                } else if tracks {
+                    tracked.push((ServiceState { service: self.number, key: *key }, id));
+                } else if let Err(error) = next.adopt(*key, known) {
+                    refused.get_or_insert(error);
+                }
+            };
+            self.builder.each_state(&mut take);
+            for (key, backend) in &turn.told {
+                let phase = Phase::Open;
+                take(key, Known { backend: *backend, phase, born: now, seen: now });
+            }
+            refused.map_or(Ok(()), Err)?;
+        }
+        // Written down before packets follow it: a process that dies afterwards knows them.
+        if let Some(log) = &mut turn.log {
+            write_anew(log, &*next, now)?;
+        }
+        Ok((turn.next.insert(next), tracked))
+    }
+
+    /// A table of the new method is what packets follow. Returns whether there was a change of
+    /// method under way.
+    pub fn turned(&mut self, now: u32) -> Result<bool, EngineError> {
+        let Some(turn) = &mut self.turn else { return Ok(false) };
+        let Some(next) = turn.next.take() else { return Ok(false) };
+        let (log, carried) = (turn.log.take(), turn.carried);
+        self.turn = None;
+        let (from, to) = (self.in_force.method.id(), self.configured.method.id());
+        self.left_connections = from.needs().connections && !to.needs().connections;
+        self.in_force = InForce::of(&self.configured);
+        self.builder = next;
+        self.builder.publish_draft();
+        self.count_prefixes();
+        (self.refused_before, self.unwritten) = (0, None);
+        info!(service = self.configured.name, %from, %to, states = self.builder.states(), "turned");
+        if !to.needs().states {
+            if let Some(log) = self.log.take() {
+                let _ = std::fs::remove_file(log.path());
+            }
+            return Ok(true);
+        }
+        if let Some(log) = log {
+            self.log = Some(log);
+        } else if !carried {
+            // Else what stands there is what has been carried over.
+            self.rewrite_log(now)?;
+        }
+        Ok(true)
+    }
+
+    /// Whether the data plane's connection table has entries of the method before, which nobody keeps up
+    /// any more. Says so once.
+    pub fn left_connections(&mut self) -> bool {
+        std::mem::take(&mut self.left_connections)
+    }
+
+    /// The table of the new method cannot be published: it is made anew the next time.
+    pub fn not_turned(&mut self) -> bool {
+        let Some(turn) = &mut self.turn else { return false };
+        turn.told.clear();
+        turn.next.take().is_some()
+    }
+}

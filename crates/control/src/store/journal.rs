@@ -1,0 +1,213 @@
+//! A document, and what has changed in it since it was written.
+//!
+//! ```text
+//! runtime.json    the document, replaced as a whole
+//! runtime.log     header, 24 bytes   "WEIRJNL\0" | version u32 | zeros | checksum of the document
+//!                 record             length u32 | checksum u64 | JSON, so many bytes
+//! ```
+//!
+//! Numbers are little-endian. The log belongs to the one document that it names by its checksum:
+//! beside any other (a version of weir without logs has written it, or a process was killed between
+//! the two files) it says nothing. What is there of a record that was not written to its end is no
+//! record, and the next one takes its place. The checksum covers the position too.
+
+use super::{Document, StoreError, create, rename, temporary};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+const MAGIC: &[u8; 8] = b"WEIRJNL\0";
+const VERSION: u32 = 1;
+const HEADER: usize = 24;
+/// Bytes of a record before its JSON.
+const PREFIX: usize = 12;
+/// A log up to this length is not worth writing the document anew.
+const SHORT: u64 = 1 << 20;
+/// Nor is one that is not so many times as long as the document.
+const TIMES: u64 = 4;
+
+/// A document that is changed often, a little each time.
+///
+/// One process at a time may have it open (see [`RunLock`](super::RunLock)).
+#[derive(Debug)]
+pub struct Journal {
+    document: PathBuf,
+    /// The log, if one was begun for the document as it is.
+    log: Option<Log>,
+    /// Length and checksum of the document, if this journal has written it.
+    written: Option<(u64, u64)>,
+}
+
+#[derive(Debug)]
+struct Log {
+    file: File,
+    /// Where the next record goes.
+    end: u64,
+    /// There may be something beyond.
+    torn: bool,
+}
+
+impl Journal {
+    /// Reads a document and the changes that came after it; `None` if there is no document. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] if one of the files is not what weir wrote, or is of another version.
+    pub fn read<T: DeserializeOwned, R: DeserializeOwned>(
+        document: &Path,
+    ) -> Result<Option<(T, Vec<R>)>, StoreError> {
+        let Some(found) = Document::load(document)? else { return Ok(None) };
+        let path = log_of(document);
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Some((found, Vec::new())));
+            }
+            bytes => bytes.map_err(StoreError::io("read", &path))?,
+        };
+        let text = fs::read(document).map_err(StoreError::io("read", document))?;
+        let corrupt = |reason: String| StoreError::Corrupt { path: path.clone(), reason };
+        let Some(header) = bytes.first_chunk::<HEADER>() else {
+            return Ok(Some((found, Vec::new())));
+        };
+        if header[..8] != *MAGIC {
+            return Err(corrupt("it does not begin like a log of changes".to_owned()));
+        }
+        let version = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        if version != VERSION {
+            return Err(corrupt(format!(
+                "it is of version {version}, and this weir reads {VERSION}"
+            )));
+        }
+        let mut changes = Vec::new();
+        if *header == header_for(xxh3_64(&text)) {
+            for body in records(&bytes) {
+                let change = serde_json::from_slice(body);
+                changes.push(
+                    change.map_err(|error| corrupt(format!("a record is damaged: {error}")))?,
+                );
+            }
+        }
+        Ok(Some((found, changes)))
+    }
+
+    /// The journal of a document. Nothing is appended before it was [rewritten](Self::rewrite).
+    pub fn new(document: PathBuf) -> Self {
+        Self { document, log: None, written: None }
+    }
+
+    /// Whether the document is to be written anew before anything is appended.
+    pub fn is_to_be_rewritten(&self) -> bool {
+        self.written.is_none()
+    }
+
+    /// Whether there are so many changes that writing the document anew pays.
+    pub fn is_long(&self) -> bool {
+        let length = self.log.as_ref().map_or(0, |log| log.end);
+        length > SHORT.max(self.written.map_or(0, |(length, _)| length * TIMES))
+    }
+
+    /// Writes the document anew, with all changes in it. At every instant both files together say
+    /// what was, or what is.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]; both files say what they did then.
+    pub fn rewrite<T: Serialize>(&mut self, document: &T) -> Result<(), StoreError> {
+        let text = Document::save(&self.document, document)?;
+        // The log is not this document's.
+        self.log = None;
+        self.written = Some((text.len() as u64, xxh3_64(&text)));
+        Ok(())
+    }
+
+    /// Writes changes down, all or none. They survive a SIGKILL from the moment that this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] if there is no room for them.
+    pub fn append<R: Serialize>(&mut self, changes: &[R]) -> Result<(), StoreError> {
+        let path = log_of(&self.document);
+        if self.log.is_none() {
+            self.log = Some(Log::begin(&path, self.written.map_or(0, |(_, checksum)| checksum))?);
+        }
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let mut bytes = Vec::new();
+        for change in changes {
+            let body = serde_json::to_vec(change)
+                .map_err(io::Error::from)
+                .map_err(StoreError::io("encode", &path))?;
+            put_record(&mut bytes, log.end, &body);
+        }
+        log.append(&bytes).map_err(StoreError::io("write", &path))
+    }
+
+    /// There is room again.
+    #[cfg(test)]
+    pub fn empty_disc(&mut self) {
+        self.written = None;
+    }
+
+    /// No disc has room for what is appended from now on.
+    #[cfg(test)]
+    pub fn fill_disc(&mut self) {
+        let file = File::options().write(true).open("/dev/full").expect("Linux has it");
+        self.log = Some(Log { file, end: HEADER as u64, torn: false });
+    }
+}
+
+impl Log {
+    fn begin(path: &Path, document: u64) -> Result<Self, StoreError> {
+        let temporary = temporary(path);
+        let file = create(&temporary)?;
+        file.write_all_at(&header_for(document), 0).map_err(StoreError::io("write", &temporary))?;
+        rename(&temporary, path)?;
+        Ok(Self { file, end: HEADER as u64, torn: false })
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.end)?;
+        }
+        self.torn = true;
+        self.file.write_all_at(bytes, self.end)?;
+        self.torn = false;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+fn log_of(document: &Path) -> PathBuf {
+    document.with_extension("log")
+}
+
+fn header_for(document: u64) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[16..].copy_from_slice(&document.to_le_bytes());
+    header
+}
+
+/// Adds a record to `bytes`, which are to stand at `begin`.
+fn put_record(bytes: &mut Vec<u8>, begin: u64, body: &[u8]) {
+    let at = begin + bytes.len() as u64;
+    bytes.extend((body.len() as u32).to_le_bytes());
+    bytes.extend(xxh3_64_with_seed(body, at).to_le_bytes());
+    bytes.extend(body);
+}
+
+/// The records of a log, up to the first that is not whole.
+fn records(log: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut at = HEADER;
+    std::iter::from_fn(move || {
+        let prefix = log.get(at..)?.first_chunk::<PREFIX>()?;
+        let [a, b, c, d, checksum @ ..] = *prefix;
+        let begin = at + PREFIX;
+        let body = log.get(begin..begin + u32::from_le_bytes([a, b, c, d]) as usize)?;
+        let whole = xxh3_64_with_seed(body, at as u64) == u64::from_le_bytes(checksum);
+        at = begin + body.len();
+        whole.then_some(body)
+    })
+}

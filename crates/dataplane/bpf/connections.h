@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* The connection table: of a flow, where it lives. For methods that track all flows, or some. */
+#ifndef WEIR_CONNECTIONS_H
+#define WEIR_CONNECTIONS_H
+
+#include "question.h"
+#include "schedulers.h"
+#include "table.h"
+
+/* id: of a slot or an entry that names one. */
+static __always_inline struct backend *present(__u32 id)
+{
+	struct backend *backend = AT(backends, id, backend_count);
+
+	return backend->flags & BACKEND_PRESENT ? backend : NULL;
+}
+
+/* With affinity by client the ports are not part of what is tracked. */
+static __always_inline void tracked_key(const struct packet *p, const struct table *table,
+					struct flow_key *key)
+{
+	key->src[0] = p->src[0];
+	key->src[1] = p->src[1];
+	key->dst[0] = p->dst[0];
+	key->dst[1] = p->dst[1];
+	key->ports = table->flags & TABLE_CLIENT ? 0 : p->ports;
+	key->protocol = p->protocol;
+}
+
+/* Whether the table has the flow at a backend that is present, in the same incarnation. A first packet
+ * does not follow an entry to a backend that is down. id: the entry's; NO_BACKEND without one. */
+static __always_inline int find_connection(const struct flow_key *key, const struct question *q,
+					   __u32 *id)
+{
+	struct tracked *known = bpf_map_lookup_elem(&connections, key);
+
+	if (unlikely(!known)) {
+		*id = NO_BACKEND;
+		return 0;
+	}
+	*id = known->backend;
+	struct backend *backend = present(*id);
+
+	return likely(backend && backend->incarnation == known->incarnation &&
+		      !(starts(q) && backend->flags & BACKEND_DOWN));
+}
+
+/* A first packet opens a connection, FIN and RST end it, each once. */
+static __always_inline void recount(const struct flow_key *key, int opens)
+{
+	struct tracked *known = bpf_map_lookup_elem(&connections, key);
+
+	if (!known || (known->number == TRACKED_OPEN) == opens)
+		return;
+	known->number = opens ? TRACKED_OPEN : 0;
+	count_connection(known->backend, opens ? 1 : -1);
+}
+
+/* A full LRU map evicts; an update fails only when every entry is in use by a CPU. */
+static __always_inline void track(const struct flow_key *key, struct tracked entry)
+{
+	bpf_map_update_elem(&connections, key, &entry, BPF_ANY);
+	if (twins)
+		bpf_map_update_elem(&connections_twin, key, &entry, BPF_ANY);
+}
+
+#endif

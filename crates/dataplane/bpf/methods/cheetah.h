@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* Stateless Cheetah (docs/cheetah.md): the upper half of TSecr hides the server's number.
+ * The twin of crates/steering/src/methods/cheetah/{stateless,decide}.rs. */
+#ifndef WEIR_METHODS_CHEETAH_H
+#define WEIR_METHODS_CHEETAH_H
+
+#include "../answers.h"
+#include "../connections.h"
+#include "../question.h"
+#include "../service.h"
+#include "../slots.h"
+#include "../table.h"
+#include "../tcp_options.h"
+
+/* What it answers beside the backend. */
+#define CHEETAH_NEW (1 << 16)
+#define CHEETAH_REASON_SHIFT 24
+
+/* The number that a cookie hides, or the cookie that hides a number. */
+static __always_inline __u32 hide(__u64 hash, __u32 number)
+{
+	return (number ^ hash >> 48) & COOKIE_NUMBERS;
+}
+
+/* The backend of a number. */
+static __always_inline __u32 server(const struct table *table, __u32 number)
+{
+	return number < table->slots ? read_slot(table, number) : NO_BACKEND;
+}
+
+/* The number of one of those that take new connections, in the order of their backends. */
+static __always_inline __u32 serving(const struct table *table, __u32 which)
+{
+	__u64 at = (__u64)table->first_a * CHUNK_BYTES + which * 2;
+
+	return *(__u16 *)AT(pool, at, pool_bytes - 1);
+}
+
+/* A number for a first packet, by weight; COOKIE_NUMBERS + 1 if nobody takes it. */
+static __always_inline __u32 schedule(const struct table *table, __u64 hash)
+{
+	__u32 servers = table->per_chunk;
+
+	if (table->flags & TABLE_SCHEDULER)
+		return scheduled(table - tables, hash, BY_NUMBER);
+	return servers ? serving(table, scale(hash, servers)) : COOKIE_NUMBERS + 1;
+}
+
+/* Whether a backend is among those that take new connections. Without branches, which the verifier
+ * would follow one by one. */
+static __always_inline int serves(const struct table *table, __u32 id)
+{
+	__u32 first = 0, left = table->per_chunk;
+
+	for (int i = 0; i < 16; i++) {
+		__u32 half = left / 2;
+		__s64 less = (__s64)server(table, serving(table, first + half - 1)) - id;
+
+		asm volatile("" : "+r"(less));
+		first += half & less >> 63;
+		left -= half;
+	}
+	if (server(table, serving(table, first)) < id)
+		first++;
+	return first < table->per_chunk && server(table, serving(table, first)) == id;
+}
+
+static __always_inline __u32 nowhere(enum reason reason)
+{
+	return NO_BACKEND | reason << CHEETAH_REASON_SHIFT;
+}
+
+/* A packet without a good cookie: where the connection table has its flow, or where the scheduler
+ * sends it. One that may be followed by others is remembered. `lost`: it has a cookie. */
+static __always_inline __u32 without_cookie(const struct table *table, const struct flow_key *key,
+					    __u64 hash, __u8 flags, int lost)
+{
+	int first = flags == TCP_SYN;
+	struct tracked *known = bpf_map_lookup_elem(&connections, key);
+
+	if (known) {
+		__u32 id = known->backend;
+		struct backend *backend = present(id);
+
+		/* A first packet is placed even if the flow is known: it is a new connection on old
+		 * ports. One that is repeated goes where it went before. */
+		if (backend && backend->incarnation == known->incarnation &&
+		    (!known->number || server(table, known->number - 1) == id) &&
+		    !(first && (backend->flags & BACKEND_DOWN || !serves(table, id)))) {
+			if (lost && table->flags & TABLE_TELLS && control->bare != ~0U)
+				__sync_fetch_and_add(&control->bare, 1);
+			return id | (first ? CHEETAH_NEW : 0);
+		}
+	}
+	if (lost && table->codec)
+		return nowhere(REASON_NO_COOKIE);
+	__u32 number = schedule(table, hash);
+	__u32 id = server(table, number);
+
+	if (id == NO_BACKEND)
+		return nowhere(REASON_NO_BACKEND);
+	if (lost || flags & TCP_RST)
+		return id | (first ? CHEETAH_NEW : 0);
+	struct backend *backend = present(id);
+
+	if (backend)
+		track(key, (struct tracked){ .backend = id,
+					     .incarnation = backend->incarnation,
+					     .number = number + 1 });
+	return id | CHEETAH_NEW;
+}
+
+/* The number for a first packet: where one went before, unless the connection has ended. Two of them at
+ * two backends would be answered twice, and the cookie is one's. */
+static __always_inline __u32 first_answered(const struct table *table, const struct flow_key *key,
+					    __u64 hash)
+{
+	struct answer *known = bpf_map_lookup_elem(&answers, key);
+
+	if (known && !(known->flags & ANSWER_ENDED)) {
+		__u32 number = known->number;
+		__u32 id = server(table, number);
+
+		if (id != NO_BACKEND && !is_down(id))
+			return number;
+	}
+	__u32 number = schedule(table, hash);
+	__u32 id = server(table, number);
+
+	if (id != NO_BACKEND) {
+		int counts = (table->flags & TABLE_COUNTS) != 0;
+
+		watch(key, (struct answer){ .number = number,
+					    .flags = counts ? ANSWER_COUNTED : 0 });
+		if (counts)
+			count_connection(id, 1);
+	}
+	return number;
+}
+
+/* The connection counts no more among the open ones, if it does. */
+static __always_inline void uncount(const struct table *table, struct answer *known)
+{
+	if (!(known->flags & ANSWER_COUNTED))
+		return;
+	__u32 id = server(table, known->number);
+
+	known->flags &= ~ANSWER_COUNTED;
+	if (id != NO_BACKEND)
+		count_connection(id, -1);
+}
+
+/* Gives the backend its own timestamp back, in place of the cookie. */
+static __always_inline void restore(struct xdp_md *ctx, const struct table *table,
+				    const struct flow_key *key, __u64 stamps, __u32 number,
+				    __u8 flags)
+{
+	struct answer *known = bpf_map_lookup_elem(&answers, key);
+
+	if (!known || known->number != number) {
+		watch(key, (struct answer){ .number = number });
+		known = bpf_map_lookup_elem(&answers, key);
+		if (!known)
+			return;
+	}
+	if (flags & (TCP_FIN | TCP_RST)) {
+		known->flags |= ANSWER_ENDED;
+		uncount(table, known);
+	}
+	replace(ctx, stamps, ECHO_AT, incoming(known, stamps));
+}
+
+/* A packet from a service, if its answers pass here and the connection is known; the key is that of the
+ * client's packets. Returns the reason for which the kernel forwards it. Global, so that the verifier goes
+ * through it once. */
+__noinline int answer(struct xdp_md *ctx, const struct flow_key *key, __u8 flags)
+{
+	if (!key)
+		return REASON_NO_SERVICE;
+	__u32 protocol = PROTOCOL_TCP << 16;
+	struct vip *vip = find_vip(key->dst[0], key->dst[1], key->ports >> 16 | protocol);
+
+	if (!vip && control->unusual & UNUSUAL_ANY_PORT)
+		vip = find_vip(key->dst[0], key->dst[1], protocol);
+	if (!vip)
+		return REASON_NO_SERVICE;
+	__u32 at = *(volatile __u32 *)&vip->table;
+
+	if (at >= table_count)
+		return REASON_NO_SERVICE;
+	const struct table *table = AT(tables, at, table_count);
+	struct answer *known;
+
+	/* Of a method of cookies: no other has the flag. */
+	if (!(table->flags & TABLE_ANSWERS) || !(known = bpf_map_lookup_elem(&answers, key)))
+		return REASON_NO_SERVICE;
+	int by_slot = table->method != METHOD_CHEETAH;
+	__u32 number = known->number;
+	__u64 stamps = find_timestamps(ctx);
+	__u64 hash = hash_address(&table->key, key->src[0], key->src[1],
+				  table->flags & TABLE_CLIENT ? 0 : key->ports);
+
+	if (flags & (TCP_FIN | TCP_RST)) {
+		known->flags |= ANSWER_ENDED;
+		if (by_slot)
+			end_slot(partition_of(table, hash), number & COOKIE_NUMBERS, hash);
+		uncount(table, known);
+	}
+	if (!stamps) {
+		if ((flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK))
+			return REASON_ANSWER;
+		/* The backend has no timestamps, so there will be no cookies. */
+		__u32 id = server(table, number);
+
+		if (by_slot) {
+			__u64 word = close_slot(partition_of(table, hash), number & COOKIE_NUMBERS,
+						hash);
+
+			number = SLOT_SERVER(word);
+			id = word && server(table, number) == SLOT_ID(word) ? SLOT_ID(word) :
+									      NO_BACKEND;
+		}
+		struct backend *backend = id == NO_BACKEND ? NULL : present(id);
+
+		uncount(table, known);
+		forget(key);
+		if (backend)
+			track(key, (struct tracked){ .backend = id,
+						     .incarnation = backend->incarnation,
+						     .number = number + 1 });
+		return REASON_ANSWER;
+	}
+	void *option = (void *)(long)ctx->data + (stamps >> 32 & 0x3fff);
+
+	if (option + sizeof(struct timestamps) > (void *)(long)ctx->data_end)
+		return REASON_ANSWER;
+	__u32 tsval = bpf_ntohl(((struct timestamps *)option)->value);
+
+	replace(ctx, stamps, VALUE_AT, outgoing(known, tsval, hide(hash, number), flags & TCP_SYN));
+	return REASON_ANSWER;
+}
+
+/* A first packet whose backend writes the cookies: tells it, in TSecr, which means nothing without ACK
+ * (RFC 7323 section 3.2). The flow is remembered, for the SYN may come again, and the backend may write
+ * none. */
+static __always_inline __u32 first_told(struct xdp_md *ctx, const struct table *table,
+					const struct flow_key *key, __u64 hash, __u64 stamps)
+{
+	struct tracked *known = bpf_map_lookup_elem(&connections, key);
+	__u32 number = COOKIE_NUMBERS + 1;
+	struct backend *backend;
+
+	if (known && known->number) {
+		__u32 id = known->backend;
+
+		backend = present(id);
+		if (backend && backend->incarnation == known->incarnation &&
+		    !(backend->flags & BACKEND_DOWN) && server(table, known->number - 1) == id &&
+		    serves(table, id))
+			number = known->number - 1;
+	}
+	if (number <= COOKIE_NUMBERS) {
+		replace(ctx, stamps, ECHO_AT, TOLD | hide(hash, number) << 16 | TOLD_MARK);
+		return server(table, number) | CHEETAH_NEW;
+	}
+	number = schedule(table, hash);
+	__u32 id = server(table, number);
+
+	if (id == NO_BACKEND)
+		return nowhere(REASON_NO_BACKEND);
+	backend = present(id);
+	if (backend)
+		track(key, (struct tracked){ .backend = id,
+					     .incarnation = backend->incarnation,
+					     .number = number + 1 });
+	replace(ctx, stamps, ECHO_AT, TOLD | hide(hash, number) << 16 | TOLD_MARK);
+	return id | CHEETAH_NEW;
+}
+
+/* The cookie of a packet names this backend; but there have been packets that do not echo the cookie that
+ * their backend was told, and of those some look right by chance. Where its flow is known says. */
+__noinline __u32 doubted(__u32 at, const struct flow_key *key, __u32 named)
+{
+	const struct table *table = AT(tables, at, table_count);
+	struct tracked *known = key ? bpf_map_lookup_elem(&connections, key) : NULL;
+
+	if (!known)
+		return named;
+	__u32 id = known->backend;
+	struct backend *backend = present(id);
+
+	if (backend && backend->incarnation == known->incarnation &&
+	    (!known->number || server(table, known->number - 1) == id))
+		return id;
+	return named;
+}
+
+/* Apart from the paths of other methods, which have nothing to keep for it so. */
+__noinline __u32 cheetah(struct xdp_md *ctx, const struct table *table,
+				const struct flow_key *key, __u64 hash, __u8 flags)
+{
+	if (!table || !key)
+		return nowhere(REASON_NO_TABLE);
+	__u64 stamps = key->protocol == PROTOCOL_TCP ? find_timestamps(ctx) : 0;
+
+	if (!stamps)
+		return without_cookie(table, key, hash, flags, 0);
+	if (likely(flags & TCP_ACK)) {
+		__u32 number = hide(hash, stamps >> 16);
+		__u32 id = server(table, number);
+
+		if (unlikely(id == NO_BACKEND))
+			return without_cookie(table, key, hash, flags, 1);
+		if (table->flags & TABLE_ANSWERS)
+			restore(ctx, table, key, stamps, number, flags);
+		else if (unlikely(table->flags & TABLE_TELLS && control->bare))
+			return doubted(table - tables, key, id);
+		return id;
+	}
+	if (flags != TCP_SYN)
+		return without_cookie(table, key, hash, flags, 0);
+	if (table->flags & TABLE_TELLS)
+		return first_told(ctx, table, key, hash, stamps);
+	__u32 number = table->flags & TABLE_ANSWERS ? first_answered(table, key, hash) :
+						      schedule(table, hash);
+	__u32 id = server(table, number);
+
+	return id == NO_BACKEND ? nowhere(REASON_NO_BACKEND) : id | CHEETAH_NEW;
+}
+
+static __always_inline __u32 steer_cheetah(const struct table *table, const struct packet *p,
+					   struct question *q)
+{
+	struct flow_key key;
+
+	tracked_key(p, table, &key);
+	__u32 found = cheetah(q->ctx, table, &key, q->hash, q->flags);
+
+	q->counts = (found & CHEETAH_NEW) != 0;
+	q->reason = found >> CHEETAH_REASON_SHIFT;
+	return found & SLOT_BACKEND;
+}
+
+#endif

@@ -1,0 +1,387 @@
+//! `weir bench xdp`: a generator in live-frames mode over a veth pair, in a network namespace that
+//! belongs to the bench alone (the crate `bench` makes both).
+//!
+//! ```text
+//! bench_generate -> gen0 ==veth== lb0: reflector | weir -> gen0: bench_sink
+//! ```
+//! All of it runs on one CPU, one after the other, so the times add up, and the difference to a
+//! reflector that only swaps MAC addresses is what the balancer costs.
+
+mod bounds;
+mod clock;
+mod tables;
+
+pub use tables::concury_table;
+
+use crate::error::{Context, Error};
+use crate::kernel::KernelPlane;
+use crate::mapped::Mapped;
+use crate::{BackendEntry, Interface};
+use clock::Clock;
+use libbpf_rs::skel::SkelBuilder;
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use tables::{BACKENDS, STANDBY};
+use weir_plane::Limits;
+use weir_steering::{Flags, Side};
+use weir_wire::{FlowKey, Protocol, TcpFlags};
+
+#[allow(missing_docs, clippy::all, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/bench.skel.rs"));
+}
+
+const PORT: u16 = 80;
+const BATCH: u32 = 64;
+
+/// A method of the kernel plane, with a service of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Method {
+    /// `concury`.
+    Concury,
+    /// `tracked`.
+    Tracked,
+    /// `jet`: a tenth of its pool is the horizon.
+    Jet,
+    /// `residue`: 2.3 % of the flows are exceptions, in 7.7 % of the rows.
+    Residue,
+    /// `cheetah`, whose backends write their cookies.
+    Cheetah,
+    /// `cheetah-stateful`: each flow has its slot, and its packets the cookie that names it.
+    CheetahStateful,
+}
+
+impl Method {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Concury,
+        Self::Tracked,
+        Self::Jet,
+        Self::Residue,
+        Self::Cheetah,
+        Self::CheetahStateful,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Concury => "concury",
+            Self::Tracked => "tracked",
+            Self::Jet => "jet",
+            Self::Residue => "residue",
+            Self::Cheetah => "cheetah",
+            Self::CheetahStateful => "cheetah-stateful",
+        }
+    }
+
+    /// Whether the balancer observes the flows of such a service, by activity marks.
+    pub fn has_marks(self) -> bool {
+        matches!(self, Self::Concury | Self::Residue)
+    }
+
+    /// The number of its service.
+    fn service(self) -> u32 {
+        self as u32
+    }
+
+    /// The address of its service; the port is 80.
+    pub fn vip(self) -> Ipv4Addr {
+        Ipv4Addr::new(198, 51, 100, 1 + self as u8)
+    }
+}
+
+/// The program that frames are sent through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Subject {
+    /// A program that swaps MAC addresses and sends the frame back: the floor. Its frames are those of
+    /// this method's service.
+    Reflector(Method),
+    /// The balancer.
+    Balancer {
+        /// The method of the service that the frames are for.
+        method: Method,
+        /// Whether the flows are marked as active. Methods without marks have none either way.
+        marks: bool,
+    },
+    /// A program that does what no program of this method could do without, and nothing else.
+    Bound(Method),
+}
+
+impl Subject {
+    /// The method of the service that its frames are for.
+    pub fn method(self) -> Method {
+        match self {
+            Self::Reflector(method) | Self::Balancer { method, .. } | Self::Bound(method) => method,
+        }
+    }
+}
+
+/// Packets to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stream {
+    /// The method whose service they are for.
+    pub method: Method,
+    /// Their number.
+    pub packets: u32,
+    /// Flows that they are drawn from.
+    pub flows: u32,
+    /// The seed of the draws; or, of packets that are not drawn, the first flow.
+    pub seed: u64,
+    /// Whether one flow comes after the other.
+    pub in_order: bool,
+    /// Flags of their TCP headers.
+    pub flags: TcpFlags,
+}
+
+/// One measurement of one subject.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    /// Nanoseconds of the processor per packet, everything included.
+    pub nanoseconds: f64,
+    /// Share of the packets that came back, 0 to 1.
+    pub returned: f64,
+}
+
+/// Memory of the tables under test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Memory {
+    /// Bytes of concury's published table, whole, as the pool holds it.
+    pub concury_bytes: usize,
+    /// Bytes of it that are the DIP array and the header.
+    pub concury_fixed_bytes: usize,
+    /// Rows of residue's table.
+    pub residue_rows: usize,
+    /// Rows of jet's table.
+    pub jet_rows: usize,
+    /// Those of them that ask the connection table.
+    pub jet_asks: usize,
+}
+
+/// Where the flows of a method are armed, and where they are watched.
+struct Armed {
+    method: Method,
+    sides: [Side; 2],
+}
+
+/// The bench's programs, attached to the ends of a veth pair.
+pub struct XdpBench<'a> {
+    skel: skeleton::BenchSkel<'a>,
+    plane: KernelPlane,
+    /// The generator's end of the cable, and the balancer's.
+    ends: [Interface; 2],
+    /// Where the flows of the two methods with marks are armed.
+    armed: [Armed; 2],
+    /// What the tables take.
+    pub memory: Memory,
+}
+
+/// Source address and port of flow `n`, as `bench_generate` writes them.
+fn flow(n: u32, vip: Ipv4Addr) -> FlowKey {
+    let source = Ipv4Addr::from(0x0a00_0000 | (n & 0xff_ffff));
+    let port = 1024 + (n >> 24) as u16;
+    FlowKey::new((source, port).into(), (vip, PORT).into(), Protocol::Tcp)
+}
+
+/// Storage for the programs of an [`XdpBench`].
+pub type Storage = MaybeUninit<libbpf_rs::OpenObject>;
+
+impl<'a> XdpBench<'a> {
+    /// Loads tables for `flows` flows, all of them established. Generator and balancer are the ends
+    /// of a veth pair in the namespace of the calling thread, which should stay on one CPU.
+    ///
+    /// # Errors
+    /// Whatever the kernel refuses; this needs root.
+    pub fn new(
+        storage: &'a mut Storage,
+        flows: u32,
+        [generator, balancer]: [Interface; 2],
+    ) -> Result<Self, Error> {
+        let limits = Limits {
+            // Room for all flows, those that jet tracks, and half as many again: an LRU map evicts
+            // before it is full.
+            tracked_flows: (flows + flows / 4 * 3).max(4096),
+            marked_flows: flows.max(1 << 16),
+            slot_partitions: tables::partitions(flows),
+            table_bytes: (64 << 20) + u64::from(flows) * 5,
+            ..Limits::default()
+        };
+        let (mut plane, _) = KernelPlane::open(None, &limits)?;
+        for backend in 0..BACKENDS + STANDBY {
+            let entry = BackendEntry::new(Ipv4Addr::new(192, 0, 2, 1).into(), 1).with_next_hop(
+                generator.mac,
+                balancer.mac,
+                0,
+                true,
+            );
+            plane.set_backend(backend, &entry)?;
+        }
+        let (memory, parts) = tables::publish(&mut plane, flows)?;
+        let armed = arm(&plane, flows)?;
+        let mut open = skeleton::BenchSkelBuilder::default()
+            .open(storage)
+            .context(|| "open the bench programs".into())?;
+        let cookies = flows.div_ceil(4).max(1);
+        open.maps.cookies.set_max_entries(cookies).context(|| "size the cookies".into())?;
+        let skel = bounds::load(open, &memory, flows, [generator.mac, balancer.mac])?;
+        let mut memory_of = Mapped::new(&skel.maps.cookies, cookies as usize * 8)?;
+        for (bytes, part) in memory_of.bytes_mut().chunks_exact_mut(2).zip(parts) {
+            bytes.copy_from_slice(&part.to_ne_bytes());
+        }
+        let bench = Self { skel, plane, ends: [generator, balancer], armed, memory };
+        bench.sink(&bench.ends[0])?;
+        Ok(bench)
+    }
+
+    /// Takes the frames that come back to another generator.
+    ///
+    /// # Errors
+    /// Whatever the kernel refuses.
+    pub fn sink(&self, generator: &Interface) -> Result<(), Error> {
+        attach(self.skel.progs.bench_sink.as_fd(), generator.index)
+    }
+
+    /// Puts the subject behind the veth and sends it `packets` packets of `flows` flows, drawn at
+    /// random by `seed`.
+    ///
+    /// # Errors
+    /// Whatever the kernel refuses.
+    pub fn run(
+        &mut self,
+        subject: Subject,
+        flows: u32,
+        packets: u32,
+        seed: u64,
+    ) -> Result<Sample, Error> {
+        let programs = &self.skel.progs;
+        let program = match subject {
+            Subject::Reflector(_) => programs.bench_reflect.as_fd(),
+            Subject::Balancer { .. } => self.plane.program(),
+            Subject::Bound(Method::Concury) => programs.bound_concury.as_fd(),
+            Subject::Bound(Method::Tracked) => programs.bound_tracked.as_fd(),
+            Subject::Bound(Method::Jet) => programs.bound_jet.as_fd(),
+            Subject::Bound(Method::Residue) => programs.bound_residue.as_fd(),
+            Subject::Bound(Method::Cheetah) => programs.bound_cheetah.as_fd(),
+            Subject::Bound(Method::CheetahStateful) => programs.bound_cheetah_stateful.as_fd(),
+        };
+        attach(program, self.ends[1].index)?;
+        if let Subject::Balancer { method, marks } = subject
+            && let Some(armed) = self.armed.iter().find(|armed| armed.method == method)
+        {
+            self.plane.set_flags(method.service(), Flags::MARK, marks);
+            self.plane.mark_in(armed.sides);
+        }
+        let (method, flags) = (subject.method(), TcpFlags::ACK);
+        let stream = Stream { method, packets, flows, seed, in_order: false, flags };
+        let ends = self.ends.clone();
+        self.send(&ends, &stream)
+    }
+
+    /// Sends packets through whatever is behind the second of two ends of a veth pair, and counts
+    /// those that come back.
+    ///
+    /// # Errors
+    /// Whatever the kernel refuses.
+    pub fn send(&mut self, ends: &[Interface; 2], stream: &Stream) -> Result<Sample, Error> {
+        let [generator, balancer] = ends;
+        let data = self.skel.maps.bss_data.as_deref_mut().expect("the bench has .bss");
+        data.settings.draws = stream.seed;
+        data.settings.flows = stream.flows;
+        data.settings.vip = u32::from(stream.method.vip()).to_be();
+        data.settings.vip_port = PORT.to_be();
+        data.settings.stamps = match stream.method {
+            Method::Cheetah => 1,
+            Method::CheetahStateful => 2,
+            _ => 0,
+        };
+        data.settings.egress = generator.index;
+        data.settings.destination_mac = balancer.mac;
+        data.settings.own_mac = generator.mac;
+        data.settings.tcp_flags = stream.flags.0;
+        data.settings.in_order = stream.in_order.into();
+        let before = data.sunk;
+        let clock = Clock::new();
+        let started = clock.used()?;
+        generate(self.skel.progs.bench_generate.as_fd(), stream.packets)?;
+        let returned = self.await_frames(before, stream.packets.into());
+        let elapsed = clock.used()? - started;
+        Ok(Sample {
+            nanoseconds: elapsed.as_nanos() as f64 / f64::from(stream.packets),
+            returned: returned as f64 / f64::from(stream.packets),
+        })
+    }
+}
+
+impl XdpBench<'_> {
+    /// How many frames have come back since there were `before`. Some may still be on their way when the
+    /// generator ends, where the kernel has left them to a thread of its own: they are waited for as long
+    /// as they come. Waiting takes no time of the processor's, which is what is measured.
+    fn await_frames(&self, before: u64, sent: u64) -> u64 {
+        let data = self.skel.maps.bss_data.as_deref().expect("the bench has .bss");
+        // SAFETY: the word is in memory that is mapped as long as the skeleton lives; the kernel's program
+        // writes it.
+        let returned = || unsafe { (&raw const data.sunk).read_volatile() } - before;
+        let (mut last, mut looks) = (returned(), 0);
+        while last < sent && looks < 20 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            let now = returned();
+            looks = if now == last { looks + 1 } else { 0 };
+            last = now;
+        }
+        last
+    }
+}
+
+/// Of so many busy flows one is watched at a time: they rest for 150 to 300 s, and are seen alive at the
+/// control plane's next look, 10 s later.
+const WATCHED_OF: usize = 24;
+
+/// Arms the flows of each method with marks, as the control plane does, each in halves of their own: a
+/// balancer has one service's flows to arm. Armed are those that were watched until then, too.
+fn arm(plane: &KernelPlane, flows: u32) -> Result<[Armed; 2], Error> {
+    let arm = |method| {
+        let due =
+            |one_of: usize| Ok::<_, Error>(tables::hashes(plane, method, flows)?.step_by(one_of));
+        plane.flip_marks(&mut due(WATCHED_OF / 2)?, flows as usize / (WATCHED_OF / 2))?;
+        plane.watch(&mut due(WATCHED_OF)?)?;
+        Ok::<_, Error>(Armed { method, sides: plane.marked_in() })
+    };
+    Ok([arm(Method::Concury)?, arm(Method::Residue)?])
+}
+
+fn generate(program: BorrowedFd<'_>, packets: u32) -> Result<(), Error> {
+    const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+    // Room for a TCP header with timestamps.
+    let frame = [0u8; 68];
+    let mut options = libbpf_rs::libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_test_run_opts>() as _,
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len() as u32,
+        repeat: packets as i32,
+        flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+        batch_size: BATCH,
+        ..Default::default()
+    };
+    // SAFETY: the input buffer outlives the call; there is no output buffer.
+    let done =
+        unsafe { libbpf_rs::libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
+        .context(|| "generate frames (BPF_PROG_RUN, live frames)".into())
+}
+
+/// Attaches in native mode, in place of whatever is there.
+fn attach(program: BorrowedFd<'_>, ifindex: u32) -> Result<(), Error> {
+    const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+    // SAFETY: numbers and a null pointer for the options.
+    let done = unsafe {
+        libbpf_rs::libbpf_sys::bpf_xdp_attach(
+            ifindex as i32,
+            program.as_raw_fd(),
+            XDP_FLAGS_DRV_MODE,
+            std::ptr::null(),
+        )
+    };
+    if done < 0 { Err(io::Error::from_raw_os_error(-done)) } else { Ok(()) }
+        .context(|| format!("attach to interface {ifindex}"))
+}

@@ -1,0 +1,87 @@
+//! What an instance has left in the kernel, looked at without touching it.
+
+use super::KernelPlane;
+use super::resize::pin_of;
+use super::stamp::Stamp;
+use crate::abi::types;
+use crate::error::{Context, Error};
+use crate::link::{LINK_PREFIX, c_path};
+use crate::numbers::OWN_MACS;
+use libbpf_rs::libbpf_sys::{bpf_link_get_info_by_fd, bpf_link_info, bpf_obj_get};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use std::fs;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+/// What packets meet, whether a control plane runs or not.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Pinned {
+    /// The interfaces that the program was attached to, by name, each with the number that it has or had;
+    /// 0 if it is gone.
+    pub links: Vec<(String, u32)>,
+    /// The Ethernet addresses that frames are taken to; none if all are.
+    pub own_macs: Vec<[u8; 6]>,
+}
+
+impl KernelPlane {
+    /// What is pinned in a directory; `None` if nothing is.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if another version has made it; [`Error::Bpf`] or [`Error::System`] if it cannot
+    /// be read.
+    pub fn left_in(directory: &Path) -> Result<Option<Pinned>, Error> {
+        if Stamp::check(directory)?.is_none() {
+            return Ok(None);
+        }
+        let mut found = Pinned { own_macs: own_macs(directory)?, links: Vec::new() };
+        let what = || format!("read {}", directory.display());
+        for entry in fs::read_dir(directory).context(what)? {
+            let entry = entry.context(what)?;
+            let pin = entry.file_name();
+            let Some(name) = pin.to_str().and_then(|name| name.strip_prefix(LINK_PREFIX)) else {
+                continue;
+            };
+            let number = interface_of(&entry.path())
+                .context(|| format!("look at link {}", entry.path().display()))?;
+            // As `pin_name` has it.
+            found.links.push((name.replace(' ', "."), number));
+        }
+        found.links.sort();
+        Ok(Some(found))
+    }
+}
+
+fn own_macs(directory: &Path) -> Result<Vec<[u8; 6]>, Error> {
+    let pin = pin_of(directory, "control");
+    let what = || format!("read {}", pin.display());
+    let map = MapHandle::from_pinned_path(&pin).context(what)?;
+    let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).context(what)?.unwrap_or_default();
+    let first = offset_of!(types::control, own_macs);
+    let words = value.get(first..).unwrap_or_default().chunks_exact(size_of::<u64>());
+    let macs =
+        words.take(OWN_MACS).map(|word| [word[0], word[1], word[2], word[3], word[4], word[5]]);
+    Ok(macs.take_while(|mac| *mac != [0; 6]).collect())
+}
+
+/// The number of the interface that a pinned link is on; 0 if that is gone.
+fn interface_of(pin: &Path) -> io::Result<u32> {
+    let path = c_path(pin)?;
+    // SAFETY: the argument is a C string.
+    let fd = unsafe { bpf_obj_get(path.as_ptr()) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut info = bpf_link_info::default();
+    let mut size = size_of::<bpf_link_info>() as u32;
+    // SAFETY: a descriptor, and room of the size that is told.
+    let done = unsafe { bpf_link_get_info_by_fd(link.as_raw_fd(), &raw mut info, &raw mut size) };
+    if done < 0 {
+        return Err(io::Error::from_raw_os_error(-done));
+    }
+    // SAFETY: plain numbers, which the kernel has written for a link of XDP.
+    Ok(unsafe { info.__bindgen_anon_1.xdp.ifindex })
+}

@@ -1,0 +1,283 @@
+//! Connections by index, as the program keeps them (`bpf/slots.h`, which says why this is right beside
+//! packets on other CPUs): who has which partitions, and what the control plane does in them.
+
+use crate::abi::types;
+use crate::error::Error;
+use crate::mapped::{Mapped, Part, Parted};
+use crate::room::Room;
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use weir_hash::scale;
+use weir_steering::cheetah::{
+    LINGER_SECONDS, OPENING_SECONDS, PARTITION_SLOTS, SlotCounts, SlotEntry, SlotState,
+};
+
+/// Bytes of a slot, of a partition's slots, and of its stack.
+const SLOT_BYTES: usize = size_of::<types::slot>();
+pub(crate) const PARTITION_BYTES: usize = PARTITION_SLOTS as usize * SLOT_BYTES;
+pub(crate) const STACK_BYTES: usize = size_of::<types::stack>();
+
+/// A service's partitions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Partitions {
+    pub first: u32,
+    pub length: u32,
+}
+
+/// The partitions of all services.
+pub(crate) struct Slots {
+    slots: Parted,
+    stacks: Mapped,
+    partitions: u32,
+    room: Room,
+    current: BTreeMap<u32, Partitions>,
+    /// Those that packets may still look into by the table before.
+    former: BTreeMap<u32, Partitions>,
+    /// Where the sweep of each service goes on.
+    hands: BTreeMap<u32, u32>,
+}
+
+impl Slots {
+    /// All of them are free.
+    pub fn new(slots: Parted, stacks: Mapped, partitions: u32) -> Self {
+        Self {
+            slots,
+            stacks,
+            partitions,
+            room: Room::new(partitions),
+            current: BTreeMap::new(),
+            former: BTreeMap::new(),
+            hands: BTreeMap::new(),
+        }
+    }
+
+    /// A published table says that the service has these.
+    pub fn adopt(&mut self, service: u32, has: Partitions) {
+        if self.room.take_at(has.first, has.length) {
+            self.current.insert(service, has);
+        }
+    }
+
+    /// The services that have partitions, with these.
+    pub fn all(&self) -> impl Iterator<Item = (u32, Partitions)> {
+        self.current.iter().map(|(service, has)| (*service, *has))
+    }
+
+    /// The first of so many partitions for a service: its own, or empty ones if it has none, or
+    /// another number of them.
+    pub fn place(&mut self, service: u32, length: u32) -> Result<u32, Error> {
+        if let Some(has) = self.current.get(&service).filter(|has| has.length == length) {
+            return Ok(has.first);
+        }
+        let Some(first) = self.room.take(length) else {
+            return Err(Error::SlotsFull {
+                needed: length,
+                free: self.room.free(),
+                partitions: self.partitions,
+            });
+        };
+        if let Err(error) = self.clear(first, length) {
+            self.room.give_back(first, length);
+            return Err(error);
+        }
+        if let Some(before) = self.current.insert(service, Partitions { first, length }) {
+            self.former.insert(service, before);
+        }
+        self.hands.remove(&service);
+        Ok(first)
+    }
+
+    /// Packets never saw the table that a place was asked for; `published` if they see one before it.
+    pub fn undo(&mut self, service: u32, published: Option<Partitions>) {
+        if self.current.get(&service).copied() == published {
+            return;
+        }
+        self.free(service);
+        self.former.remove(&service);
+        self.current.extend(published.map(|has| (service, has)));
+    }
+
+    /// No packet follows the table before the current one; `has`: what that has.
+    pub fn settle(&mut self, service: u32, has: Option<Partitions>) {
+        if let Some(Partitions { first, length }) = self.former.remove(&service) {
+            self.room.give_back(first, length);
+        }
+        if has.is_none() {
+            self.free(service);
+        }
+    }
+
+    fn free(&mut self, service: u32) {
+        if let Some(Partitions { first, length }) = self.current.remove(&service) {
+            self.room.give_back(first, length);
+        }
+    }
+
+    /// A part of the memory of zeros is a partition of free slots.
+    fn clear(&mut self, first: u32, length: u32) -> Result<(), Error> {
+        let (at, bytes) = (first as usize * PARTITION_BYTES, length as usize * PARTITION_BYTES);
+        self.slots.part(at, bytes)?.bytes_mut().fill(0);
+        let at = first as usize * STACK_BYTES;
+        self.stacks.bytes_mut()[at..][..length as usize * STACK_BYTES].fill(0);
+        Ok(())
+    }
+
+    /// How full a service's are.
+    pub fn counts(&self, service: u32) -> Option<SlotCounts> {
+        let has = self.current.get(&service)?;
+        let mut all = SlotCounts::default();
+        for partition in has.first..has.first + has.length {
+            let word = |field: usize| {
+                self.stacks.word64(partition as usize * STACK_BYTES + field).load(Relaxed)
+            };
+            all.used += word(offset_of!(types::stack, head)) >> 16 & 0xffff;
+            all.slots += u64::from(PARTITION_SLOTS);
+            all.full += word(offset_of!(types::stack, full));
+            all.stale += word(offset_of!(types::stack, stale));
+            all.foreign += word(offset_of!(types::stack, foreign));
+        }
+        Some(all)
+    }
+
+    /// Where the connection lives whose place a part of a cookie hides, for a flow of this hash.
+    pub fn get(&self, service: u32, hash: u64, part: u16) -> Result<Option<u16>, Error> {
+        let Some(has) = self.current.get(&service) else { return Ok(None) };
+        let partition = has.first + scale((hash >> 16) as u32, has.length);
+        let index = (u32::from(part) ^ (hash >> 48) as u32) & (PARTITION_SLOTS - 1);
+        let at = partition as usize * PARTITION_BYTES + index as usize * SLOT_BYTES;
+        let slot = self.slots.part(at, SLOT_BYTES)?;
+        let entry = entry_of(&slot, 0);
+        Ok((entry.state != SlotState::Free && entry.hash == hash).then_some(entry.backend))
+    }
+
+    /// What the slots of a service hold, partition by partition.
+    pub fn entries(&self, service: u32) -> Result<Vec<SlotEntry>, Error> {
+        let Some(has) = self.current.get(&service) else { return Ok(Vec::new()) };
+        let bytes = has.length as usize * PARTITION_BYTES;
+        let part = self.slots.part(has.first as usize * PARTITION_BYTES, bytes)?;
+        Ok((0..bytes).step_by(SLOT_BYTES).map(|at| entry_of(&part, at)).collect())
+    }
+
+    /// Takes slots for connections that no packet has begun: a hash, a backend and its server's number for
+    /// each. Returns the parts of cookies that hide their places.
+    pub fn fill(
+        &mut self,
+        service: u32,
+        connections: &mut dyn Iterator<Item = (u64, u16, u16)>,
+    ) -> Result<Vec<u16>, Error> {
+        let Some(&has) = self.current.get(&service) else { return Ok(Vec::new()) };
+        let bytes = has.length as usize * PARTITION_BYTES;
+        let part = self.slots.part(has.first as usize * PARTITION_BYTES, bytes)?;
+        let mut parts = Vec::new();
+        for (hash, backend, number) in connections {
+            let partition = scale((hash >> 16) as u32, has.length);
+            let stack = (has.first + partition) as usize * STACK_BYTES;
+            let head = self.stacks.word64(stack + offset_of!(types::stack, head));
+            let (index, at) = loop {
+                let before = head.load(Acquire);
+                let top = before as u32 & 0xffff;
+                if top >= PARTITION_SLOTS {
+                    let (needed, free) = (has.length + 1, self.room.free());
+                    return Err(Error::SlotsFull { needed, free, partitions: self.partitions });
+                }
+                let at = (partition * PARTITION_SLOTS + top) as usize * SLOT_BYTES;
+                let next = part.word64(at + offset_of!(types::slot, word)).load(Acquire) as u32;
+                let next = next.wrapping_add(top + 1) & 0xffff;
+                let used = (before as u32).wrapping_add(1 << 16) & 0xffff_0000;
+                let after = ((before >> 32) + 1) << 32 | u64::from(used | next);
+                if head.compare_exchange(before, after, AcqRel, Relaxed).is_ok() {
+                    break (top as u16, at);
+                }
+            };
+            part.word64(at + offset_of!(types::slot, hash)).store(hash, Relaxed);
+            let open = (SlotState::Open as u64) << 30;
+            let word = open | u64::from(number) << 15 | u64::from(backend);
+            part.word64(at + offset_of!(types::slot, word)).store(word, Release);
+            parts.push((hash >> 48) as u16 & (PARTITION_SLOTS - 1) as u16 ^ index);
+        }
+        Ok(parts)
+    }
+
+    /// Looks over the next slots of a service, and gives back those whose time is up and those whose
+    /// backend `keep` does not want. Returns how many.
+    pub fn sweep(
+        &mut self,
+        service: u32,
+        steps: u32,
+        clock: u32,
+        idle: u32,
+        keep: &dyn Fn(u16) -> bool,
+    ) -> Result<u32, Error> {
+        let Some(&has) = self.current.get(&service) else { return Ok(0) };
+        let all = has.length * PARTITION_SLOTS;
+        let hand = self.hands.entry(service).or_insert(0);
+        let mut released = 0;
+        let mut left = steps.min(all);
+        while left > 0 {
+            let (partition, first) = (has.first + *hand / PARTITION_SLOTS, *hand % PARTITION_SLOTS);
+            let here = left.min(PARTITION_SLOTS - first);
+            // The whole partition, as the stack goes through all of it.
+            let part = self.slots.part(partition as usize * PARTITION_BYTES, PARTITION_BYTES)?;
+            let head = self
+                .stacks
+                .word64(partition as usize * STACK_BYTES + offset_of!(types::stack, head));
+            for index in first..first + here {
+                let at = index as usize * SLOT_BYTES + offset_of!(types::slot, word);
+                let word = part.word64(at).load(Acquire);
+                let over = match state_of(word) {
+                    SlotState::Free => continue,
+                    SlotState::Opening => OPENING_SECONDS.min(idle),
+                    SlotState::Open => idle,
+                    SlotState::Closing => LINGER_SECONDS.min(idle),
+                };
+                let age = clock.wrapping_sub((word >> 32) as u32);
+                let old = age > over && age <= i32::MAX as u32;
+                let word = (old || !keep(backend_of(word))).then_some(word);
+                released += u32::from(word.is_some_and(|word| give_back(&part, head, index, word)));
+            }
+            left -= here;
+            *hand = (*hand + here) % all;
+        }
+        Ok(released)
+    }
+}
+
+/// Gives back a slot whose word was this one, as `release_slot` does in `bpf/slots.h`; but it may try
+/// for as long as it takes.
+fn give_back(part: &Part, head: &std::sync::atomic::AtomicU64, index: u32, word: u64) -> bool {
+    let slot = part.word64(index as usize * SLOT_BYTES + offset_of!(types::slot, word));
+    if slot.compare_exchange(word, 0, AcqRel, Relaxed).is_err() {
+        return false;
+    }
+    let mut before = head.load(Acquire);
+    loop {
+        let top = before as u32 & 0xffff;
+        slot.store(u64::from(top.wrapping_sub(index + 1) & 0xffff), Release);
+        let used = (before as u32).wrapping_sub(1 << 16) & 0xffff_0000;
+        let after = ((before >> 32) + 1) << 32 | u64::from(used) | u64::from(index);
+        match head.compare_exchange(before, after, AcqRel, Acquire) {
+            Ok(_) => return true,
+            Err(now) => before = now,
+        }
+    }
+}
+
+fn state_of(word: u64) -> SlotState {
+    match word as u32 >> 30 {
+        0 => SlotState::Free,
+        1 => SlotState::Opening,
+        2 => SlotState::Open,
+        _ => SlotState::Closing,
+    }
+}
+
+fn backend_of(word: u64) -> u16 {
+    word as u16 & 0x7fff
+}
+
+fn entry_of(part: &Part, at: usize) -> SlotEntry {
+    let word = part.word64(at + offset_of!(types::slot, word)).load(Acquire);
+    let hash = part.word64(at + offset_of!(types::slot, hash)).load(Relaxed);
+    SlotEntry { hash, last: (word >> 32) as u32, backend: backend_of(word), state: state_of(word) }
+}

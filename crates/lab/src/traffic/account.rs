@@ -1,0 +1,67 @@
+//! The books on one connection, and how they are closed.
+
+use std::time::Instant;
+
+use super::Shared;
+use super::spec::Kind;
+use super::stats::BrokenConnection;
+use super::verdict::{Failure, Home, Outcome, judge};
+use crate::witness::Key;
+
+/// What is known of a connection that ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Account {
+    pub(crate) kind: Kind,
+    pub(crate) started: Instant,
+    /// Its two ends, if it had a port.
+    pub(crate) key: Option<Key>,
+    /// The backend of its first answer, and when that came.
+    pub(crate) backend: Option<(usize, Instant)>,
+    pub(crate) answers: u64,
+}
+
+impl Account {
+    /// Judges it and counts it. If its port is free again at once, `reusable`, what was seen of it is
+    /// forgotten.
+    pub(crate) fn close(self, shared: &Shared, result: Result<(), Failure>, reusable: bool) {
+        let home = self.home(shared);
+        let outcome = match result {
+            Ok(()) => Outcome::Completed,
+            Err(failure) => {
+                judge(&shared.events, shared.spec.detection, self.started, home, failure)
+            }
+        };
+        if let Some(key) = self.key.filter(|_| reusable) {
+            shared.witness.forget(&key);
+        }
+        if let Outcome::Broken(reason) = &outcome {
+            let failed = shared.events.elapsed();
+            let name = |backend| shared.stats.name(backend).to_string();
+            shared.stats.keep_broken(BrokenConnection {
+                kind: self.kind,
+                source: self.key.map_or(String::new(), |key| key.source.to_string()),
+                reason: reason.clone(),
+                backend: self.backend.map(|(backend, _)| name(backend)),
+                began: match home {
+                    Home::Began(backend, _) => Some(name(backend)),
+                    Home::Answered(..) | Home::Nowhere => None,
+                },
+                answers: self.answers,
+                started: (failed.saturating_sub(self.started.elapsed())).as_secs_f64(),
+                failed: failed.as_secs_f64(),
+            });
+        }
+        shared.stats.end(self.kind, home, Some(&outcome));
+    }
+
+    fn home(&self, shared: &Shared) -> Home {
+        let seen = |key| shared.witness.latest(&key, self.started);
+        match (self.backend, self.key) {
+            (Some((backend, first)), _) => Home::Answered(backend, first),
+            (None, Some(key)) => {
+                seen(key).map_or(Home::Nowhere, |sight| Home::Began(sight.backend, sight.at))
+            }
+            (None, None) => Home::Nowhere,
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Real QUIC connections whose clients change address and port in the middle, while the pool
+//! changes under them and keys are rotated: quinn on both ends, and a client of another stack.
+
+mod common;
+#[path = "quic/stack.rs"]
+mod stack;
+
+use common::{WEIR, alone, lab_of, log_tail, seed, start_spec};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use stack::{Certificate, Mover};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use weir_lab::topology::{self, VIP4};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+
+const QUIC: SocketAddr = SocketAddr::new(IpAddr::V4(VIP4), 4433);
+const BACKENDS: usize = 5;
+/// Backends that are there from the beginning.
+const FIRST: usize = 3;
+const MOVERS: usize = 24;
+const KEYS: [&str; 2] = ["8f95f09245765f80256934e50c66207f", "fdf726a9893ec05c0632d3956680baf0"];
+
+/// A QUIC configuration: three bytes of server id and nine of nonce take three passes of AES, eight
+/// and four take four.
+fn config(number: usize, lengths: (usize, usize), key: Option<&str>) -> String {
+    let key = key.map_or(String::new(), |key| format!("key = \"{key}\"\n"));
+    let (server_id, nonce) = lengths;
+    assert_eq!(1 + server_id + nonce, stack::ID_LENGTH);
+    format!(
+        "\n[[service.quic.config]]\nconfig_id = {number}\nserver_id_length = {server_id}\n\
+         nonce_length = {nonce}\n{key}"
+    )
+}
+
+/// The service with the first backends.
+fn service(method: &str, quic: &str) -> String {
+    let mut text = format!(
+        "\n[[service]]\nname = \"quic\"\nvip = \"{VIP4}\"\nprotocol = \"udp\"\nport = {}\n\
+         method = \"{method}\"\n[service.check]\nenabled = false\n",
+        QUIC.port()
+    );
+    if !quic.is_empty() {
+        text += &format!("[service.quic]\n{quic}");
+    }
+    for backend in 0..FIRST {
+        let address = topology::backend4(backend);
+        text += &format!("[[service.backend]]\nname = \"b{backend}\"\naddress = \"{address}\"\n");
+    }
+    text
+}
+
+struct World {
+    lab: Arc<Lab>,
+    balancer: Balancer,
+    certificate: Arc<Certificate>,
+    _servers: Vec<quinn::Endpoint>,
+}
+
+impl World {
+    /// In a runtime.
+    fn new(method: &str, quic: &str) -> Self {
+        let lab = lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
+        let spec =
+            BalancerSpec { more_services: service(method, quic), ..BalancerSpec::new(WEIR, FIRST) };
+        let balancer = start_spec(&lab, spec);
+        let certificate = Arc::new(Certificate::new());
+        let file: PathBuf = balancer.socket().with_file_name("quic-quic.toml");
+        let servers = (0..BACKENDS)
+            .map(|backend| {
+                let is = (format!("b{backend}"), topology::backend4(backend).into());
+                stack::serve(&certificate, lab.backend(backend).netns(), QUIC, is, &file)
+            })
+            .collect();
+        Self { lab, balancer, certificate, _servers: servers }
+    }
+
+    fn command(&self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let said = self.balancer.command(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        println!("{}", said.trim_end());
+    }
+
+    /// Another [service.quic], by a reload.
+    fn reconfigure(&self, former: &str, quic: &str) {
+        let path = self.balancer.config();
+        let text = std::fs::read_to_string(path).expect("the configuration");
+        assert!(text.contains(former));
+        std::fs::write(path, text.replace(former, quic)).expect("the configuration");
+        self.command("reload");
+    }
+
+    fn ids(&self, outcome: &str) -> u64 {
+        let status = self.balancer.status().expect("the status");
+        let all = status["ids"].as_array().expect("what became of ids");
+        let found = all.iter().find(|one| one["outcome"] == outcome);
+        found.map_or(0, |one| one["packets"].as_u64().expect("a number"))
+    }
+
+    fn address(&self, client: usize, random: &mut StdRng) -> IpAddr {
+        let number = random.random_range(0..self.lab.spec().addresses_per_client);
+        topology::client4(client, number).into()
+    }
+
+    async fn open(&self, number: usize, random: &mut StdRng) -> Result<Mover, String> {
+        let client = number % self.lab.clients().len();
+        let from = self.address(client, random);
+        Mover::open(&self.certificate, &self.lab.clients()[client], from, QUIC).await
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime")
+}
+
+/// Opens connections that move and ask until told to stop; returns what broke, and how often all of
+/// them moved.
+async fn keep_moving(
+    world: &Arc<World>,
+    stop: &Arc<AtomicBool>,
+    seed: u64,
+) -> tokio::task::JoinHandle<(Vec<String>, u64, u64)> {
+    let (world, stop) = (Arc::clone(world), Arc::clone(stop));
+    tokio::spawn(async move {
+        let tasks: Vec<_> = (0..MOVERS)
+            .map(|number| {
+                let (world, stop) = (Arc::clone(&world), Arc::clone(&stop));
+                tokio::spawn(async move {
+                    let mut random = StdRng::seed_from_u64(seed ^ (number as u64) << 32);
+                    // A part of them begins while the pool changes.
+                    let pause = Duration::from_millis(random.random_range(0..4000));
+                    tokio::time::sleep(pause).await;
+                    let mut mover = world.open(number, &mut random).await?;
+                    while !stop.load(Ordering::Relaxed) {
+                        let address =
+                            world.address(number % world.lab.clients().len(), &mut random);
+                        mover.go_to(address);
+                        for _ in 0..random.random_range(1..5) {
+                            mover.check().await.map_err(|why| {
+                                format!("{number} on {}, move {}: {why}", mover.server, mover.moved)
+                            })?;
+                            let pause = Duration::from_millis(random.random_range(0..100));
+                            tokio::time::sleep(pause).await;
+                        }
+                    }
+                    Ok((mover.moved, mover.asked))
+                })
+            })
+            .collect();
+        let (mut broken, mut moved, mut asked) = (Vec::new(), 0, 0);
+        for task in tasks {
+            match task.await.expect("a client") {
+                Ok((moves, asks)) => (moved, asked) = (moved + moves, asked + asks),
+                Err(why) => broken.push(why),
+            }
+        }
+        (broken, moved, asked)
+    })
+}
+
+fn unbroken(method: &str, seed: u64) {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let plain = config(0, (2, 10), None);
+    let world = Arc::new(World::new(method, &plain));
+    let stop = Arc::new(AtomicBool::new(false));
+    let moving = runtime.block_on(keep_moving(&world, &stop, seed));
+    let wait = || std::thread::sleep(Duration::from_millis(800));
+    let both = plain.clone() + &config(3, (3, 9), Some(KEYS[0]));
+    let new = config(3, (3, 9), Some(KEYS[0])) + &config(1, (8, 4), Some(KEYS[1]));
+    wait();
+    world.command(&format!("backend add quic b3 {}", topology::backend4(3)));
+    wait();
+    world.command("backend drain quic b0");
+    wait();
+    world.command("backend weight quic b1 5");
+    world.command(&format!("backend add quic b4 {}", topology::backend4(4)));
+    wait();
+    world.command("backend drain quic b0 --undo");
+    world.command("backend drain quic b3");
+    wait();
+    stop.store(true, Ordering::Relaxed);
+    let (broken, moved, asked) = runtime.block_on(moving).expect("clients");
+    println!("plain: {moved} moves, {asked} answers");
+    assert!(broken.is_empty(), "{broken:#?}\n{}", log_tail(&world.balancer, 30));
+    assert!(moved > 3 * MOVERS as u64);
+
+    // Rotation: the encrypted configuration is issued beside the plain one, whose ids go on being
+    // read; then that goes, and another one comes. A reload makes the pool the file's.
+    let stop = Arc::new(AtomicBool::new(false));
+    let moving = runtime.block_on(keep_moving(&world, &stop, seed ^ 1));
+    wait();
+    world.reconfigure(&plain, &both);
+    wait();
+    world.command("backend weight quic b1 3");
+    world.command("backend drain quic b2");
+    wait();
+    world.command(&format!("backend add quic b3 {}", topology::backend4(3)));
+    wait();
+    stop.store(true, Ordering::Relaxed);
+    let (broken, moved, asked) = runtime.block_on(moving).expect("clients");
+    println!("rotation: {moved} moves, {asked} answers");
+    // Those of the backends that the reload has taken away are the only ones that may break.
+    let inevitable = |why: &String| ["b3", "b4"].iter().any(|gone| why.contains(gone));
+    let broken: Vec<_> = broken.into_iter().filter(|why| !inevitable(why)).collect();
+    assert!(broken.is_empty(), "{broken:#?}\n{}", log_tail(&world.balancer, 30));
+
+    world.reconfigure(&both, &new);
+    let stop = Arc::new(AtomicBool::new(false));
+    let moving = runtime.block_on(keep_moving(&world, &stop, seed ^ 2));
+    wait();
+    world.balancer.kill();
+    wait();
+    world.balancer.launch().expect("weir starts again");
+    world.command("backend drain quic b1");
+    wait();
+    stop.store(true, Ordering::Relaxed);
+    let (broken, moved, asked) = runtime.block_on(moving).expect("clients");
+    println!("four passes, killed and started again: {moved} moves, {asked} answers");
+    assert!(broken.is_empty(), "{broken:#?}\n{}", log_tail(&world.balancer, 30));
+    for outcome in ["decoded", "remembered"] {
+        let packets = world.ids(outcome);
+        println!("{outcome}: {packets} packets");
+        assert!(packets > 0, "{outcome}");
+    }
+}
+
+#[test]
+fn connections_move_while_the_pool_changes_and_keys_rotate() {
+    let _alone = alone();
+    let seed = seed();
+    for method in common::METHODS {
+        unbroken(method, seed);
+    }
+}
+
+/// The same without QUIC ids: what the tests above hold together comes apart.
+#[test]
+fn without_ids_connections_that_move_break() {
+    let _alone = alone();
+    let mut random = StdRng::seed_from_u64(seed());
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let world = World::new("concury", "");
+    let broken = runtime.block_on(async {
+        let mut broken = 0;
+        for number in 0..MOVERS {
+            let mut mover = world.open(number, &mut random).await.expect("it has not moved yet");
+            mover.check().await.expect("it has not moved yet");
+            mover.go_to(world.address(number % world.lab.clients().len(), &mut random));
+            let check = tokio::time::timeout(Duration::from_secs(2), mover.check()).await;
+            broken += usize::from(!matches!(check, Ok(Ok(()))));
+        }
+        broken
+    });
+    println!("{broken} of {MOVERS} broke");
+    // Two of three go to another backend.
+    assert!(broken > MOVERS / 3, "{broken}");
+}
+
+/// ngtcp2's client (Debian: ngtcp2-client) changes its port in the middle of a download. It does so
+/// by itself: after `--nat-rebinding` it has nothing to send, and would wait for a server that does
+/// not know where it is.
+#[test]
+fn a_client_of_another_stack_moves() {
+    const CLIENT: &str = "gtlsclient";
+    let _alone = alone();
+    if std::process::Command::new(CLIENT).arg("--help").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "{CLIENT} is not installed: scripts/setup test");
+        println!("skipped: {CLIENT} is not installed");
+        return;
+    }
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let quic = config(2, (4, 8), Some(KEYS[0]));
+    let world = World::new("concury", &quic);
+    for (number, how) in ["--no-pmtud", "--disable-early-data"].into_iter().enumerate() {
+        let directory = world.lab.directory().join(format!("download{number}"));
+        std::fs::create_dir(&directory).expect("a directory");
+        let before = world.ids("decoded");
+        let client = &world.lab.clients()[0];
+        let mut command = client.command(CLIENT).expect("its namespace");
+        command.args(["-q", "--exit-on-all-streams-close", "--change-local-addr=1s", how]);
+        command.arg(format!("--download={}", directory.display()));
+        let uri = format!("https://{}/file", stack::NAME);
+        command.args([&QUIC.ip().to_string(), &QUIC.port().to_string(), &uri]);
+        let output = command.output().expect("running it");
+        let file = directory.join("file");
+        let length = std::fs::metadata(&file).map_or(0, |found| found.len());
+        let said = common::stderr(&output);
+        assert!(output.status.success(), "{how}: {said}");
+        assert_eq!(length, (stack::PARTS * stack::PART) as u64, "{how}: {said}");
+        assert!(world.ids("decoded") > before, "{how}");
+        println!("{how}: {length} bytes");
+    }
+}
+
+/// What an operator sees of it.
+#[test]
+fn ids_are_shown_and_explained() {
+    let _alone = alone();
+    let quic = config(5, (1, 11), None) + "[service.quic.server_ids]\nb1 = \"2a\"\n";
+    let lab = lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
+    let spec =
+        BalancerSpec { more_services: service("concury", &quic), ..BalancerSpec::new(WEIR, FIRST) };
+    let balancer = start_spec(&lab, spec);
+    let client = format!("{}:4000", topology::client4(0, 0));
+    let explain = |id: &str| {
+        let vip = QUIC.to_string();
+        let said = balancer.command(&["explain", "udp", &client, &vip, "--connection-id", id]);
+        said.expect("it is explained")
+    };
+    let said = explain("a02a112233445566778899aabb");
+    assert!(said.contains("server 2a in configuration 5") && said.contains("b1"), "{said}");
+    let said = explain("a0ff112233445566778899aabb");
+    assert!(said.contains("names server ff in configuration 5, which is none"), "{said}");
+    assert!(said.contains("the method decides"), "{said}");
+    let said = explain("e0ff112233445566778899aabb");
+    assert!(said.contains("its server has no configuration"), "{said}");
+    let said = explain("20ff112233445566778899aabb");
+    assert!(said.contains("configuration 1, which is not known here"), "{said}");
+    let wrong =
+        balancer.command(&["explain", "udp", &client, &QUIC.to_string(), "--connection-id", "a"]);
+    assert!(wrong.is_err_and(|why| why.to_string().contains("1 to 20 bytes in hexadecimal")));
+    let status = balancer.command(&["status"]).expect("the status");
+    assert!(
+        status.contains("led by QUIC ids of configuration 5 (plain, 1 + 11 bytes, new ids)"),
+        "{status}"
+    );
+    let file = balancer.socket().with_file_name("quic-quic.toml");
+    let text = || std::fs::read_to_string(&file).expect("the servers' file");
+    assert!(text().contains("server_id.5 = \"2a\""), "{}", text());
+    let address = topology::backend4(FIRST).to_string();
+    balancer.command(&["backend", "add", "quic", "b9", &address]).expect("it is added");
+    assert!(text().contains("backend = \"b9\""), "{}", text());
+}

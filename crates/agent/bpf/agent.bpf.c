@@ -109,7 +109,7 @@ static __always_inline int parse(struct __sk_buff *skb, struct packet *p)
 	if (type == bpf_htons(ETH_P_IP))
 		reason = parse_ipv4(l3, end, bytes, p);
 	else if (type == bpf_htons(ETH_P_IPV6))
-		reason = parse_ipv6(l3, end, bytes, p);
+		reason = parse_ipv6(skb, l3, end, bytes, p);
 	return reason == REASON_OK && p->protocol == PROTOCOL_TCP;
 }
 

@@ -6,6 +6,11 @@
 #include "abi.h"
 #include <linux/if_ether.h>
 
+/* What a program is given; another one than the balancer's may say so before. */
+#ifndef WEIR_CONTEXT
+#define WEIR_CONTEXT struct xdp_md
+#endif
+
 /* Frames may come in several buffers (Linux 5.18), as jumbo frames do. Set before loading. */
 const volatile __u32 has_frags = 0;
 
@@ -31,6 +36,7 @@ struct packet {
 	__u8 protocol;
 	__u8 tcp_flags;
 	__u8 has_dst;
+	__u8 quoted; /* QUOTED if an ICMP error quotes it (icmp.h) */
 };
 
 struct ipv4 {
@@ -164,41 +170,50 @@ static __always_inline enum reason parse_ipv4(void *l3, void *end, __u32 bytes, 
 	return parse_l4(l3 + header, total - header, end, p);
 }
 
-/* Walks the extension headers. Not inline: few packets have any. Returns a reason, or REASON_OK with
- * *at moved to the upper-layer header and *next its protocol. */
-static __always_inline enum reason skip_extensions(void *l3, __u32 length, void *end, __u32 *at,
-						   __u8 *next)
+/* What skip_extensions answers. */
+#define SKIPPED_AT(skipped) ((skipped) & 0x3fff)
+#define SKIPPED_TO(skipped) ((__u8)((skipped) >> 16))
+#define SKIPPED_REASON(skipped) ((enum reason)((skipped) >> 24))
+
+/* Walks the extension headers of the IPv6 packet at an offset of the frame, of which they are `length` bytes
+ * at most, its header included, from the one of the kind `next` on. Returns where the upper-layer header
+ * stands in the packet, its protocol << 16, and a reason << 24, which is REASON_OK if there is one. Global, as
+ * few packets have any, and the verifier then goes through it once. */
+__noinline __u32 skip_extensions(WEIR_CONTEXT *ctx, __u32 before, __u32 length, __u32 next)
 {
-#pragma unroll
+	void *l3 = (void *)(long)ctx->data + (before & 0xff);
+	void *end = (void *)(long)ctx->data_end;
+	__u32 at = sizeof(struct ipv6);
+	__u8 kind = next;
+
 	for (int i = 0; i <= MAX_IPV6_EXTENSIONS; i++) {
-		__u8 kind = *next;
 		int plain = kind == 0 || kind == 43 || kind == 60;
 		__u32 least = kind == 44 ? 8 : 2;
 
 		if (!plain && kind != 44 && kind != 51)
-			return REASON_OK;
+			return at | (__u32)kind << 16;
 		if (i == MAX_IPV6_EXTENSIONS)
-			return REASON_TOO_MANY_IPV6_EXTENSIONS;
-		__u32 offset = *at & 0x3fff;
+			break;
+		__u32 offset = at & 0x3fff;
 		if (offset + least > length || l3 + offset + 2 > end)
-			return REASON_TRUNCATED_IPV6_EXTENSION;
+			return REASON_TRUNCATED_IPV6_EXTENSION << 24;
 		struct extension *ext = l3 + offset;
 		__u32 size = kind == 51 ? (ext->length + 2) * 4 : (ext->length + 1) * 8;
 		if (kind == 44) {
 			if (l3 + offset + 8 > end)
-				return REASON_TRUNCATED_IPV6_EXTENSION;
+				return REASON_TRUNCATED_IPV6_EXTENSION << 24;
 			if (ext->fragment & bpf_htons(0xfff8))
-				return REASON_LATER_FRAGMENT;
+				return REASON_LATER_FRAGMENT << 24;
 			if (ext->fragment & bpf_htons(1))
-				return REASON_FIRST_FRAGMENT;
+				return REASON_FIRST_FRAGMENT << 24;
 			size = 8;
 		}
 		if (offset + size > length)
-			return REASON_TRUNCATED_IPV6_EXTENSION;
-		*next = ext->next;
-		*at = offset + size;
+			return REASON_TRUNCATED_IPV6_EXTENSION << 24;
+		kind = ext->next;
+		at = offset + size;
 	}
-	return REASON_TOO_MANY_IPV6_EXTENSIONS;
+	return REASON_TOO_MANY_IPV6_EXTENSIONS << 24;
 }
 
 /* RFC 6890: ::ffff:0:0/96 is not for the wire. It would pass for an IPv4 flow. */
@@ -207,7 +222,9 @@ static __always_inline int is_mapped(const __u64 *address)
 	return address[0] == 0 && (__u32)address[1] == IPV4_MAPPED;
 }
 
-static __always_inline enum reason parse_ipv6(void *l3, void *end, __u32 bytes, struct packet *p)
+/* ctx: NULL where there are no extension headers. */
+static __always_inline enum reason parse_ipv6(WEIR_CONTEXT *ctx, void *l3, void *end, __u32 bytes,
+					      struct packet *p)
 {
 	struct ipv6 *ip = l3;
 
@@ -229,13 +246,16 @@ static __always_inline enum reason parse_ipv6(void *l3, void *end, __u32 bytes, 
 	__u32 at = sizeof(*ip);
 	__u8 next = ip->next;
 	if (unlikely(next != PROTOCOL_TCP && next != PROTOCOL_UDP)) {
-		enum reason reason = skip_extensions(l3, length, end, &at, &next);
+		if (!ctx)
+			return REASON_OTHER_PROTOCOL;
+		__u32 skipped = skip_extensions(ctx, l3 - (void *)(long)ctx->data, length, next);
 
-		if (reason != REASON_OK)
-			return reason;
+		if (SKIPPED_REASON(skipped) != REASON_OK)
+			return SKIPPED_REASON(skipped);
+		at = SKIPPED_AT(skipped);
+		next = SKIPPED_TO(skipped);
 	}
 	p->protocol = next;
-	at &= 0x3fff;
 	return parse_l4(l3 + at, length - at, end, p);
 }
 

@@ -20,16 +20,20 @@ struct question {
 	__u32 ports; /* 0 with affinity by client */
 	__u32 service;
 	__u64 hash;
-	__u8 flags;  /* SYN, ACK, FIN, RST of a TCP segment; a datagram counts as ACK */
+	__u8 flags;  /* SYN, ACK, FIN, RST of a TCP segment; a datagram counts as ACK; QUOTED */
 	__u8 reason; /* out: enum reason, if there is no backend */
 	__u8 counts; /* out: the flow is new at its backend */
 };
 
-/* No backend: the question is to be put again, where all methods are (balance_apart). */
+/* No backend: the question is to be put again, where all methods are (weir_apart). */
 #define ASK_APART 0x10000
 
 /* Neither of these is set in nearly every packet, which one comparison tells. */
 #define TCP_SPECIAL (TCP_SYN | TCP_FIN | TCP_RST)
+
+/* Among the flags: an ICMP error quotes a packet that the flow's backend has sent. It goes to that backend,
+ * as a packet in the middle of the flow would, and begins nothing. */
+#define QUOTED 0x20
 
 static __always_inline int starts(const struct question *q)
 {
@@ -45,7 +49,8 @@ static __always_inline int ends(const struct question *q)
  * that was not seen recently counts as one from here on. */
 static __always_inline void tell_first_datagram(const struct packet *p, struct question *q)
 {
-	if (p->protocol == PROTOCOL_UDP && !seen_before(q->hash, q->service))
+	if (p->protocol == PROTOCOL_UDP && !(q->flags & QUOTED) &&
+	    !seen_before(q->hash, q->service))
 		q->flags = TCP_SYN;
 }
 
@@ -57,7 +62,8 @@ __noinline int seen_before_apart(__u64 hash, __u32 service)
 
 static __always_inline void tell_first_datagram_apart(const struct packet *p, struct question *q)
 {
-	if (p->protocol == PROTOCOL_UDP && !seen_before_apart(q->hash, q->service))
+	if (p->protocol == PROTOCOL_UDP && !(q->flags & QUOTED) &&
+	    !seen_before_apart(q->hash, q->service))
 		q->flags = TCP_SYN;
 }
 

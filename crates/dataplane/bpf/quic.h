@@ -61,11 +61,15 @@ __noinline __u32 find_udp(struct xdp_md *ctx)
 	if ((void *)(ip + 1) > end)
 		return 0;
 	__u32 at = sizeof(*ip);
-	__u8 next = ip->next;
 
-	if (unlikely(next != PROTOCOL_UDP) &&
-	    skip_extensions(l3, sizeof(*ip) + bpf_ntohs(ip->payload_length), end, &at, &next))
-		return 0;
+	if (unlikely(ip->next != PROTOCOL_UDP)) {
+		__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
+		__u32 skipped = skip_extensions(ctx, l3 - data, length, ip->next);
+
+		if (SKIPPED_REASON(skipped) != REASON_OK)
+			return 0;
+		at = SKIPPED_AT(skipped);
+	}
 	return l3 - data + at;
 }
 

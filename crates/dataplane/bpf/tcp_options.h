@@ -9,11 +9,6 @@
 
 #include "parse.h"
 
-/* What a program is given; another one than the balancer's may say so before. */
-#ifndef WEIR_CONTEXT
-#define WEIR_CONTEXT struct xdp_md
-#endif
-
 #define MAX_OPTION_BYTES 40
 #define OPTION_END 0
 #define OPTION_NOP 1
@@ -83,43 +78,13 @@ __noinline __u32 next_option(WEIR_CONTEXT *ctx, __u32 at, __u32 until)
 	return length == sizeof(struct timestamps) ? OPTION_FOUND : OPTION_NONE;
 }
 
-/* Of a TCP packet that was parsed: TSecr as the host counts, the option's offset in the frame << 32, and
- * that of the TCP header << 48; 0 if it has no timestamps. */
-__noinline __u64 find_timestamps(WEIR_CONTEXT *ctx)
+/* Of a TCP header: TSecr as the host counts, the option's offset in the frame << 32, and that of the TCP
+ * header << 48; 0 if it has no timestamps. */
+static __always_inline __u64 timestamps_of(WEIR_CONTEXT *ctx, const struct tcp *tcp)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	struct ethernet *eth = data;
-	void *l3 = eth + 1;
-
-	if (l3 > end)
-		return 0;
-	__be16 type = eth->type;
-
-	if (skip_vlans(&l3, end, &type) != REASON_OK)
-		return 0;
-	struct tcp *tcp;
-
-	if (likely(type == bpf_htons(ETH_P_IP))) {
-		struct ipv4 *ip = l3;
-
-		if ((void *)(ip + 1) > end)
-			return 0;
-		tcp = l3 + (ip->version_ihl & 15) * 4;
-	} else {
-		struct ipv6 *ip = l3;
-
-		if ((void *)(ip + 1) > end)
-			return 0;
-		__u32 at = sizeof(*ip);
-		__u8 next = ip->next;
-
-		if (unlikely(next != PROTOCOL_TCP) &&
-		    skip_extensions(l3, sizeof(*ip) + bpf_ntohs(ip->payload_length), end, &at, &next))
-			return 0;
-		tcp = l3 + (at & 0x3fff);
-	}
-	void *options = tcp + 1;
+	const void *options = tcp + 1;
 
 	if (options > end)
 		return 0;
@@ -149,6 +114,48 @@ __noinline __u64 find_timestamps(WEIR_CONTEXT *ctx)
 	if ((void *)(found + 1) > end)
 		return 0;
 	return (__u64)at << 32 | l4 << 48 | bpf_ntohl(found->echo);
+}
+
+/* Of a TCP packet that was parsed. */
+__noinline __u64 find_timestamps(WEIR_CONTEXT *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return 0;
+	__be16 type = eth->type;
+
+	if (skip_vlans(&l3, end, &type) != REASON_OK)
+		return 0;
+	struct tcp *tcp;
+
+	if (likely(type == bpf_htons(ETH_P_IP))) {
+		struct ipv4 *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		tcp = l3 + (ip->version_ihl & 15) * 4;
+	} else {
+		struct ipv6 *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		__u32 at = sizeof(*ip);
+
+		if (unlikely(ip->next != PROTOCOL_TCP)) {
+			__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
+			__u32 skipped = skip_extensions(ctx, l3 - data, length, ip->next);
+
+			if (SKIPPED_REASON(skipped) != REASON_OK)
+				return 0;
+			at = SKIPPED_AT(skipped);
+		}
+		tcp = l3 + at;
+	}
+	return timestamps_of(ctx, tcp);
 }
 
 #endif

@@ -6,10 +6,32 @@
 #include "parse.h"
 #include "service.h"
 #include "methods/registry.h"
+#include "icmp.h"
 #include "quic.h"
 #include "forward/l2.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+int weir_apart(struct xdp_md *ctx);
+
+/* Programs that weir_balance goes on in. The kernel empties such a map when only programs hold it, so the
+ * control plane pins it (crates/dataplane/src/kernel/program.rs). */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__array(values, int(struct xdp_md *));
+} parts SEC(".maps") = {
+	.values = { (void *)&weir_apart },
+};
+
+/* The whole way again, for what the plain one does not do (weir_apart). From weir_balance itself only: in
+ * functions of its own, the kernel allows it half as much stack. */
+static __always_inline int go_apart(struct xdp_md *ctx)
+{
+	bpf_tail_call(ctx, &parts, 0);
+	return leave(REASON_NO_PROGRAM, XDP_DROP);
+}
 
 /* What could not be parsed belongs to the kernel, unless it is meant for a service: a fragment or
  * a damaged packet for a service has no flow, and the kernel here has no socket for it. */
@@ -48,7 +70,7 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 
 	if (unusual & UNUSUAL_ANY_PORT)
 		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16);
-	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP) {
+	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted) {
 		struct flow_key key = {
 			.src = { p->dst[0], p->dst[1] },
 			.dst = { p->src[0], p->src[1] },
@@ -62,7 +84,7 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 }
 
 static __always_inline void ask(struct question *q, struct xdp_md *ctx, const struct packet *p,
-				const struct table *table, __u32 service)
+				const struct table *table, __u32 service, int apart)
 {
 	__u32 ports = table->flags & TABLE_CLIENT ? 0 : p->ports;
 
@@ -75,9 +97,10 @@ static __always_inline void ask(struct question *q, struct xdp_md *ctx, const st
 	q->reason = REASON_OK;
 	q->counts = 0;
 	q->flags = p->protocol == PROTOCOL_TCP ? p->tcp_flags & (TCP_SPECIAL | TCP_ACK) : TCP_ACK;
+	if (apart)
+		q->flags |= p->quoted;
 }
 
-int balance_apart(struct xdp_md *ctx);
 
 /* To this backend. */
 static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __u32 counts)
@@ -100,7 +123,7 @@ static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __
 
 /* To the backend that made the packet's QUIC id; ASK_APART if it names none, and the service's method is
  * to say. `number`: what stands where a table's number does. Global, so that the verifier goes through it
- * once; with little of its own on the stack, of which balance_apart leaves nothing. */
+ * once. */
 __noinline int balance_by_id(struct xdp_md *ctx, __u32 number, __u64 lengths, __u32 bytes)
 {
 	number ^= TABLE_BY_ID;
@@ -112,7 +135,7 @@ __noinline int balance_by_id(struct xdp_md *ctx, __u32 number, __u64 lengths, __
 }
 
 /* Everything after parsing. Inlined once for each family, so that the family is a constant in it; and once
- * into balance_apart, with all methods. */
+ * into weir_apart, with all methods. */
 static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, int apart)
 {
 	struct question q;
@@ -137,52 +160,21 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		if (!apart) {
 			int verdict = balance_by_id(ctx, number, vip->id_lengths, p->ip_length);
 
-			return verdict == ASK_APART ? balance_apart(ctx) : verdict;
+			return verdict == ASK_APART ? go_apart(ctx) : verdict;
 		}
 		number ^= TABLE_BY_ID;
 		if (number >= table_count)
 			return leave(REASON_NO_TABLE, XDP_DROP);
 	}
 	struct table *table = AT(tables, number, table_count);
-	ask(&q, ctx, p, table, number / 2);
+	ask(&q, ctx, p, table, number / 2, apart);
 	__u32 id = apart ? steer_any(table, p, &q) : steer(table, p, &q);
 
 	if (!apart && id == ASK_APART)
-		return balance_apart(ctx);
+		return go_apart(ctx);
 	if (id == NO_BACKEND)
 		return leave(q.reason, XDP_DROP);
 	return deliver(ctx, id, p->ip_length, q.counts);
-}
-
-/* The whole way again, for what the plain one does not do: frames that are longer than their first
- * buffer, and methods that are not inlined there. Global, so that the verifier goes through it once,
- * however many ways lead here. On its own, so that the ways of all others have nothing to keep for it. */
-__noinline int balance_apart(struct xdp_md *ctx)
-{
-	struct packet p = {};
-	void *data = (void *)(long)ctx->data;
-	void *end = (void *)(long)ctx->data_end;
-	__u32 bytes = has_frags ? bpf_xdp_get_buff_len(ctx) : end - data;
-	struct ethernet *eth = data;
-	void *l3 = eth + 1;
-
-	if (l3 > end)
-		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS);
-	__be16 type = eth->type;
-	enum reason reason = skip_vlans(&l3, end, &type);
-
-	if (reason != REASON_OK)
-		return leave(reason, XDP_PASS);
-	__u64 before = l3 - data;
-
-	/* The verifier takes no shorter arithmetic on pointers. */
-	asm volatile("" : "+r"(before));
-	bytes -= before;
-	if (type == bpf_htons(ETH_P_IP))
-		reason = parse_ipv4(l3, end, bytes, &p);
-	else
-		reason = parse_ipv6(l3, end, bytes, &p);
-	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }
 
 static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
@@ -191,24 +183,33 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 
 	if (likely(parse_plain_tcp(l3, end, &p)))
 		return balance(ctx, &p, 0);
+	struct ipv4 *ip = l3;
+
+	if ((void *)(ip + 1) <= end && ip->protocol == PROTOCOL_ICMP)
+		return go_apart(ctx);
 	enum reason reason = parse_ipv4(l3, end, end - l3, &p);
 
 	if (likely(reason == REASON_OK))
 		return balance(ctx, &p, 0);
 	if (reason == REASON_BAD_IPV4_LENGTH && has_frags)
-		return balance_apart(ctx);
+		return go_apart(ctx);
 	return reject(&p, reason);
 }
 
 static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 {
 	struct packet p = {};
-	enum reason reason = parse_ipv6(l3, end, end - l3, &p);
+	struct ipv6 *ip = l3;
+
+	/* Extension headers, and errors of ICMP, are read apart. */
+	if ((void *)(ip + 1) <= end && ip->next != PROTOCOL_TCP && ip->next != PROTOCOL_UDP)
+		return go_apart(ctx);
+	enum reason reason = parse_ipv6(NULL, l3, end, end - l3, &p);
 
 	if (likely(reason == REASON_OK))
 		return balance(ctx, &p, 0);
 	if (reason == REASON_BAD_IPV6_LENGTH && has_frags)
-		return balance_apart(ctx);
+		return go_apart(ctx);
 	return reject(&p, reason);
 }
 
@@ -232,4 +233,39 @@ int weir_balance(struct xdp_md *ctx)
 	if (type == bpf_htons(ETH_P_IPV6))
 		return balance_ipv6(ctx, l3, end);
 	return leave(REASON_NOT_IP, XDP_PASS);
+}
+
+/* The whole way again, for what the plain one does not do: frames that are longer than their first
+ * buffer, methods that are not inlined there, ICMP errors. A program of its own, so that the ways of all
+ * others have nothing to keep for it, and both have the verifier's whole patience and the whole stack. */
+SEC("xdp")
+int weir_apart(struct xdp_md *ctx)
+{
+	struct packet p = {};
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	__u32 bytes = has_frags ? bpf_xdp_get_buff_len(ctx) : end - data;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS);
+	__be16 type = eth->type;
+	enum reason reason = skip_vlans(&l3, end, &type);
+
+	if (reason != REASON_OK)
+		return leave(reason, XDP_PASS);
+	__u64 before = l3 - data;
+
+	/* The verifier takes no shorter arithmetic on pointers. */
+	asm volatile("" : "+r"(before));
+	bytes -= before;
+	if (type == bpf_htons(ETH_P_IP))
+		reason = parse_ipv4(l3, end, bytes, &p);
+	else
+		reason = parse_ipv6(ctx, l3, end, bytes, &p);
+	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&
+	    is_vip(p.dst[0], p.dst[1]) && quoted(ctx, &p))
+		reason = REASON_OK;
+	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }

@@ -25,8 +25,9 @@ pub fn of_object(object: &Path) -> String {
             for variable in section.iter() {
                 let Some(variable) = btf.type_by_id::<Var<'_>>(variable.ty) else { continue };
                 let of = variable.name().unwrap_or_default().to_string_lossy().into_owned();
-                // Never pinned: it stands for the map without this ending.
-                if of.ends_with("_twin") {
+                // Never pinned with the memory: a twin stands for the map without this ending, and the
+                // parts of the program are made anew with it.
+                if of.ends_with("_twin") || of == "parts" {
                     continue;
                 }
                 let _ = write!(text, "{of}: ");

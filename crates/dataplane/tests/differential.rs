@@ -28,7 +28,7 @@ use weir_steering::{
     MethodId, Role, SCHEDULER, SLOT_RESERVED, ServiceConfig, ServiceState, Settings, SoftMemory,
     StateKey, cheetah,
 };
-use weir_wire::craft::Frame;
+use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
 
 use services::{Builder, Service, Tables};
@@ -457,9 +457,61 @@ impl World {
         frame
     }
 
+    /// An ICMP error of a router about a packet that a backend has sent, cut somewhere; now and then
+    /// about another address's.
+    fn icmp(&mut self) -> Vec<u8> {
+        let flow = self.flow();
+        let FlowKey { src, dst, src_port, dst_port, protocol } = flow;
+        let back = FlowKey { src: dst, dst: src, src_port: dst_port, dst_port: src_port, protocol };
+        let mut sent = Frame::new(back).payload(self.rng.random_range(0..64)).build();
+        if self.rng.random_bool(0.8) && protocol == Protocol::Tcp {
+            let service = self.tables.services.iter().find(|one| one.vip.address == dst);
+            let table = service.and_then(|one| self.plane.oracle.tables.get(&one.number));
+            let known = weir_plane::Plane::answered(&self.plane.oracle, &flow).unwrap();
+            let value = table.map_or(0, |table| options::echo(&mut self.rng, table, &flow, known));
+            options::insert(&mut sent, &options::options(&mut self.rng, value, 7));
+        }
+        let mut quote = sent.split_off(14);
+        if self.rng.random_bool(0.2) {
+            if quote[0] >> 4 == 4 {
+                // Fragments, and IP options.
+                quote[6] = *[0x20, 0x20, 0, 1].choose(&mut self.rng).unwrap();
+                if self.rng.random_bool(0.3) {
+                    quote[0] = 0x46;
+                    quote.splice(20..20, [1; 4]);
+                }
+            } else {
+                let next = std::mem::replace(&mut quote[6], 44);
+                let more = *[1, 1, 0, 8].choose(&mut self.rng).unwrap();
+                quote.splice(40..40, [next, 0, 0, more, 0, 0, 0, 9]);
+            }
+        }
+        if self.rng.random_bool(0.3) {
+            let length = self.rng.random_range(0..=quote.len());
+            quote.truncate(length);
+        }
+        let v4 = flow.is_ipv4();
+        let to = if self.rng.random_bool(0.05) { self.flow().dst } else { dst };
+        let kinds: &[u8] = if v4 { &[3, 3, 3, 11, 12, 4, 8] } else { &[1, 2, 2, 2, 3, 4, 128] };
+        let router = if v4 { "10.8.9.9" } else { "fd08::9:9" };
+        let router = weir_wire::map_address(router.parse().unwrap());
+        let kind = *kinds.choose(&mut self.rng).unwrap();
+        let mut frame = craft::icmp((router, to), [kind, 4], 1280, &quote);
+        if !v4 && self.rng.random_bool(0.1) {
+            self.extend(&mut frame);
+        }
+        if self.rng.random_bool(0.2) {
+            self.damage(&mut frame);
+        }
+        frame
+    }
+
     fn frame(&mut self) -> Vec<u8> {
         if self.rng.random_bool(0.2) {
             return self.answer();
+        }
+        if self.rng.random_bool(0.1) {
+            return self.icmp();
         }
         let flow = self.flow();
         let flags = [
@@ -730,6 +782,7 @@ fn kernel_and_oracle_agree() {
                     let never = [
                         &never[..],
                         &[Reason::PastProgram, Reason::BehindGateway, Reason::NoWayOut],
+                        &[Reason::NoProgram],
                     ]
                     .concat();
                     !elsewhere.contains(r) && !never.contains(r)

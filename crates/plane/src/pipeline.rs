@@ -5,6 +5,7 @@ use crate::IdRoutes;
 use weir_steering::{
     BackendId, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask, decide_by,
 };
+use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
 use weir_wire::tcp_options::{Timestamps, TimestampsMut};
 use weir_wire::{FlowKey, Packet, Protocol, Reason, TcpFlags, parse, tcp_options};
@@ -124,20 +125,19 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
     let packet = match parse(frame) {
         Ok(packet) => packet,
         Err(rejected) => {
-            let ours = rejected.reason != Reason::OtherProtocol
-                && rejected.dst.is_some_and(|dst| to.has_address(&dst));
+            let known = |dst: [u8; 16]| to.has_address(&dst);
+            if rejected.reason == Reason::OtherProtocol
+                && rejected.dst.is_some_and(known)
+                && let Some(error) = icmp::quoted(frame)
+            {
+                return classify_error(frame, &error, to);
+            }
+            let ours = rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
             let verdict = if ours { Verdict::Drop } else { Verdict::Pass };
             return Err(verdict(rejected.reason));
         }
     };
-    let flow = &packet.flow;
-    let service = service_of(flow, to).ok_or(Verdict::Pass(Reason::NoService))?;
-    // After the service, because other traffic is passed either way. The kernel would answer for a
-    // service if the address is one that the interface has had for a moment only.
-    if !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
-        return Err(Verdict::Drop(Reason::OtherHost));
-    }
-    let table = to.table(service).map_err(Verdict::Drop)?;
+    let (service, table) = whose(frame, &packet.flow, to)?;
     let by_id = to.id_routes(service).and_then(|routes| {
         let datagram = segment(frame, &packet);
         let length = u16::from_be_bytes(*datagram.get(UDP_LENGTH_AT..)?.first_chunk()?);
@@ -145,6 +145,42 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         BackendId::new(routes.route_datagram(payload).ok()?)
     });
     Ok(Classified { packet, signals: signals(frame, &packet, table), service, table, by_id })
+}
+
+/// An ICMP error goes the way of the connection whose packet it quotes, but by no QUIC id: what
+/// backends send has the clients' ids.
+fn classify_error<'a>(
+    frame: &[u8],
+    error: &Quoted,
+    to: &'a impl Directory,
+) -> Result<Classified<'a>, Verdict> {
+    let (service, table) = whose(frame, &error.flow, to)?;
+    let packet = Packet {
+        flow: error.flow,
+        tcp_flags: TcpFlags::ACK,
+        l3_offset: error.l3_offset,
+        l4_offset: error.l3_offset,
+        vlan_tags: 0,
+        ip_length: error.ip_length,
+    };
+    let echo = error.value.filter(|_| table.method().info().needs.timestamps);
+    let signals = Signals { quoted: true, ..Signals::LATER.with_echo(echo) };
+    Ok(Classified { packet, signals, service, table, by_id: None })
+}
+
+/// The service that a frame is for, and its table.
+fn whose<'a>(
+    frame: &[u8],
+    flow: &FlowKey,
+    to: &'a impl Directory,
+) -> Result<(u32, &'a Image), Verdict> {
+    let service = service_of(flow, to).ok_or(Verdict::Pass(Reason::NoService))?;
+    // After the service, because other traffic is passed either way. The kernel would answer for a
+    // service if the address is one that the interface has had for a moment only.
+    if !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
+        return Err(Verdict::Drop(Reason::OtherHost));
+    }
+    Ok((service, to.table(service).map_err(Verdict::Drop)?))
 }
 
 /// From the TCP or UDP header on, without what pads the frame.

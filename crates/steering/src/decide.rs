@@ -38,6 +38,10 @@ pub struct Signals {
     /// the bytes that stand in its place in any datagram; of a short header, 20 at most, of which
     /// the id is the beginning.
     pub connection_id: Option<Id>,
+    /// It is an ICMP error that quotes a packet which the flow's backend has sent. It goes to that
+    /// backend, as a packet in the middle of the flow would, and begins nothing; `echo` is then the
+    /// TSval of the quoted packet, which is what the client would have echoed.
+    pub quoted: bool,
 }
 
 impl Signals {
@@ -49,6 +53,7 @@ impl Signals {
         acks: true,
         echo: None,
         connection_id: None,
+        quoted: false,
     };
 
     /// The first packet of a flow.
@@ -208,6 +213,8 @@ pub enum Why {
     NoBackend,
     /// Dropped: it would have had to be noted as pending, and there is no room.
     PendingFull,
+    /// Dropped: an ICMP error quotes a packet of a flow that nobody knows.
+    UnknownQuote,
 }
 
 impl fmt::Display for Why {
@@ -246,6 +253,9 @@ impl fmt::Display for Why {
             Self::NoBackend => f.write_str("no backend serves; the packet is dropped"),
             Self::PendingFull => {
                 f.write_str("the pending table has no room to note it; the packet is dropped")
+            }
+            Self::UnknownQuote => {
+                f.write_str("an ICMP error about a connection that is not known; it is dropped")
             }
         }
     }
@@ -362,7 +372,7 @@ pub fn ask(
     };
     let hash = key.hash(&header.key);
     let mut question = Question { service, key, hash, signals, now };
-    if flow.protocol == Protocol::Udp {
+    if flow.protocol == Protocol::Udp && !signals.quoted {
         let starts = image.method().needs().first_datagrams && !memory.seen_before(&question);
         question.signals = Signals {
             connection_id: signals.connection_id,

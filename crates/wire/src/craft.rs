@@ -180,6 +180,38 @@ impl Frame {
     }
 }
 
+/// A frame with an ICMP message, of type and code and with this word behind the checksum (of "too
+/// big", the MTU), from one address to another; IPv4 if both are.
+pub fn icmp((src, dst): ([u8; 16], [u8; 16]), kind: [u8; 2], word: u32, body: &[u8]) -> Vec<u8> {
+    const ICMP: u8 = 1;
+    const ICMPV6: u8 = 58;
+    let ports = FlowKey { src, dst, src_port: 0, dst_port: 0, protocol: Protocol::Udp };
+    let mut frame = Frame::new(ports).build();
+    let v4 = ports.is_ipv4();
+    let mut message = [&kind[..], &[0, 0], &word.to_be_bytes(), body].concat();
+    let mut sum = Checksum::default();
+    if !v4 {
+        sum = sum.add_bytes(&src).add_bytes(&dst);
+        sum = sum.add_bytes(&(message.len() as u32).to_be_bytes()).add_bytes(&[0, 0, 0, ICMPV6]);
+    }
+    let sum = sum.add_bytes(&message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    if v4 {
+        frame.truncate(14 + 20);
+        frame[16..18].copy_from_slice(&length_field(20 + message.len()));
+        frame[23] = ICMP;
+        frame[24..26].fill(0);
+        let sum = Checksum::default().add_bytes(&frame[14..34]).finish();
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        frame.truncate(14 + 40);
+        frame[18..20].copy_from_slice(&length_field(message.len()));
+        frame[20] = ICMPV6;
+    }
+    frame.extend(message);
+    frame
+}
+
 /// A 16-bit length field. [`MAX_PAYLOAD`] keeps every length within it.
 fn length_field(length: usize) -> [u8; 2] {
     (length as u16).to_be_bytes()

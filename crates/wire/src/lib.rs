@@ -12,6 +12,7 @@ pub mod checksum;
 pub mod craft;
 mod flow;
 pub mod hash;
+pub mod icmp;
 mod parse;
 pub mod quic;
 mod reason;

@@ -35,7 +35,7 @@ pub const MAX_IPV6_EXTENSIONS: u8 = 6;
 const ETHERNET_LENGTH: usize = 14;
 const VLAN_TAG_LENGTH: usize = 4;
 const IPV4_MIN_LENGTH: usize = 20;
-const IPV6_LENGTH: usize = 40;
+pub(crate) const IPV6_LENGTH: usize = 40;
 const FRAGMENT_LENGTH: usize = 8;
 const TCP_MIN_LENGTH: usize = 20;
 const UDP_LENGTH: usize = 8;
@@ -45,6 +45,8 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -170,6 +172,51 @@ pub fn parse(frame: &[u8]) -> Result<Packet, Rejected> {
         vlan_tags,
         ip_length: network.ip_length,
     })
+}
+
+/// Where the ICMP message of a frame is.
+pub(crate) struct Icmp {
+    pub l3: usize,
+    pub start: usize,
+    /// The end of the IP packet.
+    pub end: usize,
+    pub ip_length: u32,
+    pub ipv6: bool,
+    pub dst: [u8; 16],
+}
+
+/// The ICMP message of a frame, if it carries one in a whole packet, under the checks of [`parse`].
+pub(crate) fn icmp_of(frame: &[u8]) -> Option<Icmp> {
+    let (ethertype, l3, _) = link(frame).ok()?;
+    let ipv6 = ethertype == ETHERTYPE_IPV6;
+    let refused = match ethertype {
+        ETHERTYPE_IPV4 => ipv4(frame, l3).err()?,
+        ETHERTYPE_IPV6 => self::ipv6(frame, l3).err()?,
+        _ => return None,
+    };
+    if refused.reason != Reason::OtherProtocol {
+        return None;
+    }
+    let (protocol, start, ip_length) = if ipv6 {
+        let header: &[u8; IPV6_LENGTH] = bytes(frame, l3)?;
+        let length = IPV6_LENGTH + usize::from(be16(header[4], header[5]));
+        let packet = frame.get(..l3 + length)?;
+        let (mut offset, mut next) = (l3 + IPV6_LENGTH, header[6]);
+        while is_extension(next) {
+            let length = ipv6_extension_length(packet, offset, next).ok()?;
+            next = packet[offset];
+            offset += length;
+        }
+        (next, offset, length)
+    } else {
+        let header: &[u8; IPV4_MIN_LENGTH] = bytes(frame, l3)?;
+        let length = usize::from(be16(header[2], header[3]));
+        (header[9], l3 + usize::from(header[0] & 0x0f) * 4, length)
+    };
+    let wanted = if ipv6 { ICMPV6 } else { ICMP };
+    let dst = refused.dst?;
+    let end = l3 + ip_length;
+    (protocol == wanted).then_some(Icmp { l3, start, end, ip_length: ip_length as u32, ipv6, dst })
 }
 
 /// The EtherType of the payload, the payload's offset and the number of VLAN tags.
@@ -349,18 +396,18 @@ fn transport(frame: &[u8], l4: &Layer4) -> Result<(u16, u16, TcpFlags), Reason> 
 }
 
 /// The `N` bytes at `offset`, if all of them exist.
-fn bytes<const N: usize>(data: &[u8], offset: usize) -> Option<&[u8; N]> {
+pub(crate) fn bytes<const N: usize>(data: &[u8], offset: usize) -> Option<&[u8; N]> {
     data.get(offset..)?.first_chunk()
 }
 
 /// The 16 bytes of an IPv6 header at `offset`, which is 8 or 24.
-fn address(header: &[u8; IPV6_LENGTH], offset: usize) -> [u8; 16] {
+pub(crate) fn address(header: &[u8; IPV6_LENGTH], offset: usize) -> [u8; 16] {
     let mut address = [0; 16];
     address.copy_from_slice(&header[offset..offset + 16]);
     address
 }
 
-const fn be16(high: u8, low: u8) -> u16 {
+pub(crate) const fn be16(high: u8, low: u8) -> u16 {
     u16::from_be_bytes([high, low])
 }
 

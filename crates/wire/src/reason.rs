@@ -73,6 +73,8 @@ reasons! {
     39 BehindGateway "behind_gateway" "The way to the backend leads through a router, which would send the packet back.";
     40 PastProgram "past_program" "The packet came to the host past the program, by an interface without it.";
     41 NoWayOut "no_way_out" "The way to the backend leads through an interface that the program cannot send by.";
+    47 NoProgram "no_program" "A part of the program is missing; the control plane loads it anew when it starts.";
+    48 UnknownQuote "unknown_quote" "An ICMP error quotes a packet of a connection that the service does not know.";
 }
 
 impl Reason {

@@ -6,6 +6,7 @@
 
 #include "../answers.h"
 #include "../connections.h"
+#include "../icmp.h"
 #include "../question.h"
 #include "../service.h"
 #include "../slots.h"
@@ -87,11 +88,14 @@ static __always_inline __u32 without_cookie(const struct table *table, const str
 		if (backend && backend->incarnation == known->incarnation &&
 		    (!known->number || server(table, known->number - 1) == id) &&
 		    !(first && (backend->flags & BACKEND_DOWN || !serves(table, id)))) {
-			if (lost && table->flags & TABLE_TELLS && control->bare != ~0U)
+			if (lost && !(flags & QUOTED) && table->flags & TABLE_TELLS &&
+			    control->bare != ~0U)
 				__sync_fetch_and_add(&control->bare, 1);
 			return id | (first ? CHEETAH_NEW : 0);
 		}
 	}
+	if (flags & QUOTED)
+		return nowhere(REASON_UNKNOWN_QUOTE);
 	if (lost && table->codec)
 		return nowhere(REASON_NO_COOKIE);
 	__u32 number = schedule(table, hash);
@@ -148,6 +152,15 @@ static __always_inline void uncount(const struct table *table, struct answer *kn
 	known->flags &= ~ANSWER_COUNTED;
 	if (id != NO_BACKEND)
 		count_connection(id, -1);
+}
+
+/* As find_timestamps says; of a quoted packet, which the backend sent, TSval in the place of TSecr: it is
+ * what the client would have echoed. */
+static __always_inline __u64 cookie_stamps(struct xdp_md *ctx, const struct flow_key *key, __u32 flags)
+{
+	if (key->protocol != PROTOCOL_TCP)
+		return 0;
+	return flags & QUOTED ? quoted_timestamps(ctx) : find_timestamps(ctx);
 }
 
 /* Gives the backend its own timestamp back, in place of the cookie. */
@@ -301,7 +314,7 @@ __noinline __u32 cheetah(struct xdp_md *ctx, const struct table *table,
 {
 	if (!table || !key)
 		return nowhere(REASON_NO_TABLE);
-	__u64 stamps = key->protocol == PROTOCOL_TCP ? find_timestamps(ctx) : 0;
+	__u64 stamps = cookie_stamps(ctx, key, flags);
 
 	if (!stamps)
 		return without_cookie(table, key, hash, flags, 0);
@@ -311,7 +324,7 @@ __noinline __u32 cheetah(struct xdp_md *ctx, const struct table *table,
 
 		if (unlikely(id == NO_BACKEND))
 			return without_cookie(table, key, hash, flags, 1);
-		if (table->flags & TABLE_ANSWERS)
+		if (table->flags & TABLE_ANSWERS && !(flags & QUOTED))
 			restore(ctx, table, key, stamps, number, flags);
 		else if (unlikely(table->flags & TABLE_TELLS && control->bare))
 			return doubted(table - tables, key, id);

@@ -29,7 +29,7 @@ __noinline __u32 follow_slot(struct xdp_md *ctx, __u32 number, const struct flow
 
 	if (!key)
 		return STATEFUL_BARE;
-	__u64 stamps = key->protocol == PROTOCOL_TCP ? find_timestamps(ctx) : 0;
+	__u64 stamps = cookie_stamps(ctx, key, flags);
 
 	if (unlikely(!stamps || !(flags & TCP_ACK)))
 		return stamps && flags == TCP_SYN ? STATEFUL_FIRST : STATEFUL_BARE;
@@ -39,7 +39,7 @@ __noinline __u32 follow_slot(struct xdp_md *ctx, __u32 number, const struct flow
 
 	if (likely(word && is_served(table, word))) {
 		touch_slot(partition, index, word, flags & (TCP_FIN | TCP_RST));
-		if (table->flags & TABLE_ANSWERS)
+		if (table->flags & TABLE_ANSWERS && !(flags & QUOTED))
 			restore(ctx, table, key, stamps, index, flags);
 		return SLOT_ID(word);
 	}

@@ -34,6 +34,10 @@ static __always_inline __u32 steer_jet(const struct table *table, const struct p
 	id = (starts(q) ? start : owner) & SLOT_BACKEND;
 	if (id == NO_BACKEND || !(start & ROW_MARK || replaces))
 		return id;
+	if (q->flags & QUOTED) {
+		q->reason = REASON_UNKNOWN_QUOTE;
+		return NO_BACKEND;
+	}
 	struct backend *backend = present(id);
 
 	if (backend)

@@ -11,7 +11,7 @@
 #include "../rows.h"
 
 /* The methods that are inlined into the way of plain packets. All others cost those nothing: they stand
- * in balance_apart, but for the rows that decide alone. */
+ * in weir_apart, but for the rows that decide alone. */
 static __always_inline __u32 steer(const struct table *table, const struct packet *p,
 				   struct question *q)
 {

@@ -23,9 +23,10 @@ static __always_inline __u32 place_new(const struct table *table, __u64 hash)
 /* While the service is given a table of another method, a new flow is noted as pending besides; and
  * after that, one that began under the former method is found there. */
 static __always_inline __u32 place_tracked(const struct table *table, const struct flow_key *key,
-					   __u64 hash, __u32 opens)
+					   __u64 hash, __u32 tcp_flags)
 {
 	__u32 flags = table->flags;
+	int opens = !(tcp_flags & (TCP_FIN | TCP_RST));
 	struct service_state state = { .service = (__u32)(table - tables) / 2 };
 	__u32 *before = NULL;
 	__u32 id;
@@ -37,6 +38,8 @@ static __always_inline __u32 place_tracked(const struct table *table, const stru
 		before = bpf_map_lookup_elem(&pending, &state);
 	if (before)
 		id = *before & SLOT_BACKEND;
+	else if (tcp_flags & QUOTED)
+		return NO_BACKEND | REASON_UNKNOWN_QUOTE << TRACKED_REASON_SHIFT;
 	else if (flags & TABLE_SCHEDULER && opens)
 		id = scheduled(table - tables, hash, BY_BACKEND) & SLOT_BACKEND;
 	else
@@ -68,7 +71,7 @@ __noinline __u32 track_apart(const struct flow_key *key, __u32 number, __u64 has
 	if (!key)
 		return NO_BACKEND;
 	if (!find_connection(key, &q, &id))
-		return place_tracked(table, key, hash, !ends(&q));
+		return place_tracked(table, key, hash, tcp_flags);
 	if (table->flags & TABLE_COUNTS && (starts(&q) || ends(&q)))
 		recount(key, starts(&q));
 	return id;

@@ -14,21 +14,26 @@ use std::os::fd::{AsFd, AsRawFd};
 
 /// A loaded program and its maps, by the numbers that its instructions have for them.
 pub(super) struct Code {
-    instructions: Vec<bpf_insn>,
+    /// The balancer, and the program that it goes on in.
+    programs: [Vec<bpf_insn>; 2],
     maps: HashMap<i32, MapHandle>,
 }
 
 impl Code {
     /// The balancer of an object.
     pub fn of(object: &Object) -> Result<Self, Error> {
-        let program = object.progs().find(|program| program.name() == "weir_balance");
-        let program = program.ok_or_else(|| broken("no program weir_balance"))?;
+        let program = |name: &str| {
+            let found = object.progs().find(|program| program.name() == name);
+            let found = found.ok_or_else(|| broken(&format!("no program {name}")))?;
+            Ok::<_, Error>(found.insns().to_vec())
+        };
+        let programs = [program("weir_balance")?, program("weir_apart")?];
         let mut maps = HashMap::new();
         for map in object.maps() {
             let handle = MapHandle::try_from(&map).context(|| "duplicate a map".into())?;
             maps.insert(map.as_fd().as_raw_fd(), handle);
         }
-        Ok(Self { instructions: program.insns().to_vec(), maps })
+        Ok(Self { programs, maps })
     }
 
     /// Sends a frame through: the program's verdict, and the instructions until then.
@@ -43,7 +48,7 @@ impl Code {
         };
         let start = machine.allot(frame.to_vec());
         machine.packet = (start, start + frame.len() as u64);
-        let verdict = machine.call(0, [CONTEXT, 0, 0, 0, 0])?;
+        let verdict = machine.call(0, 0, [CONTEXT, 0, 0, 0, 0])?;
         Ok((verdict, machine.executed))
     }
 }
@@ -127,22 +132,24 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Runs a function to its end.
-    fn call(&mut self, entry: usize, arguments: [u64; 5]) -> Result<u64, Error> {
+    /// Runs a function of a program to its end.
+    fn call(&mut self, program: usize, entry: usize, arguments: [u64; 5]) -> Result<u64, Error> {
         let mut registers = [0; 11];
         registers[1..6].copy_from_slice(&arguments);
         registers[10] = self.allot(vec![0; STACK]) + STACK as u64;
         let mut at = entry;
         loop {
             self.executed += 1;
-            let Some(&next) = self.code.instructions.get(at).filter(|_| self.executed < ENOUGH)
+            let Some(&next) =
+                self.code.programs[program].get(at).filter(|_| self.executed < ENOUGH)
             else {
                 return Err(broken("it runs beyond its end"));
             };
             at += 1;
             match next.code & code::CLASS {
                 code::LD => {
-                    registers[usize::from(next.dst_reg())] = self.immediate(next, at)?;
+                    let high = self.code.programs[program].get(at).map_or(0, |high| high.imm);
+                    registers[usize::from(next.dst_reg())] = self.immediate(next, high)?;
                     at += 1;
                 }
                 code::LDX | code::ST | code::STX => self.access(next, &mut registers)?,
@@ -152,8 +159,17 @@ impl Machine<'_> {
                     code::CALL if class == code::JMP => {
                         let arguments = [1, 2, 3, 4, 5].map(|register| registers[register]);
                         const FUNCTION: u8 = 1;
+                        const TAIL_CALL: i32 = 12;
+                        // The balancer has one other part, and there is no way back from it.
+                        if next.src_reg() == 0 && next.imm == TAIL_CALL {
+                            return self.call(1, 0, [CONTEXT, 0, 0, 0, 0]);
+                        }
                         registers[0] = if next.src_reg() == FUNCTION {
-                            self.call(at.wrapping_add_signed(next.imm as isize), arguments)?
+                            self.call(
+                                program,
+                                at.wrapping_add_signed(next.imm as isize),
+                                arguments,
+                            )?
                         } else {
                             self.help(next.imm, arguments)?
                         };
@@ -169,10 +185,9 @@ impl Machine<'_> {
     }
 
     /// A constant of 64 bits, a map, or the address of a global variable.
-    fn immediate(&mut self, low: bpf_insn, at: usize) -> Result<u64, Error> {
+    fn immediate(&mut self, low: bpf_insn, high: i32) -> Result<u64, Error> {
         const MAP: u8 = 1;
         const VALUE: u8 = 2;
-        let high = self.code.instructions.get(at).map_or(0, |high| high.imm);
         match low.src_reg() {
             0 => Ok(u64::from(low.imm as u32) | u64::from(high as u32) << 32),
             MAP => Ok(low.imm as u64),

@@ -54,6 +54,7 @@ impl KernelPlane {
         let Some(directory) = &self.directory else {
             return Err(io::Error::other("a data plane without pins")).context(|| "attach".into());
         };
+        self.program.keep(directory)?;
         let mut attached = Vec::new();
         let mut failure = None;
         for interface in found {
@@ -66,6 +67,9 @@ impl KernelPlane {
             }
         }
         link::detach_others(directory, found)?;
+        if failure.is_none() {
+            self.program.forget_others(directory)?;
+        }
         if let Some(lost) = &self.lost {
             let on: Vec<u32> = attached.iter().map(|one| one.interface.index).collect();
             lost.take_from(&on)?;

@@ -3,6 +3,7 @@
 use super::by_id::ByIds;
 use super::guard::GUARD_PREFIX;
 use super::lost::Lost;
+use super::program::Program;
 use super::resize::{Former, pin_of};
 use super::size::{Sizer, size_maps};
 use super::stamp::{STAMP_PIN, Stamp};
@@ -18,7 +19,7 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sy
 use std::fs;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use weir_plane::Limits;
@@ -29,8 +30,6 @@ pub(super) const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/weir
 /// The object's name, and that of its constants, which libbpf makes of it.
 const OBJECT: &str = "weir_bpf";
 const CONSTANTS: &str = "weir_bpf.rodata";
-/// The program that frames are sent through.
-const BALANCER: &str = "weir_balance";
 /// The program takes frames in several buffers (linux/bpf.h, BPF_F_XDP_HAS_FRAGS).
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 
@@ -159,7 +158,7 @@ impl KernelPlane {
                 quic_servers: handle("quic_servers")?,
                 quic_outcomes: handle("quic_outcomes")?,
             },
-            program: program_of(object)?,
+            program: Program::of(object)?,
             control: mapped("control")?,
             backends: mapped("backends")?,
             loads: mapped("loads")?,
@@ -243,10 +242,7 @@ impl Loading<'_> {
         set_sizes(&mut sizer, &sizes, self.twins.is_some(), frags)?;
         drop(sizer);
         if frags {
-            let mut programs = open.progs_mut();
-            if let Some(mut program) = programs.find(|one| one.name() == BALANCER) {
-                program.set_flags(XDP_HAS_FRAGS);
-            }
+            open.progs_mut().for_each(|mut program| program.set_flags(XDP_HAS_FRAGS));
         }
         let loaded = open.load().context(|| "load the XDP program".into())?;
         Ok((loaded, sizes))
@@ -271,17 +267,6 @@ impl Loading<'_> {
         let maps = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), map));
         Sizer { maps: maps.collect(), place: self.place, kept: Vec::new() }
     }
-}
-
-/// A descriptor of the object's program.
-pub(super) fn program_of(object: &Object) -> Result<OwnedFd, Error> {
-    object
-        .progs()
-        .find(|program| program.name() == BALANCER)
-        .ok_or_else(|| missing("program", BALANCER))?
-        .as_fd()
-        .try_clone_to_owned()
-        .context(|| "duplicate a program's descriptor".into())
 }
 
 pub(super) fn missing(what: &str, name: &str) -> Error {

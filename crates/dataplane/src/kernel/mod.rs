@@ -12,6 +12,7 @@ mod load;
 mod loads;
 mod lost;
 mod pinned;
+mod program;
 mod publish;
 mod resize;
 mod size;
@@ -34,14 +35,14 @@ use resize::Former;
 use size::Sizes;
 use stamp::Stamp;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use weir_plane::VipKey;
 
 /// The data plane of one instance.
 pub struct KernelPlane {
     maps: Maps,
-    program: OwnedFd,
+    program: program::Program,
     vips: VipTable,
     keys: HashMap<u32, VipKey>,
     /// Services whose packets are led by QUIC ids.
@@ -89,6 +90,6 @@ struct Maps {
 impl KernelPlane {
     /// The program, for test runs.
     pub fn program(&self) -> BorrowedFd<'_> {
-        self.program.as_fd()
+        self.program.entry()
     }
 }

@@ -26,14 +26,14 @@ mod fill;
 
 use super::KernelPlane;
 use super::grace;
-use super::load::{Loading, PROGRAM, TWINS, program_of, remove_set};
+use super::load::{Loading, PROGRAM, TWINS, remove_set};
+use super::program::Program;
 use crate::error::{Context, Error};
 use crate::link;
 use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapHandle};
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use weir_plane::Limits;
 use weir_steering::{ELEMENT_BYTES, SEEN_WAYS};
@@ -188,8 +188,10 @@ impl KernelPlane {
             return Ok(());
         };
         if !former.left {
-            link::replace_all(directory, self.program.as_fd())?;
+            self.program.keep(directory)?;
+            link::replace_all(directory, self.program.entry())?;
             grace()?;
+            self.program.forget_others(directory)?;
             former.left = true;
         }
         if former.given_up {
@@ -304,18 +306,19 @@ impl Moving {
         Ok(Some((plane, reports)))
     }
 
-    fn replace(&self, program: Option<&OwnedFd>) -> Result<(), Error> {
+    fn replace(&self, program: Option<&Program>) -> Result<(), Error> {
         let Some(program) = program else { return Ok(()) };
-        link::replace_all(&self.directory, program.as_fd())?;
+        program.keep(&self.directory)?;
+        link::replace_all(&self.directory, program.entry())?;
         grace()
     }
 
     /// The programs that note flows in both: one that reads the old memory, one that reads the new.
-    fn twins(&self, limits: &Limits) -> Result<(OwnedFd, OwnedFd), Error> {
+    fn twins(&self, limits: &Limits) -> Result<(Program, Program), Error> {
         let load = |place: &dyn Fn(&str) -> Option<PathBuf>, twins: &dyn Fn(&str) -> PathBuf| {
             let loading = Loading { object: &self.object, place, twins: Some(twins) };
             let (loaded, _) = loading.load(limits)?;
-            program_of(&loaded)
+            Program::of(&loaded)
         };
         let old = |name: &str| self.old_pin(name);
         let new = |name: &str| self.new_pin(name);

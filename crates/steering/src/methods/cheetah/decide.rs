@@ -86,7 +86,8 @@ impl<K: Key> Decide<K> for Table<Stateless> {
                 }
             }
             Ok(backend) => {
-                let number = servers.number(backend).filter(|_| method.answers());
+                let restores = method.answers() && !question.signals.quoted;
+                let number = servers.number(backend).filter(|_| restores);
                 let echo =
                     number.and_then(|number| restored(number, question, Some(backend), memory));
                 Decision { echo, ..Decision::to(backend, Why::Cookie) }
@@ -94,7 +95,8 @@ impl<K: Key> Decide<K> for Table<Stateless> {
             Err(why) => {
                 let decision =
                     without_cookie(question, why, method.forged(), method.by(), servers, memory);
-                if method.tells() && decision.why == Why::Known(NoCookie::NotOurs) {
+                let counts = method.tells() && !question.signals.quoted;
+                if counts && decision.why == Why::Known(NoCookie::NotOurs) {
                     memory.note_bare();
                 }
                 decision
@@ -171,7 +173,7 @@ impl Stateful {
                 let part = method.layout().split(echo).back;
                 match memory.slot(question, part) {
                     Some(backend) if servers.uses(backend.get()) => {
-                        let echo = if method.answers() {
+                        let echo = if method.answers() && !question.signals.quoted {
                             let index = method.codec().reveal_for(question.hash, part);
                             restored(index, question, None, memory)
                         } else {
@@ -325,6 +327,9 @@ fn without_cookie<K, M: Memory<K>>(
     let decision = if let Some(backend) = known {
         Decision::to(backend.get(), Why::Known(why))
     } else {
+        if question.signals.quoted {
+            return Decision::drop(Reason::UnknownQuote, Why::UnknownQuote);
+        }
         let lost = matches!(why, NoCookie::NotOurs | NoCookie::NoSlot);
         if lost && forged == Forged::Refuse {
             return Decision::drop(Reason::NoCookie, Why::Refused(why)).new_if(starts);

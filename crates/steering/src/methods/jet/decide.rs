@@ -6,6 +6,7 @@ use crate::ids::BackendId;
 use crate::memory::{Memory, TrackedFlow, counts};
 use crate::table::{self, HEADER_BYTES, SLOT_BACKEND, Table};
 use weir_hash::{HashKey, Key};
+use weir_wire::Reason;
 
 impl Table<Body> {
     /// A packet of a row whose flows may be in the connection table.
@@ -27,9 +28,11 @@ impl Table<Body> {
         let Some(backend) = BackendId::of_slot(slot) else {
             return (slot, Why::NoBackend);
         };
-        if (start & TRACK != 0 || known.is_some())
-            && let Some(incarnation) = memory.incarnation(backend)
-        {
+        let remembers = start & TRACK != 0 || known.is_some();
+        if remembers && question.signals.quoted {
+            return (slot, Why::UnknownQuote);
+        }
+        if remembers && let Some(incarnation) = memory.incarnation(backend) {
             memory.track(&question, TrackedFlow::new(slot, incarnation));
             return (slot, Why::NewlyTracked);
         }
@@ -49,7 +52,11 @@ impl<K: Key> Decide<K> for Table<Body> {
         let owner = self.body().owners()[row as usize];
         let (slot, why) =
             if owner & ASK == 0 { (owner, Why::Row) } else { self.ask(*question, row, memory) };
-        Decision::to(slot, why).by_row(row).new_if(question.signals.starts)
+        let decision = match why {
+            Why::UnknownQuote => Decision::drop(Reason::UnknownQuote, why),
+            _ => Decision::to(slot, why),
+        };
+        decision.by_row(row).new_if(question.signals.starts)
     }
 
     #[inline(always)]

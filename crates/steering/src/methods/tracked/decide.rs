@@ -39,6 +39,7 @@ fn track_all<K: Copy, M: Memory<K>>(
     let decision = match why {
         Why::NoBackend => Decision::drop(Reason::NoBackend, why).new_if(starts),
         Why::PendingFull => Decision::drop(Reason::PendingFull, why).new_if(starts),
+        Why::UnknownQuote => Decision::drop(Reason::UnknownQuote, why),
         _ => Decision::to(slot, why).new_if(true),
     };
     Decision { row, ..decision }
@@ -60,6 +61,7 @@ fn track_new<K, M: Memory<K>>(
     let pending = asked.then(|| memory.pending(&question)).flatten();
     let (slot, row, why) = match pending {
         Some(backend) => (backend.get(), None, Why::Pending),
+        None if question.signals.quoted => return (NO_BACKEND, None, Why::UnknownQuote),
         None => place(&question, memory),
     };
     let backend = BackendId::of_slot(slot);

@@ -1,0 +1,94 @@
+//! ICMP errors about packets that a service's backends have sent.
+//!
+//! A router that cannot pass on a backend's answer tells the answer's source, which is the service's
+//! address: so its error comes to the balancer. It quotes the packet, at least the IP header and 8
+//! bytes of what follows (RFC 792; RFC 4443 section 2.4), and these name the connection.
+//!
+//! Read are the errors that end hosts act upon: destination unreachable, of which "fragmentation
+//! needed" is one, time exceeded and parameter problem, and for IPv6 packet too big. A quoted later
+//! fragment has no ports, and names nothing.
+
+use crate::flow::{FlowKey, Protocol, map_address};
+use crate::parse::{IPV6_LENGTH, address, be16, bytes, icmp_of};
+use crate::tcp_options;
+use std::net::Ipv4Addr;
+
+const ICMP_LENGTH: usize = 8;
+const IPV4_MIN_LENGTH: usize = 20;
+const FRAGMENT: u8 = 44;
+const FRAGMENT_LENGTH: usize = 8;
+/// What is quoted of a transport header at least.
+const QUOTED_BYTES: usize = 8;
+
+/// An ICMP error about a packet from its own destination.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Quoted {
+    /// The connection, as its client's packets have it: towards the address that the error is for.
+    pub flow: FlowKey,
+    /// TSval of the quoted packet, if it is TCP with a timestamp option (RFC 7323) and its whole
+    /// header is quoted.
+    pub value: Option<u32>,
+    /// Where the IP header of the error starts, from the start of the frame.
+    pub l3_offset: u16,
+    /// The length of the error's IP packet, its header included.
+    pub ip_length: u32,
+}
+
+/// Reads the error of a frame. `None` if the frame is none, or quotes no packet with ports that came
+/// from the address that it is sent to.
+pub fn quoted(frame: &[u8]) -> Option<Quoted> {
+    let icmp = icmp_of(frame)?;
+    let message = &frame[icmp.start..icmp.end];
+    let header: &[u8; ICMP_LENGTH] = message.first_chunk()?;
+    let quote = &message[ICMP_LENGTH..];
+    let (from, to, protocol, segment) = if icmp.ipv6 {
+        matches!(header[0], 1..=4).then_some(())?;
+        ipv6(quote)?
+    } else {
+        matches!(header[0], 3 | 11 | 12).then_some(())?;
+        ipv4(quote)?
+    };
+    let protocol = Protocol::from_number(protocol)?;
+    let ports: &[u8; QUOTED_BYTES] = segment.first_chunk()?;
+    if from != icmp.dst {
+        return None;
+    }
+    let value = match protocol {
+        Protocol::Tcp => tcp_options::find(segment).ok().flatten().map(|found| found.value),
+        Protocol::Udp => None,
+    };
+    let (src_port, dst_port) = (be16(ports[2], ports[3]), be16(ports[0], ports[1]));
+    let flow = FlowKey { src: to, dst: from, src_port, dst_port, protocol };
+    Some(Quoted { flow, value, l3_offset: icmp.l3 as u16, ip_length: icmp.ip_length })
+}
+
+/// Source, destination, protocol and what follows the header.
+type Packet<'a> = ([u8; 16], [u8; 16], u8, &'a [u8]);
+
+fn ipv4(quote: &[u8]) -> Option<Packet<'_>> {
+    let header: &[u8; IPV4_MIN_LENGTH] = quote.first_chunk()?;
+    let length = usize::from(header[0] & 15) * 4;
+    if header[0] >> 4 != 4 || length < IPV4_MIN_LENGTH || be16(header[6], header[7]) & 0x1fff != 0 {
+        return None;
+    }
+    let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
+    let src = map_address(Ipv4Addr::new(s0, s1, s2, s3).into());
+    let dst = map_address(Ipv4Addr::new(d0, d1, d2, d3).into());
+    Some((src, dst, header[9], quote.get(length..)?))
+}
+
+fn ipv6(quote: &[u8]) -> Option<Packet<'_>> {
+    let header: &[u8; IPV6_LENGTH] = quote.first_chunk()?;
+    if header[0] >> 4 != 6 {
+        return None;
+    }
+    let (mut next, mut rest) = (header[6], &quote[IPV6_LENGTH..]);
+    if next == FRAGMENT {
+        let fragment: &[u8; FRAGMENT_LENGTH] = bytes(rest, 0)?;
+        if be16(fragment[2], fragment[3]) & 0xfff8 != 0 {
+            return None;
+        }
+        (next, rest) = (fragment[0], &rest[FRAGMENT_LENGTH..]);
+    }
+    Some((address(header, 8), address(header, 24), next, rest))
+}

@@ -16,7 +16,8 @@ use weir_plane::{
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
-    BackendLoad, Event, Flags, Image, Marks, Question, ServiceState, Side, TrackedFlow, update,
+    BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceState, Side, TrackedFlow,
+    update,
 };
 use weir_wire::{FlowKey, unmap_address};
 
@@ -275,6 +276,7 @@ impl Plane for LivePlane {
 
     fn reset_lane(&mut self, id: u16) -> Result<(), Error> {
         self.kernel.set_load(id, 0, Some(0));
+        self.kernel.forget_echoes(id);
         self.kernel.reset_lane(id)
     }
 
@@ -312,6 +314,10 @@ impl Plane for LivePlane {
 
     fn bare(&self) -> u32 {
         self.kernel.bare()
+    }
+
+    fn echoes(&self, id: u16) -> Echoes {
+        self.kernel.echoes(id)
     }
 
     fn clock(&self) -> u32 {

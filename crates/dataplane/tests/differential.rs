@@ -9,6 +9,8 @@ mod options;
 mod services;
 #[path = "differential/slots.rs"]
 mod slots;
+#[path = "differential/told.rs"]
+mod told;
 #[path = "differential/twin.rs"]
 mod twin;
 
@@ -361,6 +363,8 @@ impl World {
         self.plane.oracle.memory.pinned.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.incarnations.remove(&gone);
         self.set_load(gone, 0, Some(0));
+        self.plane.kernel.kernel.forget_echoes(gone);
+        self.plane.oracle.memory.echoes.remove(&gone);
         self.plane.oracle.memory.down.remove(&gone);
     }
 
@@ -628,6 +632,9 @@ impl World {
         for backend in 0..BACKENDS {
             let (kernel, soft) = (self.plane.kernel.kernel.load(backend), oracle);
             assert_eq!(kernel, weir_plane::Plane::load(soft, backend), "backend {backend}");
+            let (kernel, soft) = (&self.plane.kernel, oracle);
+            let echoes = weir_plane::Plane::echoes(kernel, backend);
+            assert_eq!(echoes, weir_plane::Plane::echoes(soft, backend), "backend {backend}");
         }
     }
 

@@ -11,7 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
-    BackendLoad, Event, Image, Marks, Question, ServiceState, Side, TrackedFlow, seen_tag, update,
+    BackendLoad, Echoes, Event, Image, Marks, Question, ServiceState, Side, TrackedFlow, seen_tag,
+    update,
 };
 use weir_wire::{FlowKey, Reason};
 
@@ -283,6 +284,11 @@ pub trait Plane: update::Plane {
     /// Packets of known flows that did not echo the cookie that their backend was told: it writes none.
     fn bare(&self) -> u32 {
         0
+    }
+
+    /// What connections at a backend echo that is told cookies, as far as it was looked at.
+    fn echoes(&self, _id: u16) -> Echoes {
+        Echoes::default()
     }
 
     /// That clock. It goes on from where it stood when the control plane ended.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use weir_plane::Plane;
 use weir_steering::{
-    BackendId, BackendLoad, Decide, Decision, Flags, Image, Known, MethodId, Note, Question,
-    Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
+    BackendId, BackendLoad, Decide, Decision, Echoes, Flags, Image, Known, MethodId, Note,
+    Question, Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
 };
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, map_address};
@@ -215,6 +215,10 @@ impl<P: Plane> Recall for Real<'_, P> {
         self.engine.plane.bare() > 0
     }
 
+    fn echoes(&self, backend: BackendId) -> Echoes {
+        self.engine.plane.echoes(backend.get())
+    }
+
     fn slot(&self, question: &Question, part: u16) -> Option<BackendId> {
         self.read(self.engine.plane.slot(question, part).plane()).and_then(BackendId::new)
     }
@@ -231,7 +235,7 @@ impl<P: Plane> Recall for Real<'_, P> {
     fn known(&self, question: &Question) -> Option<BackendId> {
         let entry = self.connection(question)?;
         let backend = BackendId::new(entry.backend)?;
-        let live = self.incarnation(backend) == Some(entry.incarnation)
+        let live = self.incarnation(backend).is_some_and(|now| entry.is_of(now))
             && !(question.signals.starts && self.is_down(backend));
         live.then_some(backend)
     }

@@ -185,6 +185,10 @@ pub struct BackendStatus {
     /// The load that was told last, whether a scheduler reads it or not.
     #[serde(default)]
     pub told_load: Option<f64>,
+    /// Whether a packet of a flow that is known there did not echo the cookie that it was told
+    /// (`answers = "backend"`).
+    #[serde(default)]
+    pub bare: bool,
 }
 
 /// What the health check of a backend says.
@@ -216,13 +220,18 @@ pub struct OutcomeStatus {
 }
 
 /// What an operator should know if backends write no cookies that should.
-fn bare_warning(packets: u32) -> Option<String> {
+fn bare_warning(packets: u32, services: &[ServiceStatus]) -> Option<String> {
+    let of = |service: &ServiceStatus| {
+        let bare = service.backends.iter().filter(|backend| backend.bare);
+        bare.map(|backend| format!("{}/{}", service.name, backend.name)).collect::<Vec<_>>()
+    };
+    let backends = services.iter().flat_map(of).collect::<Vec<_>>().join(", ");
     (packets > 0).then(|| {
         format!(
             "{packets} packets of services with answers = \"backend\" did not have the cookie that \
-             their backend was told: it runs no `weir agent`, or has lost its memory. Their flows, and \
-             from now on all of these services, are looked up in the connection table first; \
-             limits.tracked_flows must hold those that are open"
+             their backend was told ({backends}): it runs no `weir agent`, or has lost its memory, or \
+             somebody forges. Its flows are looked up in the connection table, which costs these \
+             services a look-up for each packet; limits.tracked_flows must hold those that are open"
         )
     })
 }
@@ -244,7 +253,7 @@ impl<P: Plane> Engine<P> {
             .collect();
         let (checks, lanes) = (self.health.snapshot(), self.plane.lanes().plane()?);
         let services = self.services.values().map(|s| self.service_status(s, &checks, &lanes));
-        let services = services.collect::<Result<_, _>>()?;
+        let services = services.collect::<Result<Vec<_>, _>>()?;
         let lost = self.lost()?;
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
@@ -263,7 +272,7 @@ impl<P: Plane> Engine<P> {
                 .iter()
                 .cloned()
                 .chain(self.troubles())
-                .chain(bare_warning(self.plane.bare()))
+                .chain(bare_warning(self.plane.bare(), &services))
                 .collect(),
             lost,
             services,
@@ -333,6 +342,7 @@ impl<P: Plane> Engine<P> {
                 flows: lane.flows,
                 load: service.load_of(member.id, self.plane.load(member.id).value),
                 told_load: service.loads.told(member.id),
+                bare: self.plane.echoes(member.id).bare,
             });
         }
         Ok(ServiceStatus {

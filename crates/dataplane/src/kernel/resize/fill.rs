@@ -93,6 +93,7 @@ fn loads(old: &KernelPlane, new: &KernelPlane) {
     for number in 0..old.sizes.backends.min(new.sizes.backends) as u16 {
         let load = old.load(number);
         new.set_load(number, load.weight, Some(load.value));
+        new.copy_echoes(number, old);
     }
 }
 

@@ -7,7 +7,7 @@ use super::stateful::Stateful;
 use super::stateless::Stateless;
 use crate::decide::{Decide, Decision, NoCookie, Question, Why};
 use crate::ids::BackendId;
-use crate::memory::Memory;
+use crate::memory::{Echoes, Memory, TrackedFlow};
 use crate::schedule;
 use crate::table::Flags;
 use std::sync::Arc;
@@ -79,8 +79,9 @@ impl<K: Key> Decide<K> for Table<Stateless> {
         }
         match method.read(servers, question) {
             Ok(backend) if method.tells() => {
-                let known = if memory.has_bare() { memory.known(question) } else { None };
-                match known.filter(|known| servers.uses(known.get()) && known.get() != backend) {
+                let doubted =
+                    memory.has_bare().then(|| doubted(servers, question, backend, memory));
+                match doubted.flatten() {
                     Some(known) => Decision::to(known.get(), Why::Known(NoCookie::NotOurs)),
                     None => Decision::to(backend, Why::Cookie),
                 }
@@ -92,10 +93,18 @@ impl<K: Key> Decide<K> for Table<Stateless> {
                 Decision { echo, ..Decision::to(backend, Why::Cookie) }
             }
             Err(why) => {
-                let decision =
-                    without_cookie(question, why, method.forged(), method.by(), servers, memory);
-                if method.tells() && decision.why == Why::Known(NoCookie::NotOurs) {
-                    memory.note_bare();
+                let decision = without_cookie(
+                    question,
+                    (why, method.forged(), method.tells()),
+                    method.by(),
+                    servers,
+                    memory,
+                );
+                let known = decision.backend.ok().and_then(|backend| BackendId::new(backend.get()));
+                if let (true, Why::Known(NoCookie::NotOurs), Some(known)) =
+                    (method.tells(), decision.why, known)
+                {
+                    memory.note_bare(known);
                 }
                 decision
             }
@@ -193,7 +202,7 @@ impl Stateful {
                 }
             }
         };
-        without_cookie(question, why, method.forged(), None, servers, memory)
+        without_cookie(question, (why, method.forged(), false), None, servers, memory)
     }
 }
 
@@ -216,17 +225,109 @@ fn tell<K: Key, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
 ) -> Decision {
-    let known = memory.known(question).filter(|backend| servers.serves(backend.get()));
-    let Some(backend) = known.or_else(|| pick(method.by(), servers, question, memory)) else {
-        return nobody();
-    };
+    let followed = followed(servers, question, memory);
+    let picked = followed.or_else(|| pick(method.by(), servers, question, memory));
+    let Some(backend) = picked else { return nobody() };
     let Some(cookie) = method.cookie_for(servers, question.hash, backend.get()) else {
         return nobody();
     };
-    if known.is_none() {
-        memory.remember(question, backend);
+    if followed.is_none() {
+        note_placed(servers, question, backend, memory);
     }
     Decision { echo: Some(told(cookie)), ..first(backend, cookie) }
+}
+
+/// What the connection table says of a flow of a service whose backends write the cookies: where it lives,
+/// and the number of the server where it was before, as far as they are still in the service.
+fn entry_of<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> (Option<BackendId>, Option<u16>) {
+    let Some(entry) = memory.connection(question) else { return (None, None) };
+    let latest = BackendId::new(entry.backend).filter(|latest| {
+        servers.uses(latest.get())
+            && memory.incarnation(*latest).is_some_and(|now| entry.is_of(now))
+    });
+    let former = entry.former.checked_sub(1);
+    (latest, former.filter(|former| servers.backend(*former).is_some()))
+}
+
+/// Where the first packet of a flow goes that the connection table has; none if it is to be placed.
+///
+/// Nobody knows whether a SYN in the name of a known flow is sent anew, is a new connection on old ports, or is
+/// forged, nor whether the connection at the old backend goes on. So a flow whose backend takes no new
+/// connections is placed anew, and its entry keeps both: neither loses what its cookie says for the other
+/// ([`doubted`]). There is no room for a third: then the SYN follows one of the two.
+fn followed<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> Option<BackendId> {
+    let (latest, former) = entry_of(servers, question, memory);
+    let up = latest.filter(|latest| !memory.is_down(*latest));
+    // One that writes no cookies is followed while it drains, too: only the entry leads there.
+    if let Some(up) = up
+        && (memory.echoes(up).bare || servers.serves(up.get()))
+    {
+        return Some(up);
+    }
+    let before = former.and_then(|former| BackendId::new(servers.backend(former)?));
+    if let Some(before) = before
+        && !memory.is_down(before)
+        && (latest.is_some() && up.is_none() || servers.serves(before.get()))
+    {
+        note(servers, question, (before, latest), memory);
+        return Some(before);
+    }
+    up.filter(|_| former.is_some())
+}
+
+/// Notes where such a flow was placed.
+fn note_placed<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    backend: BackendId,
+    memory: &mut M,
+) {
+    let (latest, former) = entry_of(servers, question, memory);
+    let former = former.and_then(|former| BackendId::new(servers.backend(former)?));
+    if latest.is_none() || former.is_none() {
+        let other = latest.or(former).filter(|other| *other != backend);
+        note(servers, question, (backend, other), memory);
+    }
+}
+
+/// Notes that a flow lives at one backend, and was at another before.
+fn note<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    (backend, former): (BackendId, Option<BackendId>),
+    memory: &mut M,
+) {
+    let Some(incarnation) = memory.incarnation(backend) else { return };
+    let former = former.and_then(|former| servers.number(former.get())).map_or(0, |n| n + 1);
+    memory.track(question, TrackedFlow { former, ..TrackedFlow::new(backend.get(), incarnation) });
+}
+
+/// Where a flow lives whose cookie names another backend, after there have been packets that did not echo
+/// the cookie that their backend was told: some of those look right by chance. Not if that backend is known
+/// to write cookies, or the flow was at the one that is named.
+fn doubted<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    named: u16,
+    memory: &mut M,
+) -> Option<BackendId> {
+    let (latest, former) = entry_of(servers, question, memory);
+    let latest = latest?;
+    if latest == named {
+        memory.note_own(latest);
+        return None;
+    }
+    let was_there = former.and_then(|former| servers.backend(former)) == Some(named);
+    let believed = memory.echoes(latest) == Echoes { own: true, bare: false };
+    (!was_there && !believed).then_some(latest)
 }
 
 /// Where the first packet of a connection that has not ended went before. Two of them at two backends
@@ -310,8 +411,7 @@ fn pick<K, M: Memory<K>>(
 /// The decision for a packet without a good cookie.
 fn without_cookie<K, M: Memory<K>>(
     question: &Question<K>,
-    why: NoCookie,
-    forged: Forged,
+    (why, forged, tells): (NoCookie, Forged, bool),
     by: By<'_>,
     servers: &ServiceServers,
     memory: &mut M,
@@ -319,9 +419,13 @@ fn without_cookie<K, M: Memory<K>>(
     let starts = question.signals.starts;
     // A first packet is placed even if the caller knows the flow: it is a new connection on old
     // ports. For a repeated SYN the caller's table says the same as before.
-    let known = memory.known(question).filter(|backend| {
-        servers.uses(backend.get()) && (!starts || servers.serves(backend.get()))
-    });
+    let known = if starts && tells {
+        followed(servers, question, memory)
+    } else {
+        memory.known(question).filter(|backend| {
+            servers.uses(backend.get()) && (!starts || servers.serves(backend.get()))
+        })
+    };
     let decision = if let Some(backend) = known {
         Decision::to(backend.get(), Why::Known(why))
     } else {
@@ -335,7 +439,11 @@ fn without_cookie<K, M: Memory<K>>(
                 Decision::to(backend.get(), Why::Astray(why))
             }
             Some(backend) => {
-                memory.remember(question, backend);
+                if tells {
+                    note_placed(servers, question, backend, memory);
+                } else {
+                    memory.remember(question, backend);
+                }
                 Decision::to(backend.get(), Why::Remembered(why))
             }
         }

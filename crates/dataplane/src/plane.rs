@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, SeenFlows, VipKey,
+    Limits, Outcomes, Plane, SeenFlows, TrackedFlows, VipKey,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -298,6 +298,10 @@ impl Plane for LivePlane {
 
     fn forget_connections(&mut self, service: u32) -> Result<(), Error> {
         self.kernel.forget_connections(service)
+    }
+
+    fn tracked_flows(&self, service: u32) -> Result<TrackedFlows, Error> {
+        self.kernel.tracked_flows(service)
     }
 
     fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, Error> {

@@ -29,6 +29,15 @@ pub struct Backend {
     pub hop: Option<Hop>,
 }
 
+/// What became of the flows that a method with few of them put into the connection table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TrackedFlows {
+    /// They are there.
+    pub there: u64,
+    /// Others took their places.
+    pub evicted: u64,
+}
+
 /// A next hop and the interface that it is reached by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hop {
@@ -262,6 +271,14 @@ pub trait Plane: update::Plane {
     /// # Errors
     /// Some may have been removed.
     fn forget_connections(&mut self, service: u32) -> Result<(), Self::Error>;
+
+    /// How many flows of a service with JET are in the connection table, and how many were evicted.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn tracked_flows(&self, _service: u32) -> Result<TrackedFlows, Self::Error> {
+        Ok(TrackedFlows::default())
+    }
 
     /// A flow in the connection table.
     ///

@@ -227,6 +227,13 @@ pub trait Memory<K = StateKey> {
         None
     }
 
+    /// Whether that connection has ended, and its slot only lingers.
+    #[inline(always)]
+    fn slot_closes(&mut self, question: &Question<K>, part: u16) -> bool {
+        let _ = (question, part);
+        false
+    }
+
     /// Gives that slot back; answers where its connection lived, if it is this flow's.
     #[inline(always)]
     fn close_slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
@@ -604,6 +611,11 @@ impl Memory for SoftMemory {
 
     fn slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
         self.slots.get_mut(&question.service.0)?.asked(question, part)
+    }
+
+    fn slot_closes(&mut self, question: &Question, part: u16) -> bool {
+        let slots = self.slots.get(&question.service.0);
+        slots.is_some_and(|slots| slots.closes(&question.key, part))
     }
 
     fn close_slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {

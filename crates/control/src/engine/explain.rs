@@ -137,6 +137,12 @@ impl<P: Plane> Engine<P> {
                 );
             }
             Image::Cheetah(table) => *table.body().0.method.codec(),
+            Image::CheetahStateful(table) if table.header().flags().has(Flags::TELLS) => {
+                let codec = table.body().0.method.method.codec();
+                let known = self.plane.connection(flow).plane()?;
+                let index = known.and_then(|known| known.former.checked_sub(1));
+                return Ok(index.map(|index| u32::from(codec.hide_for(question.hash, index)) << 16));
+            }
             Image::CheetahStateful(table) => table.body().0.method.method.codec(),
             _ => return Ok(None),
         };

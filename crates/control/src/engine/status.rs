@@ -7,8 +7,8 @@ use crate::{health, neigh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use weir_plane::{LaneCounters, Plane};
-use weir_steering::Image;
+use weir_plane::{LaneCounters, Plane, TrackedFlows};
+use weir_steering::{Image, MethodId};
 
 /// The state of an instance, as `weir status` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -145,13 +145,22 @@ pub struct TrackingStatus {
     pub tracked_share: f64,
     /// The part of the flows whose packets do without a look into the connection table, 0 to 1.
     pub avoided_share: f64,
+    /// Flows that are in the connection table.
+    #[serde(default)]
+    pub tracked: u64,
+    /// Flows that were put there and are there no more, as others took their places
+    /// (`limits.tracked_flows`).
+    #[serde(default)]
+    pub evicted: u64,
 }
 
 impl TrackingStatus {
-    fn of(image: &Image) -> Option<Self> {
+    fn of(image: &Image, flows: TrackedFlows) -> Option<Self> {
         let Image::Jet(table) = image else { return None };
         let rows = table.body();
-        Some(Self { tracked_share: rows.tracking(), avoided_share: 1.0 - rows.asking() })
+        let TrackedFlows { there, evicted } = flows;
+        let (tracked_share, avoided_share) = (rows.tracking(), 1.0 - rows.asking());
+        Some(Self { tracked_share, avoided_share, tracked: there, evicted })
     }
 }
 
@@ -313,6 +322,12 @@ impl<P: Plane> Engine<P> {
         let configured = &service.configured;
         let table = self.plane.described(service.number).plane()?;
         let (scheduler, load) = service.scheduler();
+        let tracking = match service.builder.published() {
+            Some(image) if image.method() == MethodId::Jet => {
+                TrackingStatus::of(image, self.plane.tracked_flows(service.number).plane()?)
+            }
+            _ => None,
+        };
         let mut backends = Vec::new();
         for member in &service.pool {
             let lane = lanes.get(usize::from(member.id)).copied().unwrap_or_default();
@@ -370,7 +385,7 @@ impl<P: Plane> Engine<P> {
             control_bytes: service.builder.control_bytes(),
             last_update_ms: service.last_update.map(|d| d.as_millis() as u64),
             slots: self.slot_status(service.number),
-            tracking: service.builder.published().and_then(|image| TrackingStatus::of(image)),
+            tracking,
             quic: service.quic_status(&self.config.balancer.run_dir),
             backends,
         })

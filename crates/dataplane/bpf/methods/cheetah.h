@@ -162,7 +162,8 @@ static __always_inline __u32 nowhere(enum reason reason)
 static __always_inline __u32 without_cookie(const struct table *table, const struct flow_key *key,
 					    __u64 hash, __u8 flags, int lost)
 {
-	int first = flags == TCP_SYN, told = (table->flags & TABLE_TELLS) != 0;
+	int first = flags == TCP_SYN, tells = (table->flags & TABLE_TELLS) != 0;
+	int told = tells && table->method == METHOD_CHEETAH;
 	struct tracked *known = NULL;
 
 	if (first && told) {
@@ -181,7 +182,7 @@ static __always_inline __u32 without_cookie(const struct table *table, const str
 		 * ports. One that is repeated goes where it went before. */
 		if (backend && is_of(backend, known) &&
 		    (!known->number || server(table, known->number - 1) == id) &&
-		    !(first && (backend->flags & BACKEND_DOWN || !serves(table, id)))) {
+		    !(first && (backend->flags & BACKEND_DOWN || (!tells && !serves(table, id))))) {
 			if (lost && told)
 				note_bare(id);
 			return id | (first ? CHEETAH_NEW : 0);

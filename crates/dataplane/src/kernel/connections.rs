@@ -8,7 +8,8 @@ use crate::reports::{self, Reports};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashSet;
 use std::mem::offset_of;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weir_plane::TrackedFlows;
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
 use weir_steering::{Echoes, ServiceState, StateKey, TrackedFlow};
 use weir_wire::FlowKey;
@@ -146,11 +147,44 @@ impl KernelPlane {
         Ok(found)
     }
 
+    /// Flows of a service with JET that packets have put into the connection table.
+    pub fn entered(&self, service: u32) -> u64 {
+        self.entered_word(service).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Counts them from there on.
+    pub(super) fn set_entered(&self, service: u32, flows: u64) {
+        if let Some(word) = self.entered_word(service) {
+            word.store(flows, Ordering::Relaxed);
+        }
+    }
+
+    fn entered_word(&self, service: u32) -> Option<&AtomicU64> {
+        let there = service < self.sizes.services;
+        there.then(|| self.entered.word64(service as usize * size_of::<u64>()))
+    }
+
+    /// How many of them are there, and how many were evicted. Reads the whole table.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn tracked_flows(&self, service: u32) -> Result<TrackedFlows, Error> {
+        // Before those that are there are counted: what enters meanwhile was not evicted.
+        let entered = self.entered(service);
+        if entered == 0 {
+            return Ok(TrackedFlows::default());
+        }
+        let there =
+            self.entries_of::<types::tracked>(service, &self.maps.connections)?.len() as u64;
+        Ok(TrackedFlows { there, evicted: entered.saturating_sub(there) })
+    }
+
     /// Removes the entries of a service from the connection table.
     ///
     /// # Errors
     /// [`Error::Bpf`]; some may be removed then.
     pub fn forget_connections(&self, service: u32) -> Result<(), Error> {
+        self.set_entered(service, 0);
         let entries = self.entries_of::<types::tracked>(service, &self.maps.connections)?;
         entries
             .iter()

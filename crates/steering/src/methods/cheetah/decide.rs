@@ -95,7 +95,7 @@ impl<K: Key> Decide<K> for Table<Stateless> {
             Err(why) => {
                 let decision = without_cookie(
                     question,
-                    (why, method.forged(), method.tells()),
+                    (why, method.forged(), if method.tells() { Told::ByNumber } else { Told::No }),
                     method.by(),
                     servers,
                     memory,
@@ -142,6 +142,9 @@ impl Stateful {
         memory: &mut M,
     ) -> Decision {
         let method = self;
+        if question.signals.starts && question.signals.echo.is_some() && method.tells() {
+            return tell_slot(method, servers, question, memory);
+        }
         if question.signals.starts && question.signals.echo.is_some() {
             let repeated = if method.answers() {
                 again_by_slot(method, servers, question, memory)
@@ -151,7 +154,7 @@ impl Stateful {
             if let Some((backend, part)) = repeated {
                 return first(backend, method.cookie(&question.key, part));
             }
-            return match pick(None, servers, question, memory) {
+            return match pick(method.by(), servers, question, memory) {
                 None => nobody(),
                 Some(backend) => match memory.open_slot(question, backend) {
                     Some(part) => {
@@ -202,7 +205,8 @@ impl Stateful {
                 }
             }
         };
-        without_cookie(question, (why, method.forged(), false), None, servers, memory)
+        let how = (why, method.forged(), if method.tells() { Told::BySlot } else { Told::No });
+        without_cookie(question, how, method.by(), servers, memory)
     }
 }
 
@@ -362,6 +366,50 @@ fn again_by_slot<K: Key, M: Memory<K>>(
     None
 }
 
+/// The first packet of a connection by index whose backend writes the cookie. No answer says how far a
+/// connection is, so every flow is in the connection table, too, and its entry names its slot. A known flow
+/// follows it unless its backend is down, so that nobody moves a live connection by a SYN in its name; to the
+/// same slot, unless that is closing or gone.
+fn tell_slot<K: Key, M: Memory<K>>(
+    method: &Stateful,
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> Decision {
+    let telling = |backend, part| {
+        let cookie = method.cookie(&question.key, part);
+        Decision { echo: Some(told(cookie)), ..first(backend, cookie) }
+    };
+    let latest = entry_of(servers, question, memory).0;
+    let latest = latest.filter(|latest| !memory.is_down(*latest));
+    if let Some(backend) = latest {
+        let index = memory.connection(question).and_then(|entry| entry.former.checked_sub(1));
+        let part = index.map(|index| method.codec().hide_for(question.hash, index));
+        let there = |part: &u16| {
+            memory.slot(question, *part) == Some(backend) && !memory.slot_closes(question, *part)
+        };
+        if let Some(part) = part.filter(there) {
+            return telling(backend, part);
+        }
+    }
+    let Some(backend) = latest.or_else(|| pick(method.by(), servers, question, memory)) else {
+        return nobody();
+    };
+    let part = memory.open_slot(question, backend);
+    if let Some(incarnation) = memory.incarnation(backend) {
+        let index = part.map(|part| method.codec().reveal_for(question.hash, part));
+        let entry = TrackedFlow::new(backend.get(), incarnation);
+        memory.track(question, TrackedFlow { former: index.map_or(0, |index| index + 1), ..entry });
+    }
+    match part {
+        Some(part) => telling(backend, part),
+        None => {
+            let why = Why::Remembered(NoCookie::TableFull);
+            Decision::to(backend.get(), why).new_if(true)
+        }
+    }
+}
+
 /// The TSecr that the backend must get in place of the cookie, which hides this number. `counts`: the
 /// backend among whose open connections this one may count.
 fn restored<K, M: Memory<K>>(
@@ -383,6 +431,14 @@ fn restored<K, M: Memory<K>>(
     Some(echo)
 }
 
+/// Whether backends are told cookies, and what those hide.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    No,
+    ByNumber,
+    BySlot,
+}
+
 /// What a table says of its scheduler, and the key of its hash; none where the memory picks.
 type By<'a> = Option<(Flags, &'a HashKey)>;
 
@@ -390,6 +446,13 @@ impl Stateless {
     fn by(&self) -> By<'_> {
         let flags = self.scheduling();
         (flags.0 & Flags::SCHEDULER != 0).then(|| (flags, self.codec().key()))
+    }
+}
+
+impl Stateful {
+    fn by(&self) -> By<'_> {
+        let flags = self.scheduling();
+        (flags.0 & Flags::SCHEDULER != 0).then(|| (flags, self.key()))
     }
 }
 
@@ -411,7 +474,7 @@ fn pick<K, M: Memory<K>>(
 /// The decision for a packet without a good cookie.
 fn without_cookie<K, M: Memory<K>>(
     question: &Question<K>,
-    (why, forged, tells): (NoCookie, Forged, bool),
+    (why, forged, told): (NoCookie, Forged, Told),
     by: By<'_>,
     servers: &ServiceServers,
     memory: &mut M,
@@ -419,11 +482,12 @@ fn without_cookie<K, M: Memory<K>>(
     let starts = question.signals.starts;
     // A first packet is placed even if the caller knows the flow: it is a new connection on old
     // ports. For a repeated SYN the caller's table says the same as before.
-    let known = if starts && tells {
+    let known = if starts && told == Told::ByNumber {
         followed(servers, question, memory)
     } else {
         memory.known(question).filter(|backend| {
-            servers.uses(backend.get()) && (!starts || servers.serves(backend.get()))
+            servers.uses(backend.get())
+                && (!starts || told == Told::BySlot || servers.serves(backend.get()))
         })
     };
     let decision = if let Some(backend) = known {
@@ -439,7 +503,7 @@ fn without_cookie<K, M: Memory<K>>(
                 Decision::to(backend.get(), Why::Astray(why))
             }
             Some(backend) => {
-                if tells {
+                if told == Told::ByNumber {
                     note_placed(servers, question, backend, memory);
                 } else {
                     memory.remember(question, backend);

@@ -137,9 +137,11 @@ fn print_service(service: &ServiceStatus) {
     if let Some(tracking) = &service.tracking {
         out::line(format_args!(
             "{:.1} % of new flows are tracked; {:.1} % of all flows need no look into the connection \
-             table",
+             table; {} flows are in it, {} were evicted",
             tracking.tracked_share * 100.0,
-            tracking.avoided_share * 100.0
+            tracking.avoided_share * 100.0,
+            tracking.tracked,
+            tracking.evicted
         ));
     }
     service.quic.iter().for_each(print_quic);

@@ -113,7 +113,8 @@ struct seen_line {
 };
 
 struct tracked {
-	__u32 incarnation;
+	__u16 incarnation; /* of the backend, as far as it fits */
+	__u16 former;      /* of Cheetah's server that the flow was at before, plus one; 0: none */
 	__u16 backend;
 	__u16 number; /* of Cheetah's server, plus one; TRACKED_OPEN; 0: any method's */
 };
@@ -148,11 +149,12 @@ struct stack {
 	__u64 reserved2[3];
 };
 
-/* How loaded a backend is, for schedulers: connections, or what the control plane says. */
+/* How loaded a backend is, for schedulers: connections, or what the control plane says; and what its
+ * connections echo. */
 struct load {
 	__s64 value;
 	__u32 weight;
-	__u32 reserved;
+	__u32 echoes; /* ECHOES_ */
 };
 
 /* Key of the connection table: the whole five-tuple. */

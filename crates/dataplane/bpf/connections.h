@@ -15,6 +15,12 @@ static __always_inline struct backend *present(__u32 id)
 	return backend->flags & BACKEND_PRESENT ? backend : NULL;
 }
 
+/* Whether an entry is of this use of the backend's number. */
+static __always_inline int is_of(const struct backend *backend, const struct tracked *entry)
+{
+	return (__u16)backend->incarnation == entry->incarnation;
+}
+
 /* With affinity by client the ports are not part of what is tracked. */
 static __always_inline void tracked_key(const struct packet *p, const struct table *table,
 					struct flow_key *key)
@@ -41,7 +47,7 @@ static __always_inline int find_connection(const struct flow_key *key, const str
 	*id = known->backend;
 	struct backend *backend = present(*id);
 
-	return likely(backend && backend->incarnation == known->incarnation &&
+	return likely(backend && is_of(backend, known) &&
 		      !(starts(q) && backend->flags & BACKEND_DOWN));
 }
 

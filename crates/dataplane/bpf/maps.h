@@ -42,6 +42,10 @@ RESIZED(struct stack, stacks);
 RESIZED(struct load, loads);
 RESIZED(__u64, turns);
 
+/* How many flows of each service with JET were put into the connection table, so that the control plane can
+ * tell how many of them are there no more. */
+RESIZED(__u64, entered);
+
 /* Their sizes, set before loading; the verifier folds them into the program. */
 const volatile __u32 vip_slots = 1;
 const volatile __u32 vip_shift = 63; /* 64 - log2 of it */

@@ -62,7 +62,10 @@ __noinline __u32 in_turn(__u32 number, __u32 entries)
 
 	if (!entries)
 		return 0;
-	return turn % entries * AT(tables, number, table_count)->fallback % entries;
+	const struct table *table = AT(tables, number, table_count);
+
+	/* Where connections have slots, which grow old after so many seconds, partitions have its place. */
+	return turn % entries * (table->segments ? table->chunks_a : table->fallback) % entries;
 }
 
 __noinline __u32 of_two(__u32 number, __u64 hash, __u32 entries, __u32 kind)

@@ -80,4 +80,9 @@ numbers! {
 
     /// a tracked connection that counts among the open ones of its backend; no number of Cheetah's
     TRACKED_OPEN: u16 = 0xffff;
+
+    /// a packet of a flow that is known at the backend did not echo the cookie that it was told
+    ECHOES_BARE: u32 = 1;
+    /// one did, since somebody's did not
+    ECHOES_OWN: u32 = 2;
 }

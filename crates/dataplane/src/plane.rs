@@ -12,11 +12,12 @@ use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, SeenFlows, VipKey,
+    Limits, Outcomes, Plane, SeenFlows, TrackedFlows, VipKey,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
-    BackendLoad, Event, Flags, Image, Marks, Question, ServiceState, Side, TrackedFlow, update,
+    BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceState, Side, TrackedFlow,
+    update,
 };
 use weir_wire::{FlowKey, unmap_address};
 
@@ -275,6 +276,7 @@ impl Plane for LivePlane {
 
     fn reset_lane(&mut self, id: u16) -> Result<(), Error> {
         self.kernel.set_load(id, 0, Some(0));
+        self.kernel.forget_echoes(id);
         self.kernel.reset_lane(id)
     }
 
@@ -298,6 +300,10 @@ impl Plane for LivePlane {
         self.kernel.forget_connections(service)
     }
 
+    fn tracked_flows(&self, service: u32) -> Result<TrackedFlows, Error> {
+        self.kernel.tracked_flows(service)
+    }
+
     fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, Error> {
         self.kernel.connection(flow)
     }
@@ -312,6 +318,10 @@ impl Plane for LivePlane {
 
     fn bare(&self) -> u32 {
         self.kernel.bare()
+    }
+
+    fn echoes(&self, id: u16) -> Echoes {
+        self.kernel.echoes(id)
     }
 
     fn clock(&self) -> u32 {

@@ -9,6 +9,8 @@ mod options;
 mod services;
 #[path = "differential/slots.rs"]
 mod slots;
+#[path = "differential/told.rs"]
+mod told;
 #[path = "differential/twin.rs"]
 mod twin;
 
@@ -361,6 +363,8 @@ impl World {
         self.plane.oracle.memory.pinned.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.incarnations.remove(&gone);
         self.set_load(gone, 0, Some(0));
+        self.plane.kernel.kernel.forget_echoes(gone);
+        self.plane.oracle.memory.echoes.remove(&gone);
         self.plane.oracle.memory.down.remove(&gone);
     }
 
@@ -427,6 +431,9 @@ impl World {
         let service = self.tables.services.iter().find(|one| one.vip.address == flow.dst);
         let table = service.and_then(|one| self.plane.oracle.tables.get(&one.number));
         let known = weir_plane::Plane::answered(&self.plane.oracle, flow).unwrap();
+        // Where the backends are told cookies, the entry of the connection table names the slot.
+        let told = weir_plane::Plane::connection(&self.plane.oracle, flow).unwrap();
+        let known = known.or(told.and_then(|told| told.former.checked_sub(1)));
         let echo = table.map_or(0, |table| options::echo(&mut self.rng, table, flow, known));
         let value = self.rng.random();
         options::insert(frame, &options::options(&mut self.rng, value, echo));
@@ -680,6 +687,9 @@ impl World {
         for backend in 0..BACKENDS {
             let (kernel, soft) = (self.plane.kernel.kernel.load(backend), oracle);
             assert_eq!(kernel, weir_plane::Plane::load(soft, backend), "backend {backend}");
+            let (kernel, soft) = (&self.plane.kernel, oracle);
+            let echoes = weir_plane::Plane::echoes(kernel, backend);
+            assert_eq!(echoes, weir_plane::Plane::echoes(soft, backend), "backend {backend}");
         }
     }
 

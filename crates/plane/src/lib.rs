@@ -19,6 +19,7 @@ pub use counters::{Counters, LaneCounters};
 pub use limits::Limits;
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
-    Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows, Way,
+    Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
+    TrackedFlows, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};

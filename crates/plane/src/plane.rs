@@ -11,7 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
-    BackendLoad, Event, Image, Marks, Question, ServiceState, Side, TrackedFlow, seen_tag, update,
+    BackendLoad, Echoes, Event, Image, Marks, Question, ServiceState, Side, TrackedFlow, seen_tag,
+    update,
 };
 use weir_wire::{FlowKey, Reason};
 
@@ -26,6 +27,15 @@ pub struct Backend {
     pub up: bool,
     /// Where its frames go if the kernel's routing has no answer.
     pub hop: Option<Hop>,
+}
+
+/// What became of the flows that a method with few of them put into the connection table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TrackedFlows {
+    /// They are there.
+    pub there: u64,
+    /// Others took their places.
+    pub evicted: u64,
 }
 
 /// A next hop and the interface that it is reached by.
@@ -262,6 +272,14 @@ pub trait Plane: update::Plane {
     /// Some may have been removed.
     fn forget_connections(&mut self, service: u32) -> Result<(), Self::Error>;
 
+    /// How many flows of a service with JET are in the connection table, and how many were evicted.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn tracked_flows(&self, _service: u32) -> Result<TrackedFlows, Self::Error> {
+        Ok(TrackedFlows::default())
+    }
+
     /// A flow in the connection table.
     ///
     /// # Errors
@@ -283,6 +301,11 @@ pub trait Plane: update::Plane {
     /// Packets of known flows that did not echo the cookie that their backend was told: it writes none.
     fn bare(&self) -> u32 {
         0
+    }
+
+    /// What connections at a backend echo that is told cookies, as far as it was looked at.
+    fn echoes(&self, _id: u16) -> Echoes {
+        Echoes::default()
     }
 
     /// That clock. It goes on from where it stood when the control plane ended.

@@ -12,8 +12,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_steering::{
-    BackendLoad, ELEMENT_BYTES, Event, Flags, Image, ImageError, Marks, Question, ServiceState,
-    Side, SoftMemory, StateKey, TrackedFlow,
+    BackendLoad, ELEMENT_BYTES, Echoes, Event, Flags, Image, ImageError, Marks, Question,
+    ServiceState, Side, SoftMemory, StateKey, TrackedFlow,
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
 };
@@ -373,8 +373,9 @@ impl update::Plane for Soft {
     fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, SoftError> {
         self.ask(Operation::LookUp)?;
         let memory = &self.memory;
-        let lives =
-            |flow: &TrackedFlow| memory.incarnations.get(&flow.backend) == Some(&flow.incarnation);
+        let lives = |flow: &TrackedFlow| {
+            memory.incarnations.get(&flow.backend).is_some_and(|now| flow.is_of(*now))
+        };
         let of = memory.connections.iter().filter(|(state, _)| state.service == service);
         Ok(of.filter(|(_, flow)| lives(flow)).map(|(state, flow)| (*state, flow.backend)).collect())
     }
@@ -580,6 +581,7 @@ impl Plane for Soft {
     fn reset_lane(&mut self, id: u16) -> Result<(), SoftError> {
         self.ask(Operation::ResetLane)?;
         self.memory.loads.remove(&id);
+        self.memory.echoes.remove(&id);
         self.counters.lanes.remove(&id);
         Ok(())
     }
@@ -644,6 +646,10 @@ impl Plane for Soft {
 
     fn bare(&self) -> u32 {
         self.memory.bare
+    }
+
+    fn echoes(&self, id: u16) -> Echoes {
+        self.memory.echoes.get(&id).copied().unwrap_or_default()
     }
 
     fn clock(&self) -> u32 {

@@ -36,8 +36,10 @@ pub struct Event {
 pub struct TrackedFlow {
     /// Where the connection lives.
     pub backend: u16,
-    /// Which use of that number, so that an entry does not outlive its backend.
-    pub incarnation: u32,
+    /// Which use of that number, as far as it fits, so that an entry does not outlive its backend.
+    pub incarnation: u16,
+    /// The number of Cheetah's server that the flow was at before, plus one; 0: none.
+    pub former: u16,
     /// Whether it counts among the open connections of that backend.
     pub open: bool,
 }
@@ -45,8 +47,23 @@ pub struct TrackedFlow {
 impl TrackedFlow {
     /// A connection at a backend in this use of its number, which does not count as open.
     pub fn new(backend: u16, incarnation: u32) -> Self {
-        Self { backend, incarnation, open: false }
+        Self { backend, incarnation: incarnation as u16, former: 0, open: false }
     }
+
+    /// Whether it is of this use of the backend's number.
+    #[inline(always)]
+    pub fn is_of(&self, incarnation: u32) -> bool {
+        self.incarnation == incarnation as u16
+    }
+}
+
+/// What the packets of flows that the connection table has at a backend echo, which is told cookies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Echoes {
+    /// One echoed no good cookie.
+    pub bare: bool,
+    /// One echoed this backend's, since somebody's echoed none.
+    pub own: bool,
 }
 
 /// [`Memory::connections`] knows nothing of the flow.
@@ -210,6 +227,13 @@ pub trait Memory<K = StateKey> {
         None
     }
 
+    /// Whether that connection has ended, and its slot only lingers.
+    #[inline(always)]
+    fn slot_closes(&mut self, question: &Question<K>, part: u16) -> bool {
+        let _ = (question, part);
+        false
+    }
+
     /// Gives that slot back; answers where its connection lived, if it is this flow's.
     #[inline(always)]
     fn close_slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
@@ -236,14 +260,30 @@ pub trait Memory<K = StateKey> {
         let _ = (question, known);
     }
 
-    /// Notes that a packet of a known flow did not echo the cookie that its backend was told.
+    /// Notes that a packet of a flow that is known at a backend did not echo the cookie that this was
+    /// told.
     #[inline(always)]
-    fn note_bare(&mut self) {}
+    fn note_bare(&mut self, backend: BackendId) {
+        let _ = backend;
+    }
 
-    /// Whether there has been one.
+    /// Whether there has been one, at any backend.
     #[inline(always)]
     fn has_bare(&self) -> bool {
         false
+    }
+
+    /// Notes that a packet of a flow that is known at a backend echoed the cookie that this was told.
+    #[inline(always)]
+    fn note_own(&mut self, backend: BackendId) {
+        let _ = backend;
+    }
+
+    /// What has been noted of a backend.
+    #[inline(always)]
+    fn echoes(&mut self, backend: BackendId) -> Echoes {
+        let _ = backend;
+        Echoes::default()
     }
 
     /// The time, in seconds from any fixed moment on.
@@ -286,7 +326,7 @@ pub(crate) fn counts<K, M: Memory<K>>(
     memory: &mut M,
 ) -> bool {
     BackendId::new(known.backend).is_some_and(|backend| {
-        memory.incarnation(backend) == Some(known.incarnation)
+        memory.incarnation(backend).is_some_and(|now| known.is_of(now))
             && !(question.signals.starts && memory.is_down(backend))
     })
 }
@@ -334,6 +374,8 @@ pub struct SoftMemory {
     pub down: HashSet<u16>,
     /// Packets of known flows that did not echo the cookie that their backend was told.
     pub bare: u32,
+    /// What connections at backends that are told cookies echo.
+    pub echoes: HashMap<u16, Echoes>,
     /// Connections whose answers pass here, unbounded here.
     pub answers: HashMap<ServiceState, Answered>,
     /// Connections by index, for each service that has such a table.
@@ -519,8 +561,17 @@ impl Memory for SoftMemory {
         }
     }
 
-    fn note_bare(&mut self) {
+    fn note_bare(&mut self, backend: BackendId) {
         self.bare = self.bare.saturating_add(1);
+        self.echoes.entry(backend.get()).or_default().bare = true;
+    }
+
+    fn note_own(&mut self, backend: BackendId) {
+        self.echoes.entry(backend.get()).or_default().own = true;
+    }
+
+    fn echoes(&mut self, backend: BackendId) -> Echoes {
+        self.echoes.get(&backend.get()).copied().unwrap_or_default()
     }
 
     fn has_bare(&self) -> bool {
@@ -560,6 +611,11 @@ impl Memory for SoftMemory {
 
     fn slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
         self.slots.get_mut(&question.service.0)?.asked(question, part)
+    }
+
+    fn slot_closes(&mut self, question: &Question, part: u16) -> bool {
+        let slots = self.slots.get(&question.service.0);
+        slots.is_some_and(|slots| slots.closes(&question.key, part))
     }
 
     fn close_slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {

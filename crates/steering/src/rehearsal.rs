@@ -2,7 +2,7 @@
 
 use crate::decide::Question;
 use crate::ids::{BackendId, ServiceId};
-use crate::memory::{EventKind, Memory, TrackedFlow};
+use crate::memory::{Echoes, EventKind, Memory, TrackedFlow};
 use crate::schedule::BackendLoad;
 use std::fmt;
 use weir_hash::scale;
@@ -162,6 +162,11 @@ pub trait Recall<K = crate::StateKey> {
     fn has_bare(&self) -> bool {
         false
     }
+    /// See [`Memory::echoes`].
+    fn echoes(&self, backend: BackendId) -> Echoes {
+        let _ = backend;
+        Echoes::default()
+    }
     /// See [`Memory::slot`]. The packet does not count.
     fn slot(&self, question: &Question<K>, part: u16) -> Option<BackendId> {
         let _ = (question, part);
@@ -276,6 +281,10 @@ impl<K, R: Recall<K>> Memory<K> for Rehearsal<'_, R> {
 
     fn has_bare(&self) -> bool {
         self.real.has_bare()
+    }
+
+    fn echoes(&mut self, backend: BackendId) -> Echoes {
+        self.real.echoes(backend)
     }
 
     fn open_slot(&mut self, _: &Question<K>, backend: BackendId) -> Option<u16> {

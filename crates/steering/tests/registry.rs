@@ -150,7 +150,7 @@ impl Recall for Mirror<'_> {
 
     fn known(&self, question: &Question) -> Option<BackendId> {
         let entry = self.connection(question)?;
-        let live = self.0.incarnations.get(&entry.backend) == Some(&entry.incarnation)
+        let live = self.0.incarnations.get(&entry.backend).is_some_and(|now| entry.is_of(*now))
             && !(question.signals.starts && self.0.down.contains(&entry.backend));
         live.then(|| BackendId::new(entry.backend)).flatten()
     }
@@ -205,7 +205,7 @@ fn bursts_answer_as_single_packets_do_and_leave_the_same_behind() {
 }
 
 /// Pending and tracked flows, reports and marks, in order.
-type Trace = (Vec<(ServiceState, u16)>, Vec<(ServiceState, u16, u32)>, usize, Vec<u64>);
+type Trace = (Vec<(ServiceState, u16)>, Vec<(ServiceState, u16, u16)>, usize, Vec<u64>);
 
 fn trace(memory: &SoftMemory) -> Trace {
     let mut pending: Vec<_> = memory.pending.iter().map(|(s, b)| (*s, *b)).collect();
@@ -230,6 +230,7 @@ fn copy(memory: &SoftMemory) -> SoftMemory {
         seen: memory.seen.clone(),
         seen_generation: memory.seen_generation,
         bare: memory.bare,
+        echoes: memory.echoes.clone(),
         connections: memory.connections.clone(),
         incarnations: memory.incarnations.clone(),
         down: memory.down.clone(),

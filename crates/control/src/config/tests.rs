@@ -659,8 +659,11 @@ fn cheetah_writes_cookies_itself() {
     expect_one("counted", &text(&counted), 4, &wrong);
     Config::parse(&text(&format!("{counted}\nload = \"told\"")), "weir.toml").unwrap();
     let stateful = |more: &str| text(more).replace("cheetah", "cheetah-stateful");
-    let wrong = ["answers: \"backend\" is not known", "give one of inline"];
-    expect_one("stateful", &stateful(direct), 9, &wrong);
+    Config::parse(&stateful(direct), "weir.toml").unwrap();
+    Config::parse(&stateful("scheduler = \"rr\""), "weir.toml").unwrap();
+    Config::parse(&stateful("scheduler = \"p2c\"\nload = \"told\""), "weir.toml").unwrap();
+    let wrong = ["slots end by time", "set load = \"told\", \"packets\" or \"bytes\""];
+    expect_one("counted", &stateful("scheduler = \"p2c\""), 4, &wrong);
     let config = Config::parse(&stateful("partitions = 32"), "weir.toml").unwrap();
     assert_eq!(config.services[0].method.id(), MethodId::CheetahStateful);
     assert_eq!(config.limits.slot_partitions, 32);

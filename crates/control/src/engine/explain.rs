@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use weir_plane::Plane;
 use weir_steering::{
-    BackendId, BackendLoad, Decide, Decision, Flags, Image, Known, MethodId, Note, Question,
-    Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
+    BackendId, BackendLoad, Decide, Decision, Echoes, Flags, Image, Known, MethodId, Note,
+    Question, Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
 };
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, map_address};
@@ -137,6 +137,12 @@ impl<P: Plane> Engine<P> {
                 );
             }
             Image::Cheetah(table) => *table.body().0.method.codec(),
+            Image::CheetahStateful(table) if table.header().flags().has(Flags::TELLS) => {
+                let codec = table.body().0.method.method.codec();
+                let known = self.plane.connection(flow).plane()?;
+                let index = known.and_then(|known| known.former.checked_sub(1));
+                return Ok(index.map(|index| u32::from(codec.hide_for(question.hash, index)) << 16));
+            }
             Image::CheetahStateful(table) => table.body().0.method.method.codec(),
             _ => return Ok(None),
         };
@@ -215,6 +221,10 @@ impl<P: Plane> Recall for Real<'_, P> {
         self.engine.plane.bare() > 0
     }
 
+    fn echoes(&self, backend: BackendId) -> Echoes {
+        self.engine.plane.echoes(backend.get())
+    }
+
     fn slot(&self, question: &Question, part: u16) -> Option<BackendId> {
         self.read(self.engine.plane.slot(question, part).plane()).and_then(BackendId::new)
     }
@@ -231,7 +241,7 @@ impl<P: Plane> Recall for Real<'_, P> {
     fn known(&self, question: &Question) -> Option<BackendId> {
         let entry = self.connection(question)?;
         let backend = BackendId::new(entry.backend)?;
-        let live = self.incarnation(backend) == Some(entry.incarnation)
+        let live = self.incarnation(backend).is_some_and(|now| entry.is_of(now))
             && !(question.signals.starts && self.is_down(backend));
         live.then_some(backend)
     }

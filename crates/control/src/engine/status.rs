@@ -7,8 +7,8 @@ use crate::{health, neigh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use weir_plane::{LaneCounters, Plane};
-use weir_steering::Image;
+use weir_plane::{LaneCounters, Plane, TrackedFlows};
+use weir_steering::{Image, MethodId};
 
 /// The state of an instance, as `weir status` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -145,13 +145,22 @@ pub struct TrackingStatus {
     pub tracked_share: f64,
     /// The part of the flows whose packets do without a look into the connection table, 0 to 1.
     pub avoided_share: f64,
+    /// Flows that are in the connection table.
+    #[serde(default)]
+    pub tracked: u64,
+    /// Flows that were put there and are there no more, as others took their places
+    /// (`limits.tracked_flows`).
+    #[serde(default)]
+    pub evicted: u64,
 }
 
 impl TrackingStatus {
-    fn of(image: &Image) -> Option<Self> {
+    fn of(image: &Image, flows: TrackedFlows) -> Option<Self> {
         let Image::Jet(table) = image else { return None };
         let rows = table.body();
-        Some(Self { tracked_share: rows.tracking(), avoided_share: 1.0 - rows.asking() })
+        let TrackedFlows { there, evicted } = flows;
+        let (tracked_share, avoided_share) = (rows.tracking(), 1.0 - rows.asking());
+        Some(Self { tracked_share, avoided_share, tracked: there, evicted })
     }
 }
 
@@ -185,6 +194,10 @@ pub struct BackendStatus {
     /// The load that was told last, whether a scheduler reads it or not.
     #[serde(default)]
     pub told_load: Option<f64>,
+    /// Whether a packet of a flow that is known there did not echo the cookie that it was told
+    /// (`answers = "backend"`).
+    #[serde(default)]
+    pub bare: bool,
 }
 
 /// What the health check of a backend says.
@@ -216,13 +229,18 @@ pub struct OutcomeStatus {
 }
 
 /// What an operator should know if backends write no cookies that should.
-fn bare_warning(packets: u32) -> Option<String> {
+fn bare_warning(packets: u32, services: &[ServiceStatus]) -> Option<String> {
+    let of = |service: &ServiceStatus| {
+        let bare = service.backends.iter().filter(|backend| backend.bare);
+        bare.map(|backend| format!("{}/{}", service.name, backend.name)).collect::<Vec<_>>()
+    };
+    let backends = services.iter().flat_map(of).collect::<Vec<_>>().join(", ");
     (packets > 0).then(|| {
         format!(
             "{packets} packets of services with answers = \"backend\" did not have the cookie that \
-             their backend was told: it runs no `weir agent`, or has lost its memory. Their flows, and \
-             from now on all of these services, are looked up in the connection table first; \
-             limits.tracked_flows must hold those that are open"
+             their backend was told ({backends}): it runs no `weir agent`, or has lost its memory, or \
+             somebody forges. Its flows are looked up in the connection table, which costs these \
+             services a look-up for each packet; limits.tracked_flows must hold those that are open"
         )
     })
 }
@@ -244,7 +262,7 @@ impl<P: Plane> Engine<P> {
             .collect();
         let (checks, lanes) = (self.health.snapshot(), self.plane.lanes().plane()?);
         let services = self.services.values().map(|s| self.service_status(s, &checks, &lanes));
-        let services = services.collect::<Result<_, _>>()?;
+        let services = services.collect::<Result<Vec<_>, _>>()?;
         let lost = self.lost()?;
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
@@ -263,7 +281,7 @@ impl<P: Plane> Engine<P> {
                 .iter()
                 .cloned()
                 .chain(self.troubles())
-                .chain(bare_warning(self.plane.bare()))
+                .chain(bare_warning(self.plane.bare(), &services))
                 .collect(),
             lost,
             services,
@@ -304,6 +322,12 @@ impl<P: Plane> Engine<P> {
         let configured = &service.configured;
         let table = self.plane.described(service.number).plane()?;
         let (scheduler, load) = service.scheduler();
+        let tracking = match service.builder.published() {
+            Some(image) if image.method() == MethodId::Jet => {
+                TrackingStatus::of(image, self.plane.tracked_flows(service.number).plane()?)
+            }
+            _ => None,
+        };
         let mut backends = Vec::new();
         for member in &service.pool {
             let lane = lanes.get(usize::from(member.id)).copied().unwrap_or_default();
@@ -333,6 +357,7 @@ impl<P: Plane> Engine<P> {
                 flows: lane.flows,
                 load: service.load_of(member.id, self.plane.load(member.id).value),
                 told_load: service.loads.told(member.id),
+                bare: self.plane.echoes(member.id).bare,
             });
         }
         Ok(ServiceStatus {
@@ -360,7 +385,7 @@ impl<P: Plane> Engine<P> {
             control_bytes: service.builder.control_bytes(),
             last_update_ms: service.last_update.map(|d| d.as_millis() as u64),
             slots: self.slot_status(service.number),
-            tracking: service.builder.published().and_then(|image| TrackingStatus::of(image)),
+            tracking,
             quic: service.quic_status(&self.config.balancer.run_dir),
             backends,
         })

@@ -66,6 +66,93 @@ static __always_inline int serves(const struct table *table, __u32 id)
 	return first < table->per_chunk && server(table, serving(table, first)) == id;
 }
 
+/* A backend that writes cookies itself, and is told them, is taken to do so until a packet of a flow that the
+ * connection table has there echoes no good one. This is noted of that backend alone: the others' connections
+ * lose nothing by it, whoever has forged the echo. */
+__noinline int note_bare(__u32 id)
+{
+	if (control->bare != ~0U)
+		__sync_fetch_and_add(&control->bare, 1);
+	struct load *of = AT(loads, id, backend_count);
+
+	if (!(of->echoes & ECHOES_BARE))
+		__sync_fetch_and_or(&of->echoes, ECHOES_BARE);
+	return 0;
+}
+
+/* No number of a server. */
+#define NO_NUMBER (COOKIE_NUMBERS + 1)
+
+/* The number of the server where an entry has its flow; not if that is gone. */
+static __always_inline __u32 latest_number(const struct table *table, const struct tracked *known)
+{
+	struct backend *backend = present(known->backend);
+
+	if (!known->number || !backend || !is_of(backend, known) ||
+	    server(table, known->number - 1) != known->backend)
+		return NO_NUMBER;
+	return known->number - 1;
+}
+
+/* The same of where it was before. */
+static __always_inline __u32 former_number(const struct table *table, const struct tracked *known)
+{
+	if (!known->former || server(table, known->former - 1) == NO_BACKEND)
+		return NO_NUMBER;
+	return known->former - 1;
+}
+
+/* Where the backends write the cookies, nobody knows whether a SYN in the name of a known flow is sent anew, is
+ * a new connection on old ports, or is forged, nor whether the connection at the old backend goes on. So a
+ * flow whose backend takes no new connections is placed anew, and its entry keeps both: neither loses what
+ * its cookie says for the other (`doubted`). There is no room for a third: then the SYN follows one of the two.
+ * Returns a number, or NO_NUMBER if the flow is to be placed. */
+__noinline __u32 known_told(__u32 at, const struct flow_key *key)
+{
+	const struct table *table = AT(tables, at, table_count);
+	struct tracked *known = key ? bpf_map_lookup_elem(&connections, key) : NULL;
+
+	if (!known)
+		return NO_NUMBER;
+	__u32 latest = latest_number(table, known), former = former_number(table, known);
+	__u32 id = known->backend, before = server(table, former) & SLOT_BACKEND;
+	int up = latest != NO_NUMBER && !is_down(id);
+
+	/* One that writes no cookies is followed while it drains, too: only the entry leads there. */
+	if (up && (AT(loads, id, backend_count)->echoes & ECHOES_BARE || serves(table, id)))
+		return latest;
+	if (former != NO_NUMBER && !is_down(before) &&
+	    ((latest != NO_NUMBER && !up) || serves(table, before))) {
+		track(key, (struct tracked){ .backend = before,
+					     .incarnation = AT(backends, before, backend_count)->incarnation,
+					     .number = former + 1,
+					     .former = latest == NO_NUMBER ? 0 : latest + 1 });
+		return former;
+	}
+	return up && former != NO_NUMBER ? latest : NO_NUMBER;
+}
+
+/* Notes where such a flow was placed. */
+__noinline int note_told(__u32 at, const struct flow_key *key, __u32 number)
+{
+	const struct table *table = AT(tables, at, table_count);
+	struct tracked *known = key ? bpf_map_lookup_elem(&connections, key) : NULL;
+	__u32 latest = known ? latest_number(table, known) : NO_NUMBER;
+	__u32 former = known ? former_number(table, known) : NO_NUMBER;
+	__u32 id = server(table, number);
+	struct backend *backend = id == NO_BACKEND ? NULL : present(id);
+
+	if (!backend || !key || (latest != NO_NUMBER && former != NO_NUMBER))
+		return 0;
+	if (latest != NO_NUMBER)
+		former = latest;
+	track(key, (struct tracked){ .backend = id,
+				     .incarnation = backend->incarnation,
+				     .number = number + 1,
+				     .former = former == NO_NUMBER || former == number ? 0 : former + 1 });
+	return 0;
+}
+
 static __always_inline __u32 nowhere(enum reason reason)
 {
 	return NO_BACKEND | reason << CHEETAH_REASON_SHIFT;
@@ -76,21 +163,29 @@ static __always_inline __u32 nowhere(enum reason reason)
 static __always_inline __u32 without_cookie(const struct table *table, const struct flow_key *key,
 					    __u64 hash, __u8 flags, int lost)
 {
-	int first = flags == TCP_SYN;
-	struct tracked *known = bpf_map_lookup_elem(&connections, key);
+	int first = flags == TCP_SYN, tells = (table->flags & TABLE_TELLS) != 0;
+	int told = tells && table->method == METHOD_CHEETAH;
+	struct tracked *known = NULL;
 
+	if (first && told) {
+		__u32 number = known_told(table - tables, key);
+
+		if (number != NO_NUMBER)
+			return server(table, number) | CHEETAH_NEW;
+	} else {
+		known = bpf_map_lookup_elem(&connections, key);
+	}
 	if (known) {
 		__u32 id = known->backend;
 		struct backend *backend = present(id);
 
 		/* A first packet is placed even if the flow is known: it is a new connection on old
 		 * ports. One that is repeated goes where it went before. */
-		if (backend && backend->incarnation == known->incarnation &&
+		if (backend && is_of(backend, known) &&
 		    (!known->number || server(table, known->number - 1) == id) &&
-		    !(first && (backend->flags & BACKEND_DOWN || !serves(table, id)))) {
-			if (lost && !(flags & QUOTED) && table->flags & TABLE_TELLS &&
-			    control->bare != ~0U)
-				__sync_fetch_and_add(&control->bare, 1);
+		    !(first && (backend->flags & BACKEND_DOWN || (!tells && !serves(table, id))))) {
+			if (lost && told && !(flags & QUOTED))
+				note_bare(id);
 			return id | (first ? CHEETAH_NEW : 0);
 		}
 	}
@@ -107,7 +202,9 @@ static __always_inline __u32 without_cookie(const struct table *table, const str
 		return id | (first ? CHEETAH_NEW : 0);
 	struct backend *backend = present(id);
 
-	if (backend)
+	if (told)
+		note_told(table - tables, key, number);
+	else if (backend)
 		track(key, (struct tracked){ .backend = id,
 					     .incarnation = backend->incarnation,
 					     .number = number + 1 });
@@ -259,39 +356,21 @@ __noinline int answer(struct xdp_md *ctx, const struct flow_key *key, __u8 flags
 static __always_inline __u32 first_told(struct xdp_md *ctx, const struct table *table,
 					const struct flow_key *key, __u64 hash, __u64 stamps)
 {
-	struct tracked *known = bpf_map_lookup_elem(&connections, key);
-	__u32 number = COOKIE_NUMBERS + 1;
-	struct backend *backend;
+	__u32 number = known_told(table - tables, key);
 
-	if (known && known->number) {
-		__u32 id = known->backend;
-
-		backend = present(id);
-		if (backend && backend->incarnation == known->incarnation &&
-		    !(backend->flags & BACKEND_DOWN) && server(table, known->number - 1) == id &&
-		    serves(table, id))
-			number = known->number - 1;
+	if (number == NO_NUMBER) {
+		number = schedule(table, hash);
+		if (server(table, number) == NO_BACKEND)
+			return nowhere(REASON_NO_BACKEND);
+		note_told(table - tables, key, number);
 	}
-	if (number <= COOKIE_NUMBERS) {
-		replace(ctx, stamps, ECHO_AT, TOLD | hide(hash, number) << 16 | TOLD_MARK);
-		return server(table, number) | CHEETAH_NEW;
-	}
-	number = schedule(table, hash);
-	__u32 id = server(table, number);
-
-	if (id == NO_BACKEND)
-		return nowhere(REASON_NO_BACKEND);
-	backend = present(id);
-	if (backend)
-		track(key, (struct tracked){ .backend = id,
-					     .incarnation = backend->incarnation,
-					     .number = number + 1 });
 	replace(ctx, stamps, ECHO_AT, TOLD | hide(hash, number) << 16 | TOLD_MARK);
-	return id | CHEETAH_NEW;
+	return server(table, number) | CHEETAH_NEW;
 }
 
 /* The cookie of a packet names this backend; but there have been packets that do not echo the cookie that
- * their backend was told, and of those some look right by chance. Where its flow is known says. */
+ * their backend was told, and of those some look right by chance. Where its flow is known says, unless the
+ * backend there is known to write cookies, or the flow has been at the one that is named before. */
 __noinline __u32 doubted(__u32 at, const struct flow_key *key, __u32 named)
 {
 	const struct table *table = AT(tables, at, table_count);
@@ -301,11 +380,19 @@ __noinline __u32 doubted(__u32 at, const struct flow_key *key, __u32 named)
 		return named;
 	__u32 id = known->backend;
 	struct backend *backend = present(id);
+	struct load *of = AT(loads, id, backend_count);
 
-	if (backend && backend->incarnation == known->incarnation &&
-	    (!known->number || server(table, known->number - 1) == id))
-		return id;
-	return named;
+	if (!backend || !is_of(backend, known) ||
+	    (known->number && server(table, known->number - 1) != id))
+		return named;
+	if (id == named) {
+		if (!(of->echoes & ECHOES_OWN))
+			__sync_fetch_and_or(&of->echoes, ECHOES_OWN);
+		return named;
+	}
+	__u32 former = former_number(table, known);
+
+	return of->echoes == ECHOES_OWN || server(table, former) == named ? named : id;
 }
 
 /* Apart from the paths of other methods, which have nothing to keep for it so. */

@@ -76,6 +76,49 @@ __noinline __u32 again_by_slot(__u32 number, const struct flow_key *key, __u64 h
 	return STATEFUL_FIRST;
 }
 
+/* The same where the backends write the cookies, and no answer says how far a connection is: every flow is in the
+ * connection table, too, and its entry names its slot. A first packet of a known flow follows it unless its
+ * backend is down, so that nobody moves a live connection by a SYN in its name; to the same slot, unless that
+ * is closing or gone. Answers with the slot's index above CHEETAH_NEW, and TOLD_NONE if it got none. */
+#define TOLD_NONE (1 << 15)
+#define TOLD_SHIFT 17
+
+__noinline __u32 again_told(__u32 number, const struct flow_key *key, __u64 hash)
+{
+	const struct table *table = AT(tables, number, table_count);
+	struct tracked *known = key ? bpf_map_lookup_elem(&connections, key) : NULL;
+
+	if (!known)
+		return STATEFUL_FIRST;
+	struct tracked entry = *known;
+	struct backend *backend = present(entry.backend);
+
+	if (!entry.number || !backend || !is_of(backend, &entry) ||
+	    backend->flags & BACKEND_DOWN || server(table, entry.number - 1) != entry.backend)
+		return STATEFUL_FIRST;
+	__u32 found = entry.backend | CHEETAH_NEW, partition = partition_of(table, hash);
+	__u32 index = (entry.former - 1) & COOKIE_NUMBERS;
+	__u64 word = entry.former ? find_slot(partition, index, hash) : 0;
+
+	if (word && SLOT_STATE(word) != SLOT_CLOSING && SLOT_ID(word) == entry.backend &&
+	    is_served(table, word))
+		return found | index << TOLD_SHIFT;
+	index = open_slot(number, hash, SLOT_WHERE(entry.backend, entry.number - 1));
+	entry.former = index == NO_SLOT ? 0 : index + 1;
+	track(key, entry);
+	return found | (index == NO_SLOT ? TOLD_NONE : index << TOLD_SHIFT);
+}
+
+/* Tells the backend the cookie of a slot, in TSecr, as `first_told` does. */
+__noinline int tell_slot(struct xdp_md *ctx, __u64 hash, __u32 index)
+{
+	__u64 stamps = find_timestamps(ctx);
+
+	if (stamps)
+		replace(ctx, stamps, ECHO_AT, TOLD | hide(hash, index) << 16 | TOLD_MARK);
+	return 0;
+}
+
 /* Remembers where a first packet went: in a slot; or, in a full partition, in the connection table. */
 __noinline int note_first(__u32 number, const struct flow_key *key, __u32 index, __u32 where)
 {
@@ -84,7 +127,9 @@ __noinline int note_first(__u32 number, const struct flow_key *key, __u32 index,
 
 	if (!key)
 		return 0;
-	if (likely(index != NO_SLOT)) {
+	int tells = (table->flags & TABLE_TELLS) != 0;
+
+	if (likely(index != NO_SLOT && !tells)) {
 		if (table->flags & TABLE_ANSWERS)
 			watch(key, (struct answer){ .number = index });
 		return 0;
@@ -96,6 +141,7 @@ __noinline int note_first(__u32 number, const struct flow_key *key, __u32 index,
 	if (backend)
 		track(key, (struct tracked){ .backend = id,
 					     .incarnation = backend->incarnation,
+					     .former = index == NO_SLOT ? 0 : index + 1,
 					     .number = SLOT_SERVER(where) + 1 });
 	return 0;
 }
@@ -117,8 +163,18 @@ static __always_inline __u32 steer_cheetah_stateful(const struct table *table,
 	tracked_key(p, table, &key);
 	__u32 found = follow_slot(q->ctx, number, &key, q->hash, q->flags);
 
-	if (unlikely(found == STATEFUL_FIRST))
+	int tells = found == STATEFUL_FIRST && table->flags & TABLE_TELLS;
+
+	if (unlikely(tells)) {
+		found = again_told(number, &key, q->hash);
+		if (found != STATEFUL_FIRST) {
+			if (!(found & TOLD_NONE))
+				tell_slot(q->ctx, q->hash, found >> TOLD_SHIFT);
+			found &= SLOT_BACKEND | CHEETAH_NEW;
+		}
+	} else if (unlikely(found == STATEFUL_FIRST)) {
 		found = again_by_slot(number, &key, q->hash);
+	}
 	if (unlikely(found == STATEFUL_FIRST)) {
 		__u32 picked = schedule(table, q->hash);
 		__u32 id = server(table, picked);
@@ -128,7 +184,11 @@ static __always_inline __u32 steer_cheetah_stateful(const struct table *table,
 		} else {
 			__u32 where = SLOT_WHERE(id, picked);
 
-			note_first(number, &key, open_slot(number, q->hash, where), where);
+			__u32 index = open_slot(number, q->hash, where);
+
+			note_first(number, &key, index, where);
+			if (unlikely(tells && index != NO_SLOT))
+				tell_slot(q->ctx, q->hash, index);
 			found = id | CHEETAH_NEW;
 		}
 	} else if (unlikely(found == STATEFUL_LOST || found == STATEFUL_BARE)) {

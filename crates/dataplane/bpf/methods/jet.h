@@ -40,6 +40,8 @@ static __always_inline __u32 steer_jet(const struct table *table, const struct p
 	}
 	struct backend *backend = present(id);
 
+	if (backend && !replaces)
+		__sync_fetch_and_add(AT(entered, q->service, table_count / 2), 1);
 	if (backend)
 		track(&key, (struct tracked){ .backend = id, .incarnation = backend->incarnation });
 	return id;

@@ -3,14 +3,15 @@
 use super::KernelPlane;
 use crate::abi::{BackendFlags, Plain, address_words, types};
 use crate::error::{Context, Error};
-use crate::numbers::TRACKED_OPEN;
+use crate::numbers::{ECHOES_BARE, ECHOES_OWN, TRACKED_OPEN};
 use crate::reports::{self, Reports};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashSet;
 use std::mem::offset_of;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use weir_plane::TrackedFlows;
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
-use weir_steering::{ServiceState, StateKey, TrackedFlow};
+use weir_steering::{Echoes, ServiceState, StateKey, TrackedFlow};
 use weir_wire::FlowKey;
 
 impl KernelPlane {
@@ -120,6 +121,7 @@ impl KernelPlane {
             TrackedFlow {
                 backend: entry.backend,
                 incarnation: entry.incarnation,
+                former: entry.former,
                 open: entry.number == TRACKED_OPEN,
             }
         }))
@@ -145,11 +147,44 @@ impl KernelPlane {
         Ok(found)
     }
 
+    /// Flows of a service with JET that packets have put into the connection table.
+    pub fn entered(&self, service: u32) -> u64 {
+        self.entered_word(service).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Counts them from there on.
+    pub(super) fn set_entered(&self, service: u32, flows: u64) {
+        if let Some(word) = self.entered_word(service) {
+            word.store(flows, Ordering::Relaxed);
+        }
+    }
+
+    fn entered_word(&self, service: u32) -> Option<&AtomicU64> {
+        let there = service < self.sizes.services;
+        there.then(|| self.entered.word64(service as usize * size_of::<u64>()))
+    }
+
+    /// How many of them are there, and how many were evicted. Reads the whole table.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn tracked_flows(&self, service: u32) -> Result<TrackedFlows, Error> {
+        // Before those that are there are counted: what enters meanwhile was not evicted.
+        let entered = self.entered(service);
+        if entered == 0 {
+            return Ok(TrackedFlows::default());
+        }
+        let there =
+            self.entries_of::<types::tracked>(service, &self.maps.connections)?.len() as u64;
+        Ok(TrackedFlows { there, evicted: entered.saturating_sub(there) })
+    }
+
     /// Removes the entries of a service from the connection table.
     ///
     /// # Errors
     /// [`Error::Bpf`]; some may be removed then.
     pub fn forget_connections(&self, service: u32) -> Result<(), Error> {
+        self.set_entered(service, 0);
         let entries = self.entries_of::<types::tracked>(service, &self.maps.connections)?;
         entries
             .iter()
@@ -210,10 +245,10 @@ impl KernelPlane {
     }
 
     /// Whether a backend's number still stands for the one that it stood for.
-    pub(super) fn is_present(&self, backend: u16, incarnation: u32) -> bool {
+    pub(super) fn is_present(&self, backend: u16, incarnation: u16) -> bool {
         u32::from(backend) < self.sizes.backends && {
             let entry = self.backend(backend);
-            entry.flags & BackendFlags::PRESENT != 0 && entry.incarnation == incarnation
+            entry.flags & BackendFlags::PRESENT != 0 && entry.incarnation as u16 == incarnation
         }
     }
 
@@ -222,9 +257,9 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`].
     pub fn track(&self, flow: &FlowKey, entry: TrackedFlow) -> Result<(), Error> {
-        let TrackedFlow { backend, incarnation, open } = entry;
+        let TrackedFlow { backend, incarnation, former, open } = entry;
         let number = if open { TRACKED_OPEN } else { 0 };
-        let value = types::tracked { incarnation, backend, number };
+        let value = types::tracked { incarnation, former, backend, number };
         self.maps
             .connections
             .update(types::flow_key::from(flow).bytes(), value.bytes(), MapFlags::ANY)
@@ -234,6 +269,12 @@ impl KernelPlane {
     /// Packets of known flows that did not echo the cookie that their backend was told.
     pub fn bare(&self) -> u32 {
         self.control.word32(offset_of!(types::control, bare)).load(Ordering::Relaxed)
+    }
+
+    /// What connections at a backend that is told cookies echo.
+    pub fn echoes(&self, backend: u16) -> Echoes {
+        let bits = self.echoes_word(backend).map_or(0, |word| word.load(Ordering::Relaxed));
+        Echoes { bare: bits & ECHOES_BARE != 0, own: bits & ECHOES_OWN != 0 }
     }
 
     /// Sets the clock by which connections by index grow old.

@@ -163,6 +163,7 @@ impl KernelPlane {
             backends: mapped("backends")?,
             loads: mapped("loads")?,
             turns: mapped("turns")?,
+            entered: mapped("entered")?,
             marks: parted("marks")?,
             strangers: parted("strangers")?,
             watched: parted("watched")?,

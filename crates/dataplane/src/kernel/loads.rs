@@ -20,6 +20,27 @@ impl KernelPlane {
         })
     }
 
+    /// The word of what its connections echo.
+    pub(super) fn echoes_word(&self, backend: u16) -> Option<&AtomicU32> {
+        let at = usize::from(backend) * size_of::<types::load>();
+        let there = u32::from(backend) < self.sizes.backends;
+        there.then(|| self.loads.word32(at + offset_of!(types::load, echoes)))
+    }
+
+    /// What another memory has noted of them.
+    pub(super) fn copy_echoes(&self, backend: u16, from: &Self) {
+        if let (Some(to), Some(from)) = (self.echoes_word(backend), from.echoes_word(backend)) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    /// Another backend gets the number: nothing is known of what its connections echo.
+    pub fn forget_echoes(&self, backend: u16) {
+        if let Some(word) = self.echoes_word(backend) {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// The load of a backend.
     pub fn load(&self, backend: u16) -> BackendLoad {
         self.load_words(backend).map_or_else(BackendLoad::default, |(value, weight)| BackendLoad {

@@ -52,6 +52,7 @@ pub struct KernelPlane {
     backends: Mapped,
     loads: Mapped,
     turns: Mapped,
+    entered: Mapped,
     marks: Parted,
     strangers: Parted,
     watched: Parted,

@@ -30,6 +30,7 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::System`] if there is no waiting for a grace period.
     pub fn remove_service(&mut self, service: u32) -> Result<(), Error> {
+        self.set_entered(service, 0);
         if let Some(key) = self.keys.remove(&service) {
             self.vips.remove(&key);
             self.set_unusual(service);

@@ -140,6 +140,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     let stacks = sizer.array("stacks", STACK_BYTES, limits.slot_partitions)?;
     sizer.array("loads", size_of::<types::load>(), limits.backends)?;
     sizer.array("turns", size_of::<u64>(), limits.services)?;
+    sizer.array("entered", size_of::<u64>(), limits.services)?;
     sizer.array("watched", size_of::<u64>(), WATCHED_WORDS as u32)?;
     let backends = sizer.array("backends", size_of::<types::backend>(), limits.backends)?;
     Ok(Sizes {

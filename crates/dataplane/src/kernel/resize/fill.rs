@@ -37,6 +37,7 @@ pub(super) fn fill(
             "backends" => backends(old, new),
             "loads" => loads(old, new),
             "turns" => turns(old, new),
+            "entered" => entered(old, new),
             "lanes" => lanes(old, new)?,
             "pinned" => {
                 let limit = ("unreported_flows", new.maps.pinned.max_entries());
@@ -93,6 +94,7 @@ fn loads(old: &KernelPlane, new: &KernelPlane) {
     for number in 0..old.sizes.backends.min(new.sizes.backends) as u16 {
         let load = old.load(number);
         new.set_load(number, load.weight, Some(load.value));
+        new.copy_echoes(number, old);
     }
 }
 
@@ -100,6 +102,13 @@ fn loads(old: &KernelPlane, new: &KernelPlane) {
 fn turns(old: &KernelPlane, new: &KernelPlane) {
     for service in 0..old.sizes.services.min(new.sizes.services) {
         new.set_turn(service, old.turn(service));
+    }
+}
+
+/// What enters between this and the change of the program is not counted.
+fn entered(old: &KernelPlane, new: &KernelPlane) {
+    for service in 0..old.sizes.services.min(new.sizes.services) {
+        new.set_entered(service, old.entered(service));
     }
 }
 

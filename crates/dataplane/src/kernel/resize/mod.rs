@@ -44,8 +44,11 @@ const NEXT: &str = "next";
 const TAKEN: &str = "taken";
 
 /// Maps that can only take each other's place together.
-const TOGETHER: [&[&str]; 3] =
-    [&["tables", "vips", "pool", "turns"], &["backends", "lanes", "loads"], &["slots", "stacks"]];
+const TOGETHER: [&[&str]; 3] = [
+    &["tables", "vips", "pool", "turns", "entered"],
+    &["backends", "lanes", "loads"],
+    &["slots", "stacks"],
+];
 /// Those that stand alone.
 const ALONE: [&str; 7] =
     ["pending", "pinned", "connections", "answers", "seen", "events", "unreported"];

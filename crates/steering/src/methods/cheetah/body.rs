@@ -155,9 +155,19 @@ impl Form for Partitioned {
         self.method.answers()
     }
 
+    fn tells(&self) -> bool {
+        self.method.tells()
+    }
+
+    fn scheduling(&self) -> Flags {
+        self.method.scheduling()
+    }
+
     fn new(key: HashKey, forged: Forged, slots: Slots, flags: Flags) -> Self {
-        let answers = flags.has(Flags::ANSWERS);
-        let method = Stateful::new(Layout::stateful(), key, None, forged).with_answers(answers);
+        let method = Stateful::new(Layout::stateful(), key, None, forged)
+            .with_answers(flags.has(Flags::ANSWERS))
+            .with_told(flags.has(Flags::TELLS))
+            .scheduled(flags);
         Self { method, slots }
     }
 }
@@ -208,11 +218,15 @@ impl<S: Form> table::Body for Body<S> {
         raw.codec = self.0.method.forged() as u8;
         let Slots { partitions, idle_seconds } = self.0.method.slots();
         // What packets read is on one line of the header: the partitions, of which the plane puts the
-        // first into `chunks_b`; or, for turns, how far apart two of them are in the list.
+        // first into `chunks_b`; or, for turns, how far apart two of them are in the list, which stands
+        // in `chunks_a` then.
         raw.fallback = match partitions {
             0 => stride(self.0.servers.serving().len()),
             _ => partitions as u16,
         };
+        if partitions > 0 {
+            raw.chunks_a = stride(self.0.servers.serving().len()).into();
+        }
         raw.segments = idle_seconds;
     }
 
@@ -234,7 +248,7 @@ impl<S: Form> table::Body for Body<S> {
     fn elements_of(raw: &RawHeader) -> Result<usize, ImageError> {
         let serving = slot_elements(raw.per_chunk as usize);
         let right = raw.slots <= 1 << 16
-            && raw.chunks_a as usize == serving
+            && (S::PARTITIONED || raw.chunks_a as usize == serving)
             && raw.codec <= Forged::Refuse as u8
             && (!S::PARTITIONED || (1..=MOST_PARTITIONS).contains(&raw.fallback.into()));
         let numbers = slot_elements(raw.slots as usize).max(1);

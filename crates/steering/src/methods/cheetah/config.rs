@@ -12,10 +12,8 @@ pub const FORGED: &str = "forged";
 const FORGED_WORDS: &[&str] = &["schedule", "refuse"];
 /// The configuration's name for who writes cookies into the backends' timestamps.
 pub const ANSWERS: &str = "answers";
-/// The words for it: the balancer, which the answers pass.
-const ANSWERS_WORDS: &[&str] = &["inline"];
-/// The same of the stateless form: or the backend, whose answers need not pass the balancer.
-const STATELESS_ANSWERS_WORDS: &[&str] = &["inline", "backend"];
+/// The words for it: the balancer, which the answers pass; or the backend, whose answers need not.
+const ANSWERS_WORDS: &[&str] = &["inline", "backend"];
 /// The configuration's name for the partitions of the table of connections.
 pub const PARTITIONS: &str = "partitions";
 /// The most partitions of one service.
@@ -30,7 +28,7 @@ pub(super) fn forged(settings: &Settings) -> Forged {
 
 /// Whether backends write the cookies into their timestamps, and answer clients directly.
 pub fn answered_by_backends(settings: &Settings) -> bool {
-    settings.word(ANSWERS) == Some(STATELESS_ANSWERS_WORDS[1])
+    settings.word(ANSWERS) == Some(ANSWERS_WORDS[1])
 }
 
 fn numbers_fit(backends: usize) -> Result<(), Misfit> {
@@ -52,7 +50,7 @@ impl method::Method for StatelessMethod {
     const NEEDS: Needs = Needs { connections: true, timestamps: true, ..Needs::NOTHING };
     const SETTINGS: &'static [Setting] = &[
         Setting::words(FORGED, FORGED_WORDS),
-        Setting::words(ANSWERS, STATELESS_ANSWERS_WORDS),
+        Setting::words(ANSWERS, ANSWERS_WORDS),
         SCHEDULER_SETTING,
         LOAD_SETTING,
     ];
@@ -83,9 +81,19 @@ impl method::Method for StatefulMethod {
         Setting::words(FORGED, FORGED_WORDS),
         Setting::words(ANSWERS, ANSWERS_WORDS),
         Setting::number(PARTITIONS, (1, MOST_PARTITIONS), 8),
+        SCHEDULER_SETTING,
+        LOAD_SETTING,
     ];
 
-    fn fits(_: &Settings, backends: usize) -> Result<(), Misfit> {
+    fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
+        Scheduler::of(settings).fits(backends)?;
+        if schedule::flags(settings).has(Flags::COUNTS) {
+            let wrong = "slots end by time, so that cheetah-stateful cannot count the connections \
+                         that are open";
+            let right = "set load = \"told\", \"packets\" or \"bytes\"; or method = \"cheetah\"";
+            let (setting, wrong, right) = (LOAD, wrong.to_owned(), right.to_owned());
+            return Err(Misfit { setting, wrong, right });
+        }
         numbers_fit(backends)
     }
 }

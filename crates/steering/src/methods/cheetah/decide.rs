@@ -7,7 +7,7 @@ use super::stateful::Stateful;
 use super::stateless::Stateless;
 use crate::decide::{Decide, Decision, NoCookie, Question, Why};
 use crate::ids::BackendId;
-use crate::memory::Memory;
+use crate::memory::{Echoes, Memory, TrackedFlow};
 use crate::schedule;
 use crate::table::Flags;
 use std::sync::Arc;
@@ -79,8 +79,9 @@ impl<K: Key> Decide<K> for Table<Stateless> {
         }
         match method.read(servers, question) {
             Ok(backend) if method.tells() => {
-                let known = if memory.has_bare() { memory.known(question) } else { None };
-                match known.filter(|known| servers.uses(known.get()) && known.get() != backend) {
+                let doubted =
+                    memory.has_bare().then(|| doubted(servers, question, backend, memory));
+                match doubted.flatten() {
                     Some(known) => Decision::to(known.get(), Why::Known(NoCookie::NotOurs)),
                     None => Decision::to(backend, Why::Cookie),
                 }
@@ -93,11 +94,19 @@ impl<K: Key> Decide<K> for Table<Stateless> {
                 Decision { echo, ..Decision::to(backend, Why::Cookie) }
             }
             Err(why) => {
-                let decision =
-                    without_cookie(question, why, method.forged(), method.by(), servers, memory);
+                let decision = without_cookie(
+                    question,
+                    (why, method.forged(), if method.tells() { Told::ByNumber } else { Told::No }),
+                    method.by(),
+                    servers,
+                    memory,
+                );
+                let known = decision.backend.ok().and_then(|backend| BackendId::new(backend.get()));
                 let counts = method.tells() && !question.signals.quoted;
-                if counts && decision.why == Why::Known(NoCookie::NotOurs) {
-                    memory.note_bare();
+                if let (true, Why::Known(NoCookie::NotOurs), Some(known)) =
+                    (counts, decision.why, known)
+                {
+                    memory.note_bare(known);
                 }
                 decision
             }
@@ -135,6 +144,9 @@ impl Stateful {
         memory: &mut M,
     ) -> Decision {
         let method = self;
+        if question.signals.starts && question.signals.echo.is_some() && method.tells() {
+            return tell_slot(method, servers, question, memory);
+        }
         if question.signals.starts && question.signals.echo.is_some() {
             let repeated = if method.answers() {
                 again_by_slot(method, servers, question, memory)
@@ -144,7 +156,7 @@ impl Stateful {
             if let Some((backend, part)) = repeated {
                 return first(backend, method.cookie(&question.key, part));
             }
-            return match pick(None, servers, question, memory) {
+            return match pick(method.by(), servers, question, memory) {
                 None => nobody(),
                 Some(backend) => match memory.open_slot(question, backend) {
                     Some(part) => {
@@ -195,7 +207,8 @@ impl Stateful {
                 }
             }
         };
-        without_cookie(question, why, method.forged(), None, servers, memory)
+        let how = (why, method.forged(), if method.tells() { Told::BySlot } else { Told::No });
+        without_cookie(question, how, method.by(), servers, memory)
     }
 }
 
@@ -218,17 +231,109 @@ fn tell<K: Key, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
 ) -> Decision {
-    let known = memory.known(question).filter(|backend| servers.serves(backend.get()));
-    let Some(backend) = known.or_else(|| pick(method.by(), servers, question, memory)) else {
-        return nobody();
-    };
+    let followed = followed(servers, question, memory);
+    let picked = followed.or_else(|| pick(method.by(), servers, question, memory));
+    let Some(backend) = picked else { return nobody() };
     let Some(cookie) = method.cookie_for(servers, question.hash, backend.get()) else {
         return nobody();
     };
-    if known.is_none() {
-        memory.remember(question, backend);
+    if followed.is_none() {
+        note_placed(servers, question, backend, memory);
     }
     Decision { echo: Some(told(cookie)), ..first(backend, cookie) }
+}
+
+/// What the connection table says of a flow of a service whose backends write the cookies: where it lives,
+/// and the number of the server where it was before, as far as they are still in the service.
+fn entry_of<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> (Option<BackendId>, Option<u16>) {
+    let Some(entry) = memory.connection(question) else { return (None, None) };
+    let latest = BackendId::new(entry.backend).filter(|latest| {
+        servers.uses(latest.get())
+            && memory.incarnation(*latest).is_some_and(|now| entry.is_of(now))
+    });
+    let former = entry.former.checked_sub(1);
+    (latest, former.filter(|former| servers.backend(*former).is_some()))
+}
+
+/// Where the first packet of a flow goes that the connection table has; none if it is to be placed.
+///
+/// Nobody knows whether a SYN in the name of a known flow is sent anew, is a new connection on old ports, or is
+/// forged, nor whether the connection at the old backend goes on. So a flow whose backend takes no new
+/// connections is placed anew, and its entry keeps both: neither loses what its cookie says for the other
+/// ([`doubted`]). There is no room for a third: then the SYN follows one of the two.
+fn followed<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> Option<BackendId> {
+    let (latest, former) = entry_of(servers, question, memory);
+    let up = latest.filter(|latest| !memory.is_down(*latest));
+    // One that writes no cookies is followed while it drains, too: only the entry leads there.
+    if let Some(up) = up
+        && (memory.echoes(up).bare || servers.serves(up.get()))
+    {
+        return Some(up);
+    }
+    let before = former.and_then(|former| BackendId::new(servers.backend(former)?));
+    if let Some(before) = before
+        && !memory.is_down(before)
+        && (latest.is_some() && up.is_none() || servers.serves(before.get()))
+    {
+        note(servers, question, (before, latest), memory);
+        return Some(before);
+    }
+    up.filter(|_| former.is_some())
+}
+
+/// Notes where such a flow was placed.
+fn note_placed<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    backend: BackendId,
+    memory: &mut M,
+) {
+    let (latest, former) = entry_of(servers, question, memory);
+    let former = former.and_then(|former| BackendId::new(servers.backend(former)?));
+    if latest.is_none() || former.is_none() {
+        let other = latest.or(former).filter(|other| *other != backend);
+        note(servers, question, (backend, other), memory);
+    }
+}
+
+/// Notes that a flow lives at one backend, and was at another before.
+fn note<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    (backend, former): (BackendId, Option<BackendId>),
+    memory: &mut M,
+) {
+    let Some(incarnation) = memory.incarnation(backend) else { return };
+    let former = former.and_then(|former| servers.number(former.get())).map_or(0, |n| n + 1);
+    memory.track(question, TrackedFlow { former, ..TrackedFlow::new(backend.get(), incarnation) });
+}
+
+/// Where a flow lives whose cookie names another backend, after there have been packets that did not echo
+/// the cookie that their backend was told: some of those look right by chance. Not if that backend is known
+/// to write cookies, or the flow was at the one that is named.
+fn doubted<K, M: Memory<K>>(
+    servers: &ServiceServers,
+    question: &Question<K>,
+    named: u16,
+    memory: &mut M,
+) -> Option<BackendId> {
+    let (latest, former) = entry_of(servers, question, memory);
+    let latest = latest?;
+    if latest == named {
+        memory.note_own(latest);
+        return None;
+    }
+    let was_there = former.and_then(|former| servers.backend(former)) == Some(named);
+    let believed = memory.echoes(latest) == Echoes { own: true, bare: false };
+    (!was_there && !believed).then_some(latest)
 }
 
 /// Where the first packet of a connection that has not ended went before. Two of them at two backends
@@ -263,6 +368,50 @@ fn again_by_slot<K: Key, M: Memory<K>>(
     None
 }
 
+/// The first packet of a connection by index whose backend writes the cookie. No answer says how far a
+/// connection is, so every flow is in the connection table, too, and its entry names its slot. A known flow
+/// follows it unless its backend is down, so that nobody moves a live connection by a SYN in its name; to the
+/// same slot, unless that is closing or gone.
+fn tell_slot<K: Key, M: Memory<K>>(
+    method: &Stateful,
+    servers: &ServiceServers,
+    question: &Question<K>,
+    memory: &mut M,
+) -> Decision {
+    let telling = |backend, part| {
+        let cookie = method.cookie(&question.key, part);
+        Decision { echo: Some(told(cookie)), ..first(backend, cookie) }
+    };
+    let latest = entry_of(servers, question, memory).0;
+    let latest = latest.filter(|latest| !memory.is_down(*latest));
+    if let Some(backend) = latest {
+        let index = memory.connection(question).and_then(|entry| entry.former.checked_sub(1));
+        let part = index.map(|index| method.codec().hide_for(question.hash, index));
+        let there = |part: &u16| {
+            memory.slot(question, *part) == Some(backend) && !memory.slot_closes(question, *part)
+        };
+        if let Some(part) = part.filter(there) {
+            return telling(backend, part);
+        }
+    }
+    let Some(backend) = latest.or_else(|| pick(method.by(), servers, question, memory)) else {
+        return nobody();
+    };
+    let part = memory.open_slot(question, backend);
+    if let Some(incarnation) = memory.incarnation(backend) {
+        let index = part.map(|part| method.codec().reveal_for(question.hash, part));
+        let entry = TrackedFlow::new(backend.get(), incarnation);
+        memory.track(question, TrackedFlow { former: index.map_or(0, |index| index + 1), ..entry });
+    }
+    match part {
+        Some(part) => telling(backend, part),
+        None => {
+            let why = Why::Remembered(NoCookie::TableFull);
+            Decision::to(backend.get(), why).new_if(true)
+        }
+    }
+}
+
 /// The TSecr that the backend must get in place of the cookie, which hides this number. `counts`: the
 /// backend among whose open connections this one may count.
 fn restored<K, M: Memory<K>>(
@@ -284,6 +433,14 @@ fn restored<K, M: Memory<K>>(
     Some(echo)
 }
 
+/// Whether backends are told cookies, and what those hide.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    No,
+    ByNumber,
+    BySlot,
+}
+
 /// What a table says of its scheduler, and the key of its hash; none where the memory picks.
 type By<'a> = Option<(Flags, &'a HashKey)>;
 
@@ -291,6 +448,13 @@ impl Stateless {
     fn by(&self) -> By<'_> {
         let flags = self.scheduling();
         (flags.0 & Flags::SCHEDULER != 0).then(|| (flags, self.codec().key()))
+    }
+}
+
+impl Stateful {
+    fn by(&self) -> By<'_> {
+        let flags = self.scheduling();
+        (flags.0 & Flags::SCHEDULER != 0).then(|| (flags, self.key()))
     }
 }
 
@@ -312,8 +476,7 @@ fn pick<K, M: Memory<K>>(
 /// The decision for a packet without a good cookie.
 fn without_cookie<K, M: Memory<K>>(
     question: &Question<K>,
-    why: NoCookie,
-    forged: Forged,
+    (why, forged, told): (NoCookie, Forged, Told),
     by: By<'_>,
     servers: &ServiceServers,
     memory: &mut M,
@@ -321,9 +484,14 @@ fn without_cookie<K, M: Memory<K>>(
     let starts = question.signals.starts;
     // A first packet is placed even if the caller knows the flow: it is a new connection on old
     // ports. For a repeated SYN the caller's table says the same as before.
-    let known = memory.known(question).filter(|backend| {
-        servers.uses(backend.get()) && (!starts || servers.serves(backend.get()))
-    });
+    let known = if starts && told == Told::ByNumber {
+        followed(servers, question, memory)
+    } else {
+        memory.known(question).filter(|backend| {
+            servers.uses(backend.get())
+                && (!starts || told == Told::BySlot || servers.serves(backend.get()))
+        })
+    };
     let decision = if let Some(backend) = known {
         Decision::to(backend.get(), Why::Known(why))
     } else {
@@ -340,7 +508,11 @@ fn without_cookie<K, M: Memory<K>>(
                 Decision::to(backend.get(), Why::Astray(why))
             }
             Some(backend) => {
-                memory.remember(question, backend);
+                if told == Told::ByNumber {
+                    note_placed(servers, question, backend, memory);
+                } else {
+                    memory.remember(question, backend);
+                }
                 Decision::to(backend.get(), Why::Remembered(why))
             }
         }

@@ -6,7 +6,8 @@ use super::layout::{Codec, Layout};
 use super::table::ConnTable;
 use crate::decide::Question;
 use crate::ids::BackendId;
-use crate::memory::Memory;
+use crate::memory::{Memory, TrackedFlow};
+use crate::table::Flags;
 use std::borrow::BorrowMut;
 use weir_hash::{HashKey, Key};
 
@@ -28,6 +29,8 @@ pub struct Stateful {
     front: Option<(Codec, u16)>,
     forged: Forged,
     answers: bool,
+    tells: bool,
+    scheduling: Flags,
 }
 
 impl Stateful {
@@ -35,7 +38,15 @@ impl Stateful {
     /// front, with its `tier`.
     pub fn new(layout: Layout, key: HashKey, tier: Option<Tier>, forged: Forged) -> Self {
         let front = tier.map(|tier| (Codec::new(tier.key, layout.front_bits()), tier.number));
-        Self { layout, key, front, forged, answers: false }
+        Self {
+            layout,
+            key,
+            front,
+            forged,
+            answers: false,
+            tells: false,
+            scheduling: Flags::default(),
+        }
     }
 
     /// The same, where the balancer itself writes cookies into the answers, which pass it, and keeps
@@ -49,6 +60,30 @@ impl Stateful {
     /// Whether the balancer writes the cookies.
     pub fn answers(&self) -> bool {
         self.answers
+    }
+
+    /// The same, where backends write cookies into their answers, and first packets
+    /// [tell](super::told) them.
+    #[must_use]
+    pub fn with_told(self, tells: bool) -> Self {
+        Self { tells, ..self }
+    }
+
+    /// Whether backends write the cookies, and first packets tell them.
+    pub fn tells(&self) -> bool {
+        self.tells
+    }
+
+    /// The same, where first packets go where a scheduler says, by what these flags say of it. Open
+    /// connections are not counted.
+    #[must_use]
+    pub(super) fn scheduled(self, flags: Flags) -> Self {
+        Self { scheduling: Flags(flags.0 & Flags::SCHEDULER), ..self }
+    }
+
+    /// What the table's flags say of its scheduler.
+    pub(super) fn scheduling(&self) -> Flags {
+        self.scheduling
     }
 
     /// What hides the place of a connection in its partition.
@@ -120,6 +155,18 @@ impl<K: Key, S: BorrowMut<ConnTable>, M: Memory<K>> Memory<K> for WithSlots<S, M
 
     fn close_slot(&mut self, question: &Question<K>, part: u16) -> Option<BackendId> {
         self.slots.borrow_mut().close(&question.key, part).and_then(BackendId::new)
+    }
+
+    fn connection(&mut self, question: &Question<K>) -> Option<TrackedFlow> {
+        self.rest.connection(question)
+    }
+
+    fn track(&mut self, question: &Question<K>, entry: TrackedFlow) {
+        self.rest.track(question, entry);
+    }
+
+    fn slot_closes(&mut self, question: &Question<K>, part: u16) -> bool {
+        self.slots.borrow().closes(&question.key, part)
     }
 
     fn lost_cookie(&mut self, question: &Question<K>, part: u16) {

@@ -204,6 +204,11 @@ impl ConnTable {
         self.find(flow, cookie).map(|at| self.slots[at].backend)
     }
 
+    /// Whether a connection has ended as far as anybody has said, and only lingers.
+    pub fn closes<K: Key>(&self, flow: &K, cookie: u16) -> bool {
+        self.find(flow, cookie).is_some_and(|at| self.slots[at].state == State::Closing)
+    }
+
     /// The backend of a connection that has sent a packet; `ends`: with FIN or RST.
     #[inline]
     pub fn packet<K: Key>(&mut self, flow: &K, cookie: u16, ends: bool, now: u32) -> Option<u16> {

@@ -1,0 +1,224 @@
+//! Backends that write the cookies themselves, in both planes: what a forger can do to others' connections.
+
+use crate::{Builder, World, from_environment};
+use std::collections::BTreeMap;
+use weir_hash::Key;
+use weir_plane::{Outcome, Plane};
+use weir_steering::{Echoes, Flags, Image, Role, StateKey};
+use weir_wire::craft::Frame;
+use weir_wire::{FlowKey, TcpFlags};
+
+const FLOWS: u16 = 400;
+const BACKENDS: usize = 6;
+
+/// The first service whose backends are told cookies, with backends of equal weight and load.
+fn prepare(world: &mut World) -> usize {
+    let tells = |world: &World, at: usize| {
+        let table = world.plane.oracle.tables.get(&world.tables.services[at].number);
+        table
+            .map(|table| table.header().flags())
+            .is_some_and(|flags| flags.has(Flags::TELLS) && !flags.has(Flags::COUNTS))
+    };
+    let all = 0..world.tables.services.len();
+    let at = all.into_iter().find(|at| tells(world, *at)).expect("a service of the kind");
+    assert!(!world.tables.services[at].client && world.tables.services[at].vip.port.is_some());
+    while world.tables.services[at].members.len() < BACKENDS {
+        world.add_backend(at);
+    }
+    let members: Vec<u16> = world.tables.services[at].members.iter().map(|m| m.backend).collect();
+    for (member, backend) in world.tables.services[at].members.iter_mut().zip(&members) {
+        assert_eq!(member.backend, *backend);
+        member.weight = 1;
+    }
+    members.iter().for_each(|backend| world.set_load(*backend, 1, Some(0)));
+    publish(world, at);
+    at
+}
+
+fn publish(world: &mut World, at: usize) {
+    assert!(!matches!(world.tables.services[at].builder, Builder::None));
+    world.begin_update(at);
+    while world.updates(at) {
+        world.step_update(at);
+    }
+    world.drain();
+}
+
+fn set_role(world: &mut World, at: usize, backend: u16, role: Role) {
+    let members = &mut world.tables.services[at].members;
+    members.iter_mut().find(|one| one.backend == backend).expect("a member").role = role;
+    publish(world, at);
+}
+
+fn client(world: &World, at: usize, number: u16) -> FlowKey {
+    let vip = &world.tables.services[at].vip;
+    let address = weir_wire::unmap_address(&vip.address);
+    let from = match address {
+        std::net::IpAddr::V4(_) => format!("10.7.0.1:{}", 10_000 + number),
+        std::net::IpAddr::V6(_) => format!("[fd07::1]:{}", 10_000 + number),
+    };
+    let to = (address, vip.port.expect("it has one")).into();
+    FlowKey::new(from.parse().expect("an address"), to, vip.protocol)
+}
+
+/// Where a segment goes, by both planes.
+fn send(world: &mut World, flow: FlowKey, flags: TcpFlags, echo: u32) -> u16 {
+    let frame = Frame::new(flow).tcp_flags(flags).timestamps(7, echo).build();
+    match world.compare_frame(&frame) {
+        Outcome::Forwarded(backend) => backend,
+        other => panic!("{flow}: {other:?}"),
+    }
+}
+
+/// What an agent at this backend makes the client echo; or at a number that is nobody's.
+fn echo(world: &World, at: usize, flow: &FlowKey, backend: Option<u16>) -> u32 {
+    let table = &world.plane.oracle.tables[&world.tables.services[at].number];
+    let Image::Cheetah(table) = &**table else { panic!("no table of cheetah") };
+    let cookies = &table.body().0;
+    let key = StateKey::of_flow(flow);
+    let cookie = match backend {
+        Some(one) => cookies.method.cookie(&cookies.servers, &key, one).expect("in the service"),
+        None => {
+            let codec = cookies.method.codec();
+            codec.hide_for(key.hash(codec.key()), cookies.servers.backends().len() as u16 + 7)
+        }
+    };
+    u32::from(cookie) << 16 | 0x77
+}
+
+/// Connections of well-behaved backends, by number of the client.
+fn open(world: &mut World, at: usize) -> BTreeMap<u16, u16> {
+    let open = |number| {
+        let flow = client(world, at, number);
+        (number, send(world, flow, TcpFlags::SYN, 0))
+    };
+    (0..FLOWS).map(open).collect()
+}
+
+fn check(world: &mut World, at: usize, homes: &BTreeMap<u16, u16>, when: &str) {
+    for (number, home) in homes {
+        let flow = client(world, at, *number);
+        let echo = echo(world, at, &flow, Some(*home));
+        let to = send(world, flow, TcpFlags::ACK, echo);
+        assert_eq!(to, *home, "{when}: connection {number}");
+    }
+}
+
+/// SYNs in the name of all connections; how many of them went elsewhere.
+fn forge(world: &mut World, at: usize, homes: &BTreeMap<u16, u16>) -> usize {
+    let mut moved = 0;
+    for (number, home) in homes {
+        let flow = client(world, at, *number);
+        // Some without timestamps: as good a SYN as any.
+        let to = if number % 3 == 0 {
+            match world.compare_frame(&Frame::new(flow).tcp_flags(TcpFlags::SYN).build()) {
+                Outcome::Forwarded(backend) => backend,
+                other => panic!("{other:?}"),
+            }
+        } else {
+            send(world, flow, TcpFlags::SYN, 0)
+        };
+        moved += usize::from(to != *home);
+    }
+    moved
+}
+
+/// The sign that a backend writes no cookies, by somebody's own connections there.
+fn sign(world: &mut World, at: usize, backends: &[u16]) {
+    for number in FLOWS..20_000 {
+        if backends.iter().all(|one| world.plane.oracle.echoes(*one).bare) {
+            return;
+        }
+        let flow = client(world, at, number);
+        let to = send(world, flow, TcpFlags::SYN, 0);
+        if backends.contains(&to) {
+            let forged = echo(world, at, &flow, None);
+            assert_eq!(send(world, flow, TcpFlags::ACK, forged), to);
+        }
+    }
+    panic!("not signed: {backends:?}");
+}
+
+/// Whoever forges echoes at any backends, and SYNs in the name of connections whose backends drain and go
+/// down, one after the other and back again: each connection goes on where it began.
+#[test]
+fn a_forged_echo_moves_no_connection() {
+    let mut world = World::new(from_environment("WEIR_SEED", rand::random));
+    let at = prepare(&mut world);
+    let backends: Vec<u16> =
+        world.tables.services[at].members.iter().map(|one| one.backend).collect();
+    backends.iter().for_each(|one| world.set_health(*one, true));
+    let mut moved = 0;
+    // Nobody is signed; the last one; the last three; all.
+    for signed in [0, 1, 3, BACKENDS] {
+        world.plane.oracle.memory.connections.clear();
+        world.plane.kernel.kernel.forget_connections(world.tables.services[at].number).unwrap();
+        let homes = open(&mut world, at);
+        println!("{signed} signed, {moved} SYNs went elsewhere");
+        sign(&mut world, at, &backends[BACKENDS - signed..]);
+        check(&mut world, at, &homes, "before");
+        for (one, role) in [
+            (0, Role::Draining),
+            (1, Role::Draining),
+            (0, Role::Serving),
+            (3, Role::Draining),
+            (1, Role::Serving),
+            (3, Role::Serving),
+        ] {
+            set_role(&mut world, at, backends[one], role);
+            moved += forge(&mut world, at, &homes);
+            check(&mut world, at, &homes, &format!("{signed} signed, {one} {role:?}"));
+        }
+        for (one, up) in [(2, false), (4, false), (2, true), (5, false), (4, true), (5, true)] {
+            world.set_health(backends[one], up);
+            moved += forge(&mut world, at, &homes);
+            check(&mut world, at, &homes, &format!("{signed} signed, {one} up: {up}"));
+        }
+        for one in &backends {
+            let echoes = world.plane.oracle.echoes(*one);
+            assert_eq!(echoes, world.plane.kernel.echoes(*one));
+            let wanted = backends[BACKENDS - signed..].contains(one);
+            assert_eq!(echoes, Echoes { bare: wanted, own: signed > 0 }, "{one}");
+        }
+        // Entries that a flood has evicted: what is signed elsewhere counts for nothing.
+        world.plane.oracle.memory.connections.clear();
+        world.plane.kernel.kernel.forget_connections(world.tables.services[at].number).unwrap();
+        if signed <= 1 {
+            set_role(&mut world, at, backends[0], Role::Draining);
+            let last = backends[BACKENDS - 1];
+            set_role(&mut world, at, last, Role::Draining);
+            moved += forge(&mut world, at, &homes);
+            check(&mut world, at, &homes, &format!("{signed} signed, evicted"));
+            set_role(&mut world, at, backends[0], Role::Serving);
+            set_role(&mut world, at, last, Role::Serving);
+        }
+    }
+    assert!(moved > 500, "{moved} SYNs went elsewhere");
+}
+
+/// A backend without an agent, once that is known, keeps its connections while it drains, whoever sends SYNs
+/// in their names.
+#[test]
+fn a_signed_backend_keeps_its_connections_while_it_drains() {
+    let mut world = World::new(from_environment("WEIR_SEED", rand::random));
+    let at = prepare(&mut world);
+    let backends: Vec<u16> =
+        world.tables.services[at].members.iter().map(|one| one.backend).collect();
+    backends.iter().for_each(|one| world.set_health(*one, true));
+    let homes = open(&mut world, at);
+    let bare = backends[0];
+    sign(&mut world, at, &[bare]);
+    set_role(&mut world, at, bare, Role::Draining);
+    forge(&mut world, at, &homes);
+    let mut there = 0;
+    for (number, home) in homes.iter().filter(|(_, home)| **home == bare) {
+        // Whatever is in the echo, also the cookies of the others.
+        for named in backends.iter().copied().map(Some).chain([None]) {
+            let flow = client(&world, at, *number);
+            let echo = echo(&world, at, &flow, named);
+            assert_eq!(send(&mut world, flow, TcpFlags::ACK, echo), *home);
+            there += 1;
+        }
+    }
+    assert!(there > 100, "{there}");
+}

@@ -107,6 +107,7 @@ pub fn behind_routers(config: &Config) -> Vec<String> {
     let backends = config
         .services
         .iter()
+        .filter(|service| !service.forward.is_tunnel())
         .flat_map(|service| service.backends.iter().map(move |backend| (&service.name, backend)));
     let found = backends.filter_map(|(service, backend)| {
         let route = neigh::route(backend.address).ok()?;

@@ -553,7 +553,10 @@ mod tests {
         }
         for &reason in Reason::ALL {
             let elsewhere =
-                matches!(reason, Reason::NoService | Reason::OtherHost | Reason::Answer);
+                matches!(
+                reason,
+                Reason::NoService | Reason::OtherHost | Reason::Answer | Reason::TtlExceeded
+            );
             let from_parse = !reason.is_steering() && !elsewhere;
             let tested = cases.iter().any(|case| case.reason == reason);
             assert_eq!(tested, from_parse, "{reason}");

@@ -552,8 +552,7 @@ mod tests {
             assert_eq!(rejected.dst, dst, "{}", case.description);
         }
         for &reason in Reason::ALL {
-            let elsewhere =
-                matches!(
+            let elsewhere = matches!(
                 reason,
                 Reason::NoService | Reason::OtherHost | Reason::Answer | Reason::TtlExceeded
             );

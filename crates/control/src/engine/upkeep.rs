@@ -317,7 +317,11 @@ impl<P: Plane> Engine<P> {
                             continue;
                         }
                         // It is not to go on as it was before the file was changed.
-                        Reached { next: None, gateway: None, tunnel: self.tunnel(address, forward, None) }
+                        Reached {
+                            next: None,
+                            gateway: None,
+                            tunnel: self.tunnel(address, forward, None),
+                        }
                     }
                 };
                 let Reached { next, gateway, tunnel } = reached;
@@ -340,9 +344,7 @@ impl<P: Plane> Engine<P> {
                     // somebody else's by now.
                     None => {
                         look.all_known = false;
-                        if matches!(of, Of::All)
-                            && hop.is_some()
-                            && !self.silent.insert(member.id)
+                        if matches!(of, Of::All) && hop.is_some() && !self.silent.insert(member.id)
                         {
                             hop = None;
                         }

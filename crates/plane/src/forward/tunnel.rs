@@ -188,8 +188,9 @@ fn enter(packet: &mut [u8], is_ipv4: bool) -> Inner {
     let word32 = |at: usize| {
         packet[at..].first_chunk().map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes))
     };
-    let word64 =
-        |at: usize| packet[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes));
+    let word64 = |at: usize| {
+        packet[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
+    };
     if is_ipv4 {
         let ports = word32(usize::from(packet[0] & 15) * 4);
         let hash = spread([0, word32(12).into()], word32(16).into(), ports);
@@ -213,7 +214,8 @@ fn enter(packet: &mut [u8], is_ipv4: bool) -> Inner {
 /// identification is 0 (RFC 6864).
 fn ipv4(tos: u8, length: u16, protocol: u8, source: Ipv4Addr, to: Ipv4Addr) -> [u8; IPV4] {
     let [high, low] = length.to_be_bytes();
-    let mut header = [0x45, tos, high, low, 0, 0, 0x40, 0, OUTER_TTL, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut header =
+        [0x45, tos, high, low, 0, 0, 0x40, 0, OUTER_TTL, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     header[12..16].copy_from_slice(&source.octets());
     header[16..].copy_from_slice(&to.octets());
     let check = Checksum::default().add_bytes(&header).finish();

@@ -15,8 +15,8 @@ use super::super::written::{self, Value};
 use super::super::{
     Affinity, AllDown, Backend, Forward, MAX_WEIGHT, Method, Protocol, Quic, resolve,
 };
-use super::{forward, quic};
 use super::scope::Scope;
+use super::{forward, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DAY: Duration = Duration::from_secs(24 * 3600);

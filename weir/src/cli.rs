@@ -266,9 +266,13 @@ pub struct LabOptions {
     /// What is done besides changes of the pool (docs/lab.md).
     #[arg(long, value_name = "NAME", value_parser = scenario_name(), default_value = "churn")]
     pub scenario: String,
-    /// How the nodes are wired: l2 or inline (docs/lab.md). Without it, as the method needs it.
+    /// How the nodes are wired: l2, inline or routed (docs/lab.md). Without it, as the method and the way
+    /// of forwarding need it.
     #[arg(long)]
     pub topology: Option<weir_lab::topology::Topology>,
+    /// How packets reach the backends. With a tunnel they are behind a router.
+    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre"], default_value = "l2")]
+    pub forward: String,
     /// Who writes the cookies of the method cheetah: the balancer, in the way of the answers, or an agent
     /// on each backend, which answers clients directly.
     #[arg(long, value_parser = ["inline", "backend"])]

@@ -115,9 +115,14 @@ fn print_service(service: &ServiceStatus) {
     let by = service.load.as_ref().map_or_else(String::new, |load| format!(" by {load}"));
     let scheduler = service.scheduler.as_ref().filter(|scheduler| *scheduler != "uniform");
     let scheduler = scheduler.map_or_else(String::new, |name| format!(", scheduler {name}{by}"));
+    let to_port = service.tunnel_port.map_or_else(String::new, |port| format!(" to port {port}"));
+    let forward = match service.forward.as_str() {
+        "" | "l2" => String::new(),
+        tunnel => format!(", through {tunnel}{to_port}"),
+    };
     let loads = service.load.is_some() || service.backends.iter().any(|b| b.told_load.is_some());
     out::line(format_args!(
-        "\n{}: {} {} port {port}, {} by {}{scheduler}, generation {}, digest {}, {} states",
+        "\n{}: {} {} port {port}, {} by {}{scheduler}{forward}, generation {}, digest {}, {} states",
         service.name,
         service.protocol,
         service.vip,
@@ -159,6 +164,10 @@ fn print_service(service: &ServiceStatus) {
     if loads {
         header.insert(4, "load");
     }
+    let tunnels = service.backends.iter().any(|backend| backend.tunnel.is_some());
+    if tunnels {
+        header.push("tunnel from");
+    }
     let mut table = table(&header);
     for backend in &service.backends {
         let mut row = vec![
@@ -175,6 +184,14 @@ fn print_service(service: &ServiceStatus) {
         if loads {
             let load = backend.load.or(backend.told_load);
             row.insert(4, load.map_or("-".into(), |load| format!("{load:.3}")));
+        }
+        if tunnels {
+            let from = backend.tunnel.as_ref().map(|tunnel| match tunnel.source {
+                Some(source) if tunnel.spread > 0 => format!("{source}/{}", 32 - tunnel.spread),
+                Some(source) => source.to_string(),
+                None => "nowhere".into(),
+            });
+            row.push(from.unwrap_or_else(|| "-".into()));
         }
         table.add_row(row);
     }
@@ -272,6 +289,7 @@ pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Re
     lines.push(("pending", asked(said.pending)));
     let address = said.address.map_or_else(String::new, |address| format!(" ({address})"));
     lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}"))));
+    lines.push(("through", said.tunnel));
     lines.push(("if it is new", said.backend_if_new));
     lines.push(("why", Some(said.why)));
     lines.push(("asked", (!said.asked.is_empty()).then(|| said.asked.join("; "))));

@@ -40,6 +40,7 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     if let Some(answers) = options.answers {
         answered_by(&mut spec, &answers)?;
     }
+    forwarded_by(&mut spec, &options.forward)?;
     if let Some(topology) = options.topology {
         spec.lab.topology = topology;
     }
@@ -159,6 +160,23 @@ fn answered_by(spec: &mut DemoSpec, answers: &str) -> anyhow::Result<()> {
         spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
     }
     service_line(spec, format!("answers = {answers:?}"));
+    Ok(())
+}
+
+/// Sets how packets reach backends, and what that needs of the network.
+fn forwarded_by(spec: &mut DemoSpec, forward: &str) -> anyhow::Result<()> {
+    if forward == "l2" {
+        return Ok(());
+    }
+    if spec.lab.topology == Topology::Inline {
+        let method = &spec.balancer.method;
+        anyhow::bail!(
+            "answers of {method} pass the balancer, and with --forward {forward} the laboratory's \
+             backends answer clients directly; cheetah with --answers backend does that, too"
+        );
+    }
+    spec.lab.topology = Topology::Routed;
+    service_line(spec, format!("forward = {forward:?}"));
     Ok(())
 }
 

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod forward;
 mod quic;
 mod resolve;
 mod validate;
@@ -25,7 +26,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,7 @@ use weir_steering::{
 };
 
 pub use error::{ConfigError, Problem};
+pub use forward::{Forward, TunnelSource, TunnelSources};
 pub use quic::{Key, Quic, QuicConfig};
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
@@ -85,12 +87,23 @@ pub struct Balancer {
     /// How often interfaces and next hops are looked up beside the kernel's events, of which some may be
     /// missed; 1 s to 1 h.
     pub look_every: Duration,
+    /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
+    #[serde(default)]
+    pub tunnel_source: Option<TunnelSource>,
+    /// The same over IPv6.
+    #[serde(default)]
+    pub tunnel_source6: Option<Ipv6Addr>,
 }
 
 impl Balancer {
     /// The control socket, `<run_dir>/weir.sock`.
     pub fn socket_path(&self) -> PathBuf {
         self.run_dir.join("weir.sock")
+    }
+
+    /// Where tunnels begin.
+    pub fn tunnel_sources(&self) -> TunnelSources {
+        TunnelSources { v4: self.tunnel_source, v6: self.tunnel_source6 }
     }
 }
 
@@ -199,6 +212,9 @@ pub struct Service {
     /// A connection that was silent for so long is forgotten.
     #[serde(with = "human")]
     pub idle_timeout: Duration,
+    /// How packets reach the backends.
+    #[serde(default)]
+    pub forward: Forward,
     /// What leads packets by their QUIC ids, before the method is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,
@@ -389,7 +405,7 @@ pub enum AllDown {
 pub struct Backend {
     /// Name, unique in the service.
     pub name: String,
-    /// Address, of the family of the service's, unique in the service.
+    /// Address, unique in the service; of the family of the service's, if there is no tunnel.
     pub address: IpAddr,
     /// Share of the new connections; 0 gets none and keeps those that it has.
     pub weight: u16,

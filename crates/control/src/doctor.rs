@@ -104,10 +104,10 @@ pub fn behind_routers(config: &Config) -> Vec<String> {
     if !config.services.iter().any(|service| own.iter().any(|(_, own)| *own == service.vip)) {
         return Vec::new();
     }
-    let backends = config
-        .services
-        .iter()
-        .flat_map(|service| service.backends.iter().map(move |backend| (&service.name, backend)));
+    let backends =
+        config.services.iter().filter(|service| !service.forward.is_tunnel()).flat_map(|service| {
+            service.backends.iter().map(move |backend| (&service.name, backend))
+        });
     let found = backends.filter_map(|(service, backend)| {
         let route = neigh::route(backend.address).ok()?;
         let error = NeighError::Gateway { address: backend.address, gateway: route.gateway? };

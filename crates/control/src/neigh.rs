@@ -23,7 +23,9 @@ use netlink_packet_route::link::{
     VlanProtocol, XdpAttached,
 };
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
-use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 pub use events::{Change, watch};
@@ -66,7 +68,7 @@ pub enum NeighError {
     /// Only a router leads to the address. What is sent there with a service's address, the router
     /// would send back.
     #[error(
-        "{address} is behind the router {gateway}; weir sends frames to backends on its own link"
+        "{address} is behind the router {gateway}, and forward = \"l2\" sends frames to backends on a link of this host's only; a tunnel (ipip, gue, fou, gre) gets there"
     )]
     Gateway {
         /// The address that was asked for.
@@ -102,6 +104,21 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
     /// The source address that the kernel would use.
     pub source: Option<IpAddr>,
+    /// The largest packet that the route takes, if it says so: set by hand, or found out on the way.
+    pub mtu: Option<u32>,
+}
+
+/// The way to an address, by whatever routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Where frames go: to the address, or to the first router; `None` if that is not resolved yet.
+    pub next: Option<Neighbour>,
+    /// The first router, if there is one.
+    pub gateway: Option<IpAddr>,
+    /// Our own address on the way.
+    pub source: Option<IpAddr>,
+    /// The largest packet that it takes, in bytes.
+    pub mtu: u32,
 }
 
 /// What the neighbour table says of an address.
@@ -197,6 +214,30 @@ pub fn resolve_now(address: IpAddr) -> Result<Option<Neighbour>, NeighError> {
         }
         Resolution::Failed | Resolution::Unknown => None,
     })
+}
+
+/// As [`resolve_now`], by whatever routers. `except`: addresses that are not ours alone.
+///
+/// # Errors
+/// Those of [`resolve`], but for [`NeighError::Gateway`].
+pub fn path(address: IpAddr, except: &BTreeSet<IpAddr>) -> Result<Path, NeighError> {
+    let route = route(address)?;
+    let interface = interface_by_index(route.ifindex)?;
+    let mtu = route.mtu.map_or(interface.mtu, |mtu| mtu.min(interface.mtu));
+    let source_mac = interface.mac.ok_or(NeighError::NotEthernet { name: interface.name })?;
+    let (gateway, ifindex) = (route.gateway, route.ifindex);
+    let first = gateway.unwrap_or(address);
+    let found = neighbour(first, ifindex)?;
+    if !matches!(found, Resolution::Confirmed(_)) {
+        provoke(first, ifindex);
+    }
+    let next = match found {
+        Resolution::Confirmed(mac) | Resolution::Stale(mac) => {
+            Some(Neighbour { mac, ifindex, source_mac })
+        }
+        Resolution::Failed | Resolution::Unknown => None,
+    };
+    Ok(Path { next, gateway, source: source_for(address, except), mtu })
 }
 
 /// Makes the kernel resolve the neighbour of an address. It is a hint: failure does not matter.
@@ -491,6 +532,7 @@ fn read_route(message: &RouteMessage) -> Option<Route> {
     let mut ifindex = None;
     let mut gateway = None;
     let mut source = None;
+    let mut mtu = None;
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => ifindex = Some(*index),
@@ -504,10 +546,16 @@ fn read_route(message: &RouteMessage) -> Option<Route> {
                 };
             }
             RouteAttribute::PrefSource(address) => source = ip(address),
+            RouteAttribute::Metrics(metrics) => {
+                mtu = metrics.iter().find_map(|metric| match metric {
+                    RouteMetric::Mtu(mtu) => Some(*mtu),
+                    _ => None,
+                });
+            }
             _ => {}
         }
     }
-    Some(Route { ifindex: ifindex?, gateway, source })
+    Some(Route { ifindex: ifindex?, gateway, source, mtu })
 }
 
 fn ip(address: &RouteAddress) -> Option<IpAddr> {

@@ -62,7 +62,11 @@ struct backend {
 	__u32 ifindex;
 	__u32 flags;       /* BACKEND_ */
 	__u32 incarnation; /* counts the uses of this id, so that a tracked flow outlives no backend */
-	__u32 reserved[6];
+	__u8 source[16];   /* of its tunnel, IPv4 mapped */
+	__u32 mtu;         /* of the way to it, if the FIB does not say; 0: not known */
+	__u16 port;        /* of a tunnel over UDP, as on the wire */
+	__u8 tunnel;       /* TUNNEL_ */
+	__u8 spread;       /* last bits of an IPv4 source that vary with the flow */
 };
 
 /* Per CPU and backend, one cache line: what the fast path writes and the next hop that it needs. */
@@ -74,9 +78,10 @@ struct lane {
 	__u8 mac[6];
 	__u8 source_mac[6];
 	__u32 ifindex;
-	__u32 vlan; /* the tag as it stands on the wire, 0: none */
+	__u32 beyond; /* LANE_: what else a frame needs; 0: only addresses */
+	__u32 vlan;   /* the tag as it stands on the wire, 0: none */
+	__u32 mtu;    /* of the way out, 0: not known */
 	__u32 reserved;
-	__u64 reserved2;
 };
 
 /* An interface that is not sent by as it is: a VLAN, whose frames leave tagged by the one underneath;

@@ -8,7 +8,7 @@
 #include "methods/registry.h"
 #include "icmp.h"
 #include "quic.h"
-#include "forward/l2.h"
+#include "forward/beyond.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -115,10 +115,7 @@ static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __
 		if (reason != REASON_OK)
 			return leave(reason, XDP_DROP);
 	}
-	lane->packets++;
-	lane->bytes += bytes;
-	lane->flows += counts;
-	return forward(ctx, lane);
+	return forward(ctx, lane, id, bytes, counts);
 }
 
 /* To the backend that made the packet's QUIC id; ASK_APART if it names none, and the service's method is

@@ -9,7 +9,10 @@ use weir_steering::{
     MOST_WATCHED_WORDS, MethodId, NEXT_TRY, NO_BACKEND, RawHeader, SECOND_TRIES, SEEN_STRIDE,
     SEEN_WAYS, SLOT_BACKEND, SLOT_RESERVED, TAG_BITS, cheetah,
 };
-use weir_wire::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, TcpFlags, aes, quic};
+use weir_wire::{
+    MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, SPREAD_FIRST, SPREAD_LOW, SPREAD_SECOND,
+    TcpFlags, aes, quic,
+};
 
 /// Name, value, and what a reader of the header should know.
 type Number = (&'static str, u64, &'static str);
@@ -56,6 +59,9 @@ fn others() -> Vec<Number> {
     vec![
         ("QUIC_FROM_ID", quic::LEAST_FROM_ID as u64, "bytes from an id's first on"),
         ("QUIC_ID", quic::MAX_ID_LENGTH as u64, "bytes of the longest id"),
+        ("SPREAD_LOW", SPREAD_LOW, "odd factors of a flow's number by which tunnels spread flows"),
+        ("SPREAD_FIRST", SPREAD_FIRST, ""),
+        ("SPREAD_SECOND", SPREAD_SECOND, ""),
         ("MAX_VLANS", MAX_VLAN_TAGS.into(), "tags that are skipped"),
         ("MAX_IPV6_EXTENSIONS", MAX_IPV6_EXTENSIONS.into(), "headers that are skipped"),
         ("SECOND_TRIES", SECOND_TRIES as u64, "Dcodes that a new flow tries after a reserved one"),

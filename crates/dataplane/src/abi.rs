@@ -2,9 +2,10 @@
 
 use crate::numbers;
 use std::net::IpAddr;
+use weir_plane::forward::{Encapsulation, Tunnel};
 use weir_steering::{ServiceState, StateKey};
 use weir_wire::hash::ports_word;
-use weir_wire::{FlowKey, map_address};
+use weir_wire::{FlowKey, map_address, unmap_address};
 
 #[allow(missing_docs, clippy::all, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod skeleton {
@@ -75,6 +76,8 @@ impl BackendFlags {
     pub const IPV6: u32 = numbers::BACKEND_IPV6;
     /// Down by its health check.
     pub const DOWN: u32 = numbers::BACKEND_DOWN;
+    /// Its tunnel has an address to begin at.
+    pub const HAS_SOURCE: u32 = numbers::BACKEND_HAS_SOURCE;
 }
 
 /// What the data plane knows of a backend.
@@ -93,6 +96,16 @@ pub struct BackendEntry {
     /// How often this backend number was given out, so that connections of a former bearer are not
     /// mistaken for this one's.
     pub incarnation: u32,
+    /// Source address of its tunnel, IPv4 as `::ffff:a.b.c.d`.
+    pub source: [u8; 16],
+    /// The largest packet that the way there takes, where the FIB does not say; 0: not known.
+    pub mtu: u32,
+    /// Port of a tunnel over UDP.
+    pub port: u16,
+    /// Its tunnel's number (`TUNNEL_` in numbers.rs).
+    pub tunnel: u8,
+    /// Last bits of an IPv4 source that vary with the flow.
+    pub spread: u8,
 }
 
 impl BackendEntry {
@@ -113,6 +126,37 @@ impl BackendEntry {
         self
     }
 
+    /// With what its packets are put into.
+    pub fn with_tunnel(mut self, tunnel: &Tunnel) -> Self {
+        let (number, port) = match tunnel.encapsulation {
+            Encapsulation::Ipip => (numbers::TUNNEL_IPIP, 0),
+            Encapsulation::Gre => (numbers::TUNNEL_GRE, 0),
+            Encapsulation::Fou(port) => (numbers::TUNNEL_FOU, port),
+            Encapsulation::Gue(port) => (numbers::TUNNEL_GUE, port),
+        };
+        (self.tunnel, self.port) = (number, port);
+        (self.mtu, self.spread) = (tunnel.mtu, tunnel.spread);
+        if let Some(source) = tunnel.source {
+            self.source = map_address(source);
+            self.flags |= BackendFlags::HAS_SOURCE;
+        }
+        self
+    }
+
+    /// What its packets are put into; none if they reach it as they are.
+    pub fn tunnel(&self) -> Option<Tunnel> {
+        let encapsulation = match self.tunnel {
+            numbers::TUNNEL_IPIP => Encapsulation::Ipip,
+            numbers::TUNNEL_GRE => Encapsulation::Gre,
+            numbers::TUNNEL_FOU => Encapsulation::Fou(self.port),
+            numbers::TUNNEL_GUE => Encapsulation::Gue(self.port),
+            _ => return None,
+        };
+        let source = self.flags & BackendFlags::HAS_SOURCE != 0;
+        let source = source.then(|| unmap_address(&self.source));
+        Some(Tunnel { encapsulation, source, spread: self.spread, mtu: self.mtu })
+    }
+
     /// With a next hop for when the FIB has no answer; `fixed`: never ask the FIB.
     pub fn with_next_hop(
         mut self,
@@ -129,15 +173,43 @@ impl BackendEntry {
 
 impl From<&BackendEntry> for types::backend {
     fn from(entry: &BackendEntry) -> Self {
-        let &BackendEntry { address, mac, source_mac, ifindex, flags, incarnation } = entry;
-        Self { address, mac, source_mac, ifindex, flags, incarnation, reserved: Default::default() }
+        let &BackendEntry { address, mac, source_mac, ifindex, flags, incarnation, .. } = entry;
+        let &BackendEntry { source, mtu, tunnel, spread, .. } = entry;
+        let port = entry.port.to_be();
+        Self {
+            address,
+            mac,
+            source_mac,
+            ifindex,
+            flags,
+            incarnation,
+            source,
+            mtu,
+            port,
+            tunnel,
+            spread,
+        }
     }
 }
 
 impl From<types::backend> for BackendEntry {
     fn from(raw: types::backend) -> Self {
         let types::backend { address, mac, source_mac, ifindex, flags, incarnation, .. } = raw;
-        Self { address, mac, source_mac, ifindex, flags, incarnation }
+        let types::backend { source, mtu, tunnel, spread, .. } = raw;
+        let port = u16::from_be(raw.port);
+        Self {
+            address,
+            mac,
+            source_mac,
+            ifindex,
+            flags,
+            incarnation,
+            source,
+            mtu,
+            port,
+            tunnel,
+            spread,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ macro_rules! numbers {
 
 numbers! {
     /// raised when something in the maps keeps its place and changes its meaning
-    LAYOUT_REVISION: u32 = 1;
+    LAYOUT_REVISION: u32 = 2;
 
     /// MAC addresses that are compared with a frame's; with more interfaces any is accepted
     OWN_MACS: usize = 8;
@@ -39,6 +39,24 @@ numbers! {
     BACKEND_IPV6: u32 = 8;
     /// down by its health check: what may start a flow goes elsewhere
     BACKEND_DOWN: u32 = 16;
+    /// its tunnel has an address to begin at
+    BACKEND_HAS_SOURCE: u32 = 32;
+
+    /// packets reach it as they are, with other MAC addresses
+    TUNNEL_NONE: u8 = 0;
+    /// IP in IP: RFC 2003, 2473 and 4213
+    TUNNEL_IPIP: u8 = 1;
+    /// RFC 2784 without options
+    TUNNEL_GRE: u8 = 2;
+    /// IP in UDP, where the port says of which family
+    TUNNEL_FOU: u8 = 3;
+    /// the same with a header that says it (draft-ietf-intarea-gue-09)
+    TUNNEL_GUE: u8 = 4;
+
+    /// frames to the backend leave with a VLAN tag
+    LANE_TAGGED: u32 = 1;
+    /// they leave through a tunnel
+    LANE_TUNNEL: u32 = 2;
 
     /// what a redirect there is given is lost
     DEVICE_REFUSED: u32 = 1;

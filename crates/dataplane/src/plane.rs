@@ -148,6 +148,10 @@ impl update::Plane for LivePlane {
 impl From<&Backend> for BackendEntry {
     fn from(backend: &Backend) -> Self {
         let entry = Self::new(backend.address, backend.incarnation).with_health(backend.up);
+        let entry = match &backend.tunnel {
+            Some(tunnel) => entry.with_tunnel(tunnel),
+            None => entry,
+        };
         match backend.hop {
             Some(Hop { next, ifindex }) => {
                 entry.with_next_hop(next.mac, next.source_mac, ifindex, false)
@@ -169,6 +173,7 @@ impl BackendEntry {
                 next: NextHop { mac: self.mac, source_mac: self.source_mac },
                 ifindex: self.ifindex,
             }),
+            tunnel: self.tunnel(),
         })
     }
 }

@@ -11,6 +11,8 @@ mod services;
 mod slots;
 #[path = "differential/told.rs"]
 mod told;
+#[path = "differential/tunnels.rs"]
+mod tunnels;
 #[path = "differential/twin.rs"]
 mod twin;
 
@@ -60,6 +62,8 @@ struct World {
     cookies_lost: u64,
     /// How often tables with a scheduler were compared, by what their flags say of it.
     scheduled: BTreeMap<u32, u64>,
+    /// Packets that went through a tunnel, by what they were put into.
+    tunnelled: BTreeMap<&'static str, u64>,
 }
 
 const BACKENDS: u16 = 512;
@@ -235,7 +239,9 @@ impl World {
             exceptions: 0,
             cookies_lost: 0,
             scheduled: BTreeMap::new(),
+            tunnelled: BTreeMap::new(),
         };
+        tunnels::tag_device(&mut world.plane);
         for service in 0..world.tables.services.len() {
             for _ in 0..4 {
                 world.add_backend(service);
@@ -263,13 +269,16 @@ impl World {
             return;
         }
         let incarnation = self.rng.random();
-        let entry = BackendEntry::new("10.9.1.1".parse().unwrap(), incarnation).with_next_hop(
-            mac(backend),
-            [2, 0, 0, 0, 0, 9],
-            0,
-            true,
-        );
+        let wanted = tunnels::backend(&mut self.rng, incarnation);
+        let mut entry = BackendEntry::new(wanted.address, incarnation);
+        if let Some(tunnel) = &wanted.tunnel {
+            entry = entry.with_tunnel(tunnel);
+        }
+        let ifindex = wanted.hop.map_or(0, |hop| hop.ifindex);
+        let entry = entry.with_next_hop(mac(backend), [2, 0, 0, 0, 0, 9], ifindex, true);
         self.plane.kernel.set_backend(backend, &entry).unwrap();
+        self.plane.kernel.kernel.forget_hop(backend).unwrap();
+        self.plane.oracle.backends.insert(backend, wanted);
         self.plane.oracle.memory.incarnations.insert(backend, incarnation);
         self.plane.oracle.memory.down.remove(&backend);
         let weight = self.rng.random_range(0..5);
@@ -362,6 +371,7 @@ impl World {
         self.plane.oracle.memory.pending.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.pinned.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.incarnations.remove(&gone);
+        self.plane.oracle.backends.remove(&gone);
         self.set_load(gone, 0, Some(0));
         self.plane.kernel.kernel.forget_echoes(gone);
         self.plane.oracle.memory.echoes.remove(&gone);
@@ -537,6 +547,7 @@ impl World {
             frame = frame.vlan(self.rng.random_range(1..4000));
         }
         let mut bytes = frame.build();
+        tunnels::vary(&mut self.rng, &mut bytes);
         self.add_options(&flow, &mut bytes);
         if self.rng.random_bool(0.02) && bytes[12..14] == [0x86, 0xdd] {
             self.extend(&mut bytes);
@@ -603,7 +614,7 @@ impl World {
 
     fn compare_frame(&mut self, frame: &[u8]) -> Outcome {
         let mut written = frame.to_vec();
-        let verdict = self.plane.oracle.take(&mut written);
+        let verdict = tunnels::take(&mut self.plane.oracle, &mut written);
         match verdict {
             weir_plane::Verdict::Answer(Some(_)) => self.stamped[0] += 1,
             weir_plane::Verdict::Forward { echo: Some(1..), .. } => self.stamped[1] += 1,
@@ -617,6 +628,10 @@ impl World {
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
                 assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);
                 assert_eq!(run.frame[12..], written[12..], "what changes behind MAC addresses");
+                if let Some(name) = tunnels::of(&self.plane.oracle, backend) {
+                    assert_eq!(run.frame.len(), written.len());
+                    *self.tunnelled.entry(name).or_default() += 1;
+                }
             }
             Outcome::Passed(reason) => {
                 assert_eq!(run.verdict, Verdict::Pass, "{reason} for {frame:02x?}");
@@ -767,6 +782,7 @@ fn kernel_and_oracle_agree() {
     world.compare_memory();
     let [stamped, restored] = world.stamped;
     println!("{stamped} timestamps written, {restored} restored");
+    println!("through tunnels: {:?}", world.tunnelled);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
@@ -776,6 +792,7 @@ fn kernel_and_oracle_agree() {
         assert!(world.cookies_lost > 10, "no cookie was stale or forged");
         assert!(world.scheduled.len() >= 4, "{:?}", world.scheduled);
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
+        assert_eq!(world.tunnelled.len(), 8, "not every tunnel was used");
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];
@@ -793,6 +810,8 @@ fn kernel_and_oracle_agree() {
                         &never[..],
                         &[Reason::PastProgram, Reason::BehindGateway, Reason::NoWayOut],
                         &[Reason::NoProgram],
+                        // There is always room in front of a frame here.
+                        &[Reason::NoHeadroom],
                     ]
                     .concat();
                     !elsewhere.contains(r) && !never.contains(r)

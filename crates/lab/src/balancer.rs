@@ -39,6 +39,8 @@ pub struct BalancerSpec {
     pub balancer_lines: String,
     /// TOML at the end of the file: further services. Changes of the pool leave them alone.
     pub more_services: String,
+    /// Whether each service's backends have addresses of the other family, which a tunnel takes.
+    pub other_family: bool,
     /// How many backends the pool begins with: the lab's first ones.
     pub pool: usize,
     /// Time from one health check of a backend to the next; the time-out is 4/5 of it, and two
@@ -57,6 +59,7 @@ impl BalancerSpec {
             service_lines: String::new(),
             balancer_lines: String::new(),
             more_services: String::new(),
+            other_family: false,
             pool,
             check_interval: Duration::from_millis(500),
             patience: Duration::from_secs(120),
@@ -303,7 +306,7 @@ impl Balancer {
 impl PoolControl for Balancer {
     fn add(&self, backend: usize, weight: u32) -> Result<()> {
         self.for_all(|service| {
-            let address = address(service, backend).to_string();
+            let address = address(service, self.spec.other_family, backend).to_string();
             let (name, weight) = (format!("b{backend}"), weight.to_string());
             words(&["backend", "add", service, &name, &address, "--weight", &weight])
         })?;
@@ -382,8 +385,8 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// Address of a backend in one of [`SERVICES`].
-fn address(service: &str, backend: usize) -> IpAddr {
-    if service.ends_with('6') {
+fn address(service: &str, other_family: bool, backend: usize) -> IpAddr {
+    if service.ends_with('6') != other_family {
         topology::backend6(backend).into()
     } else {
         topology::backend4(backend).into()
@@ -422,7 +425,7 @@ fn config_text(
             let _ = write!(
                 text,
                 "\n[[service.backend]]\nname = \"b{backend}\"\naddress = \"{}\"\nweight = {}\n",
-                address(service, *backend),
+                address(service, spec.other_family, *backend),
                 member.weight
             );
             if member.drain {

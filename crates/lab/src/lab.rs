@@ -114,7 +114,9 @@ impl Lab {
         let node =
             |role: Role| Node { role, netns: NetNs::named(format!("{prefix}{}", role.name())) };
         let switch = node(Role::Switch);
+        let router = (spec.topology == Topology::Routed).then_some(Role::Router);
         let others: Vec<Node> = std::iter::once(Role::Balancer)
+            .chain(router)
             .chain((0..spec.clients).map(Role::Client))
             .chain((0..spec.backends).map(Role::Backend))
             .map(node)

@@ -1,7 +1,7 @@
 //! The address plan and the wiring of the named topologies.
 //!
 //! `l2` is a bridge, and everybody on it. In `inline` clients and backends have a bridge each, with the
-//! balancer between them. `docs/lab.md` has the pictures.
+//! balancer between them. In `routed` there is a router between them, and the balancer is on the clients'. `docs/lab.md` has the pictures.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use weir_testbed::NetNs;
 use weir_testbed::link;
-use weir_testbed::xdp;
+use weir_testbed::{decapsulate, xdp};
 
 /// The virtual IPv4 address.
 pub const VIP4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
@@ -33,7 +33,10 @@ pub const MAX_CLIENT_ADDRESSES: usize = 200;
 
 const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
-/// The balancer's addresses as the backends' router.
+/// The router of `routed`, where the clients are.
+const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+/// The backends' router: the balancer in `inline`, the router in `routed`.
 const ROUTER4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 254);
 const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, 0xfffe);
 
@@ -46,6 +49,9 @@ pub enum Topology {
     /// Two bridges with the balancer between them: it is the backends' router, and packets of both
     /// directions pass it.
     Inline,
+    /// Two bridges with a router between them: backends are in another subnet than the balancer, take
+    /// packets out of tunnels, and answer clients through the router.
+    Routed,
 }
 
 impl Topology {
@@ -54,13 +60,14 @@ impl Topology {
         match self {
             Self::L2 => "l2",
             Self::Inline => "inline",
+            Self::Routed => "routed",
         }
     }
 
     /// The balancer's interfaces that weir takes frames from.
     pub fn interfaces(self) -> &'static [&'static str] {
         match self {
-            Self::L2 => &[INTERFACE],
+            Self::L2 | Self::Routed => &[INTERFACE],
             Self::Inline => &[INTERFACE, BACKENDS_INTERFACE],
         }
     }
@@ -73,8 +80,10 @@ impl FromStr for Topology {
         match name {
             "l2" => Ok(Self::L2),
             "inline" => Ok(Self::Inline),
+            "routed" => Ok(Self::Routed),
             other => {
-                let wrong = format!("no topology is called `{other}`; there are: l2, inline");
+                let wrong =
+                    format!("no topology is called `{other}`; there are: l2, inline, routed");
                 Err(Error::BadSpec(wrong))
             }
         }
@@ -138,6 +147,8 @@ const BACKENDS_BRIDGE: &str = "br1";
 pub(crate) enum Role {
     Switch,
     Balancer,
+    /// Between the balancer and the backends, where there is one.
+    Router,
     Client(usize),
     Backend(usize),
 }
@@ -148,6 +159,7 @@ impl Role {
         match self {
             Self::Switch => "sw".into(),
             Self::Balancer => "lb".into(),
+            Self::Router => "rt".into(),
             Self::Client(i) => format!("c{i}"),
             Self::Backend(i) => format!("b{i}"),
         }
@@ -158,6 +170,7 @@ impl Role {
         let (kind, index) = match self {
             Self::Switch => (0, 0),
             Self::Balancer => (0xff, 0),
+            Self::Router => (0xfe, 0),
             Self::Client(i) => (1, i),
             Self::Backend(i) => (2, i),
         };
@@ -168,13 +181,18 @@ impl Role {
         let own = Cable {
             port: self.name(),
             bridge: match (topology, self) {
-                (Topology::Inline, Self::Backend(_)) => BACKENDS_BRIDGE,
+                (Topology::Inline | Topology::Routed, Self::Backend(_)) => BACKENDS_BRIDGE,
                 _ => BRIDGE,
             },
             interface: INTERFACE,
             mac: self.mac(),
         };
-        if (topology, self) != (Topology::Inline, Self::Balancer) {
+        let between = match topology {
+            Topology::L2 => None,
+            Topology::Inline => Some(Self::Balancer),
+            Topology::Routed => Some(Self::Router),
+        };
+        if between != Some(self) {
             return vec![own];
         }
         let mut mac = own.mac;
@@ -196,7 +214,10 @@ impl Role {
             (Topology::Inline, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], router.into())
             }
-            (Topology::Inline, Self::Backend(i)) => {
+            (Topology::Routed, Self::Router) => {
+                (vec![format!("{GATEWAY4}/16"), format!("{GATEWAY6}/64")], router.into())
+            }
+            (Topology::Inline | Topology::Routed, Self::Backend(i)) => {
                 (vec![format!("{}/24", backend4(i)), format!("{}/112", backend6(i))], Vec::new())
             }
             _ => (self.addresses_l2(plan.client_addresses), Vec::new()),
@@ -208,7 +229,7 @@ impl Role {
 
     fn addresses_l2(self, client_addresses: usize) -> Vec<String> {
         match self {
-            Self::Switch => Vec::new(),
+            Self::Switch | Self::Router => Vec::new(),
             // The VIP is on eth0 and not on lo: Linux answers a neighbour solicitation only for
             // an address of the interface that it came in on.
             Self::Balancer => vec![
@@ -224,16 +245,25 @@ impl Role {
         }
     }
 
-    /// Its routes: a destination and a router for each.
-    fn routes(self, topology: Topology) -> Vec<(String, IpAddr)> {
+    /// Its routes: a destination and a router for each, with what else there is to say.
+    fn routes(self, topology: Topology) -> Vec<(String, IpAddr, &'static str)> {
         match (topology, self) {
             (Topology::Inline, Self::Client(_)) => vec![
-                (format!("{VIP4}/32"), BALANCER4.into()),
-                (format!("{VIP6}/128"), BALANCER6.into()),
+                (format!("{VIP4}/32"), BALANCER4.into(), ""),
+                (format!("{VIP6}/128"), BALANCER6.into(), ""),
             ],
             (Topology::Inline, Self::Backend(_)) => {
-                vec![("0.0.0.0/0".into(), ROUTER4.into()), ("::/0".into(), ROUTER6.into())]
+                vec![("0.0.0.0/0".into(), ROUTER4.into(), ""), ("::/0".into(), ROUTER6.into(), "")]
             }
+            (Topology::Routed, Self::Balancer) => vec![
+                ("10.77.2.0/24".into(), GATEWAY4.into(), ""),
+                ("fd77::2:0/112".into(), GATEWAY6.into(), ""),
+            ],
+            // Clients leave room for a tunnel's headers in what they send.
+            (Topology::Routed, Self::Backend(_)) => vec![
+                ("0.0.0.0/0".into(), ROUTER4.into(), " advmss 1380"),
+                ("::/0".into(), ROUTER6.into(), " advmss 1380"),
+            ],
             _ => Vec::new(),
         }
     }
@@ -253,7 +283,7 @@ impl Role {
                 ("bridge/bridge-nf-call-ip6tables", "0"),
                 ("bridge/bridge-nf-call-arptables", "0"),
             ]),
-            Self::Balancer => all.extend([
+            Self::Balancer | Self::Router => all.extend([
                 ("ipv4/ip_forward", "1"),
                 ("ipv6/conf/all/forwarding", "1"),
                 ("ipv4/conf/all/rp_filter", "0"),
@@ -290,8 +320,8 @@ impl Role {
         for cable in self.cables(plan.topology) {
             lines += &link::up(cable.interface);
         }
-        for (to, router) in self.routes(plan.topology) {
-            lines += &format!("route add {to} via {router}\n");
+        for (to, router, more) in self.routes(plan.topology) {
+            lines += &format!("route add {to} via {router}{more}\n");
         }
         lines
     }
@@ -352,6 +382,9 @@ fn set_up(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()>
             xdp::attach_pass(switch, &cable.port)?;
         }
     }
+    if let (Topology::Routed, Role::Backend(_)) = (plan.topology, role) {
+        decapsulate::attach(netns, INTERFACE)?;
+    }
     Ok(())
 }
 
@@ -387,10 +420,10 @@ mod tests {
 
     #[test]
     fn no_address_is_given_out_twice() {
-        let mut roles = vec![Role::Balancer];
+        let mut roles = vec![Role::Balancer, Role::Router];
         roles.extend((0..MAX_CLIENTS).map(Role::Client));
         roles.extend((0..MAX_BACKENDS).map(Role::Backend));
-        for topology in [Topology::L2, Topology::Inline] {
+        for topology in [Topology::L2, Topology::Inline, Topology::Routed] {
             let (mut seen, mut macs) = (HashSet::new(), HashSet::new());
             let plan = Plan { topology, client_addresses: MAX_CLIENT_ADDRESSES };
             for role in &roles {
@@ -411,7 +444,7 @@ mod tests {
         assert_eq!(backend6(11).to_string(), "fd77::2:c");
         assert_eq!(client4(1, 0).to_string(), "10.77.1.2");
         assert_eq!(client6(1, 3).to_string(), "fd77::66:3");
-        for topology in [Topology::L2, Topology::Inline] {
+        for topology in [Topology::L2, Topology::Inline, Topology::Routed] {
             assert_eq!(topology.name().parse::<Topology>().unwrap(), topology);
         }
         assert!("ring".parse::<Topology>().is_err());

@@ -2,7 +2,7 @@
 
 use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::counters::LaneCounters;
-use crate::forward::NextHop;
+use crate::forward::{NextHop, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use std::collections::{BTreeMap, HashSet};
@@ -27,6 +27,8 @@ pub struct Backend {
     pub up: bool,
     /// Where its frames go if the kernel's routing has no answer.
     pub hop: Option<Hop>,
+    /// What its packets are put into; none if they reach it as they are.
+    pub tunnel: Option<Tunnel>,
 }
 
 /// What became of the flows that a method with few of them put into the connection table.

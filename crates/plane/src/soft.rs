@@ -205,14 +205,23 @@ impl Soft {
             own_macs: &self.own_macs,
         };
         let verdict = pipeline::process(frame, &to, &mut self.memory);
+        let verdict = refused(&self.backends, frame, verdict);
         self.counters.count(&verdict);
         verdict
     }
 
-    /// The same, with what the plane writes into the frame but for the MAC addresses.
-    pub fn take(&mut self, frame: &mut [u8]) -> Verdict {
+    /// The same, with what the plane writes into the frame but for the MAC addresses, and for tags of
+    /// frames that go as they are. `tag`: with which the frames to a backend in a tunnel leave.
+    pub fn take(&mut self, frame: &mut Vec<u8>, tag: Option<[u8; 4]>) -> Verdict {
         let verdict = self.judge(frame);
         pipeline::restamp(frame, &verdict);
+        if let Verdict::Forward { backend, .. } = verdict
+            && let Some(Backend { address, tunnel: Some(tunnel), .. }) = self.backends.get(&backend)
+            && let Err(reason) = tunnel.encapsulate(frame, *address, tag)
+        {
+            // What it refuses was found out before.
+            unreachable!("{reason}")
+        }
         verdict
     }
 
@@ -228,7 +237,10 @@ impl Soft {
         };
         let mut verdicts = Vec::new();
         let frames = frames.iter().copied();
-        pipeline::process_burst(frames, &to, &mut self.memory, &mut verdicts);
+        pipeline::process_burst(frames.clone(), &to, &mut self.memory, &mut verdicts);
+        for (frame, verdict) in frames.zip(&mut verdicts) {
+            *verdict = refused(&self.backends, frame, *verdict);
+        }
         verdicts.iter().for_each(|verdict| self.counters.count(verdict));
         verdicts.into_iter().map(Outcome::from).collect()
     }
@@ -305,6 +317,16 @@ impl Soft {
             table.set_flags(table.header().flags().with(flag, on));
         }
     }
+}
+
+/// The verdict, or that the tunnel of the packet's backend refuses it.
+fn refused(backends: &BTreeMap<u16, Backend>, frame: &[u8], verdict: Verdict) -> Verdict {
+    let Verdict::Forward { backend, .. } = verdict else { return verdict };
+    let refused = backends.get(&backend).and_then(|backend| {
+        let tunnel = backend.tunnel.as_ref()?;
+        tunnel.refuses(frame, backend.address)
+    });
+    refused.map_or(verdict, Verdict::Drop)
 }
 
 impl update::Plane for Soft {

@@ -7,6 +7,7 @@
 //! * [`link`]: the `ip` lines for veth pairs, addresses and neighbours, and [`link::ip`], which runs
 //!   them.
 //! * [`xdp`]: the two-instruction XDP program that a veth's peer needs before XDP_TX works.
+//! * [`decapsulate`]: the far end of tunnels, as an XDP program.
 //! * [`packet`]: sockets for whole frames.
 //! * [`process`]: child processes that cannot outlive this one.
 //! * [`interrupt`]: Ctrl-C as a flag that everything that waits looks at.
@@ -30,6 +31,7 @@
 //! ```
 
 pub mod cgroup;
+pub mod decapsulate;
 mod error;
 pub mod interrupt;
 pub mod link;

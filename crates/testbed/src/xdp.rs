@@ -5,6 +5,7 @@
 //! that a balancer sends from gets a program that passes everything. It is written as instructions,
 //! so that it needs neither a compiler nor an object file.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
@@ -30,14 +31,14 @@ fn always(verdict: u32) -> [libbpf_sys::bpf_insn; 2] {
     [set, exit]
 }
 
-fn load(verdict: u32) -> io::Result<OwnedFd> {
-    let program = always(verdict);
+/// Loads an XDP program.
+pub(crate) fn load(program: &[libbpf_sys::bpf_insn], name: &CStr) -> io::Result<OwnedFd> {
     // SAFETY: name and licence are NUL-terminated, the instructions outlive the call and their
     // number is right, and no options is allowed.
     let fd = unsafe {
         libbpf_sys::bpf_prog_load(
             libbpf_sys::BPF_PROG_TYPE_XDP,
-            c"always".as_ptr(),
+            name.as_ptr(),
             c"Dual MIT/GPL".as_ptr(),
             program.as_ptr(),
             program.len() as libbpf_sys::size_t,
@@ -75,11 +76,12 @@ pub enum Verdict {
 /// # Errors
 /// If the kernel refuses the program, or there is no such interface.
 pub fn attach(netns: &NetNs, interface: &str, verdict: Verdict) -> Result<()> {
-    let program = load(match verdict {
+    let verdict = match verdict {
         Verdict::Pass => libbpf_sys::XDP_PASS,
         Verdict::Transmit => libbpf_sys::XDP_TX,
-    })
-    .doing(|| "loading a two-instruction XDP program".into())?;
+    };
+    let program = load(&always(verdict), c"always")
+        .doing(|| "loading a two-instruction XDP program".into())?;
     netns
         .enter(|| put_on(&program, interface))?
         .doing(|| format!("attaching XDP to {interface} in {}", netns.name()))
@@ -90,11 +92,11 @@ pub fn attach(netns: &NetNs, interface: &str, verdict: Verdict) -> Result<()> {
 /// # Errors
 /// As [`attach_pass`].
 pub fn attach_pass_here(interface: &str) -> Result<()> {
-    let put = || put_on(&load(libbpf_sys::XDP_PASS)?, interface);
+    let put = || put_on(&load(&always(libbpf_sys::XDP_PASS), c"always")?, interface);
     put().doing(|| format!("attaching XDP to {interface}"))
 }
 
-fn put_on(program: &OwnedFd, interface: &str) -> io::Result<()> {
+pub(crate) fn put_on(program: &OwnedFd, interface: &str) -> io::Result<()> {
     let index = if_nametoindex(interface)?;
     Xdp::new(program.as_fd())
         .attach(index as i32, XdpFlags::DRV_MODE)

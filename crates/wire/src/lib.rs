@@ -16,8 +16,10 @@ pub mod icmp;
 mod parse;
 pub mod quic;
 mod reason;
+mod spread;
 pub mod tcp_options;
 
 pub use flow::{FlowKey, Protocol, UnknownProtocol, map_address, unmap_address};
 pub use parse::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Packet, Rejected, TcpFlags, parse};
 pub use reason::Reason;
+pub use spread::{SPREAD_FIRST, SPREAD_LOW, SPREAD_SECOND, spread};

@@ -599,8 +599,10 @@ mod tests {
             assert_eq!(rejected.dst, dst, "{}", case.description);
         }
         for &reason in Reason::ALL {
-            let elsewhere =
-                matches!(reason, Reason::NoService | Reason::OtherHost | Reason::Answer);
+            let elsewhere = matches!(
+                reason,
+                Reason::NoService | Reason::OtherHost | Reason::Answer | Reason::TtlExceeded
+            );
             let from_parse = !reason.is_steering() && !elsewhere;
             let tested = cases.iter().any(|case| case.reason == reason);
             assert_eq!(tested, from_parse, "{reason}");

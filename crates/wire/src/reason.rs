@@ -63,6 +63,7 @@ reasons! {
     22 OtherHost "other_host" "The frame is addressed to another host: a switch flooded it.";
     23 MappedAddress "mapped_address" "An IPv6 packet has an IPv4-mapped address, which is not for the wire.";
     24 Answer "answer" "A backend's answer, in whose timestamps the balancer has written a cookie.";
+    25 TtlExceeded "ttl_exceeded" "The packet's TTL or hop limit is used up, and a tunnel takes one like a router.";
     32 NoBackend "no_backend" "The service has no backend for this packet.";
     33 NoNextHop "no_next_hop" "The kernel knows no next hop to the backend.";
     34 PendingFull "pending_full" "The table of flows that wait for a decision is full.";
@@ -73,8 +74,11 @@ reasons! {
     39 BehindGateway "behind_gateway" "The way to the backend leads through a router, which would send the packet back.";
     40 PastProgram "past_program" "The packet came to the host past the program, by an interface without it.";
     41 NoWayOut "no_way_out" "The way to the backend leads through an interface that the program cannot send by.";
-    47 NoProgram "no_program" "A part of the program is missing; the control plane loads it anew when it starts.";
-    48 UnknownQuote "unknown_quote" "An ICMP error quotes a packet of a connection that the service does not know.";
+    42 TooBig "too_big" "The packet is larger, with the tunnel's headers, than the way to the backend takes.";
+    43 NoHeadroom "no_headroom" "The frame has no room in front of it for the tunnel's headers.";
+    44 NoTunnelSource "no_tunnel_source" "This host has no address of the backend's family that a tunnel could begin at.";
+    45 NoProgram "no_program" "A part of the program is missing; the control plane loads it anew when it starts.";
+    46 UnknownQuote "unknown_quote" "An ICMP error quotes a packet of a connection that the service does not know.";
 }
 
 impl Reason {

@@ -1,10 +1,12 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod forward;
 mod quic;
 mod scope;
 mod service;
 
 use std::collections::HashMap;
+use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +16,7 @@ use weir_steering::MethodId;
 use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::error::Problems;
-use super::{XdpMode, written};
+use super::{TunnelSource, XdpMode, written};
 use scope::Scope;
 pub(super) use service::{Check, Service, is_host, is_name};
 
@@ -33,6 +35,8 @@ pub(super) struct Balancer {
     pub mode: Option<XdpMode>,
     pub run_dir: Option<PathBuf>,
     pub look_every: Option<Duration>,
+    pub tunnel_source: Option<TunnelSource>,
+    pub tunnel_source6: Option<Ipv6Addr>,
 }
 
 #[derive(Debug, Default)]
@@ -128,6 +132,8 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             "look_every",
             Duration::from_secs(1)..=Duration::from_secs(3600),
         ),
+        tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
+        tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
     }
 }
 

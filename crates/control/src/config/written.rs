@@ -32,6 +32,8 @@ pub(super) struct Balancer {
     pub mode: Field<String>,
     pub run_dir: Field<String>,
     pub look_every: Field<String>,
+    pub tunnel_source: Field<String>,
+    pub tunnel_source6: Field<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -62,6 +64,8 @@ pub(super) struct Service {
     pub method: Field<String>,
     pub affinity: Field<String>,
     pub idle_timeout: Field<String>,
+    pub forward: Field<String>,
+    pub tunnel_port: Field<i64>,
     pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
@@ -110,7 +114,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 11] = [
+    const OWN: [&str; 13] = [
         "name",
         "vip",
         "protocol",
@@ -119,6 +123,8 @@ fn names() -> &'static [&'static str] {
         "method",
         "affinity",
         "idle_timeout",
+        "forward",
+        "tunnel_port",
         "quic",
         "check",
         "backend",
@@ -166,6 +172,8 @@ impl<'de> Visitor<'de> for Fields {
                 "method" => service.method = Some(map.next_value()?),
                 "affinity" => service.affinity = Some(map.next_value()?),
                 "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
+                "forward" => service.forward = Some(map.next_value()?),
+                "tunnel_port" => service.tunnel_port = Some(map.next_value()?),
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,

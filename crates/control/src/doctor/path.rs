@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Backend, Config, Protocol, Service, XdpMode};
 use crate::neigh::{self, Interface, NeighError, Neighbour, Resolution, WayOut};
+use weir_plane::forward::Tunnel;
 
 use super::probe::{self, Answer, Probe};
 use super::{DoctorInput, Finding, check};
@@ -32,7 +33,7 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     for vip in &vips {
         findings.push(local(*vip, &own, config));
     }
-    let hops = next_hops(input, findings);
+    let hops = next_hops(input, &vips, findings);
     if input.probe {
         probes(input, &vips, &hops, findings);
         check::examine(input, findings);
@@ -72,28 +73,88 @@ fn local(vip: IpAddr, own: &[(u32, IpAddr)], config: &Config) -> Finding {
 }
 
 /// Finds where each backend is, asking for all before waiting for any.
-fn next_hops(input: &DoctorInput, findings: &mut Vec<Finding>) -> HashMap<IpAddr, Neighbour> {
+fn next_hops(
+    input: &DoctorInput,
+    vips: &BTreeSet<IpAddr>,
+    findings: &mut Vec<Finding>,
+) -> HashMap<Way, Neighbour> {
     let config = &input.config;
-    let addresses: BTreeSet<IpAddr> = config
+    let ways: BTreeSet<Way> = config
         .services
         .iter()
-        .flat_map(|service| service.backends.iter().map(|backend| backend.address))
+        .flat_map(|service| service.backends.iter().map(|backend| way(service, backend)))
         .collect();
     let deadline = Instant::now() + input.patience;
-    let first: Vec<_> =
-        addresses.into_iter().map(|address| (address, neigh::resolve_now(address))).collect();
+    let resolve = |(address, by_tunnel): Way| match by_tunnel {
+        true => neigh::path(address, vips).map(|path| path.next),
+        false => neigh::resolve_now(address),
+    };
+    let first: Vec<_> = ways.into_iter().map(|way| (way, resolve(way))).collect();
     let mut hops = HashMap::new();
-    for (address, mut found) in first {
+    for (way, mut found) in first {
+        let (address, by_tunnel) = way;
         while matches!(found, Ok(None)) && !failed(address) && Instant::now() < deadline {
             sleep(LOOK);
-            found = neigh::resolve_now(address);
+            found = resolve(way);
         }
-        findings.push(next_hop(address, &found, config));
+        findings.push(next_hop(address, &found, by_tunnel, config));
+        if by_tunnel && found.is_ok() {
+            findings.extend(tunnel(address, vips, config));
+        }
         if let Ok(Some(hop)) = found {
-            hops.insert(address, hop);
+            hops.insert(way, hop);
         }
     }
     hops
+}
+
+/// A backend's address, and whether packets go there by a tunnel.
+type Way = (IpAddr, bool);
+
+fn way(service: &Service, backend: &Backend) -> Way {
+    (backend.address, service.forward.is_tunnel())
+}
+
+/// Where a tunnel begins, and what it has room for.
+fn tunnel(address: IpAddr, vips: &BTreeSet<IpAddr>, config: &Config) -> Option<Finding> {
+    let path = neigh::path(address, vips).ok()?;
+    let (source, _) = config.balancer.tunnel_sources().towards(address, path.source);
+    let Some(source) = source else {
+        let field = if address.is_ipv4() { "tunnel_source" } else { "tunnel_source6" };
+        return Some(Finding::fail(
+            "tunnel",
+            format!("{address}: this host has no address of its own to send from"),
+            format!("give the interface one, or set {field} in [balancer]"),
+        ));
+    };
+    let services = config.services.iter().filter(|service| {
+        service.forward.is_tunnel()
+            && service.backends.iter().any(|backend| backend.address == address)
+    });
+    let overhead = services.filter_map(|service| Some(service.forward.encapsulation()?));
+    let overhead = overhead.map(|kind| kind.overhead(address) as u32).max()?;
+    let largest = path.mtu.saturating_sub(overhead);
+    let interfaces = config.balancer.interfaces.iter();
+    let incoming = interfaces.filter_map(|name| neigh::interface_mtu(name).ok()).max()?;
+    if incoming > largest {
+        let tcp = largest.saturating_sub(40);
+        return Some(Finding::warn(
+            "tunnel",
+            format!(
+                "{address}: packets of {incoming} bytes come in, and the tunnel from {source} has \
+                 room for {largest}; larger ones are dropped as too_big"
+            ),
+            format!(
+                "raise the MTU on the way to {address} by {}; or on the backend: ip route change \
+                 default ... advmss {tcp}, so that clients of TCP send smaller ones",
+                incoming - largest
+            ),
+        ));
+    }
+    Some(Finding::ok(
+        "tunnel",
+        format!("{address}: from {source}, for packets of up to {largest} bytes"),
+    ))
 }
 
 /// Whether the kernel has asked in vain already.
@@ -106,12 +167,20 @@ fn failed(address: IpAddr) -> bool {
 fn next_hop(
     address: IpAddr,
     found: &Result<Option<Neighbour>, NeighError>,
+    by_tunnel: bool,
     config: &Config,
 ) -> Finding {
     let hop = match found {
         Ok(Some(hop)) => hop,
         Ok(None) => {
             let what = if address.is_ipv4() { "ARP" } else { "neighbour discovery" };
+            if by_tunnel {
+                return Finding::fail(
+                    "next-hop",
+                    format!("{address}, or the router that leads there, does not answer {what}"),
+                    format!("ip route get {address} shows the router; is it up?"),
+                );
+            }
             return Finding::fail(
                 "next-hop",
                 format!("{address} does not answer {what}"),
@@ -123,8 +192,8 @@ fn next_hop(
             return Finding::fail("next-hop", error.to_string(), mend);
         }
         Err(error @ NeighError::Gateway { .. }) => {
-            let mend =
-                "move the backend to this link, or give this host an interface on the backend's";
+            let mend = "set forward to a tunnel, such as \"ipip\"; or move the backend to this link, or \
+                        give this host an interface on the backend's";
             return Finding::fail("next-hop", error.to_string(), mend);
         }
         Err(error) => {
@@ -149,6 +218,7 @@ fn next_hop(
     let largest = interfaces.filter_map(|name| neigh::interface_mtu(name).ok()).max();
     if let Some(incoming) = largest
         && incoming > out.mtu
+        && !by_tunnel
     {
         return Finding::warn(
             "next-hop",
@@ -172,18 +242,18 @@ fn next_hop(
 fn probes(
     input: &DoctorInput,
     vips: &BTreeSet<IpAddr>,
-    hops: &HashMap<IpAddr, Neighbour>,
+    hops: &HashMap<Way, Neighbour>,
     findings: &mut Vec<Finding>,
 ) {
     let mut asked: Vec<(&Service, &Backend)> = Vec::new();
     let mut questions = Vec::new();
     for service in &input.config.services {
         for backend in &service.backends {
-            let Some(&hop) = hops.get(&backend.address) else {
+            let Some(&hop) = hops.get(&way(service, backend)) else {
                 continue;
             };
             // The service's address will not do: answers to it would be the balancer's to forward.
-            let Some(source) = neigh::source_for(backend.address, vips) else {
+            let Some(source) = own_address(service.vip, backend.address, hop.ifindex, vips) else {
                 findings.push(Finding::warn(
                     "backend",
                     format!(
@@ -194,8 +264,18 @@ fn probes(
                 ));
                 continue;
             };
+            let tunnel = service.forward.encapsulation().and_then(|encapsulation| {
+                let found = neigh::source_for(backend.address, vips);
+                let sources = input.config.balancer.tunnel_sources();
+                let (source, spread) = sources.towards(backend.address, found);
+                source?;
+                Some((Tunnel { encapsulation, source, spread, mtu: 0 }, backend.address))
+            });
+            if service.forward.is_tunnel() && tunnel.is_none() {
+                continue;
+            }
             asked.push((service, backend));
-            questions.push(Probe { hop, source, vip: service.vip, port: port(service) });
+            questions.push(Probe { hop, source, vip: service.vip, port: port(service), tunnel });
         }
     }
     match probe::ask(&questions, input.patience) {
@@ -210,6 +290,29 @@ fn probes(
             "run weir doctor as root",
         )),
     }
+}
+
+/// An address of ours, of the family of the service's, that a backend can answer to.
+fn own_address(
+    vip: IpAddr,
+    backend: IpAddr,
+    ifindex: u32,
+    vips: &BTreeSet<IpAddr>,
+) -> Option<IpAddr> {
+    if vip.is_ipv4() == backend.is_ipv4() {
+        return neigh::source_for(backend, vips);
+    }
+    let all = neigh::addresses().ok()?;
+    let usable = |address: &IpAddr| {
+        let local = match address {
+            IpAddr::V4(v4) => v4.is_link_local() || v4.is_loopback(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_loopback(),
+        };
+        address.is_ipv4() == vip.is_ipv4() && !local && !vips.contains(address)
+    };
+    let there = all.iter().filter(|(_, address)| usable(address));
+    let best = there.clone().find(|(index, _)| *index == ifindex);
+    best.or_else(|| there.clone().next()).map(|(_, address)| *address)
 }
 
 fn port(service: &Service) -> u16 {
@@ -239,6 +342,15 @@ fn backend_finding(service: &Service, backend: &Backend, answer: Answer) -> Find
             format!("start the server on the backend; it must listen on {vip} or on all addresses"),
         ),
         Answer::Refused => Finding::ok("backend", format!("{title} has {vip}")),
+        Answer::Silent if service.forward.is_tunnel() => Finding::fail(
+            "backend",
+            format!(
+                "{title} does not accept packets for {vip} in {} (port {} was tried)",
+                service.forward, port
+            ),
+            "the backend needs a receiver of the tunnel with the address on its loopback, and no \
+             rp_filter on it: docs/forwarding.md has the commands; or a firewall drops the packets",
+        ),
         Answer::Silent => {
             let add = if vip.is_ipv4() {
                 format!(

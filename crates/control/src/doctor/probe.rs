@@ -26,6 +26,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use crate::neigh::Neighbour;
+use weir_plane::forward::Tunnel;
 
 /// A question to one backend.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,8 @@ pub struct Probe {
     pub vip: IpAddr,
     /// TCP port that the SYN is addressed to.
     pub port: u16,
+    /// The tunnel that it goes through, and the backend's address; none if it goes as it is.
+    pub tunnel: Option<(Tunnel, IpAddr)>,
 }
 
 /// What a backend answered.
@@ -207,13 +210,15 @@ fn segment(question: &Probe, source_port: u16, sequence: u32, flags: u8) -> Vec<
     let mut frame = Vec::with_capacity(ETHERNET + 40 + TCP);
     frame.extend(question.hop.mac);
     frame.extend(question.hop.source_mac);
+    // One more where a tunnel takes one.
+    let ttl = 1 + u8::from(question.tunnel.is_some());
     let sum = match (question.source, question.vip) {
         (IpAddr::V4(source), IpAddr::V4(vip)) => {
             let mut ip = [0; 20];
             ip[0] = 0x45;
             ip[3] = (20 + TCP) as u8;
             ip[6] = 0x40; // Don't fragment.
-            ip[8] = 1; // Time to live.
+            ip[8] = ttl;
             ip[9] = PROTOCOL_TCP;
             ip[12..16].copy_from_slice(&source.octets());
             ip[16..20].copy_from_slice(&vip.octets());
@@ -232,7 +237,7 @@ fn segment(question: &Probe, source_port: u16, sequence: u32, flags: u8) -> Vec<
             ip[0] = 0x60;
             ip[5] = TCP as u8;
             ip[6] = PROTOCOL_TCP;
-            ip[7] = 1; // Hop limit.
+            ip[7] = ttl;
             ip[8..24].copy_from_slice(&octets(source));
             ip[24..40].copy_from_slice(&octets(vip));
             frame.extend([0x86, 0xdd]);
@@ -244,6 +249,10 @@ fn segment(question: &Probe, source_port: u16, sequence: u32, flags: u8) -> Vec<
     let sum = checksum(sum + words(&tcp) + u32::from(PROTOCOL_TCP) + TCP as u32);
     tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     frame.extend(tcp);
+    if let Some((tunnel, backend)) = &question.tunnel {
+        // It is small, and its TTL is enough.
+        let _ = tunnel.encapsulate(&mut frame, *backend, None);
+    }
     frame
 }
 

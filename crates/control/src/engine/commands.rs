@@ -5,7 +5,7 @@ use super::{Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlaneResult, Stat
 use crate::config::Backend;
 use crate::health::{Target, Transition};
 use crate::neigh::{self, Change, NeighError};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -109,7 +109,10 @@ impl<P: Plane> Engine<P> {
 
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
         self.service(service)?.may_add(&backend.name, backend.address)?;
-        if let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address) {
+        let forward = self.service(service)?.configured.forward;
+        if !forward.is_tunnel()
+            && let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address)
+        {
             return Err(EngineError::Conflict(error.to_string()));
         }
         let said = format!("backend {} added to {service}", backend.name);
@@ -119,7 +122,7 @@ impl<P: Plane> Engine<P> {
         let member = self.allot(backend, !checked, &mut numbers)?;
         let id = member.id;
         let added = self
-            .install(&member, true)
+            .install(&member, forward, true)
             .and_then(|()| self.commit(service, |service| service.pool.push(member)));
         if added.is_err() {
             tolerate("take a backend back", self.plane.set_backend(id, None).plane());
@@ -218,8 +221,7 @@ impl<P: Plane> Engine<P> {
         &'a self,
         services: impl IntoIterator<Item = &'a ServiceRuntime>,
     ) -> Vec<Target> {
-        // Backends hold the services' addresses, so an answer to one of them stays there.
-        let vips: BTreeSet<IpAddr> = self.services.values().map(|s| s.configured.vip).collect();
+        let vips = self.vips();
         let interfaces: Arc<[String]> = self.config.balancer.interfaces.clone().into();
         // Many backends may be on one host.
         let mut sources: HashMap<IpAddr, Option<IpAddr>> = HashMap::new();

@@ -4,7 +4,7 @@
 //! that reads the data plane's, changes nothing and writes down what it was asked.
 
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError, PlaneResult};
+use super::{Engine, EngineError, PlaneResult, TunnelStatus};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use weir_plane::Plane;
@@ -12,8 +12,8 @@ use weir_steering::{
     BackendId, BackendLoad, Decide, Decision, Echoes, Flags, Image, Known, MethodId, Note,
     Question, Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
 };
+use weir_wire::FlowKey;
 use weir_wire::quic::Id;
-use weir_wire::{FlowKey, map_address};
 
 /// A flow's way through the tables, as `weir explain` shows it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub struct Explanation {
     pub backend: Option<String>,
     /// Address of that backend.
     pub address: Option<String>,
+    /// How packets get there, if not as they are: the tunnel, from where to where.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<String>,
     /// The backend of the flow's first packet, if that would go elsewhere.
     pub backend_if_new: Option<String>,
     /// What the decision asked of the data plane's memory, with the answers, and what it would
@@ -78,7 +81,7 @@ impl<P: Plane> Engine<P> {
         match connection_id.and_then(|id| service.led_by(id)) {
             Some(Ok((backend, config, server))) => {
                 said.id = Some(format!("server {server:?} in configuration {config}"));
-                name_backend(service, backend, &mut said);
+                self.name_backend(service, backend, &mut said);
                 said.why = "the packet's QUIC id names the server, whatever the flow; the method \
                             is not asked"
                     .into();
@@ -110,7 +113,7 @@ impl<P: Plane> Engine<P> {
         said.known = state.is_some() || decided.why == Why::Tracked;
         said.pending = decided.why == Why::Pending;
         if let Ok(backend) = decided.backend {
-            name_backend(service, backend, &mut said);
+            self.name_backend(service, backend, &mut said);
         }
         if first.backend != decided.backend {
             said.backend_if_new = first.backend.ok().and_then(|id| service.name_of(id));
@@ -148,6 +151,30 @@ impl<P: Plane> Engine<P> {
         };
         let number = self.plane.answered(flow).plane()?;
         Ok(number.map(|number| u32::from(codec.hide_for(question.hash, number)) << 16))
+    }
+
+    fn name_backend(&self, service: &ServiceRuntime, id: BackendId, said: &mut Explanation) {
+        let Some(member) = service.by_id(id.get()) else { return };
+        let address = member.wanted.address;
+        said.backend = Some(member.wanted.name.clone());
+        said.address = Some(address.to_string());
+        let Some(tunnel) = self.plane.backend(id.get()).and_then(|known| known.tunnel) else {
+            return;
+        };
+        let status = TunnelStatus::of(&tunnel, address);
+        let from = status.source.map_or("nowhere: no address here".into(), |from| from.to_string());
+        let spread = match status.spread {
+            0 => String::new(),
+            bits => format!("/{}", 32 - bits),
+        };
+        let largest = match status.largest {
+            0 => String::new(),
+            bytes => format!(", for packets of up to {bytes} bytes"),
+        };
+        said.tunnel = Some(format!(
+            "{} from {from}{spread} to {address}{largest}",
+            service.configured.forward
+        ));
     }
 
     fn service_of(&self, flow: &FlowKey) -> Option<&ServiceRuntime> {
@@ -289,12 +316,4 @@ fn because(
         }
     };
     format!("{begin}; {row} {place}")
-}
-
-fn name_backend(service: &ServiceRuntime, id: BackendId, said: &mut Explanation) {
-    if let Some(member) = service.by_id(id.get()) {
-        said.backend = Some(member.wanted.name.clone());
-        said.address =
-            Some(weir_wire::unmap_address(&map_address(member.wanted.address)).to_string());
-    }
 }

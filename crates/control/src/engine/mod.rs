@@ -7,6 +7,7 @@ mod by_id;
 mod commands;
 mod document;
 mod explain;
+mod forward;
 mod half_open;
 mod limits;
 mod loads;
@@ -28,7 +29,9 @@ pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::Command;
 pub use explain::Explanation;
 pub use mailbox::{Commands, Sender, channel};
-pub use status::{BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ServiceStatus, Status};
+pub use status::{
+    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ServiceStatus, Status, TunnelStatus,
+};
 
 use crate::config::{Config, XdpMode};
 use crate::neigh::{NeighError, Neighbour};
@@ -37,9 +40,9 @@ use document::{Change, Document};
 use reload::How;
 use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Path as FilePath, PathBuf};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use weir_dataplane::{Interface, KernelPlane, LivePlane};
@@ -183,6 +186,9 @@ pub struct Engine<P: Plane = LivePlane> {
     hop_tries: u32,
     health: crate::health::Checker,
     resolve: Resolve,
+    path: Path,
+    /// The routers that lead to backends behind tunnels.
+    gateways: HashMap<IpAddr, IpAddr>,
     started: Instant,
     clock: Box<dyn Fn() -> u32 + Send>,
     resumed: bool,
@@ -221,6 +227,9 @@ pub fn pin_directory(name: &str) -> PathBuf {
 /// Looks up where a backend's frames go, as [`neigh::resolve_now`](crate::neigh::resolve_now)
 /// does.
 pub type Resolve = fn(IpAddr) -> Result<Option<Neighbour>, NeighError>;
+
+/// Looks up the way of a tunnel, as [`neigh::path`](crate::neigh::path) does.
+type Path = fn(IpAddr, &BTreeSet<IpAddr>) -> Result<crate::neigh::Path, NeighError>;
 
 impl Engine {
     /// Opens or resumes the data plane in the kernel, and [goes on over it](Self::over).
@@ -270,7 +279,7 @@ impl Engine {
     }
 
     fn open_pinned(
-        directory: &Path,
+        directory: &FilePath,
         config: Config,
         config_path: PathBuf,
         health: crate::health::Checker,
@@ -300,7 +309,7 @@ impl Engine {
 
 /// Whether there is nothing in the way of a start that can be seen without touching anything: interfaces
 /// that are missing, or another's, and an instance of the name that runs.
-fn may_start(config: &Config, directory: &Path) -> Result<(), EngineError> {
+fn may_start(config: &Config, directory: &FilePath) -> Result<(), EngineError> {
     for name in &config.balancer.interfaces {
         Interface::find(name).plane()?;
         if KernelPlane::is_occupied(directory, name) {
@@ -392,6 +401,8 @@ impl<P: Plane> Engine<P> {
             hop_tries: 0,
             health,
             resolve,
+            path: crate::neigh::path,
+            gateways: HashMap::new(),
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
             resumed: found.resumed,

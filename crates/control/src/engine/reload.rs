@@ -12,7 +12,7 @@ use super::numbers::Numbers;
 use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Service};
+use crate::config::{Backend, Config, Forward, Service};
 use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -100,6 +100,7 @@ impl<P: Plane> Engine<P> {
         }
         // What is refused anyway is refused before memory is made for it.
         self.changes(&config, breaking)?;
+        self.keeps_tunnels(&config)?;
         self.grow(&config)?;
         let followed = self.follow(&config, How { start: false, breaking });
         let followed = match followed {
@@ -297,7 +298,7 @@ impl<P: Plane> Engine<P> {
         for planned in &plan.services {
             for member in planned.pool.iter().filter(|member| planned.new.contains(&member.id)) {
                 prepared.members.push(member.id);
-                self.install(member, true)?;
+                self.install(member, planned.wanted.forward, true)?;
             }
             let wanted = &planned.wanted;
             if let Some(now) = planned.now.as_ref().and_then(|now| self.services.get(now)) {
@@ -411,8 +412,9 @@ impl<P: Plane> Engine<P> {
         failures.extend(self.publish_due());
         failures.extend(self.list_services());
         // Health checks and routes are asked by the configuration in force.
-        let interfaces = &config.balancer.interfaces;
-        self.config.balancer.interfaces.clone_from(interfaces);
+        self.config.balancer.interfaces.clone_from(&config.balancer.interfaces);
+        self.config.balancer.tunnel_source = config.balancer.tunnel_source;
+        self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
         self.set_targets();
         self.hop_tries = NEXT_HOPS_TRIES;
         tolerate("look up next hops", self.refresh_next_hops(false));
@@ -534,7 +536,7 @@ impl<P: Plane> Engine<P> {
                 true => self.member(former, wanted, up, false),
                 false => self.allot(wanted, up, numbers)?,
             };
-            self.install(&member, member.id != former)?;
+            self.install(&member, runtime.configured.forward, member.id != former)?;
             runtime.pool.push(member);
         }
         self.restore_states(&mut runtime, records)?;
@@ -588,7 +590,12 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Tells the data plane of a backend. `anew`: its number stood for another one before.
-    pub(super) fn install(&mut self, member: &PoolMember, anew: bool) -> Result<(), EngineError> {
+    pub(super) fn install(
+        &mut self,
+        member: &PoolMember,
+        forward: Forward,
+        anew: bool,
+    ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
         let (address, incarnation, up) = (wanted.address, *incarnation, *up);
         self.document.incarnations.insert(*id, incarnation);
@@ -597,7 +604,10 @@ impl<P: Plane> Engine<P> {
         } else if self.plane.backend(*id).is_some_and(|b| b.address == address) {
             return Ok(());
         }
-        let entry = weir_plane::Backend { address, incarnation, up, hop: None };
+        // The FIB knows next hops, and not where a tunnel begins.
+        let path = forward.is_tunnel().then(|| (self.path)(address, &self.vips()).ok()).flatten();
+        let tunnel = self.tunnel(address, forward, path.as_ref());
+        let entry = weir_plane::Backend { address, incarnation, up, hop: None, tunnel };
         self.plane.set_backend(*id, Some(&entry)).plane()
     }
 

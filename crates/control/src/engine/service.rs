@@ -653,7 +653,7 @@ impl ServiceRuntime {
         if !is_host(address) {
             return invalid(format!("{address} is not the address of one host"));
         }
-        if address.is_ipv4() != vip.is_ipv4() {
+        if address.is_ipv4() != vip.is_ipv4() && !self.configured.forward.is_tunnel() {
             let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
             return invalid(format!(
                 "service {service}: its address {vip} is {family}, so its backends' must be too; \

@@ -7,6 +7,7 @@ use crate::{health, neigh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use weir_plane::forward::Tunnel;
 use weir_plane::{LaneCounters, Plane, TrackedFlows};
 use weir_steering::{Image, MethodId};
 
@@ -85,6 +86,12 @@ pub struct ServiceStatus {
     pub load: Option<String>,
     /// What stays on one backend: "flow" or "client".
     pub affinity: String,
+    /// How packets reach its backends: "l2", "ipip", "gue", "fou" or "gre".
+    #[serde(default)]
+    pub forward: String,
+    /// UDP port of its tunnels; none if they are not over UDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel_port: Option<u16>,
     /// Number of tables published so far.
     pub generation: u64,
     /// Digest of the published table, hexadecimal.
@@ -181,6 +188,9 @@ pub struct BackendStatus {
     pub check: CheckStatus,
     /// States that it holds; none if the method keeps no states.
     pub states: Option<usize>,
+    /// The tunnel that its packets go through; none if they reach it as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<TunnelStatus>,
     /// Packets forwarded to it.
     pub packets: u64,
     /// Bytes forwarded to it.
@@ -198,6 +208,26 @@ pub struct BackendStatus {
     /// (`answers = "backend"`).
     #[serde(default)]
     pub bare: bool,
+}
+
+/// The tunnel to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelStatus {
+    /// Where it begins: the source address of the outer packets; none if this host has none there.
+    pub source: Option<IpAddr>,
+    /// Last bits of that address that vary with the flow.
+    pub spread: u8,
+    /// The largest packet of a client that goes through it, in bytes, where the kernel's routes do not
+    /// say less; 0: not known.
+    pub largest: u32,
+}
+
+impl TunnelStatus {
+    pub(super) fn of(tunnel: &Tunnel, backend: IpAddr) -> Self {
+        let overhead = tunnel.encapsulation.overhead(backend) as u32;
+        let &Tunnel { source, spread, mtu, .. } = tunnel;
+        Self { source, spread, largest: mtu.saturating_sub(overhead) }
+    }
 }
 
 /// What the health check of a backend says.
@@ -352,6 +382,9 @@ impl<P: Plane> Engine<P> {
                     unknown: check.is_some_and(|check| check.unknown),
                 },
                 states: service.states_of(member.id),
+                tunnel: self.plane.backend(member.id).and_then(|backend| {
+                    Some(TunnelStatus::of(backend.tunnel.as_ref()?, backend.address))
+                }),
                 packets: lane.packets,
                 bytes: lane.bytes,
                 flows: lane.flows,
@@ -373,6 +406,8 @@ impl<P: Plane> Engine<P> {
                 crate::config::Affinity::Flow => "flow".into(),
                 crate::config::Affinity::Client => "client".into(),
             },
+            forward: configured.forward.name().into(),
+            tunnel_port: configured.forward.port(),
             generation: service.generation,
             digest: table.map_or_else(String::new, |table| format!("{:016x}", table.digest)),
             states: service.builder.states(),

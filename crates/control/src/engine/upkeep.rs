@@ -1,9 +1,11 @@
 //! What the engine does between changes: reports, idle flows, next hops, leftovers.
 
+use super::forward::Reached;
 use super::network::{Look, Of, own_and_above};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::{AllDown, Protocol};
+use crate::config::{AllDown, Forward, Protocol};
+use crate::neigh::NeighError;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -285,54 +287,78 @@ impl<P: Plane> Engine<P> {
         let comes = |address: &IpAddr| look.after.is_none_or(|after| *address > after);
         let concerned = members.filter(|member| {
             comes(&member.wanted.address)
-                && of.concerns(member.wanted.address, || self.plane.backend(member.id))
+                && of.concerns(self.first_of(member.wanted.address), || {
+                    self.plane.backend(member.id)
+                })
         });
         // Many backends may be on one host.
         let mut addresses: BTreeSet<IpAddr> = concerned.map(|one| one.wanted.address).collect();
         let rest = addresses.iter().nth(most).copied().map(|first| addresses.split_off(&first));
         look.over = rest.is_none();
         look.after = addresses.last().copied();
-        let found: HashMap<IpAddr, _> =
-            addresses.into_iter().map(|address| (address, (self.resolve)(address))).collect();
+        let mut found: HashMap<(IpAddr, Forward), Result<Reached, NeighError>> = HashMap::new();
         for service in self.services.values() {
+            let forward = service.configured.forward;
             for member in &service.pool {
                 let address = member.wanted.address;
-                let Some(found) = found.get(&address) else { continue };
                 let now = self.plane.backend(member.id);
-                if !of.concerns(address, || now) {
+                if !addresses.contains(&address) || !of.concerns(self.first_of(address), || now) {
                     continue;
                 }
-                match found {
-                    Ok(Some(found)) => {
-                        self.silent.remove(&member.id);
-                        let next = NextHop { mac: found.mac, source_mac: found.source_mac };
-                        let hop = Some(Hop { next, ifindex: found.ifindex });
-                        let (incarnation, up) = (member.incarnation, member.up);
-                        let entry = Backend { address, incarnation, up, hop };
-                        if now != Some(entry) {
-                            self.plane.set_backend(member.id, Some(&entry)).plane()?;
-                        }
-                        if now.and_then(|now| now.hop) != hop {
-                            self.plane.forget_hop(member.id).plane()?;
-                        }
-                    }
-                    Ok(None) => {
-                        look.all_known = false;
-                        // Asked for at the last look, and it has not answered since: what it was
-                        // may be somebody else's by now.
-                        if let (true, Some(entry)) = (matches!(of, Of::All), now)
-                            && entry.hop.is_some()
-                            && !self.silent.insert(member.id)
-                        {
-                            let entry = Backend { hop: None, ..entry };
-                            self.plane.set_backend(member.id, Some(&entry)).plane()?;
-                        }
-                    }
+                let found = found.entry((address, forward));
+                let reached = match found.or_insert_with(|| self.reach(address, forward)) {
+                    Ok(reached) => *reached,
                     Err(error) => {
                         if self.unreachable.insert(address) {
                             warn!(%address, %error, "no next hop");
                         }
+                        let tunnel = now.and_then(|now| now.tunnel);
+                        if tunnel.map(|tunnel| tunnel.encapsulation) == forward.encapsulation() {
+                            continue;
+                        }
+                        // It is not to go on as it was before the file was changed.
+                        Reached {
+                            next: None,
+                            gateway: None,
+                            tunnel: self.tunnel(address, forward, None),
+                        }
                     }
+                };
+                let Reached { next, gateway, tunnel } = reached;
+                match gateway {
+                    Some(gateway) => self.gateways.insert(address, gateway),
+                    None => self.gateways.remove(&address),
+                };
+                if now.is_none() && next.is_none() {
+                    look.all_known = false;
+                    continue;
+                }
+                let mut hop = now.and_then(|now| now.hop);
+                match next {
+                    Some(found) => {
+                        self.silent.remove(&member.id);
+                        let next = NextHop { mac: found.mac, source_mac: found.source_mac };
+                        hop = Some(Hop { next, ifindex: found.ifindex });
+                    }
+                    // Asked for at the last look, and it has not answered since: what it was may be
+                    // somebody else's by now.
+                    None => {
+                        look.all_known = false;
+                        if matches!(of, Of::All) && hop.is_some() && !self.silent.insert(member.id)
+                        {
+                            hop = None;
+                        }
+                    }
+                }
+                let (incarnation, up) = (member.incarnation, member.up);
+                let entry = Backend { address, incarnation, up, hop, tunnel };
+                if now != Some(entry) {
+                    self.plane.set_backend(member.id, Some(&entry)).plane()?;
+                }
+                let before = now.map(|now| (now.hop, now.tunnel));
+                let changed = next.is_some() && before.and_then(|(hop, _)| hop) != hop;
+                if changed || before.and_then(|(_, tunnel)| tunnel) != tunnel {
+                    self.plane.forget_hop(member.id).plane()?;
                 }
             }
         }

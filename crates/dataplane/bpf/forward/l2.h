@@ -14,8 +14,8 @@
 #define RESOLVE_JIFFIES 64
 
 /* Fills the lane; returns why it cannot, or REASON_OK. */
-static __always_inline int keep(struct lane *lane, const __u8 *mac, const __u8 *source,
-				__u32 ifindex, __u64 now)
+static __always_inline int keep(struct lane *lane, const struct backend *backend, const __u8 *mac,
+				const __u8 *source, __u32 ifindex, __u32 mtu, __u64 now)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	__u32 vlan = 0;
@@ -30,12 +30,15 @@ static __always_inline int keep(struct lane *lane, const __u8 *mac, const __u8 *
 	__builtin_memcpy(lane->source_mac, source, 6);
 	lane->ifindex = ifindex;
 	lane->vlan = vlan;
+	lane->beyond = (vlan ? LANE_TAGGED : 0) | (backend->tunnel ? LANE_TUNNEL : 0);
+	lane->mtu = mtu ? mtu : backend->mtu;
 	lane->resolved = now ? now : 1; /* 0 is never; one ahead of now would be long ago */
 	return REASON_OK;
 }
 
 /* The lookup has written where the next hop is into the place of the destination. Another one than the
- * backend is a router, and what it gets has the service's address: it would send that here again. */
+ * backend is a router, and what it gets has the service's address, but in a tunnel: it would send that
+ * here again. */
 static __always_inline int is_gateway(const struct bpf_fib_lookup *fib,
 				      const struct backend *backend)
 {
@@ -71,14 +74,15 @@ static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 
 		/* A neighbour that is not known yet has its address written, too. */
 		if ((found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) &&
-		    is_gateway(&fib, backend))
+		    !backend->tunnel && is_gateway(&fib, backend))
 			return REASON_BEHIND_GATEWAY;
+		/* The MTU stands where a length was asked for, which was 0: before Linux 5.12 it still is. */
 		if (found == BPF_FIB_LKUP_RET_SUCCESS)
-			return keep(lane, fib.dmac, fib.smac, fib.ifindex, now);
+			return keep(lane, backend, fib.dmac, fib.smac, fib.ifindex, fib.tot_len, now);
 	}
 	if (!(backend->flags & (BACKEND_HAS_MAC | BACKEND_STATIC)))
 		return REASON_NO_NEXT_HOP;
-	return keep(lane, backend->mac, backend->source_mac, backend->ifindex, now);
+	return keep(lane, backend, backend->mac, backend->source_mac, backend->ifindex, 0, now);
 }
 
 static __always_inline int is_vlan(__be16 type)
@@ -106,56 +110,40 @@ static __always_inline int send(struct xdp_md *ctx, const struct lane *lane)
 #define TAG_KEPT 0x00f00000
 
 /* The frame has a tag, or is to leave with one. It comes out with the lane's, or with none. */
-static __noinline int forward_tagged(struct xdp_md *ctx, struct lane *lane)
+static __always_inline enum reason retag(struct xdp_md *ctx, const struct lane *lane)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-
-	if (!lane || data + 14 > end)
-		return XDP_DROP;
+	__u32 kept = 0;
 	int more = lane->vlan ? TAG : 0;
 
+	if (data + 14 > end)
+		return REASON_TRUNCATED_ETHERNET;
 	if (is_vlan(*(__be16 *)(data + 12))) {
 		if (data + 18 > end)
-			return XDP_DROP;
-		__u32 kept = *(__u32 *)(data + 12) & TAG_KEPT;
-
+			return REASON_TRUNCATED_VLAN;
+		kept = *(__u32 *)(data + 12) & TAG_KEPT;
 		more -= TAG;
 		if (is_vlan(*(__be16 *)(data + 16)))
 			more -= TAG;
-		if (more && bpf_xdp_adjust_head(ctx, -more))
-			return leave(REASON_NO_WAY_OUT, XDP_DROP);
-		data = (void *)(long)ctx->data;
-		end = (void *)(long)ctx->data_end;
-		if (data + 18 > end)
-			return XDP_DROP;
-		if (lane->vlan)
-			*(__u32 *)(data + 12) = lane->vlan | kept;
-	} else {
-		if (bpf_xdp_adjust_head(ctx, -more))
-			return leave(REASON_NO_WAY_OUT, XDP_DROP);
-		data = (void *)(long)ctx->data;
-		end = (void *)(long)ctx->data_end;
-		if (data + 18 > end)
-			return XDP_DROP;
-		*(__u32 *)(data + 12) = lane->vlan;
 	}
+	if (more && bpf_xdp_adjust_head(ctx, -more))
+		return REASON_NO_WAY_OUT;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if (data + 18 > end)
+		return REASON_NO_WAY_OUT;
+	if (lane->vlan)
+		*(__u32 *)(data + 12) = lane->vlan | kept;
 	readdress(data, lane);
-	return send(ctx, lane);
+	return REASON_OK;
 }
 
-static __always_inline int forward(struct xdp_md *ctx, struct lane *lane)
+static __always_inline void count(struct lane *lane, __u32 bytes, __u32 flows)
 {
-	void *data = (void *)(long)ctx->data;
-	struct ethernet *eth = data;
-
-	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
-		return XDP_DROP;
-	/* Without an interface the frame goes back as it came. */
-	if (unlikely(lane->vlan) || (unlikely(is_vlan(eth->type)) && lane->ifindex))
-		return forward_tagged(ctx, lane);
-	readdress(data, lane);
-	return send(ctx, lane);
+	lane->packets++;
+	lane->bytes += bytes;
+	lane->flows += flows;
 }
 
 #endif

@@ -12,9 +12,11 @@ use weir_steering::{
 
 use super::super::error::Problems;
 use super::super::written::{self, Value};
-use super::super::{Affinity, AllDown, Backend, MAX_WEIGHT, Method, Protocol, Quic, resolve};
-use super::quic;
+use super::super::{
+    Affinity, AllDown, Backend, Forward, MAX_WEIGHT, Method, Protocol, Quic, resolve,
+};
 use super::scope::Scope;
+use super::{forward, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -29,6 +31,7 @@ pub(in super::super) struct Service {
     pub method: Method,
     pub affinity: Option<Affinity>,
     pub idle_timeout: Option<Duration>,
+    pub forward: Forward,
     pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
@@ -115,8 +118,11 @@ pub(super) fn validate(
         _ if !protocol_known => CheckPort::Unknown,
         _ => CheckPort::None,
     };
+    let forward = forward::of_service(&raw, &mut scope);
     let check = check(raw.check, default_port, &mut scope);
-    let backends = backends(raw.backend, vip, &mut scope);
+    // Where that is not known, nor is which family backends may be of.
+    let any_family = forward.is_none_or(Forward::is_tunnel);
+    let backends = backends(raw.backend, vip, any_family, &mut scope);
     let quic = raw.quic.and_then(|raw| quic::validate(raw, protocol, &backends, &mut scope));
     Some(Service {
         name: name?,
@@ -129,6 +135,7 @@ pub(super) fn validate(
         method: method?,
         affinity,
         idle_timeout,
+        forward: forward.unwrap_or_default(),
         quic,
         check,
         backends,
@@ -429,6 +436,7 @@ fn check(
 fn backends(
     raw: Vec<Spanned<written::Backend>>,
     vip: Option<IpAddr>,
+    any_family: bool,
     scope: &mut Scope<'_, '_>,
 ) -> Vec<Backend> {
     if raw.is_empty() {
@@ -451,14 +459,16 @@ fn backends(
     let mut addresses = HashMap::new();
     raw.into_iter()
         .enumerate()
-        .filter_map(|(at, raw)| backend(raw, at, vip, &mut names, &mut addresses, scope))
+        .filter_map(|(at, raw)| {
+            backend(raw, at, (vip, any_family), &mut names, &mut addresses, scope)
+        })
         .collect()
 }
 
 fn backend(
     raw: Spanned<written::Backend>,
     at: usize,
-    vip: Option<IpAddr>,
+    (vip, any_family): (Option<IpAddr>, bool),
     names: &mut HashMap<String, usize>,
     addresses: &mut HashMap<IpAddr, String>,
     scope: &mut Scope<'_, '_>,
@@ -478,7 +488,7 @@ fn backend(
     let address = address(raw.address.as_ref(), "address", example, &mut scope);
     if let (Some(address), Some(given)) = (address, &raw.address) {
         let span = given.span();
-        place(address, span, vip, &title, addresses, &mut scope);
+        place(address, span, (vip, any_family), &title, addresses, &mut scope);
     }
     let weight = scope.integer(raw.weight.as_ref(), "weight", 0..=MAX_WEIGHT);
     Some(Backend {
@@ -514,7 +524,7 @@ fn backend_name(
 fn place(
     address: IpAddr,
     span: Range<usize>,
-    vip: Option<IpAddr>,
+    (vip, any_family): (Option<IpAddr>, bool),
     title: &str,
     addresses: &mut HashMap<IpAddr, String>,
     scope: &mut Scope<'_, '_>,
@@ -524,10 +534,13 @@ fn place(
             let wrong = format!("{address} is the vip of the service itself");
             scope.problem(span.clone(), "address", wrong, "give the backend's own address");
         }
-        if vip.is_ipv4() != address.is_ipv4() {
+        if vip.is_ipv4() != address.is_ipv4() && !any_family {
             let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
             let wrong = format!("{address} is not of the family of the vip {vip}");
-            let right = format!("give an {family} address, or make a service for each family");
+            let right = format!(
+                "give an {family} address, or make a service for each family, or set forward to a \
+                 tunnel, such as \"ipip\""
+            );
             scope.problem(span.clone(), "address", wrong, right);
         }
     }

@@ -1,4 +1,4 @@
-//! How a frame gets to its backend.
+//! Direct server return on one link: other MAC addresses.
 
 /// A backend's next hop on its link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,0 +1,81 @@
+//! Validation of how packets reach backends.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use toml::Spanned;
+use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
+
+use super::super::forward::{Forward, TunnelSource};
+use super::super::written;
+use super::scope::Scope;
+use super::service::is_host;
+
+const WORDS: &[(&str, Forward)] = &[
+    ("l2", Forward::L2),
+    ("ipip", Forward::Ipip),
+    ("gue", Forward::Gue(GUE_PORT)),
+    ("fou", Forward::Fou(FOU_PORT)),
+    ("gre", Forward::Gre),
+];
+
+/// How a service's packets reach its backends; `None` if that was given and is not known.
+pub(super) fn of_service(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Option<Forward> {
+    let chosen = match &raw.forward {
+        None => Some(Forward::default()),
+        given => scope.choice(given.as_ref(), "forward", WORDS),
+    };
+    let port = scope.integer(raw.tunnel_port.as_ref(), "tunnel_port", 1..=u16::MAX);
+    let chosen = chosen?;
+    let Some(given) = &raw.tunnel_port else { return Some(chosen) };
+    Some(match chosen {
+        Forward::Fou(usual) => Forward::Fou(port.unwrap_or(usual)),
+        Forward::Gue(usual) => Forward::Gue(port.unwrap_or(usual)),
+        other => {
+            let wrong = format!("forward = {:?} has no port", other.name());
+            let right = "remove it, or set forward = \"gue\" or \"fou\"";
+            scope.problem(given.span(), "tunnel_port", wrong, right);
+            other
+        }
+    })
+}
+
+/// An IPv4 address, or a prefix.
+pub(super) fn source(
+    raw: Option<&Spanned<String>>,
+    scope: &mut Scope<'_, '_>,
+) -> Option<TunnelSource> {
+    let raw = raw?;
+    let text = raw.get_ref();
+    let (address, length) = text.split_once('/').unwrap_or((text, "32"));
+    let right = "give one such as 10.0.0.2, or a prefix such as 172.16.0.0/16";
+    let mut refuse = |wrong: String| {
+        scope.problem(raw.span(), "tunnel_source", wrong, right);
+        None
+    };
+    let (Ok(address), Ok(length @ 1..=32)) = (address.parse::<Ipv4Addr>(), length.parse::<u8>())
+    else {
+        return refuse(format!("{text:?} is neither an IPv4 address nor a prefix of /1 to /32"));
+    };
+    let spread = 32 - length;
+    if u32::from(address) & ((1 << spread) - 1) != 0 {
+        return refuse(format!("{text} has bits behind the prefix, which are the flow's"));
+    }
+    if spread == 0 && !is_host(address.into()) {
+        return refuse(format!("{text} is not the address of one host"));
+    }
+    Some(TunnelSource { address, spread })
+}
+
+/// An IPv6 address.
+pub(super) fn source6(
+    raw: Option<&Spanned<String>>,
+    scope: &mut Scope<'_, '_>,
+) -> Option<Ipv6Addr> {
+    let raw = raw?;
+    let found = raw.get_ref().parse().ok().filter(|address| is_host(IpAddr::V6(*address)));
+    if found.is_none() {
+        let wrong = format!("{:?} is not the IPv6 address of one host", raw.get_ref());
+        scope.problem(raw.span(), "tunnel_source6", wrong, "give one such as 2001:db8::2");
+    }
+    found
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* What a frame may need beside other addresses. */
+#ifndef WEIR_FORWARD_BEYOND_H
+#define WEIR_FORWARD_BEYOND_H
+
+#include "l2.h"
+#include "tunnel.h"
+
+/* Forwards a frame with a VLAN tag, to one, or through a tunnel. Global, so that the verifier goes through
+ * it once, and plain frames have nothing to keep for it. It is counted here, as it may yet be dropped. */
+__noinline int forward_beyond(struct xdp_md *ctx, __u32 id, __u32 bytes, __u32 flows)
+{
+	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
+
+	if (!lane)
+		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
+	enum reason reason = lane->beyond & LANE_TUNNEL ? encapsulate(ctx, lane, id, bytes) :
+							  retag(ctx, lane);
+	if (reason != REASON_OK)
+		return leave(reason, XDP_DROP);
+	count(lane, bytes, flows);
+	return send(ctx, lane);
+}
+
+static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes,
+				   __u32 flows)
+{
+	void *data = (void *)(long)ctx->data;
+	struct ethernet *eth = data;
+
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return XDP_DROP;
+	/* Without an interface the frame goes back as it came. */
+	if (unlikely(lane->beyond) || (unlikely(is_vlan(eth->type)) && lane->ifindex))
+		return forward_beyond(ctx, id, bytes, flows);
+	count(lane, bytes, flows);
+	readdress(data, lane);
+	return send(ctx, lane);
+}
+
+#endif

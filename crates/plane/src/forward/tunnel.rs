@@ -1,0 +1,413 @@
+//! The packet as it is, in another one to the backend: IP in IP, GRE, FOU, GUE; each family in each.
+//! The twin of `bpf/forward/tunnel.h`; `docs/forwarding.md` shows the formats byte by byte.
+
+use std::net::{IpAddr, Ipv4Addr};
+use weir_wire::checksum::Checksum;
+use weir_wire::{Reason, parse, spread};
+
+const ETHERNET: usize = 14;
+const TAG: usize = 4;
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+const UDP: usize = 8;
+const GUE: usize = 4;
+const GRE: usize = 4;
+const TYPE_IPV4: u16 = 0x0800;
+const TYPE_IPV6: u16 = 0x86dd;
+const PROTOCOL_IPIP: u8 = 4;
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+const PROTOCOL_IPV6: u8 = 41;
+const PROTOCOL_GRE: u8 = 47;
+/// Priority and drop eligibility of a tag, which stay.
+const TAG_KEPT: u8 = 0xf0;
+const OUTER_TTL: u8 = 64;
+/// Of the dynamic ports, RFC 6335; their last bits are the flow's.
+const SOURCE_PORTS: u16 = 0xc000;
+
+/// The port at which receivers of FOU usually listen, as in Linux's documents: IANA has given it none.
+pub const FOU_PORT: u16 = 5555;
+/// The port of GUE (IANA).
+pub const GUE_PORT: u16 = 6080;
+
+/// What stands between the outer IP header and the packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Encapsulation {
+    /// Nothing: RFC 2003 (4 in 4), RFC 2473 (4 or 6 in 6), RFC 4213 (6 in 4).
+    Ipip,
+    /// Four bytes that say of which family the packet is: RFC 2784, RFC 7676 in IPv6.
+    Gre,
+    /// UDP to this port, which says of which family the packet is.
+    Fou(u16),
+    /// UDP to this port, and four bytes that say it: draft-ietf-intarea-gue-09, variant 0.
+    Gue(u16),
+}
+
+impl Encapsulation {
+    /// Bytes between the outer IP header and the packet.
+    pub const fn header_bytes(self) -> usize {
+        match self {
+            Self::Ipip => 0,
+            Self::Gre => GRE,
+            Self::Fou(_) => UDP,
+            Self::Gue(_) => UDP + GUE,
+        }
+    }
+
+    /// Bytes by which a packet gets larger on its way to a backend with this address.
+    pub const fn overhead(self, backend: IpAddr) -> usize {
+        let ip = if backend.is_ipv6() { IPV6 } else { IPV4 };
+        ip + self.header_bytes()
+    }
+}
+
+/// How packets reach a backend that is not on a link of the balancer's.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tunnel {
+    /// What is put in front of them.
+    pub encapsulation: Encapsulation,
+    /// The source address of the outer packets, of the backend's family; none if this host has none.
+    pub source: Option<IpAddr>,
+    /// So many last bits of an IPv4 source are the flow's, up to 31.
+    pub spread: u8,
+    /// The largest packet that the way there takes, in bytes with the outer header; 0: not known.
+    pub mtu: u32,
+}
+
+impl Tunnel {
+    /// Why a frame that was parsed cannot be sent through it to a backend with this address.
+    pub fn refuses(&self, frame: &[u8], backend: IpAddr) -> Option<Reason> {
+        let Ok(packet) = parse(frame) else { return Some(Reason::NotIp) };
+        if self.source.is_none() {
+            return Some(Reason::NoTunnelSource);
+        }
+        let most = match self.mtu {
+            0 => u16::MAX.into(),
+            mtu => mtu.min(u16::MAX.into()),
+        };
+        if packet.ip_length as usize + self.encapsulation.overhead(backend) > most as usize {
+            return Some(Reason::TooBig);
+        }
+        let l3 = usize::from(packet.l3_offset);
+        let ttl = if packet.flow.is_ipv4() { frame[l3 + 8] } else { frame[l3 + 7] };
+        (ttl <= 1).then_some(Reason::TtlExceeded)
+    }
+
+    /// Puts the packet of a frame into another one to a backend with this address. The MAC addresses are
+    /// as before; VLAN tags go, and `tag` comes in front, as on the wire.
+    ///
+    /// # Errors
+    /// Why it cannot; the frame is as it was then.
+    pub fn encapsulate(
+        &self,
+        frame: &mut Vec<u8>,
+        backend: IpAddr,
+        tag: Option<[u8; TAG]>,
+    ) -> Result<(), Reason> {
+        if let Some(reason) = self.refuses(frame, backend) {
+            return Err(reason);
+        }
+        let packet = parse(frame).map_err(|rejected| rejected.reason)?;
+        let source = self.source.ok_or(Reason::NoTunnelSource)?;
+        let (l3, bytes) = (usize::from(packet.l3_offset), packet.ip_length as usize);
+        let inner = enter(&mut frame[l3..], packet.flow.is_ipv4());
+        let mut outer = frame[..12].to_vec();
+        if let Some(mut tag) = tag {
+            if l3 > ETHERNET {
+                tag[2] |= frame[ETHERNET] & TAG_KEPT;
+            }
+            outer.extend(tag);
+        }
+        let length = self.encapsulation.header_bytes() + bytes;
+        let protocol = self.protocol(&inner);
+        match (source, backend) {
+            (IpAddr::V6(source), IpAddr::V6(backend)) => {
+                outer.extend(TYPE_IPV6.to_be_bytes());
+                let first = 6 << 28 | u32::from(inner.tos) << 20 | inner.hash & 0xf_ffff;
+                outer.extend(first.to_be_bytes());
+                outer.extend((length as u16).to_be_bytes());
+                outer.extend([protocol, OUTER_TTL]);
+                outer.extend(source.octets());
+                outer.extend(backend.octets());
+            }
+            (IpAddr::V4(source), IpAddr::V4(backend)) => {
+                outer.extend(TYPE_IPV4.to_be_bytes());
+                let varied = inner.hash & ((1 << (self.spread & 31)) - 1);
+                let source = Ipv4Addr::from(u32::from(source) | varied);
+                outer.extend(ipv4(inner.tos, (IPV4 + length) as u16, protocol, source, backend));
+            }
+            // The control plane gives it an address of the other's family.
+            _ => return Err(Reason::NoTunnelSource),
+        }
+        self.put_header(&mut outer, &inner, length as u16);
+        frame.splice(..l3, outer);
+        Ok(())
+    }
+
+    fn protocol(&self, inner: &Inner) -> u8 {
+        match self.encapsulation {
+            Encapsulation::Ipip => inner.protocol,
+            Encapsulation::Gre => PROTOCOL_GRE,
+            Encapsulation::Fou(_) | Encapsulation::Gue(_) => PROTOCOL_UDP,
+        }
+    }
+
+    fn put_header(&self, to: &mut Vec<u8>, inner: &Inner, length: u16) {
+        let (port, gue) = match self.encapsulation {
+            Encapsulation::Ipip => return,
+            Encapsulation::Gre => {
+                let kind = if inner.protocol == PROTOCOL_IPIP { TYPE_IPV4 } else { TYPE_IPV6 };
+                to.extend([0, 0]);
+                return to.extend(kind.to_be_bytes());
+            }
+            Encapsulation::Fou(port) => (port, false),
+            Encapsulation::Gue(port) => (port, true),
+        };
+        let from = SOURCE_PORTS | inner.hash as u16 & !SOURCE_PORTS;
+        to.extend(from.to_be_bytes());
+        to.extend(port.to_be_bytes());
+        to.extend(length.to_be_bytes());
+        // No checksum: RFC 6935 in IPv6.
+        to.extend([0, 0]);
+        if gue {
+            to.extend([0, inner.protocol, 0, 0]);
+        }
+    }
+}
+
+/// What the outer header takes from the packet.
+struct Inner {
+    hash: u32,
+    tos: u8,
+    /// Of the packet, in another one.
+    protocol: u8,
+}
+
+/// Looks at a packet, and takes one from its TTL as a router does: whatever loop it may be in ends.
+fn enter(packet: &mut [u8], is_ipv4: bool) -> Inner {
+    let word32 = |at: usize| {
+        packet[at..].first_chunk().map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes))
+    };
+    let word64 = |at: usize| {
+        packet[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
+    };
+    if is_ipv4 {
+        let ports = word32(usize::from(packet[0] & 15) * 4);
+        let hash = spread([0, word32(12).into()], word32(16).into(), ports);
+        let tos = packet[1];
+        // RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. As the kernel
+        // has it, and so the BPF program.
+        let check = u32::from(u16::from_le_bytes([packet[10], packet[11]])) + 1;
+        let check = (check + u32::from(check >= 0xffff)) as u16;
+        packet[10..12].copy_from_slice(&check.to_le_bytes());
+        packet[8] -= 1;
+        return Inner { hash, tos, protocol: PROTOCOL_IPIP };
+    }
+    let ports = if [PROTOCOL_TCP, PROTOCOL_UDP].contains(&packet[6]) { word32(IPV6) } else { 0 };
+    let hash = spread([word64(8), word64(16)], word64(32), ports);
+    let tos = packet[0] << 4 | packet[1] >> 4;
+    packet[7] -= 1;
+    Inner { hash, tos, protocol: PROTOCOL_IPV6 }
+}
+
+/// A header without options. DF is set, whether or not it is inside (RFC 2003 section 3.1), and the
+/// identification is 0 (RFC 6864).
+fn ipv4(tos: u8, length: u16, protocol: u8, source: Ipv4Addr, to: Ipv4Addr) -> [u8; IPV4] {
+    let [high, low] = length.to_be_bytes();
+    let mut header =
+        [0x45, tos, high, low, 0, 0, 0x40, 0, OUTER_TTL, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    header[12..16].copy_from_slice(&source.octets());
+    header[16..].copy_from_slice(&to.octets());
+    let check = Checksum::default().add_bytes(&header).finish();
+    header[10..12].copy_from_slice(&check.to_be_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_wire::craft::Frame;
+    use weir_wire::{FlowKey, Protocol};
+
+    const SOURCE: &str = "192.0.2.1";
+    const BACKEND: &str = "198.51.100.7";
+    const SOURCE6: &str = "2001:db8:1::1";
+    const BACKEND6: &str = "2001:db8:2::7";
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    fn tunnel(encapsulation: Encapsulation, ipv6: bool) -> (Tunnel, IpAddr) {
+        let (source, backend) = if ipv6 { (SOURCE6, BACKEND6) } else { (SOURCE, BACKEND) };
+        (Tunnel { encapsulation, source: Some(ip(source)), spread: 0, mtu: 0 }, ip(backend))
+    }
+
+    /// 40 bytes of IPv4, or 60 of IPv6, with DSCP 46, ECT(1), TTL 9.
+    fn frame(ipv6: bool) -> Vec<u8> {
+        let ends = if ipv6 {
+            ("[2001:db8::1]:5555", "[2001:db8::2]:80")
+        } else {
+            ("10.0.0.1:5555", "10.0.0.2:80")
+        };
+        let parse = |text: &str| text.parse().expect("an address");
+        let flow = FlowKey::new(parse(ends.0), parse(ends.1), Protocol::Tcp);
+        let mut frame = Frame::new(flow).build();
+        if ipv6 {
+            (frame[14], frame[15], frame[21]) = (0x6b, 0x90, 9);
+        } else {
+            (frame[15], frame[22]) = (0xb9, 9);
+            frame[24..26].fill(0);
+            let check = Checksum::default().add_bytes(&frame[14..34]).finish();
+            frame[24..26].copy_from_slice(&check.to_be_bytes());
+        }
+        frame
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What stands between the MAC addresses and the packet, which has one less of TTL and a checksum
+    /// that holds.
+    fn outer(encapsulation: Encapsulation, ipv6: bool, inner6: bool) -> String {
+        let before = frame(inner6);
+        let (tunnel, backend) = tunnel(encapsulation, ipv6);
+        let mut after = before.clone();
+        assert_eq!(tunnel.encapsulate(&mut after, backend, None), Ok(()));
+        let added = encapsulation.overhead(backend);
+        assert_eq!(after.len(), before.len() + added);
+        assert_eq!(after[..12], before[..12]);
+        let packet = &after[14 + added..];
+        if inner6 {
+            assert_eq!(packet[7], 8);
+            assert_eq!((&packet[..7], &packet[8..]), (&before[14..21], &before[22..]));
+        } else {
+            assert_eq!(packet[8], 8);
+            assert_eq!((&packet[..8], &packet[12..]), (&before[14..22], &before[26..]));
+            assert_eq!(Checksum::default().add_bytes(&packet[..20]).finish(), 0);
+        }
+        hex(&after[12..14 + added])
+    }
+
+    /// Computed apart from this code, of the RFCs' figures.
+    #[test]
+    fn the_formats_are_those_of_the_rfcs() {
+        let ends6 = "20010db800010000000000000000000120010db8000200000000000000000007";
+        assert_eq!(
+            outer(Encapsulation::Ipip, false, false),
+            "080045b9003c0000400040044dc9c0000201c6336407"
+        );
+        assert_eq!(
+            outer(Encapsulation::Ipip, true, true),
+            format!("86dd6b9b56c3003c2940{ends6}"),
+            "protocol 41, and a flow label"
+        );
+        assert_eq!(
+            outer(Encapsulation::Ipip, true, false),
+            format!("86dd6b96c94500280440{ends6}"),
+            "protocol 4"
+        );
+        assert!(outer(Encapsulation::Ipip, false, true).starts_with("080045b90050000040004029"));
+        assert_eq!(
+            outer(Encapsulation::Gre, false, true),
+            "080045b9005400004000402f4d86c0000201c6336407000086dd"
+        );
+        assert_eq!(
+            outer(Encapsulation::Gre, true, false),
+            format!("86dd6b96c945002c2f40{ends6}00000800")
+        );
+        // Source port 0xc945 of the flow, destination, length, no checksum; variant 0, no options,
+        // protocol 4, no flags.
+        assert_eq!(
+            outer(Encapsulation::Gue(GUE_PORT), false, false),
+            "080045b900480000400040114db0c0000201c6336407c94517c00034000000040000"
+        );
+        assert_eq!(
+            outer(Encapsulation::Gue(GUE_PORT), true, true),
+            format!("86dd6b9b56c300481140{ends6}d6c317c000480000{}", "00290000")
+        );
+        assert_eq!(
+            outer(Encapsulation::Fou(FOU_PORT), true, false),
+            format!("86dd6b96c94500301140{ends6}c94515b300300000")
+        );
+    }
+
+    /// All eight bits of DSCP and ECN, of each family in each: RFC 6040's normal mode copies, CE included.
+    #[test]
+    fn dscp_and_ecn_are_copied() {
+        for tos in 0..=u8::MAX {
+            for (inner6, ipv6) in [(false, false), (false, true), (true, false), (true, true)] {
+                let mut frame = frame(inner6);
+                if inner6 {
+                    (frame[14], frame[15]) = (0x60 | tos >> 4, tos << 4);
+                } else {
+                    frame[15] = tos;
+                }
+                let (tunnel, backend) = tunnel(Encapsulation::Ipip, ipv6);
+                tunnel.encapsulate(&mut frame, backend, None).expect("it fits");
+                let found = if ipv6 { frame[14] << 4 | frame[15] >> 4 } else { frame[15] };
+                assert_eq!(found, tos);
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_ends() {
+        for ipv6 in [false, true] {
+            let at = if ipv6 { 21 } else { 22 };
+            let (tunnel, backend) = tunnel(Encapsulation::Ipip, false);
+            for (ttl, refused) in [(0, true), (1, true), (2, false)] {
+                let mut frame = frame(ipv6);
+                frame[at] = ttl;
+                let before = frame.clone();
+                let done = tunnel.encapsulate(&mut frame, backend, None);
+                assert_eq!(done.is_err(), refused);
+                if refused {
+                    assert_eq!(done, Err(Reason::TtlExceeded));
+                    assert_eq!(frame, before);
+                }
+            }
+        }
+    }
+
+    /// Padding of a short frame is no part of the packet.
+    #[test]
+    fn the_way_takes_so_much_and_no_more() {
+        let (whole, backend) = tunnel(Encapsulation::Gue(1), false);
+        for (mtu, refused) in [(71, true), (72, false), (0, false), (100_000, false)] {
+            let mut frame = frame(false);
+            frame.resize(70, 0xee);
+            let tunnel = Tunnel { mtu, ..whole };
+            let done = tunnel.encapsulate(&mut frame, backend, None);
+            assert_eq!(done, if refused { Err(Reason::TooBig) } else { Ok(()) });
+        }
+    }
+
+    #[test]
+    fn tags_come_off_and_the_way_s_goes_on_with_the_priority() {
+        let (tunnel, backend) = tunnel(Encapsulation::Ipip, false);
+        let plain = frame(false);
+        let mut wanted = plain.clone();
+        tunnel.encapsulate(&mut wanted, backend, Some([0x81, 0, 0xa1, 0x23])).expect("it fits");
+        let mut tagged = plain.clone();
+        tagged.splice(12..12, [0x88, 0xa8, 0xa0, 7, 0x81, 0, 0, 9]);
+        tunnel.encapsulate(&mut tagged, backend, Some([0x81, 0, 1, 0x23])).expect("it fits");
+        assert_eq!(tagged, wanted);
+        assert_eq!(tagged[12..18], [0x81, 0, 0xa1, 0x23, 8, 0]);
+    }
+
+    /// Without a field that routers would look at, the source may be the flow's.
+    #[test]
+    fn a_source_may_vary_with_the_flow() {
+        let (tunnel, backend) = tunnel(Encapsulation::Ipip, false);
+        let tunnel = Tunnel { source: Some(ip("172.16.0.0")), spread: 16, ..tunnel };
+        let mut frame = frame(false);
+        tunnel.encapsulate(&mut frame, backend, None).expect("it fits");
+        assert_eq!(frame[26..30], [172, 16, 0xc9, 0x45]);
+        assert_eq!(Checksum::default().add_bytes(&frame[14..34]).finish(), 0);
+        let nowhere = Tunnel { source: None, ..tunnel };
+        let mut frame = self::frame(false);
+        assert_eq!(nowhere.encapsulate(&mut frame, backend, None), Err(Reason::NoTunnelSource));
+    }
+}

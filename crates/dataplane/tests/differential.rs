@@ -48,6 +48,8 @@ struct World {
     plane: Twin,
     tables: Tables,
     rng: ChaCha8Rng,
+    /// Whether half of the backends are behind tunnels.
+    tunnels: bool,
     next_backend: u16,
     /// The clock of the backends' timestamps, and those that were written and restored.
     ticks: u32,
@@ -126,6 +128,11 @@ const SCHEDULED: [(&str, &str, &str); 7] = [
 
 impl World {
     fn new(seed: u64) -> Self {
+        Self::with_tunnels(seed, true)
+    }
+
+    /// Half of the backends are behind tunnels, or none is.
+    fn with_tunnels(seed: u64, tunnels: bool) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let limits = Limits {
             services: 32,
@@ -230,6 +237,7 @@ impl World {
             plane,
             tables,
             rng,
+            tunnels,
             next_backend: 0,
             ticks: 0,
             stamped: [0; 2],
@@ -269,7 +277,7 @@ impl World {
             return;
         }
         let incarnation = self.rng.random();
-        let wanted = tunnels::backend(&mut self.rng, incarnation);
+        let wanted = tunnels::backend(&mut self.rng, incarnation, self.tunnels);
         let mut entry = BackendEntry::new(wanted.address, incarnation);
         if let Some(tunnel) = &wanted.tunnel {
             entry = entry.with_tunnel(tunnel);

@@ -190,11 +190,17 @@ impl World {
                 reported.insert(event.state);
             })
             .unwrap();
-        for (service, client, _) in self.flows.iter().filter(|(service, ..)| *service != 2) {
-            let key = StateKey::of_flow(&flow(*service, *client));
-            let state = ServiceState { service: *service as u32, key };
-            assert!(self.reported.contains(&state), "{when}: {client} was not reported");
-        }
+        let missing: Vec<_> = (self.flows.iter())
+            .filter(|(service, client, _)| {
+                let key = StateKey::of_flow(&flow(*service, *client));
+                let state = ServiceState { service: *service as u32, key };
+                *service != 2 && !self.reported.contains(&state)
+            })
+            .map(|(service, client, _)| (*service, *client))
+            .collect();
+        let (all, unrecorded) = (self.flows.len(), plane.unrecorded());
+        let what = "flows that were not reported";
+        assert!(missing.is_empty(), "{when}, of {all} {what}, {unrecorded} counted: {missing:?}");
         assert_eq!(plane.unrecorded(), 0);
     }
 

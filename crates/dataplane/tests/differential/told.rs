@@ -143,7 +143,7 @@ fn sign(world: &mut World, at: usize, backends: &[u16]) {
 /// down, one after the other and back again: each connection goes on where it began.
 #[test]
 fn a_forged_echo_moves_no_connection() {
-    let mut world = World::new(from_environment("WEIR_SEED", rand::random));
+    let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
     let at = prepare(&mut world);
     let backends: Vec<u16> =
         world.tables.services[at].members.iter().map(|one| one.backend).collect();
@@ -200,7 +200,7 @@ fn a_forged_echo_moves_no_connection() {
 /// in their names.
 #[test]
 fn a_signed_backend_keeps_its_connections_while_it_drains() {
-    let mut world = World::new(from_environment("WEIR_SEED", rand::random));
+    let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
     let at = prepare(&mut world);
     let backends: Vec<u16> =
         world.tables.services[at].members.iter().map(|one| one.backend).collect();

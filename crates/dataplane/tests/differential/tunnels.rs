@@ -20,10 +20,10 @@ pub fn tag_device(plane: &mut Twin) {
 
 /// Half of all backends are behind a tunnel, some of these by way of a VLAN. Now and then a way takes
 /// small packets only, or there is no address to send from.
-pub fn backend(rng: &mut ChaCha8Rng, incarnation: u32) -> Backend {
+pub fn backend(rng: &mut ChaCha8Rng, incarnation: u32, tunnels: bool) -> Backend {
     let plain =
         Backend { address: [10, 9, 1, 1].into(), incarnation, up: true, hop: None, tunnel: None };
-    if rng.random_bool(0.5) {
+    if !tunnels || rng.random_bool(0.5) {
         return plain;
     }
     let port = rng.random();

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::checksum::Checksum;
-use weir_wire::{Reason, parse, spread};
+use weir_wire::{Reason, icmp, parse, spread};
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
@@ -77,7 +77,10 @@ pub struct Tunnel {
 impl Tunnel {
     /// Why a frame that was parsed cannot be sent through it to a backend with this address.
     pub fn refuses(&self, frame: &[u8], backend: IpAddr) -> Option<Reason> {
-        let Ok(packet) = parse(frame) else { return Some(Reason::NotIp) };
+        let packet = match inside(frame) {
+            Ok(packet) => packet,
+            Err(reason) => return Some(reason),
+        };
         if self.source.is_none() {
             return Some(Reason::NoTunnelSource);
         }
@@ -85,11 +88,10 @@ impl Tunnel {
             0 => u16::MAX.into(),
             mtu => mtu.min(u16::MAX.into()),
         };
-        if packet.ip_length as usize + self.encapsulation.overhead(backend) > most as usize {
+        if packet.bytes + self.encapsulation.overhead(backend) > most as usize {
             return Some(Reason::TooBig);
         }
-        let l3 = usize::from(packet.l3_offset);
-        let ttl = if packet.flow.is_ipv4() { frame[l3 + 8] } else { frame[l3 + 7] };
+        let ttl = frame[packet.l3 + if packet.ipv4 { 8 } else { 7 }];
         (ttl <= 1).then_some(Reason::TtlExceeded)
     }
 
@@ -107,10 +109,9 @@ impl Tunnel {
         if let Some(reason) = self.refuses(frame, backend) {
             return Err(reason);
         }
-        let packet = parse(frame).map_err(|rejected| rejected.reason)?;
+        let InFrame { l3, bytes, ipv4: is_ipv4 } = inside(frame)?;
         let source = self.source.ok_or(Reason::NoTunnelSource)?;
-        let (l3, bytes) = (usize::from(packet.l3_offset), packet.ip_length as usize);
-        let inner = enter(&mut frame[l3..], packet.flow.is_ipv4());
+        let inner = enter(&mut frame[l3..], is_ipv4);
         let mut outer = frame[..12].to_vec();
         if let Some(mut tag) = tag {
             if l3 > ETHERNET {
@@ -173,6 +174,25 @@ impl Tunnel {
             to.extend([0, inner.protocol, 0, 0]);
         }
     }
+}
+
+/// The packet of a frame that is forwarded.
+struct InFrame {
+    l3: usize,
+    bytes: usize,
+    ipv4: bool,
+}
+
+/// Where it is: one of a flow, or an ICMP error about one.
+fn inside(frame: &[u8]) -> Result<InFrame, Reason> {
+    let (l3, bytes, flow) = match parse(frame) {
+        Ok(packet) => (packet.l3_offset, packet.ip_length, packet.flow),
+        Err(rejected) => {
+            let error = icmp::quoted(frame).ok_or(rejected.reason)?;
+            (error.l3_offset, error.ip_length, error.flow)
+        }
+    };
+    Ok(InFrame { l3: l3.into(), bytes: bytes as usize, ipv4: flow.is_ipv4() })
 }
 
 /// What the outer header takes from the packet.

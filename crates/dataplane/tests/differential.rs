@@ -267,7 +267,7 @@ impl World {
             return;
         }
         let incarnation = self.rng.random();
-        let wanted = tunnels::backend(&mut self.rng, incarnation);
+        let wanted = tunnels::backend(&mut self.rng, backend, incarnation);
         let mut entry = BackendEntry::new(wanted.address, incarnation);
         if let Some(tunnel) = &wanted.tunnel {
             entry = entry.with_tunnel(tunnel);

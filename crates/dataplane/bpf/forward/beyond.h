@@ -22,8 +22,10 @@ __noinline int forward_beyond(struct xdp_md *ctx, __u32 id, __u32 bytes, __u32 f
 	return send(ctx, lane);
 }
 
-static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes,
-				   __u32 flows)
+/* `id` stands in memory, as the key that the lane was found by: from there it is read again if it is
+ * needed, so that plain frames have no register to keep for it. */
+static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, const __u32 *id,
+				   __u32 bytes, __u32 flows)
 {
 	void *data = (void *)(long)ctx->data;
 	struct ethernet *eth = data;
@@ -32,7 +34,7 @@ static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, __u32 
 		return XDP_DROP;
 	/* Without an interface the frame goes back as it came. */
 	if (unlikely(lane->beyond) || (unlikely(is_vlan(eth->type)) && lane->ifindex))
-		return forward_beyond(ctx, id, bytes, flows);
+		return forward_beyond(ctx, *(const volatile __u32 *)id, bytes, flows);
 	count(lane, bytes, flows);
 	readdress(data, lane);
 	return send(ctx, lane);

@@ -2,6 +2,7 @@
 
 METHOD := concury
 SECONDS := 30
+FORWARD := l2
 RUNS := 10
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test bench soak fuzz kernel-test clean
@@ -12,7 +13,8 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 help:
-	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah] [SECONDS=30]'
+	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah] [FORWARD=l2|ipip|gue|fou|gre]'
+	@echo '          [SECONDS=30]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'
@@ -34,7 +36,7 @@ build:
 	@cargo build --locked --release
 
 demo: build
-	@$(ROOT) target/release/weir lab --method $(METHOD) --duration $(SECONDS)s
+	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --duration $(SECONDS)s
 
 test:
 	@scripts/setup test

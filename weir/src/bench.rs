@@ -5,6 +5,7 @@ use crate::out;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
+use weir_bench::xdp::{Encapsulation, FOU_PORT, GUE_PORT};
 use weir_bench::{control, instructions, lookup, maps, update, xdp};
 
 pub fn run(what: BenchVerb) -> anyhow::Result<()> {
@@ -14,10 +15,13 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             lines(&report.rows, json);
             if json { out::json(&report) } else { Ok(()) }
         }
-        BenchVerb::Xdp { flows, packets, rounds, neighbour, marks, product, json, .. } => {
+        BenchVerb::Xdp {
+            flows, packets, rounds, neighbour, marks, forward, product, json, ..
+        } => {
             let (company, marks) = (neighbour.into(), marks.into());
             let product = product.then(std::env::current_exe).transpose()?;
-            let request = xdp::Request { flows, packets, rounds, company, marks, product };
+            let tunnels = forward.iter().filter_map(|name| tunnel(name)).collect();
+            let request = xdp::Request { flows, packets, rounds, company, marks, tunnels, product };
             let report = xdp::run(&request, |rows| lines(rows, json))?;
             if json { out::json(&report) } else { Ok(()) }
         }
@@ -31,6 +35,16 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
         BenchVerb::Lookup(options) => lookups(&options),
         BenchVerb::Maps(options) => compact_maps(options),
     }
+}
+
+fn tunnel(name: &str) -> Option<Encapsulation> {
+    Some(match name {
+        "ipip" => Encapsulation::Ipip,
+        "gre" => Encapsulation::Gre,
+        "fou" => Encapsulation::Fou(FOU_PORT),
+        "gue" => Encapsulation::Gue(GUE_PORT),
+        _ => return None,
+    })
 }
 
 /// Rows that are ready, for people.

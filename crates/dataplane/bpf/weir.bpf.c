@@ -115,7 +115,7 @@ static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __
 		if (reason != REASON_OK)
 			return leave(reason, XDP_DROP);
 	}
-	return forward(ctx, lane, id, bytes, counts);
+	return forward(ctx, lane, &id, bytes, counts);
 }
 
 /* To the backend that made the packet's QUIC id; ASK_APART if it names none, and the service's method is

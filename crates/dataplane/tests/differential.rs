@@ -277,7 +277,8 @@ impl World {
             return;
         }
         let incarnation = self.rng.random();
-        let wanted = tunnels::backend(&mut self.rng, incarnation, self.tunnels);
+        let number = if self.tunnels { backend } else { 0 };
+        let wanted = tunnels::backend(&mut self.rng, number, incarnation);
         let mut entry = BackendEntry::new(wanted.address, incarnation);
         if let Some(tunnel) = &wanted.tunnel {
             entry = entry.with_tunnel(tunnel);

@@ -125,6 +125,7 @@ fn measure(setup: &Setup<'_>, flows: Vec<u32>) -> Result<Vec<Row>> {
         packets: setup.size.pick(100_000, 1_000_000, 4_000_000),
         rounds: setup.size.pick(1, 5, 9),
         company: Company::Quiet,
+        tunnels: Vec::new(),
         marks: Marks::On,
         product: None,
     };

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 use std::thread;
 use weir_dataplane::Interface;
 use weir_dataplane::bench::{Memory, Method, Sample, Storage, Stream, Subject, XdpBench};
+pub use weir_plane::forward::Encapsulation;
+pub use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
 use weir_testbed::link;
 use weir_wire::TcpFlags;
 
@@ -58,6 +60,8 @@ pub struct Request {
     pub company: Company,
     /// Whether flows are marked as active.
     pub marks: Marks,
+    /// Tunnels to measure beside frames that go as they are, with concury.
+    pub tunnels: Vec<Encapsulation>,
     /// The program, if `weir run` is to be measured besides, with tables that it made itself.
     pub product: Option<PathBuf>,
 }
@@ -82,6 +86,13 @@ pub struct Report {
 pub struct Row {
     /// Steering method that the frames went through.
     pub method: &'static str,
+    /// How they were forwarded: "l2", or through a tunnel over IPv4.
+    pub forward: &'static str,
+    /// Of a tunnel: median of the differences to "l2" in the same round, as a share of the reflector's time
+    /// in it.
+    pub above_l2_share: Option<f64>,
+    /// With quartiles.
+    pub above_l2_spread: Option<Spread>,
     /// Flows that packets are drawn from.
     pub flows: u32,
     /// Whether the balancer observes which flows are active.
@@ -149,6 +160,7 @@ impl fmt::Display for Row {
             self.flows,
             if self.neighbour { " beside a neighbour" } else { "" },
             match (self.product, self.marks) {
+                _ if self.forward != "l2" => format!("{}, {}", self.method, self.forward),
                 (true, _) => format!("{}, running", self.method),
                 (false, true) => format!("{}, with marks", self.method),
                 (false, false) => self.method.to_owned(),
@@ -164,6 +176,13 @@ impl fmt::Display for Row {
             self.ratio_spread.low,
             self.ratio_spread.high,
         )?;
+        if let (Some(share), Some(spread)) = (self.above_l2_share, self.above_l2_spread) {
+            write!(
+                f,
+                ", {share:.3} of the reflector's time above l2 ({:.3}..{:.3})",
+                spread.low, spread.high
+            )?;
+        }
         if let Some(ratio) = self.ratio_to_bench {
             write!(f, ", {ratio:.2} of the bench's own")?;
         }
@@ -171,6 +190,15 @@ impl fmt::Display for Row {
             Some(bits) => write!(f, ", {bits:.2} bits/connection"),
             None => Ok(()),
         }
+    }
+}
+
+fn name_of(tunnel: Encapsulation) -> &'static str {
+    match tunnel {
+        Encapsulation::Ipip => "ipip",
+        Encapsulation::Gre => "gre",
+        Encapsulation::Fou(_) => "fou",
+        Encapsulation::Gue(_) => "gue",
     }
 }
 
@@ -196,6 +224,8 @@ fn ways(request: &Request) -> Vec<Way> {
         ways.extend(marks.map(|&marks| Way::Bench(Subject::Balancer { method, marks })));
         ways.push(Way::Bench(Subject::Bound(method)));
     }
+    let tunnels = request.tunnels.iter();
+    ways.extend(tunnels.map(|&tunnel| Way::Bench(Subject::Tunnel(tunnel))));
     // The last ones are compared with tracked whatever the request is.
     let running = product::METHODS.into_iter().map(Way::Running);
     ways.extend(request.product.is_some().then_some(running).into_iter().flatten());
@@ -311,6 +341,9 @@ impl Bench<'_> {
             Way::Running(method) => {
                 Some(self.row(which, method, method.has_marks(), true, neighbour, samples))
             }
+            Way::Bench(Subject::Tunnel(_)) => {
+                Some(self.row(which, Method::Concury, true, false, neighbour, samples))
+            }
             Way::Bench(_) => None,
         });
         rows.collect()
@@ -350,10 +383,23 @@ impl Bench<'_> {
         let ratio_spread = ratio(tracked);
         let median = |of: &dyn Fn(&Round) -> f64| Spread::of(samples.iter().map(of)).median;
         let Memory { concury_bytes, concury_fixed_bytes, .. } = self.bench.memory;
+        let plain = own(method, marks).or_else(|| own(method, !marks)).unwrap_or(which);
+        let forward = match self.ways[which] {
+            Way::Bench(Subject::Tunnel(tunnel)) => name_of(tunnel),
+            _ => "l2",
+        };
+        let above_l2 = (forward != "l2").then(|| {
+            Spread::of(samples.iter().map(|row| {
+                (row[which].nanoseconds - row[plain].nanoseconds) / row[floor].nanoseconds
+            }))
+        });
         let cells = method == Method::Concury && !product;
         let bits = (concury_bytes - concury_fixed_bytes) as f64 * 8.0 / f64::from(self.flows);
         Row {
             method: method.name(),
+            forward,
+            above_l2_share: above_l2.map(|spread| spread.median),
+            above_l2_spread: above_l2,
             flows: self.flows,
             marks,
             neighbour,

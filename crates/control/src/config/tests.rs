@@ -74,6 +74,12 @@ fn faults_of_one_service_field() {
             "port = 80\nidle_timeout = 30",
             &["idle_timeout", "invalid type: integer `30`", "text in quotes"],
         ),
+        ("port = 80\nforward = \"vxlan\"", &["forward: \"vxlan\"", "l2, ipip, gue, fou, gre"]),
+        (
+            "port = 80\ntunnel_port = 6080",
+            &["tunnel_port: forward = \"l2\" has no port", "\"gue\" or \"fou\""],
+        ),
+        ("port = 80\nforward = \"fou\"\ntunnel_port = 0", &["tunnel_port: 0 is out of range"]),
         (
             "port = 80\ncolour = \"red\"",
             &["unknown field `colour`", "the fields here are name, vip, protocol, port"],
@@ -725,4 +731,61 @@ fn source_prefixes_have_a_share_of_the_states() {
     assert_eq!(of_prefix("states_per_service = 3"), 1);
     assert_eq!(of_prefix("states_per_service = 1000\nstates_per_prefix = 1000"), 1000);
     assert_eq!(of_prefix("states_per_prefix = 0"), 0);
+}
+
+/// How packets reach backends: defaults, ports, and backends of the other family.
+#[test]
+fn tunnels_and_where_they_begin() {
+    let config = |head: &str, fields: &str, backend: &str| {
+        format!(
+            "[balancer]\ninterfaces = [\"eth0\"]\n{head}\n[[service]]\nname = \"web\"\n\
+             vip = \"10.0.0.1\"\nport = 80\n{fields}\n[[service.backend]]\nname = \"b1\"\n\
+             address = \"{backend}\"\n"
+        )
+    };
+    let forward = |fields: &str, backend: &str| {
+        let parsed = Config::parse(&config("", fields, backend), "weir.toml");
+        parsed.unwrap_or_else(|error| panic!("{error}")).services[0].forward
+    };
+    assert_eq!(forward("", "10.0.0.11"), Forward::L2);
+    assert_eq!(forward("forward = \"l2\"", "10.0.0.11"), Forward::L2);
+    for (word, wanted) in [
+        ("ipip", Forward::Ipip),
+        ("gre", Forward::Gre),
+        ("gue", Forward::Gue(6080)),
+        ("fou", Forward::Fou(5555)),
+    ] {
+        for backend in ["10.0.0.11", "2001:db8::11"] {
+            assert_eq!(forward(&format!("forward = {word:?}"), backend), wanted);
+        }
+    }
+    assert_eq!(forward("forward = \"fou\"\ntunnel_port = 7", "10.0.0.11"), Forward::Fou(7));
+    let saved = serde_json::to_string(&Forward::Gue(9)).unwrap();
+    assert_eq!(serde_json::from_str::<Forward>(&saved).unwrap(), Forward::Gue(9));
+    let wrong = problems(&config("", "", "2001:db8::11"));
+    assert!(wrong[0].to_string().contains("or set forward to a tunnel"), "{}", wrong[0]);
+
+    let source = |head: &str| {
+        let parsed = Config::parse(&config(head, "", "10.0.0.11"), "weir.toml");
+        parsed.map(|config| config.balancer.tunnel_sources())
+    };
+    let both =
+        source("tunnel_source = \"172.16.0.0/16\"\ntunnel_source6 = \"2001:db8::2\"").unwrap();
+    let (v4, v6) = ("10.9.9.9".parse().unwrap(), "2001:db8::11".parse().unwrap());
+    assert_eq!(both.towards(v4, None), (Some("172.16.0.0".parse().unwrap()), 16));
+    assert_eq!(both.towards(v6, None), (Some("2001:db8::2".parse().unwrap()), 0));
+    let none = TunnelSources::default();
+    assert_eq!(none.towards(v4, Some(v6)), (None, 0));
+    assert_eq!(none.towards(v6, Some(v6)), (Some(v6), 0));
+    for (line, word) in [
+        ("tunnel_source = \"172.16.0.1/16\"", "has bits behind the prefix"),
+        ("tunnel_source = \"fd00::1\"", "neither an IPv4 address nor a prefix"),
+        ("tunnel_source = \"10.0.0.0/0\"", "neither an IPv4 address nor a prefix"),
+        ("tunnel_source = \"224.0.0.1\"", "not the address of one host"),
+        ("tunnel_source6 = \"10.0.0.1\"", "not the IPv6 address of one host"),
+    ] {
+        let error = source(line).unwrap_err().to_string();
+        assert!(error.starts_with("weir.toml:3: balancer: tunnel_source"), "{error}");
+        assert!(error.contains(word), "{error}");
+    }
 }

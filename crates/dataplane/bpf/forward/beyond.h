@@ -8,10 +8,9 @@
 
 /* Forwards a frame with a VLAN tag, to one, or through a tunnel. Global, so that the verifier goes through
  * it once, and plain frames have nothing to keep for it. It is counted here, as it may yet be dropped. */
-__noinline int forward_beyond(struct xdp_md *ctx, __u32 id, __u32 bytes, __u32 flows)
+__noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes,
+			      __u32 flows)
 {
-	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
-
 	if (!lane)
 		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
 	enum reason reason = lane->beyond & LANE_TUNNEL ? encapsulate(ctx, lane, id, bytes) :
@@ -22,8 +21,10 @@ __noinline int forward_beyond(struct xdp_md *ctx, __u32 id, __u32 bytes, __u32 f
 	return send(ctx, lane);
 }
 
-static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes,
-				   __u32 flows)
+/* `id` stands in memory, as the key that the lane was found by: from there it is read again if it is
+ * needed, so that plain frames have no register to keep for it. */
+static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, const __u32 *id,
+				   __u32 bytes, __u32 flows)
 {
 	void *data = (void *)(long)ctx->data;
 	struct ethernet *eth = data;
@@ -32,7 +33,7 @@ static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, __u32 
 		return XDP_DROP;
 	/* Without an interface the frame goes back as it came. */
 	if (unlikely(lane->beyond) || (unlikely(is_vlan(eth->type)) && lane->ifindex))
-		return forward_beyond(ctx, id, bytes, flows);
+		return forward_beyond(ctx, lane, *(const volatile __u32 *)id, bytes, flows);
 	count(lane, bytes, flows);
 	readdress(data, lane);
 	return send(ctx, lane);

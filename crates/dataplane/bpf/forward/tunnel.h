@@ -19,12 +19,14 @@
 #define SOURCE_PORT 0x3fff
 #define FLOW_LABEL 0xfffff
 
-/* What the outer header takes from the packet. */
-struct inner {
-	__u32 hash; /* of the flow */
-	__be16 type;
-	__u8 tos;
-};
+/* What the outer headers take from the frame, in a word: a function of its own finds it, so that the
+ * registers of both do with less of the stack, of which little is left. */
+#define INSIDE_REASON 0xff       /* enum reason; with one there is nothing else */
+#define INSIDE_BEFORE(word) ((word) >> 8 & 31) /* bytes in front of the packet */
+#define INSIDE_IPV6 (1 << 13)
+#define INSIDE_KEPT(word) (((word) >> 14 & 15) << 20) /* TAG_KEPT of its tag */
+#define INSIDE_TOS(word) ((word) >> 18 & 0xff)
+#define INSIDE_HASH(word) ((__u32)((word) >> 32)) /* of the flow */
 
 /* Spreads flows over queues, for which no secret is needed: crates/wire/src/spread.rs. */
 static __always_inline __u32 flow_hash(__u64 high, __u64 low, __u64 dst, __u32 ports)
@@ -35,43 +37,72 @@ static __always_inline __u32 flow_hash(__u64 high, __u64 low, __u64 dst, __u32 p
 }
 
 /* Looks at the packet, and takes one from its TTL as a router does: whatever loop it may be in ends. */
-static __always_inline enum reason enter(void *l3, void *end, struct inner *inner)
+static __always_inline __u64 look_inside_ipv6(struct ipv6 *ip, void *end)
 {
 	__u32 ports = 0;
 
-	if (inner->type == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6 *ip = l3;
+	if ((void *)(ip + 1) > end)
+		return REASON_TRUNCATED_IPV6;
+	if (ip->hop_limit <= 1)
+		return REASON_TTL_EXCEEDED;
+	if ((ip->next == PROTOCOL_TCP || ip->next == PROTOCOL_UDP) &&
+	    (void *)(ip + 1) + sizeof(ports) <= end)
+		ports = *(__u32 *)(ip + 1);
+	__u64 hash = flow_hash(ip->src[0], ip->src[1], ip->dst[1], ports);
+	__u64 tos = bpf_ntohl(ip->version_flow) >> 20 & 0xff;
 
-		if ((void *)(ip + 1) > end)
-			return REASON_TRUNCATED_IPV6;
-		if (ip->hop_limit <= 1)
-			return REASON_TTL_EXCEEDED;
-		if ((ip->next == PROTOCOL_TCP || ip->next == PROTOCOL_UDP) &&
-		    (void *)(ip + 1) + sizeof(ports) <= end)
-			ports = *(__u32 *)(ip + 1);
-		inner->tos = bpf_ntohl(ip->version_flow) >> 20;
-		inner->hash = flow_hash(ip->src[0], ip->src[1], ip->dst[1], ports);
-		ip->hop_limit--;
-		return REASON_OK;
-	}
-	struct ipv4 *ip = l3;
+	ip->hop_limit--;
+	return hash << 32 | tos << 18 | INSIDE_IPV6;
+}
+
+static __always_inline __u64 look_inside_ipv4(struct ipv4 *ip, void *end)
+{
+	__u32 ports = 0;
 
 	if ((void *)(ip + 1) > end)
 		return REASON_TRUNCATED_IPV4;
 	if (ip->ttl <= 1)
 		return REASON_TTL_EXCEEDED;
-	__u32 *l4 = l3 + (ip->version_ihl & 15) * 4;
+	__u32 *l4 = (void *)ip + (ip->version_ihl & 15) * 4;
 
 	if ((void *)(l4 + 1) <= end)
 		ports = *l4;
-	inner->tos = ip->tos;
-	inner->hash = flow_hash(0, ip->src, ip->dst, ports);
+	__u64 hash = flow_hash(0, ip->src, ip->dst, ports);
 	/* RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. */
 	__u32 check = ip->check + bpf_htons(0x0100);
 
 	ip->check = check + (check >= 0xffff);
 	ip->ttl--;
-	return REASON_OK;
+	return hash << 32 | (__u64)ip->tos << 18;
+}
+
+static __noinline __u64 look_inside(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+	__u64 kept = 0;
+
+	if (l3 > end)
+		return REASON_TRUNCATED_ETHERNET;
+	__be16 type = eth->type;
+
+	if (unlikely(is_vlan(type))) {
+		if (data + sizeof(*eth) + TAG <= end)
+			kept = (*(__u32 *)(data + 12) & TAG_KEPT) >> 20;
+		enum reason reason = skip_vlans(&l3, end, &type);
+
+		if (reason != REASON_OK)
+			return reason;
+	}
+	__u64 inside = type == bpf_htons(ETH_P_IPV6) ? look_inside_ipv6(l3, end) :
+						       look_inside_ipv4(l3, end);
+	__u64 before = l3 - data;
+
+	/* The verifier takes no shorter arithmetic on pointers. */
+	asm volatile("" : "+r"(before));
+	return inside & INSIDE_REASON ? inside : inside | before << 8 | kept << 14;
 }
 
 /* Bytes between the outer IP header and the packet. */
@@ -88,15 +119,15 @@ static __always_inline __u32 tunnel_header(__u32 kind)
  * the identification may be anything (RFC 6864), and is 0. DSCP and ECN are those inside (RFC 2983, and
  * RFC 6040 in normal mode). */
 static __always_inline void put_ipv4(struct ipv4 *ip, const struct backend *backend,
-				     const struct inner *inner, __u32 length, __u32 protocol)
+				     __u64 inside, __u32 length, __u32 protocol)
 {
 	__u32 *words = (__u32 *)ip;
 	__u32 source = *(__u32 *)(backend->source + 12);
 
-	words[0] = bpf_htonl(0x45000000 | (__u32)inner->tos << 16 | length);
+	words[0] = bpf_htonl(0x45000000 | (__u32)INSIDE_TOS(inside) << 16 | length);
 	words[1] = bpf_htonl(DONT_FRAGMENT);
 	words[2] = bpf_htonl((__u32)OUTER_TTL << 24 | protocol << 16);
-	words[3] = source | bpf_htonl(inner->hash & ((1U << (backend->spread & 31)) - 1));
+	words[3] = source | bpf_htonl(INSIDE_HASH(inside) & ((1U << (backend->spread & 31)) - 1));
 	words[4] = *(__u32 *)(backend->address + 12);
 	__u64 sum = (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
 
@@ -109,10 +140,10 @@ static __always_inline void put_ipv4(struct ipv4 *ip, const struct backend *back
 
 /* The flow label is the flow's (RFC 6438). */
 static __always_inline void put_ipv6(struct ipv6 *ip, const struct backend *backend,
-				     const struct inner *inner, __u32 payload, __u32 protocol)
+				     __u64 inside, __u32 payload, __u32 protocol)
 {
-	ip->version_flow =
-		bpf_htonl(0x60000000 | (__u32)inner->tos << 20 | (inner->hash & FLOW_LABEL));
+	ip->version_flow = bpf_htonl(0x60000000 | (__u32)INSIDE_TOS(inside) << 20 |
+				     (INSIDE_HASH(inside) & FLOW_LABEL));
 	ip->payload_length = bpf_htons(payload);
 	ip->next = protocol;
 	ip->hop_limit = OUTER_TTL;
@@ -124,46 +155,44 @@ static __always_inline void put_ipv6(struct ipv6 *ip, const struct backend *back
 
 /* What stands between the two IP headers. There is no checksum over UDP, in IPv6 either: RFC 6935 lets
  * tunnels do without, as the packet inside has its own. */
-static __always_inline void put_header(void *at, const struct backend *backend,
-				       const struct inner *inner, __u32 length)
+static __always_inline void put_header(void *at, const struct backend *backend, __u64 inside,
+				       __u32 length)
 {
 	__u32 kind = backend->tunnel;
+	int ipv6 = inside & INSIDE_IPV6;
 
 	if (kind == TUNNEL_GRE) {
-		*(__u32 *)at = (__u32)inner->type << 16;
+		*(__u32 *)at = (__u32)(ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP)) << 16;
 		return;
 	}
 	struct udp *udp = at;
 
-	udp->ports = bpf_htons(SOURCE_PORTS | (inner->hash & SOURCE_PORT)) |
+	udp->ports = bpf_htons(SOURCE_PORTS | (INSIDE_HASH(inside) & SOURCE_PORT)) |
 		     (__u32)backend->port << 16;
 	udp->length = bpf_htons(length);
 	udp->check = 0;
 	if (kind == TUNNEL_GUE)
-		*(__u32 *)(udp + 1) = (inner->type == bpf_htons(ETH_P_IPV6) ? PROTOCOL_IPV6 :
-									      PROTOCOL_IPIP)
-				      << 8;
+		*(__u32 *)(udp + 1) = (ipv6 ? PROTOCOL_IPV6 : PROTOCOL_IPIP) << 8;
 }
 
-static __always_inline __u32 outer_protocol(__u32 kind, __be16 type)
+static __always_inline __u32 outer_protocol(__u32 kind, __u64 inside)
 {
 	if (kind == TUNNEL_GRE)
 		return PROTOCOL_GRE;
 	if (kind != TUNNEL_IPIP)
 		return PROTOCOL_UDP;
-	return type == bpf_htons(ETH_P_IPV6) ? PROTOCOL_IPV6 : PROTOCOL_IPIP;
+	return inside & INSIDE_IPV6 ? PROTOCOL_IPV6 : PROTOCOL_IPIP;
 }
 
 /* Writes all headers in front of the packet; there is room for them. */
 static __always_inline enum reason put_outer(struct xdp_md *ctx, const struct lane *lane,
-					     const struct backend *backend,
-					     const struct inner *inner, __u32 bytes, __u32 kept)
+					     const struct backend *backend, __u64 inside,
+					     __u32 bytes)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
 	__u32 header = tunnel_header(backend->tunnel);
-	__u32 protocol = outer_protocol(backend->tunnel, inner->type);
-	int ipv6 = backend->flags & BACKEND_IPV6;
+	__u32 protocol = outer_protocol(backend->tunnel, inside);
 	void *at = data + sizeof(struct ethernet);
 	__be16 *type = data + 12;
 
@@ -172,29 +201,29 @@ static __always_inline enum reason put_outer(struct xdp_md *ctx, const struct la
 		return REASON_NO_HEADROOM;
 	readdress(data, lane);
 	if (lane->vlan) {
-		*(__u32 *)(data + 12) = lane->vlan | kept;
+		*(__u32 *)(data + 12) = lane->vlan | INSIDE_KEPT(inside);
 		type = data + 16;
 		at += TAG;
 	}
-	if (ipv6) {
+	if (backend->flags & BACKEND_IPV6) {
 		struct ipv6 *ip = at;
 
 		at += sizeof(*ip);
 		if (at > end)
 			return REASON_NO_HEADROOM;
 		*type = bpf_htons(ETH_P_IPV6);
-		put_ipv6(ip, backend, inner, bytes + header, protocol);
+		put_ipv6(ip, backend, inside, bytes + header, protocol);
 	} else {
 		struct ipv4 *ip = at;
 
 		at += sizeof(*ip);
 		*type = bpf_htons(ETH_P_IP);
-		put_ipv4(ip, backend, inner, sizeof(*ip) + bytes + header, protocol);
+		put_ipv4(ip, backend, inside, sizeof(*ip) + bytes + header, protocol);
 	}
 	if (header) {
 		if (at + UDP_HEADER + GUE_HEADER > end)
 			return REASON_NO_HEADROOM;
-		put_header(at, backend, inner, bytes + header);
+		put_header(at, backend, inside, bytes + header);
 	}
 	return REASON_OK;
 }
@@ -204,12 +233,6 @@ static __always_inline enum reason encapsulate(struct xdp_md *ctx, struct lane *
 					       __u32 bytes)
 {
 	const struct backend *backend = AT(backends, id, backend_count);
-	void *data = (void *)(long)ctx->data;
-	void *end = (void *)(long)ctx->data_end;
-	struct ethernet *eth = data;
-	void *l3 = eth + 1;
-	struct inner inner = {};
-	__u32 kept = 0;
 
 	if (!backend->tunnel) {
 		/* It had one until just now. */
@@ -218,33 +241,21 @@ static __always_inline enum reason encapsulate(struct xdp_md *ctx, struct lane *
 	}
 	if (!(backend->flags & BACKEND_HAS_SOURCE))
 		return REASON_NO_TUNNEL_SOURCE;
-	if (l3 > end)
-		return REASON_TRUNCATED_ETHERNET;
-	inner.type = eth->type;
-	if (is_vlan(inner.type) && data + 18 <= end)
-		kept = *(__u32 *)(data + 12) & TAG_KEPT;
-	enum reason reason = skip_vlans(&l3, end, &inner.type);
+	__u64 inside = look_inside(ctx);
 
-	if (reason != REASON_OK)
-		return reason;
+	if (inside & INSIDE_REASON)
+		return inside & INSIDE_REASON;
 	__u32 outer = (backend->flags & BACKEND_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) +
 		      tunnel_header(backend->tunnel);
 	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
 
 	if (bytes + outer > most)
 		return REASON_TOO_BIG;
-	reason = enter(l3, end, &inner);
-	if (reason != REASON_OK)
-		return reason;
-	__u64 before = l3 - data;
-
-	/* The verifier takes no shorter arithmetic on pointers. */
-	asm volatile("" : "+r"(before));
-	int more = (lane->vlan ? TAG : 0) + sizeof(*eth) + outer - before;
+	int more = (lane->vlan ? TAG : 0) + sizeof(struct ethernet) + outer - INSIDE_BEFORE(inside);
 
 	if (bpf_xdp_adjust_head(ctx, -more))
 		return REASON_NO_HEADROOM;
-	return put_outer(ctx, lane, backend, &inner, bytes, kept);
+	return put_outer(ctx, lane, backend, inside, bytes);
 }
 
 #endif

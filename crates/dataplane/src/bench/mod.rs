@@ -25,6 +25,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use tables::{BACKENDS, STANDBY};
 use weir_plane::Limits;
+use weir_plane::forward::{Encapsulation, Tunnel};
 use weir_steering::{Flags, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -105,6 +106,8 @@ pub enum Subject {
         /// Whether the flows are marked as active. Methods without marks have none either way.
         marks: bool,
     },
+    /// The balancer with concury, whose backends are behind tunnels.
+    Tunnel(Encapsulation),
     /// A program that does what no program of this method could do without, and nothing else.
     Bound(Method),
 }
@@ -114,6 +117,7 @@ impl Subject {
     pub fn method(self) -> Method {
         match self {
             Self::Reflector(method) | Self::Balancer { method, .. } | Self::Bound(method) => method,
+            Self::Tunnel(_) => Method::Concury,
         }
     }
 }
@@ -173,6 +177,8 @@ pub struct XdpBench<'a> {
     ends: [Interface; 2],
     /// Where the flows of the two methods with marks are armed.
     armed: [Armed; 2],
+    /// What all backends are behind just now.
+    tunnel: Option<Encapsulation>,
     /// What the tables take.
     pub memory: Memory,
 }
@@ -208,15 +214,7 @@ impl<'a> XdpBench<'a> {
             ..Limits::default()
         };
         let (mut plane, _) = KernelPlane::open(None, &limits)?;
-        for backend in 0..BACKENDS + STANDBY {
-            let entry = BackendEntry::new(Ipv4Addr::new(192, 0, 2, 1).into(), 1).with_next_hop(
-                generator.mac,
-                balancer.mac,
-                0,
-                true,
-            );
-            plane.set_backend(backend, &entry)?;
-        }
+        set_backends(&plane, [&generator, &balancer], None)?;
         let (memory, parts) = tables::publish(&mut plane, flows)?;
         let armed = arm(&plane, flows)?;
         let mut open = skeleton::BenchSkelBuilder::default()
@@ -229,7 +227,7 @@ impl<'a> XdpBench<'a> {
         for (bytes, part) in memory_of.bytes_mut().chunks_exact_mut(2).zip(parts) {
             bytes.copy_from_slice(&part.to_ne_bytes());
         }
-        let bench = Self { skel, plane, ends: [generator, balancer], armed, memory };
+        let bench = Self { skel, plane, ends: [generator, balancer], armed, tunnel: None, memory };
         bench.sink(&bench.ends[0])?;
         Ok(bench)
     }
@@ -257,7 +255,7 @@ impl<'a> XdpBench<'a> {
         let programs = &self.skel.progs;
         let program = match subject {
             Subject::Reflector(_) => programs.bench_reflect.as_fd(),
-            Subject::Balancer { .. } => self.plane.program(),
+            Subject::Balancer { .. } | Subject::Tunnel(_) => self.plane.program(),
             Subject::Bound(Method::Concury) => programs.bound_concury.as_fd(),
             Subject::Bound(Method::Tracked) => programs.bound_tracked.as_fd(),
             Subject::Bound(Method::Jet) => programs.bound_jet.as_fd(),
@@ -266,7 +264,21 @@ impl<'a> XdpBench<'a> {
             Subject::Bound(Method::CheetahStateful) => programs.bound_cheetah_stateful.as_fd(),
         };
         attach(program, self.ends[1].index)?;
-        if let Subject::Balancer { method, marks } = subject
+        let tunnel = match subject {
+            Subject::Tunnel(encapsulation) => Some(encapsulation),
+            _ => None,
+        };
+        if tunnel != self.tunnel {
+            let [generator, balancer] = &self.ends;
+            set_backends(&self.plane, [generator, balancer], tunnel)?;
+            self.tunnel = tunnel;
+        }
+        let of_marks = match subject {
+            Subject::Balancer { method, marks } => Some((method, marks)),
+            Subject::Tunnel(_) => Some((Method::Concury, true)),
+            Subject::Reflector(_) | Subject::Bound(_) => None,
+        };
+        if let Some((method, marks)) = of_marks
             && let Some(armed) = self.armed.iter().find(|armed| armed.method == method)
         {
             self.plane.set_flags(method.service(), Flags::MARK, marks);
@@ -331,6 +343,26 @@ impl XdpBench<'_> {
         }
         last
     }
+}
+
+/// Puts all backends behind a tunnel, or none, where the balancer's frames go back to the generator.
+fn set_backends(
+    plane: &KernelPlane,
+    [generator, balancer]: [&Interface; 2],
+    tunnel: Option<Encapsulation>,
+) -> Result<(), Error> {
+    for backend in 0..BACKENDS + STANDBY {
+        let address = Ipv4Addr::new(192, 0, 2, 1);
+        let mut entry = BackendEntry::new(address.into(), 1);
+        if let Some(encapsulation) = tunnel {
+            let source = Some(Ipv4Addr::new(192, 0, 2, 2).into());
+            entry = entry.with_tunnel(&Tunnel { encapsulation, source, spread: 0, mtu: 1500 });
+        }
+        let entry = entry.with_next_hop(generator.mac, balancer.mac, 0, true);
+        plane.set_backend(backend, &entry)?;
+        plane.forget_hop(backend)?;
+    }
+    Ok(())
 }
 
 /// Of so many busy flows one is watched at a time: they rest for 150 to 300 s, and are seen alive at the

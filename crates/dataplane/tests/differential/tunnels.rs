@@ -18,32 +18,32 @@ pub fn tag_device(plane: &mut Twin) {
     plane.kernel.set_devices(&devices).unwrap();
 }
 
-/// Half of all backends are behind a tunnel, some of these by way of a VLAN. Now and then a way takes
-/// small packets only, or there is no address to send from.
-pub fn backend(rng: &mut ChaCha8Rng, incarnation: u32, tunnels: bool) -> Backend {
+/// Half of all backends are behind a tunnel, of each kind in turn, some of these by way of a VLAN. One of
+/// them has no address to send from, and some ways take small packets only.
+pub fn backend(rng: &mut ChaCha8Rng, number: u16, incarnation: u32) -> Backend {
     let plain =
         Backend { address: [10, 9, 1, 1].into(), incarnation, up: true, hop: None, tunnel: None };
-    if !tunnels || rng.random_bool(0.5) {
+    if number.is_multiple_of(2) {
         return plain;
     }
     let port = rng.random();
-    let kinds = [
-        Encapsulation::Ipip,
-        Encapsulation::Gre,
-        Encapsulation::Fou(port),
-        Encapsulation::Gue(port),
-    ];
-    let mut address = |ipv6: bool| -> IpAddr {
+    let encapsulation = match number / 2 % 4 {
+        0 => Encapsulation::Ipip,
+        1 => Encapsulation::Gre,
+        2 => Encapsulation::Fou(port),
+        _ => Encapsulation::Gue(port),
+    };
+    let mut address = || -> IpAddr {
+        let ipv6 = number & 8 != 0;
         if ipv6 { rng.random::<[u8; 16]>().into() } else { rng.random::<[u8; 4]>().into() }
     };
-    let ipv6 = incarnation & 1 == 1;
-    let (address, source) = (address(ipv6), address(ipv6));
+    let (address, source) = (address(), address());
     let ifindex = if rng.random_bool(0.3) { TAGGED } else { 0 };
     let tunnel = Tunnel {
-        encapsulation: *kinds.choose(rng).unwrap(),
-        source: rng.random_bool(0.95).then_some(source),
+        encapsulation,
+        source: (number % 50 != 25).then_some(source),
         spread: *[0, 0, 1, 8, 31].choose(rng).unwrap(),
-        mtu: *[0, 0, 1500, 9000, 100_000, 90, 110, 130].choose(rng).unwrap(),
+        mtu: *[0, 0, 0, 1500, 9000, 100_000, 100, 130].choose(rng).unwrap(),
     };
     let hop = Some(Hop { next: NextHop::default(), ifindex });
     Backend { address, hop, tunnel: Some(tunnel), ..plain }

@@ -84,15 +84,17 @@ impl Tunnel {
         if self.source.is_none() {
             return Some(Reason::NoTunnelSource);
         }
+        let l3 = usize::from(packet.l3_offset);
+        let ttl = if packet.flow.is_ipv4() { frame[l3 + 8] } else { frame[l3 + 7] };
+        if ttl <= 1 {
+            return Some(Reason::TtlExceeded);
+        }
         let most = match self.mtu {
             0 => u16::MAX.into(),
             mtu => mtu.min(u16::MAX.into()),
         };
-        if packet.bytes + self.encapsulation.overhead(backend) > most as usize {
-            return Some(Reason::TooBig);
-        }
-        let ttl = frame[packet.l3 + if packet.ipv4 { 8 } else { 7 }];
-        (ttl <= 1).then_some(Reason::TtlExceeded)
+        let bytes = packet.bytes + self.encapsulation.overhead(backend);
+        (bytes > most as usize).then_some(Reason::TooBig)
     }
 
     /// Puts the packet of a frame into another one to a backend with this address. The MAC addresses are

@@ -19,6 +19,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let product = product.then(std::env::current_exe).transpose()?;
             let request = xdp::Request { flows, packets, rounds, company, marks, product };
             let report = xdp::run(&request, |rows| lines(rows, json))?;
+            lines(&report.quic, json);
             if json { out::json(&report) } else { Ok(()) }
         }
         BenchVerb::Update { states, rounds, json } => {

@@ -23,6 +23,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let tunnels = forward.iter().filter_map(|name| tunnel(name)).collect();
             let request = xdp::Request { flows, packets, rounds, company, marks, tunnels, product };
             let report = xdp::run(&request, |rows| lines(rows, json))?;
+            lines(&report.quic, json);
             if json { out::json(&report) } else { Ok(()) }
         }
         BenchVerb::Update { states, rounds, json } => {

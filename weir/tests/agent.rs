@@ -25,8 +25,12 @@ fn lab(agent: &[&str]) -> Arc<Lab> {
 }
 
 fn start(lab: &Arc<Lab>, pool: usize, balancer_lines: &str) -> Balancer {
+    start_with(lab, "cheetah", pool, balancer_lines)
+}
+
+fn start_with(lab: &Arc<Lab>, method: &str, pool: usize, balancer_lines: &str) -> Balancer {
     let spec = BalancerSpec {
-        method: "cheetah".into(),
+        method: method.into(),
         service_lines: "answers = \"backend\"".into(),
         balancer_lines: balancer_lines.into(),
         ..BalancerSpec::new(WEIR, pool)
@@ -94,12 +98,22 @@ fn offload(backend: &Backend, on: bool) {
 /// and segments made by the stack, and by the device.
 #[test]
 fn cookies_lead_home_past_the_balancer() {
+    lead_home_past_the_balancer("cheetah");
+}
+
+/// The same with connections by index.
+#[test]
+fn slots_lead_home_past_the_balancer() {
+    lead_home_past_the_balancer("cheetah-stateful");
+}
+
+fn lead_home_past_the_balancer(method: &str) {
     let _alone = common::alone();
     let lab = lab(&[]);
     for backend in &lab.backends()[..2] {
         offload(backend, true);
     }
-    let balancer = start(&lab, 3, FORGETFUL);
+    let balancer = start_with(&lab, method, 3, FORGETFUL);
     let before = refused(&lab);
     common::reach_all(&lab, WEB4, 3);
     let mut held = hold(&lab, 60);

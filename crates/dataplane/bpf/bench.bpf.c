@@ -20,6 +20,8 @@ struct settings {
 	__u8 tcp_flags;
 	__u8 in_order; /* one flow after the other, from `draws` on, in place of any */
 	__u32 stamps; /* whether packets have timestamps, as those of a usual connection; 2: with their cookies */
+	__u32 first_id; /* of QUIC packets, which these are if there are ids: where theirs begin */
+	__u32 ids;      /* and how many there are, flow after flow */
 };
 
 struct settings settings = {};
@@ -43,6 +45,40 @@ struct {
 	__type(key, __u32);
 	__type(value, struct cookies);
 } cookies SEC(".maps");
+
+/* QUIC ids of each kind, one kind after the other. */
+struct quic_id {
+	__u64 words[3];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct quic_id);
+} ids SEC(".maps");
+
+/* A datagram with a short header in place of the segment. */
+static __always_inline int datagram(struct xdp_md *ctx, struct ipv4 *ip, __u32 flow)
+{
+	struct udp *udp = (void *)(ip + 1);
+	__u8 *payload = (void *)(udp + 1);
+	__u32 length = sizeof(*udp) + 1 + QUIC_FROM_ID;
+	__u32 at = settings.first_id + flow % settings.ids;
+	struct quic_id *id = bpf_map_lookup_elem(&ids, &at);
+
+	if (!id || (void *)payload + 1 + QUIC_FROM_ID > (void *)(long)ctx->data_end)
+		return XDP_DROP;
+	ip->protocol = PROTOCOL_UDP;
+	ip->total_length = bpf_htons(sizeof(*ip) + length);
+	udp->length = bpf_htons(length);
+	udp->check = 0;
+	payload[0] = 0x40;
+	__builtin_memcpy(payload + 1, id, sizeof(*id));
+	__builtin_memset(payload + 1 + sizeof(*id), 0, QUIC_FROM_ID - sizeof(*id));
+	return bpf_redirect(settings.egress, 0);
+}
 
 /* SplitMix64 */
 static __always_inline __u64 draw(void)
@@ -89,6 +125,8 @@ int bench_generate(struct xdp_md *ctx)
 	tcp->window = 0;
 	tcp->check = 0;
 	tcp->urgent = 0;
+	if (settings.ids)
+		return datagram(ctx, ip, flow);
 	if (settings.stamps) {
 		struct stamps *stamps = (void *)(tcp + 1);
 

@@ -79,6 +79,71 @@ pub struct Report {
     pub neighbour_bytes: Option<usize>,
     /// One row for each method and number of flows, and for each way to measure it.
     pub rows: Vec<Row>,
+    /// One for each number of flows, quiet or beside a neighbour: services that are led by QUIC ids.
+    pub quic: Vec<QuicRow>,
+}
+
+/// What QUIC ids cost, at one number of flows. Every packet is led by its id.
+#[derive(Clone, Debug, Serialize)]
+pub struct QuicRow {
+    /// Flows that packets are drawn from.
+    pub flows: u32,
+    /// Different ids among them; a processor remembers 8,192.
+    pub ids: u32,
+    /// Whether a thread on another core walked through a buffer larger than the last-level cache.
+    pub neighbour: bool,
+    /// The reflector's time, with the same frames.
+    pub floor_ns: f64,
+    /// Median of the differences to the reflector in the same round: ids that are not encrypted.
+    pub plain_ns: f64,
+    /// Ids that are encrypted.
+    pub encrypted: Vec<EncryptedIds>,
+    /// Least share of the packets that came back; under 1, something was dropped.
+    pub returned: f64,
+}
+
+/// One way to encrypt them.
+#[derive(Clone, Debug, Serialize)]
+pub struct EncryptedIds {
+    /// Passes of AES: 3 for lengths that the configuration has if nothing is said, 1 for 16 bytes.
+    pub passes: u32,
+    /// Median of the differences to the reflector in the same round.
+    pub above_floor_ns: f64,
+    /// Median of the differences to plain ids in the same round.
+    pub added_ns: f64,
+    /// Median of the rounds' ratios of that to the reflector's own time.
+    pub share_of_floor: f64,
+    /// With quartiles.
+    pub share_spread: Spread,
+}
+
+impl fmt::Display for QuicRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:>8} flows{}  quic, {} ids: plain {:.1} ns above the reflector",
+            self.flows,
+            if self.neighbour { " beside a neighbour" } else { "" },
+            self.ids,
+            self.plain_ns,
+        )?;
+        for one in &self.encrypted {
+            write!(
+                f,
+                "; {} {} {:.1}, encryption adds {:.1}, {:.2} of the reflector's own {:.0} \
+                 ({:.2}..{:.2})",
+                one.passes,
+                if one.passes == 1 { "pass" } else { "passes" },
+                one.above_floor_ns,
+                one.added_ns,
+                one.share_of_floor,
+                self.floor_ns,
+                one.share_spread.low,
+                one.share_spread.high,
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// One method at one number of flows.
@@ -136,18 +201,20 @@ pub struct Row {
 /// The kernel refuses a program or a veth pair.
 pub fn run(request: &Request, mut progress: impl FnMut(&[Row])) -> Result<Report> {
     let (packets, rounds) = (request.packets, request.rounds);
-    let mut rows = Vec::new();
+    let (mut rows, mut quic) = (Vec::new(), Vec::new());
     for &count in &request.flows {
         // Each number of flows gets a thread, because a bench keeps its thread's namespace.
         let part = Request { flows: vec![count], ..request.clone() };
         let measured = thread::spawn(move || measure(count, &part));
-        let found = measured.join().map_err(|_| Error::Fault("the bench panicked".into()))??;
+        let (found, led) =
+            measured.join().map_err(|_| Error::Fault("the bench panicked".into()))??;
         progress(&found);
         rows.extend(found);
+        quic.extend(led);
     }
     let floor_ns = Spread::of(rows.iter().map(|row| row.floor_ns)).median;
     let neighbour_bytes = request.company.bytes();
-    Ok(Report { floor_ns, packets, rounds, neighbour_bytes, rows })
+    Ok(Report { floor_ns, packets, rounds, neighbour_bytes, rows, quic })
 }
 
 impl fmt::Display for Row {
@@ -211,10 +278,13 @@ enum Way {
     Running(Method),
 }
 
-/// The reflectors of the frames that take different time to make: plain ones, and those for which the
-/// generator looks a cookie up.
-const REFLECTORS: [Subject; 2] =
-    [Subject::Reflector(Method::Concury), Subject::Reflector(Method::CheetahStateful)];
+/// The reflectors of the frames that take different time to make: plain ones, those for which the
+/// generator looks a cookie up, and those with QUIC ids.
+const REFLECTORS: [Subject; 3] = [
+    Subject::Reflector(Method::Concury),
+    Subject::Reflector(Method::CheetahStateful),
+    Subject::Reflector(Method::QuicPlain),
+];
 
 /// All that a request wants measured; the reflectors come first.
 fn ways(request: &Request) -> Vec<Way> {
@@ -226,6 +296,8 @@ fn ways(request: &Request) -> Vec<Way> {
     }
     let tunnels = request.tunnels.iter();
     ways.extend(tunnels.map(|&tunnel| Way::Bench(Subject::Tunnel(tunnel))));
+    let led = Method::QUIC.map(|method| Subject::Balancer { method, marks: false });
+    ways.extend(led.map(Way::Bench));
     // The last ones are compared with tracked whatever the request is.
     let running = product::METHODS.into_iter().map(Way::Running);
     ways.extend(request.product.is_some().then_some(running).into_iter().flatten());
@@ -234,7 +306,7 @@ fn ways(request: &Request) -> Vec<Way> {
 
 /// All methods at one number of flows, quiet, beside a neighbour, or in turn; in a network
 /// namespace of the thread's own, on one processor.
-fn measure(flows: u32, request: &Request) -> Result<Vec<Row>> {
+fn measure(flows: u32, request: &Request) -> Result<(Vec<Row>, Vec<QuicRow>)> {
     let company = request.company.ways();
     let neighbour = match company {
         [false] => None,
@@ -268,8 +340,9 @@ fn measure(flows: u32, request: &Request) -> Result<Vec<Row>> {
             });
         }
     }
-    let found = company.iter().zip(&samples);
-    Ok(found.flat_map(|(&awake, samples)| bench.rows(awake, samples)).collect())
+    let found = || company.iter().zip(&samples);
+    let rows = found().flat_map(|(&awake, samples)| bench.rows(awake, samples)).collect();
+    Ok((rows, found().map(|(&awake, samples)| bench.quic_row(awake, samples)).collect()))
 }
 
 /// A sample of each way.
@@ -335,6 +408,7 @@ impl Bench<'_> {
 
     fn rows(&self, neighbour: bool, samples: &[Round]) -> Vec<Row> {
         let rows = self.ways.iter().enumerate().filter_map(|(which, way)| match *way {
+            Way::Bench(Subject::Balancer { method, .. }) if Method::QUIC.contains(&method) => None,
             Way::Bench(Subject::Balancer { method, marks }) => {
                 Some(self.row(which, method, marks, false, neighbour, samples))
             }
@@ -347,6 +421,37 @@ impl Bench<'_> {
             Way::Bench(_) => None,
         });
         rows.collect()
+    }
+
+    fn quic_row(&self, neighbour: bool, samples: &[Round]) -> QuicRow {
+        let at = |subject| self.at(Way::Bench(subject)).unwrap_or(0);
+        let floor = at(Subject::Reflector(Method::QuicPlain));
+        let [plain, three, one] =
+            Method::QUIC.map(|method| at(Subject::Balancer { method, marks: false }));
+        let each = |of: &dyn Fn(&Round) -> f64| Spread::of(samples.iter().map(of));
+        let above =
+            |which: usize| each(&|row| row[which].nanoseconds - row[floor].nanoseconds).median;
+        let encrypted = [(3, three), (1, one)].map(|(passes, which)| {
+            let added = |row: &Round| row[which].nanoseconds - row[plain].nanoseconds;
+            let share_spread = each(&|row| added(row) / row[floor].nanoseconds);
+            EncryptedIds {
+                passes,
+                above_floor_ns: above(which),
+                added_ns: each(&added).median,
+                share_of_floor: share_spread.median,
+                share_spread,
+            }
+        });
+        let returned = [plain, three, one].map(|which| each(&|row| row[which].returned).median);
+        QuicRow {
+            flows: self.flows,
+            ids: self.bench.ids,
+            neighbour,
+            floor_ns: each(&|row| row[floor].nanoseconds).median,
+            plain_ns: above(plain),
+            encrypted: encrypted.into(),
+            returned: returned.into_iter().fold(1.0, f64::min),
+        }
     }
 
     fn row(

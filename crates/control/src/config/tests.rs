@@ -636,7 +636,7 @@ fn a_scheduler_needs_a_method_that_remembers_where_it_sent_a_flow() {
     ] {
         let fields = format!("method = {method:?}\nscheduler = \"rr\"");
         let wrong = format!("scheduler: {method} gives first packets their backends by hash alone");
-        let right = "set method to one of tracked, cheetah";
+        let right = "set method to one of tracked, cheetah, cheetah-stateful";
         expect_one(method, &text(&fields), 9, &[&wrong, why, right]);
     }
     let many: String = (0..200)

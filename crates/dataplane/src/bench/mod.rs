@@ -9,6 +9,7 @@
 
 mod bounds;
 mod clock;
+mod quic;
 mod tables;
 
 pub use tables::concury_table;
@@ -36,6 +37,10 @@ mod skeleton {
 
 const PORT: u16 = 80;
 const BATCH: u32 = 64;
+/// Of each kind of QUIC ids; many more than a processor remembers.
+const MOST_IDS: u32 = 1 << 18;
+/// Bytes that the generator keeps for each.
+const ID_BYTES: usize = 24;
 
 /// A method of the kernel plane, with a service of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,10 +57,18 @@ pub enum Method {
     Cheetah,
     /// `cheetah-stateful`: each flow has its slot, and its packets the cookie that names it.
     CheetahStateful,
+    /// `tracked` with QUIC ids that are not encrypted, which lead all packets.
+    QuicPlain,
+    /// The same ids, encrypted in three passes of AES.
+    QuicThreePasses,
+    /// Ids of 16 bytes, encrypted in one.
+    QuicOnePass,
 }
 
 impl Method {
-    /// All of them.
+    /// Those that are led by QUIC ids; the first of them by plain ones.
+    pub const QUIC: [Self; 3] = [Self::QuicPlain, Self::QuicThreePasses, Self::QuicOnePass];
+    /// All others.
     pub const ALL: [Self; 6] = [
         Self::Concury,
         Self::Tracked,
@@ -74,6 +87,9 @@ impl Method {
             Self::Residue => "residue",
             Self::Cheetah => "cheetah",
             Self::CheetahStateful => "cheetah-stateful",
+            Self::QuicPlain => "quic, plain ids",
+            Self::QuicThreePasses => "quic, ids in three passes",
+            Self::QuicOnePass => "quic, ids in one pass",
         }
     }
 
@@ -179,6 +195,8 @@ pub struct XdpBench<'a> {
     armed: [Armed; 2],
     /// What all backends are behind just now.
     tunnel: Option<Encapsulation>,
+    /// QUIC ids of each kind.
+    pub ids: u32,
     /// What the tables take.
     pub memory: Memory,
 }
@@ -222,12 +240,23 @@ impl<'a> XdpBench<'a> {
             .context(|| "open the bench programs".into())?;
         let cookies = flows.div_ceil(4).max(1);
         open.maps.cookies.set_max_entries(cookies).context(|| "size the cookies".into())?;
+        let ids = flows.clamp(1, MOST_IDS);
+        let entries = ids * Method::QUIC.len() as u32;
+        open.maps.ids.set_max_entries(entries).context(|| "size the QUIC ids".into())?;
         let skel = bounds::load(open, &memory, flows, [generator.mac, balancer.mac])?;
         let mut memory_of = Mapped::new(&skel.maps.cookies, cookies as usize * 8)?;
         for (bytes, part) in memory_of.bytes_mut().chunks_exact_mut(2).zip(parts) {
             bytes.copy_from_slice(&part.to_ne_bytes());
         }
-        let bench = Self { skel, plane, ends: [generator, balancer], armed, tunnel: None, memory };
+        let mut places = Mapped::new(&skel.maps.ids, entries as usize * ID_BYTES)?;
+        let mut places = places.bytes_mut().chunks_exact_mut(ID_BYTES);
+        for method in Method::QUIC {
+            for (id, place) in quic::lead(&mut plane, method, ids)?.iter().zip(&mut places) {
+                place[..id.as_bytes().len()].copy_from_slice(id.as_bytes());
+            }
+        }
+        let bench =
+            Self { skel, plane, ends: [generator, balancer], armed, tunnel: None, ids, memory };
         bench.sink(&bench.ends[0])?;
         Ok(bench)
     }
@@ -262,6 +291,10 @@ impl<'a> XdpBench<'a> {
             Subject::Bound(Method::Residue) => programs.bound_residue.as_fd(),
             Subject::Bound(Method::Cheetah) => programs.bound_cheetah.as_fd(),
             Subject::Bound(Method::CheetahStateful) => programs.bound_cheetah_stateful.as_fd(),
+            // Those are compared with each other.
+            Subject::Bound(Method::QuicPlain | Method::QuicThreePasses | Method::QuicOnePass) => {
+                programs.bench_reflect.as_fd()
+            }
         };
         attach(program, self.ends[1].index)?;
         let tunnel = match subject {
@@ -307,6 +340,9 @@ impl<'a> XdpBench<'a> {
             Method::CheetahStateful => 2,
             _ => 0,
         };
+        let kind = Method::QUIC.iter().position(|one| *one == stream.method);
+        data.settings.ids = kind.map_or(0, |_| self.ids);
+        data.settings.first_id = kind.unwrap_or(0) as u32 * self.ids;
         data.settings.egress = generator.index;
         data.settings.destination_mac = balancer.mac;
         data.settings.own_mac = generator.mac;
@@ -384,8 +420,8 @@ fn arm(plane: &KernelPlane, flows: u32) -> Result<[Armed; 2], Error> {
 
 fn generate(program: BorrowedFd<'_>, packets: u32) -> Result<(), Error> {
     const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
-    // Room for a TCP header with timestamps.
-    let frame = [0u8; 68];
+    // Room for a TCP header with timestamps, and for a QUIC packet with an id.
+    let frame = [0u8; 72];
     let mut options = libbpf_rs::libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_test_run_opts>() as _,
         data_in: frame.as_ptr().cast(),

@@ -6,12 +6,13 @@ use crate::run::{Verdict, run_frame};
 use crate::{BackendEntry, KernelPlane, Limits, Reports};
 use std::net::SocketAddr;
 use weir_hash::{HashKey, Key};
-use weir_plane::VipKey;
+use weir_plane::{IdRoutes, VipKey};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
     ServiceConfig, ServiceState, Settings, StateKey, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
+use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
 /// Runs of each path: one in the kernel, one that is counted.
@@ -62,22 +63,66 @@ enum Service {
     Updating,
     /// Its pool is empty.
     Empty,
+    /// Packets are led by QUIC ids, which are plain; in three passes of AES; in one.
+    Plain,
+    ThreePasses,
+    OnePass,
 }
 
 use Service::*;
 
 impl Service {
-    const ALL: [Self; 11] = [
-        Concury, Concury6, ConcuryUdp, Tracked, Tracked6, TrackedUdp, Jet, Residue, Bare, Updating,
+    const ALL: [Self; 14] = [
+        Concury,
+        Concury6,
+        ConcuryUdp,
+        Tracked,
+        Tracked6,
+        TrackedUdp,
+        Jet,
+        Residue,
+        Bare,
+        Updating,
         Empty,
+        Plain,
+        ThreePasses,
+        OnePass,
     ];
+
+    /// How its packets are led by ids, if they are.
+    fn led(self) -> Option<QuicLb> {
+        let (nonce, key) = match self {
+            Plain => (8, None),
+            ThreePasses => (8, Some([7; 16])),
+            OnePass => (12, Some([7; 16])),
+            _ => return None,
+        };
+        Some(QuicLb::new(0, SERVER.len(), nonce, key).expect("lengths as they may be"))
+    }
+
+    /// A packet with an id of the one server.
+    fn with_id(self, n: u32) -> Vec<u8> {
+        let config = self.led().expect("it is led by ids");
+        let mut nonce = vec![0; config.nonce_length()];
+        nonce[..4].copy_from_slice(&n.to_le_bytes());
+        let id = config.encode(&SERVER, &nonce, 0).expect("its lengths");
+        let mut frame = Frame::new(self.flow(1)).payload(40).build();
+        let at = frame.len() - 40;
+        frame[at] = 0x40;
+        frame[at + 1..][..id.as_bytes().len()].copy_from_slice(id.as_bytes());
+        frame
+    }
 
     fn number(self) -> u32 {
         self as u32
     }
 
     fn protocol(self) -> Protocol {
-        if matches!(self, ConcuryUdp | TrackedUdp) { Protocol::Udp } else { Protocol::Tcp }
+        if self.led().is_some() || matches!(self, ConcuryUdp | TrackedUdp) {
+            Protocol::Udp
+        } else {
+            Protocol::Tcp
+        }
     }
 
     fn address(self) -> SocketAddr {
@@ -120,7 +165,7 @@ impl Service {
             .collect();
         match self {
             Bare => None,
-            Tracked | Tracked6 | TrackedUdp => {
+            Tracked | Tracked6 | TrackedUdp | Plain | ThreePasses | OnePass => {
                 let builder = TrackedBuilder::new(HashKey::from_seed(2), 65_537, false);
                 Some(builder.build(1, &members).expect("65,537 is prime and large enough"))
             }
@@ -190,6 +235,9 @@ fn backend_of(n: u32) -> u16 {
     (n % u32::from(BACKENDS)) as u16
 }
 
+/// The id of the server that QUIC ids name.
+const SERVER: [u8; 4] = [9, 8, 7, 6];
+
 /// A flow whose packets are noticed.
 const WATCHED: u32 = 9;
 
@@ -213,6 +261,13 @@ impl World {
             if let Some(table) = service.table() {
                 seen_keys.push((service.number(), table.header().key));
                 plane.publish(service.number(), &table)?;
+            }
+            if let Some(config) = service.led() {
+                let mut configs = QuicLbConfigs::default();
+                configs.set(config);
+                let mut routes = IdRoutes::new(configs);
+                routes.lead(0, Id::new(&SERVER).expect("it is short"), 3);
+                plane.set_id_routes(service.number(), Some(&routes))?;
             }
         }
         for flag in [Flags::RECORD, Flags::PENDING] {
@@ -376,6 +431,15 @@ paths! {
     "residue, row without exceptions" => Transmit, |_, _| later(Residue.flow(fresh(0)));
     "residue, exception" => Transmit, |_, _| later(Residue.flow(1));
     "residue, SYN" => Transmit, |_, run| first(Residue.flow(fresh(run)));
+    "QUIC, plain id, remembered" => Transmit, |_, _| Plain.with_id(1),
+        before |world, _run| run_frame(world.plane.program(), &Plain.with_id(1)).map(|_| ());
+    "QUIC, plain id, decoded" => Transmit, |_, run| Plain.with_id(fresh(run));
+    "QUIC, id in three passes of AES, remembered" => Transmit, |_, _| ThreePasses.with_id(1),
+        before |world, _run| run_frame(world.plane.program(), &ThreePasses.with_id(1)).map(|_| ());
+    "QUIC, id in three passes of AES, decoded" => Transmit, |_, run| ThreePasses.with_id(fresh(run));
+    "QUIC, id in one pass of AES, remembered" => Transmit, |_, _| OnePass.with_id(1),
+        before |world, _run| run_frame(world.plane.program(), &OnePass.with_id(1)).map(|_| ());
+    "QUIC, id in one pass of AES, decoded" => Transmit, |_, run| OnePass.with_id(fresh(run));
     "no service, TCP" => Pass, |_, _| later(elsewhere(Concury.flow(1)));
     "no service, UDP over IPv6" => Pass,
         |_, _| later(FlowKey { protocol: Protocol::Udp, ..elsewhere(Concury6.flow(1)) });

@@ -1,10 +1,11 @@
 //! Backends that write the cookies themselves, in both planes: what a forger can do to others' connections.
 
 use crate::{Builder, World, from_environment};
+use rand::Rng;
 use std::collections::BTreeMap;
 use weir_hash::Key;
 use weir_plane::{Outcome, Plane};
-use weir_steering::{Echoes, Flags, Image, Role, StateKey};
+use weir_steering::{Echoes, Flags, Image, MethodId, Role, StateKey};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, TcpFlags};
 
@@ -12,16 +13,17 @@ const FLOWS: u16 = 400;
 const BACKENDS: usize = 6;
 
 /// The first service whose backends are told cookies, with backends of equal weight and load.
-fn prepare(world: &mut World) -> usize {
+fn prepare(world: &mut World, method: MethodId) -> usize {
     let tells = |world: &World, at: usize| {
         let table = world.plane.oracle.tables.get(&world.tables.services[at].number);
-        table
-            .map(|table| table.header().flags())
-            .is_some_and(|flags| flags.has(Flags::TELLS) && !flags.has(Flags::COUNTS))
+        table.filter(|table| table.method() == method).is_some_and(|table| {
+            let flags = table.header().flags();
+            flags.has(Flags::TELLS) && !flags.has(Flags::COUNTS)
+        })
     };
     let all = 0..world.tables.services.len();
     let at = all.into_iter().find(|at| tells(world, *at)).expect("a service of the kind");
-    assert!(!world.tables.services[at].client && world.tables.services[at].vip.port.is_some());
+    assert!(!world.tables.services[at].client);
     while world.tables.services[at].members.len() < BACKENDS {
         world.add_backend(at);
     }
@@ -57,7 +59,7 @@ fn client(world: &World, at: usize, number: u16) -> FlowKey {
         std::net::IpAddr::V4(_) => format!("10.7.0.1:{}", 10_000 + number),
         std::net::IpAddr::V6(_) => format!("[fd07::1]:{}", 10_000 + number),
     };
-    let to = (address, vip.port.expect("it has one")).into();
+    let to = (address, vip.port.unwrap_or(4)).into();
     FlowKey::new(from.parse().expect("an address"), to, vip.protocol)
 }
 
@@ -144,7 +146,7 @@ fn sign(world: &mut World, at: usize, backends: &[u16]) {
 #[test]
 fn a_forged_echo_moves_no_connection() {
     let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
-    let at = prepare(&mut world);
+    let at = prepare(&mut world, MethodId::Cheetah);
     let backends: Vec<u16> =
         world.tables.services[at].members.iter().map(|one| one.backend).collect();
     backends.iter().for_each(|one| world.set_health(*one, true));
@@ -201,7 +203,7 @@ fn a_forged_echo_moves_no_connection() {
 #[test]
 fn a_signed_backend_keeps_its_connections_while_it_drains() {
     let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
-    let at = prepare(&mut world);
+    let at = prepare(&mut world, MethodId::Cheetah);
     let backends: Vec<u16> =
         world.tables.services[at].members.iter().map(|one| one.backend).collect();
     backends.iter().for_each(|one| world.set_health(*one, true));
@@ -221,4 +223,64 @@ fn a_signed_backend_keeps_its_connections_while_it_drains() {
         }
     }
     assert!(there > 100, "{there}");
+}
+
+/// The same with cookies that name slots: nobody moves a connection by a SYN in its name, also when the
+/// connection table has lost it; and whoever's backend writes no cookies is led by that table, whatever is
+/// echoed.
+#[test]
+fn connections_by_index_stay_where_backends_write_the_cookies() {
+    let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
+    let at = prepare(&mut world, MethodId::CheetahStateful);
+    let number = world.tables.services[at].number;
+    let backends: Vec<u16> =
+        world.tables.services[at].members.iter().map(|one| one.backend).collect();
+    backends.iter().for_each(|one| world.set_health(*one, true));
+    let homes = open(&mut world, at);
+    let echoes = |world: &World| -> BTreeMap<u16, u32> {
+        let table = &world.plane.oracle.tables[&number];
+        let Image::CheetahStateful(table) = &**table else { panic!("no table of the kind") };
+        let codec = table.body().0.method.method.codec();
+        let echo = |number: &u16| {
+            let flow = client(world, at, *number);
+            let entry = world.plane.oracle.connection(&flow).unwrap().expect("it is tracked");
+            let index = entry.former.checked_sub(1).expect("it has a slot");
+            let hash = StateKey::of_flow(&flow).hash(codec.key());
+            (*number, u32::from(codec.hide_for(hash, index)) << 16 | 0x77)
+        };
+        homes.keys().map(echo).collect()
+    };
+    let cookies = echoes(&world);
+    let check = |world: &mut World, cookies: &BTreeMap<u16, u32>, when: &str| {
+        for (number, home) in &homes {
+            let flow = client(world, at, *number);
+            assert_eq!(send(world, flow, TcpFlags::ACK, cookies[number]), *home, "{when}");
+        }
+    };
+    check(&mut world, &cookies, "at first");
+    set_role(&mut world, at, backends[0], Role::Draining);
+    set_role(&mut world, at, backends[1], Role::Draining);
+    // Those with timestamps follow their connection, to its slot.
+    for (number, home) in &homes {
+        let flow = client(&world, at, *number);
+        assert_eq!(send(&mut world, flow, TcpFlags::SYN, 0), *home);
+    }
+    assert_eq!(echoes(&world), cookies, "the slots are the same");
+    check(&mut world, &cookies, "SYNs while backends drain");
+    // Backends without an agent: anything in the echo.
+    for (number, home) in &homes {
+        let flow = client(&world, at, *number);
+        let anything = world.rng.random();
+        assert_eq!(send(&mut world, flow, TcpFlags::ACK, anything), *home);
+    }
+    for (one, up) in [(0, false), (1, false), (2, false), (0, true), (3, false), (2, true)] {
+        world.set_health(backends[one], up);
+        forge(&mut world, at, &homes);
+        check(&mut world, &cookies, &format!("{one} up: {up}"));
+    }
+    world.plane.oracle.memory.connections.clear();
+    world.plane.kernel.kernel.forget_connections(number).unwrap();
+    let moved = forge(&mut world, at, &homes);
+    assert!(moved > 100, "{moved} SYNs went elsewhere");
+    check(&mut world, &cookies, "evicted");
 }

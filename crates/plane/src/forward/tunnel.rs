@@ -84,8 +84,7 @@ impl Tunnel {
         if self.source.is_none() {
             return Some(Reason::NoTunnelSource);
         }
-        let l3 = usize::from(packet.l3_offset);
-        let ttl = if packet.flow.is_ipv4() { frame[l3 + 8] } else { frame[l3 + 7] };
+        let ttl = frame[packet.l3 + if packet.ipv4 { 8 } else { 7 }];
         if ttl <= 1 {
             return Some(Reason::TtlExceeded);
         }

@@ -137,6 +137,15 @@ fn a_reload_changes_the_tunnel_under_connections() {
     assert!(checked.contains("behind the router 10.77.0.1"), "{checked}");
     change(balancer.config(), "forward = \"l2\"", &before);
     assert!(said(&balancer, &lab, &["check"]).contains("good; 3 services"));
+    // It asks through the tunnel whether backends take packets for the service.
+    let doctor = said(&balancer, &lab, &["doctor"]);
+    for words in [
+        "(10.77.2.1) accepts connections to 10.77.0.100 port 80",
+        "(fd77::2:1) accepts connections to fd77::100 port 80",
+        "the tunnel from 10.77.0.2 has room for 1472",
+    ] {
+        assert!(doctor.contains(words), "{words}: {doctor}");
+    }
     // The control plane is gone for a while.
     balancer.kill();
     common::assert_unbroken(&mut held, "without a control plane", &balancer);

@@ -131,7 +131,7 @@ fn tunnel(address: IpAddr, vips: &BTreeSet<IpAddr>, config: &Config) -> Option<F
         service.forward.is_tunnel()
             && service.backends.iter().any(|backend| backend.address == address)
     });
-    let overhead = services.filter_map(|service| Some(service.forward.encapsulation()?));
+    let overhead = services.filter_map(|service| service.forward.encapsulation());
     let overhead = overhead.map(|kind| kind.overhead(address) as u32).max()?;
     let largest = path.mtu.saturating_sub(overhead);
     let interfaces = config.balancer.interfaces.iter();

@@ -18,7 +18,8 @@ static __always_inline struct backend *present(__u32 id)
 /* Whether an entry is of this use of the backend's number. */
 static __always_inline int is_of(const struct backend *backend, const struct tracked *entry)
 {
-	return (__u16)backend->incarnation == entry->incarnation;
+	/* The lower half is read alone: cutting the word would take an instruction. */
+	return *(const volatile __u16 *)&backend->incarnation == entry->incarnation;
 }
 
 /* With affinity by client the ports are not part of what is tracked. */

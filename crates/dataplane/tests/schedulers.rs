@@ -60,6 +60,9 @@ impl World {
             // Shares of the hash's own choice are as even as its table is long.
             settings.set(TABLE_SIZE, 65_537).unwrap();
         }
+        if method == "cheetah-stateful" {
+            settings.set(weir_steering::cheetah::PARTITIONS, 1).unwrap();
+        }
         let config = ServiceConfig {
             settings,
             client_affinity: false,
@@ -156,7 +159,7 @@ fn new_connections_follow_weights() {
 fn turns_are_exact_over_a_cycle() {
     let weights: Vec<u32> = (0..20).map(|n| 1 + n % 7).collect();
     let cycle: u32 = weights.iter().sum();
-    for method in ["tracked", "cheetah"] {
+    for method in ["tracked", "cheetah", "cheetah-stateful"] {
         for scheduler in ["wrr", "awrr"] {
             let mut world = World::new(method, scheduler, "told", &weights);
             // Some turns before, so that no cycle begins where the table does.

@@ -91,6 +91,7 @@ pub struct Lab {
     backends: Vec<Backend>,
     clients: Vec<NetNs>,
     balancer: NetNs,
+    router: Option<NetNs>,
     switch: NetNs,
     events: Arc<PoolEvents>,
     spec: LabSpec,
@@ -125,6 +126,7 @@ impl Lab {
             backends: Vec::new(),
             clients: (0..spec.clients).map(|i| node(Role::Client(i)).netns).collect(),
             balancer: node(Role::Balancer).netns,
+            router: router.map(|role| node(role).netns),
             switch: switch.netns.clone(),
             events: Arc::default(),
             spec,
@@ -230,6 +232,11 @@ impl Lab {
     /// The namespace in which the balancer runs.
     pub fn balancer(&self) -> &NetNs {
         &self.balancer
+    }
+
+    /// The router's namespace, in a topology that has one.
+    pub fn router(&self) -> Option<&NetNs> {
+        self.router.as_ref()
     }
 
     /// The switch's namespace; port `lb` of its bridge faces the balancer.

@@ -34,6 +34,12 @@ static __always_inline void tracked_key(const struct packet *p, const struct tab
 	key->protocol = p->protocol;
 }
 
+/* A key of its own of a function whose argument is one: before Linux 6.2 a map takes no key that a global
+ * function was given. */
+#define OWN_KEY(key, given)                                                                        \
+	struct flow_key own_key = *(given);                                                        \
+	const struct flow_key *key = &own_key
+
 /* Whether the table has the flow at a backend that is present, in the same incarnation. A first packet
  * does not follow an entry to a backend that is down. id: the entry's; NO_BACKEND without one. */
 static __always_inline int find_connection(const struct flow_key *key, const struct question *q,

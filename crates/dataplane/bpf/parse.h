@@ -186,6 +186,8 @@ __noinline __u32 skip_extensions(WEIR_CONTEXT *ctx, __u32 before, __u32 length, 
 	__u32 at = sizeof(struct ipv6);
 	__u8 kind = next;
 
+	/* Linux 6.1 takes no loop that begins in the middle, as the compiler makes one of this. */
+#pragma unroll
 	for (int i = 0; i <= MAX_IPV6_EXTENSIONS; i++) {
 		int plain = kind == 0 || kind == 43 || kind == 60;
 		__u32 least = kind == 44 ? 8 : 2;

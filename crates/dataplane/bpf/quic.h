@@ -79,17 +79,17 @@ static __always_inline __u64 bytes_of(__u32 length)
 	return (1ULL << (length & 7) * 8) - 1;
 }
 
-/* One pass of the Feistel network: `to` gets what `from` becomes under the key. */
+/* One pass of the Feistel network: `to` gets what `from` becomes under the key. In a block that is there:
+ * there is no room on the stack for another. */
 static __always_inline void quic_pass(const struct quic_config *config, const __u64 *from,
-				      __u64 *to, const __u64 *bits, __u64 number)
+				      __u64 *to, const __u64 *bits, __u64 number,
+				      struct quic_block *block)
 {
-	struct quic_block block = {
-		{ from[0], from[1] | (__u64)config->block << 48 | number << 56 },
-	};
-
-	aes_encrypt(config, &block);
-	to[0] ^= block.words[0] & bits[0];
-	to[1] ^= block.words[1] & bits[1];
+	block->words[0] = from[0];
+	block->words[1] = from[1] | (__u64)config->block << 48 | number << 56;
+	aes_encrypt(config, block);
+	to[0] ^= block->words[0] & bits[0];
+	to[1] ^= block->words[1] & bits[1];
 }
 
 /* The right half of a block of up to 19 bytes. Its left end is 2 to 9 bytes away. */
@@ -128,13 +128,13 @@ __noinline int quic_decode(const struct quic_config *config, struct quic_block *
 		__u64 right[2];
 
 		quic_right(config, block->words, right);
-		quic_pass(config, right, left, config->left, 4);
-		quic_pass(config, left, right, config->right, 3);
-		quic_pass(config, right, left, config->left, 2);
+		quic_pass(config, right, left, config->left, 4, block);
+		quic_pass(config, left, right, config->right, 3, block);
+		quic_pass(config, right, left, config->left, 2, block);
 		if (config->way == QUIC_FOUR) {
 			__u32 shift = (config->right_at & 7) * 8;
 
-			quic_pass(config, left, right, config->right, 1);
+			quic_pass(config, left, right, config->right, 1, block);
 			if (config->right_at >= 8) {
 				left[1] |= right[0] << shift;
 			} else {

@@ -20,7 +20,7 @@
 #define LISTED_ID(listed) ((listed) >> 16 & SLOT_BACKEND)
 #define LISTED_TAKES 0x80000000
 
-__noinline __u32 listed(__u32 number, __u32 at, __u32 kind)
+static __always_inline __u32 read_listed(__u32 number, __u32 at, __u32 kind)
 {
 	const struct table *table = AT(tables, number, table_count);
 	__u32 entry = read_slot_of(kind == BY_NUMBER ? table->first_a : table->first_slot, at);
@@ -33,6 +33,11 @@ __noinline __u32 listed(__u32 number, __u32 at, __u32 kind)
 	return entry | id << 16 | LISTED_TAKES;
 }
 
+__noinline __u32 listed(__u32 number, __u32 at, __u32 kind)
+{
+	return read_listed(number, at, kind);
+}
+
 /* With one more connection. Packets of both directions may count below zero for a moment. */
 static __always_inline __u64 more(__s64 value)
 {
@@ -41,7 +46,7 @@ static __always_inline __u64 more(__s64 value)
 }
 
 /* Whether one more connection weighs less at the first than at the second. */
-__noinline int is_less(__u32 one, __u32 other)
+static __always_inline int weighs_less(__u32 one, __u32 other)
 {
 	const struct load *a = AT(loads, one, backend_count);
 	const struct load *b = AT(loads, other, backend_count);
@@ -49,9 +54,9 @@ __noinline int is_less(__u32 one, __u32 other)
 	return more(a->value) * b->weight < more(b->value) * a->weight;
 }
 
-__noinline int has_weight(__u32 id)
+__noinline int is_less(__u32 one, __u32 other)
 {
-	return AT(loads, id, backend_count)->weight != 0;
+	return weighs_less(one, other);
 }
 
 /* Entries that are next to each other in the list are far apart in time: `stride` of schedule.rs. */
@@ -79,14 +84,15 @@ __noinline __u32 of_two(__u32 number, __u64 hash, __u32 entries, __u32 kind)
 	return is_less(LISTED_ID(other), LISTED_ID(one)) ? other : one;
 }
 
-/* The less loaded of the best so far, if there is one, and the entry at a place. */
+/* The less loaded of the best so far, if there is one, and the entry at a place. It calls nothing: this is as
+ * deep as the stack goes. */
 __noinline __u32 better(__u32 number, __u32 at, __u32 kind, __u32 best)
 {
-	__u32 here = listed(number, at, kind);
+	__u32 here = read_listed(number, at, kind);
 
-	if (!(here & LISTED_TAKES) || !has_weight(LISTED_ID(here)))
+	if (!(here & LISTED_TAKES) || !AT(loads, LISTED_ID(here), backend_count)->weight)
 		return best;
-	return !best || is_less(LISTED_ID(here), LISTED_ID(best)) ? here : best;
+	return !best || weighs_less(LISTED_ID(here), LISTED_ID(best)) ? here : best;
 }
 
 /* The same of some entries from a place on. Whoever is seen twice is not better for it. */

@@ -107,10 +107,13 @@ static __always_inline __u32 former_number(const struct table *table, const stru
  * flow whose backend takes no new connections is placed anew, and its entry keeps both: neither loses what
  * its cookie says for the other (`doubted`). There is no room for a third: then the SYN follows one of the two.
  * Returns a number, or NO_NUMBER if the flow is to be placed. */
-__noinline __u32 known_told(__u32 at, const struct flow_key *key)
+__noinline __u32 known_told(__u32 at, const struct flow_key *given)
 {
+	if (!given)
+		return NO_NUMBER;
+	OWN_KEY(key, given);
 	const struct table *table = AT(tables, at, table_count);
-	struct tracked *known = key ? bpf_map_lookup_elem(&connections, key) : NULL;
+	struct tracked *known = bpf_map_lookup_elem(&connections, key);
 
 	if (!known)
 		return NO_NUMBER;
@@ -133,16 +136,19 @@ __noinline __u32 known_told(__u32 at, const struct flow_key *key)
 }
 
 /* Notes where such a flow was placed. */
-__noinline int note_told(__u32 at, const struct flow_key *key, __u32 number)
+__noinline int note_told(__u32 at, const struct flow_key *given, __u32 number)
 {
+	if (!given)
+		return 0;
+	OWN_KEY(key, given);
 	const struct table *table = AT(tables, at, table_count);
-	struct tracked *known = key ? bpf_map_lookup_elem(&connections, key) : NULL;
+	struct tracked *known = bpf_map_lookup_elem(&connections, key);
 	__u32 latest = known ? latest_number(table, known) : NO_NUMBER;
 	__u32 former = known ? former_number(table, known) : NO_NUMBER;
 	__u32 id = server(table, number);
 	struct backend *backend = id == NO_BACKEND ? NULL : present(id);
 
-	if (!backend || !key || (latest != NO_NUMBER && former != NO_NUMBER))
+	if (!backend || (latest != NO_NUMBER && former != NO_NUMBER))
 		return 0;
 	if (latest != NO_NUMBER)
 		former = latest;
@@ -160,9 +166,10 @@ static __always_inline __u32 nowhere(enum reason reason)
 
 /* A packet without a good cookie: where the connection table has its flow, or where the scheduler
  * sends it. One that may be followed by others is remembered. `lost`: it has a cookie. */
-static __always_inline __u32 without_cookie(const struct table *table, const struct flow_key *key,
+static __always_inline __u32 without_cookie(const struct table *table, const struct flow_key *given,
 					    __u64 hash, __u8 flags, int lost)
 {
+	OWN_KEY(key, given);
 	int first = flags == TCP_SYN, tells = (table->flags & TABLE_TELLS) != 0;
 	int told = tells && table->method == METHOD_CHEETAH;
 	struct tracked *known = NULL;
@@ -213,9 +220,10 @@ static __always_inline __u32 without_cookie(const struct table *table, const str
 
 /* The number for a first packet: where one went before, unless the connection has ended. Two of them at
  * two backends would be answered twice, and the cookie is one's. */
-static __always_inline __u32 first_answered(const struct table *table, const struct flow_key *key,
+static __always_inline __u32 first_answered(const struct table *table, const struct flow_key *given,
 					    __u64 hash)
 {
+	OWN_KEY(key, given);
 	struct answer *known = bpf_map_lookup_elem(&answers, key);
 
 	if (known && !(known->flags & ANSWER_ENDED)) {
@@ -262,9 +270,10 @@ static __always_inline __u64 cookie_stamps(struct xdp_md *ctx, const struct flow
 
 /* Gives the backend its own timestamp back, in place of the cookie. */
 static __always_inline void restore(struct xdp_md *ctx, const struct table *table,
-				    const struct flow_key *key, __u64 stamps, __u32 number,
+				    const struct flow_key *given, __u64 stamps, __u32 number,
 				    __u8 flags)
 {
+	OWN_KEY(key, given);
 	struct answer *known = bpf_map_lookup_elem(&answers, key);
 
 	if (!known || known->number != number) {
@@ -283,10 +292,11 @@ static __always_inline void restore(struct xdp_md *ctx, const struct table *tabl
 /* A packet from a service, if its answers pass here and the connection is known; the key is that of the
  * client's packets. Returns the reason for which the kernel forwards it. Global, so that the verifier goes
  * through it once. */
-__noinline int answer(struct xdp_md *ctx, const struct flow_key *key, __u8 flags)
+__noinline int answer(struct xdp_md *ctx, const struct flow_key *given, __u8 flags)
 {
-	if (!key)
+	if (!given)
 		return REASON_NO_SERVICE;
+	OWN_KEY(key, given);
 	__u32 protocol = PROTOCOL_TCP << 16;
 	struct vip *vip = find_vip(key->dst[0], key->dst[1], key->ports >> 16 | protocol);
 
@@ -371,10 +381,13 @@ static __always_inline __u32 first_told(struct xdp_md *ctx, const struct table *
 /* The cookie of a packet names this backend; but there have been packets that do not echo the cookie that
  * their backend was told, and of those some look right by chance. Where its flow is known says, unless the
  * backend there is known to write cookies, or the flow has been at the one that is named before. */
-__noinline __u32 doubted(__u32 at, const struct flow_key *key, __u32 named)
+__noinline __u32 doubted(__u32 at, const struct flow_key *given, __u32 named)
 {
+	if (!given)
+		return named;
+	OWN_KEY(key, given);
 	const struct table *table = AT(tables, at, table_count);
-	struct tracked *known = key ? bpf_map_lookup_elem(&connections, key) : NULL;
+	struct tracked *known = bpf_map_lookup_elem(&connections, key);
 
 	if (!known)
 		return named;
@@ -382,6 +395,8 @@ __noinline __u32 doubted(__u32 at, const struct flow_key *key, __u32 named)
 	struct backend *backend = present(id);
 	struct load *of = AT(loads, id, backend_count);
 
+	/* Made here, where Linux 6.1 knows the bound: in branches that cannot be, it forgets it. */
+	asm volatile("" : "+r"(of));
 	if (!backend || !is_of(backend, known) ||
 	    (known->number && server(table, known->number - 1) != id))
 		return named;
@@ -426,6 +441,37 @@ __noinline __u32 cheetah(struct xdp_md *ctx, const struct table *table,
 	__u32 id = server(table, number);
 
 	return id == NO_BACKEND ? nowhere(REASON_NO_BACKEND) : id | CHEETAH_NEW;
+}
+
+/* A segment in the middle of its connection, whose cookie names a backend, as nearly all do; ASK_APART for
+ * all others. */
+__noinline __u32 cheetah_plain(struct xdp_md *ctx, const struct table *table,
+			       const struct flow_key *key, __u64 hash)
+{
+	if (!table || !key)
+		return ASK_APART;
+	__u64 stamps = find_timestamps(ctx);
+	__u32 number = hide(hash, stamps >> 16);
+	__u32 id = server(table, number);
+
+	if (unlikely(!stamps || id == NO_BACKEND))
+		return ASK_APART;
+	if (table->flags & TABLE_ANSWERS)
+		restore(ctx, table, key, stamps, number, TCP_ACK);
+	else if (unlikely(table->flags & TABLE_TELLS && control->bare))
+		return ASK_APART;
+	return id;
+}
+
+static __always_inline __u32 steer_cheetah_plain(const struct table *table, const struct packet *p,
+						 struct question *q)
+{
+	struct flow_key key;
+
+	if (p->protocol != PROTOCOL_TCP || q->flags != TCP_ACK)
+		return ASK_APART;
+	tracked_key(p, table, &key);
+	return cheetah_plain(q->ctx, table, &key, q->hash);
 }
 
 static __always_inline __u32 steer_cheetah(const struct table *table, const struct packet *p,

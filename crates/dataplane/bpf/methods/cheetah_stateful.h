@@ -53,12 +53,13 @@ __noinline __u32 follow_slot(struct xdp_md *ctx, __u32 number, const struct flow
 
 /* A first packet: to the slot of the one before, unless the connection has ended. Two of them at two backends
  * would be answered twice. */
-__noinline __u32 again_by_slot(__u32 number, const struct flow_key *key, __u64 hash)
+__noinline __u32 again_by_slot(__u32 number, const struct flow_key *given, __u64 hash)
 {
 	const struct table *table = AT(tables, number, table_count);
 
-	if (!key || !(table->flags & TABLE_ANSWERS))
+	if (!given || !(table->flags & TABLE_ANSWERS))
 		return STATEFUL_FIRST;
+	OWN_KEY(key, given);
 	struct answer *known = bpf_map_lookup_elem(&answers, key);
 
 	if (!known)
@@ -83,10 +84,13 @@ __noinline __u32 again_by_slot(__u32 number, const struct flow_key *key, __u64 h
 #define TOLD_NONE (1 << 15)
 #define TOLD_SHIFT 17
 
-__noinline __u32 again_told(__u32 number, const struct flow_key *key, __u64 hash)
+__noinline __u32 again_told(__u32 number, const struct flow_key *given, __u64 hash)
 {
+	if (!given)
+		return STATEFUL_FIRST;
+	OWN_KEY(key, given);
 	const struct table *table = AT(tables, number, table_count);
-	struct tracked *known = key ? bpf_map_lookup_elem(&connections, key) : NULL;
+	struct tracked *known = bpf_map_lookup_elem(&connections, key);
 
 	if (!known)
 		return STATEFUL_FIRST;
@@ -120,13 +124,14 @@ __noinline int tell_slot(struct xdp_md *ctx, __u64 hash, __u32 index)
 }
 
 /* Remembers where a first packet went: in a slot; or, in a full partition, in the connection table. */
-__noinline int note_first(__u32 number, const struct flow_key *key, __u32 index, __u32 where)
+__noinline int note_first(__u32 number, const struct flow_key *given, __u32 index, __u32 where)
 {
 	const struct table *table = AT(tables, number, table_count);
 	__u32 id = SLOT_ID(where);
 
-	if (!key)
+	if (!given)
 		return 0;
+	OWN_KEY(key, given);
 	int tells = (table->flags & TABLE_TELLS) != 0;
 
 	if (likely(index != NO_SLOT && !tells)) {

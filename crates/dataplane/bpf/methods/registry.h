@@ -20,7 +20,7 @@ static __always_inline __u32 steer(const struct table *table, const struct packe
 	if (table->method == METHOD_TRACKED)
 		return steer_tracked_plain(table, p, q);
 	if (table->method == METHOD_CHEETAH)
-		return steer_cheetah(table, p, q);
+		return steer_cheetah_plain(table, p, q);
 	return p->protocol == PROTOCOL_TCP ? row_of(table, q->hash, q->flags) : ASK_APART;
 }
 

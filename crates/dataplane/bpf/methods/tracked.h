@@ -62,14 +62,15 @@ static __always_inline __u32 place_tracked(const struct table *table, const stru
 
 /* All that a packet may need. Global, so that the verifier goes through it once, and not for each way that
  * a packet is parsed. What ends a flow that nobody knows begins none: no scheduler is asked for it. */
-__noinline __u32 track_apart(const struct flow_key *key, __u32 number, __u64 hash, __u32 tcp_flags)
+__noinline __u32 track_apart(const struct flow_key *given, __u32 number, __u64 hash, __u32 tcp_flags)
 {
 	struct question q = { .flags = tcp_flags };
 	const struct table *table = AT(tables, number, table_count);
 	__u32 id;
 
-	if (!key)
+	if (!given)
 		return NO_BACKEND;
+	OWN_KEY(key, given);
 	if (!find_connection(key, &q, &id))
 		return place_tracked(table, key, hash, tcp_flags);
 	if (table->flags & TABLE_COUNTS && (starts(&q) || ends(&q)))

@@ -93,6 +93,26 @@ struct device {
 	__u32 reserved;
 };
 
+/* Where answers come from that are translated: a backend's address, port and protocol. */
+struct translated {
+	__u64 address[2];
+	__u32 port_protocol; /* port as on the wire, 0: any; protocol << 16 */
+	__u32 reserved;
+};
+
+/* What is put in the place of an address and a port. */
+struct translation {
+	__u64 address[2];
+	__u32 port; /* as on the wire; 0: it stays */
+	__u32 reserved;
+};
+
+/* Answers that were translated. */
+struct returned {
+	__u64 packets;
+	__u64 bytes;
+};
+
 struct outcome {
 	__u64 passed;
 	__u64 dropped;

@@ -127,6 +127,31 @@ struct {
 	__type(value, struct device);
 } devices SEC(".maps");
 
+/* The services that answers are of; only while a service is translated. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct translated);
+	__type(value, struct translation);
+} translations SEC(".maps");
+
+/* The ways to clients that answers went by lately: lanes whose packets and bytes are the client's
+ * address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, WAYS);
+	__type(key, __u32);
+	__type(value, struct lane);
+} ways SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct returned);
+} returned SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);

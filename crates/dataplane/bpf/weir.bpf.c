@@ -9,6 +9,7 @@
 #include "icmp.h"
 #include "quic.h"
 #include "forward/beyond.h"
+#include "back.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -42,24 +43,6 @@ static __always_inline int reject(const struct packet *p, enum reason reason)
 	return leave(reason, XDP_PASS);
 }
 
-/* Frames for other hosts reach us when a switch floods or the interface is promiscuous; taking
- * them would deliver packets twice. They are not left to the kernel either: the interface may just
- * have got another address, and the kernel would answer with a reset. */
-static __always_inline int is_ours(const void *data, const void *end)
-{
-	if (data + sizeof(struct ethernet) > end)
-		return 0;
-	__u64 mac = (__u64)*(__u32 *)data | (__u64)*(__u16 *)(data + 4) << 32;
-
-	if (likely(control->own_macs[0] == mac) || control->own_macs[0] == 0)
-		return 1;
-#pragma unroll
-	for (int i = 1; i < OWN_MACS; i++)
-		if (control->own_macs[i] == mac)
-			return 1;
-	return 0;
-}
-
 /* A packet without a service on its port: one takes any port, or it comes from a service. Returns the
  * service, or the reason for which it is the kernel's. */
 static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct packet *p,
@@ -81,6 +64,19 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 		*reason = answer(ctx, &key, p->tcp_flags);
 	}
 	return vip;
+}
+
+/* A packet without a service may be an answer that is translated. Returns a verdict, or NO_ANSWER. */
+static __always_inline int find_answer(struct xdp_md *ctx, const struct packet *p)
+{
+	struct flow_key key = {
+		.src = { p->src[0], p->src[1] },
+		.dst = { p->dst[0], p->dst[1] },
+		.ports = p->ports,
+		.protocol = p->protocol,
+	};
+
+	return send_back(ctx, &key, p->ip_length);
 }
 
 static __always_inline void ask(struct question *q, struct xdp_md *ctx, const struct packet *p,
@@ -144,8 +140,15 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 
 		if (control->unusual)
 			vip = find_unusual(ctx, p, &reason);
-		if (!vip)
+		if (!vip) {
+			if (control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE) {
+				int verdict = find_answer(ctx, p);
+
+				if (verdict != NO_ANSWER)
+					return verdict;
+			}
 			return leave(reason, XDP_PASS);
+		}
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return leave(REASON_OTHER_HOST, XDP_DROP);
@@ -262,7 +265,7 @@ int weir_apart(struct xdp_md *ctx)
 	else
 		reason = parse_ipv6(ctx, l3, end, bytes, &p);
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&
-	    is_vip(p.dst[0], p.dst[1]) && quoted(ctx, &p))
+	    (control->unusual & UNUSUAL_NAT || is_vip(p.dst[0], p.dst[1])) && quoted(ctx, &p))
 		reason = REASON_OK;
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }

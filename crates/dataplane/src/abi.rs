@@ -2,7 +2,7 @@
 
 use crate::numbers;
 use std::net::IpAddr;
-use weir_plane::forward::{Encapsulation, Tunnel};
+use weir_plane::forward::{Encapsulation, Translation, Tunnel};
 use weir_steering::{ServiceState, StateKey};
 use weir_wire::hash::ports_word;
 use weir_wire::{FlowKey, map_address, unmap_address};
@@ -58,7 +58,10 @@ plain!(
     stack,
     load,
     quic_config,
-    quic_server
+    quic_server,
+    translated,
+    translation,
+    returned
 );
 
 /// Flags of a [`BackendEntry`].
@@ -100,7 +103,7 @@ pub struct BackendEntry {
     pub source: [u8; 16],
     /// The largest packet that the way there takes, where the FIB does not say; 0: not known.
     pub mtu: u32,
-    /// Port of a tunnel over UDP.
+    /// Port of a tunnel over UDP; or that the packet itself gets, 0: it stays.
     pub port: u16,
     /// Its tunnel's number (`TUNNEL_` in numbers.rs).
     pub tunnel: u8,
@@ -155,6 +158,19 @@ impl BackendEntry {
         let source = self.flags & BackendFlags::HAS_SOURCE != 0;
         let source = source.then(|| unmap_address(&self.source));
         Some(Tunnel { encapsulation, source, spread: self.spread, mtu: self.mtu })
+    }
+
+    /// With how its packets are made its own.
+    pub fn with_translation(mut self, translation: &Translation) -> Self {
+        let &Translation { port, mtu } = translation;
+        (self.tunnel, self.port, self.mtu) = (numbers::TUNNEL_NAT, port.unwrap_or(0), mtu);
+        self
+    }
+
+    /// How its packets are made its own; none if they stay the service's.
+    pub fn translation(&self) -> Option<Translation> {
+        let port = (self.port != 0).then_some(self.port);
+        (self.tunnel == numbers::TUNNEL_NAT).then_some(Translation { port, mtu: self.mtu })
     }
 
     /// With a next hop for when the FIB has no answer; `fixed`: never ask the FIB.

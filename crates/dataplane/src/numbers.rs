@@ -52,11 +52,17 @@ numbers! {
     TUNNEL_FOU: u8 = 3;
     /// the same with a header that says it (draft-ietf-intarea-gue-09)
     TUNNEL_GUE: u8 = 4;
+    /// no tunnel: the packet itself gets the backend's address and port
+    TUNNEL_NAT: u8 = 5;
 
     /// frames to the backend leave with a VLAN tag
     LANE_TAGGED: u32 = 1;
     /// they leave through a tunnel
     LANE_TUNNEL: u32 = 2;
+    /// they leave with the backend's address in them
+    LANE_NAT: u32 = 4;
+    /// ways to clients that each processor remembers; a power of two
+    WAYS: u32 = 256;
 
     /// what a redirect there is given is lost
     DEVICE_REFUSED: u32 = 1;
@@ -84,6 +90,10 @@ numbers! {
     UNUSUAL_ANY_PORT: u32 = 1;
     /// answers of some service pass here
     UNUSUAL_ANSWERS: u32 = 2;
+    /// answers of some service are translated
+    UNUSUAL_NAT: u32 = 4;
+    /// those of some backend from any port
+    UNUSUAL_NAT_ANY: u32 = 8;
 
     /// a timestamp of the backend was seen
     ANSWER_STARTED: u8 = 1;

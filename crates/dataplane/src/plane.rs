@@ -12,7 +12,7 @@ use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, SeenFlows, TrackedFlows, VipKey,
+    Limits, Outcomes, Plane, Returned, SeenFlows, TrackedFlows, Translations, VipKey,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -148,9 +148,10 @@ impl update::Plane for LivePlane {
 impl From<&Backend> for BackendEntry {
     fn from(backend: &Backend) -> Self {
         let entry = Self::new(backend.address, backend.incarnation).with_health(backend.up);
-        let entry = match &backend.tunnel {
-            Some(tunnel) => entry.with_tunnel(tunnel),
-            None => entry,
+        let entry = match (&backend.tunnel, &backend.translation) {
+            (Some(tunnel), _) => entry.with_tunnel(tunnel),
+            (None, Some(translation)) => entry.with_translation(translation),
+            (None, None) => entry,
         };
         match backend.hop {
             Some(Hop { next, ifindex }) => {
@@ -174,6 +175,7 @@ impl BackendEntry {
                 ifindex: self.ifindex,
             }),
             tunnel: self.tunnel(),
+            translation: self.translation(),
         })
     }
 }
@@ -225,6 +227,14 @@ impl Plane for LivePlane {
 
     fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), Error> {
         self.kernel.set_id_routes(service, routes)
+    }
+
+    fn set_translations(&mut self, wanted: &Translations) -> Result<(), Error> {
+        self.kernel.set_translations(wanted)
+    }
+
+    fn returned(&self) -> Result<Returned, Error> {
+        self.kernel.returned()
     }
 
     fn id_outcomes(&self) -> Result<IdOutcomes, Error> {

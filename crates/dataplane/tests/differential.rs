@@ -3,6 +3,8 @@
 //!
 //! `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+#[path = "differential/nat.rs"]
+mod nat;
 #[path = "differential/options.rs"]
 mod options;
 #[path = "differential/services.rs"]
@@ -25,7 +27,7 @@ use weir_dataplane::{
     BackendEntry, BackendFlags, KernelPlane, Limits, LivePlane, Verdict, run_frame,
 };
 use weir_hash::{HashKey, Key};
-use weir_plane::{Outcome, Soft, VipKey};
+use weir_plane::{Outcome, Soft, Translations, VipKey};
 use weir_steering::update::{Plane, Services};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Driver, Flags, Image, LANE_ACTIVE, LOAD, Member,
@@ -64,6 +66,8 @@ struct World {
     cookies_lost: u64,
     /// How often tables with a scheduler were compared, by what their flags say of it.
     scheduled: BTreeMap<u32, u64>,
+    /// Whose answers are translated.
+    translations: Translations,
     /// Packets that went through a tunnel, by what they were put into.
     tunnelled: BTreeMap<&'static str, u64>,
 }
@@ -133,6 +137,7 @@ impl World {
 
     /// Half of the backends are behind tunnels, or none is.
     fn with_tunnels(seed: u64, tunnels: bool) -> Self {
+        nat::enter_network();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let limits = Limits {
             services: 32,
@@ -142,6 +147,7 @@ impl World {
             unreported_flows: 65_536,
             tracked_flows: 262_144,
             answered_flows: 262_144,
+            translations: 512,
             slot_partitions: 8,
             udp_flows: 128,
             event_ring_bytes: 1 << 20,
@@ -247,6 +253,7 @@ impl World {
             exceptions: 0,
             cookies_lost: 0,
             scheduled: BTreeMap::new(),
+            translations: Translations::new(),
             tunnelled: BTreeMap::new(),
         };
         tunnels::tag_device(&mut world.plane);
@@ -278,11 +285,20 @@ impl World {
         }
         let incarnation = self.rng.random();
         let number = if self.tunnels { backend } else { 0 };
-        let wanted = tunnels::backend(&mut self.rng, number, incarnation);
+        let mut wanted = tunnels::backend(&mut self.rng, number, incarnation);
+        let vip = self.tables.services[service].vip;
+        if let Some(translated) = nat::backend(&mut self.rng, number, &vip, wanted) {
+            wanted = translated;
+        }
         let mut entry = BackendEntry::new(wanted.address, incarnation);
         if let Some(tunnel) = &wanted.tunnel {
             entry = entry.with_tunnel(tunnel);
         }
+        if let Some(translation) = &wanted.translation {
+            entry = entry.with_translation(translation);
+        }
+        self.translations.extend(nat::of_backend(&wanted, &vip));
+        nat::tell(&mut self.plane, &self.translations);
         let ifindex = wanted.hop.map_or(0, |hop| hop.ifindex);
         let entry = entry.with_next_hop(mac(backend), [2, 0, 0, 0, 0, 9], ifindex, true);
         self.plane.kernel.set_backend(backend, &entry).unwrap();
@@ -380,7 +396,11 @@ impl World {
         self.plane.oracle.memory.pending.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.pinned.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.incarnations.remove(&gone);
-        self.plane.oracle.backends.remove(&gone);
+        if let Some(gone) = self.plane.oracle.backends.remove(&gone) {
+            let address = map_address(gone.address);
+            self.translations.retain(|from, _| from.address != address);
+            nat::tell(&mut self.plane, &self.translations);
+        }
         self.set_load(gone, 0, Some(0));
         self.plane.kernel.kernel.forget_echoes(gone);
         self.plane.oracle.memory.echoes.remove(&gone);
@@ -539,6 +559,11 @@ impl World {
         if self.rng.random_bool(0.1) {
             return self.icmp();
         }
+        if self.rng.random_bool(0.2)
+            && let Some(frame) = nat::frame(self)
+        {
+            return frame;
+        }
         let flow = self.flow();
         let flags = [
             TcpFlags::SYN,
@@ -641,6 +666,11 @@ impl World {
                     assert_eq!(run.frame.len(), written.len());
                     *self.tunnelled.entry(name).or_default() += 1;
                 }
+            }
+            Outcome::Returned => {
+                assert_eq!(run.verdict, Verdict::Redirect, "{frame:02x?}");
+                assert_eq!(run.frame[..12], [nat::ROUTER, nat::OWN].concat());
+                assert_eq!(run.frame[12..], written[12..], "{frame:02x?}");
             }
             Outcome::Passed(reason) => {
                 assert_eq!(run.verdict, Verdict::Pass, "{reason} for {frame:02x?}");
@@ -766,6 +796,7 @@ fn kernel_and_oracle_agree() {
         let outcome = world.compare_packet();
         let name = match outcome {
             Outcome::Forwarded(_) => "forwarded".to_owned(),
+            Outcome::Returned => "returned".to_owned(),
             Outcome::Passed(reason) => format!("passed:{reason}"),
             Outcome::Dropped(reason) => format!("dropped:{reason}"),
         };
@@ -801,7 +832,8 @@ fn kernel_and_oracle_agree() {
         assert!(world.cookies_lost > 10, "no cookie was stale or forged");
         assert!(world.scheduled.len() >= 4, "{:?}", world.scheduled);
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
-        assert_eq!(world.tunnelled.len(), 8, "not every tunnel was used");
+        assert_eq!(world.tunnelled.len(), 10, "not every tunnel was used, or not both families");
+        assert!(seen["returned"] > 10_000, "no answer was translated");
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];
@@ -855,9 +887,10 @@ fn damaged_frames_are_counted_by_reason() {
     let dropped: u64 = counters.dropped.values().sum();
     assert_eq!(verdicts.get("Aborted"), None);
     assert_eq!(verdicts.get("Transmit"), Some(&lanes));
+    assert_eq!(verdicts.get("Redirect"), Some(&counters.returned.packets));
     assert_eq!(verdicts.get("Pass"), Some(&passed));
     assert_eq!(verdicts.get("Drop"), Some(&dropped));
-    assert_eq!(lanes + passed + dropped, FRAMES);
+    assert_eq!(lanes + counters.returned.packets + passed + dropped, FRAMES);
 }
 
 /// A table of connections by index that runs full, of SYNs alone, and empties again: what finds no slot is

@@ -15,11 +15,11 @@ mod plane;
 mod soft;
 
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
-pub use counters::{Counters, LaneCounters};
+pub use counters::{Counters, LaneCounters, Returned};
 pub use limits::Limits;
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
     Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
-    TrackedFlows, Way,
+    TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};

@@ -2,13 +2,15 @@
 //! ([`forward`](crate::forward)). Pure: frames, tables and memory come in as arguments.
 
 use crate::IdRoutes;
+use crate::forward::Translation;
+use std::net::IpAddr;
 use weir_steering::{
     BackendId, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask, decide_by,
 };
 use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
 use weir_wire::tcp_options::{Timestamps, TimestampsMut};
-use weir_wire::{FlowKey, Packet, Protocol, Reason, TcpFlags, parse, tcp_options};
+use weir_wire::{FlowKey, Packet, Protocol, Reason, TcpFlags, parse, tcp_options, unmap_address};
 
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
@@ -40,6 +42,15 @@ pub trait Directory {
     /// Why its packets are dropped if there is none that can decide: [`Reason::NoTable`], or
     /// [`Reason::UnknownMethod`].
     fn table(&self, service: u32) -> Result<&Image, Reason>;
+    /// Whether answers of any backend are translated.
+    fn translates(&self) -> bool {
+        false
+    }
+    /// The service that answers from there are of, if they are translated.
+    fn translated(&self, key: &VipKey) -> Option<VipKey> {
+        let _ = key;
+        None
+    }
     /// What leads packets of a service by their QUIC ids, if anything does.
     fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
         let _ = service;
@@ -67,6 +78,15 @@ pub enum Verdict {
     },
     /// It is a backend's answer, which the kernel forwards; with this TSval, if it has one.
     Answer(Option<u32>),
+    /// It is a backend's answer, which goes back to the client as the service's.
+    Return {
+        /// The service's address.
+        address: IpAddr,
+        /// Its port; none: the one that it has.
+        port: Option<u16>,
+        /// Its bytes from the IP header on.
+        bytes: u32,
+    },
     /// It is the kernel's.
     Pass(Reason),
     /// It goes nowhere.
@@ -78,6 +98,8 @@ pub enum Verdict {
 pub enum Outcome {
     /// It went to the backend with this number.
     Forwarded(u16),
+    /// It went back to the client.
+    Returned,
     /// It was left to the kernel.
     Passed(Reason),
     /// It was dropped.
@@ -89,6 +111,7 @@ impl From<Verdict> for Outcome {
         match verdict {
             Verdict::Forward { backend, .. } => Self::Forwarded(backend),
             Verdict::Answer(_) => Self::Passed(Reason::Answer),
+            Verdict::Return { .. } => Self::Returned,
             Verdict::Pass(reason) => Self::Passed(reason),
             Verdict::Drop(reason) => Self::Dropped(reason),
         }
@@ -127,7 +150,7 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         Err(rejected) => {
             let known = |dst: [u8; 16]| to.has_address(&dst);
             if rejected.reason == Reason::OtherProtocol
-                && rejected.dst.is_some_and(known)
+                && (to.translates() || rejected.dst.is_some_and(known))
                 && let Some(error) = icmp::quoted(frame)
             {
                 return classify_error(frame, &error, to);
@@ -257,7 +280,8 @@ fn finish(
     match classified {
         Ok(packet) => steer(packet, memory),
         Err(other @ Verdict::Pass(Reason::NoService)) => {
-            answer(frame, to, memory).unwrap_or(*other)
+            let answer = answer(frame, to, memory).or_else(|| translated(frame, to));
+            answer.unwrap_or(*other)
         }
         Err(verdict) => *verdict,
     }
@@ -324,6 +348,36 @@ fn uncount(counted: bool, backend: Option<BackendId>, memory: &mut impl Memory) 
     if let Some(backend) = backend.filter(|_| counted) {
         memory.count(backend, false);
     }
+}
+
+/// A packet of a backend whose answers are translated, or an ICMP error about one that was sent there. One
+/// whose TTL is used up is the kernel's, which tells the sender. The twin of `bpf/back.h`.
+fn translated(frame: &[u8], to: &impl Directory) -> Option<Verdict> {
+    if !to.translates() || !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
+        return None;
+    }
+    let (from, bytes) = match parse(frame) {
+        Ok(packet) => {
+            let FlowKey { src: address, src_port, protocol, .. } = packet.flow;
+            (VipKey { address, protocol, port: Some(src_port) }, packet.ip_length)
+        }
+        Err(_) => {
+            let error = icmp::quoted(frame)?;
+            let FlowKey { src: address, src_port, protocol, .. } = error.flow;
+            (VipKey { address, protocol, port: Some(src_port) }, error.ip_length)
+        }
+    };
+    let exact = to.translated(&from);
+    let service = exact.or_else(|| to.translated(&VipKey { port: None, ..from }))?;
+    if used_up(frame) {
+        return Some(Verdict::Pass(Reason::TtlExceeded));
+    }
+    Some(Verdict::Return { address: unmap_address(&service.address), port: service.port, bytes })
+}
+
+/// Whether a router would not pass the packet on.
+fn used_up(frame: &[u8]) -> bool {
+    Translation { port: None, mtu: 0 }.refuses(frame) == Some(Reason::TtlExceeded)
 }
 
 /// The backend has no timestamps, so the connection's packets will carry no cookies.

@@ -2,10 +2,13 @@
 //! BPF program, and the data plane of tests that need none.
 
 use crate::by_id::IdRoutes;
-use crate::counters::{Counters, LaneCounters};
+use crate::counters::{Counters, LaneCounters, Returned};
+use crate::forward::nat::{End, translate};
 use crate::limits::Limits;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
-use crate::plane::{Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows};
+use crate::plane::{
+    Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
@@ -115,6 +118,8 @@ pub struct Soft {
     pub vips: HashMap<VipKey, u32>,
     /// What leads packets by their QUIC ids, by service.
     pub id_routes: HashMap<u32, IdRoutes>,
+    /// Whose answers are translated, and to what.
+    pub translations: Translations,
     /// Published tables by service.
     pub tables: HashMap<u32, Arc<Image>>,
     /// Services without a table here whose published one is of a method that is not known.
@@ -143,6 +148,7 @@ pub struct Soft {
 struct View<'a> {
     vips: &'a HashMap<VipKey, u32>,
     id_routes: &'a HashMap<u32, IdRoutes>,
+    translations: &'a Translations,
     tables: &'a HashMap<u32, Arc<Image>>,
     unknown: &'a HashSet<u32>,
     own_macs: &'a [[u8; 6]],
@@ -169,6 +175,14 @@ impl Directory for View<'_> {
         }
     }
 
+    fn translates(&self) -> bool {
+        !self.translations.is_empty()
+    }
+
+    fn translated(&self, key: &VipKey) -> Option<VipKey> {
+        self.translations.get(key).copied()
+    }
+
     fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
         self.id_routes.get(&service)
     }
@@ -184,6 +198,7 @@ impl Soft {
         View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -200,6 +215,7 @@ impl Soft {
         let to = View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -211,15 +227,27 @@ impl Soft {
     }
 
     /// The same, with what the plane writes into the frame but for the MAC addresses, and for tags of
-    /// frames that go as they are. `tag`: with which the frames to a backend in a tunnel leave.
+    /// frames that go as they are. `tag`: with which all others leave.
     pub fn take(&mut self, frame: &mut Vec<u8>, tag: Option<[u8; 4]>) -> Verdict {
         let verdict = self.judge(frame);
         pipeline::restamp(frame, &verdict);
-        if let Verdict::Forward { backend, .. } = verdict
-            && let Some(Backend { address, tunnel: Some(tunnel), .. }) = self.backends.get(&backend)
-            && let Err(reason) = tunnel.encapsulate(frame, *address, tag)
-        {
-            // What it refuses was found out before.
+        let written = match verdict {
+            Verdict::Forward { backend, .. } => match self.backends.get(&backend) {
+                Some(Backend { address, tunnel: Some(tunnel), .. }) => {
+                    tunnel.encapsulate(frame, *address, tag)
+                }
+                Some(Backend { address, translation: Some(to), .. }) => {
+                    translate(frame, End::Destination, (*address, to.port), tag)
+                }
+                _ => Ok(()),
+            },
+            Verdict::Return { address, port, .. } => {
+                translate(frame, End::Source, (address, port), tag)
+            }
+            _ => Ok(()),
+        };
+        if let Err(reason) = written {
+            // What is refused was found out before.
             unreachable!("{reason}")
         }
         verdict
@@ -231,6 +259,7 @@ impl Soft {
         let to = View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -319,12 +348,15 @@ impl Soft {
     }
 }
 
-/// The verdict, or that the tunnel of the packet's backend refuses it.
+/// The verdict, or that the way to the packet's backend refuses it.
 fn refused(backends: &BTreeMap<u16, Backend>, frame: &[u8], verdict: Verdict) -> Verdict {
     let Verdict::Forward { backend, .. } = verdict else { return verdict };
     let refused = backends.get(&backend).and_then(|backend| {
-        let tunnel = backend.tunnel.as_ref()?;
-        tunnel.refuses(frame, backend.address)
+        match (&backend.tunnel, &backend.translation) {
+            (Some(tunnel), _) => tunnel.refuses(frame, backend.address),
+            (None, Some(translation)) => translation.refuses(frame),
+            (None, None) => None,
+        }
     });
     refused.map_or(verdict, Verdict::Drop)
 }
@@ -520,6 +552,19 @@ impl Plane for Soft {
             None => self.id_routes.remove(&service),
         };
         Ok(())
+    }
+
+    fn set_translations(&mut self, wanted: &Translations) -> Result<(), SoftError> {
+        if self.translations != *wanted {
+            self.ask(Operation::SetService)?;
+            self.translations.clone_from(wanted);
+        }
+        Ok(())
+    }
+
+    fn returned(&self) -> Result<Returned, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        Ok(self.counters.returned)
     }
 
     fn services(&self) -> Vec<(VipKey, u32)> {

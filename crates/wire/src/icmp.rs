@@ -20,6 +20,9 @@ const FRAGMENT_LENGTH: usize = 8;
 /// What is quoted of a transport header at least.
 const QUOTED_BYTES: usize = 8;
 
+/// Bytes of an ICMP header of these errors; the quoted packet follows it.
+pub const HEADER_BYTES: usize = ICMP_LENGTH;
+
 /// An ICMP error about a packet from its own destination.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quoted {
@@ -30,6 +33,10 @@ pub struct Quoted {
     pub value: Option<u32>,
     /// Where the IP header of the error starts, from the start of the frame.
     pub l3_offset: u16,
+    /// Where its ICMP header starts, from the start of the frame.
+    pub icmp_offset: u16,
+    /// Where the quoted transport header starts, from the start of the frame.
+    pub quoted_l4_offset: u16,
     /// The length of the error's IP packet, its header included.
     pub ip_length: u32,
 }
@@ -59,7 +66,14 @@ pub fn quoted(frame: &[u8]) -> Option<Quoted> {
     };
     let (src_port, dst_port) = (be16(ports[2], ports[3]), be16(ports[0], ports[1]));
     let flow = FlowKey { src: to, dst: from, src_port, dst_port, protocol };
-    Some(Quoted { flow, value, l3_offset: icmp.l3 as u16, ip_length: icmp.ip_length })
+    Some(Quoted {
+        flow,
+        value,
+        l3_offset: icmp.l3 as u16,
+        icmp_offset: icmp.start as u16,
+        quoted_l4_offset: (icmp.end - segment.len()) as u16,
+        ip_length: icmp.ip_length,
+    })
 }
 
 /// Source, destination, protocol and what follows the header.

@@ -62,8 +62,8 @@ reasons! {
     21 BadUdpLength "bad_udp_length" "The UDP length is less than the header or more than the packet.";
     22 OtherHost "other_host" "The frame is addressed to another host: a switch flooded it.";
     23 MappedAddress "mapped_address" "An IPv6 packet has an IPv4-mapped address, which is not for the wire.";
-    24 Answer "answer" "A backend's answer, in whose timestamps the balancer has written a cookie.";
-    25 TtlExceeded "ttl_exceeded" "The packet's TTL or hop limit is used up, and a tunnel takes one like a router.";
+    24 Answer "answer" "A backend's answer, which the kernel forwards with what the balancer has written into it.";
+    25 TtlExceeded "ttl_exceeded" "The packet's TTL or hop limit is used up, and a tunnel or NAT takes one like a router.";
     32 NoBackend "no_backend" "The service has no backend for this packet.";
     33 NoNextHop "no_next_hop" "The kernel knows no next hop to the backend.";
     34 PendingFull "pending_full" "The table of flows that wait for a decision is full.";

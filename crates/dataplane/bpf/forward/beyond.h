@@ -4,17 +4,24 @@
 #define WEIR_FORWARD_BEYOND_H
 
 #include "l2.h"
+#include "nat.h"
 #include "tunnel.h"
 
-/* Forwards a frame with a VLAN tag, to one, or through a tunnel. Global, so that the verifier goes through
+/* Forwards a frame with a VLAN tag, to one, through a tunnel, or with other addresses inside. Global, so that the verifier goes through
  * it once, and plain frames have nothing to keep for it. It is counted here, as it may yet be dropped. */
 __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes,
 			      __u32 flows)
 {
 	if (!lane)
 		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
-	enum reason reason = lane->beyond & LANE_TUNNEL ? encapsulate(ctx, lane, id, bytes) :
-							  retag(ctx, lane);
+	enum reason reason;
+
+	if (lane->beyond & LANE_NAT)
+		reason = translate_to(ctx, lane, id, bytes);
+	else if (lane->beyond & LANE_TUNNEL)
+		reason = encapsulate(ctx, lane, id, bytes);
+	else
+		reason = retag(ctx, lane);
 	if (reason != REASON_OK)
 		return leave(reason, XDP_DROP);
 	count(lane, bytes, flows);

@@ -13,9 +13,9 @@
 #define AF_INET6 10
 #define RESOLVE_JIFFIES 64
 
-/* Fills the lane; returns why it cannot, or REASON_OK. */
-static __always_inline int keep(struct lane *lane, const struct backend *backend, const __u8 *mac,
-				const __u8 *source, __u32 ifindex, __u32 mtu, __u64 now)
+/* Fills in a lane what leaves by an interface needs; returns why it cannot, or REASON_OK. */
+static __always_inline int leave_by(struct lane *lane, const __u8 *mac, const __u8 *source,
+				    __u32 ifindex, __u64 now)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	__u32 vlan = 0;
@@ -30,9 +30,22 @@ static __always_inline int keep(struct lane *lane, const struct backend *backend
 	__builtin_memcpy(lane->source_mac, source, 6);
 	lane->ifindex = ifindex;
 	lane->vlan = vlan;
-	lane->beyond = (vlan ? LANE_TAGGED : 0) | (backend->tunnel ? LANE_TUNNEL : 0);
-	lane->mtu = mtu ? mtu : backend->mtu;
 	lane->resolved = now ? now : 1; /* 0 is never; one ahead of now would be long ago */
+	return REASON_OK;
+}
+
+/* The same of a backend's lane. */
+static __always_inline int keep(struct lane *lane, const struct backend *backend, const __u8 *mac,
+				const __u8 *source, __u32 ifindex, __u32 mtu, __u64 now)
+{
+	int reason = leave_by(lane, mac, source, ifindex, now);
+
+	if (reason != REASON_OK)
+		return reason;
+	lane->beyond = lane->vlan ? LANE_TAGGED : 0;
+	if (backend->tunnel)
+		lane->beyond |= backend->tunnel == TUNNEL_NAT ? LANE_NAT : LANE_TUNNEL;
+	lane->mtu = mtu ? mtu : backend->mtu;
 	return REASON_OK;
 }
 

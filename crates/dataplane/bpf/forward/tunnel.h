@@ -234,7 +234,7 @@ static __always_inline enum reason encapsulate(struct xdp_md *ctx, struct lane *
 {
 	const struct backend *backend = AT(backends, id, backend_count);
 
-	if (!backend->tunnel) {
+	if (!backend->tunnel || backend->tunnel == TUNNEL_NAT) {
 		/* It had one until just now. */
 		lane->resolved = 0;
 		return REASON_NO_NEXT_HOP;

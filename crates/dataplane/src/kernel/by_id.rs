@@ -98,7 +98,7 @@ impl KernelPlane {
 }
 
 /// Writes what is not there so already. Returns the keys of what is there and not wanted.
-fn follow(
+pub(super) fn follow(
     map: &MapHandle,
     wanted: &[(Vec<u8>, Vec<u8>)],
     ours: impl Fn(&[u8]) -> bool,

@@ -157,6 +157,8 @@ impl KernelPlane {
                 quic_configs: handle("quic_configs")?,
                 quic_servers: handle("quic_servers")?,
                 quic_outcomes: handle("quic_outcomes")?,
+                translations: handle("translations")?,
+                returned: handle("returned")?,
             },
             program: Program::of(object)?,
             control: mapped("control")?,

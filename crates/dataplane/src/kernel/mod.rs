@@ -17,6 +17,7 @@ mod publish;
 mod resize;
 mod size;
 mod stamp;
+mod translations;
 
 pub use attach::Attached;
 pub use grace::grace;
@@ -86,6 +87,8 @@ struct Maps {
     quic_configs: MapHandle,
     quic_servers: MapHandle,
     quic_outcomes: MapHandle,
+    translations: MapHandle,
+    returned: MapHandle,
 }
 
 impl KernelPlane {

@@ -124,6 +124,8 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("unreported", limits.unreported_flows)?;
     sizer.entries("connections", limits.tracked_flows)?;
     sizer.entries("answers", limits.answered_flows)?;
+    sizer.entries("translations", limits.translations)?;
+    sizer.entries("returned", 1)?;
     sizer.entries("devices", DEVICES)?;
     sizer.entries("quic_configs", ID_CONFIGS)?;
     sizer.entries("quic_servers", ID_SERVERS)?;

@@ -5,6 +5,7 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
+use weir_plane::forward::nat::{End, translate};
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
 use weir_plane::{Backend, Device, Hop, Plane, Soft, Verdict, Way};
 
@@ -21,8 +22,14 @@ pub fn tag_device(plane: &mut Twin) {
 /// Half of all backends are behind a tunnel, of each kind in turn, some of these by way of a VLAN. One of
 /// them has no address to send from, and some ways take small packets only.
 pub fn backend(rng: &mut ChaCha8Rng, number: u16, incarnation: u32) -> Backend {
-    let plain =
-        Backend { address: [10, 9, 1, 1].into(), incarnation, up: true, hop: None, tunnel: None };
+    let plain = Backend {
+        address: [10, 9, 1, 1].into(),
+        incarnation,
+        up: true,
+        hop: None,
+        tunnel: None,
+        translation: None,
+    };
     if number.is_multiple_of(2) {
         return plain;
     }
@@ -78,24 +85,36 @@ pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
     // The verdict says which backend it is, and so whether its frames leave tagged.
     let mut tagged = frame.clone();
     let verdict = oracle.take(&mut tagged, Some(TAG));
+    if let Verdict::Return { address, port, .. } = verdict {
+        translate(frame, End::Source, (address, port), None).unwrap();
+        return verdict;
+    }
     let Verdict::Forward { backend, .. } = verdict else {
         *frame = tagged;
         return verdict;
     };
     let to = oracle.backends.get(&backend);
-    match to.and_then(|to| Some((to, to.tunnel?))) {
-        Some((to, tunnel)) if to.hop.is_some_and(|hop| hop.ifindex == 0) => {
+    let untagged = to.is_some_and(|to| to.hop.is_none_or(|hop| hop.ifindex == 0));
+    match to.map(|to| (to.address, to.tunnel, to.translation)) {
+        Some((address, Some(tunnel), _)) if untagged => {
             weir_plane::pipeline::restamp(frame, &verdict);
-            tunnel.encapsulate(frame, to.address, None).unwrap();
+            tunnel.encapsulate(frame, address, None).unwrap();
+        }
+        Some((address, _, Some(translation))) if untagged => {
+            weir_plane::pipeline::restamp(frame, &verdict);
+            translate(frame, End::Destination, (address, translation.port), None).unwrap();
         }
         _ => *frame = tagged,
     }
     verdict
 }
 
-/// The tunnel of a backend, if it has one.
+/// The tunnel of a backend, or that its packets are translated, if they do not go as they are.
 pub fn of(oracle: &Soft, backend: u16) -> Option<&'static str> {
     let backend = oracle.backends.get(&backend)?;
+    if backend.translation.is_some() {
+        return Some(if backend.address.is_ipv4() { "nat of IPv4" } else { "nat of IPv6" });
+    }
     Some(match (backend.tunnel?.encapsulation, backend.address) {
         (Encapsulation::Ipip, IpAddr::V4(_)) => "ipip in IPv4",
         (Encapsulation::Ipip, IpAddr::V6(_)) => "ipip in IPv6",

@@ -55,6 +55,10 @@ pub(super) fn fill(
                 let limit = ("answered_flows", new.maps.answers.max_entries());
                 entries(&old.maps.answers, &new.maps.answers, limit)?;
             }
+            "translations" => {
+                let limit = ("backends", new.maps.translations.max_entries());
+                entries(&old.maps.translations, &new.maps.translations, limit)?;
+            }
             "seen" => seen(old, new)?,
             // With the services; and reports are taken out of the memory that they are in.
             _ => {}

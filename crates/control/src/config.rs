@@ -40,7 +40,7 @@ use weir_steering::{
 };
 
 pub use error::{ConfigError, Problem};
-pub use forward::{Forward, TunnelSource, TunnelSources};
+pub use forward::{Answers, Forward, TunnelSource, TunnelSources};
 pub use quic::{Key, Quic, QuicConfig};
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
@@ -232,6 +232,25 @@ impl Service {
     }
 }
 
+impl Service {
+    /// Whether answers come to this host: the kernel forwards them, or the data plane as it does.
+    pub fn answers_come(&self) -> bool {
+        self.answers_pass() || self.forward.is_nat()
+    }
+
+    /// Whose answers those of a backend are, where packets are translated.
+    pub fn answers_of(&self, backend: &Backend) -> Option<Answers> {
+        let service = (self.vip, self.port);
+        let answers = Answers::of(service, self.protocol, backend.address, backend.port);
+        self.forward.is_nat().then_some(answers)
+    }
+
+    /// The TCP port at which a backend is checked.
+    pub fn check_port(&self, check: &Check, backend: &Backend) -> u16 {
+        backend.port.filter(|_| check.backends_port).unwrap_or(check.port)
+    }
+}
+
 /// Transport protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -383,6 +402,9 @@ pub struct Check {
     pub fall: u32,
     /// TCP port of the backend that is connected to.
     pub port: u16,
+    /// Whether backends with a port of their own are asked there instead.
+    #[serde(default)]
+    pub backends_port: bool,
     /// What new connections meet when every backend is down.
     #[serde(default)]
     pub all_down: AllDown,
@@ -407,6 +429,9 @@ pub struct Backend {
     pub name: String,
     /// Address, unique in the service; of the family of the service's, if there is no tunnel.
     pub address: IpAddr,
+    /// The port that its packets get, where they are translated; none: the one that they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// Share of the new connections; 0 gets none and keeps those that it has.
     pub weight: u16,
     /// Gets no new connection, and keeps those that it has until they end.

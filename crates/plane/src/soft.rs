@@ -351,13 +351,12 @@ impl Soft {
 /// The verdict, or that the way to the packet's backend refuses it.
 fn refused(backends: &BTreeMap<u16, Backend>, frame: &[u8], verdict: Verdict) -> Verdict {
     let Verdict::Forward { backend, .. } = verdict else { return verdict };
-    let refused = backends.get(&backend).and_then(|backend| {
-        match (&backend.tunnel, &backend.translation) {
+    let refused =
+        backends.get(&backend).and_then(|backend| match (&backend.tunnel, &backend.translation) {
             (Some(tunnel), _) => tunnel.refuses(frame, backend.address),
             (None, Some(translation)) => translation.refuses(frame),
             (None, None) => None,
-        }
-    });
+        });
     refused.map_or(verdict, Verdict::Drop)
 }
 

@@ -111,6 +111,7 @@ fn check(given: validate::Check) -> Option<Check> {
         rise: given.rise.unwrap_or(CHECK_RISE),
         fall: given.fall.unwrap_or(CHECK_FALL),
         port: given.port?,
+        backends_port: given.backends_port,
         all_down: given.all_down.unwrap_or_default(),
     })
 }

@@ -72,6 +72,7 @@ pub(super) fn validate(
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
+    forward::answers_apart(&file.service, problems);
     fits(&file.service, &limits, problems);
     let places: Vec<Range<usize>> = file.service.iter().map(Spanned::span).collect();
     let services: Vec<Service> = file

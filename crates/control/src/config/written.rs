@@ -221,6 +221,7 @@ pub(super) struct QuicConfig {
 pub(super) struct Backend {
     pub name: Field<String>,
     pub address: Field<String>,
+    pub port: Field<i64>,
     pub weight: Field<i64>,
     pub drain: Field<bool>,
 }

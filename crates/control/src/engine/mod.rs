@@ -30,7 +30,8 @@ pub use commands::Command;
 pub use explain::Explanation;
 pub use mailbox::{Commands, Sender, channel};
 pub use status::{
-    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ServiceStatus, Status, TunnelStatus,
+    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
+    TunnelStatus,
 };
 
 use crate::config::{Config, XdpMode};
@@ -187,6 +188,8 @@ pub struct Engine<P: Plane = LivePlane> {
     health: crate::health::Checker,
     resolve: Resolve,
     path: Path,
+    /// Whose answers the plane has been told to translate.
+    translated: Option<weir_plane::Translations>,
     /// The routers that lead to backends behind tunnels.
     gateways: HashMap<IpAddr, IpAddr>,
     started: Instant,
@@ -402,6 +405,7 @@ impl<P: Plane> Engine<P> {
             health,
             resolve,
             path: crate::neigh::path,
+            translated: None,
             gateways: HashMap::new(),
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),

@@ -8,6 +8,7 @@
 
 use super::commands::Done;
 use super::document::{self, SavedService};
+use super::forward::translation;
 use super::numbers::Numbers;
 use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
@@ -170,6 +171,10 @@ impl<P: Plane> Engine<P> {
         for wanted in &config.services {
             let now = there.get(&vip_of(wanted)).copied();
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
+            let change = match now.and_then(|now| readdressed(&now.configured, wanted)) {
+                Some(why) => Change::Breaks(why),
+                None => change,
+            };
             // What packets do not follow breaks nothing.
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
@@ -257,12 +262,15 @@ impl<P: Plane> Engine<P> {
             planned.pool = old.to_vec();
             return Ok(planned);
         }
-        let mut left: HashMap<(&str, std::net::IpAddr), &PoolMember> = old
-            .iter()
-            .map(|member| ((&*member.wanted.name, member.wanted.address), member))
-            .collect();
+        // Whoever has another address, or port, is another.
+        type Who<'a> = (&'a str, std::net::IpAddr, Option<u16>);
+        fn who(backend: &Backend) -> Who<'_> {
+            (&backend.name, backend.address, backend.port)
+        }
+        let mut left: HashMap<Who<'_>, &PoolMember> =
+            old.iter().map(|member| (who(&member.wanted), member)).collect();
         for backend in &wanted.backends {
-            let member = match left.remove(&(&*backend.name, backend.address)) {
+            let member = match left.remove(&who(backend)) {
                 Some(member) => PoolMember { wanted: backend.clone(), ..member.clone() },
                 None => {
                     // One that joins others waits for its check; a service that is new has no others.
@@ -409,6 +417,7 @@ impl<P: Plane> Engine<P> {
         }
         self.services.values_mut().for_each(ServiceRuntime::try_at_once);
         failures.extend(self.tell_all_ids());
+        failures.extend(self.tell_translations().err());
         failures.extend(self.publish_due());
         failures.extend(self.list_services());
         // Health checks and routes are asked by the configuration in force.
@@ -605,9 +614,12 @@ impl<P: Plane> Engine<P> {
             return Ok(());
         }
         // The FIB knows next hops, and not where a tunnel begins.
-        let path = forward.is_tunnel().then(|| (self.path)(address, &self.vips()).ok()).flatten();
+        let asked = forward.passes_routers();
+        let path = asked.then(|| (self.path)(address, &self.vips()).ok()).flatten();
         let tunnel = self.tunnel(address, forward, path.as_ref());
-        let entry = weir_plane::Backend { address, incarnation, up, hop: None, tunnel };
+        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu));
+        let entry =
+            weir_plane::Backend { address, incarnation, up, hop: None, tunnel, translation };
         self.plane.set_backend(*id, Some(&entry)).plane()
     }
 
@@ -648,6 +660,18 @@ impl<P: Plane> Engine<P> {
         let saved = saved.map(|(name, saved)| saved.log.clone().unwrap_or_else(|| name.clone()));
         running.chain(saved.filter(|_| self.services.is_empty())).collect()
     }
+}
+
+/// Why connections break if a service's packets get other addresses, or get none any more.
+fn readdressed(now: &Service, wanted: &Service) -> Option<String> {
+    let other = now.forward.is_nat() != wanted.forward.is_nat();
+    other.then(|| {
+        let (from, to) = (now.forward.name(), wanted.forward.name());
+        format!(
+            "forward: from {from} to {to}, backends would find packets of their connections with another \
+             address"
+        )
+    })
 }
 
 /// The name, or one made of it that nobody has yet.

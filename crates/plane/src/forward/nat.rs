@@ -204,13 +204,7 @@ fn exchange(frame: &mut [u8], at: usize, new: impl FnOnce([u8; 2]) -> [u8; 2]) -
 }
 
 /// Of the IP header there.
-fn exchange_address(
-    frame: &mut [u8],
-    ip: usize,
-    ipv4: bool,
-    end: End,
-    address: &[u8; 16],
-) -> u64 {
+fn exchange_address(frame: &mut [u8], ip: usize, ipv4: bool, end: End, address: &[u8; 16]) -> u64 {
     let (source, destination) = if ipv4 { (12, 16) } else { (8, 24) };
     let at = ip + if end == End::Source { source } else { destination };
     let address = if ipv4 { &address[12..] } else { address };
@@ -246,9 +240,9 @@ fn amend_l4(frame: &mut [u8], check: usize, protocol: Protocol, change: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_wire::FlowKey;
     use weir_wire::checksum::Checksum;
     use weir_wire::craft::{self, Frame};
-    use weir_wire::FlowKey;
 
     const ENDS: [(&str, &str, &str); 2] = [
         ("10.0.0.1:5555", "10.0.0.2:80", "198.51.100.7:8080"),
@@ -282,7 +276,8 @@ mod tests {
         for (client, service, backend) in ENDS {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 for payload in [0, 1, 63, 700] {
-                    let make = |from, to| Frame::new(flow(from, to, protocol)).payload(payload).build();
+                    let make =
+                        |from, to| Frame::new(flow(from, to, protocol)).payload(payload).build();
                     let mut there = make(client, service);
                     translate(&mut there, End::Destination, target(backend), None).expect("it can");
                     let mut wanted = make(client, backend);
@@ -352,14 +347,16 @@ mod tests {
                     } else {
                         (ip("[2001:db8:9::9]:1"), [2, 0])
                     };
-                    let mut in_ = craft::icmp((router, ip(service)), kind, 1280, &quote(service, client));
+                    let mut in_ =
+                        craft::icmp((router, ip(service)), kind, 1280, &quote(service, client));
                     translate(&mut in_, End::Destination, target(backend), None).expect("it can");
                     let mut wanted =
                         craft::icmp((router, ip(backend)), kind, 1280, &quote(backend, client));
                     age(&mut wanted, 14);
                     assert_eq!(in_, wanted, "{protocol:?} {length}");
 
-                    let mut out = craft::icmp((router, ip(client)), kind, 1280, &quote(client, backend));
+                    let mut out =
+                        craft::icmp((router, ip(client)), kind, 1280, &quote(client, backend));
                     translate(&mut out, End::Source, target(service), None).expect("it can");
                     let mut wanted =
                         craft::icmp((ip(service), ip(client)), kind, 1280, &quote(client, service));

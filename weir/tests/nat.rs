@@ -237,25 +237,22 @@ fn errors_of_routers_outside_reach_the_backend() {
     let _balancer = common::start_spec(&lab, spec("concury"));
     // The second client is the router; behind it is a network of the first one's own.
     let (client, router) = (&lab.clients()[0], &lab.clients()[1]);
-    for (netns, line) in [
-        (client, "ip addr add 10.88.0.1/32 dev lo && ip addr add fd88::1/128 dev lo"),
-        (router, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1"),
-    ] {
-        common::sh(netns, line);
+    for address in ["10.88.0.1/32", "fd88::1/128"] {
+        common::sh(client, &format!("ip addr add {address} dev lo"));
+    }
+    for name in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+        common::sysctl(router, name, "1");
     }
     let (near4, near6) = (client4(1, 0), client6(1, 0));
     let (far4, far6) = (client4(0, 0), client6(0, 0));
-    common::sh(
-        lab.balancer(),
-        &format!("ip route add 10.88.0.1 via {near4} && ip route add fd88::1 via {near6}"),
-    );
-    common::sh(
-        router,
-        &format!(
-            "ip route add 10.88.0.1 via {far4} mtu lock 1300 && \
-             ip route add fd88::1 via {far6} mtu lock 1300"
-        ),
-    );
+    for (netns, line) in [
+        (lab.balancer(), format!("ip route add 10.88.0.1 via {near4}")),
+        (lab.balancer(), format!("ip route add fd88::1 via {near6}")),
+        (router, format!("ip route add 10.88.0.1 via {far4} mtu lock 1300")),
+        (router, format!("ip route add fd88::1 via {far6} mtu lock 1300")),
+    ] {
+        common::sh(netns, &line);
+    }
     let clients: [IpAddr; 2] = ["10.88.0.1".parse().unwrap(), "fd88::1".parse().unwrap()];
     let counters = [(WEB4, "IcmpInDestUnreachs"), (WEB6, "Icmp6InPktTooBigs")];
     for ((service, counter), from) in counters.into_iter().zip(clients) {

@@ -140,7 +140,7 @@ struct {
  * address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, WAYS);
+	__uint(max_entries, 1); /* WAYS, while a service is translated */
 	__type(key, __u32);
 	__type(value, struct lane);
 } ways SEC(".maps");

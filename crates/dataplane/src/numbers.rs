@@ -62,7 +62,7 @@ numbers! {
     /// they leave with the backend's address in them
     LANE_NAT: u32 = 4;
     /// ways to clients that each processor remembers; a power of two
-    WAYS: u32 = 256;
+    WAYS: u32 = 4096;
 
     /// what a redirect there is given is lost
     DEVICE_REFUSED: u32 = 1;

@@ -4,7 +4,7 @@ use super::activity::WATCHED_WORDS;
 use super::load::missing;
 use crate::abi::types;
 use crate::error::{Context, Error};
-use crate::numbers::QUIC_OUTCOMES;
+use crate::numbers::{QUIC_OUTCOMES, WAYS};
 use crate::slots::{PARTITION_BYTES, STACK_BYTES};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
 use std::collections::BTreeMap;
@@ -124,7 +124,10 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("unreported", limits.unreported_flows)?;
     sizer.entries("connections", limits.tracked_flows)?;
     sizer.entries("answers", limits.answered_flows)?;
-    sizer.entries("translations", limits.translations)?;
+    let translations = sizer.entries("translations", limits.translations)?;
+    // Not pinned: the ways are found again.
+    let ways = if translations > 1 { WAYS } else { 1 };
+    sizer.map("ways")?.set_max_entries(ways).context(|| "size map ways".into())?;
     sizer.entries("returned", 1)?;
     sizer.entries("devices", DEVICES)?;
     sizer.entries("quic_configs", ID_CONFIGS)?;

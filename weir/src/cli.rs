@@ -386,8 +386,8 @@ pub enum BenchVerb {
         /// for a known flow, as where somebody else lists the flows.
         #[arg(long, value_enum, default_value = "on")]
         marks: MarksName,
-        /// Tunnels that are measured besides, with concury over IPv4.
-        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre"])]
+        /// Tunnels that are measured besides, with concury over IPv4; and nat, in both directions.
+        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat"])]
         forward: Vec<String>,
         /// Measure `weir run` besides, with tables that it made itself, of first packets and of a change
         /// of the pool.

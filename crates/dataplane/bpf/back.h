@@ -11,24 +11,27 @@
 #define NO_ANSWER (-1)
 
 /* Fills the way to a client; what the FIB has answered. */
-static __always_inline int find_way(struct xdp_md *ctx, struct lane *way, const __u64 *client)
+static __noinline int find_way(struct xdp_md *ctx, struct lane *way, __u64 high, __u64 low)
 {
 	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex };
 
+	if (!way)
+		return BPF_FIB_LKUP_RET_NOT_FWDED;
 	way->resolved = 0;
-	if (client[0] == 0 && (__u32)client[1] == IPV4_MAPPED) {
+	if (high == 0 && (__u32)low == IPV4_MAPPED) {
 		fib.family = AF_INET;
-		fib.ipv4_dst = client[1] >> 32;
+		fib.ipv4_dst = low >> 32;
 	} else {
 		fib.family = AF_INET6;
-		__builtin_memcpy(fib.ipv6_dst, client, 16);
+		*(__u64 *)fib.ipv6_dst = high;
+		*(__u64 *)(fib.ipv6_dst + 2) = low;
 	}
 	int found = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
 
 	if (found != BPF_FIB_LKUP_RET_SUCCESS)
 		return found;
-	way->packets = client[0];
-	way->bytes = client[1];
+	way->packets = high;
+	way->bytes = low;
 	way->mtu = fib.tot_len;
 	return leave_by(way, fib.dmac, fib.smac, fib.ifindex, bpf_jiffies64()) == REASON_OK ?
 		       BPF_FIB_LKUP_RET_SUCCESS :
@@ -101,7 +104,7 @@ __noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32
 	}
 	if (!to)
 		return NO_ANSWER;
-	__u64 client[2] = { given->dst[0], given->dst[1] };
+	const __u64 client[2] = { given->dst[0], given->dst[1] };
 	__u32 number = (client[1] ^ client[0] * VIP_HIGH) * VIP_FIRST >> 32 & (WAYS - 1);
 	struct lane *way = bpf_map_lookup_elem(&ways, &number);
 	int found = BPF_FIB_LKUP_RET_SUCCESS;
@@ -110,7 +113,7 @@ __noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32
 		return NO_ANSWER;
 	if (way->packets != client[0] || way->bytes != client[1] || !way->resolved ||
 	    bpf_jiffies64() - way->resolved > RESOLVE_JIFFIES)
-		found = find_way(ctx, way, client);
+		found = find_way(ctx, way, client[0], client[1]);
 	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
 		if (likely(!way->mtu || bytes <= way->mtu))
 			return send_by(ctx, way, to, bytes);

@@ -138,17 +138,19 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 	if (unlikely(!vip)) {
 		enum reason reason = REASON_NO_SERVICE;
 
-		if (control->unusual)
+		if (unlikely(control->unusual)) {
 			vip = find_unusual(ctx, p, &reason);
-		if (!vip) {
-			if (control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE) {
+			if (!vip && control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE) {
+				if (!apart)
+					return go_apart(ctx);
 				int verdict = find_answer(ctx, p);
 
 				if (verdict != NO_ANSWER)
 					return verdict;
 			}
-			return leave(reason, XDP_PASS);
 		}
+		if (!vip)
+			return leave(reason, XDP_PASS);
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return leave(REASON_OTHER_HOST, XDP_DROP);

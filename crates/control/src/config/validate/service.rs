@@ -124,7 +124,8 @@ pub(super) fn validate(
     let nat = forward.is_some_and(Forward::is_nat);
     let any_port = matches!(port, Port::Any);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
-    let check = check(raw.check, default_port, &mut scope);
+    let check = check(raw.check, default_port, &mut scope)
+        .map(|check| Check { backends_port: check.backends_port && nat, ..check });
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
     let backends = backends(raw.backend, (vip, any_family, nat), &mut scope);

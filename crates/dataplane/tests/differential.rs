@@ -3,6 +3,8 @@
 //!
 //! `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+#[path = "differential/fragments.rs"]
+mod fragments;
 #[path = "differential/options.rs"]
 mod options;
 #[path = "differential/services.rs"]
@@ -66,6 +68,9 @@ struct World {
     scheduled: BTreeMap<u32, u64>,
     /// Packets that went through a tunnel, by what they were put into.
     tunnelled: BTreeMap<&'static str, u64>,
+    /// Fragments that are still on their way, and what became of later ones.
+    fragments: Vec<Vec<u8>>,
+    followed: BTreeMap<&'static str, u64>,
 }
 
 const BACKENDS: u16 = 512;
@@ -248,6 +253,8 @@ impl World {
             cookies_lost: 0,
             scheduled: BTreeMap::new(),
             tunnelled: BTreeMap::new(),
+            fragments: Vec::new(),
+            followed: BTreeMap::new(),
         };
         tunnels::tag_device(&mut world.plane);
         for service in 0..world.tables.services.len() {
@@ -539,6 +546,9 @@ impl World {
         if self.rng.random_bool(0.1) {
             return self.icmp();
         }
+        if self.rng.random_bool(0.05) {
+            return self.fragment();
+        }
         let flow = self.flow();
         let flags = [
             TcpFlags::SYN,
@@ -630,6 +640,7 @@ impl World {
             _ => {}
         }
         let wanted = Outcome::from(verdict);
+        self.count_followed(frame, wanted);
         let run = run_frame(self.plane.kernel.program(), frame).unwrap();
         match wanted {
             Outcome::Forwarded(backend) => {
@@ -792,6 +803,7 @@ fn kernel_and_oracle_agree() {
     let [stamped, restored] = world.stamped;
     println!("{stamped} timestamps written, {restored} restored");
     println!("through tunnels: {:?}", world.tunnelled);
+    println!("later fragments: {:?}", world.followed);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
@@ -802,6 +814,10 @@ fn kernel_and_oracle_agree() {
         assert!(world.scheduled.len() >= 4, "{:?}", world.scheduled);
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
         assert_eq!(world.tunnelled.len(), 8, "not every tunnel was used");
+        for what in ["forwarded", "passed", "dropped"] {
+            let times = world.followed.get(what).copied().unwrap_or(0);
+            assert!(times > 100, "later fragments: {:?}", world.followed);
+        }
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];

@@ -2,6 +2,7 @@
 
 use super::KernelPlane;
 use crate::abi::{BackendFlags, Plain, address_words, types};
+use crate::entries;
 use crate::error::{Context, Error};
 use crate::numbers::{ECHOES_BARE, ECHOES_OWN, TRACKED_OPEN};
 use crate::reports::{self, Reports};
@@ -212,15 +213,14 @@ impl KernelPlane {
             (None, to) => !claimed.contains(&to),
         };
         let mut found = Vec::new();
-        for (flow, entry) in reports::read_all(map)? {
-            let flow = types::flow_key::from_slice(&flow);
+        let protocol = u32::from(key.protocol.number());
+        entries::all(map, |flow, entry| {
+            let flow = types::flow_key::from_slice(flow);
             let ports = flow.ports.to_ne_bytes();
-            let protocol = u32::from(key.protocol.number());
-            if flow.dst != address || flow.protocol != protocol || !is_ours(&ports) {
-                continue;
+            if flow.dst == address && flow.protocol == protocol && is_ours(&ports) {
+                found.push((flow, T::from_slice(entry)));
             }
-            found.push((flow, T::from_slice(&entry)));
-        }
+        })?;
         Ok(found)
     }
 
@@ -354,12 +354,10 @@ impl KernelPlane {
 }
 
 fn read_states(map: &MapHandle) -> Result<Vec<(ServiceState, u16)>, Error> {
-    let entries = reports::read_all(map)?;
-    Ok(entries
-        .into_iter()
-        .map(|(key, value)| {
-            let backend = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]) as u16;
-            (types::service_state::from_slice(&key).into(), backend)
-        })
-        .collect())
+    let mut found = Vec::new();
+    entries::all(map, |key, value| {
+        let backend = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]) as u16;
+        found.push((types::service_state::from_slice(key).into(), backend));
+    })?;
+    Ok(found)
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -22,7 +22,7 @@ const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
 /// Methods that carry connections over to each other, and that remember them in different places.
 const METHODS: [&str; 3] = ["concury", "tracked", "residue"];
 /// Between the first command of a round and its SIGKILL, at most.
-const MOMENTS: u64 = 60_000;
+const MOMENTS: u64 = 250_000;
 /// Connections that are held at a time, at most.
 const HELD: usize = 80;
 
@@ -60,7 +60,9 @@ fn no_sigkill_breaks_a_connection() {
         ..TrafficSpec::default()
     };
     let traffic = Traffic::start(&lab, traffic).unwrap();
+    let begun = Instant::now();
     let mut held = common::hold_both(&lab, 40);
+    let mut history = Vec::new();
     let (commands, mut method) = (AtomicUsize::new(0), METHODS[0]);
     let mut killed_in = BTreeMap::<&str, u32>::new();
     for kill in 0..kills {
@@ -91,6 +93,7 @@ fn no_sigkill_breaks_a_connection() {
             stop.store(true, Ordering::Relaxed);
         });
         let when = format!("SIGKILL {kill}, {moment} us after the first command, {method}");
+        history.push((begun.elapsed(), format!("{when}{}", if turn.is_some() { ", turning" } else { "" })));
         held.extend(common::hold_both(&lab, 4));
         common::assert_unbroken(&mut held, &when, &balancer);
         balancer.launch().unwrap();
@@ -112,6 +115,9 @@ fn no_sigkill_breaks_a_connection() {
         "{kills} SIGKILLs, {commands:?} commands done, {} answers, {} broken",
         report.totals.answers, report.totals.broken
     );
+    if report.totals.broken > 0 {
+        history.iter().for_each(|(at, when)| println!("{:.3} s: {when}", at.as_secs_f64()));
+    }
     assert_eq!(report.totals.broken, 0, "{:?}", report.broken_connections);
     assert!(report.totals.answers > 0, "{:?}", report.totals);
 }

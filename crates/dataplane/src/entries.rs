@@ -1,13 +1,14 @@
-//! Hash maps as a whole: read many entries in a system call.
+//! Hash maps as a whole: many entries are read, written or removed in a system call.
 
+use crate::abi::Plain;
 use crate::error::{Context, Error};
-use libbpf_rs::libbpf_sys::bpf_map_lookup_batch;
+use libbpf_rs::libbpf_sys::{bpf_map_delete_batch, bpf_map_lookup_batch, bpf_map_update_batch};
 use libbpf_rs::{MapCore, MapHandle};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::{ptr, thread};
 
-/// Entries read from a map in one system call.
+/// Entries of one system call.
 pub(crate) const BATCH: u32 = 4096;
 
 /// A batch is tried again so often when the kernel says that it is busy.
@@ -86,4 +87,82 @@ pub(crate) fn all(map: &MapHandle, mut visit: impl FnMut(&[u8], &[u8])) -> Resul
         visit(key, value);
         ControlFlow::Continue(())
     })
+}
+
+/// Writes entries, whatever stood there.
+///
+/// # Errors
+/// What the kernel says; some entries may be there then.
+pub(crate) fn write<K: Plain, V: Plain>(
+    map: &MapHandle,
+    entries: impl Iterator<Item = (K, V)>,
+) -> libbpf_rs::Result<()> {
+    let sizes = (map.key_size() as usize, map.value_size() as usize);
+    assert_eq!(sizes, (size_of::<K>(), size_of::<V>()), "entries of map {:?}", map.name());
+    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    let mut entries = entries.peekable();
+    while entries.peek().is_some() {
+        keys.clear();
+        values.clear();
+        for (key, value) in entries.by_ref().take(BATCH as usize) {
+            keys.push(key);
+            values.push(value);
+        }
+        let mut count = keys.len() as u32;
+        // SAFETY: `count` keys and values, plain bytes of the sizes that the map was made for.
+        let status = unsafe {
+            bpf_map_update_batch(
+                map.as_fd().as_raw_fd(),
+                keys.as_ptr().cast(),
+                values.as_ptr().cast(),
+                &raw mut count,
+                ptr::null(),
+            )
+        };
+        if status < 0 {
+            return Err(libbpf_rs::Error::from_raw_os_error(-status));
+        }
+    }
+    Ok(())
+}
+
+/// Removes entries; that one is gone already is no error.
+///
+/// # Errors
+/// [`Error::Bpf`] if the kernel refuses; some entries may be gone then.
+pub(crate) fn remove<K: Plain>(
+    map: &MapHandle,
+    keys: impl Iterator<Item = K>,
+) -> Result<(), Error> {
+    assert_eq!(map.key_size() as usize, size_of::<K>(), "keys of map {:?}", map.name());
+    let mut keys = keys.peekable();
+    let mut batch: Vec<K> = Vec::new();
+    while keys.peek().is_some() {
+        batch.clear();
+        batch.extend(keys.by_ref().take(BATCH as usize));
+        let mut left = &batch[..];
+        while !left.is_empty() {
+            let mut count = left.len() as u32;
+            // SAFETY: `count` keys, plain bytes of the size that the map was made for.
+            let status = unsafe {
+                bpf_map_delete_batch(
+                    map.as_fd().as_raw_fd(),
+                    left.as_ptr().cast(),
+                    &raw mut count,
+                    ptr::null(),
+                )
+            };
+            // It stops at a key that is not there, and says how many it removed before.
+            let gone = (count as usize).min(left.len());
+            match -status {
+                0 => break,
+                libc::ENOENT if gone < left.len() => left = &left[gone + 1..],
+                error => {
+                    return Err(libbpf_rs::Error::from_raw_os_error(error))
+                        .context(|| format!("delete from map {:?}", map.name()));
+                }
+            }
+        }
+    }
+    Ok(())
 }

@@ -156,9 +156,8 @@ impl Reports {
     /// # Errors
     /// [`Error::Bpf`] if the kernel refuses; that an entry is gone already is not an error.
     pub fn forget_unreported(&self, flows: &[Unreported]) -> Result<(), Error> {
-        flows.iter().try_for_each(|flow| {
-            delete(&self.unreported, types::service_state::from(&flow.state).bytes())
-        })
+        let keys = flows.iter().map(|flow| types::service_state::from(&flow.state));
+        entries::remove(&self.unreported, keys)
     }
 }
 

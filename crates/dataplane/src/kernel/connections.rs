@@ -54,9 +54,7 @@ impl KernelPlane {
         &self,
         states: impl IntoIterator<Item = &'a ServiceState>,
     ) -> Result<(), Error> {
-        states.into_iter().try_for_each(|state| {
-            reports::delete(&self.maps.pending, types::service_state::from(state).bytes())
-        })
+        entries::remove(&self.maps.pending, states.into_iter().map(types::service_state::from))
     }
 
     /// The pinned states.
@@ -72,21 +70,16 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::PinsFull`] when there is no room.
     pub fn pin(&self, states: &[(ServiceState, u16)]) -> Result<(), Error> {
-        for (state, backend) in states {
-            let pinned = self.maps.pinned.update(
-                types::service_state::from(state).bytes(),
-                &u32::from(*backend).to_ne_bytes(),
-                MapFlags::ANY,
-            );
-            match pinned {
-                // What a hash map without room says.
-                Err(error) if error.kind() == libbpf_rs::ErrorKind::TooBig => {
-                    return Err(Error::PinsFull { limit: self.pin_limit() as u32 });
-                }
-                pinned => pinned.context(|| "pin a state".into())?,
+        let entry = |(state, backend): &(ServiceState, u16)| {
+            (types::service_state::from(state), u32::from(*backend))
+        };
+        match entries::write(&self.maps.pinned, states.iter().map(entry)) {
+            // What a hash map without room says.
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::TooBig => {
+                Err(Error::PinsFull { limit: self.pin_limit() as u32 })
             }
+            pinned => pinned.context(|| "pin states".into()),
         }
-        Ok(())
     }
 
     /// States of all services that there is room to pin.
@@ -102,9 +95,7 @@ impl KernelPlane {
         &self,
         states: impl IntoIterator<Item = &'a ServiceState>,
     ) -> Result<(), Error> {
-        states.into_iter().try_for_each(|state| {
-            reports::delete(&self.maps.pinned, types::service_state::from(state).bytes())
-        })
+        entries::remove(&self.maps.pinned, states.into_iter().map(types::service_state::from))
     }
 
     /// A tracked connection.
@@ -187,9 +178,7 @@ impl KernelPlane {
     pub fn forget_connections(&self, service: u32) -> Result<(), Error> {
         self.set_entered(service, 0);
         let entries = self.entries_of::<types::tracked>(service, &self.maps.connections)?;
-        entries
-            .iter()
-            .try_for_each(|(flow, _)| reports::delete(&self.maps.connections, flow.bytes()))
+        entries::remove(&self.maps.connections, entries.into_iter().map(|(flow, _)| flow))
     }
 
     /// The entries of a service in a map of flows.

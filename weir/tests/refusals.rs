@@ -131,7 +131,8 @@ fn unknown_field(lines: &mut Vec<String>, random: &mut StdRng) -> Option<()> {
 }
 
 fn unknown_table(lines: &mut Vec<String>, random: &mut StdRng) -> Option<()> {
-    let table = *["[limit]", "[[services]]", "[balancer.check]", "[[service.backends]]"].choose(random)?;
+    let table =
+        *["[limit]", "[[services]]", "[balancer.check]", "[[service.backends]]"].choose(random)?;
     lines.push(table.to_owned());
     Some(())
 }
@@ -167,7 +168,8 @@ fn unknown_word(lines: &mut Vec<String>, random: &mut StdRng) -> Option<()> {
     let named = |key: &str, value: &str| value.starts_with('"') && key != "name";
     let at = *fields(lines, named).choose(random)?;
     let long = format!("\"{}\"", "x".repeat(300));
-    let words = ["\"\"", "\"no such\"", "\"10.0.0\"", "\"5 parsecs\"", "\"0.0.0.0\"", "\"\\u0000\""];
+    let words =
+        ["\"\"", "\"no such\"", "\"10.0.0\"", "\"5 parsecs\"", "\"0.0.0.0\"", "\"\\u0000\""];
     let word = words.choose(random)?;
     set(&mut lines[at], if random.random_bool(0.1) { &long } else { word });
     Some(())
@@ -230,7 +232,10 @@ fn character(lines: &mut Vec<String>, random: &mut StdRng) -> Option<()> {
     if place < line.len() && random.random_bool(0.5) {
         line.remove(place);
     } else {
-        line.insert(place, *['"', '[', ']', '=', '\\', 'é', '\u{1}', '#', ' ', '0'].choose(random)?);
+        line.insert(
+            place,
+            *['"', '[', ']', '=', '\\', 'é', '\u{1}', '#', ' ', '0'].choose(random)?,
+        );
     }
     Some(())
 }

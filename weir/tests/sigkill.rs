@@ -97,7 +97,10 @@ fn no_sigkill_breaks_a_connection() {
             stop.store(true, Ordering::Relaxed);
         });
         let when = format!("SIGKILL {kill}, {moment} us after the first command, {method}");
-        history.push((begun.elapsed(), format!("{when}{}", if turn.is_some() { ", turning" } else { "" })));
+        history.push((
+            begun.elapsed(),
+            format!("{when}{}", if turn.is_some() { ", turning" } else { "" }),
+        ));
         held.extend(common::hold_both(&lab, 4));
         common::assert_unbroken(&mut held, &when, &balancer);
         balancer.launch().unwrap();

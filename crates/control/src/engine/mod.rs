@@ -467,8 +467,7 @@ impl<P: Plane> Engine<P> {
     fn attach(&mut self, config: &Config) -> Result<(), EngineError> {
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
-        self.attached =
-            self.plane.attach(interfaces, how).of_interfaces(&self.config_path)?;
+        self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.config_path)?;
         for attached in &self.attached {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");

@@ -5,7 +5,7 @@ use crate::abi::{BackendFlags, Plain, address_words, types};
 use crate::entries;
 use crate::error::{Context, Error};
 use crate::numbers::{ECHOES_BARE, ECHOES_OWN, TRACKED_OPEN};
-use crate::reports::{self, Reports};
+use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashSet;
 use std::mem::offset_of;

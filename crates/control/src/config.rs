@@ -16,6 +16,7 @@
 
 mod error;
 mod forward;
+mod place;
 mod quic;
 mod resolve;
 mod validate;
@@ -41,6 +42,7 @@ use weir_steering::{
 
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, TunnelSource, TunnelSources};
+pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
@@ -453,9 +455,15 @@ impl Config {
     /// problem found if it cannot be used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let text = fs::read_to_string(path)
+        let bytes = fs::read(path)
             .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        Self::parse(&text, &path.display().to_string())
+        let name = path.display().to_string();
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse(&text, &name),
+            Err(error) => {
+                Err(ConfigError::Invalid { problems: vec![Problem::of_no_text(&error, &name)] })
+            }
+        }
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.

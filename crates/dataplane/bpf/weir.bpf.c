@@ -7,6 +7,7 @@
 #include "service.h"
 #include "methods/registry.h"
 #include "icmp.h"
+#include "fragment.h"
 #include "quic.h"
 #include "forward/beyond.h"
 #include "back.h"
@@ -53,7 +54,8 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 
 	if (unusual & UNUSUAL_ANY_PORT)
 		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16);
-	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted) {
+	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted &&
+	    !p->fragmented) {
 		struct flow_key key = {
 			.src = { p->dst[0], p->dst[1] },
 			.dst = { p->src[0], p->src[1] },
@@ -140,7 +142,8 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 
 		if (unlikely(control->unusual)) {
 			vip = find_unusual(ctx, p, &reason);
-			if (!vip && control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE) {
+			if (!vip && control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE &&
+			    !p->fragmented) {
 				if (!apart)
 					return go_apart(ctx);
 				int verdict = find_answer(ctx, p);
@@ -149,8 +152,11 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 					return verdict;
 			}
 		}
-		if (!vip)
+		if (!vip) {
+			if (apart && p->fragmented)
+				note_fragment(p, NO_BACKEND);
 			return leave(reason, XDP_PASS);
+		}
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return leave(REASON_OTHER_HOST, XDP_DROP);
@@ -176,7 +182,28 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		return go_apart(ctx);
 	if (id == NO_BACKEND)
 		return leave(q.reason, XDP_DROP);
+	if (apart && p->fragmented)
+		note_fragment(p, id);
 	return deliver(ctx, id, p->ip_length, q.counts);
+}
+
+/* A later fragment of a packet for a service's address. */
+static __always_inline int balance_later(struct xdp_md *ctx, const struct packet *p)
+{
+	__u32 id;
+
+	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return leave(REASON_OTHER_HOST, XDP_DROP);
+	enum reason reason = follow_fragment(p, &id);
+
+	if (reason == REASON_OK)
+		return deliver(ctx, id, p->ip_length, 0);
+	return leave(reason, reason == REASON_NO_SERVICE ? XDP_PASS : XDP_DROP);
+}
+
+static __always_inline int is_fragment(enum reason reason)
+{
+	return reason == REASON_FIRST_FRAGMENT || reason == REASON_LATER_FRAGMENT;
 }
 
 static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
@@ -194,6 +221,8 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 	if (likely(reason == REASON_OK))
 		return balance(ctx, &p, 0);
 	if (reason == REASON_BAD_IPV4_LENGTH && has_frags)
+		return go_apart(ctx);
+	if (is_fragment(reason))
 		return go_apart(ctx);
 	return reject(&p, reason);
 }
@@ -238,7 +267,7 @@ int weir_balance(struct xdp_md *ctx)
 }
 
 /* The whole way again, for what the plain one does not do: frames that are longer than their first
- * buffer, methods that are not inlined there, ICMP errors. A program of its own, so that the ways of all
+ * buffer, methods that are not inlined there, ICMP errors, fragments. A program of its own, so that the ways of all
  * others have nothing to keep for it, and both have the verifier's whole patience and the whole stack. */
 SEC("xdp")
 int weir_apart(struct xdp_md *ctx)
@@ -269,5 +298,10 @@ int weir_apart(struct xdp_md *ctx)
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&
 	    (control->unusual & UNUSUAL_NAT || is_vip(p.dst[0], p.dst[1])) && quoted(ctx, &p))
 		reason = REASON_OK;
+	if (is_fragment(reason) && is_vip(p.dst[0], p.dst[1])) {
+		reason = read_fragment(ctx, &p);
+		if (reason == REASON_LATER_FRAGMENT)
+			return balance_later(ctx, &p);
+	}
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }

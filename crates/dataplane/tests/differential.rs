@@ -3,6 +3,8 @@
 //!
 //! `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+#[path = "differential/fragments.rs"]
+mod fragments;
 #[path = "differential/nat.rs"]
 mod nat;
 #[path = "differential/options.rs"]
@@ -70,6 +72,9 @@ struct World {
     translations: Translations,
     /// Packets that went through a tunnel, by what they were put into.
     tunnelled: BTreeMap<&'static str, u64>,
+    /// Fragments that are still on their way, and what became of later ones.
+    fragments: Vec<Vec<u8>>,
+    followed: BTreeMap<&'static str, u64>,
 }
 
 const BACKENDS: u16 = 512;
@@ -255,6 +260,8 @@ impl World {
             scheduled: BTreeMap::new(),
             translations: Translations::new(),
             tunnelled: BTreeMap::new(),
+            fragments: Vec::new(),
+            followed: BTreeMap::new(),
         };
         tunnels::tag_device(&mut world.plane);
         for service in 0..world.tables.services.len() {
@@ -564,6 +571,9 @@ impl World {
         {
             return frame;
         }
+        if self.rng.random_bool(0.05) {
+            return self.fragment();
+        }
         let flow = self.flow();
         let flags = [
             TcpFlags::SYN,
@@ -655,6 +665,7 @@ impl World {
             _ => {}
         }
         let wanted = Outcome::from(verdict);
+        self.count_followed(frame, wanted);
         let run = run_frame(self.plane.kernel.program(), frame).unwrap();
         match wanted {
             Outcome::Forwarded(backend) => {
@@ -823,6 +834,7 @@ fn kernel_and_oracle_agree() {
     let [stamped, restored] = world.stamped;
     println!("{stamped} timestamps written, {restored} restored");
     println!("through tunnels: {:?}", world.tunnelled);
+    println!("later fragments: {:?}", world.followed);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
@@ -834,6 +846,10 @@ fn kernel_and_oracle_agree() {
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
         assert_eq!(world.tunnelled.len(), 10, "not every tunnel was used, or not both families");
         assert!(seen["returned"] > 10_000, "no answer was translated");
+        for what in ["forwarded", "passed", "dropped"] {
+            let times = world.followed.get(what).copied().unwrap_or(0);
+            assert!(times > 100, "later fragments: {:?}", world.followed);
+        }
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];

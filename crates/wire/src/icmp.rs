@@ -8,15 +8,14 @@
 //! needed" is one, time exceeded and parameter problem, and for IPv6 packet too big. A quoted later
 //! fragment has no ports, and names nothing.
 
-use crate::flow::{FlowKey, Protocol, map_address};
-use crate::parse::{IPV6_LENGTH, address, be16, bytes, icmp_of};
+use crate::flow::{FlowKey, Protocol};
+use crate::parse::{
+    FRAGMENT, FRAGMENT_LENGTH, IPV6_LENGTH, address, be16, bytes, ends_of_ipv4, icmp_of,
+};
 use crate::tcp_options;
-use std::net::Ipv4Addr;
 
 const ICMP_LENGTH: usize = 8;
 const IPV4_MIN_LENGTH: usize = 20;
-const FRAGMENT: u8 = 44;
-const FRAGMENT_LENGTH: usize = 8;
 /// What is quoted of a transport header at least.
 const QUOTED_BYTES: usize = 8;
 
@@ -85,9 +84,7 @@ fn ipv4(quote: &[u8]) -> Option<Packet<'_>> {
     if header[0] >> 4 != 4 || length < IPV4_MIN_LENGTH || be16(header[6], header[7]) & 0x1fff != 0 {
         return None;
     }
-    let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
-    let src = map_address(Ipv4Addr::new(s0, s1, s2, s3).into());
-    let dst = map_address(Ipv4Addr::new(d0, d1, d2, d3).into());
+    let (src, dst) = ends_of_ipv4(header);
     Some((src, dst, header[9], quote.get(length..)?))
 }
 

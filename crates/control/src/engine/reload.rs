@@ -13,7 +13,7 @@ use super::numbers::Numbers;
 use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, Service};
+use crate::config::{Backend, Config, Forward, Service, Table, place_of};
 use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -94,8 +94,9 @@ impl<P: Plane> Engine<P> {
             ];
             let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
             let fields: Vec<&str> = differs.collect();
+            let place = place_of(&self.config_path, Table::Balancer, fields[0]);
             return Err(EngineError::Conflict(format!(
-                "[balancer] {} cannot change while weir runs; restart it, or put back what was there",
+                "{place}[balancer] {} cannot change while weir runs; restart it, or put back what was there",
                 fields.join(", ")
             )));
         }
@@ -180,7 +181,14 @@ impl<P: Plane> Engine<P> {
             let change = if unused && change != Change::Same { Change::Carried } else { change };
             if let (Change::Breaks(why), Some(now)) = (&change, now) {
                 let what = format!("service {}: {why}; {} break", wanted.name, self.known(now));
-                if breaking { &mut notes } else { &mut refused }.push(what);
+                if breaking {
+                    notes.push(what);
+                } else {
+                    // Every reason begins with the field.
+                    let field = why.split(':').next().unwrap_or_default();
+                    let table = Table::Service(&wanted.name);
+                    refused.push(place_of(&self.config_path, table, field) + &what);
+                }
             }
             changes.push(change);
         }

@@ -156,7 +156,7 @@ __noinline int translate(struct xdp_md *ctx, const struct translation *to, __u32
 	void *l3 = eth + 1;
 	int source = how & NAT_SOURCE;
 	__u64 change;
-	__u32 at;
+	__u32 at, later = 0;
 	__u8 protocol;
 
 	if (!to || l3 > end)
@@ -181,6 +181,9 @@ __noinline int translate(struct xdp_md *ctx, const struct translation *to, __u32
 
 			at = SKIPPED_AT(skipped);
 			protocol = SKIPPED_TO(skipped);
+			later = SKIPPED_REASON(skipped) == REASON_LATER_FRAGMENT;
+			if (SKIPPED_REASON(skipped) == REASON_FIRST_FRAGMENT)
+				at += sizeof(struct extension);
 		}
 		if (!(how & NAT_KEEPS_TTL)) {
 			if (ip->hop_limit <= 1)
@@ -195,6 +198,7 @@ __noinline int translate(struct xdp_md *ctx, const struct translation *to, __u32
 			return REASON_TRUNCATED_IPV4;
 		at = (ip->version_ihl & 15) * 4;
 		protocol = ip->protocol;
+		later = ip->fragment & bpf_htons(0x1fff);
 		__u64 aged = 0;
 
 		if (!(how & NAT_KEEPS_TTL)) {
@@ -207,6 +211,9 @@ __noinline int translate(struct xdp_md *ctx, const struct translation *to, __u32
 		change = exchange_ipv4(ip, source, to);
 		ip->check = amended(ip->check, change + aged);
 	}
+	/* It has no ports; the sum over the whole packet is in the first fragment. */
+	if (later)
+		return REASON_OK;
 	void *l4 = data + ((before + at) & 0x3fff);
 
 	if (protocol == PROTOCOL_TCP) {

@@ -6,7 +6,7 @@
 //! answers are of, so no two services may have the same.
 
 use std::net::IpAddr;
-use weir_wire::{Protocol, Reason, icmp, map_address, parse};
+use weir_wire::{Fragment, Packet, Protocol, Reason, fragment, icmp, map_address, parse};
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
@@ -100,6 +100,8 @@ pub fn translate(
             let inside = translate_quote(frame, (icmp, quoted, until), place.ipv4, end.other(), to);
             amend(frame, icmp + 2, outside + inside);
         }
+        // It has no ports; the sum over the whole packet is in the first fragment.
+        Upper::Later => {}
     }
     if place.l3 > ETHERNET || tag.is_some() {
         retag(frame, place.l3, tag);
@@ -154,6 +156,7 @@ struct Place {
 enum Upper {
     Segment { at: usize, protocol: Protocol },
     Error { icmp: usize, quoted: usize, until: usize },
+    Later,
 }
 
 impl Place {
@@ -163,21 +166,27 @@ impl Place {
 }
 
 fn place(frame: &[u8]) -> Result<Place, Reason> {
-    match parse(frame) {
-        Ok(packet) => {
-            let upper =
-                Upper::Segment { at: packet.l4_offset.into(), protocol: packet.flow.protocol };
-            let (l3, bytes) = (packet.l3_offset.into(), packet.ip_length);
-            Ok(Place { l3, ipv4: packet.flow.is_ipv4(), bytes, upper })
-        }
-        Err(rejected) => {
-            let error = icmp::quoted(frame).ok_or(rejected.reason)?;
-            let (l3, bytes) = (usize::from(error.l3_offset), error.ip_length);
-            let (icmp, quoted) = (error.icmp_offset.into(), error.quoted_l4_offset.into());
-            let upper = Upper::Error { icmp, quoted, until: l3 + bytes as usize };
-            Ok(Place { l3, ipv4: error.flow.is_ipv4(), bytes, upper })
-        }
-    }
+    let segment = |packet: &Packet| Upper::Segment {
+        at: packet.l4_offset.into(),
+        protocol: packet.flow.protocol,
+    };
+    let (l3, bytes, upper) = match parse(frame) {
+        Ok(packet) => (packet.l3_offset, packet.ip_length, segment(&packet)),
+        Err(rejected) => match (fragment(frame), icmp::quoted(frame)) {
+            (Some(Fragment { packet, l3_offset, ip_length, .. }), _) => {
+                let upper = packet.as_ref().map_or(Upper::Later, segment);
+                (l3_offset, ip_length, upper)
+            }
+            (_, Some(error)) => {
+                let until = usize::from(error.l3_offset) + error.ip_length as usize;
+                let (icmp, quoted) = (error.icmp_offset.into(), error.quoted_l4_offset.into());
+                (error.l3_offset, error.ip_length, Upper::Error { icmp, quoted, until })
+            }
+            _ => return Err(rejected.reason),
+        },
+    };
+    let l3 = usize::from(l3);
+    Ok(Place { l3, ipv4: frame[l3] >> 4 == 4, bytes, upper })
 }
 
 fn retag(frame: &mut Vec<u8>, l3: usize, tag: Option<[u8; TAG]>) {

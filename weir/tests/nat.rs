@@ -240,7 +240,7 @@ fn errors_of_routers_outside_reach_the_backend() {
     for address in ["10.88.0.1/32", "fd88::1/128"] {
         common::sh(client, &format!("ip addr add {address} dev lo"));
     }
-    for name in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+    for name in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
         common::sysctl(router, name, "1");
     }
     let (near4, near6) = (client4(1, 0), client6(1, 0));

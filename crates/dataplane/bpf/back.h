@@ -105,7 +105,7 @@ __noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32
 	if (!to)
 		return NO_ANSWER;
 	const __u64 client[2] = { given->dst[0], given->dst[1] };
-	__u32 number = (client[1] ^ client[0] * VIP_HIGH) * VIP_FIRST >> 32 & (WAYS - 1);
+	__u32 number = (client[1] ^ client[0] * VIP_HIGH) * VIP_FIRST >> WAYS_SHIFT;
 	struct lane *way = bpf_map_lookup_elem(&ways, &number);
 	int found = BPF_FIB_LKUP_RET_SUCCESS;
 

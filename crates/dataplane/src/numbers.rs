@@ -63,6 +63,8 @@ numbers! {
     LANE_NAT: u32 = 4;
     /// ways to clients that each processor remembers; a power of two
     WAYS: u32 = 4096;
+    /// 64 - log2 of it
+    WAYS_SHIFT: u32 = 52;
 
     /// what a redirect there is given is lost
     DEVICE_REFUSED: u32 = 1;

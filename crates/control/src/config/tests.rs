@@ -342,7 +342,7 @@ fn faults_of_backends() {
             what: "unknown",
             text: "wieght = 3",
             line: 11,
-            words: &["unknown field `wieght`", "name, address, weight, drain"],
+            words: &["unknown field `wieght`", "name, address, port, weight, drain"],
         },
     ];
     for case in cases {

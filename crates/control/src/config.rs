@@ -87,6 +87,9 @@ pub struct Balancer {
     /// How often interfaces and next hops are looked up beside the kernel's events, of which some may be
     /// missed; 1 s to 1 h.
     pub look_every: Duration,
+    /// ICMP messages that each processor sends in a second at most, beyond a few at once; 0: none.
+    #[serde(default = "resolve::icmp_per_second")]
+    pub icmp_per_second: u32,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,

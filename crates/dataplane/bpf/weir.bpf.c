@@ -9,6 +9,7 @@
 #include "icmp.h"
 #include "quic.h"
 #include "forward/beyond.h"
+#include "path_mtu.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -261,8 +262,15 @@ int weir_apart(struct xdp_md *ctx)
 		reason = parse_ipv4(l3, end, bytes, &p);
 	else
 		reason = parse_ipv6(ctx, l3, end, bytes, &p);
-	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&
-	    is_vip(p.dst[0], p.dst[1]) && quoted(ctx, &p))
-		reason = REASON_OK;
+	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol)) {
+		if (!is_vip(p.dst[0], p.dst[1])) {
+			data = (void *)(long)ctx->data;
+			end = (void *)(long)ctx->data_end;
+			if (is_ours(data, end) && learn_mtu(ctx, &p))
+				return leave(REASON_PATH_MTU, XDP_PASS);
+		} else if (quoted(ctx, &p)) {
+			reason = REASON_OK;
+		}
+	}
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }

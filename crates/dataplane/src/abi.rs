@@ -46,6 +46,7 @@ plain!(
     backend,
     lane,
     device,
+    path,
     outcome,
     state_key,
     service_state,

@@ -58,6 +58,14 @@ numbers! {
     /// they leave through a tunnel
     LANE_TUNNEL: u32 = 2;
 
+    /// ICMP messages that a processor sends at once, before the rate that is set
+    MESSAGE_BURST: u64 = 50;
+
+    /// what a router has said of a way's MTU holds so long: ten minutes (RFC 1191, RFC 8201)
+    PATH_NANOSECONDS: u64 = 600_000_000_000;
+    /// the smallest MTU of a way over IPv4 that is believed
+    LEAST_PATH_IPV4: u32 = 552;
+
     /// what a redirect there is given is lost
     DEVICE_REFUSED: u32 = 1;
 

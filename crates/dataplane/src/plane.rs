@@ -6,6 +6,7 @@ use crate::kernel::{self, KernelPlane, ResizeStep};
 use crate::link::XdpMode;
 use crate::reports::Reports;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -401,6 +402,14 @@ impl Plane for LivePlane {
 
     fn set_devices(&mut self, devices: &[Device]) -> Result<(), Error> {
         self.kernel.set_devices(devices)
+    }
+
+    fn set_message_rate(&mut self, per_second: u32) {
+        self.kernel.set_message_rate(per_second);
+    }
+
+    fn path_mtu(&self, to: IpAddr) -> Result<Option<u32>, Error> {
+        self.kernel.path_mtu(to)
     }
 
     fn forget_hop(&mut self, backend: u16) -> Result<(), Error> {

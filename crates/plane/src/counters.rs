@@ -38,7 +38,9 @@ impl Counters {
             }
             Verdict::Answer(_) => *self.passed.entry(Reason::Answer).or_default() += 1,
             Verdict::Pass(reason) => *self.passed.entry(reason).or_default() += 1,
-            Verdict::Drop(reason) => *self.dropped.entry(reason).or_default() += 1,
+            Verdict::Drop(reason) | Verdict::Tell { reason, .. } => {
+                *self.dropped.entry(reason).or_default() += 1
+            }
         }
     }
 }

@@ -71,6 +71,15 @@ pub enum Verdict {
     Pass(Reason),
     /// It goes nowhere.
     Drop(Reason),
+    /// It goes nowhere, and its frame goes back as the message that tells its sender why.
+    Tell {
+        /// The backend that it would have gone to.
+        backend: u16,
+        /// Why it goes nowhere.
+        reason: Reason,
+        /// As in [`Verdict::Forward`].
+        echo: Option<u32>,
+    },
 }
 
 /// What happened to a frame.
@@ -90,7 +99,7 @@ impl From<Verdict> for Outcome {
             Verdict::Forward { backend, .. } => Self::Forwarded(backend),
             Verdict::Answer(_) => Self::Passed(Reason::Answer),
             Verdict::Pass(reason) => Self::Passed(reason),
-            Verdict::Drop(reason) => Self::Dropped(reason),
+            Verdict::Drop(reason) | Verdict::Tell { reason, .. } => Self::Dropped(reason),
         }
     }
 }
@@ -131,6 +140,13 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
                 && let Some(error) = icmp::quoted(frame)
             {
                 return classify_error(frame, &error, to);
+            }
+            if rejected.reason == Reason::OtherProtocol
+                && !rejected.dst.is_some_and(known)
+                && frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac))
+                && icmp::too_big(frame).is_some()
+            {
+                return Err(Verdict::Pass(Reason::PathMtu));
             }
             let ours = rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
             let verdict = if ours { Verdict::Drop } else { Verdict::Pass };
@@ -339,7 +355,7 @@ fn track_instead(question: &Question, backend: Option<BackendId>, memory: &mut i
 pub fn restamp(frame: &mut [u8], verdict: &Verdict) {
     let (value, echo) = match *verdict {
         Verdict::Answer(value) => (value, None),
-        Verdict::Forward { echo, .. } => (None, echo),
+        Verdict::Forward { echo, .. } | Verdict::Tell { echo, .. } => (None, echo),
         _ => return,
     };
     if value.or(echo).is_none() {

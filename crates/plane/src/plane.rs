@@ -429,6 +429,17 @@ pub trait Plane: update::Plane {
         Ok(())
     }
 
+    /// Sets how many ICMP messages each processor may send in a second; 0: none, as at first.
+    fn set_message_rate(&mut self, _per_second: u32) {}
+
+    /// What a router has said of the MTU of the way to a backend behind a tunnel, while it holds.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn path_mtu(&self, _to: IpAddr) -> Result<Option<u32>, Self::Error> {
+        Ok(None)
+    }
+
     /// Frames that were sent and lost before they left, by the number of the interface that they were to
     /// leave by; 0 where that is not known. `None` if nobody tells.
     ///

@@ -13,6 +13,7 @@ pub mod craft;
 mod flow;
 pub mod hash;
 pub mod icmp;
+pub mod icmp_error;
 mod parse;
 pub mod quic;
 mod reason;

@@ -419,6 +419,12 @@ fn faults_of_balancer_and_limits() {
             words: &["look_every: \"2h\" is out of range; give 1s to 1h"],
         },
         Case {
+            what: "icmp_per_second",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nicmp_per_second = -1",
+            line: 3,
+            words: &["icmp_per_second: -1 is out of range; give 0..1000000"],
+        },
+        Case {
             what: "run_dir",
             text: "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = \"run\"",
             line: 3,

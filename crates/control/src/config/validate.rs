@@ -35,6 +35,7 @@ pub(super) struct Balancer {
     pub mode: Option<XdpMode>,
     pub run_dir: Option<PathBuf>,
     pub look_every: Option<Duration>,
+    pub icmp_per_second: Option<u32>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
 }
@@ -89,6 +90,9 @@ pub(super) fn validate(
     (services.len() == given).then_some(File { balancer, limits, services })
 }
 
+/// One for each microsecond.
+const MOST_ICMP_PER_SECOND: u32 = 1_000_000;
+
 fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>) -> Balancer {
     let (span, raw) = match raw {
         Some(raw) => (raw.span(), raw.into_inner()),
@@ -131,6 +135,11 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             raw.look_every.as_ref(),
             "look_every",
             Duration::from_secs(1)..=Duration::from_secs(3600),
+        ),
+        icmp_per_second: scope.integer(
+            raw.icmp_per_second.as_ref(),
+            "icmp_per_second",
+            0..=MOST_ICMP_PER_SECOND,
         ),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),

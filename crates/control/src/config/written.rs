@@ -32,6 +32,7 @@ pub(super) struct Balancer {
     pub mode: Field<String>,
     pub run_dir: Field<String>,
     pub look_every: Field<String>,
+    pub icmp_per_second: Field<i64>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
 }

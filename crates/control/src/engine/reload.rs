@@ -415,6 +415,7 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.interfaces.clone_from(&config.balancer.interfaces);
         self.config.balancer.tunnel_source = config.balancer.tunnel_source;
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
+        self.plane.set_message_rate(config.balancer.icmp_per_second);
         self.set_targets();
         self.hop_tries = NEXT_HOPS_TRIES;
         tolerate("look up next hops", self.refresh_next_hops(false));

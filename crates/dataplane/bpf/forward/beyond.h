@@ -5,6 +5,7 @@
 
 #include "l2.h"
 #include "tunnel.h"
+#include "tell.h"
 
 /* Forwards a frame with a VLAN tag, to one, or through a tunnel. Global, so that the verifier goes through
  * it once, and plain frames have nothing to keep for it. It is counted here, as it may yet be dropped. */
@@ -13,8 +14,15 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 {
 	if (!lane)
 		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
-	enum reason reason = lane->beyond & LANE_TUNNEL ? encapsulate(ctx, lane, id, bytes) :
-							  retag(ctx, lane);
+	__u32 done = lane->beyond & LANE_TUNNEL ? encapsulate(ctx, lane, id, bytes) :
+						  retag(ctx, lane);
+	__u32 reason = done & REFUSED_REASON;
+
+	if (reason == REASON_TOO_BIG || reason == REASON_TTL_EXCEEDED) {
+		reason = tell(ctx, reason, REFUSED_MTU(done));
+		if (reason == REASON_TOO_BIG_TOLD || reason == REASON_TTL_TOLD)
+			return leave(reason, XDP_TX);
+	}
 	if (reason != REASON_OK)
 		return leave(reason, XDP_DROP);
 	count(lane, bytes, flows);

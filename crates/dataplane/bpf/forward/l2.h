@@ -13,6 +13,16 @@
 #define AF_INET6 10
 #define RESOLVE_JIFFIES 64
 
+/* The MTU of a tunnel's way, as far as routers on it have said that it is smaller. */
+static __always_inline __u32 path_mtu(const struct backend *backend, __u32 mtu)
+{
+	struct path *path = bpf_map_lookup_elem(&paths, backend->address);
+
+	if (!path || bpf_ktime_get_ns() - path->since >= PATH_NANOSECONDS)
+		return mtu;
+	return mtu && mtu < path->mtu ? mtu : path->mtu;
+}
+
 /* Fills the lane; returns why it cannot, or REASON_OK. */
 static __always_inline int keep(struct lane *lane, const struct backend *backend, const __u8 *mac,
 				const __u8 *source, __u32 ifindex, __u32 mtu, __u64 now)
@@ -32,6 +42,8 @@ static __always_inline int keep(struct lane *lane, const struct backend *backend
 	lane->vlan = vlan;
 	lane->beyond = (vlan ? LANE_TAGGED : 0) | (backend->tunnel ? LANE_TUNNEL : 0);
 	lane->mtu = mtu ? mtu : backend->mtu;
+	if (backend->tunnel)
+		lane->mtu = path_mtu(backend, lane->mtu);
 	lane->resolved = now ? now : 1; /* 0 is never; one ahead of now would be long ago */
 	return REASON_OK;
 }

@@ -6,7 +6,9 @@ use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
-use weir_plane::{Backend, Device, Hop, Plane, Soft, Verdict, Way};
+use weir_plane::{Allowance, Backend, Device, Hop, Plane, Soft, Verdict, Way};
+use weir_wire::craft::{self, Frame};
+use weir_wire::{FlowKey, Protocol, map_address};
 
 /// An interface whose frames leave tagged, by the one that they came in by.
 const TAGGED: u32 = 77;
@@ -75,6 +77,7 @@ pub fn vary(rng: &mut ChaCha8Rng, frame: &mut [u8]) {
 
 /// What the oracle makes of a frame.
 pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
+    oracle.messages.fill();
     // The verdict says which backend it is, and so whether its frames leave tagged.
     let mut tagged = frame.clone();
     let verdict = oracle.take(&mut tagged, Some(TAG));
@@ -106,4 +109,43 @@ pub fn of(oracle: &Soft, backend: u16) -> Option<&'static str> {
         (Encapsulation::Gue(_), IpAddr::V4(_)) => "gue in IPv4",
         (Encapsulation::Gue(_), IpAddr::V6(_)) => "gue in IPv6",
     })
+}
+
+/// Messages without end, or none: planes do not have the same time. A message each microsecond is more
+/// than frames are sent here.
+pub fn set_messages(plane: &mut Twin, some: bool) {
+    let rate = if some { 1_000_000 } else { 0 };
+    plane.kernel.set_message_rate(rate);
+    plane.oracle.messages = Allowance::default();
+    plane.oracle.messages.set(rate);
+}
+
+/// A router on the way to a backend says what its next link takes; or somebody says something like it.
+/// Frames to the backend ask for the way anew after that.
+pub fn too_big(plane: &Twin, rng: &mut ChaCha8Rng) -> Option<(Vec<u8>, u16)> {
+    let behind = |number: &u16| plane.oracle.backends[number].tunnel.is_some();
+    let numbers: Vec<u16> = plane.oracle.backends.keys().copied().filter(behind).collect();
+    let number = *numbers.choose(rng)?;
+    let backend = &plane.oracle.backends[&number];
+    let tunnel = backend.tunnel.as_ref()?;
+    let source = tunnel.source?;
+    let v4 = backend.address.is_ipv4();
+    let flow = FlowKey::new((source, 1).into(), (backend.address, 2).into(), Protocol::Udp);
+    let mut quote = Frame::new(flow).payload(rng.random_range(0..40)).build().split_off(14);
+    let protocol = if v4 { 9 } else { 6 };
+    quote[protocol] = *[4, 17, 41, 47, 47, 6].choose(rng).unwrap();
+    if rng.random_bool(0.1) {
+        let length = rng.random_range(0..=quote.len());
+        quote.truncate(length);
+    }
+    let router: IpAddr = if v4 { "10.8.9.9" } else { "fd08::9:9" }.parse().unwrap();
+    let to = if rng.random_bool(0.05) { router } else { source };
+    let kinds: &[[u8; 2]] = if v4 {
+        &[[3, 4], [3, 4], [3, 4], [3, 1], [11, 4]]
+    } else {
+        &[[2, 0], [2, 0], [2, 9], [1, 4]]
+    };
+    let mtu = *[0, 60, 552, 600, 1280, 1290, 1400, 70_000].choose(rng).unwrap();
+    let ends = (map_address(router), map_address(to));
+    Some((craft::icmp(ends, *kinds.choose(rng).unwrap(), mtu, &quote), number))
 }

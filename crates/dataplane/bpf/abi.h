@@ -123,7 +123,7 @@ struct control {
 	__u32 clock;              /* seconds, by which slots grow old; they stop with the control plane */
 	__u32 bare;               /* packets that did not echo the cookie that their backend was told */
 	__u64 quic_generation;    /* raised when configurations or servers of QUIC ids have changed */
-	__u64 message_interval;   /* nanoseconds between ICMP messages that a processor sends; 0: none is */
+	__u64 intervals[BUCKETS]; /* nanoseconds between ICMP messages that a processor sends; 0: none is */
 };
 
 /* "Seen recently": eight tags in one cache line. */

@@ -76,7 +76,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, BUCKETS);
 	__type(key, __u32);
 	__type(value, struct bucket);
 } buckets SEC(".maps");

@@ -12,12 +12,25 @@
 #define MESSAGE_WORDS 320
 #define NO_SUM (~0ULL)
 
-/* So many per second are sent by each processor as the setting says, and MESSAGE_BURST of them at once. */
-static __always_inline int may_send(void)
+/* Whether a packet came from a single host, and another one. */
+static __always_inline int is_host_ipv4(const struct ipv4 *ip)
 {
-	__u32 zero = 0;
-	__u64 interval = control->message_interval;
-	struct bucket *bucket = bpf_map_lookup_elem(&buckets, &zero);
+	__u8 first = ip->src;
+
+	return ip->src != ip->dst && first != 0 && first != 127 && first < 224;
+}
+
+static __always_inline int is_host_ipv6(const struct ipv6 *ip)
+{
+	return ip->src[0] != 0 && (__u8)ip->src[0] != 0xff &&
+	       (ip->src[0] != ip->dst[0] || ip->src[1] != ip->dst[1]);
+}
+
+/* So many per second are sent by each processor as the setting says, and MESSAGE_BURST of them at once. */
+static __always_inline int may_send(__u32 kind)
+{
+	__u64 interval = control->intervals[kind];
+	struct bucket *bucket = bpf_map_lookup_elem(&buckets, &kind);
 
 	if (!interval || !bucket)
 		return 0;

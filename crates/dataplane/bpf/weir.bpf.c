@@ -7,6 +7,7 @@
 #include "service.h"
 #include "methods/registry.h"
 #include "icmp.h"
+#include "echo.h"
 #include "quic.h"
 #include "forward/beyond.h"
 #include "path_mtu.h"
@@ -263,14 +264,24 @@ int weir_apart(struct xdp_md *ctx)
 	else
 		reason = parse_ipv6(ctx, l3, end, bytes, &p);
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol)) {
-		if (!is_vip(p.dst[0], p.dst[1])) {
-			data = (void *)(long)ctx->data;
-			end = (void *)(long)ctx->data_end;
-			if (is_ours(data, end) && learn_mtu(ctx, &p))
-				return leave(REASON_PATH_MTU, XDP_PASS);
-		} else if (quoted(ctx, &p)) {
+		int for_vip = is_vip(p.dst[0], p.dst[1]);
+
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+		if (for_vip && quoted(ctx, &p)) {
 			reason = REASON_OK;
+		} else if (is_ours(data, end)) {
+			if (for_vip)
+				reason = echo(ctx);
+			else if (learn_mtu(ctx, &p))
+				reason = REASON_PATH_MTU;
 		}
+		if (reason == REASON_PATH_MTU)
+			return leave(reason, XDP_PASS);
+		if (reason == REASON_ECHO_ANSWERED)
+			return leave(reason, XDP_TX);
+		if (reason == REASON_ECHO_LIMITED)
+			return leave(reason, XDP_DROP);
 	}
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }

@@ -153,6 +153,7 @@ impl From<&Backend> for BackendEntry {
             Some(tunnel) => entry.with_tunnel(tunnel),
             None => entry,
         };
+        let entry = entry.with_segments(backend.segments);
         match backend.hop {
             Some(Hop { next, ifindex }) => {
                 entry.with_next_hop(next.mac, next.source_mac, ifindex, false)
@@ -175,6 +176,7 @@ impl BackendEntry {
                 ifindex: self.ifindex,
             }),
             tunnel: self.tunnel(),
+            segments: self.segments(),
         })
     }
 }
@@ -404,8 +406,8 @@ impl Plane for LivePlane {
         self.kernel.set_devices(devices)
     }
 
-    fn set_message_rate(&mut self, per_second: u32) {
-        self.kernel.set_message_rate(per_second);
+    fn set_message_rates(&mut self, errors: u32, echoes: u32) {
+        self.kernel.set_message_rates(errors, echoes);
     }
 
     fn path_mtu(&self, to: IpAddr) -> Result<Option<u32>, Error> {

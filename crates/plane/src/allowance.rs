@@ -27,6 +27,11 @@ impl Allowance {
         self.interval = Self::interval(per_second);
     }
 
+    /// Whether none is sent.
+    pub fn is_none(&self) -> bool {
+        self.interval == 0
+    }
+
     /// As many may be sent now as at once.
     pub fn fill(&mut self) {
         self.tokens = MESSAGE_BURST;

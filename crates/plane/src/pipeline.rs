@@ -8,7 +8,7 @@ use weir_steering::{
 use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
 use weir_wire::tcp_options::{Timestamps, TimestampsMut};
-use weir_wire::{FlowKey, Packet, Protocol, Reason, TcpFlags, parse, tcp_options};
+use weir_wire::{FlowKey, Packet, Protocol, Reason, TcpFlags, echo, parse, tcp_options};
 
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
@@ -71,6 +71,8 @@ pub enum Verdict {
     Pass(Reason),
     /// It goes nowhere.
     Drop(Reason),
+    /// It is an echo request to a service's address, and its frame goes back as the reply.
+    Echo,
     /// It goes nowhere, and its frame goes back as the message that tells its sender why.
     Tell {
         /// The backend that it would have gone to.
@@ -99,6 +101,7 @@ impl From<Verdict> for Outcome {
             Verdict::Forward { backend, .. } => Self::Forwarded(backend),
             Verdict::Answer(_) => Self::Passed(Reason::Answer),
             Verdict::Pass(reason) => Self::Passed(reason),
+            Verdict::Echo => Self::Dropped(Reason::EchoAnswered),
             Verdict::Drop(reason) | Verdict::Tell { reason, .. } => Self::Dropped(reason),
         }
     }
@@ -142,11 +145,15 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
                 return classify_error(frame, &error, to);
             }
             if rejected.reason == Reason::OtherProtocol
-                && !rejected.dst.is_some_and(known)
                 && frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac))
-                && icmp::too_big(frame).is_some()
             {
-                return Err(Verdict::Pass(Reason::PathMtu));
+                if rejected.dst.is_some_and(known) {
+                    if echo::is_request(frame) {
+                        return Err(Verdict::Echo);
+                    }
+                } else if icmp::too_big(frame).is_some() {
+                    return Err(Verdict::Pass(Reason::PathMtu));
+                }
             }
             let ours = rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
             let verdict = if ours { Verdict::Drop } else { Verdict::Pass };

@@ -2,7 +2,7 @@
 
 use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::counters::LaneCounters;
-use crate::forward::{NextHop, Tunnel};
+use crate::forward::{NextHop, Segments, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use std::collections::{BTreeMap, HashSet};
@@ -29,6 +29,8 @@ pub struct Backend {
     pub hop: Option<Hop>,
     /// What its packets are put into; none if they reach it as they are.
     pub tunnel: Option<Tunnel>,
+    /// How large segments SYNs to it may ask for; none: as large as they like.
+    pub segments: Option<Segments>,
 }
 
 /// What became of the flows that a method with few of them put into the connection table.
@@ -429,8 +431,9 @@ pub trait Plane: update::Plane {
         Ok(())
     }
 
-    /// Sets how many ICMP messages each processor may send in a second; 0: none, as at first.
-    fn set_message_rate(&mut self, _per_second: u32) {}
+    /// Sets how many ICMP errors, and how many replies to echo requests, each processor may send in a second.
+    /// 0: none, as at first; echo requests are the kernel's then.
+    fn set_message_rates(&mut self, _errors: u32, _echoes: u32) {}
 
     /// What a router has said of the MTU of the way to a backend behind a tunnel, while it holds.
     ///

@@ -21,7 +21,7 @@ use weir_steering::{
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
 };
-use weir_wire::{FlowKey, Reason, icmp, map_address};
+use weir_wire::{FlowKey, Reason, echo, icmp, map_address};
 
 /// What a [`Soft`] plane can be asked, and can be told to refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -137,8 +137,10 @@ pub struct Soft {
     pub limits: Limits,
     /// Backends by number.
     pub backends: BTreeMap<u16, Backend>,
-    /// The messages that it may send.
+    /// The errors that it may send.
     pub messages: Allowance,
+    /// The replies to echo requests that it may send.
+    pub echoes: Allowance,
     /// What routers on the ways to backends have said.
     pub paths: Paths,
     /// The time by which these are old, and messages are allowed.
@@ -226,6 +228,12 @@ impl Soft {
     pub fn take(&mut self, frame: &mut Vec<u8>, tag: Option<[u8; 4]>) -> Verdict {
         let verdict = self.judge(frame);
         pipeline::restamp(frame, &verdict);
+        if verdict == Verdict::Echo {
+            echo::reply(frame);
+        }
+        if let Verdict::Forward { backend, .. } | Verdict::Tell { backend, .. } = verdict {
+            self.limit_segments(frame, backend);
+        }
         if let Verdict::Forward { backend, .. } = verdict
             && let Some(Backend { address, tunnel: Some(tunnel), .. }) = self.backends.get(&backend)
             && let Err(reason) = tunnel.encapsulate(frame, *address, tag)
@@ -314,6 +322,16 @@ impl Soft {
         self.tables.values().chain(self.former.values()).map(|image| image.bytes()).sum()
     }
 
+    /// Lowers what a SYN to a backend asks for.
+    pub fn limit_segments(&self, frame: &mut [u8], backend: u16) {
+        let way = self.way(backend);
+        let segments = self.backends.get(&backend).and_then(|backend| backend.segments);
+        if let Some(segments) = segments {
+            let mtu = way.map_or(0, |(tunnel, _)| tunnel.mtu);
+            segments.limit(frame, way.as_ref().map(|(tunnel, to)| (tunnel, *to)), mtu);
+        }
+    }
+
     /// Takes what a router says of the way to a backend.
     fn learn(&mut self, frame: &[u8], verdict: &Verdict) {
         if *verdict == Verdict::Pass(Reason::PathMtu)
@@ -333,6 +351,13 @@ impl Soft {
 
     /// The verdict, or that the tunnel of the packet's backend refuses it.
     fn refused(&mut self, frame: &[u8], verdict: Verdict) -> Verdict {
+        if verdict == Verdict::Echo {
+            return match self.echoes.is_none() {
+                true => Verdict::Pass(Reason::OtherProtocol),
+                false if self.echoes.take(self.nanoseconds) => verdict,
+                false => Verdict::Drop(Reason::EchoLimited),
+            };
+        }
         let Verdict::Forward { backend, echo, .. } = verdict else { return verdict };
         let Some((tunnel, address)) = self.way(backend) else { return verdict };
         let Some(refused) = tunnel.refuses(frame, address) else { return verdict };

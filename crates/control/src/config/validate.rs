@@ -36,6 +36,7 @@ pub(super) struct Balancer {
     pub run_dir: Option<PathBuf>,
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
+    pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
 }
@@ -141,6 +142,7 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             "icmp_per_second",
             0..=MOST_ICMP_PER_SECOND,
         ),
+        echo: raw.echo.map(Spanned::into_inner),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
     }

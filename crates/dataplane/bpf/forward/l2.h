@@ -40,7 +40,8 @@ static __always_inline int keep(struct lane *lane, const struct backend *backend
 	__builtin_memcpy(lane->source_mac, source, 6);
 	lane->ifindex = ifindex;
 	lane->vlan = vlan;
-	lane->beyond = (vlan ? LANE_TAGGED : 0) | (backend->tunnel ? LANE_TUNNEL : 0);
+	lane->beyond = (vlan ? LANE_TAGGED : 0) | (backend->tunnel ? LANE_TUNNEL : 0) |
+		       (backend->flags >> BACKEND_MSS_SHIFT ? LANE_MSS : 0);
 	lane->mtu = mtu ? mtu : backend->mtu;
 	if (backend->tunnel)
 		lane->mtu = path_mtu(backend, lane->mtu);
@@ -107,6 +108,16 @@ static __always_inline void readdress(void *data, const struct lane *lane)
 {
 	*(__u64 *)data = *(__u64 *)lane->mac;
 	*(__u32 *)(data + 8) = *(__u32 *)(lane->mac + 8);
+}
+
+static __always_inline enum reason readdress_checked(struct xdp_md *ctx, const struct lane *lane)
+{
+	void *data = (void *)(long)ctx->data;
+
+	if (data + sizeof(struct ethernet) > (void *)(long)ctx->data_end)
+		return REASON_TRUNCATED_ETHERNET;
+	readdress(data, lane);
+	return REASON_OK;
 }
 
 static __always_inline int send(struct xdp_md *ctx, const struct lane *lane)

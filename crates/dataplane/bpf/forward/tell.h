@@ -25,13 +25,11 @@ static __always_inline __u32 told_of_ipv4(struct ipv4 *ip, void *end, __u32 reas
 		return 0;
 	__u32 left = end - (void *)ip;
 	__u32 length = bpf_ntohs(ip->total_length);
-	__u8 first = ip->src;
 
 	if (reason == REASON_TOO_BIG &&
 	    (!(ip->fragment & bpf_htons(DONT_FRAGMENT)) || mtu < LEAST_MTU_IPV4))
 		return 0;
-	if (ip->protocol == PROTOCOL_ICMP || ip->fragment & bpf_htons(0x1fff) ||
-	    ip->src == ip->dst || first == 0 || first == 127 || first >= 224)
+	if (ip->protocol == PROTOCOL_ICMP || ip->fragment & bpf_htons(0x1fff) || !is_host_ipv4(ip))
 		return 0;
 	length = length < left ? length : left;
 	return (length < TOLD_IPV4 ? length : TOLD_IPV4) & ~3U;
@@ -48,8 +46,7 @@ static __always_inline __u32 told_of_ipv6(struct xdp_md *ctx, struct ipv6 *ip, v
 	/* Its sender need not send smaller ones, and there are no fragments of it (RFC 2473 section 7.1). */
 	if (reason == REASON_TOO_BIG && length <= LEAST_MTU_IPV6)
 		return 0;
-	if (ip->src[0] == 0 || (__u8)ip->src[0] == 0xff ||
-	    (ip->src[0] == ip->dst[0] && ip->src[1] == ip->dst[1]))
+	if (!is_host_ipv6(ip))
 		return 0;
 	__u32 skipped = skip_extensions(ctx, before, length, ip->next);
 
@@ -163,7 +160,7 @@ __noinline int tell(struct xdp_md *ctx, __u32 reason, __u32 mtu)
 				told_of_ipv4(l3, end, reason, mtu);
 	if (!quote)
 		return reason;
-	if (!may_send())
+	if (!may_send(ERRORS))
 		return REASON_UNTOLD;
 	if (!cut(ctx, before + quote))
 		return reason;

@@ -232,6 +232,13 @@ static __always_inline enum reason put_outer(struct xdp_md *ctx, const struct la
 #define REFUSED_REASON 0xff
 #define REFUSED_MTU(word) ((word) >> 8)
 
+/* Bytes in front of the packet. */
+static __always_inline __u32 outer_bytes(const struct backend *backend)
+{
+	return (backend->flags & BACKEND_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) +
+	       tunnel_header(backend->tunnel);
+}
+
 /* Leaves the packet in the backend's tunnel, with the lane's addresses. bytes: of the packet. */
 static __always_inline __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, __u32 id,
 					       __u32 bytes)
@@ -249,8 +256,7 @@ static __always_inline __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, 
 
 	if (inside & INSIDE_REASON)
 		return inside & INSIDE_REASON;
-	__u32 outer = (backend->flags & BACKEND_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) +
-		      tunnel_header(backend->tunnel);
+	__u32 outer = outer_bytes(backend);
 	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
 
 	if (bytes + outer > most)

@@ -3,7 +3,7 @@
 use super::KernelPlane;
 use crate::abi::{Plain, types};
 use crate::error::{Context, Error};
-use crate::numbers::{LEAST_PATH_IPV4, MESSAGE_BURST, PATH_NANOSECONDS};
+use crate::numbers::{ECHOES, ERRORS, LEAST_PATH_IPV4, MESSAGE_BURST, PATH_NANOSECONDS};
 use crate::reports;
 use libbpf_rs::{MapCore, MapFlags};
 use std::mem::offset_of;
@@ -27,10 +27,13 @@ fn monotonic() -> u64 {
 }
 
 impl KernelPlane {
-    /// Sets how many ICMP messages each processor may send in a second; 0: none.
-    pub fn set_message_rate(&self, per_second: u32) {
-        let interval = self.control.word64(offset_of!(types::control, message_interval));
-        interval.store(Allowance::interval(per_second), Ordering::Relaxed);
+    /// Sets how many ICMP errors, and how many replies to echo requests, each processor may send in a second.
+    /// 0: none; echo requests are the kernel's then.
+    pub fn set_message_rates(&self, errors: u32, echoes: u32) {
+        for (kind, rate) in [(ERRORS, errors), (ECHOES, echoes)] {
+            let at = offset_of!(types::control, intervals) + kind as usize * size_of::<u64>();
+            self.control.word64(at).store(Allowance::interval(rate), Ordering::Relaxed);
+        }
     }
 
     /// What a router has said of the way to a backend behind a tunnel, while it holds.

@@ -5,8 +5,8 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
-use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
-use weir_plane::{Allowance, Backend, Device, Hop, Plane, Soft, Verdict, Way};
+use weir_plane::forward::{Encapsulation, NextHop, Segments, Tunnel};
+use weir_plane::{Backend, Device, Hop, Plane, Soft, Verdict, Way};
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, map_address};
 
@@ -23,8 +23,17 @@ pub fn tag_device(plane: &mut Twin) {
 /// Half of all backends are behind a tunnel, of each kind in turn, some of these by way of a VLAN. One of
 /// them has no address to send from, and some ways take small packets only.
 pub fn backend(rng: &mut ChaCha8Rng, number: u16, incarnation: u32) -> Backend {
-    let plain =
-        Backend { address: [10, 9, 1, 1].into(), incarnation, up: true, hop: None, tunnel: None };
+    let all = [Segments::Auto, Segments::Most(rng.random()), Segments::Most(1400)];
+    let segments = *[None, None, Some(all[0]), Some(all[1]), Some(all[2])].choose(rng).unwrap();
+    let plain = Backend {
+        address: [10, 9, 1, 1].into(),
+        incarnation,
+        up: true,
+        hop: None,
+        tunnel: None,
+        segments: segments
+            .filter(|one| *one != Segments::Most(0) && *one != Segments::Most(u16::MAX)),
+    };
     if number.is_multiple_of(2) {
         return plain;
     }
@@ -78,6 +87,7 @@ pub fn vary(rng: &mut ChaCha8Rng, frame: &mut [u8]) {
 /// What the oracle makes of a frame.
 pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
     oracle.messages.fill();
+    oracle.echoes.fill();
     // The verdict says which backend it is, and so whether its frames leave tagged.
     let mut tagged = frame.clone();
     let verdict = oracle.take(&mut tagged, Some(TAG));
@@ -89,6 +99,7 @@ pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
     match to.and_then(|to| Some((to, to.tunnel?))) {
         Some((to, tunnel)) if to.hop.is_some_and(|hop| hop.ifindex == 0) => {
             weir_plane::pipeline::restamp(frame, &verdict);
+            oracle.limit_segments(frame, backend);
             tunnel.encapsulate(frame, to.address, None).unwrap();
         }
         _ => *frame = tagged,
@@ -113,11 +124,14 @@ pub fn of(oracle: &Soft, backend: u16) -> Option<&'static str> {
 
 /// Messages without end, or none: planes do not have the same time. A message each microsecond is more
 /// than frames are sent here.
-pub fn set_messages(plane: &mut Twin, some: bool) {
-    let rate = if some { 1_000_000 } else { 0 };
-    plane.kernel.set_message_rate(rate);
-    plane.oracle.messages = Allowance::default();
-    plane.oracle.messages.set(rate);
+pub fn set_messages(plane: &mut Twin, rng: &mut ChaCha8Rng) {
+    let mut rate = || if rng.random_bool(0.9) { 1_000_000 } else { 0 };
+    let (errors, echoes) = (rate(), rate());
+    plane.kernel.set_message_rates(errors, echoes);
+    let oracle = &mut plane.oracle;
+    (oracle.messages, oracle.echoes) = Default::default();
+    oracle.messages.set(errors);
+    oracle.echoes.set(echoes);
 }
 
 /// A router on the way to a backend says what its next link takes; or somebody says something like it.

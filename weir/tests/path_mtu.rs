@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{WEB4, WEB6};
 use serde_json::Value;
-use weir_lab::topology::{BACKENDS_INTERFACE, Topology, client4, client6};
+use weir_lab::topology::{BACKENDS_INTERFACE, Topology, backend4, backend6, client4, client6};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const BACKENDS: usize = 2;
@@ -78,11 +78,9 @@ fn addresses() -> [(IpAddr, SocketAddr); 2] {
 /// The router has a link of 1,400 bytes to the backends.
 fn narrow(lab: &Lab) {
     let router = lab.router().expect("the topology has one");
-    for to in ["10.77.2.0/24", "fd77::2:0/112"] {
-        common::sh(
-            router,
-            &format!("ip route change {to} dev {BACKENDS_INTERFACE} mtu lock {MTU}"),
-        );
+    let all: [fn(usize) -> IpAddr; 2] = [|at| backend4(at).into(), |at| backend6(at).into()];
+    for to in all.iter().flat_map(|address| (0..BACKENDS).map(address)) {
+        common::sh(router, &format!("ip route add {to} dev {BACKENDS_INTERFACE} mtu lock {MTU}"));
     }
 }
 

@@ -66,6 +66,8 @@ struct World {
     scheduled: BTreeMap<u32, u64>,
     /// Packets that went through a tunnel, by what they were put into.
     tunnelled: BTreeMap<&'static str, u64>,
+    /// SYNs that ask for smaller segments than they did.
+    smaller: u64,
 }
 
 const BACKENDS: u16 = 512;
@@ -248,6 +250,7 @@ impl World {
             cookies_lost: 0,
             scheduled: BTreeMap::new(),
             tunnelled: BTreeMap::new(),
+            smaller: 0,
         };
         tunnels::tag_device(&mut world.plane);
         for service in 0..world.tables.services.len() {
@@ -649,6 +652,9 @@ impl World {
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
                 assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);
                 assert_eq!(run.frame[12..], written[12..], "what changes behind MAC addresses");
+                let mut limited = frame.to_vec();
+                self.plane.oracle.limit_segments(&mut limited, backend);
+                self.smaller += u64::from(limited != frame);
                 if let Some(name) = tunnels::of(&self.plane.oracle, backend) {
                     assert_eq!(run.frame.len(), written.len());
                     *self.tunnelled.entry(name).or_default() += 1;
@@ -822,6 +828,7 @@ fn kernel_and_oracle_agree() {
     let [stamped, restored] = world.stamped;
     println!("{stamped} timestamps written, {restored} restored");
     println!("through tunnels: {:?}", world.tunnelled);
+    println!("{} SYNs ask for smaller segments", world.smaller);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
@@ -832,6 +839,7 @@ fn kernel_and_oracle_agree() {
         assert!(world.scheduled.len() >= 4, "{:?}", world.scheduled);
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
         assert_eq!(world.tunnelled.len(), 8, "not every tunnel was used");
+        assert!(world.smaller > 1_000, "no SYN had large segments");
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];

@@ -9,7 +9,7 @@ use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
 use weir_wire::tcp_options::{Timestamps, TimestampsMut};
 use weir_wire::{
-    FlowKey, Fragment, FragmentKey, Packet, Protocol, Reason, TcpFlags, fragment, parse,
+    FlowKey, Fragment, FragmentKey, Packet, Protocol, Reason, TcpFlags, echo, fragment, parse,
     tcp_options,
 };
 
@@ -74,6 +74,17 @@ pub enum Verdict {
     Pass(Reason),
     /// It goes nowhere.
     Drop(Reason),
+    /// It is an echo request to a service's address, and its frame goes back as the reply.
+    Echo,
+    /// It goes nowhere, and its frame goes back as the message that tells its sender why.
+    Tell {
+        /// The backend that it would have gone to.
+        backend: u16,
+        /// Why it goes nowhere.
+        reason: Reason,
+        /// As in [`Verdict::Forward`].
+        echo: Option<u32>,
+    },
 }
 
 /// What happened to a frame.
@@ -93,7 +104,8 @@ impl From<Verdict> for Outcome {
             Verdict::Forward { backend, .. } => Self::Forwarded(backend),
             Verdict::Answer(_) => Self::Passed(Reason::Answer),
             Verdict::Pass(reason) => Self::Passed(reason),
-            Verdict::Drop(reason) => Self::Dropped(reason),
+            Verdict::Echo => Self::Dropped(Reason::EchoAnswered),
+            Verdict::Drop(reason) | Verdict::Tell { reason, .. } => Self::Dropped(reason),
         }
     }
 }
@@ -136,6 +148,17 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
                 && let Some(error) = icmp::quoted(frame)
             {
                 return classify_error(frame, &error, to);
+            }
+            if rejected.reason == Reason::OtherProtocol
+                && frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac))
+            {
+                if rejected.dst.is_some_and(known) {
+                    if echo::is_request(frame) {
+                        return Err(Verdict::Echo);
+                    }
+                } else if icmp::too_big(frame).is_some() {
+                    return Err(Verdict::Pass(Reason::PathMtu));
+                }
             }
             if rejected.dst.is_some_and(known)
                 && let Some(fragment) = fragment(frame)
@@ -393,7 +416,7 @@ fn track_instead(question: &Question, backend: Option<BackendId>, memory: &mut i
 pub fn restamp(frame: &mut [u8], verdict: &Verdict) {
     let (value, echo) = match *verdict {
         Verdict::Answer(value) => (value, None),
-        Verdict::Forward { echo, .. } => (None, echo),
+        Verdict::Forward { echo, .. } | Verdict::Tell { echo, .. } => (None, echo),
         _ => return,
     };
     if value.or(echo).is_none() {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
-use weir_plane::forward::Encapsulation;
+use weir_plane::forward::{Encapsulation, Segments};
 
 /// How packets reach the backends of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -64,6 +64,25 @@ impl fmt::Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         self.port().map_or(Ok(()), |port| write!(f, " to port {port}"))
+    }
+}
+
+/// How large segments the SYNs of a service may ask for, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mss {
+    /// What the way to the backend takes.
+    Auto,
+    /// So many bytes.
+    Most(u16),
+}
+
+impl From<Mss> for Segments {
+    fn from(mss: Mss) -> Self {
+        match mss {
+            Mss::Auto => Self::Auto,
+            Mss::Most(most) => Self::Most(most),
+        }
     }
 }
 

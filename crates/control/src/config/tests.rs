@@ -80,6 +80,9 @@ fn faults_of_one_service_field() {
             &["tunnel_port: forward = \"l2\" has no port", "\"gue\" or \"fou\""],
         ),
         ("port = 80\nforward = \"fou\"\ntunnel_port = 0", &["tunnel_port: 0 is out of range"]),
+        ("port = 80\nmss = 535", &["mss: 535 is out of range", "give 536..65495, or \"auto\""]),
+        ("port = 80\nmss = \"small\"", &["mss: \"small\" is not known", "\"auto\""]),
+        ("port = 80\nprotocol = \"udp\"\nmss = 1400", &["mss: only TCP has segments"]),
         (
             "port = 80\ncolour = \"red\"",
             &["unknown field `colour`", "the fields here are name, vip, protocol, port"],
@@ -417,6 +420,12 @@ fn faults_of_balancer_and_limits() {
             text: "[balancer]\ninterfaces = [\"eth0\"]\nlook_every = \"2h\"",
             line: 3,
             words: &["look_every: \"2h\" is out of range; give 1s to 1h"],
+        },
+        Case {
+            what: "icmp_per_second",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nicmp_per_second = -1",
+            line: 3,
+            words: &["icmp_per_second: -1 is out of range; give 0..1000000"],
         },
         Case {
             what: "run_dir",

@@ -109,7 +109,8 @@ impl<P: Plane> Engine<P> {
 
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
         self.service(service)?.may_add(&backend.name, backend.address)?;
-        let forward = self.service(service)?.configured.forward;
+        let configured = &self.service(service)?.configured;
+        let (forward, segments) = (configured.forward, configured.segments());
         if !forward.is_tunnel()
             && let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address)
         {
@@ -122,7 +123,7 @@ impl<P: Plane> Engine<P> {
         let member = self.allot(backend, !checked, &mut numbers)?;
         let id = member.id;
         let added = self
-            .install(&member, forward, true)
+            .install(&member, (forward, segments), true)
             .and_then(|()| self.commit(service, |service| service.pool.push(member)));
         if added.is_err() {
             tolerate("take a backend back", self.plane.set_backend(id, None).plane());

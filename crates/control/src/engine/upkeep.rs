@@ -300,6 +300,7 @@ impl<P: Plane> Engine<P> {
         let mut found: HashMap<(IpAddr, Forward), Result<Reached, NeighError>> = HashMap::new();
         for service in self.services.values() {
             let forward = service.configured.forward;
+            let segments = service.configured.segments();
             for member in &service.pool {
                 let address = member.wanted.address;
                 let now = self.plane.backend(member.id);
@@ -352,13 +353,14 @@ impl<P: Plane> Engine<P> {
                     }
                 }
                 let (incarnation, up) = (member.incarnation, member.up);
-                let entry = Backend { address, incarnation, up, hop, tunnel };
+                let entry = Backend { address, incarnation, up, hop, tunnel, segments };
                 if now != Some(entry) {
                     self.plane.set_backend(member.id, Some(&entry)).plane()?;
                 }
                 let before = now.map(|now| (now.hop, now.tunnel));
                 let changed = next.is_some() && before.and_then(|(hop, _)| hop) != hop;
-                if changed || before.and_then(|(_, tunnel)| tunnel) != tunnel {
+                let others = now.and_then(|now| now.segments) != segments;
+                if changed || others || before.and_then(|(_, tunnel)| tunnel) != tunnel {
                     self.plane.forget_hop(member.id).plane()?;
                 }
             }

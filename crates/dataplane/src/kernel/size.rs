@@ -108,6 +108,9 @@ const MOST_MARK_WORDS: u32 = 1 << 22;
 /// Interfaces that are not sent by as they are.
 const DEVICES: u32 = 8192;
 
+/// Ways to backends whose MTU a router has said.
+const PATHS: u32 = 16_384;
+
 /// Configurations of QUIC ids, of all services together.
 const ID_CONFIGS: u32 = 4096;
 
@@ -125,6 +128,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("connections", limits.tracked_flows)?;
     sizer.entries("answers", limits.answered_flows)?;
     sizer.entries("devices", DEVICES)?;
+    sizer.entries("paths", PATHS)?;
     sizer.entries("quic_configs", ID_CONFIGS)?;
     sizer.entries("quic_servers", ID_SERVERS)?;
     sizer.entries("quic_outcomes", QUIC_OUTCOMES)?;

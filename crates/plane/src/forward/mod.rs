@@ -2,7 +2,9 @@
 //! ([`tunnel`]).
 
 mod l2;
+mod segments;
 pub mod tunnel;
 
 pub use l2::{NextHop, l2};
+pub use segments::Segments;
 pub use tunnel::{Encapsulation, Tunnel};

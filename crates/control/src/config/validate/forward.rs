@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use toml::Spanned;
 use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
 
-use super::super::forward::{Forward, TunnelSource};
+use super::super::forward::{Forward, Mss, TunnelSource};
 use super::super::written;
 use super::scope::Scope;
 use super::service::is_host;
@@ -37,6 +37,35 @@ pub(super) fn of_service(raw: &written::Service, scope: &mut Scope<'_, '_>) -> O
             other
         }
     })
+}
+
+/// Everybody takes segments of this size over IPv4 (RFC 9293 section 3.7.1).
+const LEAST_MSS: u16 = 536;
+const MOST_MSS: u16 = u16::MAX - 40;
+
+/// How large segments a service's SYNs may ask for.
+pub(super) fn mss(
+    raw: Option<&Spanned<written::Value>>,
+    tcp: bool,
+    scope: &mut Scope<'_, '_>,
+) -> Option<Mss> {
+    let raw = raw?;
+    let mut refuse = |wrong: String, right: String| {
+        scope.problem(raw.span(), "mss", wrong, right);
+        None
+    };
+    if !tcp {
+        return refuse("only TCP has segments".into(), "remove it".into());
+    }
+    let right = format!("give {LEAST_MSS}..{MOST_MSS}, or \"auto\" for what the way takes");
+    match raw.get_ref() {
+        written::Value::Word(word) if word == "auto" => Some(Mss::Auto),
+        written::Value::Word(word) => refuse(format!("{word:?} is not known"), right),
+        written::Value::Number(number) => match u16::try_from(*number) {
+            Ok(most @ LEAST_MSS..=MOST_MSS) => Some(Mss::Most(most)),
+            _ => refuse(format!("{number} is out of range"), right),
+        },
+    }
 }
 
 /// An IPv4 address, or a prefix.

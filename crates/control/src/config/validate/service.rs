@@ -13,7 +13,7 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, AllDown, Backend, Forward, MAX_WEIGHT, Method, Protocol, Quic, resolve,
+    Affinity, AllDown, Backend, Forward, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
 };
 use super::scope::Scope;
 use super::{forward, quic};
@@ -32,6 +32,7 @@ pub(in super::super) struct Service {
     pub affinity: Option<Affinity>,
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
+    pub mss: Option<Mss>,
     pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
@@ -119,6 +120,7 @@ pub(super) fn validate(
         _ => CheckPort::None,
     };
     let forward = forward::of_service(&raw, &mut scope);
+    let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     let check = check(raw.check, default_port, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
@@ -136,6 +138,7 @@ pub(super) fn validate(
         affinity,
         idle_timeout,
         forward: forward.unwrap_or_default(),
+        mss,
         quic,
         check,
         backends,

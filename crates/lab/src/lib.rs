@@ -40,7 +40,7 @@ pub use home::sweep;
 pub use lab::{Lab, LabSpec};
 pub use loads::Loads;
 pub use scenario::{Flood, FloodKind, Scenario};
-pub use tiers::{TIER_BITS, Tiers};
+pub use tiers::Tiers;
 pub use traffic::{Report, Traffic, TrafficHandle, TrafficSpec};
 pub use weir_testbed::NetNs;
 pub use weir_testbed::interrupt::{catch_interrupts, interrupt, interrupted, sleep};

@@ -13,8 +13,8 @@ use crate::lab::Lab;
 use crate::topology::{FRONTS, STATEFUL, Topology};
 use weir_testbed::interrupt::sleep;
 
-/// Bits of the cookie that say which stateful balancer: as many of those as a lab may have, and more.
-pub const TIER_BITS: u32 = 5;
+/// What services of both tiers have. The bits tell more stateful balancers apart than a lab has.
+const TIER: &str = "answers = \"backend\"\ntier_bits = 5\n";
 /// From one change of the stateful balancers to the next.
 const MEMBER_GAP: Duration = Duration::from_secs(4);
 const POLL: Duration = Duration::from_millis(50);
@@ -41,13 +41,14 @@ impl Tiers {
             let wrong = "two tiers of balancers need the topology tiers".to_owned();
             return Err(Error::BadSpec(wrong));
         }
+        let key = format!("{:032x}", rand::random::<u128>());
         let spec = |node, method: &str, pool| BalancerSpec {
             node,
             method: method.into(),
-            service_lines: format!(
-                "answers = \"backend\"\ntier_bits = {TIER_BITS}\n{}",
-                if matches!(node, Node::Stateful(_)) { &example.service_lines } else { "" }
-            ),
+            service_lines: match node {
+                Node::Stateful(_) => format!("{TIER}{}", example.service_lines),
+                _ => format!("{TIER}cookie_key = \"{key}\"\n"),
+            },
             pool,
             ..example.clone()
         };

@@ -66,6 +66,7 @@ pub(super) struct Service {
     pub idle_timeout: Field<String>,
     pub forward: Field<String>,
     pub tunnel_port: Field<i64>,
+    pub cookie_key: Field<String>,
     pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
@@ -114,7 +115,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 13] = [
+    const OWN: [&str; 14] = [
         "name",
         "vip",
         "protocol",
@@ -125,6 +126,7 @@ fn names() -> &'static [&'static str] {
         "idle_timeout",
         "forward",
         "tunnel_port",
+        "cookie_key",
         "quic",
         "check",
         "backend",
@@ -174,6 +176,7 @@ impl<'de> Visitor<'de> for Fields {
                 "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
                 "forward" => service.forward = Some(map.next_value()?),
                 "tunnel_port" => service.tunnel_port = Some(map.next_value()?),
+                "cookie_key" => service.cookie_key = Some(map.next_value()?),
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,

@@ -218,6 +218,9 @@ pub struct Service {
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
+    /// What cookies are hidden under, if it is not for the balancer to draw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie_key: Option<Key>,
     /// A connection that was silent for so long is forgotten.
     #[serde(with = "human")]
     pub idle_timeout: Duration,

@@ -93,7 +93,6 @@ pub fn too_big(frame: &[u8]) -> Option<TooBig> {
     } else {
         let ip: &[u8; IPV4_MIN_LENGTH] = quote.first_chunk()?;
         (header[..2] == [3, 4] && ip[0] >> 4 == 4).then_some(())?;
-        let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
         let (src, dst) = ends_of_ipv4(ip);
         // Routers of before RFC 1191 do not say it.
         let mtu = Some(u32::from(be16(m2, m3))).filter(|mtu| *mtu > 0)?;

@@ -118,7 +118,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 14] = [
+    const OWN: [&str; 15] = [
         "name",
         "vip",
         "protocol",

@@ -35,13 +35,14 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use weir_plane::forward::Segments;
 use weir_steering::cheetah;
 use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
 pub use error::{ConfigError, Problem};
-pub use forward::{Answers, Forward, TunnelSource, TunnelSources};
+pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 
@@ -89,6 +90,12 @@ pub struct Balancer {
     /// How often interfaces and next hops are looked up beside the kernel's events, of which some may be
     /// missed; 1 s to 1 h.
     pub look_every: Duration,
+    /// ICMP messages that each processor sends in a second at most, beyond a few at once; 0: none.
+    #[serde(default = "resolve::icmp_per_second")]
+    pub icmp_per_second: u32,
+    /// Whether echo requests to the services' addresses are answered; if not they are the kernel's.
+    #[serde(default = "resolve::echo")]
+    pub echo: bool,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,
@@ -211,12 +218,18 @@ pub struct Service {
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
+    /// What cookies are hidden under, if it is not for the balancer to draw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie_key: Option<Key>,
     /// A connection that was silent for so long is forgotten.
     #[serde(with = "human")]
     pub idle_timeout: Duration,
     /// How packets reach the backends.
     #[serde(default)]
     pub forward: Forward,
+    /// How large segments SYNs may ask for; none: as large as they like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mss: Option<Mss>,
     /// What leads packets by their QUIC ids, before the method is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,
@@ -227,6 +240,11 @@ pub struct Service {
 }
 
 impl Service {
+    /// How large segments SYNs to its backends may ask for.
+    pub fn segments(&self) -> Option<Segments> {
+        self.mss.map(Into::into)
+    }
+
     /// Whether its answers pass the balancer, which writes into them.
     pub fn answers_pass(&self) -> bool {
         let method = &self.method;

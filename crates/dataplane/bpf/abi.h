@@ -113,6 +113,19 @@ struct returned {
 	__u64 bytes;
 };
 
+/* The MTU of the way to a backend, as a router on it has said, and when, in nanoseconds. */
+struct path {
+	__u64 since;
+	__u32 mtu;
+	__u32 reserved;
+};
+
+/* How many messages a processor may send now, and when it was filled last, in nanoseconds. */
+struct bucket {
+	__u64 filled;
+	__u64 tokens;
+};
+
 struct outcome {
 	__u64 passed;
 	__u64 dropped;
@@ -130,6 +143,7 @@ struct control {
 	__u32 clock;              /* seconds, by which slots grow old; they stop with the control plane */
 	__u32 bare;               /* packets that did not echo the cookie that their backend was told */
 	__u64 quic_generation;    /* raised when configurations or servers of QUIC ids have changed */
+	__u64 intervals[BUCKETS]; /* nanoseconds between ICMP messages that a processor sends; 0: none is */
 };
 
 /* "Seen recently": eight tags in one cache line. */

@@ -74,6 +74,21 @@ struct {
 	__type(value, struct outcome);
 } outcomes SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BUCKETS);
+	__type(key, __u32);
+	__type(value, struct bucket);
+} buckets SEC(".maps");
+
+/* By the backend's address, IPv4 mapped. Who knows of more ways than there is room for learns anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64[2]);
+	__type(value, struct path);
+} paths SEC(".maps");
+
 /* Flows that started while an update was being built, or on a reserved Dcode. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

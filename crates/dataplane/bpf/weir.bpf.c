@@ -8,9 +8,11 @@
 #include "methods/registry.h"
 #include "icmp.h"
 #include "fragment.h"
+#include "echo.h"
 #include "quic.h"
 #include "forward/beyond.h"
 #include "back.h"
+#include "path_mtu.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -295,8 +297,29 @@ int weir_apart(struct xdp_md *ctx)
 		reason = parse_ipv4(l3, end, bytes, &p);
 	else
 		reason = parse_ipv6(ctx, l3, end, bytes, &p);
+	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol)) {
+		int for_vip = is_vip(p.dst[0], p.dst[1]);
+
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+		if (for_vip && quoted(ctx, &p)) {
+			reason = REASON_OK;
+		} else if (is_ours(data, end)) {
+			if (for_vip)
+				reason = echo(ctx);
+			else if (learn_mtu(ctx, &p))
+				reason = REASON_PATH_MTU;
+		}
+		if (reason == REASON_PATH_MTU)
+			return leave(reason, XDP_PASS);
+		if (reason == REASON_ECHO_ANSWERED)
+			return leave(reason, XDP_TX);
+		if (reason == REASON_ECHO_LIMITED)
+			return leave(reason, XDP_DROP);
+	}
+	/* About a packet that was sent to a backend with other addresses. */
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&
-	    (control->unusual & UNUSUAL_NAT || is_vip(p.dst[0], p.dst[1])) && quoted(ctx, &p))
+	    control->unusual & UNUSUAL_NAT && !is_vip(p.dst[0], p.dst[1]) && quoted(ctx, &p))
 		reason = REASON_OK;
 	if (is_fragment(reason) && is_vip(p.dst[0], p.dst[1])) {
 		reason = read_fragment(ctx, &p);

@@ -2,7 +2,7 @@
 
 use crate::numbers;
 use std::net::IpAddr;
-use weir_plane::forward::{Encapsulation, Translation, Tunnel};
+use weir_plane::forward::{Encapsulation, Segments, Translation, Tunnel};
 use weir_steering::{ServiceState, StateKey};
 use weir_wire::hash::ports_word;
 use weir_wire::{FlowKey, map_address, unmap_address};
@@ -49,6 +49,7 @@ plain!(
     backend,
     lane,
     device,
+    path,
     outcome,
     state_key,
     service_state,
@@ -174,6 +175,27 @@ impl BackendEntry {
     pub fn translation(&self) -> Option<Translation> {
         let port = (self.port != 0).then_some(self.port);
         (self.tunnel == numbers::TUNNEL_NAT).then_some(Translation { port, mtu: self.mtu })
+    }
+
+    /// With how large segments SYNs to it may ask for.
+    pub fn with_segments(mut self, segments: Option<Segments>) -> Self {
+        let most = match segments {
+            None => 0,
+            Some(Segments::Auto) => numbers::MSS_AUTO,
+            Some(Segments::Most(most)) => most.into(),
+        };
+        self.flags &= (1 << numbers::BACKEND_MSS_SHIFT) - 1;
+        self.flags |= most << numbers::BACKEND_MSS_SHIFT;
+        self
+    }
+
+    /// How large segments SYNs to it may ask for.
+    pub fn segments(&self) -> Option<Segments> {
+        match self.flags >> numbers::BACKEND_MSS_SHIFT {
+            0 => None,
+            numbers::MSS_AUTO => Some(Segments::Auto),
+            most => Some(Segments::Most(most as u16)),
+        }
     }
 
     /// With a next hop for when the FIB has no answer; `fixed`: never ask the FIB.

@@ -6,6 +6,7 @@ use crate::kernel::{self, KernelPlane, ResizeStep};
 use crate::link::XdpMode;
 use crate::reports::Reports;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,6 +154,7 @@ impl From<&Backend> for BackendEntry {
             (None, Some(translation)) => entry.with_translation(translation),
             (None, None) => entry,
         };
+        let entry = entry.with_segments(backend.segments);
         match backend.hop {
             Some(Hop { next, ifindex }) => {
                 entry.with_next_hop(next.mac, next.source_mac, ifindex, false)
@@ -176,6 +178,7 @@ impl BackendEntry {
             }),
             tunnel: self.tunnel(),
             translation: self.translation(),
+            segments: self.segments(),
         })
     }
 }
@@ -411,6 +414,14 @@ impl Plane for LivePlane {
 
     fn set_devices(&mut self, devices: &[Device]) -> Result<(), Error> {
         self.kernel.set_devices(devices)
+    }
+
+    fn set_message_rates(&mut self, errors: u32, echoes: u32) {
+        self.kernel.set_message_rates(errors, echoes);
+    }
+
+    fn path_mtu(&self, to: IpAddr) -> Result<Option<u32>, Error> {
+        self.kernel.path_mtu(to)
     }
 
     fn forget_hop(&mut self, backend: u16) -> Result<(), Error> {

@@ -75,6 +75,8 @@ struct World {
     /// Fragments that are still on their way, and what became of later ones.
     fragments: Vec<Vec<u8>>,
     followed: BTreeMap<&'static str, u64>,
+    /// SYNs that ask for smaller segments than they did.
+    smaller: u64,
 }
 
 const BACKENDS: u16 = 512;
@@ -102,6 +104,9 @@ fn scheduled(
     for setting in method.info().settings {
         let value = match setting.name {
             cheetah::PARTITIONS => 2 + seed % 2,
+            // Where backends write the cookies, one tier or two, which tell all backends apart.
+            cheetah::TIER_BITS if seed % 2 == 0 => 0,
+            cheetah::TIER_BITS => [0, 4, 5, 6][(seed / 2 % 4) as usize],
             _ if setting.words.is_empty() => 251,
             _ => seed % setting.words.len() as u64,
         };
@@ -262,6 +267,7 @@ impl World {
             tunnelled: BTreeMap::new(),
             fragments: Vec::new(),
             followed: BTreeMap::new(),
+            smaller: 0,
         };
         tunnels::tag_device(&mut world.plane);
         for service in 0..world.tables.services.len() {
@@ -306,6 +312,7 @@ impl World {
         }
         self.translations.extend(nat::of_backend(&wanted, &vip));
         nat::tell(&mut self.plane, &self.translations);
+        let entry = entry.with_segments(wanted.segments);
         let ifindex = wanted.hop.map_or(0, |hop| hop.ifindex);
         let entry = entry.with_next_hop(mac(backend), [2, 0, 0, 0, 0, 9], ifindex, true);
         self.plane.kernel.set_backend(backend, &entry).unwrap();
@@ -549,7 +556,8 @@ impl World {
         let router = if v4 { "10.8.9.9" } else { "fd08::9:9" };
         let router = weir_wire::map_address(router.parse().unwrap());
         let kind = *kinds.choose(&mut self.rng).unwrap();
-        let mut frame = craft::icmp((router, to), [kind, 4], 1280, &quote);
+        let code = if matches!(kind, 8 | 128) { self.rng.random_range(0..2) } else { 4 };
+        let mut frame = craft::icmp((router, to), [kind, code], 1280, &quote);
         if !v4 && self.rng.random_bool(0.1) {
             self.extend(&mut frame);
         }
@@ -589,6 +597,9 @@ impl World {
             .payload(self.rng.random_range(0..64));
         for _ in 0..self.rng.random_range(0..50u32).saturating_sub(46) {
             frame = frame.vlan(self.rng.random_range(1..4000));
+        }
+        if self.rng.random_bool(0.02) {
+            frame = frame.payload(self.rng.random_range(64..1500));
         }
         let mut bytes = frame.build();
         tunnels::vary(&mut self.rng, &mut bytes);
@@ -652,6 +663,13 @@ impl World {
     }
 
     fn compare_packet(&mut self) -> Outcome {
+        if self.rng.random_bool(0.002)
+            && let Some((frame, backend)) = tunnels::too_big(&self.plane, &mut self.rng)
+        {
+            let outcome = self.compare_frame(&frame);
+            self.plane.kernel.kernel.forget_hop(backend).unwrap();
+            return outcome;
+        }
         let frame = self.frame();
         self.compare_frame(&frame)
     }
@@ -673,6 +691,9 @@ impl World {
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
                 assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);
                 assert_eq!(run.frame[12..], written[12..], "what changes behind MAC addresses");
+                let mut limited = frame.to_vec();
+                self.plane.oracle.limit_segments(&mut limited, backend);
+                self.smaller += u64::from(limited != frame);
                 if let Some(name) = tunnels::of(&self.plane.oracle, backend) {
                     assert_eq!(run.frame.len(), written.len());
                     *self.tunnelled.entry(name).or_default() += 1;
@@ -688,7 +709,16 @@ impl World {
                 assert_eq!(run.frame, written, "{frame:02x?}");
             }
             Outcome::Dropped(reason) => {
-                assert_eq!(run.verdict, Verdict::Drop, "{reason} for {frame:02x?}");
+                let sent = |verdict| {
+                    use weir_plane::Verdict::{Echo, Tell};
+                    matches!(verdict, Tell { .. } | Echo)
+                };
+                let told = sent(verdict);
+                let wanted = if told { Verdict::Transmit } else { Verdict::Drop };
+                assert_eq!(run.verdict, wanted, "{reason} for {frame:02x?}");
+                if told {
+                    assert_eq!(run.frame, written, "{reason} for {frame:02x?}");
+                }
             }
         }
         wanted
@@ -812,6 +842,15 @@ fn kernel_and_oracle_agree() {
             Outcome::Dropped(reason) => format!("dropped:{reason}"),
         };
         *seen.entry(name).or_default() += 1;
+        if packet % 100_000 == 99_999 {
+            let age = std::time::Duration::from_nanos(weir_plane::PATH_NANOSECONDS);
+            world.plane.kernel.kernel.age_paths(age).unwrap();
+            world.plane.oracle.nanoseconds += weir_plane::PATH_NANOSECONDS;
+            (0..BACKENDS).for_each(|one| world.plane.kernel.kernel.forget_hop(one).unwrap());
+        }
+        if packet % 4096 == 0 {
+            tunnels::set_messages(&mut world.plane, &mut world.rng);
+        }
         if packet % 256 == 0 {
             slots::pass_time(&mut world.plane, world.rng.random_range(0..4));
             world.drain();
@@ -835,6 +874,7 @@ fn kernel_and_oracle_agree() {
     println!("{stamped} timestamps written, {restored} restored");
     println!("through tunnels: {:?}", world.tunnelled);
     println!("later fragments: {:?}", world.followed);
+    println!("{} SYNs ask for smaller segments", world.smaller);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
@@ -850,6 +890,7 @@ fn kernel_and_oracle_agree() {
             let times = world.followed.get(what).copied().unwrap_or(0);
             assert!(times > 100, "later fragments: {:?}", world.followed);
         }
+        assert!(world.smaller > 1_000, "no SYN had large segments");
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];
@@ -869,6 +910,8 @@ fn kernel_and_oracle_agree() {
                         &[Reason::NoProgram],
                         // There is always room in front of a frame here.
                         &[Reason::NoHeadroom],
+                        // Here messages are sent without end, or not at all.
+                        &[Reason::EchoLimited],
                     ]
                     .concat();
                     !elsewhere.contains(r) && !never.contains(r)
@@ -902,10 +945,12 @@ fn damaged_frames_are_counted_by_reason() {
     let passed: u64 = counters.passed.values().sum();
     let dropped: u64 = counters.dropped.values().sum();
     assert_eq!(verdicts.get("Aborted"), None);
-    assert_eq!(verdicts.get("Transmit"), Some(&lanes));
+    let told = [Reason::TooBigTold, Reason::TtlTold, Reason::EchoAnswered];
+    let told: u64 = told.iter().filter_map(|reason| counters.dropped.get(reason)).sum();
+    assert_eq!(verdicts.get("Transmit"), Some(&(lanes + told)));
     assert_eq!(verdicts.get("Redirect"), Some(&counters.returned.packets));
     assert_eq!(verdicts.get("Pass"), Some(&passed));
-    assert_eq!(verdicts.get("Drop"), Some(&dropped));
+    assert_eq!(verdicts.get("Drop"), Some(&(dropped - told)));
     assert_eq!(lanes + counters.returned.packets + passed + dropped, FRAMES);
 }
 

@@ -52,8 +52,11 @@ impl Counters {
                 self.returned.bytes += u64::from(bytes);
             }
             Verdict::Answer(_) => *self.passed.entry(Reason::Answer).or_default() += 1,
+            Verdict::Echo => *self.dropped.entry(Reason::EchoAnswered).or_default() += 1,
             Verdict::Pass(reason) => *self.passed.entry(reason).or_default() += 1,
-            Verdict::Drop(reason) => *self.dropped.entry(reason).or_default() += 1,
+            Verdict::Drop(reason) | Verdict::Tell { reason, .. } => {
+                *self.dropped.entry(reason).or_default() += 1
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
 use weir_wire::tcp_options::{Timestamps, TimestampsMut};
 use weir_wire::{
-    FlowKey, Fragment, FragmentKey, Packet, Protocol, Reason, TcpFlags, fragment, parse,
+    FlowKey, Fragment, FragmentKey, Packet, Protocol, Reason, TcpFlags, echo, fragment, parse,
     tcp_options, unmap_address,
 };
 
@@ -94,6 +94,17 @@ pub enum Verdict {
     Pass(Reason),
     /// It goes nowhere.
     Drop(Reason),
+    /// It is an echo request to a service's address, and its frame goes back as the reply.
+    Echo,
+    /// It goes nowhere, and its frame goes back as the message that tells its sender why.
+    Tell {
+        /// The backend that it would have gone to.
+        backend: u16,
+        /// Why it goes nowhere.
+        reason: Reason,
+        /// As in [`Verdict::Forward`].
+        echo: Option<u32>,
+    },
 }
 
 /// What happened to a frame.
@@ -116,7 +127,8 @@ impl From<Verdict> for Outcome {
             Verdict::Answer(_) => Self::Passed(Reason::Answer),
             Verdict::Return { .. } => Self::Returned,
             Verdict::Pass(reason) => Self::Passed(reason),
-            Verdict::Drop(reason) => Self::Dropped(reason),
+            Verdict::Echo => Self::Dropped(Reason::EchoAnswered),
+            Verdict::Drop(reason) | Verdict::Tell { reason, .. } => Self::Dropped(reason),
         }
     }
 }
@@ -155,7 +167,26 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         Err(rejected) => {
             let known = |dst: [u8; 16]| to.has_address(&dst);
             if rejected.reason == Reason::OtherProtocol
-                && (to.translates() || rejected.dst.is_some_and(known))
+                && rejected.dst.is_some_and(known)
+                && let Some(error) = icmp::quoted(frame)
+            {
+                return classify_error(frame, &error, to);
+            }
+            if rejected.reason == Reason::OtherProtocol
+                && frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac))
+            {
+                if rejected.dst.is_some_and(known) {
+                    if echo::is_request(frame) {
+                        return Err(Verdict::Echo);
+                    }
+                } else if icmp::too_big(frame).is_some() {
+                    return Err(Verdict::Pass(Reason::PathMtu));
+                }
+            }
+            // About a packet that was sent to a backend with other addresses.
+            if rejected.reason == Reason::OtherProtocol
+                && to.translates()
+                && !rejected.dst.is_some_and(known)
                 && let Some(error) = icmp::quoted(frame)
             {
                 return classify_error(frame, &error, to);
@@ -447,7 +478,7 @@ fn track_instead(question: &Question, backend: Option<BackendId>, memory: &mut i
 pub fn restamp(frame: &mut [u8], verdict: &Verdict) {
     let (value, echo) = match *verdict {
         Verdict::Answer(value) => (value, None),
-        Verdict::Forward { echo, .. } => (None, echo),
+        Verdict::Forward { echo, .. } | Verdict::Tell { echo, .. } => (None, echo),
         _ => return,
     };
     if value.or(echo).is_none() {

@@ -2,7 +2,7 @@
 
 use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::counters::{LaneCounters, Returned};
-use crate::forward::{NextHop, Translation, Tunnel};
+use crate::forward::{NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use std::collections::{BTreeMap, HashSet};
@@ -31,6 +31,8 @@ pub struct Backend {
     pub tunnel: Option<Tunnel>,
     /// How they are made its own; none if they stay the service's.
     pub translation: Option<Translation>,
+    /// How large segments SYNs to it may ask for; none: as large as they like.
+    pub segments: Option<Segments>,
 }
 
 /// The services that answers are of: by the backend's address, protocol and port. Without a port, those of
@@ -445,6 +447,18 @@ pub trait Plane: update::Plane {
     /// If there is no room for so many.
     fn set_devices(&mut self, _devices: &[Device]) -> Result<(), Self::Error> {
         Ok(())
+    }
+
+    /// Sets how many ICMP errors, and how many replies to echo requests, each processor may send in a second.
+    /// 0: none, as at first; echo requests are the kernel's then.
+    fn set_message_rates(&mut self, _errors: u32, _echoes: u32) {}
+
+    /// What a router has said of the MTU of the way to a backend behind a tunnel, while it holds.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn path_mtu(&self, _to: IpAddr) -> Result<Option<u32>, Self::Error> {
+        Ok(None)
     }
 
     /// Frames that were sent and lost before they left, by the number of the interface that they were to

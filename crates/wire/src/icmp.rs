@@ -75,6 +75,46 @@ pub fn quoted(frame: &[u8]) -> Option<Quoted> {
     })
 }
 
+/// The smallest MTU of a way over IPv4 that is believed: less is more likely to be forged.
+pub const LEAST_PATH_IPV4: u32 = 552;
+/// Nobody need send smaller packets over IPv6 (RFC 8200 section 5).
+const LEAST_PATH_IPV6: u32 = 1280;
+/// IP in IP, UDP, IPv6 in IP, GRE: what tunnels send.
+const OUTER: [u8; 4] = [4, 17, 41, 47];
+
+/// A router's word on the MTU of a way, with which it refuses a packet of a tunnel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooBig {
+    /// Where the tunnel leads, IPv4 mapped.
+    pub to: [u8; 16],
+    /// What the next link takes, in bytes; no less than what everybody must take.
+    pub mtu: u32,
+}
+
+/// Reads the error of a frame, if it is one about a packet of a tunnel from the address that it is sent to
+/// and says what would fit: RFC 1191 section 4, RFC 4443 section 3.2.
+pub fn too_big(frame: &[u8]) -> Option<TooBig> {
+    let icmp = icmp_of(frame)?;
+    let message = &frame[icmp.start..icmp.end];
+    let header: &[u8; ICMP_LENGTH] = message.first_chunk()?;
+    let quote = &message[ICMP_LENGTH..];
+    let [.., m0, m1, m2, m3] = *header;
+    let (from, to, protocol, mtu) = if icmp.ipv6 {
+        let ip: &[u8; IPV6_LENGTH] = quote.first_chunk()?;
+        (header[0] == 2 && ip[0] >> 4 == 6).then_some(())?;
+        let mtu = u32::from_be_bytes([m0, m1, m2, m3]);
+        (address(ip, 8), address(ip, 24), ip[6], mtu.max(LEAST_PATH_IPV6))
+    } else {
+        let ip: &[u8; IPV4_MIN_LENGTH] = quote.first_chunk()?;
+        (header[..2] == [3, 4] && ip[0] >> 4 == 4).then_some(())?;
+        let (src, dst) = ends_of_ipv4(ip);
+        // Routers of before RFC 1191 do not say it.
+        let mtu = Some(u32::from(be16(m2, m3))).filter(|mtu| *mtu > 0)?;
+        (src, dst, ip[9], mtu.max(LEAST_PATH_IPV4))
+    };
+    (from == icmp.dst && OUTER.contains(&protocol)).then_some(TooBig { to, mtu })
+}
+
 /// Source, destination, protocol and what follows the header.
 type Packet<'a> = ([u8; 16], [u8; 16], u8, &'a [u8]);
 

@@ -10,10 +10,13 @@
 pub mod aes;
 pub mod checksum;
 pub mod craft;
+pub mod echo;
 mod flow;
 mod fragment;
 pub mod hash;
 pub mod icmp;
+pub mod icmp_error;
+pub mod mss;
 mod parse;
 pub mod quic;
 mod reason;

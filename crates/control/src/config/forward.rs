@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
-use weir_plane::forward::Encapsulation;
+use weir_plane::forward::{Encapsulation, Segments};
 
 use super::Protocol;
 
@@ -121,6 +121,25 @@ impl Answers {
             // One of any port has what others leave, as long as they become the same.
             (Some(_), None) => self.vip != other.vip || self.port != self.service_port,
             (None, Some(_)) => self.vip != other.vip || other.port != other.service_port,
+        }
+    }
+}
+
+/// How large segments the SYNs of a service may ask for, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mss {
+    /// What the way to the backend takes.
+    Auto,
+    /// So many bytes.
+    Most(u16),
+}
+
+impl From<Mss> for Segments {
+    fn from(mss: Mss) -> Self {
+        match mss {
+            Mss::Auto => Self::Auto,
+            Mss::Most(most) => Self::Most(most),
         }
     }
 }

@@ -146,7 +146,7 @@ fn tunnel(address: IpAddr, vips: &BTreeSet<IpAddr>, config: &Config) -> Option<F
             "tunnel",
             format!(
                 "{address}: packets of {incoming} bytes come in, and the tunnel from {source} has \
-                 room for {largest}; larger ones are dropped as too_big"
+                 room for {largest}; larger ones are dropped, and their senders told by ICMP"
             ),
             format!(
                 "raise the MTU on the way to {address} by {}; or on the backend: ip route change \

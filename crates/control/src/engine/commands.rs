@@ -110,7 +110,8 @@ impl<P: Plane> Engine<P> {
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
         self.service(service)?.may_add(&backend)?;
         self.answers_apart(service, &backend)?;
-        let forward = self.service(service)?.configured.forward;
+        let configured = &self.service(service)?.configured;
+        let (forward, segments) = (configured.forward, configured.segments());
         if !forward.passes_routers()
             && let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address)
         {
@@ -123,7 +124,7 @@ impl<P: Plane> Engine<P> {
         let member = self.allot(backend, !checked, &mut numbers)?;
         let id = member.id;
         let added = self
-            .install(&member, forward, true)
+            .install(&member, (forward, segments), true)
             .and_then(|()| self.commit(service, |service| service.pool.push(member)));
         if added.is_err() {
             tolerate("take a backend back", self.plane.set_backend(id, None).plane());

@@ -168,7 +168,8 @@ impl<P: Plane> Engine<P> {
             format!("{vip} becomes {address}{port}, and {vip} again in answers")
         });
         let Some(tunnel) = known.and_then(|known| known.tunnel) else { return };
-        let status = TunnelStatus::of(&tunnel, address);
+        let status =
+            TunnelStatus::of(&tunnel, address, self.plane.path_mtu(address).unwrap_or(None));
         let from = status.source.map_or("nowhere: no address here".into(), |from| from.to_string());
         let spread = match status.spread {
             0 => String::new(),

@@ -18,6 +18,7 @@ use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use tracing::info;
+use weir_plane::forward::Segments;
 use weir_plane::{Plane, VipKey};
 use weir_steering::{BackendId, Phase};
 
@@ -314,7 +315,8 @@ impl<P: Plane> Engine<P> {
         for planned in &plan.services {
             for member in planned.pool.iter().filter(|member| planned.new.contains(&member.id)) {
                 prepared.members.push(member.id);
-                self.install(member, planned.wanted.forward, true)?;
+                let way = (planned.wanted.forward, planned.wanted.segments());
+                self.install(member, way, true)?;
             }
             let wanted = &planned.wanted;
             if let Some(now) = planned.now.as_ref().and_then(|now| self.services.get(now)) {
@@ -432,6 +434,8 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.interfaces.clone_from(&config.balancer.interfaces);
         self.config.balancer.tunnel_source = config.balancer.tunnel_source;
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
+        let rate = config.balancer.icmp_per_second;
+        self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
         self.set_targets();
         self.hop_tries = NEXT_HOPS_TRIES;
         tolerate("look up next hops", self.refresh_next_hops(false));
@@ -528,8 +532,8 @@ impl<P: Plane> Engine<P> {
             published.as_ref().is_none_or(|image| image.method() == before.method.id())
         });
         let mut made = configured.clone();
-        if let Some(InForce { method, affinity }) = in_force {
-            (made.method, made.affinity) = (method, affinity);
+        if let Some(InForce { method, affinity, cookie_key }) = in_force {
+            (made.method, made.affinity, made.cookie_key) = (method, affinity, cookie_key);
         }
         let before = published.as_ref().map_or(0, |image| image.header().generation);
         let log = log.unwrap_or_else(|| configured.name.clone());
@@ -553,7 +557,8 @@ impl<P: Plane> Engine<P> {
                 true => self.member(former, wanted, up, false),
                 false => self.allot(wanted, up, numbers)?,
             };
-            self.install(&member, runtime.configured.forward, member.id != former)?;
+            let way = (runtime.configured.forward, runtime.configured.segments());
+            self.install(&member, way, member.id != former)?;
             runtime.pool.push(member);
         }
         self.restore_states(&mut runtime, records)?;
@@ -610,7 +615,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn install(
         &mut self,
         member: &PoolMember,
-        forward: Forward,
+        (forward, segments): (Forward, Option<Segments>),
         anew: bool,
     ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
@@ -626,8 +631,15 @@ impl<P: Plane> Engine<P> {
         let path = asked.then(|| (self.path)(address, &self.vips()).ok()).flatten();
         let tunnel = self.tunnel(address, forward, path.as_ref());
         let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu));
-        let entry =
-            weir_plane::Backend { address, incarnation, up, hop: None, tunnel, translation };
+        let entry = weir_plane::Backend {
+            address,
+            incarnation,
+            up,
+            hop: None,
+            tunnel,
+            translation,
+            segments,
+        };
         self.plane.set_backend(*id, Some(&entry)).plane()
     }
 

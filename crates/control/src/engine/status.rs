@@ -230,9 +230,11 @@ pub struct TunnelStatus {
 }
 
 impl TunnelStatus {
-    pub(super) fn of(tunnel: &Tunnel, backend: IpAddr) -> Self {
+    /// `said`: the MTU of the way as a router on it has said, if one has.
+    pub(super) fn of(tunnel: &Tunnel, backend: IpAddr, said: Option<u32>) -> Self {
         let overhead = tunnel.encapsulation.overhead(backend) as u32;
         let &Tunnel { source, spread, mtu, .. } = tunnel;
+        let mtu = said.map_or(mtu, |said| if mtu == 0 { said } else { mtu.min(said) });
         Self { source, spread, largest: mtu.saturating_sub(overhead) }
     }
 }
@@ -405,7 +407,8 @@ impl<P: Plane> Engine<P> {
                 },
                 states: service.states_of(member.id),
                 tunnel: self.plane.backend(member.id).and_then(|backend| {
-                    Some(TunnelStatus::of(backend.tunnel.as_ref()?, backend.address))
+                    let said = self.plane.path_mtu(backend.address).unwrap_or(None);
+                    Some(TunnelStatus::of(backend.tunnel.as_ref()?, backend.address, said))
                 }),
                 packets: lane.packets,
                 bytes: lane.bytes,

@@ -302,6 +302,7 @@ impl<P: Plane> Engine<P> {
         let mut found: HashMap<(IpAddr, Forward), Result<Reached, NeighError>> = HashMap::new();
         for service in self.services.values() {
             let forward = service.configured.forward;
+            let segments = service.configured.segments();
             for member in &service.pool {
                 let address = member.wanted.address;
                 let now = self.plane.backend(member.id);
@@ -360,14 +361,15 @@ impl<P: Plane> Engine<P> {
                     }
                 }
                 let (incarnation, up) = (member.incarnation, member.up);
-                let entry = Backend { address, incarnation, up, hop, tunnel, translation };
+                let entry =
+                    Backend { address, incarnation, up, hop, tunnel, translation, segments };
                 if now != Some(entry) {
                     self.plane.set_backend(member.id, Some(&entry)).plane()?;
                 }
                 let changed = next.is_some() && now.and_then(|now| now.hop) != hop;
-                let as_before =
-                    now.is_some_and(|now| (now.tunnel, now.translation) == (tunnel, translation));
-                if changed || !as_before {
+                let way =
+                    |backend: &Backend| (backend.tunnel, backend.translation, backend.segments);
+                if changed || now.as_ref().map(way) != Some(way(&entry)) {
                     self.plane.forget_hop(member.id).plane()?;
                 }
             }

@@ -229,8 +229,19 @@ static __always_inline enum reason put_outer(struct xdp_md *ctx, const struct la
 	return REASON_OK;
 }
 
+/* What encapsulate answers: a reason, and with REASON_TOO_BIG the largest packet that would fit. */
+#define REFUSED_REASON 0xff
+#define REFUSED_MTU(word) ((word) >> 8)
+
+/* Bytes in front of the packet. */
+static __always_inline __u32 outer_bytes(const struct backend *backend)
+{
+	return (backend->flags & BACKEND_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) +
+	       tunnel_header(backend->tunnel);
+}
+
 /* Leaves the packet in the backend's tunnel, with the lane's addresses. bytes: of the packet. */
-static __always_inline enum reason encapsulate(struct xdp_md *ctx, struct lane *lane, __u32 id,
+static __always_inline __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, __u32 id,
 					       __u32 bytes)
 {
 	const struct backend *backend = AT(backends, id, backend_count);
@@ -246,12 +257,11 @@ static __always_inline enum reason encapsulate(struct xdp_md *ctx, struct lane *
 
 	if (inside & INSIDE_REASON)
 		return inside & INSIDE_REASON;
-	__u32 outer = (backend->flags & BACKEND_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) +
-		      tunnel_header(backend->tunnel);
+	__u32 outer = outer_bytes(backend);
 	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
 
 	if (bytes + outer > most)
-		return REASON_TOO_BIG;
+		return REASON_TOO_BIG | (most > outer ? most - outer : 0) << 8;
 	int more = (lane->vlan ? TAG : 0) + sizeof(struct ethernet) + outer - INSIDE_BEFORE(inside);
 
 	if (bpf_xdp_adjust_head(ctx, -more))

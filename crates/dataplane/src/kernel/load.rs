@@ -154,6 +154,7 @@ impl KernelPlane {
                 connections: handle("connections")?,
                 answers: handle("answers")?,
                 devices: handle("devices")?,
+                paths: handle("paths")?,
                 quic_configs: handle("quic_configs")?,
                 quic_servers: handle("quic_servers")?,
                 quic_outcomes: handle("quic_outcomes")?,

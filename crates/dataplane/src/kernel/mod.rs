@@ -11,6 +11,7 @@ mod guard;
 mod load;
 mod loads;
 mod lost;
+mod messages;
 mod pinned;
 mod program;
 mod publish;
@@ -84,6 +85,7 @@ struct Maps {
     connections: MapHandle,
     answers: MapHandle,
     devices: MapHandle,
+    paths: MapHandle,
     quic_configs: MapHandle,
     quic_servers: MapHandle,
     quic_outcomes: MapHandle,

@@ -3,8 +3,10 @@
 
 mod l2;
 pub mod nat;
+mod segments;
 pub mod tunnel;
 
 pub use l2::{NextHop, l2};
 pub use nat::Translation;
+pub use segments::Segments;
 pub use tunnel::{Encapsulation, Tunnel};

@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::checksum::Checksum;
+use weir_wire::icmp_error::{Cause, IcmpError};
 use weir_wire::{Reason, fragment, icmp, parse, spread};
 
 const ETHERNET: usize = 14;
@@ -88,12 +89,46 @@ impl Tunnel {
         if ttl <= 1 {
             return Some(Reason::TtlExceeded);
         }
-        let most = match self.mtu {
-            0 => u16::MAX.into(),
-            mtu => mtu.min(u16::MAX.into()),
-        };
         let bytes = packet.bytes + self.encapsulation.overhead(backend);
-        (bytes > most as usize).then_some(Reason::TooBig)
+        (bytes > self.most()).then_some(Reason::TooBig)
+    }
+
+    /// The largest packet on the way, with its outer header.
+    fn most(&self) -> usize {
+        match self.mtu {
+            0 => u16::MAX.into(),
+            mtu => mtu.min(u16::MAX.into()) as usize,
+        }
+    }
+
+    /// The message to the sender of a frame that was refused for this reason, and the reason if it is sent;
+    /// none if nobody is told.
+    pub fn message(
+        &self,
+        frame: &[u8],
+        backend: IpAddr,
+        refused: Reason,
+    ) -> Option<(IcmpError, Reason)> {
+        let (cause, told) = match refused {
+            Reason::TooBig => {
+                let largest = self.most().saturating_sub(self.encapsulation.overhead(backend));
+                (Cause::TooBig(largest as u32), Reason::TooBigTold)
+            }
+            Reason::TtlExceeded => (Cause::TtlExceeded, Reason::TtlTold),
+            _ => return None,
+        };
+        IcmpError::about(frame, cause).map(|message| (message, told))
+    }
+
+    /// Makes a frame that was refused the message to its sender. One that is too big has entered the
+    /// tunnel, as a router may do before it finds that out (RFC 1812 section 4.3.2.3).
+    pub fn tell(&self, frame: &mut Vec<u8>, backend: IpAddr) {
+        let Some(refused) = self.refuses(frame, backend) else { return };
+        let Some((message, _)) = self.message(frame, backend, refused) else { return };
+        if let (Reason::TooBig, Ok(InFrame { l3, ipv4, .. })) = (refused, inside(frame)) {
+            enter(&mut frame[l3..], ipv4);
+        }
+        message.put(frame);
     }
 
     /// Puts the packet of a frame into another one to a backend with this address. The MAC addresses are

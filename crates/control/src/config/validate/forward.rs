@@ -8,7 +8,7 @@ use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
 use weir_steering::MethodId;
 
 use super::super::error::Problems;
-use super::super::forward::{Answers, Forward, TunnelSource};
+use super::super::forward::{Answers, Forward, Mss, TunnelSource};
 use super::super::{Protocol, written};
 use super::scope::Scope;
 use super::service::{claim, is_host, title};
@@ -128,6 +128,35 @@ pub(super) fn answers_apart(services: &[Spanned<written::Service>], problems: &m
                 "let the server listen on a port for each service, and give it as port",
             );
         }
+    }
+}
+
+/// Everybody takes segments of this size over IPv4 (RFC 9293 section 3.7.1).
+const LEAST_MSS: u16 = 536;
+const MOST_MSS: u16 = u16::MAX - 40;
+
+/// How large segments a service's SYNs may ask for.
+pub(super) fn mss(
+    raw: Option<&Spanned<written::Value>>,
+    tcp: bool,
+    scope: &mut Scope<'_, '_>,
+) -> Option<Mss> {
+    let raw = raw?;
+    let mut refuse = |wrong: String, right: String| {
+        scope.problem(raw.span(), "mss", wrong, right);
+        None
+    };
+    if !tcp {
+        return refuse("only TCP has segments".into(), "remove it".into());
+    }
+    let right = format!("give {LEAST_MSS}..{MOST_MSS}, or \"auto\" for what the way takes");
+    match raw.get_ref() {
+        written::Value::Word(word) if word == "auto" => Some(Mss::Auto),
+        written::Value::Word(word) => refuse(format!("{word:?} is not known"), right),
+        written::Value::Number(number) => match u16::try_from(*number) {
+            Ok(most @ LEAST_MSS..=MOST_MSS) => Some(Mss::Most(most)),
+            _ => refuse(format!("{number} is out of range"), right),
+        },
     }
 }
 

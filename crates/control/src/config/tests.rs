@@ -82,7 +82,10 @@ fn faults_of_one_service_field() {
         ("port = 80\nforward = \"fou\"\ntunnel_port = 0", &["tunnel_port: 0 is out of range"]),
         ("port = 80\nmss = 535", &["mss: 535 is out of range", "give 536..65495, or \"auto\""]),
         ("port = 80\nmss = \"small\"", &["mss: \"small\" is not known", "\"auto\""]),
-        ("port = 80\nprotocol = \"udp\"\nmss = 1400", &["mss: only TCP has segments"]),
+        (
+            "port = 80\nprotocol = \"udp\"\ncheck = { enabled = false }\nmss = 1400",
+            &["mss: only TCP has segments"],
+        ),
         (
             "port = 80\ncolour = \"red\"",
             &["unknown field `colour`", "the fields here are name, vip, protocol, port"],

@@ -704,13 +704,13 @@ fn two_tiers_of_cheetah() {
     for fine in [text(&format!("{tier}\n{key}")), text(key), stateful(tier), stateful(key)] {
         Config::parse(&fine, "weir.toml").unwrap();
     }
-    let wrong = ["cookie_key is missing", "give the same 32 of 0-9 and a-f on all balancers"];
+    let wrong = ["cookie_key: is missing", "give the same 32 of 0-9 and a-f on all balancers"];
     expect_one("no key", &text(tier), 4, &wrong);
     let wrong = ["no balancer is in the way of all answers", "set answers = \"backend\""];
     expect_one("inline", &stateful("tier_bits = 5"), 4, &wrong);
     let wrong = ["tier_bits: 7 is out of range", "give 0..6"];
     expect_one("bits", &stateful("answers = \"backend\"\ntier_bits = 7"), 10, &wrong);
-    let wrong = ["cookie_key is not 16 bytes in hexadecimal", "openssl rand -hex 16"];
+    let wrong = ["cookie_key: is not 16 bytes in hexadecimal", "openssl rand -hex 16"];
     expect_one("short", &text("cookie_key = \"8f95\""), 9, &wrong);
     let concury = service(&format!("port = 80\n{key}"));
     let wrong = ["concury has no cookies", "remove it, or set method = \"cheetah\""];

@@ -366,8 +366,8 @@ pub struct ReproduceOptions {
 pub enum BenchVerb {
     /// Nanoseconds per packet of the XDP program, above a reflector, over a veth pair.
     Xdp {
-        /// Numbers of flows to draw from.
-        #[arg(long, value_delimiter = ',', default_value = "1000,65536,1000000")]
+        /// Numbers of flows to draw from; 1K is 1,000 and 1M is 1,000,000.
+        #[arg(long, value_delimiter = ',', value_parser = flows, default_value = "1000,65536,1000000")]
         flows: Vec<u32>,
         /// Packets in each measurement.
         #[arg(long, default_value_t = 4_000_000)]
@@ -680,6 +680,14 @@ pub fn count(text: &str) -> Result<usize, String> {
     };
     let number: usize = digits.parse().map_err(|_| format!("{text} is not a number"))?;
     number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))
+}
+
+/// The same for flows of `bench xdp`, of which 24M have slots in all partitions that there can be.
+pub fn flows(text: &str) -> Result<u32, String> {
+    const MOST: usize = 24_000_000;
+    let count = count(text)?;
+    let fits = (1..=MOST).contains(&count);
+    fits.then_some(count as u32).ok_or_else(|| format!("{text}: give 1 to {MOST} flows"))
 }
 
 /// The same for a rate.

@@ -44,6 +44,9 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     if let Some(topology) = options.topology {
         spec.lab.topology = topology;
     }
+    if spec.lab.topology == Topology::Tiers {
+        in_tiers(&mut spec)?;
+    }
     schedule(&mut spec, options.scheduler.as_deref(), options.load.as_deref())?;
     let report = demo::run(spec)?;
     if options.json {
@@ -160,6 +163,21 @@ fn answered_by(spec: &mut DemoSpec, answers: &str) -> anyhow::Result<()> {
         spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
     }
     service_line(spec, format!("answers = {answers:?}"));
+    Ok(())
+}
+
+/// Sets what two tiers of balancers need: backends that answer clients directly, and connections with cookies
+/// only, as nothing else finds its way when a client changes to another balancer in front.
+fn in_tiers(spec: &mut DemoSpec) -> anyhow::Result<()> {
+    let (method, wanted) = (&spec.balancer.method, MethodId::CheetahStateful.name());
+    if method != wanted {
+        anyhow::bail!(
+            "two tiers of balancers are for {wanted}, not {method}: add --method {wanted}"
+        );
+    }
+    spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
+    spec.balancer.service_lines.clear();
+    spec.traffic.mix.udp = 0.0;
     Ok(())
 }
 

@@ -16,6 +16,7 @@
 
 mod error;
 mod forward;
+mod place;
 mod quic;
 mod resolve;
 mod validate;
@@ -42,6 +43,7 @@ use weir_steering::{
 
 pub use error::{ConfigError, Problem};
 pub use forward::{Forward, Mss, TunnelSource, TunnelSources};
+pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
@@ -216,6 +218,9 @@ pub struct Service {
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
+    /// What cookies are hidden under, if it is not for the balancer to draw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie_key: Option<Key>,
     /// A connection that was silent for so long is forgotten.
     #[serde(with = "human")]
     pub idle_timeout: Duration,
@@ -443,9 +448,15 @@ impl Config {
     /// problem found if it cannot be used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let text = fs::read_to_string(path)
+        let bytes = fs::read(path)
             .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        Self::parse(&text, &path.display().to_string())
+        let name = path.display().to_string();
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse(&text, &name),
+            Err(error) => {
+                Err(ConfigError::Invalid { problems: vec![Problem::of_no_text(&error, &name)] })
+            }
+        }
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.

@@ -184,6 +184,21 @@ struct flow_key {
 	__u32 protocol;
 };
 
+/* Which packet a fragment is of. */
+struct fragment_key {
+	__u64 src[2];
+	__u64 dst[2];
+	__u32 id;
+	__u32 protocol; /* 44 in IPv6, where the id alone says it */
+};
+
+/* Where its first fragment went. */
+struct fragment {
+	__u32 backend; /* NO_BACKEND: to the kernel */
+	__u32 incarnation;
+	__u32 clock; /* control's, when it did */
+};
+
 /* A configuration of QUIC-LB, by service * 8 + its number: how an id is taken apart. Pairs of words are
  * up to 16 bytes as they stand in memory. */
 struct quic_config {

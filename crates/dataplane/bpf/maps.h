@@ -156,6 +156,14 @@ struct {
 	__type(value, struct tracked);
 } connections_twin SEC(".maps");
 
+/* Where first fragments went. Of no size that anybody sets: the others follow within milliseconds. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTS);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
+
 /* How QUIC ids are taken apart, and the backends that they lead to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -7,6 +7,7 @@
 #include "service.h"
 #include "methods/registry.h"
 #include "icmp.h"
+#include "fragment.h"
 #include "echo.h"
 #include "quic.h"
 #include "forward/beyond.h"
@@ -72,7 +73,8 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 
 	if (unusual & UNUSUAL_ANY_PORT)
 		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16);
-	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted) {
+	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted &&
+	    !p->fragmented) {
 		struct flow_key key = {
 			.src = { p->dst[0], p->dst[1] },
 			.dst = { p->src[0], p->src[1] },
@@ -146,8 +148,11 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 
 		if (control->unusual)
 			vip = find_unusual(ctx, p, &reason);
-		if (!vip)
+		if (!vip) {
+			if (apart && p->fragmented)
+				note_fragment(p, NO_BACKEND);
 			return leave(reason, XDP_PASS);
+		}
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return leave(REASON_OTHER_HOST, XDP_DROP);
@@ -173,7 +178,28 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		return go_apart(ctx);
 	if (id == NO_BACKEND)
 		return leave(q.reason, XDP_DROP);
+	if (apart && p->fragmented)
+		note_fragment(p, id);
 	return deliver(ctx, id, p->ip_length, q.counts);
+}
+
+/* A later fragment of a packet for a service's address. */
+static __always_inline int balance_later(struct xdp_md *ctx, const struct packet *p)
+{
+	__u32 id;
+
+	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return leave(REASON_OTHER_HOST, XDP_DROP);
+	enum reason reason = follow_fragment(p, &id);
+
+	if (reason == REASON_OK)
+		return deliver(ctx, id, p->ip_length, 0);
+	return leave(reason, reason == REASON_NO_SERVICE ? XDP_PASS : XDP_DROP);
+}
+
+static __always_inline int is_fragment(enum reason reason)
+{
+	return reason == REASON_FIRST_FRAGMENT || reason == REASON_LATER_FRAGMENT;
 }
 
 static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
@@ -191,6 +217,8 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 	if (likely(reason == REASON_OK))
 		return balance(ctx, &p, 0);
 	if (reason == REASON_BAD_IPV4_LENGTH && has_frags)
+		return go_apart(ctx);
+	if (is_fragment(reason))
 		return go_apart(ctx);
 	return reject(&p, reason);
 }
@@ -235,7 +263,7 @@ int weir_balance(struct xdp_md *ctx)
 }
 
 /* The whole way again, for what the plain one does not do: frames that are longer than their first
- * buffer, methods that are not inlined there, ICMP errors. A program of its own, so that the ways of all
+ * buffer, methods that are not inlined there, ICMP errors, fragments. A program of its own, so that the ways of all
  * others have nothing to keep for it, and both have the verifier's whole patience and the whole stack. */
 SEC("xdp")
 int weir_apart(struct xdp_md *ctx)
@@ -282,6 +310,11 @@ int weir_apart(struct xdp_md *ctx)
 			return leave(reason, XDP_TX);
 		if (reason == REASON_ECHO_LIMITED)
 			return leave(reason, XDP_DROP);
+	}
+	if (is_fragment(reason) && is_vip(p.dst[0], p.dst[1])) {
+		reason = read_fragment(ctx, &p);
+		if (reason == REASON_LATER_FRAGMENT)
+			return balance_later(ctx, &p);
 	}
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }

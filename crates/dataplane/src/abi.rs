@@ -33,6 +33,9 @@ pub(crate) unsafe trait Plain: Copy {
     }
 }
 
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+
 macro_rules! plain {
     ($($name:ident),*) => {$(
         // SAFETY: generated from a structure of integers and arrays of integers, for which

@@ -96,6 +96,10 @@ numbers! {
     QUIC_THREE: u8 = 2;
     /// four passes make both halves
     QUIC_FOUR: u8 = 3;
+    /// packets of which a first fragment is remembered
+    FRAGMENTS: u32 = 16_384;
+    /// so long: hosts put fragments together within 30 seconds (Linux), or 60 (RFC 8200)
+    FRAGMENT_SECONDS: u32 = 60;
     /// ids whose backend each processor remembers; a power of two
     QUIC_KNOWN: u32 = 8192;
     /// outcomes that are counted of ids; their order is weir_plane's

@@ -3,6 +3,8 @@
 //!
 //! `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+#[path = "differential/fragments.rs"]
+mod fragments;
 #[path = "differential/options.rs"]
 mod options;
 #[path = "differential/services.rs"]
@@ -66,6 +68,9 @@ struct World {
     scheduled: BTreeMap<u32, u64>,
     /// Packets that went through a tunnel, by what they were put into.
     tunnelled: BTreeMap<&'static str, u64>,
+    /// Fragments that are still on their way, and what became of later ones.
+    fragments: Vec<Vec<u8>>,
+    followed: BTreeMap<&'static str, u64>,
     /// SYNs that ask for smaller segments than they did.
     smaller: u64,
 }
@@ -95,6 +100,9 @@ fn scheduled(
     for setting in method.info().settings {
         let value = match setting.name {
             cheetah::PARTITIONS => 2 + seed % 2,
+            // Where backends write the cookies, one tier or two, which tell all backends apart.
+            cheetah::TIER_BITS if seed % 2 == 0 => 0,
+            cheetah::TIER_BITS => [0, 4, 5, 6][(seed / 2 % 4) as usize],
             _ if setting.words.is_empty() => 251,
             _ => seed % setting.words.len() as u64,
         };
@@ -250,6 +258,8 @@ impl World {
             cookies_lost: 0,
             scheduled: BTreeMap::new(),
             tunnelled: BTreeMap::new(),
+            fragments: Vec::new(),
+            followed: BTreeMap::new(),
             smaller: 0,
         };
         tunnels::tag_device(&mut world.plane);
@@ -544,6 +554,9 @@ impl World {
         if self.rng.random_bool(0.1) {
             return self.icmp();
         }
+        if self.rng.random_bool(0.05) {
+            return self.fragment();
+        }
         let flow = self.flow();
         let flags = [
             TcpFlags::SYN,
@@ -645,6 +658,7 @@ impl World {
             _ => {}
         }
         let wanted = Outcome::from(verdict);
+        self.count_followed(frame, wanted);
         let run = run_frame(self.plane.kernel.program(), frame).unwrap();
         match wanted {
             Outcome::Forwarded(backend) => {
@@ -828,6 +842,7 @@ fn kernel_and_oracle_agree() {
     let [stamped, restored] = world.stamped;
     println!("{stamped} timestamps written, {restored} restored");
     println!("through tunnels: {:?}", world.tunnelled);
+    println!("later fragments: {:?}", world.followed);
     println!("{} SYNs ask for smaller segments", world.smaller);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
@@ -839,6 +854,10 @@ fn kernel_and_oracle_agree() {
         assert!(world.scheduled.len() >= 4, "{:?}", world.scheduled);
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
         assert_eq!(world.tunnelled.len(), 8, "not every tunnel was used");
+        for what in ["forwarded", "passed", "dropped"] {
+            let times = world.followed.get(what).copied().unwrap_or(0);
+            assert!(times > 100, "later fragments: {:?}", world.followed);
+        }
         assert!(world.smaller > 1_000, "no SYN had large segments");
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");

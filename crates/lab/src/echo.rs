@@ -55,7 +55,7 @@ impl Drop for Echo {
 fn serve(name: &str, sockets: &[UdpSocket; 2], mut stopped: UnixStream) {
     let mut answer = format!("{name}:").into_bytes();
     let prefix = answer.len();
-    let mut buffer = [0; 2048];
+    let mut buffer = vec![0; 1 << 16];
     loop {
         let mut waiting = [
             PollFd::new(sockets[0].as_fd(), PollFlags::POLLIN),

@@ -8,7 +8,10 @@ use weir_steering::{
 use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
 use weir_wire::tcp_options::{Timestamps, TimestampsMut};
-use weir_wire::{FlowKey, Packet, Protocol, Reason, TcpFlags, echo, parse, tcp_options};
+use weir_wire::{
+    FlowKey, Fragment, FragmentKey, Packet, Protocol, Reason, TcpFlags, echo, fragment, parse,
+    tcp_options,
+};
 
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
@@ -121,6 +124,8 @@ pub struct Classified<'a> {
     /// The backend that its QUIC id leads to, if the service is led by ids; the table decides where
     /// it leads to none.
     pub by_id: Option<BackendId>,
+    /// The packet that it is the first fragment of.
+    pub fragment: Option<FragmentKey>,
 }
 
 /// The service that takes a flow: the one on its port, or else the one on any.
@@ -155,6 +160,11 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
                     return Err(Verdict::Pass(Reason::PathMtu));
                 }
             }
+            if rejected.dst.is_some_and(known)
+                && let Some(fragment) = fragment(frame)
+            {
+                return classify_fragment(frame, &fragment, to);
+            }
             let ours = rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
             let verdict = if ours { Verdict::Drop } else { Verdict::Pass };
             return Err(verdict(rejected.reason));
@@ -167,7 +177,21 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         let payload = datagram.get(UDP_HEADER..length.into())?;
         BackendId::new(routes.route_datagram(payload).ok()?)
     });
-    Ok(Classified { packet, signals: signals(frame, &packet, table), service, table, by_id })
+    let signals = signals(frame, &packet, table);
+    Ok(Classified { packet, signals, service, table, by_id, fragment: None })
+}
+
+/// The first fragment goes the way of a whole packet, but by no QUIC id: QUIC is not fragmented
+/// (RFC 9000 section 14). The others go where it went, which [`finish`] knows.
+fn classify_fragment<'a>(
+    frame: &[u8],
+    fragment: &Fragment,
+    to: &'a impl Directory,
+) -> Result<Classified<'a>, Verdict> {
+    let packet = fragment.packet.map_err(Verdict::Drop)?;
+    let (service, table) = whose(frame, &packet.flow, to)?;
+    let signals = signals(frame, &packet, table);
+    Ok(Classified { packet, signals, service, table, by_id: None, fragment: Some(fragment.key) })
 }
 
 /// An ICMP error goes the way of the connection whose packet it quotes, but by no QUIC id: what
@@ -188,7 +212,7 @@ fn classify_error<'a>(
     };
     let echo = error.value.filter(|_| table.method().info().needs.timestamps);
     let signals = Signals { quoted: true, ..Signals::LATER.with_echo(echo) };
-    Ok(Classified { packet, signals, service, table, by_id: None })
+    Ok(Classified { packet, signals, service, table, by_id: None, fragment: None })
 }
 
 /// The service that a frame is for, and its table.
@@ -242,7 +266,7 @@ fn connection_id(datagram: &[u8]) -> Option<Id> {
 
 /// The second half: where the packet goes. Notes, marks and reports go to `memory`.
 pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
-    let Classified { packet, signals, service, table, by_id } = packet;
+    let Classified { packet, signals, service, table, by_id, fragment } = packet;
     // Nothing is asked or left behind: the id says it all. One that has just gone takes nothing.
     if let Some(backend) = by_id.filter(|backend| memory.incarnation(*backend).is_some()) {
         return Verdict::Forward {
@@ -256,13 +280,18 @@ pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
     let decision = decide_by(table, *service, &packet.flow, *signals, memory);
     match decision.backend {
         Err(reason) => Verdict::Drop(reason),
-        Ok(backend) => Verdict::Forward {
-            backend: backend.get(),
-            new: decision.new,
-            bytes: packet.ip_length,
-            cookie: decision.cookie,
-            echo: decision.echo,
-        },
+        Ok(backend) => {
+            if let Some(key) = fragment {
+                memory.note_fragment(key, Some(backend));
+            }
+            Verdict::Forward {
+                backend: backend.get(),
+                new: decision.new,
+                bytes: packet.ip_length,
+                cookie: decision.cookie,
+                echo: decision.echo,
+            }
+        }
     }
 }
 
@@ -280,9 +309,34 @@ fn finish(
     match classified {
         Ok(packet) => steer(packet, memory),
         Err(other @ Verdict::Pass(Reason::NoService)) => {
+            if let Some(fragment) = fragment(frame) {
+                memory.note_fragment(&fragment.key, None);
+            }
             answer(frame, to, memory).unwrap_or(*other)
         }
+        Err(Verdict::Drop(Reason::LaterFragment)) => follow(frame, to, memory),
         Err(verdict) => *verdict,
+    }
+}
+
+/// A later fragment of a packet for a service's address goes where the first one went. The twin of
+/// `follow_fragment` in `bpf/fragment.h`.
+fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdict {
+    let unknown = Verdict::Drop(Reason::LaterFragment);
+    let Some(fragment) = fragment(frame) else { return unknown };
+    if !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
+        return Verdict::Drop(Reason::OtherHost);
+    }
+    match memory.fragment(&fragment.key) {
+        None => unknown,
+        Some(None) => Verdict::Pass(Reason::NoService),
+        Some(Some(backend)) => Verdict::Forward {
+            backend: backend.get(),
+            new: false,
+            bytes: fragment.ip_length,
+            cookie: None,
+            echo: None,
+        },
     }
 }
 
@@ -368,7 +422,8 @@ pub fn restamp(frame: &mut [u8], verdict: &Verdict) {
     if value.or(echo).is_none() {
         return;
     }
-    let Ok(packet) = parse(frame) else { return };
+    let first = || fragment(frame)?.packet.ok();
+    let Some(packet) = parse(frame).ok().or_else(first) else { return };
     let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
     let Some(segment) = frame.get_mut(packet.l4_offset.into()..end) else { return };
     if let Ok(Some(mut stamps)) = TimestampsMut::find(segment) {

@@ -8,15 +8,14 @@
 //! needed" is one, time exceeded and parameter problem, and for IPv6 packet too big. A quoted later
 //! fragment has no ports, and names nothing.
 
-use crate::flow::{FlowKey, Protocol, map_address};
-use crate::parse::{IPV6_LENGTH, address, be16, bytes, icmp_of};
+use crate::flow::{FlowKey, Protocol};
+use crate::parse::{
+    FRAGMENT, FRAGMENT_LENGTH, IPV6_LENGTH, address, be16, bytes, ends_of_ipv4, icmp_of,
+};
 use crate::tcp_options;
-use std::net::Ipv4Addr;
 
 const ICMP_LENGTH: usize = 8;
 const IPV4_MIN_LENGTH: usize = 20;
-const FRAGMENT: u8 = 44;
-const FRAGMENT_LENGTH: usize = 8;
 /// What is quoted of a transport header at least.
 const QUOTED_BYTES: usize = 8;
 
@@ -94,9 +93,7 @@ pub fn too_big(frame: &[u8]) -> Option<TooBig> {
     } else {
         let ip: &[u8; IPV4_MIN_LENGTH] = quote.first_chunk()?;
         (header[..2] == [3, 4] && ip[0] >> 4 == 4).then_some(())?;
-        let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
-        let src = map_address(Ipv4Addr::new(s0, s1, s2, s3).into());
-        let dst = map_address(Ipv4Addr::new(d0, d1, d2, d3).into());
+        let (src, dst) = ends_of_ipv4(ip);
         // Routers of before RFC 1191 do not say it.
         let mtu = Some(u32::from(be16(m2, m3))).filter(|mtu| *mtu > 0)?;
         (src, dst, ip[9], mtu.max(LEAST_PATH_IPV4))
@@ -113,9 +110,7 @@ fn ipv4(quote: &[u8]) -> Option<Packet<'_>> {
     if header[0] >> 4 != 4 || length < IPV4_MIN_LENGTH || be16(header[6], header[7]) & 0x1fff != 0 {
         return None;
     }
-    let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
-    let src = map_address(Ipv4Addr::new(s0, s1, s2, s3).into());
-    let dst = map_address(Ipv4Addr::new(d0, d1, d2, d3).into());
+    let (src, dst) = ends_of_ipv4(header);
     Some((src, dst, header[9], quote.get(length..)?))
 }
 

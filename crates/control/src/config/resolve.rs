@@ -106,6 +106,7 @@ fn service(given: validate::Service) -> Service {
         port: given.port,
         method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
+        cookie_key: given.cookie_key,
         idle_timeout: given.idle_timeout.unwrap_or(idle),
         forward: given.forward,
         mss: given.mss,

@@ -694,6 +694,35 @@ fn cheetah_writes_cookies_itself() {
     assert!(said.to_string().contains("answered_flows: 0 is out of range"), "{said}");
 }
 
+/// Both tiers share the cookie out alike; those in front read the same in it.
+#[test]
+fn two_tiers_of_cheetah() {
+    let text = |more: &str| service(&format!("port = 80\nmethod = \"cheetah\"\n{more}"));
+    let stateful = |more: &str| text(more).replace("cheetah", "cheetah-stateful");
+    let tier = "answers = \"backend\"\ntier_bits = 5";
+    let key = "cookie_key = \"8f95f09245765f80256934e50c66207F\"";
+    for fine in [text(&format!("{tier}\n{key}")), text(key), stateful(tier), stateful(key)] {
+        Config::parse(&fine, "weir.toml").unwrap();
+    }
+    let wrong = ["cookie_key is missing", "give the same 32 of 0-9 and a-f on all balancers"];
+    expect_one("no key", &text(tier), 4, &wrong);
+    let wrong = ["no balancer is in the way of all answers", "set answers = \"backend\""];
+    expect_one("inline", &stateful("tier_bits = 5"), 4, &wrong);
+    let wrong = ["tier_bits: 7 is out of range", "give 0..6"];
+    expect_one("bits", &stateful("answers = \"backend\"\ntier_bits = 7"), 10, &wrong);
+    let wrong = ["cookie_key is not 16 bytes in hexadecimal", "openssl rand -hex 16"];
+    expect_one("short", &text("cookie_key = \"8f95\""), 9, &wrong);
+    let concury = service(&format!("port = 80\n{key}"));
+    let wrong = ["concury has no cookies", "remove it, or set method = \"cheetah\""];
+    expect_one("no cookies", &concury, 8, &wrong);
+    let many: String = (0..3)
+        .map(|n| format!("\n[[service.backend]]\nname = \"x{n}\"\naddress = \"10.7.0.{n}\"\n"))
+        .collect();
+    let few = format!("answers = \"backend\"\ntier_bits = 1\n{key}");
+    let said = Config::parse(&format!("{}{many}", text(&few)), "weir.toml").unwrap_err();
+    assert!(said.to_string().contains("a cookie tells 2 backends apart, not 4"), "{said}");
+}
+
 /// A method's name, and its settings with their values.
 fn method(method: &Method) -> (&'static str, Vec<(&'static str, u32)>) {
     (

@@ -69,6 +69,7 @@ pub(super) struct Service {
     pub forward: Field<String>,
     pub tunnel_port: Field<i64>,
     pub mss: Field<Value>,
+    pub cookie_key: Field<String>,
     pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
@@ -117,7 +118,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 14] = [
+    const OWN: [&str; 15] = [
         "name",
         "vip",
         "protocol",
@@ -129,6 +130,7 @@ fn names() -> &'static [&'static str] {
         "forward",
         "tunnel_port",
         "mss",
+        "cookie_key",
         "quic",
         "check",
         "backend",
@@ -179,6 +181,7 @@ impl<'de> Visitor<'de> for Fields {
                 "forward" => service.forward = Some(map.next_value()?),
                 "tunnel_port" => service.tunnel_port = Some(map.next_value()?),
                 "mss" => service.mss = Some(map.next_value()?),
+                "cookie_key" => service.cookie_key = Some(map.next_value()?),
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,

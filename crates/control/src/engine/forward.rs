@@ -1,7 +1,7 @@
 //! How packets reach backends: next hops, and tunnels.
 
 use super::{Engine, EngineError};
-use crate::config::{Config, Forward, Service};
+use crate::config::{Config, Forward, Service, Table, place_of};
 use crate::neigh::{self, NeighError, Neighbour};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -69,8 +69,9 @@ impl<P: Plane> Engine<P> {
             for backend in &wanted.backends {
                 if let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address) {
                     let (service, name) = (&wanted.name, &backend.name);
+                    let place = place_of(&self.config_path, Table::Service(service), "forward");
                     return Err(EngineError::Conflict(format!(
-                        "service {service}: backend {name}: {error}. Nothing has changed"
+                        "{place}service {service}: backend {name}: {error}. Nothing has changed"
                     )));
                 }
             }

@@ -12,7 +12,7 @@ use super::numbers::Numbers;
 use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, Service};
+use crate::config::{Backend, Config, Forward, Service, Table, place_of};
 use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -94,8 +94,9 @@ impl<P: Plane> Engine<P> {
             ];
             let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
             let fields: Vec<&str> = differs.collect();
+            let place = place_of(&self.config_path, Table::Balancer, fields[0]);
             return Err(EngineError::Conflict(format!(
-                "[balancer] {} cannot change while weir runs; restart it, or put back what was there",
+                "{place}[balancer] {} cannot change while weir runs; restart it, or put back what was there",
                 fields.join(", ")
             )));
         }
@@ -176,7 +177,14 @@ impl<P: Plane> Engine<P> {
             let change = if unused && change != Change::Same { Change::Carried } else { change };
             if let (Change::Breaks(why), Some(now)) = (&change, now) {
                 let what = format!("service {}: {why}; {} break", wanted.name, self.known(now));
-                if breaking { &mut notes } else { &mut refused }.push(what);
+                if breaking {
+                    notes.push(what);
+                } else {
+                    // Every reason begins with the field.
+                    let field = why.split(':').next().unwrap_or_default();
+                    let table = Table::Service(&wanted.name);
+                    refused.push(place_of(&self.config_path, table, field) + &what);
+                }
             }
             changes.push(change);
         }
@@ -515,8 +523,8 @@ impl<P: Plane> Engine<P> {
             published.as_ref().is_none_or(|image| image.method() == before.method.id())
         });
         let mut made = configured.clone();
-        if let Some(InForce { method, affinity }) = in_force {
-            (made.method, made.affinity) = (method, affinity);
+        if let Some(InForce { method, affinity, cookie_key }) = in_force {
+            (made.method, made.affinity, made.cookie_key) = (method, affinity, cookie_key);
         }
         let before = published.as_ref().map_or(0, |image| image.header().generation);
         let log = log.unwrap_or_else(|| configured.name.clone());

@@ -22,6 +22,7 @@ use weir_steering::{
     ServiceConfig, ServiceState, StateKey, rest_for,
 };
 use weir_wire::map_address;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A member of a pool at run time.
 #[derive(Clone, Debug)]
@@ -709,6 +710,7 @@ fn config_of(
     capacity: usize,
     now: u32,
 ) -> ServiceConfig {
+    let seed = shared_seed(service).unwrap_or(seed);
     ServiceConfig {
         settings: service.method.settings().clone(),
         client_affinity: service.affinity == Affinity::Client,
@@ -719,6 +721,17 @@ fn config_of(
         max_states,
         idle_seconds: idle_seconds(service),
     }
+}
+
+/// The seed of a service whose cookies other balancers have to read, from the key that all of them are given. No
+/// two services of a file have the same.
+fn shared_seed(service: &Service) -> Option<u64> {
+    let VipKey { address, protocol, port } = vip_of(service);
+    let mut bytes = service.cookie_key.as_ref()?.bytes()?.to_vec();
+    bytes.extend(address);
+    bytes.push(protocol.number());
+    bytes.extend(port.unwrap_or(0).to_be_bytes());
+    Some(xxh3_64(&bytes))
 }
 
 /// What a configured service listens on.

@@ -218,6 +218,7 @@ impl<P: Plane> Engine<P> {
         };
         let (pending, pinned) = (self.plane.pending().plane()?, self.plane.pinned().plane()?);
         self.plane.forget_pending(&of(pending)).plane()?;
+        self.driver.unpinned(ids);
         self.plane.unpin(&of(pinned)).plane()?;
         ids.iter().try_for_each(|id| self.plane.set_backend(*id, None)).plane()
     }

@@ -65,7 +65,8 @@ static __always_inline __u64 look_inside_ipv4(struct ipv4 *ip, void *end)
 		return REASON_TTL_EXCEEDED;
 	__u32 *l4 = (void *)ip + (ip->version_ihl & 15) * 4;
 
-	if ((void *)(l4 + 1) <= end)
+	/* All fragments of a packet go one way. */
+	if ((void *)(l4 + 1) <= end && !(ip->fragment & bpf_htons(0x3fff)))
 		ports = *l4;
 	__u64 hash = flow_hash(0, ip->src, ip->dst, ports);
 	/* RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. */

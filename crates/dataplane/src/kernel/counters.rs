@@ -2,8 +2,8 @@
 
 use super::KernelPlane;
 use crate::abi::{Plain, types};
+use crate::entries::BATCH;
 use crate::error::{Context, Error};
-use crate::reports::BATCH;
 use libbpf_rs::libbpf_sys::bpf_map_lookup_batch;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;

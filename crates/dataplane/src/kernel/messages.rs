@@ -2,9 +2,9 @@
 
 use super::KernelPlane;
 use crate::abi::{Plain, types};
+use crate::entries;
 use crate::error::{Context, Error};
 use crate::numbers::{ECHOES, ERRORS, LEAST_PATH_IPV4, MESSAGE_BURST, PATH_NANOSECONDS};
-use crate::reports;
 use libbpf_rs::{MapCore, MapFlags};
 use std::mem::offset_of;
 use std::net::IpAddr;
@@ -54,8 +54,11 @@ impl KernelPlane {
     /// [`Error::Bpf`] if it cannot be written.
     #[doc(hidden)]
     pub fn age_paths(&self, by: Duration) -> Result<(), Error> {
-        for (key, value) in reports::read_all(&self.maps.paths)? {
-            let mut path = types::path::from_slice(&value);
+        let mut told = Vec::new();
+        entries::all(&self.maps.paths, |key, value| {
+            told.push((key.to_vec(), types::path::from_slice(value)));
+        })?;
+        for (key, mut path) in told {
             path.since = path.since.wrapping_sub(by.as_nanos() as u64);
             let doing = || "make what routers said older".into();
             self.maps.paths.update(&key, path.bytes(), MapFlags::ANY).context(doing)?;

@@ -5,7 +5,7 @@ use super::load::missing;
 use crate::abi::types;
 use crate::error::{Context, Error};
 use crate::numbers::QUIC_OUTCOMES;
-use crate::slots::{PARTITION_BYTES, STACK_BYTES};
+use crate::slots::{PARTITION_BYTES, STACKS_BYTES};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -141,7 +141,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     // Twice the lines that full ones would need: few flows are evicted.
     let seen_lines = (limits.udp_flows * 2).div_ceil(SEEN_WAYS as u32);
     let partitions = sizer.array("slots", PARTITION_BYTES, limits.slot_partitions)?;
-    let stacks = sizer.array("stacks", STACK_BYTES, limits.slot_partitions)?;
+    let stacks = sizer.array("stacks", STACKS_BYTES, limits.slot_partitions)?;
     sizer.array("loads", size_of::<types::load>(), limits.backends)?;
     sizer.array("turns", size_of::<u64>(), limits.services)?;
     sizer.array("entered", size_of::<u64>(), limits.services)?;

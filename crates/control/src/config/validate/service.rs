@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use toml::Spanned;
+use weir_steering::cheetah::TIER_BITS;
 use weir_steering::{
     LOAD, MethodId, Misfit, SCHEDULER, Setting, Settings, is_prime, next_prime, why_none,
 };
@@ -13,7 +14,7 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, AllDown, Backend, Forward, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
+    Affinity, AllDown, Backend, Forward, Key, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
 };
 use super::scope::Scope;
 use super::{forward, quic};
@@ -30,6 +31,7 @@ pub(in super::super) struct Service {
     pub port: Option<u16>,
     pub method: Method,
     pub affinity: Option<Affinity>,
+    pub cookie_key: Option<Key>,
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
     pub mss: Option<Mss>,
@@ -108,6 +110,7 @@ pub(super) fn validate(
         let right = "remove it, or set method = \"concury\"";
         scope.problem(given.span(), "affinity", wrong, right);
     }
+    let cookie_key = cookie_key(raw.cookie_key.as_ref(), method.as_ref(), &mut scope);
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
         "idle_timeout",
@@ -136,6 +139,7 @@ pub(super) fn validate(
         },
         method: method?,
         affinity,
+        cookie_key,
         idle_timeout,
         forward: forward.unwrap_or_default(),
         mss,
@@ -143,6 +147,36 @@ pub(super) fn validate(
         check,
         backends,
     })
+}
+
+/// What cookies are hidden under, where several balancers have to find the same in them.
+fn cookie_key(
+    raw: Option<&Spanned<String>>,
+    method: Option<&Method>,
+    scope: &mut Scope<'_, '_>,
+) -> Option<Key> {
+    let method = method?;
+    let Some(text) = raw else {
+        let in_front = method.id() == MethodId::Cheetah && method.settings().get(TIER_BITS) > 0;
+        if in_front {
+            let right = "give the same 32 of 0-9 and a-f on all balancers in front, such as \
+                         `openssl rand -hex 16` prints";
+            scope.missing("cookie_key", right);
+        }
+        return None;
+    };
+    if !method.id().needs().timestamps {
+        let wrong = format!("{} has no cookies", method.name());
+        scope.problem(text.span(), "cookie_key", wrong, "remove it, or set method = \"cheetah\"");
+        return None;
+    }
+    let key = Key::from_hex(text.get_ref());
+    if key.is_none() {
+        // What is there may be most of a secret.
+        let right = "give 32 of 0-9 and a-f, such as `openssl rand -hex 16` prints";
+        scope.problem(text.span(), "cookie_key", "is not 16 bytes in hexadecimal", right);
+    }
+    key
 }
 
 fn service_name(raw: Option<&Spanned<String>>, scope: &mut Scope<'_, '_>) -> Option<String> {

@@ -57,7 +57,7 @@ pub(super) fn fill(
             }
             "translations" => {
                 let limit = ("backends", new.maps.translations.max_entries());
-                entries(&old.maps.translations, &new.maps.translations, limit)?;
+                carry(&old.maps.translations, &new.maps.translations, limit)?;
             }
             "seen" => seen(old, new)?,
             // With the services; and reports are taken out of the memory that they are in.

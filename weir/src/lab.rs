@@ -193,7 +193,7 @@ fn forwarded_by(spec: &mut DemoSpec, forward: &str) -> anyhow::Result<()> {
              backends answer clients directly; cheetah with --answers backend does that, too"
         );
     }
-    spec.lab.topology = Topology::Routed;
+    spec.lab.topology = if forward == "nat" { Topology::Nat } else { Topology::Routed };
     service_line(spec, format!("forward = {forward:?}"));
     Ok(())
 }

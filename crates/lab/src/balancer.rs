@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use crate::error::{Doing, Error, Result};
 use crate::lab::Lab;
 use crate::loads;
-use crate::topology::{self, ECHO_PORT, VIP4, VIP6, WEB_PORT};
+use crate::topology::{self, ECHO_PORT, Topology, VIP4, VIP6, WEB_PORT};
 use weir_testbed::interrupt::sleep;
 use weir_testbed::{NetNs, process};
 
@@ -340,9 +340,9 @@ impl Balancer {
     }
 
     fn write_config(&self) -> Result<()> {
-        let interfaces = self.lab.spec().topology.interfaces();
+        let topology = self.lab.spec().topology;
         let spec = &self.spec;
-        let text = config_text(&self.name, interfaces, &self.run_dir, spec, &self.lock().pool);
+        let text = config_text(&self.name, topology, &self.run_dir, spec, &self.lock().pool);
         let fresh = self.config.with_extension("toml.new");
         let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &self.config));
         Ok(written.doing(|| format!("writing {}", self.config.display()))?)
@@ -358,7 +358,10 @@ impl PoolControl for Balancer {
         self.for_all(|service| {
             let address = address(service, &self.spec, backend).to_string();
             let (name, weight) = (format!("b{backend}"), weight.to_string());
-            words(&["backend", "add", service, &name, &address, "--weight", &weight])
+            let mut all = words(&["backend", "add", service, &name, &address, "--weight", &weight]);
+            let port = own_port(service, self.lab.spec().topology);
+            all.extend(port.into_iter().flat_map(|port| ["--port".into(), port.to_string()]));
+            all
         })?;
         let member = Member { weight, drain: false };
         self.note(|pool| {
@@ -445,13 +448,20 @@ fn address(service: &str, spec: &BalancerSpec, backend: usize) -> IpAddr {
     }
 }
 
+/// The port of a backend of one of [`SERVICES`], where that is another than the service's.
+fn own_port(service: &str, topology: Topology) -> Option<u16> {
+    let port = if service.starts_with("echo") { topology.echo_port() } else { topology.web_port() };
+    (topology == Topology::Nat).then_some(port)
+}
+
 fn config_text(
     name: &str,
-    interfaces: &[&str],
+    topology: Topology,
     run_dir: &Path,
     spec: &BalancerSpec,
     pool: &BTreeMap<usize, Member>,
 ) -> String {
+    let interfaces = topology.interfaces();
     let mut text = format!(
         "[balancer]\nname = \"{name}\"\ninterfaces = {interfaces:?}\nrun_dir = \"{}\"\n{}",
         run_dir.display(),
@@ -461,7 +471,7 @@ fn config_text(
         let (vip, protocol, port, check_port): (IpAddr, _, _, _) = match service {
             "web4" => (VIP4.into(), "tcp", WEB_PORT, String::new()),
             "web6" => (VIP6.into(), "tcp", WEB_PORT, String::new()),
-            _ => (VIP4.into(), "udp", ECHO_PORT, format!("port = {WEB_PORT}\n")),
+            _ => (VIP4.into(), "udp", ECHO_PORT, format!("port = {}\n", topology.web_port())),
         };
         // Nothing listens at a balancer's own address.
         let check = match spec.node.leads_to_balancers() {
@@ -486,6 +496,9 @@ fn config_text(
                 address(service, spec, *backend),
                 member.weight
             );
+            if let Some(port) = own_port(service, topology) {
+                let _ = writeln!(text, "port = {port}");
+            }
             if member.drain {
                 text.push_str("drain = true\n");
             }
@@ -521,7 +534,7 @@ mod tests {
         };
         let member = |weight, drain| Member { weight, drain };
         let pool = BTreeMap::from([(0, member(1, false)), (7, member(3, true))]);
-        let text = config_text("wlabcd", &["eth0"], Path::new("/run/x"), &spec, &pool);
+        let text = config_text("wlabcd", Topology::L2, Path::new("/run/x"), &spec, &pool);
         assert!(text.starts_with(
             "[balancer]\nname = \"wlabcd\"\ninterfaces = [\"eth0\"]\nrun_dir = \"/run/x\"\n\n"
         ));

@@ -1,8 +1,9 @@
 //! The address plan and the wiring of the named topologies.
 //!
 //! `l2` is a bridge, and everybody on it. In `inline` clients and backends have a bridge each, with the
-//! balancer between them. In `routed` there is a router between them, and the balancer is on the clients'.
-//! In `tiers` there are several balancers on the one bridge. `docs/lab.md` has the pictures.
+//! balancer between them; so in `nat`, whose backends know nothing of the service. In `routed` there is a
+//! router between them, and the balancer is on the clients'. In `tiers` there are several balancers on the
+//! one bridge. `docs/lab.md` has the pictures.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -20,6 +21,10 @@ pub const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
 pub const WEB_PORT: u16 = 80;
 /// Port of the echo service, UDP.
 pub const ECHO_PORT: u16 = 5353;
+/// Port of the web service at backends of the topology `nat`.
+pub const NAT_WEB_PORT: u16 = 8080;
+/// Port of the echo service there.
+pub const NAT_ECHO_PORT: u16 = 9953;
 /// The balancer's interface, and that of every other node.
 pub const INTERFACE: &str = "eth0";
 /// The balancer's interface to the backends, where they have one of their own.
@@ -42,7 +47,7 @@ const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// The router of `routed`, where the clients are.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
-/// The backends' router: the balancer in `inline`, the router in `routed`.
+/// The backends' router: the balancer in `inline` and `nat`, the router in `routed`.
 const ROUTER4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 254);
 const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, 0xfffe);
 
@@ -55,6 +60,8 @@ pub enum Topology {
     /// Two bridges with the balancer between them: it is the backends' router, and packets of both
     /// directions pass it.
     Inline,
+    /// The same with backends that have not the service's addresses, and listen on other ports.
+    Nat,
     /// Two bridges with a router between them: backends are in another subnet than the balancer, take
     /// packets out of tunnels, and answer clients through the router.
     Routed,
@@ -69,6 +76,7 @@ impl Topology {
         match self {
             Self::L2 => "l2",
             Self::Inline => "inline",
+            Self::Nat => "nat",
             Self::Routed => "routed",
             Self::Tiers => "tiers",
         }
@@ -78,8 +86,18 @@ impl Topology {
     pub fn interfaces(self) -> &'static [&'static str] {
         match self {
             Self::L2 | Self::Routed | Self::Tiers => &[INTERFACE],
-            Self::Inline => &[INTERFACE, BACKENDS_INTERFACE],
+            Self::Inline | Self::Nat => &[INTERFACE, BACKENDS_INTERFACE],
         }
+    }
+
+    /// The port at which backends listen for the web service.
+    pub fn web_port(self) -> u16 {
+        if self == Self::Nat { NAT_WEB_PORT } else { WEB_PORT }
+    }
+
+    /// The port at which backends listen for the echo service.
+    pub fn echo_port(self) -> u16 {
+        if self == Self::Nat { NAT_ECHO_PORT } else { ECHO_PORT }
     }
 }
 
@@ -90,11 +108,12 @@ impl FromStr for Topology {
         match name {
             "l2" => Ok(Self::L2),
             "inline" => Ok(Self::Inline),
+            "nat" => Ok(Self::Nat),
             "routed" => Ok(Self::Routed),
             "tiers" => Ok(Self::Tiers),
             other => {
                 let wrong = format!(
-                    "no topology is called `{other}`; there are: l2, inline, routed, tiers"
+                    "no topology is called `{other}`; there are: l2, inline, nat, routed, tiers"
                 );
                 Err(Error::BadSpec(wrong))
             }
@@ -221,7 +240,9 @@ impl Role {
         let own = Cable {
             port: self.name(),
             bridge: match (topology, self) {
-                (Topology::Inline | Topology::Routed, Self::Backend(_)) => BACKENDS_BRIDGE,
+                (Topology::Inline | Topology::Nat | Topology::Routed, Self::Backend(_)) => {
+                    BACKENDS_BRIDGE
+                }
                 _ => BRIDGE,
             },
             interface: INTERFACE,
@@ -229,7 +250,7 @@ impl Role {
         };
         let between = match topology {
             Topology::L2 | Topology::Tiers => None,
-            Topology::Inline => Some(Self::Balancer),
+            Topology::Inline | Topology::Nat => Some(Self::Balancer),
             Topology::Routed => Some(Self::Router),
         };
         if between != Some(self) {
@@ -254,13 +275,13 @@ impl Role {
             (Topology::Tiers, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], Vec::new())
             }
-            (Topology::Inline, Self::Balancer) => {
+            (Topology::Inline | Topology::Nat, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], router.into())
             }
             (Topology::Routed, Self::Router) => {
                 (vec![format!("{GATEWAY4}/16"), format!("{GATEWAY6}/64")], router.into())
             }
-            (Topology::Inline | Topology::Routed, Self::Backend(i)) => {
+            (Topology::Inline | Topology::Nat | Topology::Routed, Self::Backend(i)) => {
                 (vec![format!("{}/24", backend4(i)), format!("{}/112", backend6(i))], Vec::new())
             }
             _ => (self.addresses_l2(plan.client_addresses), Vec::new()),
@@ -295,7 +316,7 @@ impl Role {
     /// Its routes: a destination and a router for each, with what else there is to say.
     fn routes(self, topology: Topology) -> Vec<(String, IpAddr, &'static str)> {
         match (topology, self) {
-            (Topology::Inline, Self::Client(_)) => vec![
+            (Topology::Inline | Topology::Nat, Self::Client(_)) => vec![
                 (format!("{VIP4}/32"), BALANCER4.into(), ""),
                 (format!("{VIP6}/128"), BALANCER6.into(), ""),
             ],
@@ -303,7 +324,7 @@ impl Role {
                 (format!("{VIP4}/32"), front4(i % FRONTS).into(), ""),
                 (format!("{VIP6}/128"), front6(i % FRONTS).into(), ""),
             ],
-            (Topology::Inline, Self::Backend(_)) => {
+            (Topology::Inline | Topology::Nat, Self::Backend(_)) => {
                 vec![("0.0.0.0/0".into(), ROUTER4.into(), ""), ("::/0".into(), ROUTER6.into(), "")]
             }
             (Topology::Routed, Self::Balancer) => vec![
@@ -361,7 +382,7 @@ impl Role {
     /// The `ip -batch` lines that run inside the node once its veths are there.
     fn setup(self, plan: Plan) -> String {
         let mut lines = link::up("lo");
-        if let Self::Backend(_) = self {
+        if let (Self::Backend(_), true) = (self, plan.topology != Topology::Nat) {
             lines += &link::address(&format!("{VIP4}/32"), "lo");
             lines += &link::address(&format!("{VIP6}/128"), "lo");
         }
@@ -476,7 +497,9 @@ mod tests {
         roles.extend((0..STATEFUL).map(Role::Stateful));
         roles.extend((0..MAX_CLIENTS).map(Role::Client));
         roles.extend((0..MAX_BACKENDS).map(Role::Backend));
-        for topology in [Topology::L2, Topology::Inline, Topology::Routed, Topology::Tiers] {
+        for topology in
+            [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed, Topology::Tiers]
+        {
             let (mut seen, mut macs) = (HashSet::new(), HashSet::new());
             let plan = Plan { topology, client_addresses: MAX_CLIENT_ADDRESSES };
             for role in &roles {
@@ -497,7 +520,9 @@ mod tests {
         assert_eq!(backend6(11).to_string(), "fd77::2:c");
         assert_eq!(client4(1, 0).to_string(), "10.77.1.2");
         assert_eq!(client6(1, 3).to_string(), "fd77::66:3");
-        for topology in [Topology::L2, Topology::Inline, Topology::Routed, Topology::Tiers] {
+        for topology in
+            [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed, Topology::Tiers]
+        {
             assert_eq!(topology.name().parse::<Topology>().unwrap(), topology);
         }
         assert!("ring".parse::<Topology>().is_err());

@@ -10,7 +10,6 @@ use super::{EngineError, SWEEP_EVERY};
 use crate::config::{Affinity, AllDown, Backend, Limits, Protocol, Service, is_host, is_name};
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +42,7 @@ impl PoolMember {
             id: self.id,
             name: self.wanted.name.clone(),
             address: self.wanted.address,
+            port: self.wanted.port,
             weight: self.wanted.weight,
             drain: self.wanted.drain,
             up: self.up,
@@ -630,7 +630,8 @@ impl ServiceRuntime {
     }
 
     /// Checks that a backend could be added: what a file may not say, a command may not either.
-    pub fn may_add(&self, name: &str, address: IpAddr) -> Result<(), EngineError> {
+    pub fn may_add(&self, wanted: &Backend) -> Result<(), EngineError> {
+        let &Backend { ref name, address, port, .. } = wanted;
         let service = &self.configured.name;
         let vip = self.configured.vip;
         let refuse = |wrong: String| Err(EngineError::Conflict(wrong));
@@ -642,7 +643,7 @@ impl ServiceRuntime {
         }
         if let Some(quic) = &self.configured.quic {
             let there = self.pool.iter().map(|member| member.wanted.name.as_str());
-            if let Some((one, other, length)) = quic.clash(there.chain([name])) {
+            if let Some((one, other, length)) = quic.clash(there.chain([name.as_str()])) {
                 let why = format!(
                     "backends {one} and {other} would have one server id of {length} bytes"
                 );
@@ -669,7 +670,23 @@ impl ServiceRuntime {
         if self.member(name).is_some() {
             return refuse(format!("service {service} already has a backend {name}"));
         }
-        if let Some(other) = self.pool.iter().find(|m| m.wanted.address == address) {
+        if port.is_some() && !self.configured.forward.is_nat() {
+            let forward = self.configured.forward;
+            return invalid(format!(
+                "service {service}: forward = \"{}\" leaves the port as it is; give none",
+                forward.name()
+            ));
+        }
+        if port == Some(0) {
+            return invalid("0 is not a port; give 1..65535".into());
+        }
+        if port.is_some() && self.configured.port.is_none() {
+            return invalid(format!(
+                "service {service} is one of any port, which leaves the port as it is; give none"
+            ));
+        }
+        let there = |m: &&PoolMember| (m.wanted.address, m.wanted.port) == (address, port);
+        if let Some(other) = self.pool.iter().find(there) {
             let other = &other.wanted.name;
             return refuse(format!("service {service}: backend {other} has address {address}"));
         }

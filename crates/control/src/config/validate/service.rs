@@ -14,7 +14,7 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, AllDown, Backend, Forward, Key, MAX_WEIGHT, Method, Protocol, Quic, resolve,
+    Affinity, AllDown, Backend, Forward, Key, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
 };
 use super::scope::Scope;
 use super::{forward, quic};
@@ -34,6 +34,7 @@ pub(in super::super) struct Service {
     pub cookie_key: Option<Key>,
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
+    pub mss: Option<Mss>,
     pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
@@ -47,6 +48,8 @@ pub(in super::super) struct Check {
     pub rise: Option<u32>,
     pub fall: Option<u32>,
     pub port: Option<u16>,
+    /// The file names none.
+    pub backends_port: bool,
     pub all_down: Option<AllDown>,
 }
 
@@ -122,10 +125,15 @@ pub(super) fn validate(
         _ => CheckPort::None,
     };
     let forward = forward::of_service(&raw, &mut scope);
-    let check = check(raw.check, default_port, &mut scope);
+    let nat = forward.is_some_and(Forward::is_nat);
+    let any_port = matches!(port, Port::Any);
+    forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
+    let check = check(raw.check, default_port, &mut scope)
+        .map(|check| Check { backends_port: check.backends_port && nat, ..check });
+    let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
-    let backends = backends(raw.backend, vip, any_family, &mut scope);
+    let backends = backends(raw.backend, (vip, any_family, nat), &mut scope);
     let quic = raw.quic.and_then(|raw| quic::validate(raw, protocol, &backends, &mut scope));
     Some(Service {
         name: name?,
@@ -140,6 +148,7 @@ pub(super) fn validate(
         cookie_key,
         idle_timeout,
         forward: forward.unwrap_or_default(),
+        mss,
         quic,
         check,
         backends,
@@ -434,6 +443,7 @@ fn check(
         rise: scope.integer(raw.rise.as_ref(), "rise", 1..=1000),
         fall: scope.integer(raw.fall.as_ref(), "fall", 1..=1000),
         port: scope.integer(raw.port.as_ref(), "port", 1..=u16::MAX),
+        backends_port: raw.port.is_none(),
         all_down: scope.choice(
             raw.all_down.as_ref(),
             "all_down",
@@ -467,10 +477,16 @@ fn check(
     Some(Check { port, ..check })
 }
 
+/// What is known of the service of a backend: its address, whether backends may be of any family, and
+/// whether packets are translated.
+type Of = (Option<IpAddr>, bool, bool);
+
+/// The addresses of a service's backends; under NAT, one may stand at many ports.
+type Addresses = HashMap<(IpAddr, Option<u16>), String>;
+
 fn backends(
     raw: Vec<Spanned<written::Backend>>,
-    vip: Option<IpAddr>,
-    any_family: bool,
+    of: Of,
     scope: &mut Scope<'_, '_>,
 ) -> Vec<Backend> {
     if raw.is_empty() {
@@ -493,18 +509,16 @@ fn backends(
     let mut addresses = HashMap::new();
     raw.into_iter()
         .enumerate()
-        .filter_map(|(at, raw)| {
-            backend(raw, at, (vip, any_family), &mut names, &mut addresses, scope)
-        })
+        .filter_map(|(at, raw)| backend(raw, at, of, &mut names, &mut addresses, scope))
         .collect()
 }
 
 fn backend(
     raw: Spanned<written::Backend>,
     at: usize,
-    (vip, any_family): (Option<IpAddr>, bool),
+    of @ (vip, ..): Of,
     names: &mut HashMap<String, usize>,
-    addresses: &mut HashMap<IpAddr, String>,
+    addresses: &mut Addresses,
     scope: &mut Scope<'_, '_>,
 ) -> Option<Backend> {
     let span = raw.span();
@@ -520,14 +534,15 @@ fn backend(
         _ => "10.0.0.11",
     };
     let address = address(raw.address.as_ref(), "address", example, &mut scope);
+    let port = scope.integer(raw.port.as_ref(), "port", 1..=u16::MAX);
     if let (Some(address), Some(given)) = (address, &raw.address) {
-        let span = given.span();
-        place(address, span, (vip, any_family), &title, addresses, &mut scope);
+        place((address, port), given.span(), of, &title, addresses, &mut scope);
     }
     let weight = scope.integer(raw.weight.as_ref(), "weight", 0..=MAX_WEIGHT);
     Some(Backend {
         name: name?,
         address: address?,
+        port,
         weight: weight.unwrap_or(resolve::WEIGHT),
         drain: raw.drain.is_some_and(Spanned::into_inner),
     })
@@ -556,11 +571,11 @@ fn backend_name(
 
 /// A backend's address against the service's and against the other backends'.
 fn place(
-    address: IpAddr,
+    (address, port): (IpAddr, Option<u16>),
     span: Range<usize>,
-    (vip, any_family): (Option<IpAddr>, bool),
+    (vip, any_family, nat): Of,
     title: &str,
-    addresses: &mut HashMap<IpAddr, String>,
+    addresses: &mut Addresses,
     scope: &mut Scope<'_, '_>,
 ) {
     if let Some(vip) = vip {
@@ -578,10 +593,11 @@ fn place(
             scope.problem(span.clone(), "address", wrong, right);
         }
     }
-    if let Some(other) = addresses.get(&address) {
+    let place = (address, port.filter(|_| nat));
+    if let Some(other) = addresses.get(&place) {
         let wrong = format!("{address} is the address of {other} already");
         scope.problem(span, "address", wrong, "remove one of them, or use weight");
     } else {
-        addresses.insert(address, title.to_owned());
+        addresses.insert(place, title.to_owned());
     }
 }

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use weir_dataplane::{BackendEntry, KernelPlane, Limits};
 use weir_hash::HashKey;
 use weir_plane::{IdRoutes, VipKey};
-use weir_steering::{Member, Role, TrackedBuilder};
+use weir_steering::{Member, Role, ServiceId, TrackedBuilder};
 use weir_wire::craft::Frame;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{FlowKey, Protocol, map_address};
@@ -48,10 +48,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let vip = std::net::SocketAddr::from(([10, 9, 0, 1], 443));
     let key =
         VipKey { address: map_address(vip.ip()), protocol: Protocol::Udp, port: Some(vip.port()) };
-    plane.set_service(&key, 0)?;
+    plane.set_service(&key, ServiceId(0))?;
     let member = Member { backend: 1, name: "b1".into(), weight: 1, role: Role::Serving };
-    plane
-        .publish(0, &TrackedBuilder::new(HashKey::from_seed(1), 251, false).build(1, &[member])?)?;
+    plane.publish(
+        ServiceId(0),
+        &TrackedBuilder::new(HashKey::from_seed(1), 251, false).build(1, &[member])?,
+    )?;
     let flow = FlowKey::new(([10, 8, 0, 1], 4000).into(), vip, Protocol::Udp);
     let mut frame = Frame::new(flow).payload(PAYLOAD).build();
     let at = frame.len() - usize::from(PAYLOAD);
@@ -72,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut routes = IdRoutes::new(configs);
         let id = Id::new(&vec![9; server]).ok_or("its length")?;
         routes.lead(0, id, 1);
-        plane.set_id_routes(0, Some(&routes))?;
+        plane.set_id_routes(ServiceId(0), Some(&routes))?;
         let mut new = Vec::new();
         let mut again = Vec::new();
         for _ in 0..RUNS {

@@ -16,8 +16,8 @@ use weir_plane::{
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
-    BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceState, Side, TrackedFlow,
-    update,
+    BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceId, ServiceState, Side,
+    TrackedFlow, update,
 };
 use weir_wire::{FlowKey, unmap_address};
 
@@ -85,7 +85,7 @@ impl update::Plane for LivePlane {
         }
     }
 
-    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), Error> {
+    fn set_flags(&mut self, service: ServiceId, record: bool, pending: bool) -> Result<(), Error> {
         self.kernel.set_flags(service, Flags::RECORD, record);
         self.kernel.set_flags(service, Flags::PENDING, pending);
         Ok(())
@@ -123,7 +123,7 @@ impl update::Plane for LivePlane {
         self.kernel.unpin(states)
     }
 
-    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Error> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, u16)>, Error> {
         self.kernel.connections(service)
     }
 
@@ -131,15 +131,15 @@ impl update::Plane for LivePlane {
         self.kernel.take_over(connections)
     }
 
-    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), Error> {
+    fn show(&mut self, service: ServiceId, image: &Arc<Image>, flags: Flags) -> Result<(), Error> {
         self.kernel.show(service, image, flags)
     }
 
-    fn retire(&mut self, service: u32) {
+    fn retire(&mut self, service: ServiceId) {
         self.kernel.retire(service);
     }
 
-    fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]) {
         // Without, the flows are not reported before they have been silent for a while.
         let _ = self.kernel.forget_seen(service, hashes);
     }
@@ -215,15 +215,19 @@ impl Plane for LivePlane {
         Ok(())
     }
 
-    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
+    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Error> {
         self.kernel.set_service(key, service)
     }
 
-    fn remove_service(&mut self, service: u32) -> Result<(), Error> {
+    fn remove_service(&mut self, service: ServiceId) -> Result<(), Error> {
         self.kernel.remove_service(service)
     }
 
-    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), Error> {
+    fn set_id_routes(
+        &mut self,
+        service: ServiceId,
+        routes: Option<&IdRoutes>,
+    ) -> Result<(), Error> {
         self.kernel.set_id_routes(service, routes)
     }
 
@@ -231,19 +235,19 @@ impl Plane for LivePlane {
         self.kernel.id_outcomes()
     }
 
-    fn services(&self) -> Vec<(VipKey, u32)> {
+    fn services(&self) -> Vec<(VipKey, ServiceId)> {
         self.kernel.services()
     }
 
-    fn published(&self, service: u32) -> Result<Option<Image>, Error> {
+    fn published(&self, service: ServiceId) -> Result<Option<Image>, Error> {
         self.kernel.published(service)
     }
 
-    fn described(&self, service: u32) -> Result<Option<Described>, Error> {
+    fn described(&self, service: ServiceId) -> Result<Option<Described>, Error> {
         Ok(self.kernel.described(service))
     }
 
-    fn table_bytes(&self, service: u32) -> usize {
+    fn table_bytes(&self, service: ServiceId) -> usize {
         self.kernel.table_bytes(service)
     }
 
@@ -271,11 +275,11 @@ impl Plane for LivePlane {
         self.kernel.add_load(id, by);
     }
 
-    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, Error> {
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<u16, i64>, Error> {
         self.kernel.open_connections(service)
     }
 
-    fn turn(&self, service: u32) -> u64 {
+    fn turn(&self, service: ServiceId) -> u64 {
         self.kernel.turn(service)
     }
 
@@ -301,11 +305,11 @@ impl Plane for LivePlane {
         self.kernel.pending_backend(state)
     }
 
-    fn forget_connections(&mut self, service: u32) -> Result<(), Error> {
+    fn forget_connections(&mut self, service: ServiceId) -> Result<(), Error> {
         self.kernel.forget_connections(service)
     }
 
-    fn tracked_flows(&self, service: u32) -> Result<TrackedFlows, Error> {
+    fn tracked_flows(&self, service: ServiceId) -> Result<TrackedFlows, Error> {
         self.kernel.tracked_flows(service)
     }
 
@@ -334,16 +338,16 @@ impl Plane for LivePlane {
     }
 
     fn slot(&self, question: &Question, part: u16) -> Result<Option<u16>, Error> {
-        self.kernel.slot(question.service.0, question.hash, part)
+        self.kernel.slot(question.service, question.hash, part)
     }
 
-    fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+    fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
         self.kernel.slot_counts(service)
     }
 
     fn sweep_slots(
         &mut self,
-        service: u32,
+        service: ServiceId,
         steps: u32,
         keep: &dyn Fn(u16) -> bool,
     ) -> Result<u32, Error> {

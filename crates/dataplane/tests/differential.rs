@@ -29,8 +29,8 @@ use weir_plane::{Outcome, Soft, VipKey};
 use weir_steering::update::{Plane, Services};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Driver, Flags, Image, LANE_ACTIVE, LOAD, Member,
-    MethodId, Role, SCHEDULER, SLOT_RESERVED, ServiceConfig, ServiceState, Settings, SoftMemory,
-    StateKey, cheetah,
+    MethodId, Role, SCHEDULER, SLOT_RESERVED, ServiceConfig, ServiceId, ServiceState, Settings,
+    SoftMemory, StateKey, cheetah,
 };
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
@@ -187,7 +187,7 @@ impl World {
         let mut services = Vec::new();
         for (number, (address, protocol, port, client, method)) in plans.into_iter().enumerate() {
             let vip = VipKey { address: map_address(address.parse().unwrap()), protocol, port };
-            let number = number as u32;
+            let number = ServiceId(number as u32);
             kernel.set_service(&vip, number).unwrap();
             oracle.vips.insert(vip, number);
             let builder = match method {
@@ -745,7 +745,7 @@ impl World {
         }
         for (state, wanted) in self.plane.oracle.memory.connections.iter().take(20) {
             let VipKey { address: dst, protocol, .. } =
-                self.tables.services[state.service as usize].vip;
+                self.tables.services[state.service.index()].vip;
             let StateKey { address: src, src_port, dst_port } = state.key;
             let flow = FlowKey { src, dst, src_port, dst_port, protocol };
             assert_eq!(self.plane.kernel.connection(&flow).unwrap(), Some(*wanted), "{flow}");

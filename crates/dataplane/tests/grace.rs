@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, grace, run_frame};
 use weir_hash::HashKey;
 use weir_plane::VipKey;
-use weir_steering::{Image, Member, Role, TrackedBuilder};
+use weir_steering::{Image, Member, Role, ServiceId, TrackedBuilder};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -29,11 +29,13 @@ fn plane() -> KernelPlane {
     let limits = Limits { services: 4, table_bytes: 1 << 16, ..Limits::default() };
     let (mut plane, _) = KernelPlane::open(None, &limits).expect("load (needs root)");
     let FlowKey { dst, dst_port, protocol, .. } = flow();
-    plane.set_service(&VipKey { address: dst, protocol, port: Some(dst_port) }, 0).unwrap();
+    plane
+        .set_service(&VipKey { address: dst, protocol, port: Some(dst_port) }, ServiceId(0))
+        .unwrap();
     for backend in 1..=2 {
         set_hop(&plane, backend, backend as u8);
     }
-    plane.publish(0, &table(1)).unwrap();
+    plane.publish(ServiceId(0), &table(1)).unwrap();
     plane
 }
 
@@ -99,7 +101,7 @@ fn a_grace_period_waits_on_one_cpu() {
             let new = change % 2 + 1;
             // A tracked flow stays where it is: its backend is another one from here on.
             let image = table(new);
-            plane.show(0, &image, image.header().flags()).unwrap();
+            plane.show(ServiceId(0), &image, image.header().flags()).unwrap();
             set_absent(&plane, 3 - new);
             grace().unwrap();
             let old = plane.lane(3 - new).unwrap().packets;
@@ -108,7 +110,7 @@ fn a_grace_period_waits_on_one_cpu() {
                 std::thread::sleep(Duration::from_micros(100));
             }
             assert_eq!(plane.lane(3 - new).unwrap().packets, old, "after change {change}");
-            plane.retire(0);
+            plane.retire(ServiceId(0));
             set_hop(&plane, 3 - new, 3 - new as u8);
             followed[usize::from(new) - 1] += plane.lane(new).unwrap().packets;
         }

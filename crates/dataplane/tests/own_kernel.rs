@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weir_dataplane::{BackendEntry, FrameRun, KernelPlane, Limits, Verdict, XdpMode, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{Device, VipKey, Way};
-use weir_steering::{Member, Role, TrackedBuilder};
+use weir_steering::{Member, Role, ServiceId, TrackedBuilder};
 use weir_testbed::link::{self, End};
 use weir_testbed::{in_own_namespace, sysctl};
 use weir_wire::craft::Frame;
@@ -125,7 +125,7 @@ impl World {
         let (mut plane, report) = KernelPlane::open(Some(&directory), &limits).expect("root");
         assert_eq!(report.unguarded, None);
         for (number, to) in services().into_iter().enumerate() {
-            plane.set_service(&vip(to.0, to.1), number as u32).expect("there is room");
+            plane.set_service(&vip(to.0, to.1), ServiceId(number as u32)).expect("there is room");
         }
         Self { plane, directory }
     }
@@ -230,7 +230,9 @@ fn with_backend(plane: &mut KernelPlane, address: &str) {
     let members = [Member { backend: 0, name: "b0".into(), weight: 1, role: Role::Serving }];
     let builder = TrackedBuilder::new(HashKey::from_seed(1), 251, false);
     for service in 0..services().len() as u32 {
-        plane.publish(service, &builder.build(1, &members).expect("it fits")).expect("room");
+        plane
+            .publish(ServiceId(service), &builder.build(1, &members).expect("it fits"))
+            .expect("room");
     }
 }
 
@@ -418,8 +420,11 @@ fn a_service_that_is_gone_is_the_kernels() {
         let (_, answers) = provoke(BALANCER);
         assert_eq!(answers, Vec::<Vec<u8>>::new());
         for (number, to) in services().into_iter().enumerate() {
-            world.plane.set_service(&vip(to.0, to.1), number as u32).expect("it is there");
-            world.plane.remove_service(number as u32).expect("it is there");
+            world
+                .plane
+                .set_service(&vip(to.0, to.1), ServiceId(number as u32))
+                .expect("it is there");
+            world.plane.remove_service(ServiceId(number as u32)).expect("it is there");
         }
         let (sent, answers) = provoke(BALANCER);
         assert!(!answers.is_empty() && answers.len() as u64 <= sent, "{}", answers.len());

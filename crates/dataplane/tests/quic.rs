@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{IdOutcome, IdOutcomes, IdRoutes, Outcome, Soft, VipKey};
-use weir_steering::{Image, Member, Role, SoftMemory, TrackedBuilder};
+use weir_steering::{Image, Member, Role, ServiceId, SoftMemory, TrackedBuilder};
 use weir_wire::craft::Frame;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{FlowKey, Protocol, map_address, parse};
@@ -67,13 +67,13 @@ impl World {
                 protocol: Protocol::Udp,
                 port: Some(443),
             };
-            kernel.set_service(&key, number).unwrap();
-            oracle.vips.insert(key, number);
+            kernel.set_service(&key, ServiceId(number)).unwrap();
+            oracle.vips.insert(key, ServiceId(number));
             let key = HashKey::from_seed(number.into());
             let builder = TrackedBuilder::new(key, 251, false);
             let image: Image = builder.build(1, &members).unwrap();
-            kernel.publish(number, &image).unwrap();
-            oracle.tables.insert(number, image.into());
+            kernel.publish(ServiceId(number), &image).unwrap();
+            oracle.tables.insert(ServiceId(number), image.into());
         }
         Self {
             kernel,
@@ -116,10 +116,10 @@ impl World {
             }
         }
         let led = (service != VIPS.len() - 1 && configs.iter().next().is_some()).then_some(&routes);
-        self.kernel.set_id_routes(service as u32, led).unwrap();
+        self.kernel.set_id_routes(ServiceId(service as u32), led).unwrap();
         match led {
-            Some(routes) => self.oracle.id_routes.insert(service as u32, routes.clone()),
-            None => self.oracle.id_routes.remove(&(service as u32)),
+            Some(routes) => self.oracle.id_routes.insert(ServiceId(service as u32), routes.clone()),
+            None => self.oracle.id_routes.remove(&ServiceId(service as u32)),
         };
         self.routes[service] = led.cloned().unwrap_or_default();
         // Ids of the configurations before go on coming.
@@ -206,7 +206,7 @@ impl World {
             map_address(vip.ip()) == packet.flow.dst
         });
         let service = service.expect("it is for one of them");
-        if self.oracle.id_routes.contains_key(&(service as u32)) {
+        if self.oracle.id_routes.contains_key(&ServiceId(service as u32)) {
             let led = self.routes[service].route_datagram(&frame[l4 + 8..l4 + length]);
             *self.outcomes.entry(IdOutcome::of(&led)).or_default() += 1;
         }
@@ -264,7 +264,7 @@ fn what_is_remembered_does_not_outlive_what_it_stands_for() {
     for backend in elsewhere.take(3) {
         let mut routes = IdRoutes::new(configs.clone());
         routes.lead(2, Id::new(&[1, 2, 3, 4]).unwrap(), backend);
-        world.kernel.set_id_routes(0, Some(&routes)).unwrap();
+        world.kernel.set_id_routes(ServiceId(0), Some(&routes)).unwrap();
         for _ in 0..3 {
             assert_eq!(to(&world), mac(backend));
         }
@@ -273,9 +273,9 @@ fn what_is_remembered_does_not_outlive_what_it_stands_for() {
         assert_eq!(to(&world), by_method);
         world.kernel.set_backend(backend, &entry).unwrap();
         assert_eq!(to(&world), mac(backend));
-        world.kernel.set_id_routes(0, Some(&IdRoutes::new(configs.clone()))).unwrap();
+        world.kernel.set_id_routes(ServiceId(0), Some(&IdRoutes::new(configs.clone()))).unwrap();
         assert_eq!(to(&world), by_method);
     }
-    world.kernel.set_id_routes(0, None).unwrap();
+    world.kernel.set_id_routes(ServiceId(0), None).unwrap();
     assert_eq!(to(&world), by_method);
 }

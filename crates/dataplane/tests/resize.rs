@@ -16,8 +16,8 @@ use weir_dataplane::{
 use weir_plane::{Plane, VipKey};
 use weir_steering::update::Plane as _;
 use weir_steering::{
-    Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceState, StateKey,
-    TrackedBuilder,
+    Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceId, ServiceState,
+    StateKey, TrackedBuilder,
 };
 use weir_testbed::{in_own_namespace, link};
 use weir_wire::craft::Frame;
@@ -122,7 +122,7 @@ impl World {
         }
         for (service, &(port, protocol)) in SERVICES.iter().enumerate() {
             let vip = VipKey { address: flow(service, 0).dst, protocol, port: Some(port) };
-            plane.kernel.set_service(&vip, service as u32).unwrap();
+            plane.kernel.set_service(&vip, ServiceId(service as u32)).unwrap();
             let config = ConcuryConfig {
                 udp: protocol == Protocol::Udp,
                 ..ConcuryConfig::unbounded(Codec::Othello, 4, 7)
@@ -130,7 +130,7 @@ impl World {
             if service == 2 {
                 let builder = TrackedBuilder::new(weir_hash::HashKey::from_seed(5), 251, false);
                 let table = builder.build(1, &members(false)).unwrap();
-                plane.kernel.publish(2, &table).unwrap();
+                plane.kernel.publish(ServiceId(2), &table).unwrap();
                 continue;
             }
             let mut concury = Concury::<StateKey>::new(config);
@@ -142,9 +142,11 @@ impl World {
             let (image, report) = concury.build(1, &members(true), 1).unwrap();
             let service = service as u32;
             let pins = report.pinned.into_iter();
-            let pins: Vec<_> = pins.map(|(key, at)| (ServiceState { service, key }, at)).collect();
+            let pins: Vec<_> = pins
+                .map(|(key, at)| (ServiceState { service: ServiceId(service), key }, at))
+                .collect();
             plane.kernel.pin(&pins).unwrap();
-            plane.kernel.publish(service, &image).unwrap();
+            plane.kernel.publish(ServiceId(service), &image).unwrap();
         }
         plane.kernel.attach(&self.names, XdpMode::Auto).unwrap();
         self.next_client = 200;
@@ -193,7 +195,7 @@ impl World {
         let missing: Vec<_> = (self.flows.iter())
             .filter(|(service, client, _)| {
                 let key = StateKey::of_flow(&flow(*service, *client));
-                let state = ServiceState { service: *service as u32, key };
+                let state = ServiceState { service: ServiceId(*service as u32), key };
                 *service != 2 && !self.reported.contains(&state)
             })
             .map(|(service, client, _)| (*service, *client))
@@ -291,7 +293,7 @@ fn dies_after(step: ResizeStep, from: &Limits, to: &Limits) {
     assert_eq!(plane.limits(), *to);
     assert!((0..BACKENDS).map(|n| plane.lane(n).unwrap().packets).sum::<u64>() > packets);
     for service in 0..SERVICES.len() as u32 {
-        assert!(plane.kernel.published(service).unwrap().is_some());
+        assert!(plane.kernel.published(ServiceId(service)).unwrap().is_some());
     }
     assert_eq!(plane.kernel.services().len(), SERVICES.len());
     let noted = plane.kernel.pending().unwrap().len();
@@ -394,9 +396,9 @@ fn what_does_not_fit_is_refused() {
             world.check(words);
             world.drain(&mut plane, words);
         }
-        plane.kernel.set_flags(0, Flags::RECORD, true);
+        plane.kernel.set_flags(ServiceId(0), Flags::RECORD, true);
         plane.resize(&SMALL).unwrap();
-        let flags = plane.kernel.published(0).unwrap().unwrap().header().flags();
+        let flags = plane.kernel.published(ServiceId(0)).unwrap().unwrap().header().flags();
         assert!(flags.has(Flags::RECORD), "flags are carried over");
         world.check("smaller");
     })

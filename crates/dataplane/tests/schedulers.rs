@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_plane::VipKey;
 use weir_steering::{
-    Build, LOAD, Member, MethodId, Role, SCHEDULER, ServiceConfig, Settings, TABLE_SIZE,
+    Build, LOAD, Member, MethodId, Role, SCHEDULER, ServiceConfig, ServiceId, Settings, TABLE_SIZE,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -77,7 +77,7 @@ impl World {
         let builder = info.builder.unwrap()(&config, None);
         let address = map_address("10.1.0.1".parse().unwrap());
         let vip = VipKey { address, protocol: Protocol::Tcp, port: Some(80) };
-        plane.set_service(&vip, 1).unwrap();
+        plane.set_service(&vip, ServiceId(1)).unwrap();
         let members = (0..).zip(weights).map(|(backend, weight)| {
             let entry = BackendEntry::new("10.1.1.1".parse().unwrap(), 1);
             let entry = entry.with_next_hop([2, 0, 0, 1, 0, backend as u8], [2; 6], 0, true);
@@ -94,7 +94,7 @@ impl World {
     fn publish(&mut self) {
         self.generation += 1;
         let built = self.builder.build(self.generation, &self.members, 0).unwrap();
-        self.plane.publish(1, &built.table).unwrap();
+        self.plane.publish(ServiceId(1), &built.table).unwrap();
     }
 
     /// Another client.
@@ -234,7 +234,7 @@ fn ended_connections_make_room() {
             }
         }
         assert_eq!(world.plane.load(3).value, 40, "{method}: each end counts once");
-        assert_eq!(world.plane.open_connections(1).unwrap()[&3], 40, "{method}");
+        assert_eq!(world.plane.open_connections(ServiceId(1)).unwrap()[&3], 40, "{method}");
         assert_eq!(world.shares(60), [0, 0, 0, 60, 0], "{method}");
     }
 }

@@ -9,8 +9,8 @@ use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{Outcome, Soft, VipKey};
 use weir_steering::{
-    ELEMENT_BYTES, Flags, Image, ImageError, Member, MethodId, RawHeader, Role, SoftMemory,
-    TrackedBuilder,
+    ELEMENT_BYTES, Flags, Image, ImageError, Member, MethodId, RawHeader, Role, ServiceId,
+    SoftMemory, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags};
@@ -52,9 +52,9 @@ impl World {
             let table = builder.build(1, std::slice::from_ref(&member)).unwrap();
             // Flags that other methods would act upon.
             let flags = Flags(Flags::RECORD | Flags::PENDING | Flags::MARK);
-            plane.set_service(&vip, service as u32).unwrap();
-            plane.publish_with(service as u32, &table, flags).unwrap();
-            oracle.vips.insert(vip, service as u32);
+            plane.set_service(&vip, ServiceId(service as u32)).unwrap();
+            plane.publish_with(ServiceId(service as u32), &table, flags).unwrap();
+            oracle.vips.insert(vip, ServiceId(service as u32));
             table.set_flags(flags);
             tables.push(table);
         }
@@ -75,7 +75,7 @@ impl World {
             header[offset_of!(RawHeader, method)] = method;
             let mut body = vec![0; table.elements() * ELEMENT_BYTES];
             table.write_body(&mut body);
-            self.oracle.show_bytes(service as u32, &header, &body).unwrap();
+            self.oracle.show_bytes(ServiceId(service as u32), &header, &body).unwrap();
         }
     }
 
@@ -126,7 +126,7 @@ fn tables_of_unknown_methods_decide_nothing() {
                 assert_eq!(world.send(service, flags), Verdict::Drop, "method {method}");
                 dropped += 1;
             }
-            let error = world.plane.published(service as u32).unwrap_err();
+            let error = world.plane.published(ServiceId(service as u32)).unwrap_err();
             assert!(error.to_string().contains(&format!("unknown method {method}")), "{error}");
         }
     }

@@ -29,7 +29,7 @@ pub struct VipKey {
 /// Where packets find services and their tables. A packet asks for the table once and keeps it.
 pub trait Directory {
     /// The service that listens there.
-    fn service(&self, key: &VipKey) -> Option<u32>;
+    fn service(&self, key: &VipKey) -> Option<ServiceId>;
     /// Whether any service has this address.
     fn has_address(&self, address: &[u8; 16]) -> bool;
     /// Whether frames to this MAC address are ours.
@@ -39,9 +39,9 @@ pub trait Directory {
     /// # Errors
     /// Why its packets are dropped if there is none that can decide: [`Reason::NoTable`], or
     /// [`Reason::UnknownMethod`].
-    fn table(&self, service: u32) -> Result<&Image, Reason>;
+    fn table(&self, service: ServiceId) -> Result<&Image, Reason>;
     /// What leads packets of a service by their QUIC ids, if anything does.
-    fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
+    fn id_routes(&self, service: ServiceId) -> Option<&IdRoutes> {
         let _ = service;
         None
     }
@@ -103,7 +103,7 @@ pub struct Classified<'a> {
     /// What else it says that the service's method wants to know.
     pub signals: Signals,
     /// The number of its service.
-    pub service: u32,
+    pub service: ServiceId,
     /// The service's table, which decides it whatever is published meanwhile.
     pub table: &'a Image,
     /// The backend that its QUIC id leads to, if the service is led by ids; the table decides where
@@ -112,7 +112,7 @@ pub struct Classified<'a> {
 }
 
 /// The service that takes a flow: the one on its port, or else the one on any.
-pub fn service_of(flow: &FlowKey, to: &impl Directory) -> Option<u32> {
+pub fn service_of(flow: &FlowKey, to: &impl Directory) -> Option<ServiceId> {
     let exact = VipKey { address: flow.dst, protocol: flow.protocol, port: Some(flow.dst_port) };
     to.service(&exact).or_else(|| to.service(&VipKey { port: None, ..exact }))
 }
@@ -173,7 +173,7 @@ fn whose<'a>(
     frame: &[u8],
     flow: &FlowKey,
     to: &'a impl Directory,
-) -> Result<(u32, &'a Image), Verdict> {
+) -> Result<(ServiceId, &'a Image), Verdict> {
     let service = service_of(flow, to).ok_or(Verdict::Pass(Reason::NoService))?;
     // After the service, because other traffic is passed either way. The kernel would answer for a
     // service if the address is one that the interface has had for a moment only.
@@ -279,7 +279,7 @@ fn answer(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Option
     if !table.header().flags().has(Flags::ANSWERS) {
         return None;
     }
-    let question = ask(table, ServiceId(service), &flow, Signals::LATER, memory.now(), memory);
+    let question = ask(table, service, &flow, Signals::LATER, memory.now(), memory);
     let known = memory.answered(&question)?;
     let flags = packet.tcp_flags;
     let starts = flags.intersects(TcpFlags::SYN);
@@ -379,8 +379,8 @@ mod tests {
     struct One(std::sync::Arc<Image>);
 
     impl Directory for One {
-        fn service(&self, _: &VipKey) -> Option<u32> {
-            Some(0)
+        fn service(&self, _: &VipKey) -> Option<ServiceId> {
+            Some(ServiceId(0))
         }
 
         fn has_address(&self, _: &[u8; 16]) -> bool {
@@ -391,7 +391,7 @@ mod tests {
             true
         }
 
-        fn table(&self, _: u32) -> Result<&Image, Reason> {
+        fn table(&self, _: ServiceId) -> Result<&Image, Reason> {
             Ok(&self.0)
         }
     }

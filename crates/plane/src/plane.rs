@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
-    BackendLoad, Echoes, Event, Image, Marks, Question, ServiceState, Side, TrackedFlow, seen_tag,
-    update,
+    BackendLoad, Echoes, Event, Image, Marks, Question, ServiceId, ServiceState, Side, TrackedFlow,
+    seen_tag, update,
 };
 use weir_wire::{FlowKey, Reason};
 
@@ -106,7 +106,7 @@ impl SeenFlows {
     }
 
     /// Whether a flow of a service is among them.
-    pub fn has(&self, hash: u64, service: u32) -> bool {
+    pub fn has(&self, hash: u64, service: ServiceId) -> bool {
         self.tags.contains(&(seen_tag(hash, service) & !3))
     }
 }
@@ -168,24 +168,27 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If there is no room for another service.
-    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Self::Error>;
+    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Self::Error>;
 
     /// Removes a service and its tables; its packets are the kernel's from now on.
     ///
     /// # Errors
     /// If packets under way cannot be waited for: the tables stay then.
-    fn remove_service(&mut self, service: u32) -> Result<(), Self::Error>;
+    fn remove_service(&mut self, service: ServiceId) -> Result<(), Self::Error>;
 
     /// The services, by number.
-    fn services(&self) -> Vec<(VipKey, u32)>;
+    fn services(&self) -> Vec<(VipKey, ServiceId)>;
 
     /// Leads packets of a service by their QUIC ids first, from now on; `None`: no more. It holds
     /// whether or not packets find the service yet, and until the service is removed.
     ///
     /// # Errors
     /// If there is no room for so many configurations or servers; some may be led then.
-    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>)
-    -> Result<(), Self::Error>;
+    fn set_id_routes(
+        &mut self,
+        service: ServiceId,
+        routes: Option<&IdRoutes>,
+    ) -> Result<(), Self::Error>;
 
     /// What became of packets that could be led by their ids, of all services.
     ///
@@ -199,16 +202,16 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If it is damaged.
-    fn published(&self, service: u32) -> Result<Option<Image>, Self::Error>;
+    fn published(&self, service: ServiceId) -> Result<Option<Image>, Self::Error>;
 
     /// What the published table says of itself, without reading and checking all of it.
     ///
     /// # Errors
     /// If it cannot be read.
-    fn described(&self, service: u32) -> Result<Option<Described>, Self::Error>;
+    fn described(&self, service: ServiceId) -> Result<Option<Described>, Self::Error>;
 
     /// Bytes of a service's published table.
-    fn table_bytes(&self, service: u32) -> usize;
+    fn table_bytes(&self, service: ServiceId) -> usize;
 
     /// Bytes that tables take, and bytes that there are for them.
     fn pool_bytes(&self) -> (usize, usize);
@@ -236,10 +239,10 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, Self::Error>;
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<u16, i64>, Self::Error>;
 
     /// Turns of a service's scheduler so far.
-    fn turn(&self, service: u32) -> u64;
+    fn turn(&self, service: ServiceId) -> u64;
 
     /// Clears a backend's counters, before its number is used anew.
     ///
@@ -272,13 +275,13 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// Some may have been removed.
-    fn forget_connections(&mut self, service: u32) -> Result<(), Self::Error>;
+    fn forget_connections(&mut self, service: ServiceId) -> Result<(), Self::Error>;
 
     /// How many flows of a service with JET are in the connection table, and how many were evicted.
     ///
     /// # Errors
     /// If it cannot be read.
-    fn tracked_flows(&self, _service: u32) -> Result<TrackedFlows, Self::Error> {
+    fn tracked_flows(&self, _service: ServiceId) -> Result<TrackedFlows, Self::Error> {
         Ok(TrackedFlows::default())
     }
 
@@ -324,7 +327,7 @@ pub trait Plane: update::Plane {
     }
 
     /// How full a service's table of connections by index is; none if it has none.
-    fn slot_counts(&self, _service: u32) -> Option<SlotCounts> {
+    fn slot_counts(&self, _service: ServiceId) -> Option<SlotCounts> {
         None
     }
 
@@ -335,7 +338,7 @@ pub trait Plane: update::Plane {
     /// If they cannot be read; some may be back then.
     fn sweep_slots(
         &mut self,
-        _service: u32,
+        _service: ServiceId,
         _steps: u32,
         _keep: &dyn Fn(u16) -> bool,
     ) -> Result<u32, Self::Error> {

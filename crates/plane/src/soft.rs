@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_steering::{
     BackendLoad, ELEMENT_BYTES, Echoes, Event, Flags, Image, ImageError, Marks, Question,
-    ServiceState, Side, SoftMemory, StateKey, TrackedFlow,
+    ServiceId, ServiceState, Side, SoftMemory, StateKey, TrackedFlow,
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
 };
@@ -112,15 +112,15 @@ struct Refusal {
 #[derive(Debug, Default)]
 pub struct Soft {
     /// Services by what they listen on.
-    pub vips: HashMap<VipKey, u32>,
+    pub vips: HashMap<VipKey, ServiceId>,
     /// What leads packets by their QUIC ids, by service.
-    pub id_routes: HashMap<u32, IdRoutes>,
+    pub id_routes: HashMap<ServiceId, IdRoutes>,
     /// Published tables by service.
-    pub tables: HashMap<u32, Arc<Image>>,
+    pub tables: HashMap<ServiceId, Arc<Image>>,
     /// Services without a table here whose published one is of a method that is not known.
-    pub unknown: HashSet<u32>,
+    pub unknown: HashSet<ServiceId>,
     /// Tables before those that are not retired yet, by service.
-    pub former: HashMap<u32, Arc<Image>>,
+    pub former: HashMap<ServiceId, Arc<Image>>,
     /// What decisions ask and leave behind: pending flows, pins, connections, reports, marks.
     pub memory: SoftMemory,
     /// MAC addresses it answers to; empty: any.
@@ -141,15 +141,15 @@ pub struct Soft {
 
 /// The part of a plane that packets only read.
 struct View<'a> {
-    vips: &'a HashMap<VipKey, u32>,
-    id_routes: &'a HashMap<u32, IdRoutes>,
-    tables: &'a HashMap<u32, Arc<Image>>,
-    unknown: &'a HashSet<u32>,
+    vips: &'a HashMap<VipKey, ServiceId>,
+    id_routes: &'a HashMap<ServiceId, IdRoutes>,
+    tables: &'a HashMap<ServiceId, Arc<Image>>,
+    unknown: &'a HashSet<ServiceId>,
     own_macs: &'a [[u8; 6]],
 }
 
 impl Directory for View<'_> {
-    fn service(&self, key: &VipKey) -> Option<u32> {
+    fn service(&self, key: &VipKey) -> Option<ServiceId> {
         self.vips.get(key).copied()
     }
 
@@ -161,7 +161,7 @@ impl Directory for View<'_> {
         self.own_macs.is_empty() || self.own_macs.contains(&mac)
     }
 
-    fn table(&self, service: u32) -> Result<&Image, Reason> {
+    fn table(&self, service: ServiceId) -> Result<&Image, Reason> {
         match self.tables.get(&service) {
             Some(table) => Ok(table),
             None if self.unknown.contains(&service) => Err(Reason::UnknownMethod),
@@ -169,7 +169,7 @@ impl Directory for View<'_> {
         }
     }
 
-    fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
+    fn id_routes(&self, service: ServiceId) -> Option<&IdRoutes> {
         self.id_routes.get(&service)
     }
 }
@@ -253,7 +253,7 @@ impl Soft {
     /// [`ImageError`] if the bytes are a damaged table of a known method; the former one stays.
     pub fn show_bytes(
         &mut self,
-        service: u32,
+        service: ServiceId,
         header: &[u8],
         body: &[u8],
     ) -> Result<(), ImageError> {
@@ -312,7 +312,7 @@ impl Soft {
         Ok(())
     }
 
-    fn change_flags(&mut self, service: u32, flag: u32, on: bool) {
+    fn change_flags(&mut self, service: ServiceId, flag: u32, on: bool) {
         if let Some(table) = self.tables.get(&service) {
             table.set_flags(table.header().flags().with(flag, on));
         }
@@ -336,7 +336,12 @@ impl update::Plane for Soft {
         matches!(error, SoftError::Full(_))
     }
 
-    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), SoftError> {
+    fn set_flags(
+        &mut self,
+        service: ServiceId,
+        record: bool,
+        pending: bool,
+    ) -> Result<(), SoftError> {
         self.ask(Operation::SetFlags)?;
         self.change_flags(service, Flags::RECORD, record);
         self.change_flags(service, Flags::PENDING, pending);
@@ -392,7 +397,7 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, u16)>, SoftError> {
         self.ask(Operation::LookUp)?;
         let memory = &self.memory;
         let lives = |flow: &TrackedFlow| {
@@ -413,7 +418,12 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), SoftError> {
+    fn show(
+        &mut self,
+        service: ServiceId,
+        image: &Arc<Image>,
+        flags: Flags,
+    ) -> Result<(), SoftError> {
         self.ask(Operation::Show)?;
         self.former.remove(&service);
         if self.table_bytes() + image.bytes() > self.bounds.table_bytes {
@@ -437,11 +447,11 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn retire(&mut self, service: u32) {
+    fn retire(&mut self, service: ServiceId) {
         self.former.remove(&service);
     }
 
-    fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]) {
         hashes.iter().for_each(|hash| self.memory.forget_seen(*hash, service));
     }
 }
@@ -494,7 +504,7 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), SoftError> {
+    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), SoftError> {
         self.ask(Operation::SetService)?;
         if !self.vips.contains_key(key) && self.vips.len() >= self.bounds.services {
             return Err(SoftError::Full(Operation::SetService));
@@ -503,7 +513,7 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn remove_service(&mut self, service: u32) -> Result<(), SoftError> {
+    fn remove_service(&mut self, service: ServiceId) -> Result<(), SoftError> {
         self.vips.retain(|_, number| *number != service);
         self.ask(Operation::RemoveService)?;
         self.tables.remove(&service);
@@ -513,7 +523,11 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), SoftError> {
+    fn set_id_routes(
+        &mut self,
+        service: ServiceId,
+        routes: Option<&IdRoutes>,
+    ) -> Result<(), SoftError> {
         self.ask(Operation::SetService)?;
         match routes {
             Some(routes) => self.id_routes.insert(service, routes.clone()),
@@ -522,16 +536,16 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn services(&self) -> Vec<(VipKey, u32)> {
+    fn services(&self) -> Vec<(VipKey, ServiceId)> {
         self.vips.iter().map(|(key, service)| (*key, *service)).collect()
     }
 
-    fn published(&self, service: u32) -> Result<Option<Image>, SoftError> {
+    fn published(&self, service: ServiceId) -> Result<Option<Image>, SoftError> {
         self.ask(Operation::ReadTable)?;
         Ok(self.tables.get(&service).map(|image| Image::clone(image)))
     }
 
-    fn described(&self, service: u32) -> Result<Option<Described>, SoftError> {
+    fn described(&self, service: ServiceId) -> Result<Option<Described>, SoftError> {
         self.ask(Operation::ReadTable)?;
         let described = |image: &Arc<Image>| {
             let header = image.header();
@@ -540,7 +554,7 @@ impl Plane for Soft {
         Ok(self.tables.get(&service).map(described))
     }
 
-    fn table_bytes(&self, service: u32) -> usize {
+    fn table_bytes(&self, service: ServiceId) -> usize {
         self.tables.get(&service).map_or(0, |image| image.bytes())
     }
 
@@ -585,7 +599,7 @@ impl Plane for Soft {
     }
 
     /// Of the connection table; what is remembered of answers is not looked through.
-    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, SoftError> {
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<u16, i64>, SoftError> {
         self.ask(Operation::LookUp)?;
         let mut open = BTreeMap::new();
         for (state, flow) in &self.memory.connections {
@@ -596,7 +610,7 @@ impl Plane for Soft {
         Ok(open)
     }
 
-    fn turn(&self, service: u32) -> u64 {
+    fn turn(&self, service: ServiceId) -> u64 {
         self.memory.turns.get(&service).copied().unwrap_or(0)
     }
 
@@ -636,7 +650,7 @@ impl Plane for Soft {
         Ok(self.memory.pending.get(state).copied())
     }
 
-    fn forget_connections(&mut self, service: u32) -> Result<(), SoftError> {
+    fn forget_connections(&mut self, service: ServiceId) -> Result<(), SoftError> {
         self.ask(Operation::Track)?;
         self.memory.connections.retain(|state, _| state.service != service);
         Ok(())
@@ -680,17 +694,17 @@ impl Plane for Soft {
 
     fn slot(&self, question: &Question, part: u16) -> Result<Option<u16>, SoftError> {
         self.ask(Operation::LookUp)?;
-        let slots = self.memory.slots.get(&question.service.0);
+        let slots = self.memory.slots.get(&question.service);
         Ok(slots.and_then(|slots| slots.get(&question.key, part)))
     }
 
-    fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+    fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
         self.memory.slots.get(&service).map(ConnTable::counts)
     }
 
     fn sweep_slots(
         &mut self,
-        service: u32,
+        service: ServiceId,
         steps: u32,
         keep: &dyn Fn(u16) -> bool,
     ) -> Result<u32, SoftError> {

@@ -61,6 +61,14 @@ impl fmt::Display for BackendId {
 #[repr(transparent)]
 pub struct ServiceId(pub u32);
 
+impl ServiceId {
+    /// Its place in an array that has one for each service.
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 impl From<u32> for ServiceId {
     #[inline(always)]
     fn from(number: u32) -> Self {
@@ -85,6 +93,14 @@ impl fmt::Display for ServiceId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
 #[repr(transparent)]
 pub struct Dcode(pub u16);
+
+impl Dcode {
+    /// Its place in the DIP array.
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 impl From<Dcode> for usize {
     #[inline(always)]

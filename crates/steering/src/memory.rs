@@ -332,8 +332,8 @@ pub(crate) fn counts<K, M: Memory<K>>(
 }
 
 /// Tag of a flow in the "seen recently" filter, without the generation in its low two bits.
-pub fn seen_tag(hash: u64, service: u32) -> u64 {
-    hash.wrapping_add(u64::from(service).wrapping_mul(SEEN_STRIDE))
+pub fn seen_tag(hash: u64, service: ServiceId) -> u64 {
+    hash.wrapping_add(u64::from(service.0).wrapping_mul(SEEN_STRIDE))
 }
 
 /// Tags in a line of the "seen recently" filter.
@@ -379,9 +379,9 @@ pub struct SoftMemory {
     /// Connections whose answers pass here, unbounded here.
     pub answers: HashMap<ServiceState, Answered>,
     /// Connections by index, for each service that has such a table.
-    pub slots: HashMap<u32, ConnTable>,
+    pub slots: HashMap<ServiceId, ConnTable>,
     /// Turns that were taken, by service.
-    pub turns: HashMap<u32, u64>,
+    pub turns: HashMap<ServiceId, u64>,
     /// Loads of backends.
     pub loads: HashMap<u16, BackendLoad>,
     /// Seconds from any fixed moment on.
@@ -451,7 +451,7 @@ impl SoftMemory {
 
     /// Takes a UDP flow out of the "seen recently" filter, so that its next datagram is reported
     /// as a first one.
-    pub fn forget_seen(&mut self, hash: u64, service: u32) {
+    pub fn forget_seen(&mut self, hash: u64, service: ServiceId) {
         let tag = seen_tag(hash, service);
         let line = scale((tag >> 32) as u32, self.seen.len() as u32) as usize;
         for entry in &mut self.seen[line] {
@@ -511,7 +511,7 @@ impl Memory for SoftMemory {
     }
 
     fn seen_before(&mut self, question: &Question) -> bool {
-        let tag = seen_tag(question.hash, question.service.0);
+        let tag = seen_tag(question.hash, question.service);
         let line = scale((tag >> 32) as u32, self.seen.len() as u32) as usize;
         let now = self.seen_generation & 3;
         let before = if now == 1 { 3 } else { now - 1 };
@@ -590,7 +590,7 @@ impl Memory for SoftMemory {
     }
 
     fn turn(&mut self, service: ServiceId) -> u64 {
-        let next = self.turns.entry(service.0).or_default();
+        let next = self.turns.entry(service).or_default();
         let turn = *next;
         *next += 1;
         turn
@@ -605,26 +605,26 @@ impl Memory for SoftMemory {
     }
 
     fn open_slot(&mut self, question: &Question, backend: BackendId) -> Option<u16> {
-        let slots = self.slots.get_mut(&question.service.0)?;
+        let slots = self.slots.get_mut(&question.service)?;
         slots.open(&question.key, backend.get(), question.now).ok()
     }
 
     fn slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
-        self.slots.get_mut(&question.service.0)?.asked(question, part)
+        self.slots.get_mut(&question.service)?.asked(question, part)
     }
 
     fn slot_closes(&mut self, question: &Question, part: u16) -> bool {
-        let slots = self.slots.get(&question.service.0);
+        let slots = self.slots.get(&question.service);
         slots.is_some_and(|slots| slots.closes(&question.key, part))
     }
 
     fn close_slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
-        let slots = self.slots.get_mut(&question.service.0)?;
+        let slots = self.slots.get_mut(&question.service)?;
         slots.close(&question.key, part).and_then(BackendId::new)
     }
 
     fn lost_cookie(&mut self, question: &Question, part: u16) {
-        if let Some(slots) = self.slots.get_mut(&question.service.0) {
+        if let Some(slots) = self.slots.get_mut(&question.service) {
             slots.note_lost(&question.key, part);
         }
     }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 use weir_steering::{
     BuildError, Codec, Concury, ConcuryConfig, Flags, Forwarder, HEADER_BYTES, ImageError, Member,
-    NO_BACKEND, Role, SLOT_RESERVED, ServiceState, SoftMemory, StateKey, Steer, TrackedBuilder,
-    decide,
+    NO_BACKEND, Role, SLOT_RESERVED, ServiceId, ServiceState, SoftMemory, StateKey, Steer,
+    TrackedBuilder, decide,
 };
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -85,13 +85,13 @@ fn answers_are_those_of_decide() {
                 let state = StateKey::of_flow(&flow(rng.random_range(0..10_000)));
                 let backend = rng.random_range(0..12);
                 forwarder.note_pending(state, backend);
-                memory.pending.insert(ServiceState { service: 0, key: state }, backend);
+                memory.pending.insert(ServiceState { service: ServiceId(0), key: state }, backend);
             }
             let flows: Vec<FlowKey> = (0..10_000).map(flow).collect();
             let states: Vec<StateKey> = flows.iter().map(StateKey::of_flow).collect();
             let found = answers(&mut forwarder, &states, &mut rng);
             for ((flow, state), found) in flows.iter().zip(&states).zip(found) {
-                let decision = decide(&image, 0, flow, TcpFlags::ACK, &mut memory);
+                let decision = decide(&image, ServiceId(0), flow, TcpFlags::ACK, &mut memory);
                 assert_eq!(decision.slot(), found, "{codec:?}, {flow}");
                 let entry = image.entry(state.hash(&image.header().key));
                 reserved += u32::from(entry & SLOT_RESERVED != 0);
@@ -102,7 +102,7 @@ fn answers_are_those_of_decide() {
             memory.pending.retain(|_, backend| *backend != kept);
             let ended = StateKey::of_flow(&flow(rng.random_range(0..10_000)));
             forwarder.end(&ended);
-            memory.pending.remove(&ServiceState { service: 0, key: ended });
+            memory.pending.remove(&ServiceState { service: ServiceId(0), key: ended });
         }
         println!("{codec:?}: {reserved} on reserved Dcodes, {by_pending} by pending");
         assert!(reserved > 1_000 && by_pending > 1_000);
@@ -131,7 +131,8 @@ fn first_packets_go_where_decide_sends_them() {
                 let mut memory = SoftMemory::new(100_000, 1, 1);
                 for n in (500..1_500).chain(500..1_500) {
                     let state = StateKey::of_flow(&flow(n));
-                    let decision = decide(&image, 0, &flow(n), TcpFlags::SYN, &mut memory);
+                    let decision =
+                        decide(&image, ServiceId(0), &flow(n), TcpFlags::SYN, &mut memory);
                     let wanted = decision.slot();
                     assert_eq!(forwarder.start(&state), wanted, "{codec:?}, {draining}, {n}");
                     nowhere += u32::from(wanted == NO_BACKEND);
@@ -139,7 +140,7 @@ fn first_packets_go_where_decide_sends_them() {
                 let mut pending = 0;
                 forwarder.retain_pending(|&key, backend| {
                     pending += 1;
-                    let known = memory.pending.get(&ServiceState { service: 0, key });
+                    let known = memory.pending.get(&ServiceState { service: ServiceId(0), key });
                     assert_eq!(known, Some(&backend), "{codec:?}, {draining}, {flags}");
                     true
                 });

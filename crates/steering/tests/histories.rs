@@ -11,7 +11,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use weir_plane::{Outcome, Soft, VipKey};
-use weir_steering::{Codec, Concury, ConcuryConfig, Image, Member, Role, SoftMemory, StateKey};
+use weir_steering::{
+    Codec, Concury, ConcuryConfig, Image, Member, Role, ServiceId, SoftMemory, StateKey,
+};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 use world::{Kind, Tally, World, state_hash};
@@ -100,10 +102,10 @@ fn plane(concury: &mut Concury, members: &[Member]) -> Soft {
     let (image, report) = concury.build(1, members, 0).unwrap();
     let mut plane = Soft::new(SoftMemory::new(1_000_000, 1, 1));
     let vip = VipKey { address: flow(0).dst, protocol: Protocol::Tcp, port: Some(80) };
-    plane.vips.insert(vip, 0);
-    plane.tables.insert(0, image);
+    plane.vips.insert(vip, ServiceId(0));
+    plane.tables.insert(ServiceId(0), image);
     for (key, backend) in report.pinned {
-        let state = weir_steering::ServiceState { service: 0, key };
+        let state = weir_steering::ServiceState { service: ServiceId(0), key };
         plane.memory.pinned.insert(state, backend);
     }
     plane

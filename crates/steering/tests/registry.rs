@@ -11,7 +11,8 @@ use weir_hash::Key;
 use weir_steering::{
     BackendId, Body, Build, Decide, Decision, ELEMENT_BYTES, EventKind, Field, Flags, Image,
     ImageError, Member, MethodId, Note, Question, ROWS, RawHeader, Recall, Rehearsal, Role, Rows,
-    ServiceConfig, ServiceState, Settings, Signals, SoftMemory, StateKey, TrackedFlow, methods,
+    ServiceConfig, ServiceId, ServiceState, Settings, Signals, SoftMemory, StateKey, TrackedFlow,
+    methods,
 };
 
 const BACKENDS: u16 = 12;
@@ -163,7 +164,7 @@ fn memory(rng: &mut ChaCha8Rng) -> SoftMemory {
     memory.incarnations.remove(&rng.random_range(0..BACKENDS));
     memory.down.insert(rng.random_range(0..BACKENDS));
     for n in (0..3_000).step_by(7) {
-        let state = ServiceState { service: 0, key: key(n) };
+        let state = ServiceState { service: ServiceId(0), key: key(n) };
         memory.pending.insert(state, rng.random_range(0..BACKENDS));
         memory.pinned.insert(state, rng.random_range(0..BACKENDS));
         let entry = TrackedFlow::new(rng.random_range(0..BACKENDS), 3 - n % 2);

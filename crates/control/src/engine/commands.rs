@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 use weir_plane::Plane;
-use weir_steering::{BackendId, StateKey};
+use weir_steering::{BackendId, ServiceId, StateKey};
 use weir_wire::FlowKey;
 use weir_wire::quic::Id;
 
@@ -81,7 +81,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn health_changed(&mut self, transition: &Transition) {
-        let (number, id) = ((transition.id >> 16) as u32, transition.id as u16);
+        let (number, id) = (ServiceId((transition.id >> 16) as u32), transition.id as u16);
         let Some(name) = self.names.get(&number).cloned() else { return };
         let Some(service) = self.services.get_mut(&name) else { return };
         let Some(member) = service.pool.iter_mut().find(|member| member.id == id) else { return };

@@ -91,7 +91,7 @@ impl<P: Plane> Engine<P> {
             None => {}
         }
         let real = Real { engine: self, service, failure: RefCell::new(None) };
-        let id = ServiceId(service.number);
+        let id = service.number;
         let mut later = Rehearsal::new(&real);
         let question = ask(&image, id, flow, Signals::LATER, 0, &mut later);
         let echo = self.cookie(&image, flow, &question)?;
@@ -257,7 +257,7 @@ impl<P: Plane> Recall for Real<'_, P> {
     }
 
     fn turn(&self, service: ServiceId) -> u64 {
-        self.engine.plane.turn(service.0)
+        self.engine.plane.turn(service)
     }
 
     fn load(&self, backend: BackendId) -> BackendLoad {

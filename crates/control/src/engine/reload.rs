@@ -18,7 +18,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use tracing::info;
 use weir_plane::{Plane, VipKey};
-use weir_steering::{BackendId, Phase};
+use weir_steering::{BackendId, Phase, ServiceId};
 
 /// How a configuration is to be followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -58,7 +58,7 @@ struct Plan {
     services: Vec<Planned>,
     remove: Vec<String>,
     /// Numbers of new services, in their order.
-    numbers: Vec<u32>,
+    numbers: Vec<ServiceId>,
 }
 
 /// What is made beside what is in force, and goes if it does not come to that.
@@ -73,7 +73,7 @@ struct Prepared {
 
 /// A service that is gone, and not all of it is cleared away yet.
 pub(super) struct Gone {
-    number: u32,
+    number: ServiceId,
     backends: HashSet<u16>,
 }
 
@@ -425,7 +425,7 @@ impl<P: Plane> Engine<P> {
     /// Lets packets find the services that they do not find yet. Returns why they cannot.
     pub(super) fn list_services(&mut self) -> Vec<EngineError> {
         let mut failures = Vec::new();
-        let listed: HashSet<(VipKey, u32)> = self.plane.services().into_iter().collect();
+        let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
         for (name, service) in &mut self.services {
             if listed.contains(&(service.vip(), service.number)) {
                 service.unlisted = None;
@@ -485,7 +485,7 @@ impl<P: Plane> Engine<P> {
         let wanted: HashSet<VipKey> = config.services.iter().map(vip_of).collect();
         let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
         let mut numbers = self.numbers();
-        let listed: HashSet<(VipKey, u32)> = self.plane.services().into_iter().collect();
+        let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
         for saved in saved {
             if wanted.contains(&vip_of(&saved.configured)) {
                 self.restore_service(saved, config, &listed, &mut numbers)?;
@@ -498,10 +498,11 @@ impl<P: Plane> Engine<P> {
         &mut self,
         saved: SavedService,
         config: &Config,
-        listed: &HashSet<(VipKey, u32)>,
+        listed: &HashSet<(VipKey, ServiceId)>,
         numbers: &mut Numbers,
     ) -> Result<(), EngineError> {
         let SavedService { number, seed, generation, configured, in_force, log, backends } = saved;
+        let number = ServiceId(number);
         // What the data plane has under this number is this service's only if it is known here
         // whose numbers its slots hold.
         let ours = listed.contains(&(vip_of(&configured), number));
@@ -623,17 +624,21 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Numbers for new services: those that nobody has, and then those of services that go.
-    fn service_numbers(&self, wanted: usize, remove: &[String]) -> Result<Vec<u32>, EngineError> {
-        let saved = self.document.services.values().map(|service| service.number);
-        let saved: HashSet<u32> = saved.collect();
+    fn service_numbers(
+        &self,
+        wanted: usize,
+        remove: &[String],
+    ) -> Result<Vec<ServiceId>, EngineError> {
+        let saved = self.document.services.values().map(|service| ServiceId(service.number));
+        let saved: HashSet<ServiceId> = saved.collect();
         let gone = self.gone.iter().map(|gone| gone.number);
-        let used: HashSet<u32> = self.names.keys().copied().chain(gone).collect();
+        let used: HashSet<ServiceId> = self.names.keys().copied().chain(gone).collect();
         let limit = self.plane.limits().services;
-        let unused = || (0..limit).filter(|number| !used.contains(number));
+        let unused = || (0..limit).map(ServiceId).filter(|number| !used.contains(number));
         let free = unused().filter(|number| !saved.contains(number));
         let left = unused().filter(|number| saved.contains(number));
         let freed = remove.iter().filter_map(|name| Some(self.services.get(name)?.number));
-        let numbers: Vec<u32> = free.chain(left).chain(freed).take(wanted).collect();
+        let numbers: Vec<ServiceId> = free.chain(left).chain(freed).take(wanted).collect();
         if numbers.len() < wanted {
             return Err(EngineError::Conflict(format!(
                 "all {limit} numbers of limits.services are in use"

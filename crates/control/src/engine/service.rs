@@ -19,7 +19,7 @@ use weir_hash::{HashKey, Key};
 use weir_plane::VipKey;
 use weir_steering::{
     BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role, Scheduler,
-    ServiceConfig, ServiceState, StateKey, rest_for,
+    ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
 };
 use weir_wire::map_address;
 
@@ -53,7 +53,7 @@ impl PoolMember {
 pub(super) type Pins = Vec<(ServiceState, u16)>;
 
 pub(super) struct ServiceRuntime {
-    pub number: u32,
+    pub number: ServiceId,
     pub seed: u64,
     pub generation: u64,
     /// What the file wants.
@@ -126,7 +126,7 @@ pub(super) struct ServiceRuntime {
 impl ServiceRuntime {
     /// `may_wait`: where there is no room for its log, it is begun later.
     pub fn new(
-        ((number, seed), may_wait): ((u32, u64), bool),
+        ((number, seed), may_wait): ((ServiceId, u64), bool),
         configured: Service,
         log_name: String,
         limits: &Limits,
@@ -342,7 +342,7 @@ impl ServiceRuntime {
 
     /// What health checks call a backend of this service.
     pub fn target(&self, backend: u16) -> u64 {
-        u64::from(self.number) << 16 | u64::from(backend)
+        u64::from(self.number.0) << 16 | u64::from(backend)
     }
 
     pub fn member(&self, name: &str) -> Option<&PoolMember> {
@@ -602,7 +602,8 @@ impl ServiceRuntime {
             (*id, &wanted.name, wanted.address, wanted.weight, wanted.drain, *up)
                 == (saved.id, &saved.name, saved.address, saved.weight, saved.drain, saved.up)
         };
-        (self.number, self.seed, self.generation) == (saved.number, saved.seed, saved.generation)
+        (self.number, self.seed, self.generation)
+            == (ServiceId(saved.number), saved.seed, saved.generation)
             && self.pool.len() == saved.backends.len()
             && self.pool.iter().zip(&saved.backends).all(same)
             && self.configured == saved.configured
@@ -618,7 +619,7 @@ impl ServiceRuntime {
     pub fn saved_as(&self, configured: &Service, pool: &[PoolMember]) -> SavedService {
         let turning = self.in_force != InForce::of(configured);
         SavedService {
-            number: self.number,
+            number: self.number.0,
             seed: self.seed,
             generation: self.generation,
             configured: configured.clone(),

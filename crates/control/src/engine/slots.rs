@@ -4,6 +4,7 @@
 use super::status::SlotStatus;
 use super::{Engine, EngineError, PlaneResult};
 use weir_plane::Plane;
+use weir_steering::ServiceId;
 
 /// The clock goes on by so many seconds at a time at most: while nobody turns it nobody grows old, as the
 /// packets of that time could not be told from none.
@@ -35,7 +36,7 @@ impl<P: Plane> Engine<P> {
     }
 
     /// How full a service's table of connections by index is.
-    pub(super) fn slot_status(&self, service: u32) -> Option<SlotStatus> {
+    pub(super) fn slot_status(&self, service: ServiceId) -> Option<SlotStatus> {
         let counts = self.plane.slot_counts(service)?;
         Some(SlotStatus {
             used: counts.used,

@@ -395,7 +395,7 @@ impl<P: Plane> Engine<P> {
         }
         Ok(ServiceStatus {
             name: configured.name.clone(),
-            number: service.number,
+            number: service.number.0,
             vip: configured.vip,
             protocol: configured.protocol.name().into(),
             port: configured.port,

@@ -13,7 +13,9 @@ use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_plane::{Limits, Operation, Outcome, Soft, VipKey};
-use weir_steering::{Event, EventKind, Flags, MethodId, ServiceState, SoftMemory, StateKey};
+use weir_steering::{
+    Event, EventKind, Flags, MethodId, ServiceId, ServiceState, SoftMemory, StateKey,
+};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -115,7 +117,7 @@ impl World {
     fn health(&mut self, service: &str, backend: &str, up: bool) -> u16 {
         let service = &self.engine.services[service];
         let id = service.member(backend).expect("there").id;
-        let target = u64::from(service.number) << 16 | u64::from(id);
+        let target = u64::from(service.number.0) << 16 | u64::from(id);
         let at = Instant::now();
         let change = Transition { id: target, up, detail: "no answer".into(), at };
         self.engine.handle(Command::Health(vec![change]));
@@ -312,7 +314,7 @@ fn a_dead_backend_and_a_full_pool_of_tables(fields: &str) {
     world.upkeep();
     world.check();
     assert!(world.start(0, 400..500).contains(&down));
-    assert!(!world.engine.plane.tables[&0].header().flags().has(Flags::PENDING));
+    assert!(!world.engine.plane.tables[&ServiceId(0)].header().flags().has(Flags::PENDING));
 }
 
 /// The disc is full: a command is refused with nothing changed; a health check is heeded.
@@ -320,11 +322,11 @@ fn a_dead_backend_and_a_full_pool_of_tables(fields: &str) {
 fn a_full_disc_refuses_commands_and_not_failover() {
     let mut world = World::new(1);
     world.start(0, 0..30);
-    let before = world.engine.plane.tables[&0].header().generation;
+    let before = world.engine.plane.tables[&ServiceId(0)].header().generation;
     world.engine.journal.fill_disc();
     let refused = world.drain("a", "b1").expect_err("it cannot be kept").to_string();
     assert!(refused.contains("runtime.log"), "{refused}");
-    assert_eq!(world.engine.plane.tables[&0].header().generation, before);
+    assert_eq!(world.engine.plane.tables[&ServiceId(0)].header().generation, before);
     let down = world.health("a", "b2", false);
     world.upkeep();
     assert!(!world.start(0, 100..200).contains(&down));
@@ -448,7 +450,7 @@ fn what_cannot_be_read_is_an_answer_and_no_end() {
         assert!(world.engine.status().is_err(), "{operation:?}");
         world.engine.plane.refuse_nothing();
     }
-    weir_steering::update::Plane::set_flags(&mut world.engine.plane, 0, false, true)
+    weir_steering::update::Plane::set_flags(&mut world.engine.plane, ServiceId(0), false, true)
         .expect("nothing is refused");
     for operation in [Operation::ReadTable, Operation::LookUp] {
         world.engine.plane.refuse(operation);
@@ -479,9 +481,9 @@ fn what_cannot_be_read_is_an_answer_and_no_end() {
     let fewer = config(&world.directory, 1);
     let failures = world.follow(&fewer).expect("the rest is in force").failures;
     assert_eq!(failures.len(), 1, "{failures:?}");
-    assert!(world.engine.plane.tables.contains_key(&1));
+    assert!(world.engine.plane.tables.contains_key(&ServiceId(1)));
     world.upkeep_later();
-    assert!(!world.engine.plane.tables.contains_key(&1));
+    assert!(!world.engine.plane.tables.contains_key(&ServiceId(1)));
     world.start(0, 0..10);
     world.check();
     let there = VipKey { address: flow(0, 0).dst, protocol: Protocol::Tcp, port: Some(80) };
@@ -496,7 +498,7 @@ fn a_flood_of_reports_keeps_no_command_waiting() {
     world.start(0, 0..1);
     let backend = world.live[&flow(0, 0)];
     let events = (0..REPORTS).map(|n| Event {
-        state: ServiceState { service: 0, key: StateKey::of_flow(&flow(0, n)) },
+        state: ServiceState { service: ServiceId(0), key: StateKey::of_flow(&flow(0, n)) },
         backend,
         kind: EventKind::Start,
     });

@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 use weir_hash::Key;
 use weir_plane::Plane;
 use weir_steering::update::{Built, Failure, Judgement, Outcome, Services};
-use weir_steering::{BackendId, Event, ServiceState};
+use weir_steering::{BackendId, Event, ServiceId, ServiceState};
 
 /// An update that has failed is tried again after so long, and after twice as long each time.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -44,7 +44,7 @@ impl Trouble {
 /// The services as updates see them.
 struct Tables<'a> {
     services: &'a mut BTreeMap<String, ServiceRuntime>,
-    names: &'a HashMap<u32, String>,
+    names: &'a HashMap<ServiceId, String>,
     now: u32,
     taken: u64,
     /// Connections of a service that may be pinned: half of what there is room for, as the former
@@ -53,15 +53,15 @@ struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    fn of(&mut self, number: u32) -> Option<&mut ServiceRuntime> {
+    fn of(&mut self, number: ServiceId) -> Option<&mut ServiceRuntime> {
         self.services.get_mut(self.names.get(&number)?)
     }
 
-    fn at(&self, number: u32) -> Option<&ServiceRuntime> {
+    fn at(&self, number: ServiceId) -> Option<&ServiceRuntime> {
         self.services.get(self.names.get(&number)?)
     }
 
-    fn expect(&mut self, number: u32) -> Result<&mut ServiceRuntime, EngineError> {
+    fn expect(&mut self, number: ServiceId) -> Result<&mut ServiceRuntime, EngineError> {
         let gone = || EngineError::NotFound(format!("there is no service number {number}"));
         self.of(number).ok_or_else(gone)
     }
@@ -89,11 +89,11 @@ impl Services for Tables<'_> {
         service.remembered(|service| service.start(state.key, backend, now))
     }
 
-    fn takes_connections(&self, service: u32) -> bool {
+    fn takes_connections(&self, service: ServiceId) -> bool {
         self.at(service).is_some_and(ServiceRuntime::takes_connections)
     }
 
-    fn avoids(&self, service: u32) -> bool {
+    fn avoids(&self, service: ServiceId) -> bool {
         self.at(service).is_some_and(|service| service.pool.iter().any(|member| !member.up))
     }
 
@@ -102,14 +102,14 @@ impl Services for Tables<'_> {
         known.is_some_and(|known| known.backend == backend)
     }
 
-    fn build(&mut self, number: u32) -> Result<Built, EngineError> {
+    fn build(&mut self, number: ServiceId) -> Result<Built, EngineError> {
         let (now, pins) = (self.now, self.pins);
         let (image, pins, tracked) = self.expect(number)?.build(now, pins)?;
-        debug!(service = number, states = image.header().states, "table built");
+        debug!(service = number.0, states = image.header().states, "table built");
         Ok(Built { image, pins, tracked })
     }
 
-    fn published(&mut self, number: u32) -> Vec<u64> {
+    fn published(&mut self, number: ServiceId) -> Vec<u64> {
         let now = self.now;
         let Some(service) = self.of(number) else { return Vec::new() };
         let strangers = service.published(now);
@@ -123,7 +123,7 @@ impl Services for Tables<'_> {
         }
     }
 
-    fn discard(&mut self, number: u32) {
+    fn discard(&mut self, number: ServiceId) {
         if let Some(service) = self.of(number)
             && let Err(error) = service.discard()
         {
@@ -167,7 +167,7 @@ impl<P: Plane> Engine<P> {
         let due = |service: &&ServiceRuntime| {
             service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
         };
-        let due: Vec<u32> = self.services.values().filter(due).map(|s| s.number).collect();
+        let due: Vec<ServiceId> = self.services.values().filter(due).map(|s| s.number).collect();
         self.publish(&due)
     }
 
@@ -181,7 +181,7 @@ impl<P: Plane> Engine<P> {
     }
 
     /// One pass over these services. Returns what failed, by service.
-    pub(super) fn publish(&mut self, numbers: &[u32]) -> Vec<EngineError> {
+    pub(super) fn publish(&mut self, numbers: &[ServiceId]) -> Vec<EngineError> {
         if numbers.is_empty() {
             return Vec::new();
         }

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use tables::{BACKENDS, STANDBY};
 use weir_plane::Limits;
 use weir_plane::forward::{Encapsulation, Tunnel};
-use weir_steering::{Flags, Side};
+use weir_steering::{Flags, ServiceId, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
 #[allow(missing_docs, clippy::all, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -99,8 +99,8 @@ impl Method {
     }
 
     /// The number of its service.
-    fn service(self) -> u32 {
-        self as u32
+    fn service(self) -> ServiceId {
+        ServiceId(self as u32)
     }
 
     /// The address of its service; the port is 80.

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use weir_hash::{HashKey, Key};
 use weir_plane::{IdRoutes, VipKey};
 use weir_steering::{
-    BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
-    ServiceConfig, ServiceState, Settings, StateKey, TrackedBuilder,
+    BackendId, Codec, Concury, ConcuryConfig, Dcode, Flags, Image, Member, MethodId, Role,
+    SLOT_RESERVED, ServiceConfig, ServiceId, ServiceState, Settings, StateKey, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
@@ -32,7 +32,7 @@ pub(super) struct World {
     reports: Reports,
     /// Flows whose first packets are placed again, since their Dcode is reserved.
     placed_again: Vec<FlowKey>,
-    seen_keys: Vec<(u32, HashKey)>,
+    seen_keys: Vec<(ServiceId, HashKey)>,
 }
 
 /// What a packet meets.
@@ -113,8 +113,8 @@ impl Service {
         frame
     }
 
-    fn number(self) -> u32 {
-        self as u32
+    fn number(self) -> ServiceId {
+        ServiceId(self as u32)
     }
 
     fn protocol(self) -> Protocol {
@@ -126,7 +126,7 @@ impl Service {
     }
 
     fn address(self) -> SocketAddr {
-        let number = self.number() as u8 + 1;
+        let number = self.number().0 as u8 + 1;
         if matches!(self, Concury6 | Tracked6) {
             ([0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()], 80).into()
         } else {
@@ -277,7 +277,7 @@ impl World {
         plane.pin(&[(state(Concury, RESERVED), DRAINING)])?;
         // What is known is armed, as the control plane does.
         let known = seen_keys.iter().flat_map(|(number, key)| {
-            let service = Service::ALL[*number as usize];
+            let service = Service::ALL[number.index()];
             (0..STATES).map(move |n| StateKey::of_flow(&service.flow(n)).hash(key))
         });
         plane.flip_marks(&mut known.collect::<Vec<_>>().into_iter(), STATES as usize * 9)?;

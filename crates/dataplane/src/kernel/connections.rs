@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_plane::TrackedFlows;
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
-use weir_steering::{Echoes, ServiceState, StateKey, TrackedFlow};
+use weir_steering::{Echoes, ServiceId, ServiceState, StateKey, TrackedFlow};
 use weir_wire::FlowKey;
 
 impl KernelPlane {
@@ -132,7 +132,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Error> {
+    pub fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, u16)>, Error> {
         let mut found = Vec::new();
         for (flow, entry) in self.entries_of::<types::tracked>(service, &self.maps.connections)? {
             if self.is_present(entry.backend, entry.incarnation) {
@@ -148,27 +148,27 @@ impl KernelPlane {
     }
 
     /// Flows of a service with JET that packets have put into the connection table.
-    pub fn entered(&self, service: u32) -> u64 {
+    pub fn entered(&self, service: ServiceId) -> u64 {
         self.entered_word(service).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// Counts them from there on.
-    pub(super) fn set_entered(&self, service: u32, flows: u64) {
+    pub(super) fn set_entered(&self, service: ServiceId, flows: u64) {
         if let Some(word) = self.entered_word(service) {
             word.store(flows, Ordering::Relaxed);
         }
     }
 
-    fn entered_word(&self, service: u32) -> Option<&AtomicU64> {
-        let there = service < self.sizes.services;
-        there.then(|| self.entered.word64(service as usize * size_of::<u64>()))
+    fn entered_word(&self, service: ServiceId) -> Option<&AtomicU64> {
+        let there = service.0 < self.sizes.services;
+        there.then(|| self.entered.word64(service.index() * size_of::<u64>()))
     }
 
     /// How many of them are there, and how many were evicted. Reads the whole table.
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn tracked_flows(&self, service: u32) -> Result<TrackedFlows, Error> {
+    pub fn tracked_flows(&self, service: ServiceId) -> Result<TrackedFlows, Error> {
         // Before those that are there are counted: what enters meanwhile was not evicted.
         let entered = self.entered(service);
         if entered == 0 {
@@ -183,7 +183,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`]; some may be removed then.
-    pub fn forget_connections(&self, service: u32) -> Result<(), Error> {
+    pub fn forget_connections(&self, service: ServiceId) -> Result<(), Error> {
         self.set_entered(service, 0);
         let entries = self.entries_of::<types::tracked>(service, &self.maps.connections)?;
         entries
@@ -194,7 +194,7 @@ impl KernelPlane {
     /// The entries of a service in a map of flows.
     pub(super) fn entries_of<T: Plain>(
         &self,
-        service: u32,
+        service: ServiceId,
         map: &MapHandle,
     ) -> Result<Vec<(types::flow_key, T)>, Error> {
         let Some(key) = self.keys.get(&service) else { return Ok(Vec::new()) };
@@ -288,7 +288,7 @@ impl KernelPlane {
     }
 
     /// How full a service's table of connections by index is; none if it has none.
-    pub fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+    pub fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
         self.tables.slots.counts(service)
     }
 
@@ -296,7 +296,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn slot(&self, service: u32, hash: u64, part: u16) -> Result<Option<u16>, Error> {
+    pub fn slot(&self, service: ServiceId, hash: u64, part: u16) -> Result<Option<u16>, Error> {
         self.tables.slots.get(service, hash, part)
     }
 
@@ -307,7 +307,7 @@ impl KernelPlane {
     /// [`Error::SlotsFull`].
     pub fn fill_slots(
         &mut self,
-        service: u32,
+        service: ServiceId,
         connections: &mut dyn Iterator<Item = (u64, u16, u16)>,
     ) -> Result<Vec<u16>, Error> {
         self.tables.slots.fill(service, connections)
@@ -317,7 +317,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn slot_entries(&self, service: u32) -> Result<Vec<SlotEntry>, Error> {
+    pub fn slot_entries(&self, service: ServiceId) -> Result<Vec<SlotEntry>, Error> {
         self.tables.slots.entries(service)
     }
 
@@ -328,7 +328,7 @@ impl KernelPlane {
     /// [`Error::System`].
     pub fn sweep_slots(
         &mut self,
-        service: u32,
+        service: ServiceId,
         steps: u32,
         keep: &dyn Fn(u16) -> bool,
     ) -> Result<u32, Error> {

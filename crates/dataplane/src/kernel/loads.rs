@@ -7,7 +7,7 @@ use crate::numbers::{ANSWER_COUNTED, TRACKED_OPEN};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use weir_steering::{BackendLoad, Image};
+use weir_steering::{BackendLoad, Image, ServiceId};
 
 impl KernelPlane {
     /// The words of a backend's load: what is counted, and the weight. None beyond the bound.
@@ -68,18 +68,18 @@ impl KernelPlane {
     }
 
     /// Turns that a service has had.
-    pub fn turn(&self, service: u32) -> u64 {
-        let there = service < self.sizes.services;
+    pub fn turn(&self, service: ServiceId) -> u64 {
+        let there = service.0 < self.sizes.services;
         if there { self.turn_word(service).load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Goes on from this turn of a service.
-    pub(super) fn set_turn(&self, service: u32, turn: u64) {
+    pub(super) fn set_turn(&self, service: ServiceId, turn: u64) {
         self.turn_word(service).store(turn, Ordering::Relaxed);
     }
 
-    fn turn_word(&self, service: u32) -> &AtomicU64 {
-        self.turns.word64(service as usize * size_of::<u64>())
+    fn turn_word(&self, service: ServiceId) -> &AtomicU64 {
+        self.turns.word64(service.index() * size_of::<u64>())
     }
 
     /// The connections of a service that count as open, by backend, as the connection table and the
@@ -87,7 +87,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, Error> {
+    pub fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<u16, i64>, Error> {
         let mut open = BTreeMap::new();
         for (_, entry) in self.entries_of::<types::tracked>(service, &self.maps.connections)? {
             if entry.number == TRACKED_OPEN && self.is_present(entry.backend, entry.incarnation) {

@@ -3,7 +3,8 @@
 use weir_plane::VipKey;
 use weir_steering::update::{Built, Judgement, Services};
 use weir_steering::{
-    BackendId, Build, BuildError, Concury, Driver, Event, EventKind, Member, ServiceState,
+    BackendId, Build, BuildError, Concury, Driver, Event, EventKind, Member, ServiceId,
+    ServiceState,
 };
 
 use crate::twin::Refused;
@@ -17,7 +18,7 @@ pub enum Builder {
 }
 
 pub struct Service {
-    pub number: u32,
+    pub number: ServiceId,
     pub vip: VipKey,
     pub client: bool,
     pub members: Vec<Member>,
@@ -43,7 +44,7 @@ impl Services for Tables {
 
     fn report(&mut self, event: &Event) -> Result<(), BuildError> {
         let now = self.now;
-        let service = &mut self.services[event.state.service as usize];
+        let service = &mut self.services[event.state.service.index()];
         let known = service.members.iter().any(|m| m.backend == event.backend);
         match (&mut service.builder, event.kind) {
             (Builder::Concury(concury), EventKind::Start) if known => {
@@ -60,7 +61,7 @@ impl Services for Tables {
     }
 
     fn collect(&mut self, state: &ServiceState, at: u16) -> Result<(), BuildError> {
-        match &mut self.services[state.service as usize].builder {
+        match &mut self.services[state.service.index()].builder {
             Builder::Concury(concury) => drop(concury.start(state.key, at, self.now)?),
             Builder::Other(builder) => drop(builder.start(state.key, backend(at), self.now)?),
             Builder::None => {}
@@ -69,7 +70,7 @@ impl Services for Tables {
     }
 
     fn knows(&self, state: &ServiceState, backend: u16) -> bool {
-        match &self.services[state.service as usize].builder {
+        match &self.services[state.service.index()].builder {
             Builder::Concury(concury) => {
                 concury.get(&state.key).is_some_and(|known| known.backend == backend)
             }
@@ -80,8 +81,8 @@ impl Services for Tables {
         }
     }
 
-    fn build(&mut self, number: u32) -> Result<Built, BuildError> {
-        let service = &mut self.services[number as usize];
+    fn build(&mut self, number: ServiceId) -> Result<Built, BuildError> {
+        let service = &mut self.services[number.index()];
         let generation = service.generation + 1;
         match &mut service.builder {
             Builder::Concury(concury) => {
@@ -100,8 +101,8 @@ impl Services for Tables {
         }
     }
 
-    fn published(&mut self, number: u32) -> Vec<u64> {
-        let service = &mut self.services[number as usize];
+    fn published(&mut self, number: ServiceId) -> Vec<u64> {
+        let service = &mut self.services[number.index()];
         service.generation += 1;
         match &mut service.builder {
             Builder::Concury(concury) => concury.publish_draft(),
@@ -111,8 +112,8 @@ impl Services for Tables {
         Vec::new()
     }
 
-    fn discard(&mut self, number: u32) {
-        match &mut self.services[number as usize].builder {
+    fn discard(&mut self, number: ServiceId) {
+        match &mut self.services[number.index()].builder {
             Builder::Concury(concury) => concury.discard_draft().expect("keys differ"),
             Builder::Other(builder) => builder.discard_draft().expect("keys differ"),
             Builder::None => unreachable!("is not updated"),
@@ -120,7 +121,7 @@ impl Services for Tables {
     }
 
     fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
-        let (agreed, reserved) = match &self.services[state.service as usize].builder {
+        let (agreed, reserved) = match &self.services[state.service.index()].builder {
             Builder::Concury(concury) => {
                 (concury.agrees(&state.key, backend), concury.on_reserved(&state.key))
             }

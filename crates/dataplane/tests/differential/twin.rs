@@ -8,7 +8,7 @@ use std::sync::Arc;
 use weir_dataplane::LivePlane;
 use weir_plane::Soft;
 use weir_steering::update::Plane;
-use weir_steering::{Event, Flags, Image, ServiceState};
+use weir_steering::{Event, Flags, Image, ServiceId, ServiceState};
 
 pub struct Twin {
     pub kernel: LivePlane,
@@ -56,7 +56,12 @@ impl Plane for Twin {
         false
     }
 
-    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), Refused> {
+    fn set_flags(
+        &mut self,
+        service: ServiceId,
+        record: bool,
+        pending: bool,
+    ) -> Result<(), Refused> {
         self.ask()?;
         self.kernel.set_flags(service, record, pending).unwrap();
         self.oracle.set_flags(service, record, pending).unwrap();
@@ -116,7 +121,12 @@ impl Plane for Twin {
         refused
     }
 
-    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), Refused> {
+    fn show(
+        &mut self,
+        service: ServiceId,
+        image: &Arc<Image>,
+        flags: Flags,
+    ) -> Result<(), Refused> {
         self.ask()?;
         Plane::show(&mut self.kernel, service, image, flags).unwrap();
         self.oracle.show(service, image, flags).unwrap();
@@ -125,12 +135,12 @@ impl Plane for Twin {
         Ok(())
     }
 
-    fn retire(&mut self, service: u32) {
+    fn retire(&mut self, service: ServiceId) {
         Plane::retire(&mut self.kernel, service);
         self.oracle.retire(service);
     }
 
-    fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]) {
         Plane::forget_seen(&mut self.kernel, service, hashes);
         self.oracle.forget_seen(service, hashes);
     }

@@ -1,6 +1,7 @@
 //! The two sides of an update: a data plane, and the services whose tables it holds.
 
 use super::machine::Action;
+use crate::ids::ServiceId;
 use crate::memory::Event;
 use crate::registry::Image;
 use crate::state::ServiceState;
@@ -24,7 +25,12 @@ pub trait Plane {
     ///
     /// # Errors
     /// Either flag may have changed.
-    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), Self::Error>;
+    fn set_flags(
+        &mut self,
+        service: ServiceId,
+        record: bool,
+        pending: bool,
+    ) -> Result<(), Self::Error>;
 
     /// Waits until every packet whose processing had begun is decided.
     ///
@@ -73,7 +79,7 @@ pub trait Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Self::Error> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, u16)>, Self::Error> {
         let _ = service;
         Ok(Vec::new())
     }
@@ -92,15 +98,20 @@ pub trait Plane {
     ///
     /// # Errors
     /// The old table stays.
-    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), Self::Error>;
+    fn show(
+        &mut self,
+        service: ServiceId,
+        image: &Arc<Image>,
+        flags: Flags,
+    ) -> Result<(), Self::Error>;
 
     /// Frees the table before the published one. A grace period has passed since
     /// [`show`](Self::show).
-    fn retire(&mut self, service: u32);
+    fn retire(&mut self, service: ServiceId);
 
     /// Takes UDP flows, by their hashes under the published table's key, out of the "seen
     /// recently" filter, so that their next packets count as first ones.
-    fn forget_seen(&mut self, service: u32, hashes: &[u64]);
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]);
 }
 
 /// A table that can be published.
@@ -156,14 +167,14 @@ pub trait Services {
 
     /// Whether a service's next table is of a method that has to be told the connections in the
     /// data plane's connection table, which are [collected](Self::collect) then.
-    fn takes_connections(&self, service: u32) -> bool {
+    fn takes_connections(&self, service: ServiceId) -> bool {
         let _ = service;
         false
     }
 
     /// Whether a backend that is down may still be in a service's published table: then packets go
     /// on asking the pending table, as new flows are kept from it by that alone.
-    fn avoids(&self, service: u32) -> bool {
+    fn avoids(&self, service: ServiceId) -> bool {
         let _ = service;
         false
     }
@@ -177,14 +188,14 @@ pub trait Services {
     ///
     /// # Errors
     /// If there is none; then nothing has changed.
-    fn build(&mut self, service: u32) -> Result<Built, Self::Error>;
+    fn build(&mut self, service: ServiceId) -> Result<Built, Self::Error>;
 
     /// The table built last is published. Returns hashes for [`Plane::forget_seen`].
-    fn published(&mut self, service: u32) -> Vec<u64>;
+    fn published(&mut self, service: ServiceId) -> Vec<u64>;
 
     /// The table built last cannot be published: the former one stays. What was collected for it
     /// stays known.
-    fn discard(&mut self, service: u32);
+    fn discard(&mut self, service: ServiceId);
 
     /// What a service's published table says of a pending flow.
     fn judge(&self, state: &ServiceState, backend: u16) -> Judgement;

@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-fn sorted(vips: &HashMap<VipKey, u32>) -> Vec<(VipKey, u32)> {
+fn sorted(vips: &HashMap<VipKey, ServiceId>) -> Vec<(VipKey, ServiceId)> {
     let mut all: Vec<_> = vips.iter().map(|(key, number)| (*key, *number)).collect();
     all.sort_by_key(|one| one.1);
     all

@@ -4,18 +4,19 @@ use crate::abi::{BackendFlags, types};
 use crate::error::{Context, Error};
 use crate::kernel::KernelPlane;
 use crate::reports;
+use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_steering::SEEN_WAYS;
+use weir_steering::{SEEN_WAYS, ServiceId};
 
 /// Whether the numbers that are in use are within the new bounds.
 pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
     let refuse = |limit: &'static str, wanted: u32, used: String| {
         if used.is_empty() { Ok(()) } else { Err(Error::TooSmall { limit, wanted, used }) }
     };
-    let last = old.keys.keys().copied().max().filter(|number| *number >= new.sizes.services);
+    let last = old.keys.keys().copied().max().filter(|number| number.0 >= new.sizes.services);
     let used = last.map_or(String::new(), |number| format!("service number {number} is in use"));
     refuse("services", new.sizes.services, used)?;
     let beyond = new.sizes.backends..old.sizes.backends;
@@ -73,7 +74,7 @@ fn tables(old: &KernelPlane, new: &mut KernelPlane) -> Result<(), Error> {
             new.vips.insert(&key, leads)?;
             continue;
         }
-        let service = table / 2;
+        let service = service_of(table);
         let Some(image) = old.published(service)? else { continue };
         let number = new.tables.write(service, &image, image.header().flags())?;
         new.vips.insert(&key, Leads { table: number, ..leads })?;
@@ -100,14 +101,14 @@ fn loads(old: &KernelPlane, new: &KernelPlane) {
 
 /// Turns go on where they were, but for those of this moment.
 fn turns(old: &KernelPlane, new: &KernelPlane) {
-    for service in 0..old.sizes.services.min(new.sizes.services) {
+    for service in (0..old.sizes.services.min(new.sizes.services)).map(ServiceId) {
         new.set_turn(service, old.turn(service));
     }
 }
 
 /// What enters between this and the change of the program is not counted.
 fn entered(old: &KernelPlane, new: &KernelPlane) {
-    for service in 0..old.sizes.services.min(new.sizes.services) {
+    for service in (0..old.sizes.services.min(new.sizes.services)).map(ServiceId) {
         new.set_entered(service, old.entered(service));
     }
 }

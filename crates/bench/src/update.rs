@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::Instant;
 use weir_dataplane::{KernelPlane, Limits, grace};
 use weir_plane::VipKey;
-use weir_steering::{Codec, Concury, ConcuryConfig, Member, Role, ServiceId, StateKey};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Member, Role, ServiceId, StateKey};
 use weir_wire::{FlowKey, Protocol, map_address};
 
 const BACKENDS: u16 = 64;
@@ -153,7 +153,7 @@ fn measure(states: u32, rounds: u32) -> Result<Vec<Row>> {
 fn pool() -> Vec<Member> {
     (0..BACKENDS)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: 1,
             role: Role::Serving,

@@ -15,7 +15,7 @@ use weir_plane::{
     Limits, Outcomes, Plane, SeenFlows, TrackedFlows, VipKey,
 };
 use weir_steering::cheetah::SlotCounts;
-use weir_steering::{
+use weir_steering::{BackendId, 
     BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceId, ServiceState, Side,
     TrackedFlow, update,
 };
@@ -103,7 +103,7 @@ impl update::Plane for LivePlane {
         self.put_aside(usize::MAX, take).map(drop)
     }
 
-    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         self.kernel.pending()
     }
 
@@ -111,11 +111,11 @@ impl update::Plane for LivePlane {
         self.kernel.forget_pending(states)
     }
 
-    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         self.kernel.pinned()
     }
 
-    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), Error> {
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), Error> {
         self.kernel.pin(pins)
     }
 
@@ -123,11 +123,11 @@ impl update::Plane for LivePlane {
         self.kernel.unpin(states)
     }
 
-    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, u16)>, Error> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         self.kernel.connections(service)
     }
 
-    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), Error> {
+    fn track(&mut self, connections: &[(ServiceState, BackendId)]) -> Result<(), Error> {
         self.kernel.take_over(connections)
     }
 
@@ -255,27 +255,27 @@ impl Plane for LivePlane {
         self.kernel.pool_bytes()
     }
 
-    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), Error> {
+    fn set_backend(&mut self, id: BackendId, backend: Option<&Backend>) -> Result<(), Error> {
         self.kernel.set_backend(id, &backend.map_or_else(BackendEntry::default, Into::into))
     }
 
-    fn backend(&self, id: u16) -> Option<Backend> {
+    fn backend(&self, id: BackendId) -> Option<Backend> {
         self.kernel.backend(id).backend()
     }
 
-    fn load(&self, id: u16) -> BackendLoad {
+    fn load(&self, id: BackendId) -> BackendLoad {
         self.kernel.load(id)
     }
 
-    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>) {
+    fn set_load(&mut self, id: BackendId, weight: u32, value: Option<i64>) {
         self.kernel.set_load(id, weight, value);
     }
 
-    fn add_load(&mut self, id: u16, by: i64) {
+    fn add_load(&mut self, id: BackendId, by: i64) {
         self.kernel.add_load(id, by);
     }
 
-    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<u16, i64>, Error> {
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<BackendId, i64>, Error> {
         self.kernel.open_connections(service)
     }
 
@@ -283,7 +283,7 @@ impl Plane for LivePlane {
         self.kernel.turn(service)
     }
 
-    fn reset_lane(&mut self, id: u16) -> Result<(), Error> {
+    fn reset_lane(&mut self, id: BackendId) -> Result<(), Error> {
         self.kernel.set_load(id, 0, Some(0));
         self.kernel.forget_echoes(id);
         self.kernel.reset_lane(id)
@@ -301,7 +301,7 @@ impl Plane for LivePlane {
         self.kernel.unrecorded()
     }
 
-    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Error> {
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, Error> {
         self.kernel.pending_backend(state)
     }
 
@@ -329,7 +329,7 @@ impl Plane for LivePlane {
         self.kernel.bare()
     }
 
-    fn echoes(&self, id: u16) -> Echoes {
+    fn echoes(&self, id: BackendId) -> Echoes {
         self.kernel.echoes(id)
     }
 
@@ -337,7 +337,7 @@ impl Plane for LivePlane {
         self.kernel.clock()
     }
 
-    fn slot(&self, question: &Question, part: u16) -> Result<Option<u16>, Error> {
+    fn slot(&self, question: &Question, part: u16) -> Result<Option<BackendId>, Error> {
         self.kernel.slot(question.service, question.hash, part)
     }
 
@@ -349,7 +349,7 @@ impl Plane for LivePlane {
         &mut self,
         service: ServiceId,
         steps: u32,
-        keep: &dyn Fn(u16) -> bool,
+        keep: &dyn Fn(BackendId) -> bool,
     ) -> Result<u32, Error> {
         self.kernel.sweep_slots(service, steps, keep)
     }
@@ -407,7 +407,7 @@ impl Plane for LivePlane {
         self.kernel.set_devices(devices)
     }
 
-    fn forget_hop(&mut self, backend: u16) -> Result<(), Error> {
+    fn forget_hop(&mut self, backend: BackendId) -> Result<(), Error> {
         self.kernel.forget_hop(backend)
     }
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
-use weir_steering::{Event, EventKind};
+use weir_steering::{BackendId, Event, EventKind};
 
 type Sink = Rc<RefCell<Box<dyn FnMut(Event)>>>;
 
@@ -138,13 +138,13 @@ impl Reports {
     pub fn take_unreported(&self, most: usize) -> Result<Vec<Unreported>, Error> {
         Ok(entries(&self.unreported)?
             .take(most)
-            .map(|(key, value)| {
+            .filter_map(|(key, value)| {
                 let note = types::unreported::from_slice(&value);
-                Event {
+                Some(Event {
                     state: types::service_state::from_slice(&key).into(),
-                    backend: note.backend,
+                    backend: BackendId::new(note.backend)?,
                     kind: EventKind::Start,
-                }
+                })
             })
             .collect())
     }
@@ -167,7 +167,7 @@ fn decode(bytes: &[u8]) -> Option<Event> {
     let raw = types::event::from_slice(bytes);
     let kind = [EventKind::Start, EventKind::End].into_iter().find(|k| *k as u8 == raw.kind)?;
     let state = types::service_state { service: raw.service, key: raw.key }.into();
-    Some(Event { state, backend: raw.backend, kind })
+    Some(Event { state, backend: BackendId::new(raw.backend)?, kind })
 }
 
 /// Key and value of a map's entry.

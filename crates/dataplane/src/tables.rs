@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::VipKey;
-use weir_steering::{
+use weir_steering::{BackendId, 
     Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, ServiceId, cheetah,
 };
 
@@ -257,7 +257,7 @@ mod tests {
 
     fn image(codec: Codec) -> Image {
         let name = "b1".to_owned();
-        let members = [Member { backend: 1, name, weight: 1, role: Role::Serving }];
+        let members = [Member { backend: BackendId::of(1), name, weight: 1, role: Role::Serving }];
         let mut concury = Concury::<StateKey>::new(ConcuryConfig::unbounded(codec, 12, 1));
         let (image, _) = concury.build(1, &members, 0).expect("one backend fits");
         Image::clone(&image)

@@ -71,7 +71,7 @@ struct World {
 const BACKENDS: u16 = 512;
 const PENDING: u32 = 400;
 
-fn mac(backend: u16) -> [u8; 6] {
+fn mac(backend: BackendId) -> [u8; 6] {
     let [high, low] = backend.to_be_bytes();
     [2, 0, 0, 1, high, low]
 }
@@ -263,7 +263,7 @@ impl World {
     }
 
     fn add_backend(&mut self, service: usize) {
-        let backend = self.next_backend % BACKENDS;
+        let backend = BackendId::of(self.next_backend % BACKENDS);
         let taken = |service: &Service| {
             service
                 .members
@@ -277,7 +277,7 @@ impl World {
             return;
         }
         let incarnation = self.rng.random();
-        let number = if self.tunnels { backend } else { 0 };
+        let number = if self.tunnels { backend.get() } else { 0 };
         let wanted = tunnels::backend(&mut self.rng, number, incarnation);
         let mut entry = BackendEntry::new(wanted.address, incarnation);
         if let Some(tunnel) = &wanted.tunnel {
@@ -292,7 +292,7 @@ impl World {
         self.plane.oracle.memory.down.remove(&backend);
         let weight = self.rng.random_range(0..5);
         self.tables.services[service].members.push(Member {
-            backend,
+            backend: backend,
             name: format!("b{backend}"),
             weight,
             role: Role::Serving,
@@ -301,7 +301,7 @@ impl World {
     }
 
     /// What the control plane tells schedulers.
-    fn set_load(&mut self, backend: u16, weight: u32, value: Option<i64>) {
+    fn set_load(&mut self, backend: BackendId, weight: u32, value: Option<i64>) {
         self.plane.kernel.kernel.set_load(backend, weight, value);
         weir_plane::Plane::set_load(&mut self.plane.oracle, backend, weight, value);
     }
@@ -333,7 +333,7 @@ impl World {
         }
     }
 
-    fn set_health(&mut self, backend: u16, up: bool) {
+    fn set_health(&mut self, backend: BackendId, up: bool) {
         let mut entry = self.plane.kernel.backend(backend);
         entry.flags &= !BackendFlags::DOWN;
         self.plane.kernel.set_backend(backend, &entry.with_health(up)).unwrap();
@@ -356,7 +356,7 @@ impl World {
                 false
             }
             Builder::Other(builder) => {
-                builder.forget_backend(BackendId::new(gone).expect("a backend's number"));
+                builder.forget_backend(gone);
                 builder.method() == MethodId::Tracked
             }
             Builder::None => true,
@@ -369,8 +369,8 @@ impl World {
     }
 
     /// Nothing in the data plane speaks of a backend any more.
-    fn forget_backend(&mut self, gone: u16) {
-        let stale = |list: Vec<(ServiceState, u16)>| -> Vec<ServiceState> {
+    fn forget_backend(&mut self, gone: BackendId) {
+        let stale = |list: Vec<(ServiceState, BackendId)>| -> Vec<ServiceState> {
             list.into_iter().filter(|(_, backend)| *backend == gone).map(|(s, _)| s).collect()
         };
         let kernel = &self.plane.kernel.kernel;
@@ -718,7 +718,7 @@ impl World {
     }
 
     fn compare_memory(&mut self) {
-        let counters = self.plane.kernel.counters(0..BACKENDS).unwrap();
+        let counters = self.plane.kernel.counters((0..BACKENDS).map(BackendId::of)).unwrap();
         assert_eq!(counters, self.plane.oracle.counters);
         assert_eq!(self.plane.kernel.kernel.bare(), self.plane.oracle.memory.bare);
         let refuse = std::mem::take(&mut self.plane.refuse_one_in);
@@ -849,7 +849,7 @@ fn damaged_frames_are_counted_by_reason() {
         *verdicts.entry(format!("{:?}", run.verdict)).or_insert(0u64) += 1;
     }
     println!("{verdicts:?}");
-    let counters = world.plane.kernel.counters(0..BACKENDS).unwrap();
+    let counters = world.plane.kernel.counters((0..BACKENDS).map(BackendId::of)).unwrap();
     let lanes: u64 = counters.lanes.values().map(|lane| lane.packets).sum();
     let passed: u64 = counters.passed.values().sum();
     let dropped: u64 = counters.dropped.values().sum();

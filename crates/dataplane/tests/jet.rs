@@ -2,7 +2,7 @@
 
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_plane::{TrackedFlows, VipKey};
-use weir_steering::{Member, MethodId, Role, ServiceConfig, ServiceId, Settings};
+use weir_steering::{BackendId, Member, MethodId, Role, ServiceConfig, ServiceId, Settings};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
@@ -62,9 +62,9 @@ fn plane(tracked_flows: u32) -> KernelPlane {
         .map(|backend| {
             let entry = BackendEntry::new("10.1.1.1".parse().unwrap(), 1);
             let entry = entry.with_next_hop([2, 0, 0, 1, 0, backend as u8], [2; 6], 0, true);
-            plane.set_backend(backend, &entry).unwrap();
+            plane.set_backend(BackendId::of(backend), &entry).unwrap();
             let role = if backend == 2 { Role::Draining } else { Role::Serving };
-            Member { backend, name: format!("b{backend}"), weight: 1, role }
+            Member { backend: BackendId::of(backend), name: format!("b{backend}"), weight: 1, role }
         })
         .collect();
     let built = builder.build(1, &members, 0).unwrap();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use weir_dataplane::{BackendEntry, Error, KernelPlane, Layout, Limits};
 use weir_hash::HashKey;
 use weir_plane::VipKey;
-use weir_steering::{Member, Role, ServiceId, ServiceState, StateKey, TrackedBuilder, TrackedFlow};
+use weir_steering::{BackendId, Member, Role, ServiceId, ServiceState, StateKey, TrackedBuilder, TrackedFlow};
 use weir_wire::{FlowKey, Protocol, map_address};
 
 const SMALL: Limits = Limits {
@@ -91,9 +91,9 @@ fn fill(plane: &mut KernelPlane) {
         protocol: Protocol::Tcp,
         port: Some(80),
     };
-    let member = Member { backend: 3, name: "b3".into(), weight: 1, role: Role::Serving };
+    let member = Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
     let table = TrackedBuilder::new(HashKey::from_seed(5), 251, false).build(7, &[member]).unwrap();
-    plane.set_backend(3, &BackendEntry::new("10.1.1.3".parse().unwrap(), 9)).unwrap();
+    plane.set_backend(BackendId::of(3), &BackendEntry::new("10.1.1.3".parse().unwrap(), 9)).unwrap();
     plane.set_service(&vip, ServiceId(2)).unwrap();
     plane.publish(ServiceId(2), &table).unwrap();
     let flow = FlowKey::new(
@@ -101,9 +101,9 @@ fn fill(plane: &mut KernelPlane) {
         "10.1.0.1:80".parse().unwrap(),
         Protocol::Tcp,
     );
-    plane.track(&flow, TrackedFlow::new(3, 9)).unwrap();
+    plane.track(&flow, TrackedFlow::new(BackendId::of(3), 9)).unwrap();
     let state = ServiceState { service: ServiceId(2), key: StateKey::of_flow(&flow) };
-    plane.pin(&[(state, 3)]).unwrap();
+    plane.pin(&[(state, BackendId::of(3))]).unwrap();
 }
 
 /// Opening must fail as another version's data plane, and change nothing.

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{IdOutcome, IdOutcomes, IdRoutes, Outcome, Soft, VipKey};
-use weir_steering::{Image, Member, Role, ServiceId, SoftMemory, TrackedBuilder};
+use weir_steering::{BackendId, Image, Member, Role, ServiceId, SoftMemory, TrackedBuilder};
 use weir_wire::craft::Frame;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{FlowKey, Protocol, map_address, parse};
@@ -44,7 +44,7 @@ impl World {
         let mut oracle = Soft::new(SoftMemory::new(1 << 12, 1 << 10, 1 << 10));
         let members: Vec<Member> = (0..BACKENDS)
             .map(|backend| Member {
-                backend,
+                backend: BackendId::of(backend),
                 name: format!("b{backend}"),
                 weight: 1,
                 role: Role::Serving,
@@ -57,8 +57,8 @@ impl World {
                 0,
                 true,
             );
-            kernel.set_backend(backend, &entry).unwrap();
-            oracle.memory.incarnations.insert(backend, 1);
+            kernel.set_backend(BackendId::of(backend), &entry).unwrap();
+            oracle.memory.incarnations.insert(BackendId::of(backend), 1);
         }
         for (number, vip) in (0..).zip(VIPS) {
             let address: std::net::SocketAddr = vip.parse().unwrap();
@@ -109,7 +109,7 @@ impl World {
                 let bytes: Vec<u8> =
                     (0..config.server_id_length()).map(|_| self.rng.random()).collect();
                 let server = Id::new(&bytes).unwrap();
-                routes.lead(config.rotation(), server, backend);
+                routes.lead(config.rotation(), server, BackendId::of(backend));
                 let nonce: Vec<u8> =
                     (0..config.nonce_length()).map(|_| self.rng.random()).collect();
                 ids.push(config.encode(&bytes, &nonce, self.rng.random()).unwrap());
@@ -194,7 +194,7 @@ impl World {
         match wanted {
             Outcome::Forwarded(backend) => {
                 assert_eq!(run.verdict, Verdict::Transmit);
-                assert_eq!(run.frame[..6], mac(backend), "{frame:02x?}");
+                assert_eq!(run.frame[..6], mac(backend.get()), "{frame:02x?}");
             }
             other => panic!("{other:?}"),
         }
@@ -263,15 +263,15 @@ fn what_is_remembered_does_not_outlive_what_it_stands_for() {
     let elsewhere = (0..BACKENDS).filter(|backend| mac(*backend).to_vec() != by_method);
     for backend in elsewhere.take(3) {
         let mut routes = IdRoutes::new(configs.clone());
-        routes.lead(2, Id::new(&[1, 2, 3, 4]).unwrap(), backend);
+        routes.lead(2, Id::new(&[1, 2, 3, 4]).unwrap(), BackendId::of(backend));
         world.kernel.set_id_routes(ServiceId(0), Some(&routes)).unwrap();
         for _ in 0..3 {
             assert_eq!(to(&world), mac(backend));
         }
-        let entry = world.kernel.backend(backend);
-        world.kernel.set_backend(backend, &BackendEntry::default()).unwrap();
+        let entry = world.kernel.backend(BackendId::of(backend));
+        world.kernel.set_backend(BackendId::of(backend), &BackendEntry::default()).unwrap();
         assert_eq!(to(&world), by_method);
-        world.kernel.set_backend(backend, &entry).unwrap();
+        world.kernel.set_backend(BackendId::of(backend), &entry).unwrap();
         assert_eq!(to(&world), mac(backend));
         world.kernel.set_id_routes(ServiceId(0), Some(&IdRoutes::new(configs.clone()))).unwrap();
         assert_eq!(to(&world), by_method);

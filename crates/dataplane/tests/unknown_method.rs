@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{Outcome, Soft, VipKey};
-use weir_steering::{
+use weir_steering::{BackendId, 
     ELEMENT_BYTES, Flags, Image, ImageError, Member, MethodId, RawHeader, Role, ServiceId,
     SoftMemory, TrackedBuilder,
 };
@@ -43,8 +43,8 @@ impl World {
         let mut oracle = Soft::new(SoftMemory::new(16, 1 << 4, 16));
         let mut tables = Vec::new();
         let entry = BackendEntry::new("10.1.1.3".parse().unwrap(), 9);
-        plane.set_backend(3, &entry.with_next_hop([2; 6], [4; 6], 0, true)).unwrap();
-        let member = Member { backend: 3, name: "b3".into(), weight: 1, role: Role::Serving };
+        plane.set_backend(BackendId::of(3), &entry.with_next_hop([2; 6], [4; 6], 0, true)).unwrap();
+        let member = Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
         for service in 0..SERVICES.len() {
             let FlowKey { dst, dst_port, protocol, .. } = flow(service);
             let vip = VipKey { address: dst, protocol, port: Some(dst_port) };
@@ -58,7 +58,7 @@ impl World {
             table.set_flags(flags);
             tables.push(table);
         }
-        oracle.memory.incarnations.insert(3, 9);
+        oracle.memory.incarnations.insert(BackendId::of(3), 9);
         Self { pins, plane, oracle, tables }
     }
 
@@ -85,7 +85,7 @@ impl World {
         let touched = run.frame != frame;
         assert_eq!(touched, run.verdict == Verdict::Transmit);
         let alike = match self.oracle.process(&frame) {
-            Outcome::Forwarded(3) => Verdict::Transmit,
+            Outcome::Forwarded(backend) if backend == 3 => Verdict::Transmit,
             Outcome::Dropped(_) => Verdict::Drop,
             other => panic!("{other:?}"),
         };
@@ -133,9 +133,9 @@ fn tables_of_unknown_methods_decide_nothing() {
     assert!(dropped > 2000);
     let wanted = BTreeMap::from([(Reason::UnknownMethod, (0, dropped))]);
     assert_eq!(world.plane.outcomes().unwrap(), wanted);
-    assert_eq!(world.plane.counters(0..4).unwrap(), world.oracle.counters);
+    assert_eq!(world.plane.counters((0..4).map(BackendId::of)).unwrap(), world.oracle.counters);
     assert!(world.oracle.memory.connections.is_empty());
-    assert_eq!(world.plane.lane(3).unwrap(), Default::default());
+    assert_eq!(world.plane.lane(BackendId::of(3)).unwrap(), Default::default());
     assert_eq!(world.traces(), (0, 0, 0, 0));
 
     // The tables are whole: under their own method they decide again.
@@ -143,15 +143,15 @@ fn tables_of_unknown_methods_decide_nothing() {
     for service in 0..SERVICES.len() {
         assert_eq!(world.send(service, TcpFlags::ACK), Verdict::Transmit);
     }
-    assert_eq!(world.plane.lane(3).unwrap().flows, SERVICES.len() as u64);
-    assert_eq!(world.plane.counters(0..4).unwrap(), world.oracle.counters);
+    assert_eq!(world.plane.lane(BackendId::of(3)).unwrap().flows, SERVICES.len() as u64);
+    assert_eq!(world.plane.counters((0..4).map(BackendId::of)).unwrap(), world.oracle.counters);
     assert_eq!(world.traces().0, SERVICES.len());
 }
 
 /// The same header, read in Rust.
 #[test]
 fn tables_of_unknown_methods_are_not_read() {
-    let member = Member { backend: 3, name: "b3".into(), weight: 1, role: Role::Serving };
+    let member = Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
     let table = TrackedBuilder::new(HashKey::from_seed(5), 251, false).build(1, &[member]).unwrap();
     let mut body = vec![0; table.elements() * ELEMENT_BYTES];
     table.write_body(&mut body);

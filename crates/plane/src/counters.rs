@@ -1,5 +1,6 @@
 //! What a plane counts.
 
+use weir_steering::BackendId;
 use crate::pipeline::Verdict;
 use std::collections::BTreeMap;
 use weir_wire::Reason;
@@ -19,7 +20,7 @@ pub struct LaneCounters {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// What went to each backend, by its number.
-    pub lanes: BTreeMap<u16, LaneCounters>,
+    pub lanes: BTreeMap<BackendId, LaneCounters>,
     /// Packets left to the kernel, by reason.
     pub passed: BTreeMap<Reason, u64>,
     /// Packets dropped, by reason.

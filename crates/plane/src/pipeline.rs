@@ -53,7 +53,7 @@ pub enum Verdict {
     /// It goes to a backend.
     Forward {
         /// The backend's number.
-        backend: u16,
+        backend: BackendId,
         /// Whether its flow starts there.
         new: bool,
         /// Its bytes from the IP header on.
@@ -77,7 +77,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It went to the backend with this number.
-    Forwarded(u16),
+    Forwarded(BackendId),
     /// It was left to the kernel.
     Passed(Reason),
     /// It was dropped.
@@ -142,7 +142,7 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         let datagram = segment(frame, &packet);
         let length = u16::from_be_bytes(*datagram.get(UDP_LENGTH_AT..)?.first_chunk()?);
         let payload = datagram.get(UDP_HEADER..length.into())?;
-        BackendId::new(routes.route_datagram(payload).ok()?)
+        routes.route_datagram(payload).ok()
     });
     Ok(Classified { packet, signals: signals(frame, &packet, table), service, table, by_id })
 }
@@ -223,7 +223,7 @@ pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
     // Nothing is asked or left behind: the id says it all. One that has just gone takes nothing.
     if let Some(backend) = by_id.filter(|backend| memory.incarnation(*backend).is_some()) {
         return Verdict::Forward {
-            backend: backend.get(),
+            backend,
             new: false,
             bytes: packet.ip_length,
             cookie: None,
@@ -234,7 +234,7 @@ pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
     match decision.backend {
         Err(reason) => Verdict::Drop(reason),
         Ok(backend) => Verdict::Forward {
-            backend: backend.get(),
+            backend,
             new: decision.new,
             bytes: packet.ip_length,
             cookie: decision.cookie,
@@ -331,7 +331,7 @@ fn track_instead(question: &Question, backend: Option<BackendId>, memory: &mut i
     memory.watch(question, None);
     let Some(backend) = backend else { return };
     if let Some(incarnation) = memory.incarnation(backend) {
-        memory.track(question, TrackedFlow::new(backend.get(), incarnation));
+        memory.track(question, TrackedFlow::new(backend, incarnation));
     }
 }
 
@@ -422,7 +422,7 @@ mod tests {
             idle_seconds: 10,
         };
         let make = MethodId::Concury.info().builder.expect("it has tables");
-        let member = Member { backend: 0, name: "b".into(), weight: 1, role: Role::Serving };
+        let member = Member { backend: BackendId::of(0), name: "b".into(), weight: 1, role: Role::Serving };
         One(make(&config, None).build(1, &[member], 0).expect("it fits").table)
     }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_steering::cheetah::SlotCounts;
-use weir_steering::{
+use weir_steering::{BackendId, 
     BackendLoad, Echoes, Event, Image, Marks, Question, ServiceId, ServiceState, Side, TrackedFlow,
     seen_tag, update,
 };
@@ -220,26 +220,26 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If its number is beyond the plane's bound.
-    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), Self::Error>;
+    fn set_backend(&mut self, id: BackendId, backend: Option<&Backend>) -> Result<(), Self::Error>;
 
     /// What is known of a backend.
-    fn backend(&self, id: u16) -> Option<Backend>;
+    fn backend(&self, id: BackendId) -> Option<Backend>;
 
     /// How loaded a backend is, as its packets find it.
-    fn load(&self, id: u16) -> BackendLoad;
+    fn load(&self, id: BackendId) -> BackendLoad;
 
     /// Says how loaded a backend is. `value`: none leaves it to packets, which count connections.
-    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>);
+    fn set_load(&mut self, id: BackendId, weight: u32, value: Option<i64>);
 
     /// Adds to it, while packets count.
-    fn add_load(&mut self, id: u16, by: i64);
+    fn add_load(&mut self, id: BackendId, by: i64);
 
     /// The connections of a service that count as open, by backend, of those that are remembered:
     /// packets do not see which ones are forgotten.
     ///
     /// # Errors
     /// If they cannot be read.
-    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<u16, i64>, Self::Error>;
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<BackendId, i64>, Self::Error>;
 
     /// Turns of a service's scheduler so far.
     fn turn(&self, service: ServiceId) -> u64;
@@ -248,7 +248,7 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If they cannot be written.
-    fn reset_lane(&mut self, id: u16) -> Result<(), Self::Error>;
+    fn reset_lane(&mut self, id: BackendId) -> Result<(), Self::Error>;
 
     /// The counters of all backends, by number. One that is missing has counted nothing.
     ///
@@ -269,7 +269,7 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If it cannot be read.
-    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Self::Error>;
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, Self::Error>;
 
     /// Removes the connections of a service from the connection table.
     ///
@@ -309,7 +309,7 @@ pub trait Plane: update::Plane {
     }
 
     /// What connections at a backend echo that is told cookies, as far as it was looked at.
-    fn echoes(&self, _id: u16) -> Echoes {
+    fn echoes(&self, _id: BackendId) -> Echoes {
         Echoes::default()
     }
 
@@ -322,7 +322,7 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If it cannot be read.
-    fn slot(&self, _question: &Question, _part: u16) -> Result<Option<u16>, Self::Error> {
+    fn slot(&self, _question: &Question, _part: u16) -> Result<Option<BackendId>, Self::Error> {
         Ok(None)
     }
 
@@ -340,7 +340,7 @@ pub trait Plane: update::Plane {
         &mut self,
         _service: ServiceId,
         _steps: u32,
-        _keep: &dyn Fn(u16) -> bool,
+        _keep: &dyn Fn(BackendId) -> bool,
     ) -> Result<u32, Self::Error> {
         Ok(0)
     }
@@ -445,7 +445,7 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If it cannot be written.
-    fn forget_hop(&mut self, _backend: u16) -> Result<(), Self::Error> {
+    fn forget_hop(&mut self, _backend: BackendId) -> Result<(), Self::Error> {
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_steering::{
+use weir_steering::{BackendId, 
     BackendLoad, ELEMENT_BYTES, Echoes, Event, Flags, Image, ImageError, Marks, Question,
     ServiceId, ServiceState, Side, SoftMemory, StateKey, TrackedFlow,
     cheetah::{Answered, ConnTable, SlotCounts},
@@ -132,7 +132,7 @@ pub struct Soft {
     /// What it was sized for last.
     pub limits: Limits,
     /// Backends by number.
-    pub backends: BTreeMap<u16, Backend>,
+    pub backends: BTreeMap<BackendId, Backend>,
     /// The interfaces that it is attached to.
     pub attached: Vec<String>,
     asked: RefCell<BTreeMap<Operation, u64>>,
@@ -320,7 +320,7 @@ impl Soft {
 }
 
 /// The verdict, or that the tunnel of the packet's backend refuses it.
-fn refused(backends: &BTreeMap<u16, Backend>, frame: &[u8], verdict: Verdict) -> Verdict {
+fn refused(backends: &BTreeMap<BackendId, Backend>, frame: &[u8], verdict: Verdict) -> Verdict {
     let Verdict::Forward { backend, .. } = verdict else { return verdict };
     let refused = backends.get(&backend).and_then(|backend| {
         let tunnel = backend.tunnel.as_ref()?;
@@ -359,7 +359,7 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
         self.ask(Operation::ReadPending)?;
         Ok(self.memory.pending.iter().map(|(state, backend)| (*state, *backend)).collect())
     }
@@ -372,12 +372,12 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
         self.ask(Operation::ReadPins)?;
         Ok(self.memory.pinned.iter().map(|(state, backend)| (*state, *backend)).collect())
     }
 
-    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), SoftError> {
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), SoftError> {
         for (state, backend) in pins {
             self.ask(Operation::Pin)?;
             let room = self.memory.pinned.len() < self.bounds.pins;
@@ -397,7 +397,7 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
         self.ask(Operation::LookUp)?;
         let memory = &self.memory;
         let lives = |flow: &TrackedFlow| {
@@ -407,7 +407,7 @@ impl update::Plane for Soft {
         Ok(of.filter(|(_, flow)| lives(flow)).map(|(state, flow)| (*state, flow.backend)).collect())
     }
 
-    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), SoftError> {
+    fn track(&mut self, connections: &[(ServiceState, BackendId)]) -> Result<(), SoftError> {
         for (state, backend) in connections {
             self.ask(Operation::Track)?;
             if let Some(&incarnation) = self.memory.incarnations.get(backend) {
@@ -492,7 +492,7 @@ impl Plane for Soft {
             services: limits.services as usize,
             backends: limits.backends as usize,
         };
-        let last = self.backends.keys().last().map_or(0, |id| usize::from(*id) + 1);
+        let last = self.backends.keys().last().map_or(0, |id| id.index() + 1);
         let fits = Self::table_bytes(self) <= bounds.table_bytes
             && self.memory.pinned.len() <= bounds.pins
             && self.vips.len() <= bounds.services
@@ -562,9 +562,9 @@ impl Plane for Soft {
         (Self::table_bytes(self), self.bounds.table_bytes)
     }
 
-    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), SoftError> {
+    fn set_backend(&mut self, id: BackendId, backend: Option<&Backend>) -> Result<(), SoftError> {
         self.ask(Operation::SetBackend)?;
-        if usize::from(id) >= self.bounds.backends {
+        if id.index() >= self.bounds.backends {
             return Err(SoftError::Full(Operation::SetBackend));
         }
         self.memory.incarnations.remove(&id);
@@ -580,26 +580,26 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn backend(&self, id: u16) -> Option<Backend> {
+    fn backend(&self, id: BackendId) -> Option<Backend> {
         self.backends.get(&id).copied()
     }
 
-    fn load(&self, id: u16) -> BackendLoad {
+    fn load(&self, id: BackendId) -> BackendLoad {
         self.memory.loads.get(&id).copied().unwrap_or_default()
     }
 
-    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>) {
+    fn set_load(&mut self, id: BackendId, weight: u32, value: Option<i64>) {
         let load = self.memory.loads.entry(id).or_default();
         load.weight = weight;
         load.value = value.unwrap_or(load.value);
     }
 
-    fn add_load(&mut self, id: u16, by: i64) {
+    fn add_load(&mut self, id: BackendId, by: i64) {
         self.memory.loads.entry(id).or_default().value += by;
     }
 
     /// Of the connection table; what is remembered of answers is not looked through.
-    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<u16, i64>, SoftError> {
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<BackendId, i64>, SoftError> {
         self.ask(Operation::LookUp)?;
         let mut open = BTreeMap::new();
         for (state, flow) in &self.memory.connections {
@@ -614,7 +614,7 @@ impl Plane for Soft {
         self.memory.turns.get(&service).copied().unwrap_or(0)
     }
 
-    fn reset_lane(&mut self, id: u16) -> Result<(), SoftError> {
+    fn reset_lane(&mut self, id: BackendId) -> Result<(), SoftError> {
         self.ask(Operation::ResetLane)?;
         self.memory.loads.remove(&id);
         self.memory.echoes.remove(&id);
@@ -625,8 +625,9 @@ impl Plane for Soft {
     fn lanes(&self) -> Result<Vec<LaneCounters>, SoftError> {
         self.ask(Operation::ReadCounters)?;
         let lanes = &self.counters.lanes;
-        let numbers = 0..lanes.last_key_value().map_or(0, |(last, _)| last + 1);
-        Ok(numbers.map(|id| lanes.get(&id).copied().unwrap_or_default()).collect())
+        let numbers = 0..lanes.last_key_value().map_or(0, |(last, _)| last.get() + 1);
+        let lane = |id| lanes.get(&BackendId::new(id)?).copied();
+        Ok(numbers.map(|id| lane(id).unwrap_or_default()).collect())
     }
 
     fn outcomes(&self) -> Result<Outcomes, SoftError> {
@@ -645,7 +646,7 @@ impl Plane for Soft {
         0
     }
 
-    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, SoftError> {
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, SoftError> {
         self.ask(Operation::LookUp)?;
         Ok(self.memory.pending.get(state).copied())
     }
@@ -684,7 +685,7 @@ impl Plane for Soft {
         self.memory.bare
     }
 
-    fn echoes(&self, id: u16) -> Echoes {
+    fn echoes(&self, id: BackendId) -> Echoes {
         self.memory.echoes.get(&id).copied().unwrap_or_default()
     }
 
@@ -692,10 +693,10 @@ impl Plane for Soft {
         self.memory.now
     }
 
-    fn slot(&self, question: &Question, part: u16) -> Result<Option<u16>, SoftError> {
+    fn slot(&self, question: &Question, part: u16) -> Result<Option<BackendId>, SoftError> {
         self.ask(Operation::LookUp)?;
         let slots = self.memory.slots.get(&question.service);
-        Ok(slots.and_then(|slots| slots.get(&question.key, part)))
+        Ok(slots.and_then(|slots| slots.get(&question.key, part)).and_then(BackendId::new))
     }
 
     fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
@@ -706,11 +707,11 @@ impl Plane for Soft {
         &mut self,
         service: ServiceId,
         steps: u32,
-        keep: &dyn Fn(u16) -> bool,
+        keep: &dyn Fn(BackendId) -> bool,
     ) -> Result<u32, SoftError> {
         let now = self.memory.now;
         let slots = self.memory.slots.get_mut(&service);
-        Ok(slots.map_or(0, |slots| slots.sweep(steps, now, keep)))
+        Ok(slots.map_or(0, |slots| slots.sweep(steps, now, |at| BackendId::new(at).is_some_and(keep))))
     }
 
     fn flip_marks(

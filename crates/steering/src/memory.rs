@@ -26,7 +26,7 @@ pub struct Event {
     /// The flow (or client) and its service.
     pub state: ServiceState,
     /// The backend that the packet went to.
-    pub backend: u16,
+    pub backend: BackendId,
     /// Whether it was a start or an end.
     pub kind: EventKind,
 }
@@ -35,7 +35,7 @@ pub struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TrackedFlow {
     /// Where the connection lives.
-    pub backend: u16,
+    pub backend: BackendId,
     /// Which use of that number, as far as it fits, so that an entry does not outlive its backend.
     pub incarnation: u16,
     /// The number of Cheetah's server that the flow was at before, plus one; 0: none.
@@ -46,7 +46,7 @@ pub struct TrackedFlow {
 
 impl TrackedFlow {
     /// A connection at a backend in this use of its number, which does not count as open.
-    pub fn new(backend: u16, incarnation: u32) -> Self {
+    pub fn new(backend: BackendId, incarnation: u32) -> Self {
         Self { backend, incarnation: incarnation as u16, former: 0, open: false }
     }
 
@@ -312,7 +312,7 @@ impl<K> Memory<K> for () {}
 pub(crate) fn live_connection<K, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
-) -> Option<u16> {
+) -> Option<BackendId> {
     let known = memory.connection(question)?;
     counts(known, question, memory).then_some(known.backend)
 }
@@ -325,10 +325,9 @@ pub(crate) fn counts<K, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
 ) -> bool {
-    BackendId::new(known.backend).is_some_and(|backend| {
-        memory.incarnation(backend).is_some_and(|now| known.is_of(now))
-            && !(question.signals.starts && memory.is_down(backend))
-    })
+    let backend = known.backend;
+    memory.incarnation(backend).is_some_and(|now| known.is_of(now))
+        && !(question.signals.starts && memory.is_down(backend))
 }
 
 /// Tag of a flow in the "seen recently" filter, without the generation in its low two bits.
@@ -345,11 +344,11 @@ pub const SEEN_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Debug, Default)]
 pub struct SoftMemory {
     /// The pending table: flows that started during an update, with their backends.
-    pub pending: HashMap<ServiceState, u16>,
+    pub pending: HashMap<ServiceState, BackendId>,
     /// The most flows that the pending table holds.
     pub pending_limit: usize,
     /// States on reserved rows whose first packets may be repeated, with their backends.
-    pub pinned: HashMap<ServiceState, u16>,
+    pub pinned: HashMap<ServiceState, BackendId>,
     /// Reports that nobody has taken yet, the oldest first.
     pub events: Vec<Event>,
     /// Words with lanes of armed flows, both halves.
@@ -369,13 +368,13 @@ pub struct SoftMemory {
     /// The connection table, unbounded here.
     pub connections: HashMap<ServiceState, TrackedFlow>,
     /// Incarnations of the backends that are present.
-    pub incarnations: HashMap<u16, u32>,
+    pub incarnations: HashMap<BackendId, u32>,
     /// Backends that are down by their health checks.
-    pub down: HashSet<u16>,
+    pub down: HashSet<BackendId>,
     /// Packets of known flows that did not echo the cookie that their backend was told.
     pub bare: u32,
     /// What connections at backends that are told cookies echo.
-    pub echoes: HashMap<u16, Echoes>,
+    pub echoes: HashMap<BackendId, Echoes>,
     /// Connections whose answers pass here, unbounded here.
     pub answers: HashMap<ServiceState, Answered>,
     /// Connections by index, for each service that has such a table.
@@ -383,7 +382,7 @@ pub struct SoftMemory {
     /// Turns that were taken, by service.
     pub turns: HashMap<ServiceId, u64>,
     /// Loads of backends.
-    pub loads: HashMap<u16, BackendLoad>,
+    pub loads: HashMap<BackendId, BackendLoad>,
     /// Seconds from any fixed moment on.
     pub now: u32,
 }
@@ -471,7 +470,7 @@ fn set_watched(words: &mut Option<Vec<u64>>, hash: u64) {
 
 impl Memory for SoftMemory {
     fn pending(&mut self, question: &Question) -> Option<BackendId> {
-        self.pending.get(&question.state()).copied().and_then(BackendId::new)
+        self.pending.get(&question.state()).copied()
     }
 
     fn note_pending(&mut self, question: &Question, backend: BackendId) -> bool {
@@ -479,18 +478,18 @@ impl Memory for SoftMemory {
         if self.pending.len() >= self.pending_limit && !self.pending.contains_key(&state) {
             return false;
         }
-        self.pending.insert(state, backend.get());
+        self.pending.insert(state, backend);
         true
     }
 
     fn pinned(&mut self, question: &Question) -> Option<BackendId> {
-        self.pinned.get(&question.state()).copied().and_then(BackendId::new)
+        self.pinned.get(&question.state()).copied()
     }
 
     fn report(&mut self, question: &Question, backend: BackendId, kind: EventKind) {
         set_watched(&mut self.watched, question.hash);
         set_watched(&mut self.watched_next, question.hash);
-        self.events.push(Event { state: question.state(), backend: backend.get(), kind });
+        self.events.push(Event { state: question.state(), backend, kind });
     }
 
     fn mark(&mut self, question: &Question) {
@@ -543,35 +542,35 @@ impl Memory for SoftMemory {
     }
 
     fn incarnation(&mut self, backend: BackendId) -> Option<u32> {
-        self.incarnations.get(&backend.get()).copied()
+        self.incarnations.get(&backend).copied()
     }
 
     fn is_down(&mut self, backend: BackendId) -> bool {
-        self.down.contains(&backend.get())
+        self.down.contains(&backend)
     }
 
     /// The connection table has it.
     fn known(&mut self, question: &Question) -> Option<BackendId> {
-        live_connection(question, self).and_then(BackendId::new)
+        live_connection(question, self)
     }
 
     fn remember(&mut self, question: &Question, backend: BackendId) {
         if let Some(incarnation) = self.incarnation(backend) {
-            self.track(question, TrackedFlow::new(backend.get(), incarnation));
+            self.track(question, TrackedFlow::new(backend, incarnation));
         }
     }
 
     fn note_bare(&mut self, backend: BackendId) {
         self.bare = self.bare.saturating_add(1);
-        self.echoes.entry(backend.get()).or_default().bare = true;
+        self.echoes.entry(backend).or_default().bare = true;
     }
 
     fn note_own(&mut self, backend: BackendId) {
-        self.echoes.entry(backend.get()).or_default().own = true;
+        self.echoes.entry(backend).or_default().own = true;
     }
 
     fn echoes(&mut self, backend: BackendId) -> Echoes {
-        self.echoes.get(&backend.get()).copied().unwrap_or_default()
+        self.echoes.get(&backend).copied().unwrap_or_default()
     }
 
     fn has_bare(&self) -> bool {
@@ -597,11 +596,11 @@ impl Memory for SoftMemory {
     }
 
     fn load(&mut self, backend: BackendId) -> BackendLoad {
-        self.loads.get(&backend.get()).copied().unwrap_or_default()
+        self.loads.get(&backend).copied().unwrap_or_default()
     }
 
     fn count(&mut self, backend: BackendId, opened: bool) {
-        self.loads.entry(backend.get()).or_default().value += if opened { 1 } else { -1 };
+        self.loads.entry(backend).or_default().value += if opened { 1 } else { -1 };
     }
 
     fn open_slot(&mut self, question: &Question, backend: BackendId) -> Option<u16> {

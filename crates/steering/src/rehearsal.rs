@@ -67,7 +67,7 @@ impl fmt::Display for Note {
             Self::Mark => f.write_str("would mark it as active"),
             Self::Seen(seen) => write!(f, "seen recently: {}", if seen { "yes" } else { "no" }),
             Self::Connection(found) => {
-                asked(f, "connection table", found.and_then(|c| BackendId::new(c.backend)))
+                asked(f, "connection table", found.map(|c| c.backend))
             }
             Self::Track(entry) => write!(f, "would track it at {}", entry.backend),
             Self::Incarnation(backend, found) => {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use weir_plane::{Bounds, Operation, Outcome, Soft, SoftError, VipKey};
 use weir_steering::update::{self, Built, Failure, Judgement, Services};
-use weir_steering::{
+use weir_steering::{BackendId, 
     Action, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Member,
     Role, ServiceId, ServiceState, SoftMemory,
 };
@@ -32,12 +32,12 @@ impl Services for Tables {
         }
     }
 
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), BuildError> {
+    fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), BuildError> {
         let (concury, _) = self.services.get_mut(&state.service).expect("known");
         concury.start(state.key, backend, 1).map(drop)
     }
 
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
         let known = self.services[&state.service].0.get(&state.key);
         known.is_some_and(|known| known.backend == backend)
     }
@@ -62,7 +62,7 @@ impl Services for Tables {
         self.services.get_mut(&service).expect("known").0.discard_draft().expect("keys differ");
     }
 
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement {
         let (concury, members) = &self.services[&state.service];
         if !members.iter().any(|member| member.backend == backend) {
             Judgement::Lost
@@ -83,7 +83,7 @@ struct World {
     tables: Tables,
     driver: Driver<SoftError, BuildError>,
     /// Flows that live, with their backends.
-    live: HashMap<FlowKey, u16>,
+    live: HashMap<FlowKey, BackendId>,
 }
 
 fn address(service: u32) -> std::net::SocketAddr {
@@ -105,7 +105,7 @@ impl World {
         let mut tables = Tables { services: BTreeMap::new(), broken: Vec::new() };
         for service in 0..services {
             let members = (0..4).map(|n| Member {
-                backend: (service * 4 + n) as u16,
+                backend: BackendId::of((service * 4 + n) as u16),
                 name: format!("b{n}"),
                 weight: 1,
                 role: Role::Serving,
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    fn drain(&mut self, service: u32, which: usize) -> u16 {
+    fn drain(&mut self, service: u32, which: usize) -> BackendId {
         let (_, members) = self.tables.services.get_mut(&ServiceId(service)).expect("known");
         members[which].role = Role::Draining;
         members[which].backend

@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use weir_plane::{Outcome, Soft, VipKey};
-use weir_steering::{
+use weir_steering::{BackendId, 
     Codec, Concury, ConcuryConfig, Image, Member, Role, ServiceId, SoftMemory, StateKey,
 };
 use weir_wire::craft::Frame;
@@ -77,7 +77,7 @@ fn pool(weights: &[u32]) -> Vec<Member> {
         .iter()
         .enumerate()
         .map(|(backend, &weight)| Member {
-            backend: backend as u16,
+            backend: BackendId::of(backend as u16),
             name: format!("b{backend}"),
             weight,
             role: Role::Serving,
@@ -131,7 +131,7 @@ fn new_flows_follow_the_weights() {
         let mut members = pool(&[1, 1, 2, 3, 5, 8, 8, 8, 2, 2, 4, 4, 4, 4, 4, 4]);
         for n in 0..states {
             let backend = rng.random_range(0..members.len() as u16);
-            concury.start(StateKey::of_flow(&flow(n)), backend, 0).unwrap();
+            concury.start(StateKey::of_flow(&flow(n)), BackendId::of(backend), 0).unwrap();
         }
         for member in members.iter_mut().rev().take(draining) {
             member.role = Role::Draining;
@@ -235,7 +235,7 @@ fn every_build_of_a_fuse_places_unknown_flows_anew() {
         ] {
             let mut concury = Concury::new(config(Codec::Fuse, seed));
             for n in 0..states {
-                concury.start(StateKey::of_flow(&flow((1 << 29) + n)), (n % 10) as u16, 0).unwrap();
+                concury.start(StateKey::of_flow(&flow((1 << 29) + n)), BackendId::of((n % 10) as u16), 0).unwrap();
             }
             let before = image(&mut concury, &even);
             let after = image(&mut concury, after);
@@ -244,7 +244,7 @@ fn every_build_of_a_fuse_places_unknown_flows_anew() {
             right &= matches(&format!("{states} states, {name}"), flows, share, theory);
             for (state, held) in concury.states() {
                 let hash = weir_hash::Key::hash(state, &after.header().key);
-                assert_eq!(after.entry(hash), held.backend, "a state moved");
+                assert_eq!(after.entry(hash), held.backend.get(), "a state moved");
             }
         }
     }

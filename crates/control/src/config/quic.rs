@@ -1,5 +1,6 @@
 //! What leads a service's packets by their QUIC ids (draft-ietf-quic-load-balancers-21).
 
+use weir_steering::BackendId;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -81,7 +82,7 @@ impl Quic {
     }
 
     /// What leads packets to these backends, by name and number.
-    pub fn routes<'a>(&self, backends: impl Iterator<Item = (&'a str, u16)> + Clone) -> IdRoutes {
+    pub fn routes<'a>(&self, backends: impl Iterator<Item = (&'a str, BackendId)> + Clone) -> IdRoutes {
         let mut configs = QuicLbConfigs::default();
         self.configs.iter().filter_map(|one| one.codec().ok()).for_each(|one| configs.set(one));
         let mut routes = IdRoutes::new(configs);

@@ -90,6 +90,7 @@ impl<P: Plane> Engine<P> {
             member.up = transition.up;
             member.down_since = (!transition.up).then_some(transition.at);
             // Where marking fails, the table says it, and the next look at its next hop again.
+            let id = member.id;
             if let Some(backend) = self.plane.backend(id) {
                 let backend = weir_plane::Backend { up: transition.up, ..backend };
                 if let Err(error) = self.plane.set_backend(id, Some(&backend)) {
@@ -195,11 +196,10 @@ impl<P: Plane> Engine<P> {
         result
     }
 
-    pub(super) fn forget_states(&mut self, service: &str, id: u16) -> Result<(), EngineError> {
+    pub(super) fn forget_states(&mut self, service: &str, id: BackendId) -> Result<(), EngineError> {
         let now = self.now();
         let service = self.service_mut(service)?;
-        let Some(backend) = BackendId::new(id) else { return Ok(()) };
-        let gone: Vec<StateKey> = service.builder.forget_backend(backend);
+        let gone: Vec<StateKey> = service.builder.forget_backend(id);
         service.log_removed(&gone, now)?;
         service.astray.extend(gone);
         Ok(())
@@ -213,8 +213,7 @@ impl<P: Plane> Engine<P> {
     /// As [`set_targets`](Self::set_targets), of one service.
     fn set_targets_of(&self, name: &str) {
         let Some(service) = self.services.get(name) else { return };
-        let ids = service.target(u16::MIN)..=service.target(u16::MAX);
-        self.health.set_targets_among(ids, self.targets([service]));
+        self.health.set_targets_among(service.targets(), self.targets([service]));
     }
 
     fn targets<'a>(

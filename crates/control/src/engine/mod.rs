@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use weir_dataplane::{Interface, KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
-use weir_steering::{Action, Driver, ServiceId, Side};
+use weir_steering::{BackendId, Action, Driver, ServiceId, Side};
 
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";
@@ -179,7 +179,7 @@ pub struct Engine<P: Plane = LivePlane> {
     journal: Journal,
     unreachable: HashSet<IpAddr>,
     /// Backends, by number, whose neighbour did not answer when it was last asked for.
-    silent: HashSet<u16>,
+    silent: HashSet<BackendId>,
     /// Changes of the network that are to be followed.
     network: network::Following,
     /// How often next hops are looked up soon, because one is not known yet.

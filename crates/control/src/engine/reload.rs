@@ -47,8 +47,8 @@ struct Planned {
     change: Change,
     pool: Vec<PoolMember>,
     /// Members that are not there yet.
-    new: Vec<u16>,
-    leaving: Vec<u16>,
+    new: Vec<BackendId>,
+    leaving: Vec<BackendId>,
     /// Its table is to be another.
     dirty: bool,
 }
@@ -64,7 +64,7 @@ struct Plan {
 /// What is made beside what is in force, and goes if it does not come to that.
 #[derive(Default)]
 struct Prepared {
-    members: Vec<u16>,
+    members: Vec<BackendId>,
     logs: Vec<PathBuf>,
     attached: bool,
     turns: HashMap<String, Turn>,
@@ -74,7 +74,7 @@ struct Prepared {
 /// A service that is gone, and not all of it is cleared away yet.
 pub(super) struct Gone {
     number: ServiceId,
-    backends: HashSet<u16>,
+    backends: HashSet<BackendId>,
 }
 
 impl<P: Plane> Engine<P> {
@@ -532,12 +532,12 @@ impl<P: Plane> Engine<P> {
         runtime.generation = generation.max(before);
         for backend in backends {
             let up = backend.up || runtime.configured.check.is_none();
-            let (wanted, former) = (backend.wanted(), backend.id);
-            let member = match numbers.give_again(former.into()) {
-                true => self.member(former, wanted, up, false),
-                false => self.allot(wanted, up, numbers)?,
+            let (wanted, former) = (backend.wanted(), BackendId::new(backend.id));
+            let member = match former.filter(|id| numbers.give_again(id.get().into())) {
+                Some(former) => self.member(former, wanted, up, false),
+                None => self.allot(wanted, up, numbers)?,
             };
-            self.install(&member, runtime.configured.forward, member.id != former)?;
+            self.install(&member, runtime.configured.forward, Some(member.id) != former)?;
             runtime.pool.push(member);
         }
         self.restore_states(&mut runtime, records)?;
@@ -552,9 +552,9 @@ impl<P: Plane> Engine<P> {
         records: Vec<StateRecord>,
     ) -> Result<(), EngineError> {
         let now = self.now();
-        let ids: HashSet<u16> = runtime.pool.iter().map(|member| member.id).collect();
-        for record in records.iter().filter(|record| ids.contains(&record.backend)) {
-            if let Some(backend) = BackendId::new(record.backend) {
+        let ids: HashSet<BackendId> = runtime.pool.iter().map(|member| member.id).collect();
+        for record in &records {
+            if let Some(backend) = BackendId::new(record.backend).filter(|id| ids.contains(id)) {
                 runtime.restore(record, backend, now)?;
             }
         }
@@ -573,7 +573,7 @@ impl<P: Plane> Engine<P> {
     ) -> Result<PoolMember, EngineError> {
         let limit = self.plane.limits().backends.min(32_767);
         let id = numbers.give(limit).or_else(|| numbers.give_reserved(limit));
-        let id = id.and_then(|id| u16::try_from(id).ok()).ok_or_else(|| {
+        let id = id.and_then(|id| BackendId::new(u16::try_from(id).ok()?)).ok_or_else(|| {
             EngineError::Conflict(format!(
                 "all {limit} numbers of limits.backends are in use, of backends that are leaving, too"
             ))
@@ -582,10 +582,10 @@ impl<P: Plane> Engine<P> {
     }
 
     /// `anew`: the number stood for another backend before, if for any.
-    fn member(&self, id: u16, wanted: Backend, up: bool, anew: bool) -> PoolMember {
+    fn member(&self, id: BackendId, wanted: Backend, up: bool, anew: bool) -> PoolMember {
         let detail = if up { "assumed" } else { "not checked yet" };
         let down_since = (!up).then(std::time::Instant::now);
-        let before = self.document.incarnations.get(&id).copied().unwrap_or_default();
+        let before = self.document.incarnations.get(&id.get()).copied().unwrap_or_default();
         let incarnation = before + u32::from(anew);
         PoolMember { id, incarnation, wanted, up, down_since, detail: detail.into() }
     }
@@ -599,7 +599,7 @@ impl<P: Plane> Engine<P> {
     ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
         let (address, incarnation, up) = (wanted.address, *incarnation, *up);
-        self.document.incarnations.insert(*id, incarnation);
+        self.document.incarnations.insert(id.get(), incarnation);
         if anew {
             self.plane.reset_lane(*id).plane()?;
         } else if self.plane.backend(*id).is_some_and(|b| b.address == address) {
@@ -620,7 +620,7 @@ impl<P: Plane> Engine<P> {
         let used = members.map(|member| member.id).chain(leaving).chain(gone);
         let saved = self.document.services.values().flat_map(|service| &service.backends);
         let saved = saved.map(|backend| u32::from(backend.id));
-        Numbers::counted(used.map(u32::from), saved)
+        Numbers::counted(used.map(|backend| backend.get().into()), saved)
     }
 
     /// Numbers for new services: those that nobody has, and then those of services that go.

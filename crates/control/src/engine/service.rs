@@ -12,6 +12,7 @@ use crate::store::{Op, StateLog, StateRecord};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::warn;
@@ -26,7 +27,7 @@ use weir_wire::map_address;
 /// A member of a pool at run time.
 #[derive(Clone, Debug)]
 pub(super) struct PoolMember {
-    pub id: u16,
+    pub id: BackendId,
     pub incarnation: u32,
     pub wanted: Backend,
     pub up: bool,
@@ -39,7 +40,7 @@ pub(super) struct PoolMember {
 impl PoolMember {
     fn saved(&self) -> SavedBackend {
         SavedBackend {
-            id: self.id,
+            id: self.id.get(),
             name: self.wanted.name.clone(),
             address: self.wanted.address,
             weight: self.wanted.weight,
@@ -50,7 +51,7 @@ impl PoolMember {
 }
 
 /// States with their backends.
-pub(super) type Pins = Vec<(ServiceState, u16)>;
+pub(super) type Pins = Vec<(ServiceState, BackendId)>;
 
 pub(super) struct ServiceRuntime {
     pub number: ServiceId,
@@ -106,7 +107,7 @@ pub(super) struct ServiceRuntime {
     /// Hash key under which its flows are armed in the activity marks.
     pub marked_under: Option<HashKey>,
     /// Backends of which all flows are armed.
-    pub armed_all_of: BTreeSet<u16>,
+    pub armed_all_of: BTreeSet<BackendId>,
     /// Keys under which the marks were made that are to be read next.
     pub read_under: Vec<HashKey>,
     /// States whose backend is gone. A UDP flow among them must look new again, so that its next
@@ -115,7 +116,7 @@ pub(super) struct ServiceRuntime {
     /// States whose backend has no place in the table that is built and not published.
     orphans: Vec<StateKey>,
     /// Backends that have left the pool, and not yet the published table.
-    pub leaving: Vec<u16>,
+    pub leaving: Vec<BackendId>,
     /// Why the last update was not finished, and when it is tried again.
     pub trouble: Option<Trouble>,
     /// Why states could not be written down: a control plane that dies now forgets some.
@@ -289,7 +290,7 @@ impl ServiceRuntime {
         let Some(key) = self.marks_under() else { return };
         let reserved = &self.armed_all_of;
         self.builder.each_due(now, &mut |state, known| match known.phase {
-            Phase::Open if reserved.contains(&known.backend.get()) => {}
+            Phase::Open if reserved.contains(&known.backend) => {}
             Phase::Open => open.push(state.hash(&key)),
             Phase::Opening => opening.push(state.hash(&key)),
             // A SYN may well begin another connection with the same ports.
@@ -297,7 +298,7 @@ impl ServiceRuntime {
         });
         if !reserved.is_empty() {
             self.builder.each_state(&mut |state, known| {
-                if known.phase == Phase::Open && reserved.contains(&known.backend.get()) {
+                if known.phase == Phase::Open && reserved.contains(&known.backend) {
                     open.push(state.hash(&key));
                 }
             });
@@ -318,7 +319,7 @@ impl ServiceRuntime {
     }
 
     /// The backends that take no new flow.
-    fn not_serving(&self) -> BTreeSet<u16> {
+    fn not_serving(&self) -> BTreeSet<BackendId> {
         let members = self.members().into_iter().filter(|member| member.effective_weight() == 0);
         members.map(|member| member.backend).collect()
     }
@@ -341,8 +342,14 @@ impl ServiceRuntime {
     }
 
     /// What health checks call a backend of this service.
-    pub fn target(&self, backend: u16) -> u64 {
-        u64::from(self.number.0) << 16 | u64::from(backend)
+    pub fn target(&self, backend: BackendId) -> u64 {
+        self.targets().start() | u64::from(backend.get())
+    }
+
+    /// What health checks may call its backends.
+    pub fn targets(&self) -> RangeInclusive<u64> {
+        let first = u64::from(self.number.0) << 16;
+        first..=first | u64::from(u16::MAX)
     }
 
     pub fn member(&self, name: &str) -> Option<&PoolMember> {
@@ -353,18 +360,18 @@ impl ServiceRuntime {
         self.pool.iter_mut().find(|member| member.wanted.name == name)
     }
 
-    pub fn by_id(&self, id: u16) -> Option<&PoolMember> {
+    pub fn by_id(&self, id: BackendId) -> Option<&PoolMember> {
         self.pool.iter().find(|member| member.id == id)
     }
 
     /// The name of a backend.
     pub fn name_of(&self, backend: BackendId) -> Option<String> {
-        self.by_id(backend.get()).map(|member| member.wanted.name.clone())
+        self.by_id(backend).map(|member| member.wanted.name.clone())
     }
 
     /// States of a backend; `None` if the method has none.
-    pub fn states_of(&self, backend: u16) -> Option<usize> {
-        BackendId::new(backend).and_then(|backend| self.builder.states_of(backend))
+    pub fn states_of(&self, backend: BackendId) -> Option<usize> {
+        self.builder.states_of(backend)
     }
 
     /// What the control plane knows of a flow.
@@ -462,14 +469,13 @@ impl ServiceRuntime {
     }
 
     /// A flow has started at a backend.
-    pub fn start(&mut self, key: StateKey, backend: u16, now: u32) -> Result<(), EngineError> {
+    pub fn start(&mut self, key: StateKey, backend: BackendId, now: u32) -> Result<(), EngineError> {
         if self.by_id(backend).is_none() {
             // The backend was removed while the report was on its way: inevitably broken.
             self.astray.push(key);
             return Ok(());
         }
-        let Some(id) = BackendId::new(backend) else { return Ok(()) };
-        if self.told(key, id) {
+        if self.told(key, backend) {
             return Ok(());
         }
         let known = self.builder.known(&key);
@@ -484,8 +490,8 @@ impl ServiceRuntime {
             self.crowded = Some(key);
             return Ok(());
         }
-        let known = known.filter(|state| state.backend == id);
-        if !self.builder.start(key, id, now)? {
+        let known = known.filter(|state| state.backend == backend);
+        if !self.builder.start(key, backend, now)? {
             return Ok(());
         }
         // It begins, or its SYN was repeated.
@@ -523,7 +529,7 @@ impl ServiceRuntime {
     pub fn log_removed(&mut self, keys: &[StateKey], now: u32) -> Result<(), EngineError> {
         let Some(log) = &mut self.log else { return Ok(()) };
         for key in keys {
-            log.append(&record(Op::Remove, key, 0, now))?;
+            log.append(&record(Op::Remove, key, BackendId::of(0), now))?;
         }
         if log.should_compact(self.builder.states()) { self.rewrite_log(now) } else { Ok(()) }
     }
@@ -564,8 +570,7 @@ impl ServiceRuntime {
             warn!(service, left, most, "connections of draining backends are not pinned: too many");
         }
         self.orphans = built.orphans;
-        let pin =
-            |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id.get());
+        let pin = |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id);
         Ok((built.table, built.pinned.into_iter().map(pin).collect(), tracked))
     }
 
@@ -599,7 +604,7 @@ impl ServiceRuntime {
     pub fn is_saved_as(&self, saved: &SavedService) -> bool {
         let same = |(member, saved): (&PoolMember, &SavedBackend)| {
             let PoolMember { id, wanted, up, .. } = member;
-            (*id, &wanted.name, wanted.address, wanted.weight, wanted.drain, *up)
+            (id.get(), &wanted.name, wanted.address, wanted.weight, wanted.drain, *up)
                 == (saved.id, &saved.name, saved.address, saved.weight, saved.drain, saved.up)
         };
         (self.number, self.seed, self.generation)
@@ -689,7 +694,7 @@ pub(super) fn write_anew(
     let mut all = Vec::with_capacity(builder.states());
     builder.each_state(&mut |key, known| {
         let flags = if known.phase == Phase::Opening { HALF_OPEN } else { 0 };
-        all.push(StateRecord { flags, ..record(Op::Add, key, known.backend.get(), now) });
+        all.push(StateRecord { flags, ..record(Op::Add, key, known.backend, now) });
     });
     Ok(log.compact(all)?)
 }
@@ -750,6 +755,6 @@ const REPORTS_OF_A_TURN: usize = 1 << 19;
 /// Flag of a record: only the SYN of the connection was seen.
 pub(super) const HALF_OPEN: u8 = 1;
 
-pub(super) fn record(op: Op, key: &StateKey, backend: u16, seconds: u32) -> StateRecord {
-    StateRecord { op, key: key.to_bytes(), backend, seconds, flags: 0 }
+pub(super) fn record(op: Op, key: &StateKey, backend: BackendId, seconds: u32) -> StateRecord {
+    StateRecord { op, key: key.to_bytes(), backend: backend.get(), seconds, flags: 0 }
 }

@@ -360,7 +360,7 @@ impl<P: Plane> Engine<P> {
         };
         let mut backends = Vec::new();
         for member in &service.pool {
-            let lane = lanes.get(usize::from(member.id)).copied().unwrap_or_default();
+            let lane = lanes.get(member.id.index()).copied().unwrap_or_default();
             let id = service.target(member.id);
             let check = checks.binary_search_by_key(&id, |check| check.id);
             let check = check.ok().and_then(|at| checks.get(at));
@@ -371,7 +371,7 @@ impl<P: Plane> Engine<P> {
             };
             backends.push(BackendStatus {
                 name: member.wanted.name.clone(),
-                number: member.id,
+                number: member.id.get(),
                 address: member.wanted.address,
                 weight: member.wanted.weight,
                 state: state.into(),

@@ -13,7 +13,7 @@ use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_plane::{Limits, Operation, Outcome, Soft, VipKey};
-use weir_steering::{
+use weir_steering::{BackendId, 
     Event, EventKind, Flags, MethodId, ServiceId, ServiceState, SoftMemory, StateKey,
 };
 use weir_wire::craft::Frame;
@@ -27,7 +27,7 @@ mod reload;
 
 struct World {
     engine: Engine<Soft>,
-    live: HashMap<FlowKey, u16>,
+    live: HashMap<FlowKey, BackendId>,
     directory: TempDir,
 }
 
@@ -114,10 +114,10 @@ impl World {
     }
 
     /// The health check of a backend changes its mind.
-    fn health(&mut self, service: &str, backend: &str, up: bool) -> u16 {
+    fn health(&mut self, service: &str, backend: &str, up: bool) -> BackendId {
         let service = &self.engine.services[service];
         let id = service.member(backend).expect("there").id;
-        let target = u64::from(service.number.0) << 16 | u64::from(id);
+        let target = service.target(id);
         let at = Instant::now();
         let change = Transition { id: target, up, detail: "no answer".into(), at };
         self.engine.handle(Command::Health(vec![change]));
@@ -153,7 +153,7 @@ impl World {
         self.engine.upkeep(&mut Timers::new());
     }
 
-    fn start(&mut self, service: u8, clients: std::ops::Range<u32>) -> Vec<u16> {
+    fn start(&mut self, service: u8, clients: std::ops::Range<u32>) -> Vec<BackendId> {
         let started = clients.map(|client| {
             let flow = flow(service, client);
             let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
@@ -385,7 +385,7 @@ fn a_reload_names_what_is_not_in_force() {
     (0..3).for_each(|service| drop(world.start(service, 0..30)));
     let mut wanted = config(&world.directory, 3);
     wanted.services.iter_mut().for_each(|service| drop(service.backends.remove(0)));
-    let gone: Vec<u16> =
+    let gone: Vec<BackendId> =
         world.engine.services.values().map(|s| s.member("b1").expect("there").id).collect();
     world.engine.plane.refuse_after(Operation::Show, 1, 1);
     let followed = world.follow(&wanted).expect("the rest is in force");
@@ -632,7 +632,7 @@ fn when_all_are_down_new_connections_are_kept_or_refused() {
         assert!(said.contains("service a: every backend is down"), "{said}");
         match all_down {
             AllDown::Keep => {
-                let all: HashSet<u16> = world.start(0, 200..400).into_iter().collect();
+                let all: HashSet<BackendId> = world.start(0, 200..400).into_iter().collect();
                 assert_eq!(all.len(), 3, "all of them take new connections");
             }
             AllDown::Refuse => {

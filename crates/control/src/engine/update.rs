@@ -77,7 +77,7 @@ impl Services for Tables<'_> {
         service.remembered(|service| service.take_event(event, now))
     }
 
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), EngineError> {
+    fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), EngineError> {
         let now = self.now;
         let Some(service) = self.of(state.service) else { return Ok(()) };
         // One that is known there tells nothing new, and may have ended since: it must not count
@@ -97,7 +97,7 @@ impl Services for Tables<'_> {
         self.at(service).is_some_and(|service| service.pool.iter().any(|member| !member.up))
     }
 
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
         let known = self.at(state.service).and_then(|service| service.known(&state.key));
         known.is_some_and(|known| known.backend == backend)
     }
@@ -131,10 +131,9 @@ impl Services for Tables<'_> {
         }
     }
 
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement {
         let Some(service) = self.at(state.service) else { return Judgement::Lost };
         let Some(member) = service.by_id(backend) else { return Judgement::Lost };
-        let Some(id) = BackendId::new(backend) else { return Judgement::Lost };
         let builder = &service.builder;
         let by_client = service.in_force.affinity == Affinity::Client;
         if by_client != (state.key.src_port == 0 && state.key.dst_port == 0) {
@@ -144,9 +143,9 @@ impl Services for Tables<'_> {
         if builder.method().info().tracks_all {
             return Judgement::Tracked;
         }
-        if !service.takes_as_up(member) && builder.leads_to(&state.key, id) {
+        if !service.takes_as_up(member) && builder.leads_to(&state.key, backend) {
             Judgement::Lost
-        } else if builder.agrees(&state.key, id) {
+        } else if builder.agrees(&state.key, backend) {
             Judgement::Agreed
         } else if builder.on_reserved(&state.key) {
             Judgement::Reserved
@@ -255,7 +254,7 @@ impl<P: Plane> Engine<P> {
 
     /// A backend is gone, and what the data plane remembers of it is not: its number is not given
     /// out again before that is.
-    fn keep_leaving(&mut self, name: &str, id: u16, error: &EngineError) {
+    fn keep_leaving(&mut self, name: &str, id: BackendId, error: &EngineError) {
         let Some(service) = self.services.get_mut(name) else { return };
         service.leaving.push(id);
         let what = format!("cannot forget backend number {id}: {error}");

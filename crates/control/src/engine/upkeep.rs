@@ -14,7 +14,7 @@ use tracing::warn;
 use weir_hash::Key;
 use weir_plane::forward::NextHop;
 use weir_plane::{Backend, Hop, Plane, SeenFlows};
-use weir_steering::{Event, ServiceId, ServiceState, Side};
+use weir_steering::{BackendId, Event, ServiceId, ServiceState, Side};
 
 /// Reports that are taken up before the engine looks for commands again: some milliseconds' worth.
 const REPORTS_AT_A_TIME: usize = 8192;
@@ -209,11 +209,11 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Removes what the data plane remembers of backends that are gone.
-    pub(super) fn forget_backends(&mut self, ids: &HashSet<u16>) -> Result<(), EngineError> {
+    pub(super) fn forget_backends(&mut self, ids: &HashSet<BackendId>) -> Result<(), EngineError> {
         if ids.is_empty() {
             return Ok(());
         }
-        let of = |list: Vec<(ServiceState, u16)>| -> Vec<ServiceState> {
+        let of = |list: Vec<(ServiceState, BackendId)>| -> Vec<ServiceState> {
             list.into_iter().filter(|(_, backend)| ids.contains(backend)).map(|(s, _)| s).collect()
         };
         let (pending, pinned) = (self.plane.pending().plane()?, self.plane.pinned().plane()?);

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use tables::{BACKENDS, STANDBY};
 use weir_plane::Limits;
 use weir_plane::forward::{Encapsulation, Tunnel};
-use weir_steering::{Flags, ServiceId, Side};
+use weir_steering::{BackendId, Flags, ServiceId, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
 #[allow(missing_docs, clippy::all, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -395,8 +395,8 @@ fn set_backends(
             entry = entry.with_tunnel(&Tunnel { encapsulation, source, spread: 0, mtu: 1500 });
         }
         let entry = entry.with_next_hop(generator.mac, balancer.mac, 0, true);
-        plane.set_backend(backend, &entry)?;
-        plane.forget_hop(backend)?;
+        plane.set_backend(BackendId::of(backend), &entry)?;
+        plane.forget_hop(BackendId::of(backend))?;
     }
     Ok(())
 }

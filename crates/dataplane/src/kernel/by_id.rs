@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::{IdOutcome, IdOutcomes, IdRoutes, VipKey};
-use weir_steering::ServiceId;
+use weir_steering::{BackendId, ServiceId};
 use weir_wire::aes;
 use weir_wire::quic::{Id, QuicLb};
 
@@ -132,10 +132,10 @@ fn words(bytes: &[u8]) -> [u64; 2] {
     [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])]
 }
 
-fn server_entry(service: ServiceId, config: u8, id: &Id, backend: u16) -> (Vec<u8>, Vec<u8>) {
+fn server_entry(service: ServiceId, config: u8, id: &Id, backend: BackendId) -> (Vec<u8>, Vec<u8>) {
     let config = service.0 * QUIC_CONFIGS + u32::from(config);
     let key = types::quic_server { id: words(id.as_bytes()), config, reserved: 0 };
-    (key.bytes().to_vec(), u32::from(backend).to_ne_bytes().to_vec())
+    (key.bytes().to_vec(), u32::from(backend.get()).to_ne_bytes().to_vec())
 }
 
 fn config_entry(service: ServiceId, config: &QuicLb) -> (Vec<u8>, Vec<u8>) {

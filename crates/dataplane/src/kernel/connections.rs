@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_plane::TrackedFlows;
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
-use weir_steering::{Echoes, ServiceId, ServiceState, StateKey, TrackedFlow};
+use weir_steering::{BackendId, Echoes, ServiceId, ServiceState, StateKey, TrackedFlow};
 use weir_wire::FlowKey;
 
 impl KernelPlane {
@@ -28,7 +28,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+    pub fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         read_states(&self.maps.pending)
     }
 
@@ -36,13 +36,13 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Error> {
+    pub fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, Error> {
         let found = self
             .maps
             .pending
             .lookup(types::service_state::from(state).bytes(), MapFlags::ANY)
             .context(|| "look up a pending flow".into())?;
-        Ok(found.map(|value| u32::from_ne_bytes([value[0], value[1], value[2], value[3]]) as u16))
+        Ok(found.and_then(|value| backend_of(&value)))
     }
 
     /// Removes flows from the pending table.
@@ -62,7 +62,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+    pub fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         read_states(&self.maps.pinned)
     }
 
@@ -70,11 +70,11 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::PinsFull`] when there is no room.
-    pub fn pin(&self, states: &[(ServiceState, u16)]) -> Result<(), Error> {
+    pub fn pin(&self, states: &[(ServiceState, BackendId)]) -> Result<(), Error> {
         for (state, backend) in states {
             let pinned = self.maps.pinned.update(
                 types::service_state::from(state).bytes(),
-                &u32::from(*backend).to_ne_bytes(),
+                &u32::from(backend.get()).to_ne_bytes(),
                 MapFlags::ANY,
             );
             match pinned {
@@ -116,14 +116,14 @@ impl KernelPlane {
             .connections
             .lookup(types::flow_key::from(flow).bytes(), MapFlags::ANY)
             .context(|| "look up a tracked connection".into())?;
-        Ok(found.map(|value| {
+        Ok(found.and_then(|value| {
             let entry = types::tracked::from_slice(&value);
-            TrackedFlow {
-                backend: entry.backend,
+            Some(TrackedFlow {
+                backend: BackendId::new(entry.backend)?,
                 incarnation: entry.incarnation,
                 former: entry.former,
                 open: entry.number == TRACKED_OPEN,
-            }
+            })
         }))
     }
 
@@ -132,16 +132,16 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, u16)>, Error> {
+    pub fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         let mut found = Vec::new();
         for (flow, entry) in self.entries_of::<types::tracked>(service, &self.maps.connections)? {
-            if self.is_present(entry.backend, entry.incarnation) {
+            if let Some(backend) = self.present(entry.backend, entry.incarnation) {
                 let mut bytes = [0; 20];
                 bytes[..8].copy_from_slice(&flow.src[0].to_ne_bytes());
                 bytes[8..16].copy_from_slice(&flow.src[1].to_ne_bytes());
                 bytes[16..].copy_from_slice(&flow.ports.to_ne_bytes());
                 let state = ServiceState { service, key: StateKey::from_bytes(&bytes) };
-                found.push((state, entry.backend));
+                found.push((state, backend));
             }
         }
         Ok(found)
@@ -228,7 +228,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`]; some may be there then.
-    pub fn take_over(&self, connections: &[(ServiceState, u16)]) -> Result<(), Error> {
+    pub fn take_over(&self, connections: &[(ServiceState, BackendId)]) -> Result<(), Error> {
         for (state, backend) in connections {
             let Some(to) = self.keys.get(&state.service) else { continue };
             let flow = FlowKey {
@@ -244,12 +244,13 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// Whether a backend's number still stands for the one that it stood for.
-    pub(super) fn is_present(&self, backend: u16, incarnation: u16) -> bool {
-        u32::from(backend) < self.sizes.backends && {
-            let entry = self.backend(backend);
-            entry.flags & BackendFlags::PRESENT != 0 && entry.incarnation as u16 == incarnation
-        }
+    /// The backend of a number, if that still stands for the one that it stood for.
+    pub(super) fn present(&self, number: u16, incarnation: u16) -> Option<BackendId> {
+        let there = u32::from(number) < self.sizes.backends;
+        let backend = BackendId::new(number).filter(|_| there)?;
+        let entry = self.backend(backend);
+        let same = entry.incarnation as u16 == incarnation;
+        (entry.flags & BackendFlags::PRESENT != 0 && same).then_some(backend)
     }
 
     /// Tracks a connection, for tests and benches.
@@ -259,7 +260,7 @@ impl KernelPlane {
     pub fn track(&self, flow: &FlowKey, entry: TrackedFlow) -> Result<(), Error> {
         let TrackedFlow { backend, incarnation, former, open } = entry;
         let number = if open { TRACKED_OPEN } else { 0 };
-        let value = types::tracked { incarnation, former, backend, number };
+        let value = types::tracked { incarnation, former, backend: backend.get(), number };
         self.maps
             .connections
             .update(types::flow_key::from(flow).bytes(), value.bytes(), MapFlags::ANY)
@@ -272,7 +273,7 @@ impl KernelPlane {
     }
 
     /// What connections at a backend that is told cookies echo.
-    pub fn echoes(&self, backend: u16) -> Echoes {
+    pub fn echoes(&self, backend: BackendId) -> Echoes {
         let bits = self.echoes_word(backend).map_or(0, |word| word.load(Ordering::Relaxed));
         Echoes { bare: bits & ECHOES_BARE != 0, own: bits & ECHOES_OWN != 0 }
     }
@@ -296,8 +297,8 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn slot(&self, service: ServiceId, hash: u64, part: u16) -> Result<Option<u16>, Error> {
-        self.tables.slots.get(service, hash, part)
+    pub fn slot(&self, service: ServiceId, hash: u64, part: u16) -> Result<Option<BackendId>, Error> {
+        Ok(self.tables.slots.get(service, hash, part)?.and_then(BackendId::new))
     }
 
     /// Takes slots of a service for connections, for benches: a hash, a backend and its server's number for
@@ -330,12 +331,13 @@ impl KernelPlane {
         &mut self,
         service: ServiceId,
         steps: u32,
-        keep: &dyn Fn(u16) -> bool,
+        keep: &dyn Fn(BackendId) -> bool,
     ) -> Result<u32, Error> {
         let clock = self.clock();
         let table = self.tables.current(service).and_then(|number| self.tables.header(number));
         let Some(idle) = table.map(|header| header.segments) else { return Ok(0) };
-        self.tables.slots.sweep(service, steps, clock, idle, keep)
+        let keep = |number| BackendId::new(number).is_some_and(keep);
+        self.tables.slots.sweep(service, steps, clock, idle, &keep)
     }
 
     /// The number of the server of a connection whose answers pass here.
@@ -353,13 +355,18 @@ impl KernelPlane {
     }
 }
 
-fn read_states(map: &MapHandle) -> Result<Vec<(ServiceState, u16)>, Error> {
+fn read_states(map: &MapHandle) -> Result<Vec<(ServiceState, BackendId)>, Error> {
     let entries = reports::read_all(map)?;
     Ok(entries
         .into_iter()
-        .map(|(key, value)| {
-            let backend = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]) as u16;
-            (types::service_state::from_slice(&key).into(), backend)
+        .filter_map(|(key, value)| {
+            Some((types::service_state::from_slice(&key).into(), backend_of(&value)?))
         })
         .collect())
+}
+
+/// The backend that an entry of a map of states leads to.
+fn backend_of(value: &[u8]) -> Option<BackendId> {
+    let number = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
+    BackendId::new(number as u16)
 }

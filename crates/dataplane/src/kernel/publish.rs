@@ -8,7 +8,7 @@ use crate::vips::NO_TABLE;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::{Described, VipKey};
-use weir_steering::{Flags, Image, ServiceId};
+use weir_steering::{BackendId, Flags, Image, ServiceId};
 
 impl KernelPlane {
     /// Lets packets find a service, with the table that it has. Until the first table is published
@@ -162,22 +162,22 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Beyond`].
-    pub fn set_backend(&self, backend: u16, entry: &BackendEntry) -> Result<(), Error> {
-        if u32::from(backend) >= self.sizes.backends {
+    pub fn set_backend(&self, backend: BackendId, entry: &BackendEntry) -> Result<(), Error> {
+        if u32::from(backend.get()) >= self.sizes.backends {
             return Err(Error::Beyond {
                 what: "backend",
-                number: backend.into(),
+                number: backend.get().into(),
                 limit: self.sizes.backends,
             });
         }
         let last = offset_of!(types::backend, flags);
-        self.backends.store_record(usize::from(backend), &types::backend::from(entry), last);
+        self.backends.store_record(backend.index(), &types::backend::from(entry), last);
         Ok(())
     }
 
     /// What packets find of a backend: its addresses and flags.
-    pub fn backend(&self, backend: u16) -> BackendEntry {
-        self.backends.load_record::<types::backend>(usize::from(backend)).into()
+    pub fn backend(&self, backend: BackendId) -> BackendEntry {
+        self.backends.load_record::<types::backend>(backend.index()).into()
     }
 
     fn check_service(&self, service: ServiceId) -> Result<(), Error> {

@@ -23,7 +23,7 @@ pub struct Service {
     pub client: bool,
     pub members: Vec<Member>,
     /// Backends that are no members any more, and that the published table may lead to.
-    pub leaving: Vec<u16>,
+    pub leaving: Vec<BackendId>,
     pub builder: Builder,
     pub driver: Driver<Refused, BuildError>,
     pub generation: u64,
@@ -51,7 +51,7 @@ impl Services for Tables {
                 concury.start(event.state.key, event.backend, now)?;
             }
             (Builder::Other(builder), EventKind::Start) if known => {
-                builder.start(event.state.key, backend(event.backend), now)?;
+                builder.start(event.state.key, event.backend, now)?;
             }
             (Builder::Concury(concury), EventKind::End) => concury.end(&event.state.key, now),
             (Builder::Other(builder), EventKind::End) => builder.end(&event.state.key, now),
@@ -60,7 +60,7 @@ impl Services for Tables {
         Ok(())
     }
 
-    fn collect(&mut self, state: &ServiceState, at: u16) -> Result<(), BuildError> {
+    fn collect(&mut self, state: &ServiceState, at: BackendId) -> Result<(), BuildError> {
         match &mut self.services[state.service.index()].builder {
             Builder::Concury(concury) => drop(concury.start(state.key, at, self.now)?),
             Builder::Other(builder) => drop(builder.start(state.key, backend(at), self.now)?),
@@ -69,7 +69,7 @@ impl Services for Tables {
         Ok(())
     }
 
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
         match &self.services[state.service.index()].builder {
             Builder::Concury(concury) => {
                 concury.get(&state.key).is_some_and(|known| known.backend == backend)
@@ -94,7 +94,7 @@ impl Services for Tables {
             Builder::Other(builder) => {
                 let made = builder.draft(generation, &service.members, self.now)?;
                 let pins = made.pinned.into_iter();
-                let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at.get()));
+                let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at));
                 Ok(Built::new(made.table, pins.collect()))
             }
             Builder::None => unreachable!("is not updated"),
@@ -120,7 +120,7 @@ impl Services for Tables {
         }
     }
 
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement {
         let (agreed, reserved) = match &self.services[state.service.index()].builder {
             Builder::Concury(concury) => {
                 (concury.agrees(&state.key, backend), concury.on_reserved(&state.key))

@@ -1,5 +1,6 @@
 //! Backends behind tunnels of every kind, and packets that are told apart by what tunnels look at.
 
+use weir_steering::BackendId;
 use crate::twin::Twin;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -94,7 +95,7 @@ pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
 }
 
 /// The tunnel of a backend, if it has one.
-pub fn of(oracle: &Soft, backend: u16) -> Option<&'static str> {
+pub fn of(oracle: &Soft, backend: BackendId) -> Option<&'static str> {
     let backend = oracle.backends.get(&backend)?;
     Some(match (backend.tunnel?.encapsulation, backend.address) {
         (Encapsulation::Ipip, IpAddr::V4(_)) => "ipip in IPv4",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use weir_dataplane::LivePlane;
 use weir_plane::Soft;
 use weir_steering::update::Plane;
-use weir_steering::{Event, Flags, Image, ServiceId, ServiceState};
+use weir_steering::{BackendId, Event, Flags, Image, ServiceId, ServiceState};
 
 pub struct Twin {
     pub kernel: LivePlane,
@@ -44,7 +44,7 @@ impl Twin {
     }
 }
 
-fn sorted(mut states: Vec<(ServiceState, u16)>) -> Vec<(ServiceState, u16)> {
+fn sorted(mut states: Vec<(ServiceState, BackendId)>) -> Vec<(ServiceState, BackendId)> {
     states.sort_unstable();
     states
 }
@@ -83,7 +83,7 @@ impl Plane for Twin {
         Ok(())
     }
 
-    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Refused> {
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Refused> {
         self.ask()?;
         let found = sorted(Plane::pending(&self.kernel).unwrap());
         assert_eq!(found, sorted(self.oracle.pending().unwrap()), "pending flows");
@@ -97,7 +97,7 @@ impl Plane for Twin {
         Ok(())
     }
 
-    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Refused> {
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, Refused> {
         self.ask()?;
         let found = sorted(Plane::pinned(&self.kernel).unwrap());
         assert_eq!(found, sorted(self.oracle.pinned().unwrap()), "pins");
@@ -105,7 +105,7 @@ impl Plane for Twin {
     }
 
     /// If it refuses, a part is pinned.
-    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), Refused> {
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), Refused> {
         let refused = self.ask();
         let part = if refused.is_err() { &pins[..pins.len() / 2] } else { pins };
         Plane::pin(&mut self.kernel, part).unwrap();

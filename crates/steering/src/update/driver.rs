@@ -2,7 +2,7 @@
 
 use super::machine::{Action, Update};
 use super::plane::{Built, Failure, Judgement, Plane, Services};
-use crate::ids::ServiceId;
+use crate::ids::{BackendId, ServiceId};
 use crate::state::ServiceState;
 use crate::table::Flags;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -328,7 +328,7 @@ impl<P, S> Driver<P, S> {
     fn retire(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
         let retiring: HashSet<ServiceId> =
             self.at(Action::Retire).map(|lane| lane.service).collect();
-        let needed = |state: &ServiceState, backend: u16| match self.pins.get(&state.service) {
+        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service) {
             Some(pins) => pins.contains(state),
             None => services.knows(state, backend),
         };

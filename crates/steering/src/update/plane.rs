@@ -1,7 +1,7 @@
 //! The two sides of an update: a data plane, and the services whose tables it holds.
 
 use super::machine::Action;
-use crate::ids::ServiceId;
+use crate::ids::{BackendId, ServiceId};
 use crate::memory::Event;
 use crate::registry::Image;
 use crate::state::ServiceState;
@@ -48,7 +48,7 @@ pub trait Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Self::Error>;
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Self::Error>;
 
     /// Removes flows from the pending table; one that is gone already is no error.
     ///
@@ -60,13 +60,13 @@ pub trait Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Self::Error>;
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, Self::Error>;
 
     /// Pins states; one that is pinned is pinned to the backend that is given now.
     ///
     /// # Errors
     /// Some may have been pinned.
-    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), Self::Error>;
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), Self::Error>;
 
     /// Removes pins; one that is gone already is no error.
     ///
@@ -79,7 +79,7 @@ pub trait Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, u16)>, Self::Error> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Self::Error> {
         let _ = service;
         Ok(Vec::new())
     }
@@ -88,7 +88,7 @@ pub trait Plane {
     ///
     /// # Errors
     /// Some may be there.
-    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), Self::Error> {
+    fn track(&mut self, connections: &[(ServiceState, BackendId)]) -> Result<(), Self::Error> {
         let _ = connections;
         Ok(())
     }
@@ -120,14 +120,14 @@ pub struct Built {
     /// The table, complete but for where its body will stand.
     pub image: Arc<Image>,
     /// The states that the data plane must know exactly while packets follow it.
-    pub pins: Vec<(ServiceState, u16)>,
+    pub pins: Vec<(ServiceState, BackendId)>,
     /// Connections that the table before had, and the connection table must have now.
-    pub tracked: Vec<(ServiceState, u16)>,
+    pub tracked: Vec<(ServiceState, BackendId)>,
 }
 
 impl Built {
     /// A table of the method that the service has had.
-    pub fn new(image: Arc<Image>, pins: Vec<(ServiceState, u16)>) -> Self {
+    pub fn new(image: Arc<Image>, pins: Vec<(ServiceState, BackendId)>) -> Self {
         Self { image, pins, tracked: Vec::new() }
     }
 }
@@ -163,7 +163,7 @@ pub trait Services {
     ///
     /// # Errors
     /// As [`report`](Self::report).
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), Self::Error>;
+    fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), Self::Error>;
 
     /// Whether a service's next table is of a method that has to be told the connections in the
     /// data plane's connection table, which are [collected](Self::collect) then.
@@ -181,7 +181,7 @@ pub trait Services {
 
     /// Whether a flow is known to live at this backend. Asked after a restart, to tell the pins
     /// that the published table needs from those that an update before it has left.
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool;
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool;
 
     /// Builds a service's next table. It is not published by that: until
     /// [`published`](Self::published), the former one is what packets follow.
@@ -198,7 +198,7 @@ pub trait Services {
     fn discard(&mut self, service: ServiceId);
 
     /// What a service's published table says of a pending flow.
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement;
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement;
 }
 
 /// Why an action of an update was left out. `P` is what the data plane says, `S` what the services

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use weir_hash::{HashKey, Key, scale};
 use weir_plane::{Outcome, Soft, SoftError, VipKey};
 use weir_steering::update::{Built, Judgement, Services};
-use weir_steering::{
+use weir_steering::{BackendId, 
     BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Image, Member,
     Role, ServiceId, ServiceState, SoftMemory, StateKey, TrackedBuilder, seen_tag,
 };
@@ -47,7 +47,7 @@ enum Method {
 #[derive(Clone, Copy)]
 struct Live {
     flow: FlowKey,
-    backend: u16,
+    backend: BackendId,
     born: u32,
 }
 
@@ -57,7 +57,7 @@ struct Service {
     method: Method,
     members: Vec<Member>,
     /// Backends that new flows may go to by the published table.
-    serving: BTreeSet<u16>,
+    serving: BTreeSet<BackendId>,
     /// Of an update under way.
     driver: Driver<SoftError, BuildError>,
     /// States that the table being built has no backend for.
@@ -132,7 +132,7 @@ impl Services for Tables {
         Ok(())
     }
 
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), BuildError> {
+    fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), BuildError> {
         if let Method::Concury(concury) = &mut self.services[state.service.index()].method
             && !self.deaf
         {
@@ -141,7 +141,7 @@ impl Services for Tables {
         Ok(())
     }
 
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
         match &self.services[state.service.index()].method {
             Method::Concury(concury) => {
                 concury.get(&state.key).is_some_and(|known| known.backend == backend)
@@ -173,7 +173,7 @@ impl Services for Tables {
         service.generation += 1;
         let serving = service.members.iter().filter(|m| m.effective_weight() > 0);
         service.serving = serving.map(|m| m.backend).collect();
-        let members: BTreeSet<u16> = service.members.iter().map(|m| m.backend).collect();
+        let members: BTreeSet<BackendId> = service.members.iter().map(|m| m.backend).collect();
         service.live.retain(|live| members.contains(&live.backend));
         let Method::Concury(concury) = &mut service.method else { return Vec::new() };
         let former = concury.published().map(|image| image.header().key);
@@ -192,7 +192,7 @@ impl Services for Tables {
         }
     }
 
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement {
         let service = &self.services[state.service.index()];
         let Method::Concury(concury) = &service.method else { return Judgement::Reserved };
         if !service.members.iter().any(|member| member.backend == backend) {
@@ -220,7 +220,7 @@ impl World {
         };
         // Every number is a machine that is up; tracked connections ask for that.
         for number in 0..NUMBERS {
-            world.plane.memory.incarnations.insert(number, 1);
+            world.plane.memory.incarnations.insert(BackendId::of(number), 1);
         }
         for &kind in kinds {
             world.add_service(kind);
@@ -394,10 +394,10 @@ impl World {
         };
         let mut counts = [0; NUMBERS as usize];
         for (_, state) in concury.states() {
-            counts[usize::from(state.backend)] += 1;
+            counts[state.backend.index()] += 1;
         }
         for (number, count) in counts.into_iter().enumerate() {
-            assert_eq!(concury.states_of(number as u16), count, "backend {number}");
+            assert_eq!(concury.states_of(BackendId::of(number as u16)), count, "backend {number}");
         }
     }
 
@@ -542,7 +542,7 @@ impl World {
 }
 
 fn member(backend: u16, weight: u32) -> Member {
-    Member { backend, name: format!("b{backend}"), weight, role: Role::Serving }
+    Member { backend: BackendId::of(backend), name: format!("b{backend}"), weight, role: Role::Serving }
 }
 
 /// Whether a UDP flow stands in the filter.

@@ -44,7 +44,7 @@ impl World {
     }
 
     fn lose_leavers(&mut self) {
-        let there: HashSet<u16> =
+        let there: HashSet<BackendId> =
             self.engine.services.values().flat_map(|s| s.pool.iter().map(|m| m.id)).collect();
         self.live.retain(|_, backend| there.contains(backend));
     }

@@ -9,7 +9,7 @@ use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_steering::{SEEN_WAYS, ServiceId};
+use weir_steering::{BackendId, SEEN_WAYS, ServiceId};
 
 /// Whether the numbers that are in use are within the new bounds.
 pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
@@ -21,7 +21,7 @@ pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
     refuse("services", new.sizes.services, used)?;
     let beyond = new.sizes.backends..old.sizes.backends;
     let last =
-        beyond.rev().find(|number| old.backend(*number as u16).flags & BackendFlags::PRESENT != 0);
+        beyond.rev().filter_map(|number| BackendId::new(number as u16)).find(|id| old.backend(*id).flags & BackendFlags::PRESENT != 0);
     let used = last.map_or(String::new(), |number| format!("backend number {number} is in use"));
     refuse("backends", new.sizes.backends, used)
 }
@@ -92,10 +92,11 @@ fn backends(old: &KernelPlane, new: &KernelPlane) {
 
 /// What is counted between this and the change of the program is told at the next recount.
 fn loads(old: &KernelPlane, new: &KernelPlane) {
-    for number in 0..old.sizes.backends.min(new.sizes.backends) as u16 {
-        let load = old.load(number);
-        new.set_load(number, load.weight, Some(load.value));
-        new.copy_echoes(number, old);
+    let both = 0..old.sizes.backends.min(new.sizes.backends) as u16;
+    for backend in both.filter_map(BackendId::new) {
+        let load = old.load(backend);
+        new.set_load(backend, load.weight, Some(load.value));
+        new.copy_echoes(backend, old);
     }
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use weir_steering::BackendId;
 use crate::flow::NewFlow;
 use crate::world::Engine;
 
@@ -15,7 +16,7 @@ fn flow(traffic: &mut Traffic, start: f64) -> Tracked {
 }
 
 fn at(backend: u16) -> TrackedFlow {
-    TrackedFlow::new(backend, 0)
+    TrackedFlow::new(BackendId::of(backend), 0)
 }
 
 /// Inserts a flow. Returns the slots of those that had to go.

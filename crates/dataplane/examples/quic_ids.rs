@@ -49,7 +49,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let key =
         VipKey { address: map_address(vip.ip()), protocol: Protocol::Udp, port: Some(vip.port()) };
     plane.set_service(&key, ServiceId(0))?;
-    let member = Member { backend: BackendId::of(1), name: "b1".into(), weight: 1, role: Role::Serving };
+    let member =
+        Member { backend: BackendId::of(1), name: "b1".into(), weight: 1, role: Role::Serving };
     plane.publish(
         ServiceId(0),
         &TrackedBuilder::new(HashKey::from_seed(1), 251, false).build(1, &[member])?,

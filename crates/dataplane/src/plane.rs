@@ -15,9 +15,9 @@ use weir_plane::{
     Limits, Outcomes, Plane, SeenFlows, TrackedFlows, VipKey,
 };
 use weir_steering::cheetah::SlotCounts;
-use weir_steering::{BackendId, 
-    BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceId, ServiceState, Side,
-    TrackedFlow, update,
+use weir_steering::{
+    BackendId, BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceId, ServiceState,
+    Side, TrackedFlow, update,
 };
 use weir_wire::{FlowKey, unmap_address};
 

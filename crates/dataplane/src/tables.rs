@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::VipKey;
-use weir_steering::{BackendId, 
-    Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, ServiceId, cheetah,
+use weir_steering::{
+    BackendId, Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, ServiceId,
+    cheetah,
 };
 
 /// A range of the pool's elements.

@@ -72,7 +72,7 @@ const BACKENDS: u16 = 512;
 const PENDING: u32 = 400;
 
 fn mac(backend: BackendId) -> [u8; 6] {
-    let [high, low] = backend.to_be_bytes();
+    let [high, low] = backend.get().to_be_bytes();
     [2, 0, 0, 1, high, low]
 }
 
@@ -709,11 +709,19 @@ impl World {
             }
         }
         for backend in 0..BACKENDS {
-            let (kernel, soft) = (self.plane.kernel.kernel.load(backend), oracle);
-            assert_eq!(kernel, weir_plane::Plane::load(soft, backend), "backend {backend}");
+            let (kernel, soft) = (self.plane.kernel.kernel.load(BackendId::of(backend)), oracle);
+            assert_eq!(
+                kernel,
+                weir_plane::Plane::load(soft, BackendId::of(backend)),
+                "backend {backend}"
+            );
             let (kernel, soft) = (&self.plane.kernel, oracle);
-            let echoes = weir_plane::Plane::echoes(kernel, backend);
-            assert_eq!(echoes, weir_plane::Plane::echoes(soft, backend), "backend {backend}");
+            let echoes = weir_plane::Plane::echoes(kernel, BackendId::of(backend));
+            assert_eq!(
+                echoes,
+                weir_plane::Plane::echoes(soft, BackendId::of(backend)),
+                "backend {backend}"
+            );
         }
     }
 

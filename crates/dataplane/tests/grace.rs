@@ -21,7 +21,12 @@ fn syn() -> Vec<u8> {
 
 /// A table of one backend.
 fn table(backend: u16) -> Image {
-    let member = Member { backend: BackendId::of(backend), name: "b".into(), weight: 1, role: Role::Serving };
+    let member = Member {
+        backend: BackendId::of(backend),
+        name: "b".into(),
+        weight: 1,
+        role: Role::Serving,
+    };
     TrackedBuilder::new(HashKey::from_seed(5), 251, false).build(1, &[member]).unwrap()
 }
 
@@ -41,7 +46,9 @@ fn plane() -> KernelPlane {
 
 fn set_hop(plane: &KernelPlane, backend: u16, mac: u8) {
     let entry = BackendEntry::new([10, 2, 0, 1].into(), u32::from(backend));
-    plane.set_backend(BackendId::of(backend), &entry.with_next_hop([mac; 6], [4; 6], 0, true)).unwrap();
+    plane
+        .set_backend(BackendId::of(backend), &entry.with_next_hop([mac; 6], [4; 6], 0, true))
+        .unwrap();
 }
 
 /// The calling thread stays on the first CPU.
@@ -109,7 +116,11 @@ fn a_grace_period_waits_on_one_cpu() {
             while packets.load(Ordering::Relaxed) < before + 200 {
                 std::thread::sleep(Duration::from_micros(100));
             }
-            assert_eq!(plane.lane(BackendId::of(3 - new)).unwrap().packets, old, "after change {change}");
+            assert_eq!(
+                plane.lane(BackendId::of(3 - new)).unwrap().packets,
+                old,
+                "after change {change}"
+            );
             plane.retire(ServiceId(0));
             set_hop(&plane, 3 - new, 3 - new as u8);
             followed[usize::from(new) - 1] += plane.lane(BackendId::of(new)).unwrap().packets;

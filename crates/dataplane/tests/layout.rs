@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use weir_dataplane::{BackendEntry, Error, KernelPlane, Layout, Limits};
 use weir_hash::HashKey;
 use weir_plane::VipKey;
-use weir_steering::{BackendId, Member, Role, ServiceId, ServiceState, StateKey, TrackedBuilder, TrackedFlow};
+use weir_steering::{
+    BackendId, Member, Role, ServiceId, ServiceState, StateKey, TrackedBuilder, TrackedFlow,
+};
 use weir_wire::{FlowKey, Protocol, map_address};
 
 const SMALL: Limits = Limits {
@@ -91,9 +93,12 @@ fn fill(plane: &mut KernelPlane) {
         protocol: Protocol::Tcp,
         port: Some(80),
     };
-    let member = Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
+    let member =
+        Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
     let table = TrackedBuilder::new(HashKey::from_seed(5), 251, false).build(7, &[member]).unwrap();
-    plane.set_backend(BackendId::of(3), &BackendEntry::new("10.1.1.3".parse().unwrap(), 9)).unwrap();
+    plane
+        .set_backend(BackendId::of(3), &BackendEntry::new("10.1.1.3".parse().unwrap(), 9))
+        .unwrap();
     plane.set_service(&vip, ServiceId(2)).unwrap();
     plane.publish(ServiceId(2), &table).unwrap();
     let flow = FlowKey::new(

@@ -68,7 +68,12 @@ impl World {
         plane.set_service(&key, ServiceId(0)).expect("there is room");
         let entry = BackendEntry::new(backend.parse().expect("an address"), 1);
         plane.set_backend(BackendId::of(0), &entry).expect("room");
-        let members = [Member { backend: BackendId::of(0), name: "b0".into(), weight: 1, role: Role::Serving }];
+        let members = [Member {
+            backend: BackendId::of(0),
+            name: "b0".into(),
+            weight: 1,
+            role: Role::Serving,
+        }];
         let builder = TrackedBuilder::new(HashKey::from_seed(1), 251, false);
         plane.publish(ServiceId(0), &builder.build(1, &members).expect("it fits")).expect("room");
         plane.attach(&["lb0".to_owned()], XdpMode::Native).expect("attach");
@@ -89,7 +94,9 @@ impl World {
             socket.send(&frame).expect("sent");
         }
         let deadline = Instant::now() + PATIENCE;
-        while self.plane.lane(BackendId::of(0)).expect("readable").packets < before + u64::from(frames) {
+        while self.plane.lane(BackendId::of(0)).expect("readable").packets
+            < before + u64::from(frames)
+        {
             assert!(Instant::now() < deadline, "frames have not come");
             sleep(Duration::from_millis(1));
         }

@@ -227,7 +227,8 @@ fn with_backend(plane: &mut KernelPlane, address: &str) {
     plane
         .set_backend(BackendId::of(0), &BackendEntry::new(address.parse().expect("an address"), 1))
         .expect("room");
-    let members = [Member { backend: BackendId::of(0), name: "b0".into(), weight: 1, role: Role::Serving }];
+    let members =
+        [Member { backend: BackendId::of(0), name: "b0".into(), weight: 1, role: Role::Serving }];
     let builder = TrackedBuilder::new(HashKey::from_seed(1), 251, false);
     for service in 0..services().len() as u32 {
         plane

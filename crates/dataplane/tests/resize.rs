@@ -15,9 +15,9 @@ use weir_dataplane::{
 };
 use weir_plane::{Plane, VipKey};
 use weir_steering::update::Plane as _;
-use weir_steering::{BackendId, 
-    Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceId, ServiceState,
-    StateKey, TrackedBuilder,
+use weir_steering::{
+    BackendId, Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceId,
+    ServiceState, StateKey, TrackedBuilder,
 };
 use weir_testbed::{in_own_namespace, link};
 use weir_wire::craft::Frame;
@@ -70,7 +70,12 @@ fn flow(service: usize, client: u32) -> FlowKey {
 fn members(drain: bool) -> Vec<Member> {
     let role = |n| if n == DRAINING && drain { Role::Draining } else { Role::Serving };
     (0..BACKENDS)
-        .map(|n| Member { backend: BackendId::of(n), name: format!("b{n}"), weight: 1, role: role(n) })
+        .map(|n| Member {
+            backend: BackendId::of(n),
+            name: format!("b{n}"),
+            weight: 1,
+            role: role(n),
+        })
         .collect()
 }
 
@@ -118,7 +123,10 @@ impl World {
         for n in 0..BACKENDS {
             let mac = [2, 0, 0, 0, 0, n as u8];
             let entry = BackendEntry::new([192, 0, 2, 1 + n as u8].into(), 1);
-            plane.kernel.set_backend(BackendId::of(n), &entry.with_next_hop(mac, [4; 6], 0, true)).unwrap();
+            plane
+                .kernel
+                .set_backend(BackendId::of(n), &entry.with_next_hop(mac, [4; 6], 0, true))
+                .unwrap();
         }
         for (service, &(port, protocol)) in SERVICES.iter().enumerate() {
             let vip = VipKey { address: flow(service, 0).dst, protocol, port: Some(port) };
@@ -136,7 +144,9 @@ impl World {
             let mut concury = Concury::<StateKey>::new(config);
             for client in 0..200 {
                 let key = StateKey::of_flow(&flow(service, client));
-                concury.start(key, BackendId::of((client % u32::from(BACKENDS)) as u16), 1).unwrap();
+                concury
+                    .start(key, BackendId::of((client % u32::from(BACKENDS)) as u16), 1)
+                    .unwrap();
                 self.flows.push((service, client, (client % u32::from(BACKENDS)) as u16));
             }
             let (image, report) = concury.build(1, &members(true), 1).unwrap();
@@ -291,7 +301,9 @@ fn dies_after(step: ResizeStep, from: &Limits, to: &Limits) {
     world.drain(&mut plane, &when);
     world.assert_sizes(to);
     assert_eq!(plane.limits(), *to);
-    assert!((0..BACKENDS).map(|n| plane.lane(BackendId::of(n)).unwrap().packets).sum::<u64>() > packets);
+    assert!(
+        (0..BACKENDS).map(|n| plane.lane(BackendId::of(n)).unwrap().packets).sum::<u64>() > packets
+    );
     for service in 0..SERVICES.len() as u32 {
         assert!(plane.kernel.published(ServiceId(service)).unwrap().is_some());
     }

@@ -8,8 +8,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_plane::VipKey;
-use weir_steering::{BackendId, 
-    Build, LOAD, Member, MethodId, Role, SCHEDULER, ServiceConfig, ServiceId, Settings, TABLE_SIZE,
+use weir_steering::{
+    BackendId, Build, LOAD, Member, MethodId, Role, SCHEDULER, ServiceConfig, ServiceId, Settings,
+    TABLE_SIZE,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -83,7 +84,12 @@ impl World {
             let entry = entry.with_next_hop([2, 0, 0, 1, 0, backend as u8], [2; 6], 0, true);
             plane.set_backend(BackendId::of(backend), &entry).unwrap();
             plane.set_load(BackendId::of(backend), *weight, Some(0));
-            Member { backend: BackendId::of(backend), name: format!("b{backend}"), weight: *weight, role: Role::Serving }
+            Member {
+                backend: BackendId::of(backend),
+                name: format!("b{backend}"),
+                weight: *weight,
+                role: Role::Serving,
+            }
         });
         let members = members.collect();
         let mut world = Self { plane, builder, members, generation: 0, rng, next: 0 };
@@ -191,7 +197,11 @@ fn choices_by_load_are_within_a_tenth_of_the_average() {
                 );
             }
             for (backend, share) in (0..).zip(shares) {
-                assert_eq!(world.plane.load(BackendId::of(backend)).value, i64::from(share), "{method}");
+                assert_eq!(
+                    world.plane.load(BackendId::of(backend)).value,
+                    i64::from(share),
+                    "{method}"
+                );
             }
         }
         // Twice the weight, twice the connections: loads are compared per weight.
@@ -234,7 +244,11 @@ fn ended_connections_make_room() {
             }
         }
         assert_eq!(world.plane.load(BackendId::of(3)).value, 40, "{method}: each end counts once");
-        assert_eq!(world.plane.open_connections(ServiceId(1)).unwrap()[&BackendId::of(3)], 40, "{method}");
+        assert_eq!(
+            world.plane.open_connections(ServiceId(1)).unwrap()[&BackendId::of(3)],
+            40,
+            "{method}"
+        );
         assert_eq!(world.shares(60), [0, 0, 0, 60, 0], "{method}");
     }
 }
@@ -245,7 +259,11 @@ fn the_least_loaded_gets_all_that_come() {
     for method in ["tracked", "cheetah"] {
         let mut world = World::new(method, "least", "told", &[1; 8]);
         for backend in 0..8 {
-            world.plane.set_load(BackendId::of(backend), 1, Some(if backend == 5 { 10 } else { 20 }));
+            world.plane.set_load(
+                BackendId::of(backend),
+                1,
+                Some(if backend == 5 { 10 } else { 20 }),
+            );
         }
         let shares = world.shares(100);
         assert_eq!(shares[5], 100, "{method}: {shares:?}");

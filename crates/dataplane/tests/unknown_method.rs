@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{Outcome, Soft, VipKey};
-use weir_steering::{BackendId, 
-    ELEMENT_BYTES, Flags, Image, ImageError, Member, MethodId, RawHeader, Role, ServiceId,
-    SoftMemory, TrackedBuilder,
+use weir_steering::{
+    BackendId, ELEMENT_BYTES, Flags, Image, ImageError, Member, MethodId, RawHeader, Role,
+    ServiceId, SoftMemory, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags};
@@ -44,7 +44,8 @@ impl World {
         let mut tables = Vec::new();
         let entry = BackendEntry::new("10.1.1.3".parse().unwrap(), 9);
         plane.set_backend(BackendId::of(3), &entry.with_next_hop([2; 6], [4; 6], 0, true)).unwrap();
-        let member = Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
+        let member =
+            Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
         for service in 0..SERVICES.len() {
             let FlowKey { dst, dst_port, protocol, .. } = flow(service);
             let vip = VipKey { address: dst, protocol, port: Some(dst_port) };
@@ -151,7 +152,8 @@ fn tables_of_unknown_methods_decide_nothing() {
 /// The same header, read in Rust.
 #[test]
 fn tables_of_unknown_methods_are_not_read() {
-    let member = Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
+    let member =
+        Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
     let table = TrackedBuilder::new(HashKey::from_seed(5), 251, false).build(1, &[member]).unwrap();
     let mut body = vec![0; table.elements() * ELEMENT_BYTES];
     table.write_body(&mut body);

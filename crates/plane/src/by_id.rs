@@ -1,8 +1,8 @@
 //! Where QUIC packets go by their destination id: the twin of `bpf/quic.h`.
 
-use weir_steering::BackendId;
 use std::collections::BTreeMap;
 use std::fmt;
+use weir_steering::BackendId;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs, Unroutable, routing_id};
 
 /// What leads packets of one service by their QUIC ids: how an id is taken apart, and which backend

@@ -1,8 +1,8 @@
 //! What a plane counts.
 
-use weir_steering::BackendId;
 use crate::pipeline::Verdict;
 use std::collections::BTreeMap;
+use weir_steering::BackendId;
 use weir_wire::Reason;
 
 /// Counters of a backend.

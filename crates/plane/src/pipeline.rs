@@ -422,7 +422,8 @@ mod tests {
             idle_seconds: 10,
         };
         let make = MethodId::Concury.info().builder.expect("it has tables");
-        let member = Member { backend: BackendId::of(0), name: "b".into(), weight: 1, role: Role::Serving };
+        let member =
+            Member { backend: BackendId::of(0), name: "b".into(), weight: 1, role: Role::Serving };
         One(make(&config, None).build(1, &[member], 0).expect("it fits").table)
     }
 

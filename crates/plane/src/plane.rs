@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_steering::cheetah::SlotCounts;
-use weir_steering::{BackendId, 
-    BackendLoad, Echoes, Event, Image, Marks, Question, ServiceId, ServiceState, Side, TrackedFlow,
-    seen_tag, update,
+use weir_steering::{
+    BackendId, BackendLoad, Echoes, Event, Image, Marks, Question, ServiceId, ServiceState, Side,
+    TrackedFlow, seen_tag, update,
 };
 use weir_wire::{FlowKey, Reason};
 
@@ -239,7 +239,8 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<BackendId, i64>, Self::Error>;
+    fn open_connections(&self, service: ServiceId)
+    -> Result<BTreeMap<BackendId, i64>, Self::Error>;
 
     /// Turns of a service's scheduler so far.
     fn turn(&self, service: ServiceId) -> u64;

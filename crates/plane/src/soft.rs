@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_steering::{BackendId, 
-    BackendLoad, ELEMENT_BYTES, Echoes, Event, Flags, Image, ImageError, Marks, Question,
-    ServiceId, ServiceState, Side, SoftMemory, StateKey, TrackedFlow,
+use weir_steering::{
+    BackendId, BackendLoad, ELEMENT_BYTES, Echoes, Event, Flags, Image, ImageError, Marks,
+    Question, ServiceId, ServiceState, Side, SoftMemory, StateKey, TrackedFlow,
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
 };
@@ -711,7 +711,8 @@ impl Plane for Soft {
     ) -> Result<u32, SoftError> {
         let now = self.memory.now;
         let slots = self.memory.slots.get_mut(&service);
-        Ok(slots.map_or(0, |slots| slots.sweep(steps, now, |at| BackendId::new(at).is_some_and(keep))))
+        Ok(slots
+            .map_or(0, |slots| slots.sweep(steps, now, |at| BackendId::new(at).is_some_and(keep))))
     }
 
     fn flip_marks(

@@ -170,7 +170,12 @@ impl Pool {
         match change {
             Change::Add(_) => {
                 let name = name(backend);
-                let new = Member { backend: BackendId::of(backend), name, weight: 1, role: Role::Serving };
+                let new = Member {
+                    backend: BackendId::of(backend),
+                    name,
+                    weight: 1,
+                    role: Role::Serving,
+                };
                 // One that was drained keeps its place in the list.
                 match self.0.iter_mut().find(|member| member.backend == backend) {
                     Some(member) => *member = new,
@@ -254,9 +259,7 @@ impl Direct for Registry {
         let built = self.build.build(self.generation, &self.pool.0, 0).unwrap();
         self.table = built.table;
         let build = &self.build;
-        self.memory
-            .pending
-            .retain(|state, backend| !build.agrees(&state.key, *backend));
+        self.memory.pending.retain(|state, backend| !build.agrees(&state.key, *backend));
     }
 
     fn first(&mut self, flow: FlowRef, _: f64) -> u16 {

@@ -12,8 +12,9 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use weir_steering::{BackendId, 
-    BuildError, Codec, Concury, ConcuryConfig, Forwarder, HEADER_BYTES, Member, Role, Steer,
+use weir_steering::{
+    BackendId, BuildError, Codec, Concury, ConcuryConfig, Forwarder, HEADER_BYTES, Member, Role,
+    Steer,
 };
 
 const BITS: u32 = 12;
@@ -48,7 +49,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 fn table(codec: Codec, states: u64) -> Result<(Concury<u64>, Forwarder<u64>), BuildError> {
     let config = ConcuryConfig::unbounded(codec, BITS, 1);
-    let flows: Vec<_> = (0..states).map(|n| (flow(n), BackendId::of((n % u64::from(BACKENDS)) as u16))).collect();
+    let flows: Vec<_> =
+        (0..states).map(|n| (flow(n), BackendId::of((n % u64::from(BACKENDS)) as u16))).collect();
     Forwarder::build(config, &pool(BACKENDS), flows.into_iter())
 }
 

@@ -316,7 +316,12 @@ mod tests {
     use crate::pool::Role;
 
     fn member(backend: u16, weight: u32) -> Member {
-        Member { backend: BackendId::of(backend), name: format!("b{backend}"), weight, role: Role::Serving }
+        Member {
+            backend: BackendId::of(backend),
+            name: format!("b{backend}"),
+            weight,
+            role: Role::Serving,
+        }
     }
 
     #[test]

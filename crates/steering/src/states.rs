@@ -1,8 +1,8 @@
 //! The states of one service as a control plane observes them: which flow lives where, how far it
 //! has come, and when it is forgotten.
 
-use crate::ids::BackendId;
 use crate::dense::DenseMap;
+use crate::ids::BackendId;
 use crate::method::Phase;
 use std::collections::HashMap;
 use weir_hash::{HashKey, Key};

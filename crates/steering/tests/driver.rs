@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, HashMap};
 use weir_plane::{Bounds, Operation, Outcome, Soft, SoftError, VipKey};
 use weir_steering::update::{self, Built, Failure, Judgement, Services};
-use weir_steering::{BackendId, 
-    Action, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Member,
-    Role, ServiceId, ServiceState, SoftMemory,
+use weir_steering::{
+    Action, BackendId, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags,
+    Member, Role, ServiceId, ServiceState, SoftMemory,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};

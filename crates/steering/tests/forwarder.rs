@@ -9,10 +9,10 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
-use weir_steering::{BackendId, 
-    BuildError, Codec, Concury, ConcuryConfig, Flags, Forwarder, HEADER_BYTES, ImageError, Member,
-    NO_BACKEND, Role, SLOT_RESERVED, ServiceId, ServiceState, SoftMemory, StateKey, Steer,
-    TrackedBuilder, decide,
+use weir_steering::{
+    BackendId, BuildError, Codec, Concury, ConcuryConfig, Flags, Forwarder, HEADER_BYTES,
+    ImageError, Member, NO_BACKEND, Role, SLOT_RESERVED, ServiceId, ServiceState, SoftMemory,
+    StateKey, Steer, TrackedBuilder, decide,
 };
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -64,7 +64,9 @@ fn answers_are_those_of_decide() {
         let mut members = pool(12);
         let mut concury = Concury::new(ConcuryConfig::unbounded(codec, 8, rng.random()));
         for n in 0..5_000 {
-            concury.start(StateKey::of_flow(&flow(n)), BackendId::of(rng.random_range(0..12)), 0).unwrap();
+            concury
+                .start(StateKey::of_flow(&flow(n)), BackendId::of(rng.random_range(0..12)), 0)
+                .unwrap();
         }
         let (image, _) = concury.build(1, &members, 0).unwrap();
         let mut forwarder = Forwarder::new(image).unwrap();
@@ -85,7 +87,10 @@ fn answers_are_those_of_decide() {
                 let state = StateKey::of_flow(&flow(rng.random_range(0..10_000)));
                 let backend = rng.random_range(0..12);
                 forwarder.note_pending(state, BackendId::of(backend));
-                memory.pending.insert(ServiceState { service: ServiceId(0), key: state }, BackendId::of(backend));
+                memory.pending.insert(
+                    ServiceState { service: ServiceId(0), key: state },
+                    BackendId::of(backend),
+                );
             }
             let flows: Vec<FlowKey> = (0..10_000).map(flow).collect();
             let states: Vec<StateKey> = flows.iter().map(StateKey::of_flow).collect();
@@ -121,7 +126,9 @@ fn first_packets_go_where_decide_sends_them() {
             members[..draining].iter_mut().for_each(|member| member.role = Role::Draining);
             let mut concury = Concury::new(ConcuryConfig::unbounded(codec, 4, rng.random()));
             for n in 0..500 {
-                concury.start(StateKey::of_flow(&flow(n)), BackendId::of(rng.random_range(0..12)), 0).unwrap();
+                concury
+                    .start(StateKey::of_flow(&flow(n)), BackendId::of(rng.random_range(0..12)), 0)
+                    .unwrap();
             }
             let (image, _) = concury.build(1, &members, 0).unwrap();
             for flags in [0, Flags::RECORD, Flags::PENDING, Flags::RECORD | Flags::PENDING] {
@@ -186,8 +193,9 @@ fn a_million_states_cost_what_the_codec_says() {
     const STATES: u32 = 1_000_000;
     for (codec, most) in [(Codec::Othello, 28.1), (Codec::Fuse, 13.7)] {
         let config = ConcuryConfig::unbounded(codec, 12, 1);
-        let states =
-            (0..u64::from(STATES)).map(|n| n as u32).map(|n| (u64::from(n), BackendId::of((n % 64) as u16)));
+        let states = (0..u64::from(STATES))
+            .map(|n| n as u32)
+            .map(|n| (u64::from(n), BackendId::of((n % 64) as u16)));
         let states = states.collect::<Vec<_>>();
         let (concury, forwarder) = Forwarder::build(config, &pool(64), states.into_iter()).unwrap();
         let image = forwarder.image();

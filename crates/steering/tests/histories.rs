@@ -11,8 +11,8 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use weir_plane::{Outcome, Soft, VipKey};
-use weir_steering::{BackendId, 
-    Codec, Concury, ConcuryConfig, Image, Member, Role, ServiceId, SoftMemory, StateKey,
+use weir_steering::{
+    BackendId, Codec, Concury, ConcuryConfig, Image, Member, Role, ServiceId, SoftMemory, StateKey,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
@@ -235,7 +235,13 @@ fn every_build_of_a_fuse_places_unknown_flows_anew() {
         ] {
             let mut concury = Concury::new(config(Codec::Fuse, seed));
             for n in 0..states {
-                concury.start(StateKey::of_flow(&flow((1 << 29) + n)), BackendId::of((n % 10) as u16), 0).unwrap();
+                concury
+                    .start(
+                        StateKey::of_flow(&flow((1 << 29) + n)),
+                        BackendId::of((n % 10) as u16),
+                        0,
+                    )
+                    .unwrap();
             }
             let before = image(&mut concury, &even);
             let after = image(&mut concury, after);

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use weir_hash::Key;
 use weir_steering::jet::{JetBuilder, PLACEMENT, ROWS, WARM_UP};
-use weir_steering::{BackendId, 
-    Build, Decide, Decision, Image, Member, MethodId, Question, Role, ServiceConfig, Settings,
-    Signals, SoftMemory, StateKey, Why,
+use weir_steering::{
+    BackendId, Build, Decide, Decision, Image, Member, MethodId, Question, Role, ServiceConfig,
+    Settings, Signals, SoftMemory, StateKey, Why,
 };
 
 const WARM: u32 = 60;

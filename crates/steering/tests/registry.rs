@@ -126,7 +126,7 @@ struct Mirror<'a>(&'a SoftMemory);
 
 impl Recall for Mirror<'_> {
     fn pending(&self, question: &Question) -> Option<BackendId> {
-        self.0.pending.get(&question.state()).copied().and_then(BackendId::new)
+        self.0.pending.get(&question.state()).copied()
     }
 
     fn pending_has_room(&self) -> bool {
@@ -134,7 +134,7 @@ impl Recall for Mirror<'_> {
     }
 
     fn pinned(&self, question: &Question) -> Option<BackendId> {
-        self.0.pinned.get(&question.state()).copied().and_then(BackendId::new)
+        self.0.pinned.get(&question.state()).copied()
     }
 
     fn connection(&self, question: &Question) -> Option<TrackedFlow> {
@@ -206,7 +206,7 @@ fn bursts_answer_as_single_packets_do_and_leave_the_same_behind() {
 }
 
 /// Pending and tracked flows, reports and marks, in order.
-type Trace = (Vec<(ServiceState, u16)>, Vec<(ServiceState, u16, u16)>, usize, Vec<u64>);
+type Trace = (Vec<(ServiceState, BackendId)>, Vec<(ServiceState, BackendId, u16)>, usize, Vec<u64>);
 
 fn trace(memory: &SoftMemory) -> Trace {
     let mut pending: Vec<_> = memory.pending.iter().map(|(s, b)| (*s, *b)).collect();
@@ -278,7 +278,7 @@ fn an_explanation_is_the_decision() {
                 for note in notes {
                     match note {
                         Note::NotePending(backend) => {
-                            assert_eq!(real.pending.get(&question.state()), Some(&backend.get()));
+                            assert_eq!(real.pending.get(&question.state()), Some(&backend));
                             told[0] += 1;
                         }
                         Note::Track(entry) => {

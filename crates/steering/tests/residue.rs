@@ -58,7 +58,12 @@ fn a_deaf_control_plane_breaks_what_moved() {
     world.deaf = true;
     let mut members = world.members.clone();
     let before = world.residue.published().table.rows().to_vec();
-    members.push(Member { backend: BackendId::of(9), name: "b9".into(), weight: 2, role: Role::Serving });
+    members.push(Member {
+        backend: BackendId::of(9),
+        name: "b9".into(),
+        weight: 2,
+        role: Role::Serving,
+    });
     world.set_pool(members);
     let after = world.residue.published().table.rows().to_vec();
     let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count() as f64;
@@ -81,7 +86,12 @@ fn exceptions_are_what_moved_and_go_when_it_moves_back() {
     world.fill(20_000);
     let five = world.members.clone();
     let mut six = five.clone();
-    six.push(Member { backend: BackendId::of(9), name: "b9".into(), weight: 2, role: Role::Serving });
+    six.push(Member {
+        backend: BackendId::of(9),
+        name: "b9".into(),
+        weight: 2,
+        role: Role::Serving,
+    });
     world.set_pool(six);
     let exceptions = world.residue.exceptions().len();
     // The traffic of the change has ended a few.

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 use weir_hash::Key;
-use weir_steering::{BackendId, 
-    Codec, Concury, ConcuryConfig, ELEMENT_BYTES, Image, ImageError, Member, RawHeader, Role,
-    StateKey,
+use weir_steering::{
+    BackendId, Codec, Concury, ConcuryConfig, ELEMENT_BYTES, Image, ImageError, Member, RawHeader,
+    Role, StateKey,
 };
 use weir_wire::{FlowKey, Protocol};
 

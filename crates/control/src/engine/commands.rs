@@ -196,7 +196,11 @@ impl<P: Plane> Engine<P> {
         result
     }
 
-    pub(super) fn forget_states(&mut self, service: &str, id: BackendId) -> Result<(), EngineError> {
+    pub(super) fn forget_states(
+        &mut self,
+        service: &str,
+        id: BackendId,
+    ) -> Result<(), EngineError> {
         let now = self.now();
         let service = self.service_mut(service)?;
         let gone: Vec<StateKey> = service.builder.forget_backend(id);

@@ -196,7 +196,8 @@ impl<P: Plane> Engine<P> {
                 continue;
             }
             let ids = service.pool.iter().map(|member| member.id);
-            let before: Vec<(BackendId, i64)> = ids.map(|id| (id, self.plane.load(id).value)).collect();
+            let before: Vec<(BackendId, i64)> =
+                ids.map(|id| (id, self.plane.load(id).value)).collect();
             let open = self.plane.open_connections(service.number).plane()?;
             for (id, before) in before {
                 let off = open.get(&id).copied().unwrap_or(0) - before;

@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use weir_dataplane::{Interface, KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
-use weir_steering::{BackendId, Action, Driver, ServiceId, Side};
+use weir_steering::{Action, BackendId, Driver, ServiceId, Side};
 
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";

@@ -11,8 +11,8 @@ use crate::config::{Affinity, AllDown, Backend, Limits, Protocol, Service, is_ho
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::warn;
@@ -469,7 +469,12 @@ impl ServiceRuntime {
     }
 
     /// A flow has started at a backend.
-    pub fn start(&mut self, key: StateKey, backend: BackendId, now: u32) -> Result<(), EngineError> {
+    pub fn start(
+        &mut self,
+        key: StateKey,
+        backend: BackendId,
+        now: u32,
+    ) -> Result<(), EngineError> {
         if self.by_id(backend).is_none() {
             // The backend was removed while the report was on its way: inevitably broken.
             self.astray.push(key);
@@ -509,7 +514,7 @@ impl ServiceRuntime {
             && let Some(log) = &mut self.log
         {
             let flags = if half_open { HALF_OPEN } else { 0 };
-            log.append(&StateRecord { flags, ..record(Op::Add, &key, backend, now) })?;
+            log.append(&StateRecord { flags, ..record(Op::Add, &key, Some(backend), now) })?;
         }
         Ok(())
     }
@@ -529,7 +534,7 @@ impl ServiceRuntime {
     pub fn log_removed(&mut self, keys: &[StateKey], now: u32) -> Result<(), EngineError> {
         let Some(log) = &mut self.log else { return Ok(()) };
         for key in keys {
-            log.append(&record(Op::Remove, key, BackendId::of(0), now))?;
+            log.append(&record(Op::Remove, key, None, now))?;
         }
         if log.should_compact(self.builder.states()) { self.rewrite_log(now) } else { Ok(()) }
     }
@@ -694,7 +699,7 @@ pub(super) fn write_anew(
     let mut all = Vec::with_capacity(builder.states());
     builder.each_state(&mut |key, known| {
         let flags = if known.phase == Phase::Opening { HALF_OPEN } else { 0 };
-        all.push(StateRecord { flags, ..record(Op::Add, key, known.backend, now) });
+        all.push(StateRecord { flags, ..record(Op::Add, key, Some(known.backend), now) });
     });
     Ok(log.compact(all)?)
 }
@@ -755,6 +760,13 @@ const REPORTS_OF_A_TURN: usize = 1 << 19;
 /// Flag of a record: only the SYN of the connection was seen.
 pub(super) const HALF_OPEN: u8 = 1;
 
-pub(super) fn record(op: Op, key: &StateKey, backend: BackendId, seconds: u32) -> StateRecord {
-    StateRecord { op, key: key.to_bytes(), backend: backend.get(), seconds, flags: 0 }
+/// `backend`: where the state lives; a record that removes it names none.
+pub(super) fn record(
+    op: Op,
+    key: &StateKey,
+    backend: Option<BackendId>,
+    seconds: u32,
+) -> StateRecord {
+    let backend = backend.map_or(0, BackendId::get);
+    StateRecord { op, key: key.to_bytes(), backend, seconds, flags: 0 }
 }

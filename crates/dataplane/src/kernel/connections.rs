@@ -297,7 +297,12 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn slot(&self, service: ServiceId, hash: u64, part: u16) -> Result<Option<BackendId>, Error> {
+    pub fn slot(
+        &self,
+        service: ServiceId,
+        hash: u64,
+        part: u16,
+    ) -> Result<Option<BackendId>, Error> {
         Ok(self.tables.slots.get(service, hash, part)?.and_then(BackendId::new))
     }
 

@@ -63,7 +63,9 @@ impl Services for Tables {
     fn collect(&mut self, state: &ServiceState, at: BackendId) -> Result<(), BuildError> {
         match &mut self.services[state.service.index()].builder {
             Builder::Concury(concury) => drop(concury.start(state.key, at, self.now)?),
-            Builder::Other(builder) => drop(builder.start(state.key, backend(at), self.now)?),
+            Builder::Other(builder) => {
+                drop(builder.start(state.key, backend(at.get()), self.now)?)
+            }
             Builder::None => {}
         }
         Ok(())
@@ -126,7 +128,7 @@ impl Services for Tables {
                 (concury.agrees(&state.key, backend), concury.on_reserved(&state.key))
             }
             Builder::Other(builder) => (
-                builder.agrees(&state.key, self::backend(backend)),
+                builder.agrees(&state.key, self::backend(backend.get())),
                 builder.on_reserved(&state.key),
             ),
             Builder::None => (false, true),

@@ -27,7 +27,8 @@ fn prepare(world: &mut World, method: MethodId) -> usize {
     while world.tables.services[at].members.len() < BACKENDS {
         world.add_backend(at);
     }
-    let members: Vec<BackendId> = world.tables.services[at].members.iter().map(|m| m.backend).collect();
+    let members: Vec<BackendId> =
+        world.tables.services[at].members.iter().map(|m| m.backend).collect();
     for (member, backend) in world.tables.services[at].members.iter_mut().zip(&members) {
         assert_eq!(member.backend, *backend);
         member.weight = 1;
@@ -79,7 +80,9 @@ fn echo(world: &World, at: usize, flow: &FlowKey, backend: Option<BackendId>) ->
     let cookies = &table.body().0;
     let key = StateKey::of_flow(flow);
     let cookie = match backend {
-        Some(one) => cookies.method.cookie(&cookies.servers, &key, one).expect("in the service"),
+        Some(one) => {
+            cookies.method.cookie(&cookies.servers, &key, one.get()).expect("in the service")
+        }
         None => {
             let codec = cookies.method.codec();
             codec.hide_for(key.hash(codec.key()), cookies.servers.backends().len() as u16 + 7)

@@ -1,6 +1,5 @@
 //! Backends behind tunnels of every kind, and packets that are told apart by what tunnels look at.
 
-use weir_steering::BackendId;
 use crate::twin::Twin;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -8,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
 use weir_plane::{Backend, Device, Hop, Plane, Soft, Verdict, Way};
+use weir_steering::BackendId;
 
 /// An interface whose frames leave tagged, by the one that they came in by.
 const TAGGED: u32 = 77;

@@ -39,8 +39,10 @@ impl Members {
         let place = |server| self.members.iter().position(|member| member.backend == server);
         match change {
             Change::Add(server) => {
+                // No table can lead to a number beyond these.
+                let Some(backend) = BackendId::new(server) else { return };
                 let (name, weight) = (Self::name(server), self.weight(server));
-                let member = Member { backend: BackendId::of(server), name, weight, role: Role::Serving };
+                let member = Member { backend, name, weight, role: Role::Serving };
                 match place(server) {
                     Some(at) => self.members[at] = member,
                     None => self.members.push(member),

@@ -1,8 +1,8 @@
 //! A connection table as the memory of a decision.
 
-use crate::ids::BackendId;
 use super::ConnectionTable;
 use crate::decide::Question;
+use crate::ids::BackendId;
 use crate::memory::{Memory, TrackedFlow};
 
 /// A connection table, and nothing else. Its entries count for any incarnation of their backend:

@@ -328,7 +328,8 @@ impl<P, S> Driver<P, S> {
     fn retire(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
         let retiring: HashSet<ServiceId> =
             self.at(Action::Retire).map(|lane| lane.service).collect();
-        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service) {
+        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service)
+        {
             Some(pins) => pins.contains(state),
             None => services.knows(state, backend),
         };

@@ -79,7 +79,10 @@ pub trait Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Self::Error> {
+    fn connections(
+        &self,
+        service: ServiceId,
+    ) -> Result<Vec<(ServiceState, BackendId)>, Self::Error> {
         let _ = service;
         Ok(Vec::new())
     }

@@ -191,7 +191,9 @@ fn follow(
         Some(Member { backend, .. }) if connection.tracked => {
             assert_eq!(verdict, Verdict::Known { backend: (*backend).get() });
         }
-        Some(Member { backend, .. }) => assert_eq!(verdict, Verdict::Cookie { backend: (*backend).get() }),
+        Some(Member { backend, .. }) => {
+            assert_eq!(verdict, Verdict::Cookie { backend: (*backend).get() })
+        }
         // Broken inevitably. The slot is given back at the first packet.
         None => assert!(matches!(verdict, Verdict::Refused { .. }), "{verdict:?}"),
     }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use weir_hash::{HashKey, Key, scale};
 use weir_plane::{Outcome, Soft, SoftError, VipKey};
 use weir_steering::update::{Built, Judgement, Services};
-use weir_steering::{BackendId, 
-    BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Image, Member,
-    Role, ServiceId, ServiceState, SoftMemory, StateKey, TrackedBuilder, seen_tag,
+use weir_steering::{
+    BackendId, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Image,
+    Member, Role, ServiceId, ServiceState, SoftMemory, StateKey, TrackedBuilder, seen_tag,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -542,7 +542,12 @@ impl World {
 }
 
 fn member(backend: u16, weight: u32) -> Member {
-    Member { backend: BackendId::of(backend), name: format!("b{backend}"), weight, role: Role::Serving }
+    Member {
+        backend: BackendId::of(backend),
+        name: format!("b{backend}"),
+        weight,
+        role: Role::Serving,
+    }
 }
 
 /// Whether a UDP flow stands in the filter.

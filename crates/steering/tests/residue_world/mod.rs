@@ -80,7 +80,12 @@ pub struct World {
 }
 
 fn member(backend: u16, weight: u32) -> Member {
-    Member { backend: BackendId::of(backend), name: format!("b{backend}"), weight, role: Role::Serving }
+    Member {
+        backend: BackendId::of(backend),
+        name: format!("b{backend}"),
+        weight,
+        role: Role::Serving,
+    }
 }
 
 impl World {

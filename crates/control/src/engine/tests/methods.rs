@@ -235,7 +235,12 @@ struct Cookied {
 
 impl World {
     /// A client's packet, with its timestamps.
-    fn send(&mut self, flow: FlowKey, flags: TcpFlags, echo: Option<u32>) -> (BackendId, Option<u16>) {
+    fn send(
+        &mut self,
+        flow: FlowKey,
+        flags: TcpFlags,
+        echo: Option<u32>,
+    ) -> (BackendId, Option<u16>) {
         let frame = Frame::new(flow).tcp_flags(flags);
         let frame = echo.map_or(frame.clone(), |echo| frame.timestamps(7_000, echo)).build();
         match self.engine.plane.judge(&frame) {

@@ -20,8 +20,10 @@ pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
     let used = last.map_or(String::new(), |number| format!("service number {number} is in use"));
     refuse("services", new.sizes.services, used)?;
     let beyond = new.sizes.backends..old.sizes.backends;
-    let last =
-        beyond.rev().filter_map(|number| BackendId::new(number as u16)).find(|id| old.backend(*id).flags & BackendFlags::PRESENT != 0);
+    let last = beyond
+        .rev()
+        .filter_map(|number| BackendId::new(number as u16))
+        .find(|id| old.backend(*id).flags & BackendFlags::PRESENT != 0);
     let used = last.map_or(String::new(), |number| format!("backend number {number} is in use"));
     refuse("backends", new.sizes.backends, used)
 }

@@ -1,7 +1,7 @@
 use super::*;
-use weir_steering::BackendId;
 use crate::flow::NewFlow;
 use crate::world::Engine;
+use weir_steering::BackendId;
 
 /// Flows of one packet each, so that their last packet is their first.
 fn traffic() -> Traffic {

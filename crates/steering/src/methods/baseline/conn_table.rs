@@ -1,9 +1,9 @@
 //! Connection tables of digests, over Maglev hashing.
 
-use crate::ids::BackendId;
 use crate::BuildError;
 use crate::decide::Question;
 use crate::forwarder::{Parts, steers};
+use crate::ids::BackendId;
 use crate::memory::{Memory, NO_CONNECTION, TrackedFlow};
 use crate::methods::tracked::Tracking;
 use weir_hash::{HashKey, Key};

@@ -391,7 +391,9 @@ impl<K: Key> Concury<K> {
 
     /// Whether the published table leads a flow's packets to a backend, first ones apart.
     pub fn leads_to(&self, key: &K, backend: BackendId) -> bool {
-        self.published.as_ref().is_some_and(|image| BackendId::of_slot(entry_of(image, key)) == Some(backend))
+        self.published
+            .as_ref()
+            .is_some_and(|image| BackendId::of_slot(entry_of(image, key)) == Some(backend))
     }
 
     /// Whether a flow falls on a reserved Dcode, where packets consult the pending table anyway.
@@ -444,7 +446,8 @@ impl<K: Key> Concury<K> {
         }
         let any_packet = self.config.udp || self.config.client_affinity;
         let down = |id: BackendId| members.iter().any(|m| m.backend == id && m.role == Role::Down);
-        let down: HashSet<BackendId> = self.per_backend.keys().copied().filter(|id| down(*id)).collect();
+        let down: HashSet<BackendId> =
+            self.per_backend.keys().copied().filter(|id| down(*id)).collect();
         let mut pinned = Vec::new();
         for (key, state) in self.states.iter() {
             let slot = state.code.map_or(NO_BACKEND, |code| slots[usize::from(code)]);
@@ -554,8 +557,7 @@ impl<K: Key + Send> Build<K> for Concury<K> {
     fn each_due(&self, now: u32, visit: &mut dyn FnMut(&K, Known)) {
         let patience = self.patience();
         for (key, state) in self.states() {
-            if patience.is_due(key, state.phase, state.seen, state.watched, now)
-            {
+            if patience.is_due(key, state.phase, state.seen, state.watched, now) {
                 visit(key, state.known());
             }
         }

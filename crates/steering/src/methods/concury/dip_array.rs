@@ -1,8 +1,8 @@
 //! The DIP array: Dcode -> backend, in proportion to the weights, moved as little as possible
 //! (Concury section 5.2).
 
-use crate::ids::BackendId;
 use crate::BuildError;
+use crate::ids::BackendId;
 use crate::pool::Member;
 use crate::table::{NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED};
 use std::collections::HashMap;

@@ -1,6 +1,5 @@
 //! Algorithm 1, with the placement asked first.
 
-use crate::ids::BackendId;
 use super::guide::{Asks, BURST, ByBackend, ByRow, Guide};
 use super::warm_up::WarmUp;
 use super::{JetError, check_number};
@@ -8,6 +7,7 @@ use crate::ConnectionTable;
 use crate::connections::Connections;
 use crate::decide::{Decide, Decision, Question, Why};
 use crate::forwarder::{Parts, steers};
+use crate::ids::BackendId;
 use crate::memory::{Memory, TrackedFlow};
 use crate::table::NO_BACKEND;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! The build face: from a pool and what was collected to the next table.
 
-use crate::ids::BackendId;
 use super::coordinator::Build;
 use super::exceptions::{Flow, remaining};
 use super::message::{Routes, RowSet};
 use super::table::{Published, Table};
 use crate::BuildError;
+use crate::ids::BackendId;
 use crate::pool::{Member, Role};
 use crate::table::NO_BACKEND;
 use std::collections::{BTreeMap, BTreeSet};

@@ -221,8 +221,7 @@ impl Build for ResidueBuilder {
     fn each_due(&self, now: u32, visit: &mut dyn FnMut(&StateKey, Known)) {
         let patience = self.patience();
         for (key, state) in self.states.iter() {
-            if patience.is_due(key, state.phase, state.seen, state.watched, now)
-            {
+            if patience.is_due(key, state.phase, state.seen, state.watched, now) {
                 visit(key, known(state));
             }
         }

@@ -46,7 +46,8 @@ static __always_inline __u32 find_syn(struct xdp_md *ctx, int *is_ipv6)
 	} else {
 		struct ipv4 *ip = l3;
 
-		if ((void *)(ip + 1) > end || ip->protocol != PROTOCOL_TCP)
+		if ((void *)(ip + 1) > end || ip->protocol != PROTOCOL_TCP ||
+		    ip->fragment & bpf_htons(0x3fff))
 			return 0;
 		at = (ip->version_ihl & 15) * 4;
 	}

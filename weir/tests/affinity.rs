@@ -56,11 +56,6 @@ fn homes(held: &[Held]) -> BTreeMap<IpAddr, String> {
     homes.into_iter().map(single).collect()
 }
 
-fn command(balancer: &Balancer, words: &str) {
-    let words: Vec<&str> = words.split(' ').collect();
-    balancer.command(&words).unwrap();
-}
-
 fn client_affinity(method: &str) {
     let lab = common::lab_of(LabSpec {
         backends: 4,
@@ -93,7 +88,7 @@ fn client_affinity(method: &str) {
         "backend weight any b2 0",
     ];
     for change in changes {
-        command(&balancer, change);
+        common::command(&balancer, change);
         common::assert_unbroken(&mut held, change, &balancer);
         // A client that is known goes to its backend with new connections too, also while that
         // backend gets no new clients.
@@ -134,7 +129,7 @@ fn a_change_of_one_service_leaves_the_others_alone() {
         let all = || common::tables(&balancer.status().unwrap());
         let before = all();
         for change in ["backend drain any b0", "backend remove any b1", "backend weight any b2 9"] {
-            command(&balancer, change);
+            common::command(&balancer, change);
         }
         let after = all();
         assert_eq!(without(before.clone()), without(after.clone()));

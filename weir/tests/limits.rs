@@ -12,8 +12,7 @@ use std::time::Duration;
 use common::Held;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use weir_lab::traffic::{Mix, Traffic};
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, TrafficSpec};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const POOL: usize = 4;
 
@@ -82,21 +81,13 @@ fn start(lab: &Arc<Lab>, method: &str, limits: &Limits) -> Balancer {
     common::start_spec(lab, spec)
 }
 
-fn command(balancer: &Balancer, words: &str) -> Result<String, String> {
-    let words: Vec<&str> = words.split(' ').collect();
-    balancer.command(&words).map_err(|error| error.to_string())
-}
-
 /// Tables are built from what is known of flows: what was lost on the way shows here.
 fn change_pools(balancer: &Balancer, held: &mut [Held], weight: usize) {
-    for service in ["web4", "web6", "echo4"] {
-        command(balancer, &format!("backend weight {service} b3 {}", weight + 2)).unwrap();
-    }
+    let weight = weight + 2;
+    common::command_all(balancer, |service| format!("backend weight {service} b3 {weight}"));
     common::assert_unbroken(held, "after a new weight", balancer);
-    for service in ["web4", "web6", "echo4"] {
-        command(balancer, &format!("backend drain {service} b1 --undo")).unwrap();
-        command(balancer, &format!("backend drain {service} b2")).unwrap();
-    }
+    common::command_all(balancer, |service| format!("backend drain {service} b1 --undo"));
+    common::command_all(balancer, |service| format!("backend drain {service} b2"));
     common::assert_unbroken(held, "after drains", balancer);
 }
 
@@ -105,44 +96,32 @@ fn limits_change_under_traffic(method: &str, rounds: &[Limits]) {
     let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
     let balancer = start(&lab, method, &SMALL);
     SMALL.assert_in_force(&balancer, "at first");
-    let spec = TrafficSpec {
-        connections: 400,
-        mix: Mix { keepalive: 0.3, download: 0.0, short: 0.5, udp: 0.2 },
-        timeout: common::PATIENCE,
-        detection: common::PATIENCE,
-        udp_timeout: Duration::from_secs(3),
-        ..TrafficSpec::default()
-    };
-    let traffic = Traffic::start(&lab, spec).unwrap();
+    let traffic = common::mixed_traffic(&lab, 400);
     let mut held = common::hold_both(&lab, 200);
     let add = |service: &str| {
         let address = if service == "web6" { "fd77::2:5" } else { "10.77.2.5" };
         // It gets no flow: the next reload removes it, since the file does not have it.
-        command(&balancer, &format!("backend add {service} b4 {address} --weight 0"))
+        common::try_command(&balancer, &format!("backend add {service} b4 {address} --weight 0"))
     };
     for (round, limits) in rounds.iter().enumerate() {
         // New flows of b1's and b2's Dcodes go elsewhere, and are remembered apart.
-        for service in ["web4", "web6", "echo4"] {
-            command(&balancer, &format!("backend drain {service} b1")).unwrap();
-        }
+        common::command_all(&balancer, |service| format!("backend drain {service} b1"));
         if round == 0 {
             add("web4").unwrap();
             let refused = add("web6").unwrap_err();
             assert!(refused.contains("limits.backends"), "{refused}");
         }
         limits.write(&balancer);
-        command(&balancer, "reload").unwrap();
+        common::command(&balancer, "reload");
         limits.assert_in_force(&balancer, &format!("round {round}"));
         common::assert_unbroken(&mut held, &format!("round {round}"), &balancer);
         held.extend(common::hold_both(&lab, 20));
         if limits.backends > SMALL.backends {
-            ["web4", "web6", "echo4"].iter().for_each(|service| drop(add(service).unwrap()));
+            common::SERVICES.iter().for_each(|service| drop(add(service).unwrap()));
         }
         change_pools(&balancer, &mut held, round);
     }
-    let report = traffic.finish().unwrap();
-    assert_eq!(report.totals.broken, 0, "{:#?}", report.broken_connections);
-    assert!(report.totals.answers > 500, "{report:?}");
+    common::assert_none_broke(traffic);
     common::assert_unbroken(&mut held, "at the end", &balancer);
 }
 
@@ -169,18 +148,14 @@ fn killed_while_limits_change_it_goes_on_from_a_whole_set() {
     let mut held = common::hold_both(&lab, 100);
     for round in 0..5 {
         for service in ["web4", "web6"] {
-            command(&balancer, &format!("backend drain {service} b1")).unwrap();
+            common::command(&balancer, &format!("backend drain {service} b1"));
         }
         let limits = if round % 2 == 0 { LARGE } else { SMALL };
         limits.write(&balancer);
         balancer.hang_up();
         thread::sleep(Duration::from_micros(random.random_range(0..400_000)));
-        balancer.kill();
-        held.extend(common::hold_both(&lab, 10));
-        common::assert_unbroken(&mut held, &format!("round {round}, killed"), &balancer);
-        balancer.launch().unwrap();
+        common::kill_and_launch(&lab, &balancer, &mut held, &format!("round {round}"));
         limits.assert_in_force(&balancer, &format!("round {round}"));
-        common::assert_unbroken(&mut held, &format!("round {round}"), &balancer);
         held.extend(common::hold_both(&lab, 10));
         change_pools(&balancer, &mut held, round);
     }

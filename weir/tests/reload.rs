@@ -13,8 +13,7 @@ use common::Held;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use weir_lab::traffic::{Mix, Traffic};
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, TrafficSpec};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const POOL: usize = 4;
 
@@ -46,21 +45,13 @@ fn start(lab: &Arc<Lab>) -> Balancer {
     common::start_spec(lab, BalancerSpec::new(common::WEIR, POOL))
 }
 
-fn command(balancer: &Balancer, words: &str) -> String {
-    let words: Vec<&str> = words.split(' ').collect();
-    balancer.command(&words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
-}
-
 /// What was lost on the way shows when tables are built anew.
 fn change_pools(balancer: &Balancer, held: &mut [Held], when: &str) {
-    for service in ["web4", "web6", "echo4"] {
-        command(balancer, &format!("backend drain {service} b1"));
-        command(balancer, &format!("backend weight {service} b3 {}", 1 + held.len() % 7));
-    }
+    let weight = 1 + held.len() % 7;
+    common::command_all(balancer, |service| format!("backend drain {service} b1"));
+    common::command_all(balancer, |service| format!("backend weight {service} b3 {weight}"));
     common::assert_unbroken(held, &format!("{when}, after a drain and a weight"), balancer);
-    for service in ["web4", "web6", "echo4"] {
-        command(balancer, &format!("backend drain {service} b1 --undo"));
-    }
+    common::command_all(balancer, |service| format!("backend drain {service} b1 --undo"));
     common::assert_unbroken(held, &format!("{when}, after the end of a drain"), balancer);
 }
 
@@ -78,28 +69,18 @@ fn whatever_a_reload_changes_connections_go_on() {
     let _alone = common::alone();
     let lab = common::lab_of(LabSpec { backends: 4, ..LabSpec::default() });
     let balancer = start(&lab);
-    let spec = TrafficSpec {
-        connections: 300,
-        mix: Mix { keepalive: 0.3, download: 0.0, short: 0.5, udp: 0.2 },
-        timeout: common::PATIENCE,
-        detection: common::PATIENCE,
-        udp_timeout: Duration::from_secs(3),
-        ..TrafficSpec::default()
-    };
-    let traffic = Traffic::start(&lab, spec).unwrap();
+    let traffic = common::mixed_traffic(&lab, 300);
     let mut held = common::hold_both(&lab, 200);
     for fields in FIELDS.iter().skip(1).chain(FIELDS) {
         write(&balancer, fields);
-        let done = command(&balancer, "reload");
+        let done = common::command(&balancer, "reload");
         assert!(done.contains("configuration reloaded: 3 services"), "{done}");
         common::assert_unbroken(&mut held, fields, &balancer);
         held.extend(common::hold_both(&lab, 10));
         assert_follows(&balancer, fields);
         change_pools(&balancer, &mut held, fields);
     }
-    let report = traffic.finish().unwrap();
-    assert_eq!(report.totals.broken, 0, "{:#?}", report.broken_connections);
-    assert!(report.totals.answers > 500, "{report:?}");
+    common::assert_none_broke(traffic);
     common::assert_unbroken(&mut held, "at the end", &balancer);
 }
 
@@ -118,11 +99,7 @@ fn killed_while_a_service_changes_or_started_with_another_file_it_goes_on() {
             balancer.hang_up();
             thread::sleep(Duration::from_micros(random.random_range(0..60_000)));
         }
-        balancer.kill();
-        held.extend(common::hold_both(&lab, 10));
-        common::assert_unbroken(&mut held, &format!("{when}, killed"), &balancer);
-        balancer.launch().unwrap();
-        common::assert_unbroken(&mut held, &when, &balancer);
+        common::kill_and_launch(&lab, &balancer, &mut held, &when);
         assert_follows(&balancer, fields);
         held.extend(common::hold_both(&lab, 10));
         change_pools(&balancer, &mut held, &when);
@@ -159,7 +136,7 @@ fn what_breaks_connections_is_refused_until_it_is_asked_for() {
     balancer.launch().unwrap();
     change_pools(&balancer, &mut held, "after a start with the file as it was");
     fs::write(balancer.config(), wanted).unwrap();
-    let done = command(&balancer, "reload --break-connections");
+    let done = common::command(&balancer, "reload --break-connections");
     assert!(
         done.contains("service web4: affinity") && done.contains("connections break"),
         "{done}"

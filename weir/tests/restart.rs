@@ -25,29 +25,24 @@ fn states_of(balancer: &Balancer, name: &str, field: &str) -> Vec<Value> {
     services.iter().map(|service| common::backend(service, name)[field].clone()).collect()
 }
 
-fn command(balancer: &Balancer, words: &str) {
-    let words: Vec<&str> = words.split(' ').collect();
-    balancer.command(&words).unwrap();
-}
-
 /// Changes of the pool of both web services that move as much as they can. Flows of the backend
 /// that is removed are let go before.
 fn change_everything(balancer: &Balancer, held: &mut Vec<Held>) {
     held.retain(|one| one.backend != "b0");
     for service in ["web4", "web6"] {
         let address = if service == "web4" { "10.77.2.5" } else { "fd77::2:5" };
-        command(balancer, &format!("backend add {service} b4 {address} --weight 3"));
-        command(balancer, &format!("backend drain {service} b1"));
+        common::command(balancer, &format!("backend add {service} b4 {address} --weight 3"));
+        common::command(balancer, &format!("backend drain {service} b1"));
     }
     common::assert_unbroken(held, "after an addition and a drain", balancer);
     for service in ["web4", "web6"] {
-        command(balancer, &format!("backend remove {service} b0"));
-        command(balancer, &format!("backend weight {service} b2 5"));
+        common::command(balancer, &format!("backend remove {service} b0"));
+        common::command(balancer, &format!("backend weight {service} b2 5"));
     }
     common::assert_unbroken(held, "after a removal and a new weight", balancer);
     for service in ["web4", "web6"] {
-        command(balancer, &format!("backend drain {service} b1 --undo"));
-        command(balancer, &format!("backend weight {service} b3 0"));
+        common::command(balancer, &format!("backend drain {service} b1 --undo"));
+        common::command(balancer, &format!("backend weight {service} b3 0"));
     }
     common::assert_unbroken(held, "after the end of a drain and weight 0", balancer);
 }
@@ -80,8 +75,8 @@ fn resumes(method: &str) {
     }
 
     // Changes by command, of which the file knows nothing.
-    command(&balancer, "backend drain web4 b1");
-    command(&balancer, "backend weight web6 b2 4");
+    common::command(&balancer, "backend drain web4 b1");
+    common::command(&balancer, "backend weight web6 b2 4");
     balancer.kill();
     held.extend(common::hold_both(&lab, 200));
     assert!(held.iter().skip(400).all(|one| one.target != WEB4 || one.backend != "b1"));
@@ -93,7 +88,7 @@ fn resumes(method: &str) {
     assert!(
         generations(&balancer.status().unwrap()).iter().max() > generations(&second).iter().max()
     );
-    command(&balancer, "backend drain web4 b1 --undo");
+    common::command(&balancer, "backend drain web4 b1 --undo");
     change_everything(&balancer, &mut held);
     assert!(held.len() > 300);
 }
@@ -133,8 +128,8 @@ fn flows_that_no_ring_could_hold_stay_where_they_are() {
     balancer.kill();
     held.extend(common::hold_both(&lab, 400));
     balancer.launch().unwrap();
-    command(&balancer, "backend weight web4 b3 6");
-    command(&balancer, "backend weight web6 b3 6");
+    common::command(&balancer, "backend weight web4 b3 6");
+    common::command(&balancer, "backend weight web6 b3 6");
     common::assert_unbroken(&mut held, "after a second death", &balancer);
     let status = balancer.status().unwrap();
     assert_eq!(status["unrecorded_flows"], 0);

@@ -11,7 +11,7 @@ use std::fmt;
 use std::time::Instant;
 use weir_dataplane::{KernelPlane, Limits, grace};
 use weir_plane::VipKey;
-use weir_steering::{Codec, Concury, ConcuryConfig, Member, Role, StateKey};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Member, Role, ServiceId, StateKey};
 use weir_wire::{FlowKey, Protocol, map_address};
 
 const BACKENDS: u16 = 64;
@@ -99,11 +99,11 @@ fn measure(states: u32, rounds: u32) -> Result<Vec<Row>> {
     let (mut plane, _) = KernelPlane::open(None, &limits)?;
     let vip = std::net::Ipv4Addr::new(198, 51, 100, 1).into();
     let key = VipKey { address: map_address(vip), protocol: Protocol::Tcp, port: Some(80) };
-    plane.set_service(&key, 0)?;
+    plane.set_service(&key, ServiceId(0))?;
     let mut members = pool();
     let mut concury = service(states, &members)?;
     let (image, _) = concury.build(0, &members, 1_000)?;
-    plane.publish(0, &image)?;
+    plane.publish(ServiceId(0), &image)?;
     let mut samples: [Vec<[f64; 5]>; CHANGES.len()] = Default::default();
     let mut generation = 0;
     for round in 0..rounds {
@@ -120,11 +120,11 @@ fn measure(states: u32, rounds: u32) -> Result<Vec<Row>> {
             let started = Instant::now();
             let (image, report) = concury.build(generation, &members, 1_000)?;
             let built = started.elapsed();
-            plane.show(0, &image, image.header().flags())?;
+            plane.show(ServiceId(0), &image, image.header().flags())?;
             let shown = started.elapsed();
             grace()?;
             let ended = started.elapsed();
-            plane.retire(0);
+            plane.retire(ServiceId(0));
             let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
             samples[which].push([
                 ms(shown),
@@ -153,7 +153,7 @@ fn measure(states: u32, rounds: u32) -> Result<Vec<Row>> {
 fn pool() -> Vec<Member> {
     (0..BACKENDS)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: 1,
             role: Role::Serving,

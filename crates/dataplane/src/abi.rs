@@ -256,7 +256,7 @@ impl From<types::backend> for BackendEntry {
 
 impl From<&ServiceState> for types::service_state {
     fn from(state: &ServiceState) -> Self {
-        Self { service: state.service, key: types::state_key::from_slice(&state.key.to_bytes()) }
+        Self { service: state.service.0, key: types::state_key::from_slice(&state.key.to_bytes()) }
     }
 }
 
@@ -264,7 +264,7 @@ impl From<types::service_state> for ServiceState {
     fn from(raw: types::service_state) -> Self {
         let mut key = [0; size_of::<types::state_key>()];
         key.copy_from_slice(raw.key.bytes());
-        Self { service: raw.service, key: StateKey::from_bytes(&key) }
+        Self { service: raw.service.into(), key: StateKey::from_bytes(&key) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can go wrong in the kernel plane.
 
 use std::path::PathBuf;
+use weir_steering::ServiceId;
 
 /// An error of the kernel plane.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +129,7 @@ pub enum Error {
     )]
     Codec {
         /// Number of the service.
-        service: u32,
+        service: ServiceId,
         /// What holds the table's Dcodes.
         codec: weir_steering::Codec,
     },
@@ -136,7 +137,7 @@ pub enum Error {
     #[error("published table of service {service}: {source}")]
     Table {
         /// Number of the service.
-        service: u32,
+        service: ServiceId,
         /// What is wrong with it.
         source: weir_steering::ImageError,
     },

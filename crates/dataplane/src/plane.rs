@@ -17,8 +17,8 @@ use weir_plane::{
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
-    BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceState, Side, TrackedFlow,
-    update,
+    BackendId, BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceId, ServiceState,
+    Side, TrackedFlow, update,
 };
 use weir_wire::{FlowKey, unmap_address};
 
@@ -86,7 +86,7 @@ impl update::Plane for LivePlane {
         }
     }
 
-    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), Error> {
+    fn set_flags(&mut self, service: ServiceId, record: bool, pending: bool) -> Result<(), Error> {
         self.kernel.set_flags(service, Flags::RECORD, record);
         self.kernel.set_flags(service, Flags::PENDING, pending);
         Ok(())
@@ -104,7 +104,7 @@ impl update::Plane for LivePlane {
         self.put_aside(usize::MAX, take).map(drop)
     }
 
-    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         self.kernel.pending()
     }
 
@@ -112,11 +112,11 @@ impl update::Plane for LivePlane {
         self.kernel.forget_pending(states)
     }
 
-    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         self.kernel.pinned()
     }
 
-    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), Error> {
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), Error> {
         self.kernel.pin(pins)
     }
 
@@ -124,23 +124,23 @@ impl update::Plane for LivePlane {
         self.kernel.unpin(states)
     }
 
-    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Error> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         self.kernel.connections(service)
     }
 
-    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), Error> {
+    fn track(&mut self, connections: &[(ServiceState, BackendId)]) -> Result<(), Error> {
         self.kernel.take_over(connections)
     }
 
-    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), Error> {
+    fn show(&mut self, service: ServiceId, image: &Arc<Image>, flags: Flags) -> Result<(), Error> {
         self.kernel.show(service, image, flags)
     }
 
-    fn retire(&mut self, service: u32) {
+    fn retire(&mut self, service: ServiceId) {
         self.kernel.retire(service);
     }
 
-    fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]) {
         // Without, the flows are not reported before they have been silent for a while.
         let _ = self.kernel.forget_seen(service, hashes);
     }
@@ -220,15 +220,19 @@ impl Plane for LivePlane {
         Ok(())
     }
 
-    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
+    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Error> {
         self.kernel.set_service(key, service)
     }
 
-    fn remove_service(&mut self, service: u32) -> Result<(), Error> {
+    fn remove_service(&mut self, service: ServiceId) -> Result<(), Error> {
         self.kernel.remove_service(service)
     }
 
-    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), Error> {
+    fn set_id_routes(
+        &mut self,
+        service: ServiceId,
+        routes: Option<&IdRoutes>,
+    ) -> Result<(), Error> {
         self.kernel.set_id_routes(service, routes)
     }
 
@@ -244,19 +248,19 @@ impl Plane for LivePlane {
         self.kernel.id_outcomes()
     }
 
-    fn services(&self) -> Vec<(VipKey, u32)> {
+    fn services(&self) -> Vec<(VipKey, ServiceId)> {
         self.kernel.services()
     }
 
-    fn published(&self, service: u32) -> Result<Option<Image>, Error> {
+    fn published(&self, service: ServiceId) -> Result<Option<Image>, Error> {
         self.kernel.published(service)
     }
 
-    fn described(&self, service: u32) -> Result<Option<Described>, Error> {
+    fn described(&self, service: ServiceId) -> Result<Option<Described>, Error> {
         Ok(self.kernel.described(service))
     }
 
-    fn table_bytes(&self, service: u32) -> usize {
+    fn table_bytes(&self, service: ServiceId) -> usize {
         self.kernel.table_bytes(service)
     }
 
@@ -264,35 +268,35 @@ impl Plane for LivePlane {
         self.kernel.pool_bytes()
     }
 
-    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), Error> {
+    fn set_backend(&mut self, id: BackendId, backend: Option<&Backend>) -> Result<(), Error> {
         self.kernel.set_backend(id, &backend.map_or_else(BackendEntry::default, Into::into))
     }
 
-    fn backend(&self, id: u16) -> Option<Backend> {
+    fn backend(&self, id: BackendId) -> Option<Backend> {
         self.kernel.backend(id).backend()
     }
 
-    fn load(&self, id: u16) -> BackendLoad {
+    fn load(&self, id: BackendId) -> BackendLoad {
         self.kernel.load(id)
     }
 
-    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>) {
+    fn set_load(&mut self, id: BackendId, weight: u32, value: Option<i64>) {
         self.kernel.set_load(id, weight, value);
     }
 
-    fn add_load(&mut self, id: u16, by: i64) {
+    fn add_load(&mut self, id: BackendId, by: i64) {
         self.kernel.add_load(id, by);
     }
 
-    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, Error> {
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<BackendId, i64>, Error> {
         self.kernel.open_connections(service)
     }
 
-    fn turn(&self, service: u32) -> u64 {
+    fn turn(&self, service: ServiceId) -> u64 {
         self.kernel.turn(service)
     }
 
-    fn reset_lane(&mut self, id: u16) -> Result<(), Error> {
+    fn reset_lane(&mut self, id: BackendId) -> Result<(), Error> {
         self.kernel.set_load(id, 0, Some(0));
         self.kernel.forget_echoes(id);
         self.kernel.reset_lane(id)
@@ -310,15 +314,15 @@ impl Plane for LivePlane {
         self.kernel.unrecorded()
     }
 
-    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Error> {
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, Error> {
         self.kernel.pending_backend(state)
     }
 
-    fn forget_connections(&mut self, service: u32) -> Result<(), Error> {
+    fn forget_connections(&mut self, service: ServiceId) -> Result<(), Error> {
         self.kernel.forget_connections(service)
     }
 
-    fn tracked_flows(&self, service: u32) -> Result<TrackedFlows, Error> {
+    fn tracked_flows(&self, service: ServiceId) -> Result<TrackedFlows, Error> {
         self.kernel.tracked_flows(service)
     }
 
@@ -338,7 +342,7 @@ impl Plane for LivePlane {
         self.kernel.bare()
     }
 
-    fn echoes(&self, id: u16) -> Echoes {
+    fn echoes(&self, id: BackendId) -> Echoes {
         self.kernel.echoes(id)
     }
 
@@ -346,19 +350,19 @@ impl Plane for LivePlane {
         self.kernel.clock()
     }
 
-    fn slot(&self, question: &Question, part: u16) -> Result<Option<u16>, Error> {
-        self.kernel.slot(question.service.0, question.hash, part)
+    fn slot(&self, question: &Question, part: u16) -> Result<Option<BackendId>, Error> {
+        self.kernel.slot(question.service, question.hash, part)
     }
 
-    fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+    fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
         self.kernel.slot_counts(service)
     }
 
     fn sweep_slots(
         &mut self,
-        service: u32,
+        service: ServiceId,
         steps: u32,
-        keep: &dyn Fn(u16) -> bool,
+        keep: &dyn Fn(BackendId) -> bool,
     ) -> Result<u32, Error> {
         self.kernel.sweep_slots(service, steps, keep)
     }
@@ -424,7 +428,7 @@ impl Plane for LivePlane {
         self.kernel.path_mtu(to)
     }
 
-    fn forget_hop(&mut self, backend: u16) -> Result<(), Error> {
+    fn forget_hop(&mut self, backend: BackendId) -> Result<(), Error> {
         self.kernel.forget_hop(backend)
     }
 }

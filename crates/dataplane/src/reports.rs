@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
-use weir_steering::{Event, EventKind};
+use weir_steering::{BackendId, Event, EventKind};
 
 type Sink = Rc<RefCell<Box<dyn FnMut(Event)>>>;
 
@@ -141,11 +141,11 @@ impl Reports {
                 return ControlFlow::Break(());
             }
             let note = types::unreported::from_slice(value);
-            flows.push(Event {
+            flows.extend(BackendId::new(note.backend).map(|backend| Event {
                 state: types::service_state::from_slice(key).into(),
-                backend: note.backend,
+                backend,
                 kind: EventKind::Start,
-            });
+            }));
             ControlFlow::Continue(())
         })?;
         Ok(flows)
@@ -168,7 +168,7 @@ fn decode(bytes: &[u8]) -> Option<Event> {
     let raw = types::event::from_slice(bytes);
     let kind = [EventKind::Start, EventKind::End].into_iter().find(|k| *k as u8 == raw.kind)?;
     let state = types::service_state { service: raw.service, key: raw.key }.into();
-    Some(Event { state, backend: raw.backend, kind })
+    Some(Event { state, backend: BackendId::new(raw.backend)?, kind })
 }
 
 /// Deletes an entry; that it is gone already is no error.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use weir_hash::scale;
+use weir_steering::ServiceId;
 use weir_steering::cheetah::{
     LINGER_SECONDS, MOST_TIER_BITS, OPENING_SECONDS, PARTITION_SLOTS, SlotCounts, SlotEntry,
     SlotState,
@@ -78,11 +79,11 @@ pub(crate) struct Slots {
     stacks: Mapped,
     partitions: u32,
     room: Room,
-    current: BTreeMap<u32, Partitions>,
+    current: BTreeMap<ServiceId, Partitions>,
     /// Those that packets may still look into by the table before.
-    former: BTreeMap<u32, Partitions>,
+    former: BTreeMap<ServiceId, Partitions>,
     /// Where the sweep of each service goes on.
-    hands: BTreeMap<u32, u32>,
+    hands: BTreeMap<ServiceId, u32>,
 }
 
 impl Slots {
@@ -100,20 +101,20 @@ impl Slots {
     }
 
     /// A published table says that the service has these.
-    pub fn adopt(&mut self, service: u32, has: Partitions) {
+    pub fn adopt(&mut self, service: ServiceId, has: Partitions) {
         if self.room.take_at(has.first, has.length) {
             self.current.insert(service, has);
         }
     }
 
     /// The services that have partitions, with these.
-    pub fn all(&self) -> impl Iterator<Item = (u32, Partitions)> {
+    pub fn all(&self) -> impl Iterator<Item = (ServiceId, Partitions)> {
         self.current.iter().map(|(service, has)| (*service, *has))
     }
 
     /// The first of so many partitions for a service: its own, or empty ones if it has none, or
     /// another number of them, or others.
-    pub fn place(&mut self, service: u32, length: u32, tier_bits: u32) -> Result<u32, Error> {
+    pub fn place(&mut self, service: ServiceId, length: u32, tier_bits: u32) -> Result<u32, Error> {
         let same = |has: &&Partitions| (has.length, has.tier_bits) == (length, tier_bits);
         if let Some(has) = self.current.get(&service).filter(same) {
             return Ok(has.first);
@@ -138,7 +139,7 @@ impl Slots {
     }
 
     /// Packets never saw the table that a place was asked for; `published` if they see one before it.
-    pub fn undo(&mut self, service: u32, published: Option<Partitions>) {
+    pub fn undo(&mut self, service: ServiceId, published: Option<Partitions>) {
         if self.current.get(&service).copied() == published {
             return;
         }
@@ -148,7 +149,7 @@ impl Slots {
     }
 
     /// No packet follows the table before the current one; `has`: what that has.
-    pub fn settle(&mut self, service: u32, has: Option<Partitions>) {
+    pub fn settle(&mut self, service: ServiceId, has: Option<Partitions>) {
         if let Some(Partitions { first, length, .. }) = self.former.remove(&service) {
             self.room.give_back(first, length);
         }
@@ -157,7 +158,7 @@ impl Slots {
         }
     }
 
-    fn free(&mut self, service: u32) {
+    fn free(&mut self, service: ServiceId) {
         if let Some(Partitions { first, length, .. }) = self.current.remove(&service) {
             self.room.give_back(first, length);
         }
@@ -173,7 +174,7 @@ impl Slots {
     }
 
     /// How full a service's are.
-    pub fn counts(&self, service: u32) -> Option<SlotCounts> {
+    pub fn counts(&self, service: ServiceId) -> Option<SlotCounts> {
         let has = self.current.get(&service)?;
         let mut all = SlotCounts::default();
         for part in 0..has.parts() {
@@ -189,7 +190,7 @@ impl Slots {
     }
 
     /// Where the connection lives whose place a part of a cookie hides, for a flow of this hash.
-    pub fn get(&self, service: u32, hash: u64, part: u16) -> Result<Option<u16>, Error> {
+    pub fn get(&self, service: ServiceId, hash: u64, part: u16) -> Result<Option<u16>, Error> {
         let Some(has) = self.current.get(&service) else { return Ok(None) };
         let index = (part & (has.part_slots() - 1) as u16) ^ has.pad(hash);
         let at = has.part(has.part_of(hash)).slots + usize::from(index) * SLOT_BYTES;
@@ -199,7 +200,7 @@ impl Slots {
     }
 
     /// What the slots of a service hold, partition by partition.
-    pub fn entries(&self, service: u32) -> Result<Vec<SlotEntry>, Error> {
+    pub fn entries(&self, service: ServiceId) -> Result<Vec<SlotEntry>, Error> {
         let Some(has) = self.current.get(&service) else { return Ok(Vec::new()) };
         let bytes = has.length as usize * PARTITION_BYTES;
         let part = self.slots.part(has.first as usize * PARTITION_BYTES, bytes)?;
@@ -210,7 +211,7 @@ impl Slots {
     /// each. Returns the parts of cookies that hide their places.
     pub fn fill(
         &mut self,
-        service: u32,
+        service: ServiceId,
         connections: &mut dyn Iterator<Item = (u64, u16, u16)>,
     ) -> Result<Vec<u16>, Error> {
         let Some(&has) = self.current.get(&service) else { return Ok(Vec::new()) };
@@ -249,7 +250,7 @@ impl Slots {
     /// backend `keep` does not want. Returns how many.
     pub fn sweep(
         &mut self,
-        service: u32,
+        service: ServiceId,
         steps: u32,
         clock: u32,
         idle: u32,

@@ -9,7 +9,8 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::VipKey;
 use weir_steering::{
-    Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, cheetah,
+    BackendId, Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, ServiceId,
+    cheetah,
 };
 
 /// A range of the pool's elements.
@@ -29,7 +30,7 @@ pub(crate) struct Tables {
     /// The part of the memory that a table takes, by the table's number.
     ranges: BTreeMap<u32, Range>,
     /// The published table's number, by service.
-    current: BTreeMap<u32, u32>,
+    current: BTreeMap<ServiceId, u32>,
     /// Connections by index, of services whose tables have such.
     pub slots: Slots,
 }
@@ -54,9 +55,9 @@ impl Tables {
                 if tables.room.take_at(first, length) {
                     tables.ranges.insert(number, Range { first, length });
                 }
-                tables.current.insert(number / 2, number);
-                if let Some(has) = tables.partitions_of(number / 2) {
-                    tables.slots.adopt(number / 2, has);
+                tables.current.insert(service_of(number), number);
+                if let Some(has) = tables.partitions_of(service_of(number)) {
+                    tables.slots.adopt(service_of(number), has);
                 }
             }
         }
@@ -64,20 +65,20 @@ impl Tables {
     }
 
     /// Number of a service's table.
-    pub fn current(&self, service: u32) -> Option<u32> {
+    pub fn current(&self, service: ServiceId) -> Option<u32> {
         self.current.get(&service).copied()
     }
 
     /// Writes a table on the side that is not in use; returns its number. Once the caller has let
     /// packets see it, it says so by [`published`](Self::published); if it cannot, by
     /// [`discard`](Self::discard).
-    pub fn write(&mut self, service: u32, image: &Image, flags: Flags) -> Result<u32, Error> {
+    pub fn write(&mut self, service: ServiceId, image: &Image, flags: Flags) -> Result<u32, Error> {
         if let Some(codec @ Codec::Fuse) = image.codec() {
             return Err(Error::Codec { service, codec });
         }
         let number = match self.current(service) {
             Some(current) => current ^ 1,
-            None => service * 2,
+            None => service.0 * 2,
         };
         self.free(number);
         let place = match image {
@@ -116,17 +117,17 @@ impl Tables {
 
     /// From here on this table is its service's current one.
     pub fn published(&mut self, number: u32) {
-        self.current.insert(number / 2, number);
+        self.current.insert(service_of(number), number);
     }
 
     /// Packets never see this table.
     pub fn discard(&mut self, number: u32) {
         self.free(number);
-        self.slots.undo(number / 2, self.partitions_of(number / 2));
+        self.slots.undo(service_of(number), self.partitions_of(service_of(number)));
     }
 
     /// Frees the side that is not in use.
-    pub fn release(&mut self, service: u32) {
+    pub fn release(&mut self, service: ServiceId) {
         if let Some(current) = self.current(service) {
             self.free(current ^ 1);
         }
@@ -134,7 +135,7 @@ impl Tables {
     }
 
     /// Frees both sides.
-    pub fn remove(&mut self, service: u32) {
+    pub fn remove(&mut self, service: ServiceId) {
         self.release(service);
         if let Some(current) = self.current.remove(&service) {
             self.free(current);
@@ -143,7 +144,7 @@ impl Tables {
     }
 
     /// The partitions of connections by index that a service's table leads to.
-    fn partitions_of(&self, service: u32) -> Option<Partitions> {
+    fn partitions_of(&self, service: ServiceId) -> Option<Partitions> {
         let header = self.header(self.current(service)?)?;
         (header.method == MethodId::CheetahStateful.number()).then(|| Partitions {
             first: header.chunks_b,
@@ -162,7 +163,7 @@ impl Tables {
     ///
     /// # Errors
     /// [`Error::Table`] if it is damaged, [`Error::System`] if it cannot be read at all.
-    pub fn read(&self, service: u32) -> Result<Option<Image>, Error> {
+    pub fn read(&self, service: ServiceId) -> Result<Option<Image>, Error> {
         let number = self.current(service);
         let Some(header) = number.and_then(|number| self.header_bytes(number)) else {
             return Ok(None);
@@ -182,7 +183,7 @@ impl Tables {
     }
 
     /// Sets or clears flags of a service's table.
-    pub fn set_flags(&self, service: u32, flag: u32, on: bool) {
+    pub fn set_flags(&self, service: ServiceId, flag: u32, on: bool) {
         if let Some(number) = self.current(service) {
             let word = self.flags_word(number);
             if on {
@@ -200,7 +201,7 @@ impl Tables {
     }
 
     /// Bytes of a service's table.
-    pub fn bytes_of(&self, service: u32) -> usize {
+    pub fn bytes_of(&self, service: ServiceId) -> usize {
         self.current(service)
             .and_then(|number| self.ranges.get(&number))
             .map_or(0, |range| HEADER_BYTES + range.length as usize * ELEMENT_BYTES)
@@ -219,6 +220,11 @@ impl Tables {
     fn flags_word(&self, number: u32) -> &std::sync::atomic::AtomicU32 {
         self.headers.word32(number as usize * HEADER_BYTES + offset_of!(RawHeader, flags))
     }
+}
+
+/// The service that a table is of, by the table's number: each has two, of which one is in use.
+pub(crate) fn service_of(number: u32) -> ServiceId {
+    ServiceId(number / 2)
 }
 
 #[cfg(test)]
@@ -256,7 +262,7 @@ mod tests {
 
     fn image(codec: Codec) -> Image {
         let name = "b1".to_owned();
-        let members = [Member { backend: 1, name, weight: 1, role: Role::Serving }];
+        let members = [Member { backend: BackendId::of(1), name, weight: 1, role: Role::Serving }];
         let mut concury = Concury::<StateKey>::new(ConcuryConfig::unbounded(codec, 12, 1));
         let (image, _) = concury.build(1, &members, 0).expect("one backend fits");
         Image::clone(&image)
@@ -267,16 +273,16 @@ mod tests {
         let headers = memory("headers", 2 * HEADER_BYTES);
         let mut tables = Tables::new(headers, pool("pool", 8), 8, slots("pool"), &[]);
         let othello = image(Codec::Othello);
-        let number = tables.write(0, &othello, Flags::default()).expect("there is room");
+        let number = tables.write(ServiceId(0), &othello, Flags::default()).expect("there is room");
         tables.published(number);
         let used = tables.bytes();
-        let refused = tables.write(0, &image(Codec::Fuse), Flags::default());
-        let fuse = Error::Codec { service: 0, codec: Codec::Fuse };
+        let refused = tables.write(ServiceId(0), &image(Codec::Fuse), Flags::default());
+        let fuse = Error::Codec { service: ServiceId(0), codec: Codec::Fuse };
         assert_eq!(refused.map_err(|e| e.to_string()), Err(fuse.to_string()));
         // The published table is untouched.
-        assert_eq!(tables.current(0), Some(number));
+        assert_eq!(tables.current(ServiceId(0)), Some(number));
         assert_eq!(tables.bytes(), used);
-        assert_eq!(tables.read(0).expect("it is whole"), Some(othello));
+        assert_eq!(tables.read(ServiceId(0)).expect("it is whole"), Some(othello));
     }
 
     #[test]
@@ -286,15 +292,16 @@ mod tests {
         let mut tables = Tables::new(headers, pool("unseen-pool", 8), 8, slots, &[]);
         let othello = image(Codec::Othello);
         for seen in [false, true, false] {
-            let before = (tables.current(0), tables.bytes());
-            let number = tables.write(0, &othello, Flags::default()).expect("there is room");
-            assert_eq!(tables.current(0), before.0);
+            let before = (tables.current(ServiceId(0)), tables.bytes());
+            let number =
+                tables.write(ServiceId(0), &othello, Flags::default()).expect("there is room");
+            assert_eq!(tables.current(ServiceId(0)), before.0);
             if seen {
                 tables.published(number);
-                assert_eq!(tables.current(0), Some(number));
+                assert_eq!(tables.current(ServiceId(0)), Some(number));
             } else {
                 tables.discard(number);
-                assert_eq!((tables.current(0), tables.bytes()), before);
+                assert_eq!((tables.current(ServiceId(0)), tables.bytes()), before);
             }
         }
     }

@@ -33,8 +33,8 @@ use weir_plane::{Outcome, Soft, Translations, VipKey};
 use weir_steering::update::{Plane, Services};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Driver, Flags, Image, LANE_ACTIVE, LOAD, Member,
-    MethodId, Role, SCHEDULER, SLOT_RESERVED, ServiceConfig, ServiceState, Settings, SoftMemory,
-    StateKey, cheetah,
+    MethodId, Role, SCHEDULER, SLOT_RESERVED, ServiceConfig, ServiceId, ServiceState, Settings,
+    SoftMemory, StateKey, cheetah,
 };
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
@@ -82,8 +82,8 @@ struct World {
 const BACKENDS: u16 = 512;
 const PENDING: u32 = 400;
 
-fn mac(backend: u16) -> [u8; 6] {
-    let [high, low] = backend.to_be_bytes();
+fn mac(backend: BackendId) -> [u8; 6] {
+    let [high, low] = backend.get().to_be_bytes();
     [2, 0, 0, 1, high, low]
 }
 
@@ -105,7 +105,7 @@ fn scheduled(
         let value = match setting.name {
             cheetah::PARTITIONS => 2 + seed % 2,
             // Where backends write the cookies, one tier or two, which tell all backends apart.
-            cheetah::TIER_BITS if seed % 2 == 0 => 0,
+            cheetah::TIER_BITS if seed.is_multiple_of(2) => 0,
             cheetah::TIER_BITS => [0, 4, 5, 6][(seed / 2 % 4) as usize],
             _ if setting.words.is_empty() => 251,
             _ => seed % setting.words.len() as u64,
@@ -203,7 +203,7 @@ impl World {
         let mut services = Vec::new();
         for (number, (address, protocol, port, client, method)) in plans.into_iter().enumerate() {
             let vip = VipKey { address: map_address(address.parse().unwrap()), protocol, port };
-            let number = number as u32;
+            let number = ServiceId(number as u32);
             kernel.set_service(&vip, number).unwrap();
             oracle.vips.insert(vip, number);
             let builder = match method {
@@ -283,7 +283,7 @@ impl World {
     }
 
     fn add_backend(&mut self, service: usize) {
-        let backend = self.next_backend % BACKENDS;
+        let backend = BackendId::of(self.next_backend % BACKENDS);
         let taken = |service: &Service| {
             service
                 .members
@@ -322,7 +322,7 @@ impl World {
         self.plane.oracle.memory.down.remove(&backend);
         let weight = self.rng.random_range(0..5);
         self.tables.services[service].members.push(Member {
-            backend,
+            backend: backend,
             name: format!("b{backend}"),
             weight,
             role: Role::Serving,
@@ -331,7 +331,7 @@ impl World {
     }
 
     /// What the control plane tells schedulers.
-    fn set_load(&mut self, backend: u16, weight: u32, value: Option<i64>) {
+    fn set_load(&mut self, backend: BackendId, weight: u32, value: Option<i64>) {
         self.plane.kernel.kernel.set_load(backend, weight, value);
         weir_plane::Plane::set_load(&mut self.plane.oracle, backend, weight, value);
     }
@@ -363,7 +363,7 @@ impl World {
         }
     }
 
-    fn set_health(&mut self, backend: u16, up: bool) {
+    fn set_health(&mut self, backend: BackendId, up: bool) {
         let mut entry = self.plane.kernel.backend(backend);
         entry.flags &= !BackendFlags::DOWN;
         self.plane.kernel.set_backend(backend, &entry.with_health(up)).unwrap();
@@ -386,7 +386,7 @@ impl World {
                 false
             }
             Builder::Other(builder) => {
-                builder.forget_backend(BackendId::new(gone).expect("a backend's number"));
+                builder.forget_backend(gone);
                 builder.method() == MethodId::Tracked
             }
             Builder::None => true,
@@ -399,8 +399,8 @@ impl World {
     }
 
     /// Nothing in the data plane speaks of a backend any more.
-    fn forget_backend(&mut self, gone: u16) {
-        let stale = |list: Vec<(ServiceState, u16)>| -> Vec<ServiceState> {
+    fn forget_backend(&mut self, gone: BackendId) {
+        let stale = |list: Vec<(ServiceState, BackendId)>| -> Vec<ServiceState> {
             list.into_iter().filter(|(_, backend)| *backend == gone).map(|(s, _)| s).collect()
         };
         let kernel = &self.plane.kernel.kernel;
@@ -780,16 +780,24 @@ impl World {
             }
         }
         for backend in 0..BACKENDS {
-            let (kernel, soft) = (self.plane.kernel.kernel.load(backend), oracle);
-            assert_eq!(kernel, weir_plane::Plane::load(soft, backend), "backend {backend}");
+            let (kernel, soft) = (self.plane.kernel.kernel.load(BackendId::of(backend)), oracle);
+            assert_eq!(
+                kernel,
+                weir_plane::Plane::load(soft, BackendId::of(backend)),
+                "backend {backend}"
+            );
             let (kernel, soft) = (&self.plane.kernel, oracle);
-            let echoes = weir_plane::Plane::echoes(kernel, backend);
-            assert_eq!(echoes, weir_plane::Plane::echoes(soft, backend), "backend {backend}");
+            let echoes = weir_plane::Plane::echoes(kernel, BackendId::of(backend));
+            assert_eq!(
+                echoes,
+                weir_plane::Plane::echoes(soft, BackendId::of(backend)),
+                "backend {backend}"
+            );
         }
     }
 
     fn compare_memory(&mut self) {
-        let counters = self.plane.kernel.counters(0..BACKENDS).unwrap();
+        let counters = self.plane.kernel.counters((0..BACKENDS).map(BackendId::of)).unwrap();
         assert_eq!(counters, self.plane.oracle.counters);
         assert_eq!(self.plane.kernel.kernel.bare(), self.plane.oracle.memory.bare);
         let refuse = std::mem::take(&mut self.plane.refuse_one_in);
@@ -816,7 +824,7 @@ impl World {
         }
         for (state, wanted) in self.plane.oracle.memory.connections.iter().take(20) {
             let VipKey { address: dst, protocol, .. } =
-                self.tables.services[state.service as usize].vip;
+                self.tables.services[state.service.index()].vip;
             let StateKey { address: src, src_port, dst_port } = state.key;
             let flow = FlowKey { src, dst, src_port, dst_port, protocol };
             assert_eq!(self.plane.kernel.connection(&flow).unwrap(), Some(*wanted), "{flow}");
@@ -940,7 +948,7 @@ fn damaged_frames_are_counted_by_reason() {
         *verdicts.entry(format!("{:?}", run.verdict)).or_insert(0u64) += 1;
     }
     println!("{verdicts:?}");
-    let counters = world.plane.kernel.counters(0..BACKENDS).unwrap();
+    let counters = world.plane.kernel.counters((0..BACKENDS).map(BackendId::of)).unwrap();
     let lanes: u64 = counters.lanes.values().map(|lane| lane.packets).sum();
     let passed: u64 = counters.passed.values().sum();
     let dropped: u64 = counters.dropped.values().sum();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, grace, run_frame};
 use weir_hash::HashKey;
 use weir_plane::VipKey;
-use weir_steering::{Image, Member, Role, TrackedBuilder};
+use weir_steering::{BackendId, Image, Member, Role, ServiceId, TrackedBuilder};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -21,7 +21,12 @@ fn syn() -> Vec<u8> {
 
 /// A table of one backend.
 fn table(backend: u16) -> Image {
-    let member = Member { backend, name: "b".into(), weight: 1, role: Role::Serving };
+    let member = Member {
+        backend: BackendId::of(backend),
+        name: "b".into(),
+        weight: 1,
+        role: Role::Serving,
+    };
     TrackedBuilder::new(HashKey::from_seed(5), 251, false).build(1, &[member]).unwrap()
 }
 
@@ -29,17 +34,21 @@ fn plane() -> KernelPlane {
     let limits = Limits { services: 4, table_bytes: 1 << 16, ..Limits::default() };
     let (mut plane, _) = KernelPlane::open(None, &limits).expect("load (needs root)");
     let FlowKey { dst, dst_port, protocol, .. } = flow();
-    plane.set_service(&VipKey { address: dst, protocol, port: Some(dst_port) }, 0).unwrap();
+    plane
+        .set_service(&VipKey { address: dst, protocol, port: Some(dst_port) }, ServiceId(0))
+        .unwrap();
     for backend in 1..=2 {
         set_hop(&plane, backend, backend as u8);
     }
-    plane.publish(0, &table(1)).unwrap();
+    plane.publish(ServiceId(0), &table(1)).unwrap();
     plane
 }
 
 fn set_hop(plane: &KernelPlane, backend: u16, mac: u8) {
     let entry = BackendEntry::new([10, 2, 0, 1].into(), u32::from(backend));
-    plane.set_backend(backend, &entry.with_next_hop([mac; 6], [4; 6], 0, true)).unwrap();
+    plane
+        .set_backend(BackendId::of(backend), &entry.with_next_hop([mac; 6], [4; 6], 0, true))
+        .unwrap();
 }
 
 /// The calling thread stays on the first CPU.
@@ -99,18 +108,22 @@ fn a_grace_period_waits_on_one_cpu() {
             let new = change % 2 + 1;
             // A tracked flow stays where it is: its backend is another one from here on.
             let image = table(new);
-            plane.show(0, &image, image.header().flags()).unwrap();
+            plane.show(ServiceId(0), &image, image.header().flags()).unwrap();
             set_absent(&plane, 3 - new);
             grace().unwrap();
-            let old = plane.lane(3 - new).unwrap().packets;
+            let old = plane.lane(BackendId::of(3 - new)).unwrap().packets;
             let before = packets.load(Ordering::Relaxed);
             while packets.load(Ordering::Relaxed) < before + 200 {
                 std::thread::sleep(Duration::from_micros(100));
             }
-            assert_eq!(plane.lane(3 - new).unwrap().packets, old, "after change {change}");
-            plane.retire(0);
+            assert_eq!(
+                plane.lane(BackendId::of(3 - new)).unwrap().packets,
+                old,
+                "after change {change}"
+            );
+            plane.retire(ServiceId(0));
             set_hop(&plane, 3 - new, 3 - new as u8);
-            followed[usize::from(new) - 1] += plane.lane(new).unwrap().packets;
+            followed[usize::from(new) - 1] += plane.lane(BackendId::of(new)).unwrap().packets;
         }
         followed
     });
@@ -122,7 +135,7 @@ fn a_grace_period_waits_on_one_cpu() {
 
 /// Whoever is tracked there is to be placed anew.
 fn set_absent(plane: &KernelPlane, backend: u16) {
-    plane.set_backend(backend, &BackendEntry::default()).unwrap();
+    plane.set_backend(BackendId::of(backend), &BackendEntry::default()).unwrap();
 }
 
 /// The FIB is asked once in 64 jiffies for each backend and CPU, in odd ones and in even ones.
@@ -133,7 +146,7 @@ fn a_next_hop_is_asked_for_once() {
     let plane = plane();
     let mut asked = 0;
     for _ in 0..TIMES {
-        plane.reset_lane(1).unwrap();
+        plane.reset_lane(BackendId::of(1)).unwrap();
         set_hop(&plane, 1, 8);
         assert_eq!(run_frame(plane.program(), &syn()).unwrap().frame[..6], [8; 6]);
         set_hop(&plane, 1, 6);

@@ -2,7 +2,7 @@
 
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_plane::{TrackedFlows, VipKey};
-use weir_steering::{Member, MethodId, Role, ServiceConfig, Settings};
+use weir_steering::{BackendId, Member, MethodId, Role, ServiceConfig, ServiceId, Settings};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
@@ -54,19 +54,22 @@ fn plane(tracked_flows: u32) -> KernelPlane {
     let mut builder = MethodId::named("jet").unwrap().info().builder.unwrap()(&config, None);
     let address = map_address("10.1.0.1".parse().unwrap());
     plane
-        .set_service(&VipKey { address, protocol: Protocol::Tcp, port: Some(80) }, SERVICE)
+        .set_service(
+            &VipKey { address, protocol: Protocol::Tcp, port: Some(80) },
+            ServiceId(SERVICE),
+        )
         .unwrap();
     let members: Vec<Member> = (0..3)
         .map(|backend| {
             let entry = BackendEntry::new("10.1.1.1".parse().unwrap(), 1);
             let entry = entry.with_next_hop([2, 0, 0, 1, 0, backend as u8], [2; 6], 0, true);
-            plane.set_backend(backend, &entry).unwrap();
+            plane.set_backend(BackendId::of(backend), &entry).unwrap();
             let role = if backend == 2 { Role::Draining } else { Role::Serving };
-            Member { backend, name: format!("b{backend}"), weight: 1, role }
+            Member { backend: BackendId::of(backend), name: format!("b{backend}"), weight: 1, role }
         })
         .collect();
     let built = builder.build(1, &members, 0).unwrap();
-    plane.publish(SERVICE, &built.table).unwrap();
+    plane.publish(ServiceId(SERVICE), &built.table).unwrap();
     plane
 }
 
@@ -87,7 +90,7 @@ fn evictions_are_counted() {
     let all = there(&roomy, 0..FLOWS);
     assert!((1_000..3_000).contains(&all), "{all}: a third is the third backend's to be");
     assert_eq!(
-        roomy.tracked_flows(SERVICE).unwrap(),
+        roomy.tracked_flows(ServiceId(SERVICE)).unwrap(),
         TrackedFlows { there: all, evicted: 0 },
         "nobody was evicted"
     );
@@ -97,17 +100,17 @@ fn evictions_are_counted() {
     let left = there(&small, 0..FLOWS);
     assert!(left <= 256 && left > 0, "{left} are there");
     assert_eq!(
-        small.tracked_flows(SERVICE).unwrap(),
+        small.tracked_flows(ServiceId(SERVICE)).unwrap(),
         TrackedFlows { there: left, evicted: all - left },
         "{all} were put there"
     );
     // They get in again, and others go.
     (0..FLOWS).for_each(|number| send(&small, number, TcpFlags::SYN));
-    let now = small.tracked_flows(SERVICE).unwrap();
+    let now = small.tracked_flows(ServiceId(SERVICE)).unwrap();
     assert_eq!(now.there, there(&small, 0..FLOWS));
     assert!(now.evicted > all - left && now.there + now.evicted <= 2 * all, "{now:?}");
     // Another service's are none of its.
-    assert_eq!(small.tracked_flows(SERVICE + 1).unwrap(), TrackedFlows::default());
-    small.forget_connections(SERVICE).unwrap();
-    assert_eq!(small.tracked_flows(SERVICE).unwrap(), TrackedFlows::default());
+    assert_eq!(small.tracked_flows(ServiceId(SERVICE + 1)).unwrap(), TrackedFlows::default());
+    small.forget_connections(ServiceId(SERVICE)).unwrap();
+    assert_eq!(small.tracked_flows(ServiceId(SERVICE)).unwrap(), TrackedFlows::default());
 }

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use weir_dataplane::{BackendEntry, Error, KernelPlane, Layout, Limits};
 use weir_hash::HashKey;
 use weir_plane::VipKey;
-use weir_steering::{Member, Role, ServiceState, StateKey, TrackedBuilder, TrackedFlow};
+use weir_steering::{
+    BackendId, Member, Role, ServiceId, ServiceState, StateKey, TrackedBuilder, TrackedFlow,
+};
 use weir_wire::{FlowKey, Protocol, map_address};
 
 const SMALL: Limits = Limits {
@@ -92,19 +94,22 @@ fn fill(plane: &mut KernelPlane) {
         protocol: Protocol::Tcp,
         port: Some(80),
     };
-    let member = Member { backend: 3, name: "b3".into(), weight: 1, role: Role::Serving };
+    let member =
+        Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
     let table = TrackedBuilder::new(HashKey::from_seed(5), 251, false).build(7, &[member]).unwrap();
-    plane.set_backend(3, &BackendEntry::new("10.1.1.3".parse().unwrap(), 9)).unwrap();
-    plane.set_service(&vip, 2).unwrap();
-    plane.publish(2, &table).unwrap();
+    plane
+        .set_backend(BackendId::of(3), &BackendEntry::new("10.1.1.3".parse().unwrap(), 9))
+        .unwrap();
+    plane.set_service(&vip, ServiceId(2)).unwrap();
+    plane.publish(ServiceId(2), &table).unwrap();
     let flow = FlowKey::new(
         "10.2.0.1:1000".parse().unwrap(),
         "10.1.0.1:80".parse().unwrap(),
         Protocol::Tcp,
     );
-    plane.track(&flow, TrackedFlow::new(3, 9)).unwrap();
-    let state = ServiceState { service: 2, key: StateKey::of_flow(&flow) };
-    plane.pin(&[(state, 3)]).unwrap();
+    plane.track(&flow, TrackedFlow::new(BackendId::of(3), 9)).unwrap();
+    let state = ServiceState { service: ServiceId(2), key: StateKey::of_flow(&flow) };
+    plane.pin(&[(state, BackendId::of(3))]).unwrap();
 }
 
 /// Opening must fail as another version's data plane, and change nothing.
@@ -129,7 +134,7 @@ fn memory_of_another_layout_is_refused_and_left_alone() {
     let (mut plane, report) = pins.open().unwrap();
     assert!(!report.resumed);
     fill(&mut plane);
-    let table = plane.published(2).unwrap().unwrap();
+    let table = plane.published(ServiceId(2)).unwrap().unwrap();
     drop(plane);
     let stamp = pins.stamp();
 
@@ -161,7 +166,7 @@ fn memory_of_another_layout_is_refused_and_left_alone() {
     map.pin(pins.0.join("layout")).unwrap();
     let (plane, report) = pins.open().unwrap();
     assert!(report.resumed);
-    assert_eq!(plane.published(2).unwrap().unwrap(), table);
+    assert_eq!(plane.published(ServiceId(2)).unwrap().unwrap(), table);
 }
 
 /// The one method that a stamp names.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use weir_dataplane::{BackendEntry, Interface, KernelPlane, Limits, XdpMode};
 use weir_hash::HashKey;
 use weir_plane::VipKey;
-use weir_steering::{Member, Role, TrackedBuilder};
+use weir_steering::{BackendId, Member, Role, ServiceId, TrackedBuilder};
 use weir_testbed::link::{self, End};
 use weir_testbed::packet::PacketSocket;
 use weir_testbed::{in_own_namespace, sysctl};
@@ -65,19 +65,24 @@ impl World {
         let vip: SocketAddr = "10.9.0.1:80".parse().expect("an address");
         let address = map_address(vip.ip());
         let key = VipKey { address, protocol: Protocol::Tcp, port: Some(80) };
-        plane.set_service(&key, 0).expect("there is room");
+        plane.set_service(&key, ServiceId(0)).expect("there is room");
         let entry = BackendEntry::new(backend.parse().expect("an address"), 1);
-        plane.set_backend(0, &entry).expect("room");
-        let members = [Member { backend: 0, name: "b0".into(), weight: 1, role: Role::Serving }];
+        plane.set_backend(BackendId::of(0), &entry).expect("room");
+        let members = [Member {
+            backend: BackendId::of(0),
+            name: "b0".into(),
+            weight: 1,
+            role: Role::Serving,
+        }];
         let builder = TrackedBuilder::new(HashKey::from_seed(1), 251, false);
-        plane.publish(0, &builder.build(1, &members).expect("it fits")).expect("room");
+        plane.publish(ServiceId(0), &builder.build(1, &members).expect("it fits")).expect("room");
         plane.attach(&["lb0".to_owned()], XdpMode::Native).expect("attach");
         Self { plane, directory }
     }
 
     /// Sends packets of the service, until all have been decided.
     fn send(&self, frames: u16) {
-        let before = self.plane.lane(0).expect("readable").packets;
+        let before = self.plane.lane(BackendId::of(0)).expect("readable").packets;
         let socket = PacketSocket::sender("cl0").expect("a socket");
         for source in 1..=frames {
             let flow = FlowKey::new(
@@ -89,7 +94,9 @@ impl World {
             socket.send(&frame).expect("sent");
         }
         let deadline = Instant::now() + PATIENCE;
-        while self.plane.lane(0).expect("readable").packets < before + u64::from(frames) {
+        while self.plane.lane(BackendId::of(0)).expect("readable").packets
+            < before + u64::from(frames)
+        {
             assert!(Instant::now() < deadline, "frames have not come");
             sleep(Duration::from_millis(1));
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weir_dataplane::{BackendEntry, FrameRun, KernelPlane, Limits, Verdict, XdpMode, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{Device, VipKey, Way};
-use weir_steering::{Member, Role, TrackedBuilder};
+use weir_steering::{BackendId, Member, Role, ServiceId, TrackedBuilder};
 use weir_testbed::link::{self, End};
 use weir_testbed::{in_own_namespace, sysctl};
 use weir_wire::craft::Frame;
@@ -125,7 +125,7 @@ impl World {
         let (mut plane, report) = KernelPlane::open(Some(&directory), &limits).expect("root");
         assert_eq!(report.unguarded, None);
         for (number, to) in services().into_iter().enumerate() {
-            plane.set_service(&vip(to.0, to.1), number as u32).expect("there is room");
+            plane.set_service(&vip(to.0, to.1), ServiceId(number as u32)).expect("there is room");
         }
         Self { plane, directory }
     }
@@ -225,12 +225,15 @@ fn with_backend(plane: &mut KernelPlane, address: &str) {
         sysctl(&format!("{family}/conf/all/forwarding"), "1").expect("forwarding");
     }
     plane
-        .set_backend(0, &BackendEntry::new(address.parse().expect("an address"), 1))
+        .set_backend(BackendId::of(0), &BackendEntry::new(address.parse().expect("an address"), 1))
         .expect("room");
-    let members = [Member { backend: 0, name: "b0".into(), weight: 1, role: Role::Serving }];
+    let members =
+        [Member { backend: BackendId::of(0), name: "b0".into(), weight: 1, role: Role::Serving }];
     let builder = TrackedBuilder::new(HashKey::from_seed(1), 251, false);
     for service in 0..services().len() as u32 {
-        plane.publish(service, &builder.build(1, &members).expect("it fits")).expect("room");
+        plane
+            .publish(ServiceId(service), &builder.build(1, &members).expect("it fits"))
+            .expect("room");
     }
 }
 
@@ -261,7 +264,7 @@ fn a_backend_behind_a_router_gets_nothing_and_the_drop_has_a_reason() {
         ip("route del 10.77.0.0/16\nroute add 10.77.0.0/16 dev lb0");
         ip(&format!("neigh replace 10.77.0.5 lladdr {CLIENT} dev lb0 nud permanent"));
         Client::open("cl0").send(&frame(to.0, to.1, BALANCER, 4000));
-        assert_eq!(world.plane.lane(0).expect("readable").packets, 1);
+        assert_eq!(world.plane.lane(BackendId::of(0)).expect("readable").packets, 1);
     });
 }
 
@@ -297,7 +300,7 @@ fn tags_are_those_of_the_way_out() {
         let as_vlan = [Device { ifindex, way: Way::Tagged { lower: ifindex, tag } }];
         let set = |devices: &[Device]| {
             world.plane.set_devices(devices).expect("room");
-            world.plane.forget_hop(0).expect("it is there");
+            world.plane.forget_hop(BackendId::of(0)).expect("it is there");
         };
         for service in 0..services().len() {
             let plain = to_service(service, 100);
@@ -353,7 +356,7 @@ fn jumbo_frames_are_forwarded_whole() {
                 assert_eq!(world.dropped(reason), before + 1);
             }
         }
-        assert_eq!(world.plane.lane(0).expect("readable").packets, 8);
+        assert_eq!(world.plane.lane(BackendId::of(0)).expect("readable").packets, 8);
     });
 }
 
@@ -418,8 +421,11 @@ fn a_service_that_is_gone_is_the_kernels() {
         let (_, answers) = provoke(BALANCER);
         assert_eq!(answers, Vec::<Vec<u8>>::new());
         for (number, to) in services().into_iter().enumerate() {
-            world.plane.set_service(&vip(to.0, to.1), number as u32).expect("it is there");
-            world.plane.remove_service(number as u32).expect("it is there");
+            world
+                .plane
+                .set_service(&vip(to.0, to.1), ServiceId(number as u32))
+                .expect("it is there");
+            world.plane.remove_service(ServiceId(number as u32)).expect("it is there");
         }
         let (sent, answers) = provoke(BALANCER);
         assert!(!answers.is_empty() && answers.len() as u64 <= sent, "{}", answers.len());

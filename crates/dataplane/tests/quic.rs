@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{IdOutcome, IdOutcomes, IdRoutes, Outcome, Soft, VipKey};
-use weir_steering::{Image, Member, Role, SoftMemory, TrackedBuilder};
+use weir_steering::{BackendId, Image, Member, Role, ServiceId, SoftMemory, TrackedBuilder};
 use weir_wire::craft::Frame;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{FlowKey, Protocol, map_address, parse};
@@ -44,7 +44,7 @@ impl World {
         let mut oracle = Soft::new(SoftMemory::new(1 << 12, 1 << 10, 1 << 10));
         let members: Vec<Member> = (0..BACKENDS)
             .map(|backend| Member {
-                backend,
+                backend: BackendId::of(backend),
                 name: format!("b{backend}"),
                 weight: 1,
                 role: Role::Serving,
@@ -57,8 +57,8 @@ impl World {
                 0,
                 true,
             );
-            kernel.set_backend(backend, &entry).unwrap();
-            oracle.memory.incarnations.insert(backend, 1);
+            kernel.set_backend(BackendId::of(backend), &entry).unwrap();
+            oracle.memory.incarnations.insert(BackendId::of(backend), 1);
         }
         for (number, vip) in (0..).zip(VIPS) {
             let address: std::net::SocketAddr = vip.parse().unwrap();
@@ -67,13 +67,13 @@ impl World {
                 protocol: Protocol::Udp,
                 port: Some(443),
             };
-            kernel.set_service(&key, number).unwrap();
-            oracle.vips.insert(key, number);
+            kernel.set_service(&key, ServiceId(number)).unwrap();
+            oracle.vips.insert(key, ServiceId(number));
             let key = HashKey::from_seed(number.into());
             let builder = TrackedBuilder::new(key, 251, false);
             let image: Image = builder.build(1, &members).unwrap();
-            kernel.publish(number, &image).unwrap();
-            oracle.tables.insert(number, image.into());
+            kernel.publish(ServiceId(number), &image).unwrap();
+            oracle.tables.insert(ServiceId(number), image.into());
         }
         Self {
             kernel,
@@ -109,17 +109,17 @@ impl World {
                 let bytes: Vec<u8> =
                     (0..config.server_id_length()).map(|_| self.rng.random()).collect();
                 let server = Id::new(&bytes).unwrap();
-                routes.lead(config.rotation(), server, backend);
+                routes.lead(config.rotation(), server, BackendId::of(backend));
                 let nonce: Vec<u8> =
                     (0..config.nonce_length()).map(|_| self.rng.random()).collect();
                 ids.push(config.encode(&bytes, &nonce, self.rng.random()).unwrap());
             }
         }
         let led = (service != VIPS.len() - 1 && configs.iter().next().is_some()).then_some(&routes);
-        self.kernel.set_id_routes(service as u32, led).unwrap();
+        self.kernel.set_id_routes(ServiceId(service as u32), led).unwrap();
         match led {
-            Some(routes) => self.oracle.id_routes.insert(service as u32, routes.clone()),
-            None => self.oracle.id_routes.remove(&(service as u32)),
+            Some(routes) => self.oracle.id_routes.insert(ServiceId(service as u32), routes.clone()),
+            None => self.oracle.id_routes.remove(&ServiceId(service as u32)),
         };
         self.routes[service] = led.cloned().unwrap_or_default();
         // Ids of the configurations before go on coming.
@@ -194,7 +194,7 @@ impl World {
         match wanted {
             Outcome::Forwarded(backend) => {
                 assert_eq!(run.verdict, Verdict::Transmit);
-                assert_eq!(run.frame[..6], mac(backend), "{frame:02x?}");
+                assert_eq!(run.frame[..6], mac(backend.get()), "{frame:02x?}");
             }
             other => panic!("{other:?}"),
         }
@@ -206,7 +206,7 @@ impl World {
             map_address(vip.ip()) == packet.flow.dst
         });
         let service = service.expect("it is for one of them");
-        if self.oracle.id_routes.contains_key(&(service as u32)) {
+        if self.oracle.id_routes.contains_key(&ServiceId(service as u32)) {
             let led = self.routes[service].route_datagram(&frame[l4 + 8..l4 + length]);
             *self.outcomes.entry(IdOutcome::of(&led)).or_default() += 1;
         }
@@ -263,19 +263,19 @@ fn what_is_remembered_does_not_outlive_what_it_stands_for() {
     let elsewhere = (0..BACKENDS).filter(|backend| mac(*backend).to_vec() != by_method);
     for backend in elsewhere.take(3) {
         let mut routes = IdRoutes::new(configs.clone());
-        routes.lead(2, Id::new(&[1, 2, 3, 4]).unwrap(), backend);
-        world.kernel.set_id_routes(0, Some(&routes)).unwrap();
+        routes.lead(2, Id::new(&[1, 2, 3, 4]).unwrap(), BackendId::of(backend));
+        world.kernel.set_id_routes(ServiceId(0), Some(&routes)).unwrap();
         for _ in 0..3 {
             assert_eq!(to(&world), mac(backend));
         }
-        let entry = world.kernel.backend(backend);
-        world.kernel.set_backend(backend, &BackendEntry::default()).unwrap();
+        let entry = world.kernel.backend(BackendId::of(backend));
+        world.kernel.set_backend(BackendId::of(backend), &BackendEntry::default()).unwrap();
         assert_eq!(to(&world), by_method);
-        world.kernel.set_backend(backend, &entry).unwrap();
+        world.kernel.set_backend(BackendId::of(backend), &entry).unwrap();
         assert_eq!(to(&world), mac(backend));
-        world.kernel.set_id_routes(0, Some(&IdRoutes::new(configs.clone()))).unwrap();
+        world.kernel.set_id_routes(ServiceId(0), Some(&IdRoutes::new(configs.clone()))).unwrap();
         assert_eq!(to(&world), by_method);
     }
-    world.kernel.set_id_routes(0, None).unwrap();
+    world.kernel.set_id_routes(ServiceId(0), None).unwrap();
     assert_eq!(to(&world), by_method);
 }

@@ -16,8 +16,8 @@ use weir_dataplane::{
 use weir_plane::{Plane, VipKey};
 use weir_steering::update::Plane as _;
 use weir_steering::{
-    Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceState, StateKey,
-    TrackedBuilder,
+    BackendId, Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceId,
+    ServiceState, StateKey, TrackedBuilder,
 };
 use weir_testbed::{in_own_namespace, link};
 use weir_wire::craft::Frame;
@@ -72,7 +72,12 @@ fn flow(service: usize, client: u32) -> FlowKey {
 fn members(drain: bool) -> Vec<Member> {
     let role = |n| if n == DRAINING && drain { Role::Draining } else { Role::Serving };
     (0..BACKENDS)
-        .map(|n| Member { backend: n, name: format!("b{n}"), weight: 1, role: role(n) })
+        .map(|n| Member {
+            backend: BackendId::of(n),
+            name: format!("b{n}"),
+            weight: 1,
+            role: role(n),
+        })
         .collect()
 }
 
@@ -120,11 +125,14 @@ impl World {
         for n in 0..BACKENDS {
             let mac = [2, 0, 0, 0, 0, n as u8];
             let entry = BackendEntry::new([192, 0, 2, 1 + n as u8].into(), 1);
-            plane.kernel.set_backend(n, &entry.with_next_hop(mac, [4; 6], 0, true)).unwrap();
+            plane
+                .kernel
+                .set_backend(BackendId::of(n), &entry.with_next_hop(mac, [4; 6], 0, true))
+                .unwrap();
         }
         for (service, &(port, protocol)) in SERVICES.iter().enumerate() {
             let vip = VipKey { address: flow(service, 0).dst, protocol, port: Some(port) };
-            plane.kernel.set_service(&vip, service as u32).unwrap();
+            plane.kernel.set_service(&vip, ServiceId(service as u32)).unwrap();
             let config = ConcuryConfig {
                 udp: protocol == Protocol::Udp,
                 ..ConcuryConfig::unbounded(Codec::Othello, 4, 7)
@@ -132,21 +140,25 @@ impl World {
             if service == 2 {
                 let builder = TrackedBuilder::new(weir_hash::HashKey::from_seed(5), 251, false);
                 let table = builder.build(1, &members(false)).unwrap();
-                plane.kernel.publish(2, &table).unwrap();
+                plane.kernel.publish(ServiceId(2), &table).unwrap();
                 continue;
             }
             let mut concury = Concury::<StateKey>::new(config);
             for client in 0..200 {
                 let key = StateKey::of_flow(&flow(service, client));
-                concury.start(key, (client % u32::from(BACKENDS)) as u16, 1).unwrap();
+                concury
+                    .start(key, BackendId::of((client % u32::from(BACKENDS)) as u16), 1)
+                    .unwrap();
                 self.flows.push((service, client, (client % u32::from(BACKENDS)) as u16));
             }
             let (image, report) = concury.build(1, &members(true), 1).unwrap();
             let service = service as u32;
             let pins = report.pinned.into_iter();
-            let pins: Vec<_> = pins.map(|(key, at)| (ServiceState { service, key }, at)).collect();
+            let pins: Vec<_> = pins
+                .map(|(key, at)| (ServiceState { service: ServiceId(service), key }, at))
+                .collect();
             plane.kernel.pin(&pins).unwrap();
-            plane.kernel.publish(service, &image).unwrap();
+            plane.kernel.publish(ServiceId(service), &image).unwrap();
         }
         plane.kernel.attach(&self.names, XdpMode::Auto).unwrap();
         self.next_client = 200;
@@ -195,7 +207,7 @@ impl World {
         let missing: Vec<_> = (self.flows.iter())
             .filter(|(service, client, _)| {
                 let key = StateKey::of_flow(&flow(*service, *client));
-                let state = ServiceState { service: *service as u32, key };
+                let state = ServiceState { service: ServiceId(*service as u32), key };
                 *service != 2 && !self.reported.contains(&state)
             })
             .map(|(service, client, _)| (*service, *client))
@@ -269,7 +281,7 @@ fn dies_after(step: ResizeStep, from: &Limits, to: &Limits) {
     world.fill(&mut plane);
     world.start(120);
     world.check(&when);
-    let packets = (0..BACKENDS).map(|n| plane.lane(n).unwrap().packets).sum::<u64>();
+    let packets = (0..BACKENDS).map(|n| plane.lane(BackendId::of(n)).unwrap().packets).sum::<u64>();
     plane.resize_until(to, step).unwrap();
     world.check(&when);
     world.start(120);
@@ -291,9 +303,11 @@ fn dies_after(step: ResizeStep, from: &Limits, to: &Limits) {
     world.drain(&mut plane, &when);
     world.assert_sizes(to);
     assert_eq!(plane.limits(), *to);
-    assert!((0..BACKENDS).map(|n| plane.lane(n).unwrap().packets).sum::<u64>() > packets);
+    assert!(
+        (0..BACKENDS).map(|n| plane.lane(BackendId::of(n)).unwrap().packets).sum::<u64>() > packets
+    );
     for service in 0..SERVICES.len() as u32 {
-        assert!(plane.kernel.published(service).unwrap().is_some());
+        assert!(plane.kernel.published(ServiceId(service)).unwrap().is_some());
     }
     assert_eq!(plane.kernel.services().len(), SERVICES.len());
     let noted = plane.kernel.pending().unwrap().len();
@@ -396,9 +410,9 @@ fn what_does_not_fit_is_refused() {
             world.check(words);
             world.drain(&mut plane, words);
         }
-        plane.kernel.set_flags(0, Flags::RECORD, true);
+        plane.kernel.set_flags(ServiceId(0), Flags::RECORD, true);
         plane.resize(&SMALL).unwrap();
-        let flags = plane.kernel.published(0).unwrap().unwrap().header().flags();
+        let flags = plane.kernel.published(ServiceId(0)).unwrap().unwrap().header().flags();
         assert!(flags.has(Flags::RECORD), "flags are carried over");
         world.check("smaller");
     })

@@ -9,7 +9,8 @@ use rand_chacha::ChaCha8Rng;
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_plane::VipKey;
 use weir_steering::{
-    Build, LOAD, Member, MethodId, Role, SCHEDULER, ServiceConfig, Settings, TABLE_SIZE,
+    BackendId, Build, LOAD, Member, MethodId, Role, SCHEDULER, ServiceConfig, ServiceId, Settings,
+    TABLE_SIZE,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -78,13 +79,18 @@ impl World {
         let builder = info.builder.unwrap()(&config, None);
         let address = map_address("10.1.0.1".parse().unwrap());
         let vip = VipKey { address, protocol: Protocol::Tcp, port: Some(80) };
-        plane.set_service(&vip, 1).unwrap();
+        plane.set_service(&vip, ServiceId(1)).unwrap();
         let members = (0..).zip(weights).map(|(backend, weight)| {
             let entry = BackendEntry::new("10.1.1.1".parse().unwrap(), 1);
             let entry = entry.with_next_hop([2, 0, 0, 1, 0, backend as u8], [2; 6], 0, true);
-            plane.set_backend(backend, &entry).unwrap();
-            plane.set_load(backend, *weight, Some(0));
-            Member { backend, name: format!("b{backend}"), weight: *weight, role: Role::Serving }
+            plane.set_backend(BackendId::of(backend), &entry).unwrap();
+            plane.set_load(BackendId::of(backend), *weight, Some(0));
+            Member {
+                backend: BackendId::of(backend),
+                name: format!("b{backend}"),
+                weight: *weight,
+                role: Role::Serving,
+            }
         });
         let members = members.collect();
         let mut world = Self { plane, builder, members, generation: 0, rng, next: 0 };
@@ -95,7 +101,7 @@ impl World {
     fn publish(&mut self) {
         self.generation += 1;
         let built = self.builder.build(self.generation, &self.members, 0).unwrap();
-        self.plane.publish(1, &built.table).unwrap();
+        self.plane.publish(ServiceId(1), &built.table).unwrap();
     }
 
     /// Another client.
@@ -192,7 +198,11 @@ fn choices_by_load_are_within_a_tenth_of_the_average() {
                 );
             }
             for (backend, share) in (0..).zip(shares) {
-                assert_eq!(world.plane.load(backend).value, i64::from(share), "{method}");
+                assert_eq!(
+                    world.plane.load(BackendId::of(backend)).value,
+                    i64::from(share),
+                    "{method}"
+                );
             }
         }
         // Twice the weight, twice the connections: loads are compared per weight.
@@ -234,8 +244,12 @@ fn ended_connections_make_room() {
                 }
             }
         }
-        assert_eq!(world.plane.load(3).value, 40, "{method}: each end counts once");
-        assert_eq!(world.plane.open_connections(1).unwrap()[&3], 40, "{method}");
+        assert_eq!(world.plane.load(BackendId::of(3)).value, 40, "{method}: each end counts once");
+        assert_eq!(
+            world.plane.open_connections(ServiceId(1)).unwrap()[&BackendId::of(3)],
+            40,
+            "{method}"
+        );
         assert_eq!(world.shares(60), [0, 0, 0, 60, 0], "{method}");
     }
 }
@@ -246,15 +260,19 @@ fn the_least_loaded_gets_all_that_come() {
     for method in ["tracked", "cheetah"] {
         let mut world = World::new(method, "least", "told", &[1; 8]);
         for backend in 0..8 {
-            world.plane.set_load(backend, 1, Some(if backend == 5 { 10 } else { 20 }));
+            world.plane.set_load(
+                BackendId::of(backend),
+                1,
+                Some(if backend == 5 { 10 } else { 20 }),
+            );
         }
         let shares = world.shares(100);
         assert_eq!(shares[5], 100, "{method}: {shares:?}");
-        assert_eq!(world.plane.load(5).value, 10, "{method}: packets count nothing");
+        assert_eq!(world.plane.load(BackendId::of(5)).value, 10, "{method}: packets count nothing");
         // With two choices it gets those for which it was drawn: one in four.
         let mut world = World::new(method, "p2c", "told", &[1; 8]);
-        world.plane.set_load(5, 1, Some(-1_000));
-        (0..8).filter(|b| *b != 5).for_each(|b| world.plane.set_load(b, 1, Some(1)));
+        world.plane.set_load(BackendId::of(5), 1, Some(-1_000));
+        (0..8).filter(|b| *b != 5).for_each(|b| world.plane.set_load(BackendId::of(b), 1, Some(1)));
         let shares = world.shares(8_000);
         let far = chi_squared(&[shares[5], 8_000 - shares[5]], &[1, 3]);
         assert!(far < 1.0, "{method}: {shares:?}");
@@ -268,8 +286,8 @@ fn connections_stay_and_new_ones_avoid_the_dead() {
     for scheduler in ["rr", "wrr", "p2c", "least"] {
         let mut world = World::new("tracked", scheduler, "connections", &[1, 2, 3, 4, 5, 6]);
         let open: Vec<(FlowKey, u16)> = (0..1_000).map(|_| world.open()).collect();
-        let entry = world.plane.backend(2).with_health(false);
-        world.plane.set_backend(2, &entry).unwrap();
+        let entry = world.plane.backend(BackendId::of(2)).with_health(false);
+        world.plane.set_backend(BackendId::of(2), &entry).unwrap();
         assert_eq!(world.shares(500)[2], 0, "{scheduler}");
         for (flow, backend) in &open {
             assert_eq!(world.send(*flow, TcpFlags::ACK.0), Some(*backend), "{scheduler}");

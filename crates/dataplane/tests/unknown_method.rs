@@ -9,8 +9,8 @@ use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::{Outcome, Soft, VipKey};
 use weir_steering::{
-    ELEMENT_BYTES, Flags, Image, ImageError, Member, MethodId, RawHeader, Role, SoftMemory,
-    TrackedBuilder,
+    BackendId, ELEMENT_BYTES, Flags, Image, ImageError, Member, MethodId, RawHeader, Role,
+    ServiceId, SoftMemory, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags};
@@ -43,8 +43,9 @@ impl World {
         let mut oracle = Soft::new(SoftMemory::new(16, 1 << 4, 16));
         let mut tables = Vec::new();
         let entry = BackendEntry::new("10.1.1.3".parse().unwrap(), 9);
-        plane.set_backend(3, &entry.with_next_hop([2; 6], [4; 6], 0, true)).unwrap();
-        let member = Member { backend: 3, name: "b3".into(), weight: 1, role: Role::Serving };
+        plane.set_backend(BackendId::of(3), &entry.with_next_hop([2; 6], [4; 6], 0, true)).unwrap();
+        let member =
+            Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
         for service in 0..SERVICES.len() {
             let FlowKey { dst, dst_port, protocol, .. } = flow(service);
             let vip = VipKey { address: dst, protocol, port: Some(dst_port) };
@@ -52,13 +53,13 @@ impl World {
             let table = builder.build(1, std::slice::from_ref(&member)).unwrap();
             // Flags that other methods would act upon.
             let flags = Flags(Flags::RECORD | Flags::PENDING | Flags::MARK);
-            plane.set_service(&vip, service as u32).unwrap();
-            plane.publish_with(service as u32, &table, flags).unwrap();
-            oracle.vips.insert(vip, service as u32);
+            plane.set_service(&vip, ServiceId(service as u32)).unwrap();
+            plane.publish_with(ServiceId(service as u32), &table, flags).unwrap();
+            oracle.vips.insert(vip, ServiceId(service as u32));
             table.set_flags(flags);
             tables.push(table);
         }
-        oracle.memory.incarnations.insert(3, 9);
+        oracle.memory.incarnations.insert(BackendId::of(3), 9);
         Self { pins, plane, oracle, tables }
     }
 
@@ -75,7 +76,7 @@ impl World {
             header[offset_of!(RawHeader, method)] = method;
             let mut body = vec![0; table.elements() * ELEMENT_BYTES];
             table.write_body(&mut body);
-            self.oracle.show_bytes(service as u32, &header, &body).unwrap();
+            self.oracle.show_bytes(ServiceId(service as u32), &header, &body).unwrap();
         }
     }
 
@@ -85,7 +86,7 @@ impl World {
         let touched = run.frame != frame;
         assert_eq!(touched, run.verdict == Verdict::Transmit);
         let alike = match self.oracle.process(&frame) {
-            Outcome::Forwarded(3) => Verdict::Transmit,
+            Outcome::Forwarded(backend) if backend == 3 => Verdict::Transmit,
             Outcome::Dropped(_) => Verdict::Drop,
             other => panic!("{other:?}"),
         };
@@ -126,16 +127,16 @@ fn tables_of_unknown_methods_decide_nothing() {
                 assert_eq!(world.send(service, flags), Verdict::Drop, "method {method}");
                 dropped += 1;
             }
-            let error = world.plane.published(service as u32).unwrap_err();
+            let error = world.plane.published(ServiceId(service as u32)).unwrap_err();
             assert!(error.to_string().contains(&format!("unknown method {method}")), "{error}");
         }
     }
     assert!(dropped > 2000);
     let wanted = BTreeMap::from([(Reason::UnknownMethod, (0, dropped))]);
     assert_eq!(world.plane.outcomes().unwrap(), wanted);
-    assert_eq!(world.plane.counters(0..4).unwrap(), world.oracle.counters);
+    assert_eq!(world.plane.counters((0..4).map(BackendId::of)).unwrap(), world.oracle.counters);
     assert!(world.oracle.memory.connections.is_empty());
-    assert_eq!(world.plane.lane(3).unwrap(), Default::default());
+    assert_eq!(world.plane.lane(BackendId::of(3)).unwrap(), Default::default());
     assert_eq!(world.traces(), (0, 0, 0, 0));
 
     // The tables are whole: under their own method they decide again.
@@ -143,15 +144,16 @@ fn tables_of_unknown_methods_decide_nothing() {
     for service in 0..SERVICES.len() {
         assert_eq!(world.send(service, TcpFlags::ACK), Verdict::Transmit);
     }
-    assert_eq!(world.plane.lane(3).unwrap().flows, SERVICES.len() as u64);
-    assert_eq!(world.plane.counters(0..4).unwrap(), world.oracle.counters);
+    assert_eq!(world.plane.lane(BackendId::of(3)).unwrap().flows, SERVICES.len() as u64);
+    assert_eq!(world.plane.counters((0..4).map(BackendId::of)).unwrap(), world.oracle.counters);
     assert_eq!(world.traces().0, SERVICES.len());
 }
 
 /// The same header, read in Rust.
 #[test]
 fn tables_of_unknown_methods_are_not_read() {
-    let member = Member { backend: 3, name: "b3".into(), weight: 1, role: Role::Serving };
+    let member =
+        Member { backend: BackendId::of(3), name: "b3".into(), weight: 1, role: Role::Serving };
     let table = TrackedBuilder::new(HashKey::from_seed(5), 251, false).build(1, &[member]).unwrap();
     let mut body = vec![0; table.elements() * ELEMENT_BYTES];
     table.write_body(&mut body);

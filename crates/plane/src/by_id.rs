@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use weir_steering::BackendId;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs, Unroutable, routing_id};
 
 /// What leads packets of one service by their QUIC ids: how an id is taken apart, and which backend
@@ -9,7 +10,7 @@ use weir_wire::quic::{Id, QuicLb, QuicLbConfigs, Unroutable, routing_id};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdRoutes {
     configs: QuicLbConfigs,
-    servers: BTreeMap<(u8, Id), u16>,
+    servers: BTreeMap<(u8, Id), BackendId>,
 }
 
 /// Why an id leads nowhere; the service's method decides then.
@@ -128,7 +129,7 @@ impl IdRoutes {
 
     /// Leads ids of this server, in the configuration of this number, to a backend. The server id
     /// has the configuration's length; of two backends with one id the later one counts.
-    pub fn lead(&mut self, config: u8, server: Id, backend: u16) {
+    pub fn lead(&mut self, config: u8, server: Id, backend: BackendId) {
         self.servers.insert((config, server), backend);
     }
 
@@ -138,7 +139,7 @@ impl IdRoutes {
     }
 
     /// The servers: number of the configuration, server id, backend.
-    pub fn servers(&self) -> impl Iterator<Item = (u8, &Id, u16)> {
+    pub fn servers(&self) -> impl Iterator<Item = (u8, &Id, BackendId)> {
         self.servers.iter().map(|((config, server), backend)| (*config, server, *backend))
     }
 
@@ -146,7 +147,7 @@ impl IdRoutes {
     ///
     /// # Errors
     /// [`NotLed`].
-    pub fn route(&self, id: &Id) -> Result<(u16, u8, Id), NotLed> {
+    pub fn route(&self, id: &Id) -> Result<(BackendId, u8, Id), NotLed> {
         let server = self.configs.decode(id.as_bytes())?;
         let config = id.as_bytes()[0] >> 5;
         let backend = self.servers.get(&(config, server));
@@ -157,7 +158,7 @@ impl IdRoutes {
     ///
     /// # Errors
     /// [`NotLed`].
-    pub fn route_datagram(&self, payload: &[u8]) -> Result<u16, NotLed> {
+    pub fn route_datagram(&self, payload: &[u8]) -> Result<BackendId, NotLed> {
         let id = routing_id(payload).ok_or(NotLed::NoId)?;
         self.route(&id).map(|(backend, ..)| backend)
     }
@@ -183,12 +184,12 @@ mod tests {
         configs.set(new.clone());
         let mut routes = IdRoutes::new(configs);
         let id = |bytes: &[u8]| Id::new(bytes).expect("it is short");
-        routes.lead(0, id(&[9]), 4);
-        routes.lead(1, id(&[9, 9, 9]), 4);
+        routes.lead(0, id(&[9]), BackendId::of(4));
+        routes.lead(1, id(&[9, 9, 9]), BackendId::of(4));
         let made = old.encode(&[9], &[1; 7], 0).expect("its lengths");
-        assert_eq!(routes.route(&made), Ok((4, 0, id(&[9]))));
+        assert_eq!(routes.route(&made), Ok((BackendId::of(4), 0, id(&[9]))));
         let made = new.encode(&[9, 9, 9], &[1; 6], 0).expect("its lengths");
-        assert_eq!(routes.route(&made), Ok((4, 1, id(&[9, 9, 9]))));
+        assert_eq!(routes.route(&made), Ok((BackendId::of(4), 1, id(&[9, 9, 9]))));
         let made = old.encode(&[8], &[1; 7], 0).expect("its lengths");
         let nobody = NotLed::NoServer { config: 0, server: id(&[8]) };
         assert_eq!(routes.route(&made), Err(nobody));

@@ -2,6 +2,7 @@
 
 use crate::pipeline::Verdict;
 use std::collections::BTreeMap;
+use weir_steering::BackendId;
 use weir_wire::Reason;
 
 /// Counters of a backend.
@@ -28,7 +29,7 @@ pub struct Returned {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// What went to each backend, by its number.
-    pub lanes: BTreeMap<u16, LaneCounters>,
+    pub lanes: BTreeMap<BackendId, LaneCounters>,
     /// What came back from backends and was translated.
     pub returned: Returned,
     /// Packets left to the kernel, by reason.

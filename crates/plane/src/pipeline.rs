@@ -34,7 +34,7 @@ pub struct VipKey {
 /// Where packets find services and their tables. A packet asks for the table once and keeps it.
 pub trait Directory {
     /// The service that listens there.
-    fn service(&self, key: &VipKey) -> Option<u32>;
+    fn service(&self, key: &VipKey) -> Option<ServiceId>;
     /// Whether any service has this address.
     fn has_address(&self, address: &[u8; 16]) -> bool;
     /// Whether frames to this MAC address are ours.
@@ -44,7 +44,7 @@ pub trait Directory {
     /// # Errors
     /// Why its packets are dropped if there is none that can decide: [`Reason::NoTable`], or
     /// [`Reason::UnknownMethod`].
-    fn table(&self, service: u32) -> Result<&Image, Reason>;
+    fn table(&self, service: ServiceId) -> Result<&Image, Reason>;
     /// Whether answers of any backend are translated.
     fn translates(&self) -> bool {
         false
@@ -55,7 +55,7 @@ pub trait Directory {
         None
     }
     /// What leads packets of a service by their QUIC ids, if anything does.
-    fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
+    fn id_routes(&self, service: ServiceId) -> Option<&IdRoutes> {
         let _ = service;
         None
     }
@@ -67,7 +67,7 @@ pub enum Verdict {
     /// It goes to a backend.
     Forward {
         /// The backend's number.
-        backend: u16,
+        backend: BackendId,
         /// Whether its flow starts there.
         new: bool,
         /// Its bytes from the IP header on.
@@ -99,7 +99,7 @@ pub enum Verdict {
     /// It goes nowhere, and its frame goes back as the message that tells its sender why.
     Tell {
         /// The backend that it would have gone to.
-        backend: u16,
+        backend: BackendId,
         /// Why it goes nowhere.
         reason: Reason,
         /// As in [`Verdict::Forward`].
@@ -111,7 +111,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It went to the backend with this number.
-    Forwarded(u16),
+    Forwarded(BackendId),
     /// It went back to the client.
     Returned,
     /// It was left to the kernel.
@@ -141,7 +141,7 @@ pub struct Classified<'a> {
     /// What else it says that the service's method wants to know.
     pub signals: Signals,
     /// The number of its service.
-    pub service: u32,
+    pub service: ServiceId,
     /// The service's table, which decides it whatever is published meanwhile.
     pub table: &'a Image,
     /// The backend that its QUIC id leads to, if the service is led by ids; the table decides where
@@ -152,7 +152,7 @@ pub struct Classified<'a> {
 }
 
 /// The service that takes a flow: the one on its port, or else the one on any.
-pub fn service_of(flow: &FlowKey, to: &impl Directory) -> Option<u32> {
+pub fn service_of(flow: &FlowKey, to: &impl Directory) -> Option<ServiceId> {
     let exact = VipKey { address: flow.dst, protocol: flow.protocol, port: Some(flow.dst_port) };
     to.service(&exact).or_else(|| to.service(&VipKey { port: None, ..exact }))
 }
@@ -206,7 +206,7 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         let datagram = segment(frame, &packet);
         let length = u16::from_be_bytes(*datagram.get(UDP_LENGTH_AT..)?.first_chunk()?);
         let payload = datagram.get(UDP_HEADER..length.into())?;
-        BackendId::new(routes.route_datagram(payload).ok()?)
+        routes.route_datagram(payload).ok()
     });
     let signals = signals(frame, &packet, table);
     Ok(Classified { packet, signals, service, table, by_id, fragment: None })
@@ -251,7 +251,7 @@ fn whose<'a>(
     frame: &[u8],
     flow: &FlowKey,
     to: &'a impl Directory,
-) -> Result<(u32, &'a Image), Verdict> {
+) -> Result<(ServiceId, &'a Image), Verdict> {
     let service = service_of(flow, to).ok_or(Verdict::Pass(Reason::NoService))?;
     // After the service, because other traffic is passed either way. The kernel would answer for a
     // service if the address is one that the interface has had for a moment only.
@@ -301,7 +301,7 @@ pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
     // Nothing is asked or left behind: the id says it all. One that has just gone takes nothing.
     if let Some(backend) = by_id.filter(|backend| memory.incarnation(*backend).is_some()) {
         return Verdict::Forward {
-            backend: backend.get(),
+            backend,
             new: false,
             bytes: packet.ip_length,
             cookie: None,
@@ -316,7 +316,7 @@ pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
                 memory.note_fragment(key, Some(backend));
             }
             Verdict::Forward {
-                backend: backend.get(),
+                backend,
                 new: decision.new,
                 bytes: packet.ip_length,
                 cookie: decision.cookie,
@@ -363,7 +363,7 @@ fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdic
         None => unknown,
         Some(None) => Verdict::Pass(Reason::NoService),
         Some(Some(backend)) => Verdict::Forward {
-            backend: backend.get(),
+            backend: backend,
             new: false,
             bytes: fragment.ip_length,
             cookie: None,
@@ -388,7 +388,7 @@ fn answer(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Option
     if !table.header().flags().has(Flags::ANSWERS) {
         return None;
     }
-    let question = ask(table, ServiceId(service), &flow, Signals::LATER, memory.now(), memory);
+    let question = ask(table, service, &flow, Signals::LATER, memory.now(), memory);
     let known = memory.answered(&question)?;
     let flags = packet.tcp_flags;
     let starts = flags.intersects(TcpFlags::SYN);
@@ -470,7 +470,7 @@ fn track_instead(question: &Question, backend: Option<BackendId>, memory: &mut i
     memory.watch(question, None);
     let Some(backend) = backend else { return };
     if let Some(incarnation) = memory.incarnation(backend) {
-        memory.track(question, TrackedFlow::new(backend.get(), incarnation));
+        memory.track(question, TrackedFlow::new(backend, incarnation));
     }
 }
 
@@ -519,8 +519,8 @@ mod tests {
     struct One(std::sync::Arc<Image>);
 
     impl Directory for One {
-        fn service(&self, _: &VipKey) -> Option<u32> {
-            Some(0)
+        fn service(&self, _: &VipKey) -> Option<ServiceId> {
+            Some(ServiceId(0))
         }
 
         fn has_address(&self, _: &[u8; 16]) -> bool {
@@ -531,7 +531,7 @@ mod tests {
             true
         }
 
-        fn table(&self, _: u32) -> Result<&Image, Reason> {
+        fn table(&self, _: ServiceId) -> Result<&Image, Reason> {
             Ok(&self.0)
         }
     }
@@ -562,7 +562,8 @@ mod tests {
             idle_seconds: 10,
         };
         let make = MethodId::Concury.info().builder.expect("it has tables");
-        let member = Member { backend: 0, name: "b".into(), weight: 1, role: Role::Serving };
+        let member =
+            Member { backend: BackendId::of(0), name: "b".into(), weight: 1, role: Role::Serving };
         One(make(&config, None).build(1, &[member], 0).expect("it fits").table)
     }
 

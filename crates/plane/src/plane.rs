@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
-    BackendLoad, Echoes, Event, Image, Marks, Question, ServiceState, Side, TrackedFlow, seen_tag,
-    update,
+    BackendId, BackendLoad, Echoes, Event, Image, Marks, Question, ServiceId, ServiceState, Side,
+    TrackedFlow, seen_tag, update,
 };
 use weir_wire::{FlowKey, Reason};
 
@@ -114,7 +114,7 @@ impl SeenFlows {
     }
 
     /// Whether a flow of a service is among them.
-    pub fn has(&self, hash: u64, service: u32) -> bool {
+    pub fn has(&self, hash: u64, service: ServiceId) -> bool {
         self.tags.contains(&(seen_tag(hash, service) & !3))
     }
 }
@@ -176,24 +176,27 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If there is no room for another service.
-    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Self::Error>;
+    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Self::Error>;
 
     /// Removes a service and its tables; its packets are the kernel's from now on.
     ///
     /// # Errors
     /// If packets under way cannot be waited for: the tables stay then.
-    fn remove_service(&mut self, service: u32) -> Result<(), Self::Error>;
+    fn remove_service(&mut self, service: ServiceId) -> Result<(), Self::Error>;
 
     /// The services, by number.
-    fn services(&self) -> Vec<(VipKey, u32)>;
+    fn services(&self) -> Vec<(VipKey, ServiceId)>;
 
     /// Leads packets of a service by their QUIC ids first, from now on; `None`: no more. It holds
     /// whether or not packets find the service yet, and until the service is removed.
     ///
     /// # Errors
     /// If there is no room for so many configurations or servers; some may be led then.
-    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>)
-    -> Result<(), Self::Error>;
+    fn set_id_routes(
+        &mut self,
+        service: ServiceId,
+        routes: Option<&IdRoutes>,
+    ) -> Result<(), Self::Error>;
 
     /// What became of packets that could be led by their ids, of all services.
     ///
@@ -219,16 +222,16 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If it is damaged.
-    fn published(&self, service: u32) -> Result<Option<Image>, Self::Error>;
+    fn published(&self, service: ServiceId) -> Result<Option<Image>, Self::Error>;
 
     /// What the published table says of itself, without reading and checking all of it.
     ///
     /// # Errors
     /// If it cannot be read.
-    fn described(&self, service: u32) -> Result<Option<Described>, Self::Error>;
+    fn described(&self, service: ServiceId) -> Result<Option<Described>, Self::Error>;
 
     /// Bytes of a service's published table.
-    fn table_bytes(&self, service: u32) -> usize;
+    fn table_bytes(&self, service: ServiceId) -> usize;
 
     /// Bytes that tables take, and bytes that there are for them.
     fn pool_bytes(&self) -> (usize, usize);
@@ -237,35 +240,36 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If its number is beyond the plane's bound.
-    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), Self::Error>;
+    fn set_backend(&mut self, id: BackendId, backend: Option<&Backend>) -> Result<(), Self::Error>;
 
     /// What is known of a backend.
-    fn backend(&self, id: u16) -> Option<Backend>;
+    fn backend(&self, id: BackendId) -> Option<Backend>;
 
     /// How loaded a backend is, as its packets find it.
-    fn load(&self, id: u16) -> BackendLoad;
+    fn load(&self, id: BackendId) -> BackendLoad;
 
     /// Says how loaded a backend is. `value`: none leaves it to packets, which count connections.
-    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>);
+    fn set_load(&mut self, id: BackendId, weight: u32, value: Option<i64>);
 
     /// Adds to it, while packets count.
-    fn add_load(&mut self, id: u16, by: i64);
+    fn add_load(&mut self, id: BackendId, by: i64);
 
     /// The connections of a service that count as open, by backend, of those that are remembered:
     /// packets do not see which ones are forgotten.
     ///
     /// # Errors
     /// If they cannot be read.
-    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, Self::Error>;
+    fn open_connections(&self, service: ServiceId)
+    -> Result<BTreeMap<BackendId, i64>, Self::Error>;
 
     /// Turns of a service's scheduler so far.
-    fn turn(&self, service: u32) -> u64;
+    fn turn(&self, service: ServiceId) -> u64;
 
     /// Clears a backend's counters, before its number is used anew.
     ///
     /// # Errors
     /// If they cannot be written.
-    fn reset_lane(&mut self, id: u16) -> Result<(), Self::Error>;
+    fn reset_lane(&mut self, id: BackendId) -> Result<(), Self::Error>;
 
     /// The counters of all backends, by number. One that is missing has counted nothing.
     ///
@@ -286,19 +290,19 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If it cannot be read.
-    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Self::Error>;
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, Self::Error>;
 
     /// Removes the connections of a service from the connection table.
     ///
     /// # Errors
     /// Some may have been removed.
-    fn forget_connections(&mut self, service: u32) -> Result<(), Self::Error>;
+    fn forget_connections(&mut self, service: ServiceId) -> Result<(), Self::Error>;
 
     /// How many flows of a service with JET are in the connection table, and how many were evicted.
     ///
     /// # Errors
     /// If it cannot be read.
-    fn tracked_flows(&self, _service: u32) -> Result<TrackedFlows, Self::Error> {
+    fn tracked_flows(&self, _service: ServiceId) -> Result<TrackedFlows, Self::Error> {
         Ok(TrackedFlows::default())
     }
 
@@ -326,7 +330,7 @@ pub trait Plane: update::Plane {
     }
 
     /// What connections at a backend echo that is told cookies, as far as it was looked at.
-    fn echoes(&self, _id: u16) -> Echoes {
+    fn echoes(&self, _id: BackendId) -> Echoes {
         Echoes::default()
     }
 
@@ -339,12 +343,12 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If it cannot be read.
-    fn slot(&self, _question: &Question, _part: u16) -> Result<Option<u16>, Self::Error> {
+    fn slot(&self, _question: &Question, _part: u16) -> Result<Option<BackendId>, Self::Error> {
         Ok(None)
     }
 
     /// How full a service's table of connections by index is; none if it has none.
-    fn slot_counts(&self, _service: u32) -> Option<SlotCounts> {
+    fn slot_counts(&self, _service: ServiceId) -> Option<SlotCounts> {
         None
     }
 
@@ -355,9 +359,9 @@ pub trait Plane: update::Plane {
     /// If they cannot be read; some may be back then.
     fn sweep_slots(
         &mut self,
-        _service: u32,
+        _service: ServiceId,
         _steps: u32,
-        _keep: &dyn Fn(u16) -> bool,
+        _keep: &dyn Fn(BackendId) -> bool,
     ) -> Result<u32, Self::Error> {
         Ok(0)
     }
@@ -474,7 +478,7 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If it cannot be written.
-    fn forget_hop(&mut self, _backend: u16) -> Result<(), Self::Error> {
+    fn forget_hop(&mut self, _backend: BackendId) -> Result<(), Self::Error> {
         Ok(())
     }
 }

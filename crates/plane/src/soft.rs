@@ -19,8 +19,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_steering::{
-    BackendLoad, ELEMENT_BYTES, Echoes, Event, Flags, Image, ImageError, Marks, Question,
-    ServiceState, Side, SoftMemory, StateKey, TrackedFlow,
+    BackendId, BackendLoad, ELEMENT_BYTES, Echoes, Event, Flags, Image, ImageError, Marks,
+    Question, ServiceId, ServiceState, Side, SoftMemory, StateKey, TrackedFlow,
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
 };
@@ -119,17 +119,17 @@ struct Refusal {
 #[derive(Debug, Default)]
 pub struct Soft {
     /// Services by what they listen on.
-    pub vips: HashMap<VipKey, u32>,
+    pub vips: HashMap<VipKey, ServiceId>,
     /// What leads packets by their QUIC ids, by service.
-    pub id_routes: HashMap<u32, IdRoutes>,
+    pub id_routes: HashMap<ServiceId, IdRoutes>,
     /// Whose answers are translated, and to what.
     pub translations: Translations,
     /// Published tables by service.
-    pub tables: HashMap<u32, Arc<Image>>,
+    pub tables: HashMap<ServiceId, Arc<Image>>,
     /// Services without a table here whose published one is of a method that is not known.
-    pub unknown: HashSet<u32>,
+    pub unknown: HashSet<ServiceId>,
     /// Tables before those that are not retired yet, by service.
-    pub former: HashMap<u32, Arc<Image>>,
+    pub former: HashMap<ServiceId, Arc<Image>>,
     /// What decisions ask and leave behind: pending flows, pins, connections, reports, marks.
     pub memory: SoftMemory,
     /// MAC addresses it answers to; empty: any.
@@ -141,7 +141,7 @@ pub struct Soft {
     /// What it was sized for last.
     pub limits: Limits,
     /// Backends by number.
-    pub backends: BTreeMap<u16, Backend>,
+    pub backends: BTreeMap<BackendId, Backend>,
     /// The errors that it may send.
     pub messages: Allowance,
     /// The replies to echo requests that it may send.
@@ -158,16 +158,16 @@ pub struct Soft {
 
 /// The part of a plane that packets only read.
 struct View<'a> {
-    vips: &'a HashMap<VipKey, u32>,
-    id_routes: &'a HashMap<u32, IdRoutes>,
+    vips: &'a HashMap<VipKey, ServiceId>,
+    id_routes: &'a HashMap<ServiceId, IdRoutes>,
     translations: &'a Translations,
-    tables: &'a HashMap<u32, Arc<Image>>,
-    unknown: &'a HashSet<u32>,
+    tables: &'a HashMap<ServiceId, Arc<Image>>,
+    unknown: &'a HashSet<ServiceId>,
     own_macs: &'a [[u8; 6]],
 }
 
 impl Directory for View<'_> {
-    fn service(&self, key: &VipKey) -> Option<u32> {
+    fn service(&self, key: &VipKey) -> Option<ServiceId> {
         self.vips.get(key).copied()
     }
 
@@ -179,7 +179,7 @@ impl Directory for View<'_> {
         self.own_macs.is_empty() || self.own_macs.contains(&mac)
     }
 
-    fn table(&self, service: u32) -> Result<&Image, Reason> {
+    fn table(&self, service: ServiceId) -> Result<&Image, Reason> {
         match self.tables.get(&service) {
             Some(table) => Ok(table),
             None if self.unknown.contains(&service) => Err(Reason::UnknownMethod),
@@ -195,7 +195,7 @@ impl Directory for View<'_> {
         self.translations.get(key).copied()
     }
 
-    fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
+    fn id_routes(&self, service: ServiceId) -> Option<&IdRoutes> {
         self.id_routes.get(&service)
     }
 }
@@ -307,7 +307,7 @@ impl Soft {
     /// [`ImageError`] if the bytes are a damaged table of a known method; the former one stays.
     pub fn show_bytes(
         &mut self,
-        service: u32,
+        service: ServiceId,
         header: &[u8],
         body: &[u8],
     ) -> Result<(), ImageError> {
@@ -352,7 +352,7 @@ impl Soft {
     }
 
     /// Lowers what a SYN to a backend asks for.
-    pub fn limit_segments(&self, frame: &mut [u8], backend: u16) {
+    pub fn limit_segments(&self, frame: &mut [u8], backend: BackendId) {
         let way = self.way(backend);
         let segments = self.backends.get(&backend).and_then(|backend| backend.segments);
         if let Some(segments) = segments {
@@ -373,7 +373,7 @@ impl Soft {
     }
 
     /// The tunnel to a backend, with what its way takes now, and where it leads.
-    fn way(&self, backend: u16) -> Option<(Tunnel, IpAddr)> {
+    fn way(&self, backend: BackendId) -> Option<(Tunnel, IpAddr)> {
         let backend = self.backends.get(&backend)?;
         let tunnel = backend.tunnel?;
         let mtu = self.paths.lower(&map_address(backend.address), tunnel.mtu, self.nanoseconds);
@@ -419,7 +419,7 @@ impl Soft {
         Ok(())
     }
 
-    fn change_flags(&mut self, service: u32, flag: u32, on: bool) {
+    fn change_flags(&mut self, service: ServiceId, flag: u32, on: bool) {
         if let Some(table) = self.tables.get(&service) {
             table.set_flags(table.header().flags().with(flag, on));
         }
@@ -433,7 +433,12 @@ impl update::Plane for Soft {
         matches!(error, SoftError::Full(_))
     }
 
-    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), SoftError> {
+    fn set_flags(
+        &mut self,
+        service: ServiceId,
+        record: bool,
+        pending: bool,
+    ) -> Result<(), SoftError> {
         self.ask(Operation::SetFlags)?;
         self.change_flags(service, Flags::RECORD, record);
         self.change_flags(service, Flags::PENDING, pending);
@@ -451,7 +456,7 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
         self.ask(Operation::ReadPending)?;
         Ok(self.memory.pending.iter().map(|(state, backend)| (*state, *backend)).collect())
     }
@@ -464,12 +469,12 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
         self.ask(Operation::ReadPins)?;
         Ok(self.memory.pinned.iter().map(|(state, backend)| (*state, *backend)).collect())
     }
 
-    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), SoftError> {
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), SoftError> {
         for (state, backend) in pins {
             self.ask(Operation::Pin)?;
             let room = self.memory.pinned.len() < self.bounds.pins;
@@ -489,7 +494,7 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, SoftError> {
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
         self.ask(Operation::LookUp)?;
         let memory = &self.memory;
         let lives = |flow: &TrackedFlow| {
@@ -499,7 +504,7 @@ impl update::Plane for Soft {
         Ok(of.filter(|(_, flow)| lives(flow)).map(|(state, flow)| (*state, flow.backend)).collect())
     }
 
-    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), SoftError> {
+    fn track(&mut self, connections: &[(ServiceState, BackendId)]) -> Result<(), SoftError> {
         for (state, backend) in connections {
             self.ask(Operation::Track)?;
             if let Some(&incarnation) = self.memory.incarnations.get(backend) {
@@ -510,7 +515,12 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), SoftError> {
+    fn show(
+        &mut self,
+        service: ServiceId,
+        image: &Arc<Image>,
+        flags: Flags,
+    ) -> Result<(), SoftError> {
         self.ask(Operation::Show)?;
         self.former.remove(&service);
         if self.table_bytes() + image.bytes() > self.bounds.table_bytes {
@@ -534,11 +544,11 @@ impl update::Plane for Soft {
         Ok(())
     }
 
-    fn retire(&mut self, service: u32) {
+    fn retire(&mut self, service: ServiceId) {
         self.former.remove(&service);
     }
 
-    fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]) {
         hashes.iter().for_each(|hash| self.memory.forget_seen(*hash, service));
     }
 }
@@ -579,7 +589,7 @@ impl Plane for Soft {
             services: limits.services as usize,
             backends: limits.backends as usize,
         };
-        let last = self.backends.keys().last().map_or(0, |id| usize::from(*id) + 1);
+        let last = self.backends.keys().last().map_or(0, |id| id.index() + 1);
         let fits = Self::table_bytes(self) <= bounds.table_bytes
             && self.memory.pinned.len() <= bounds.pins
             && self.vips.len() <= bounds.services
@@ -591,7 +601,7 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), SoftError> {
+    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), SoftError> {
         self.ask(Operation::SetService)?;
         if !self.vips.contains_key(key) && self.vips.len() >= self.bounds.services {
             return Err(SoftError::Full(Operation::SetService));
@@ -600,7 +610,7 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn remove_service(&mut self, service: u32) -> Result<(), SoftError> {
+    fn remove_service(&mut self, service: ServiceId) -> Result<(), SoftError> {
         self.vips.retain(|_, number| *number != service);
         self.ask(Operation::RemoveService)?;
         self.tables.remove(&service);
@@ -610,7 +620,11 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), SoftError> {
+    fn set_id_routes(
+        &mut self,
+        service: ServiceId,
+        routes: Option<&IdRoutes>,
+    ) -> Result<(), SoftError> {
         self.ask(Operation::SetService)?;
         match routes {
             Some(routes) => self.id_routes.insert(service, routes.clone()),
@@ -632,16 +646,16 @@ impl Plane for Soft {
         Ok(self.counters.returned)
     }
 
-    fn services(&self) -> Vec<(VipKey, u32)> {
+    fn services(&self) -> Vec<(VipKey, ServiceId)> {
         self.vips.iter().map(|(key, service)| (*key, *service)).collect()
     }
 
-    fn published(&self, service: u32) -> Result<Option<Image>, SoftError> {
+    fn published(&self, service: ServiceId) -> Result<Option<Image>, SoftError> {
         self.ask(Operation::ReadTable)?;
         Ok(self.tables.get(&service).map(|image| Image::clone(image)))
     }
 
-    fn described(&self, service: u32) -> Result<Option<Described>, SoftError> {
+    fn described(&self, service: ServiceId) -> Result<Option<Described>, SoftError> {
         self.ask(Operation::ReadTable)?;
         let described = |image: &Arc<Image>| {
             let header = image.header();
@@ -650,7 +664,7 @@ impl Plane for Soft {
         Ok(self.tables.get(&service).map(described))
     }
 
-    fn table_bytes(&self, service: u32) -> usize {
+    fn table_bytes(&self, service: ServiceId) -> usize {
         self.tables.get(&service).map_or(0, |image| image.bytes())
     }
 
@@ -658,9 +672,9 @@ impl Plane for Soft {
         (Self::table_bytes(self), self.bounds.table_bytes)
     }
 
-    fn set_backend(&mut self, id: u16, backend: Option<&Backend>) -> Result<(), SoftError> {
+    fn set_backend(&mut self, id: BackendId, backend: Option<&Backend>) -> Result<(), SoftError> {
         self.ask(Operation::SetBackend)?;
-        if usize::from(id) >= self.bounds.backends {
+        if id.index() >= self.bounds.backends {
             return Err(SoftError::Full(Operation::SetBackend));
         }
         self.memory.incarnations.remove(&id);
@@ -676,26 +690,26 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn backend(&self, id: u16) -> Option<Backend> {
+    fn backend(&self, id: BackendId) -> Option<Backend> {
         self.backends.get(&id).copied()
     }
 
-    fn load(&self, id: u16) -> BackendLoad {
+    fn load(&self, id: BackendId) -> BackendLoad {
         self.memory.loads.get(&id).copied().unwrap_or_default()
     }
 
-    fn set_load(&mut self, id: u16, weight: u32, value: Option<i64>) {
+    fn set_load(&mut self, id: BackendId, weight: u32, value: Option<i64>) {
         let load = self.memory.loads.entry(id).or_default();
         load.weight = weight;
         load.value = value.unwrap_or(load.value);
     }
 
-    fn add_load(&mut self, id: u16, by: i64) {
+    fn add_load(&mut self, id: BackendId, by: i64) {
         self.memory.loads.entry(id).or_default().value += by;
     }
 
     /// Of the connection table; what is remembered of answers is not looked through.
-    fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, SoftError> {
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<BackendId, i64>, SoftError> {
         self.ask(Operation::LookUp)?;
         let mut open = BTreeMap::new();
         for (state, flow) in &self.memory.connections {
@@ -706,11 +720,11 @@ impl Plane for Soft {
         Ok(open)
     }
 
-    fn turn(&self, service: u32) -> u64 {
+    fn turn(&self, service: ServiceId) -> u64 {
         self.memory.turns.get(&service).copied().unwrap_or(0)
     }
 
-    fn reset_lane(&mut self, id: u16) -> Result<(), SoftError> {
+    fn reset_lane(&mut self, id: BackendId) -> Result<(), SoftError> {
         self.ask(Operation::ResetLane)?;
         self.memory.loads.remove(&id);
         self.memory.echoes.remove(&id);
@@ -721,8 +735,9 @@ impl Plane for Soft {
     fn lanes(&self) -> Result<Vec<LaneCounters>, SoftError> {
         self.ask(Operation::ReadCounters)?;
         let lanes = &self.counters.lanes;
-        let numbers = 0..lanes.last_key_value().map_or(0, |(last, _)| last + 1);
-        Ok(numbers.map(|id| lanes.get(&id).copied().unwrap_or_default()).collect())
+        let numbers = 0..lanes.last_key_value().map_or(0, |(last, _)| last.get() + 1);
+        let lane = |id| lanes.get(&BackendId::new(id)?).copied();
+        Ok(numbers.map(|id| lane(id).unwrap_or_default()).collect())
     }
 
     fn outcomes(&self) -> Result<Outcomes, SoftError> {
@@ -741,12 +756,12 @@ impl Plane for Soft {
         0
     }
 
-    fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, SoftError> {
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, SoftError> {
         self.ask(Operation::LookUp)?;
         Ok(self.memory.pending.get(state).copied())
     }
 
-    fn forget_connections(&mut self, service: u32) -> Result<(), SoftError> {
+    fn forget_connections(&mut self, service: ServiceId) -> Result<(), SoftError> {
         self.ask(Operation::Track)?;
         self.memory.connections.retain(|state, _| state.service != service);
         Ok(())
@@ -780,7 +795,7 @@ impl Plane for Soft {
         self.memory.bare
     }
 
-    fn echoes(&self, id: u16) -> Echoes {
+    fn echoes(&self, id: BackendId) -> Echoes {
         self.memory.echoes.get(&id).copied().unwrap_or_default()
     }
 
@@ -788,25 +803,26 @@ impl Plane for Soft {
         self.memory.now
     }
 
-    fn slot(&self, question: &Question, part: u16) -> Result<Option<u16>, SoftError> {
+    fn slot(&self, question: &Question, part: u16) -> Result<Option<BackendId>, SoftError> {
         self.ask(Operation::LookUp)?;
-        let slots = self.memory.slots.get(&question.service.0);
-        Ok(slots.and_then(|slots| slots.get(&question.key, part)))
+        let slots = self.memory.slots.get(&question.service);
+        Ok(slots.and_then(|slots| slots.get(&question.key, part)).and_then(BackendId::new))
     }
 
-    fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+    fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
         self.memory.slots.get(&service).map(ConnTable::counts)
     }
 
     fn sweep_slots(
         &mut self,
-        service: u32,
+        service: ServiceId,
         steps: u32,
-        keep: &dyn Fn(u16) -> bool,
+        keep: &dyn Fn(BackendId) -> bool,
     ) -> Result<u32, SoftError> {
         let now = self.memory.now;
         let slots = self.memory.slots.get_mut(&service);
-        Ok(slots.map_or(0, |slots| slots.sweep(steps, now, keep)))
+        Ok(slots
+            .map_or(0, |slots| slots.sweep(steps, now, |at| BackendId::new(at).is_some_and(keep))))
     }
 
     fn flip_marks(

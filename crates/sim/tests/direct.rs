@@ -170,7 +170,12 @@ impl Pool {
         match change {
             Change::Add(_) => {
                 let name = name(backend);
-                let new = Member { backend, name, weight: 1, role: Role::Serving };
+                let new = Member {
+                    backend: BackendId::of(backend),
+                    name,
+                    weight: 1,
+                    role: Role::Serving,
+                };
                 // One that was drained keeps its place in the list.
                 match self.0.iter_mut().find(|member| member.backend == backend) {
                     Some(member) => *member = new,
@@ -226,7 +231,7 @@ impl Registry {
         let decision = self.table.decide(&question, &mut self.memory);
         for event in std::mem::take(&mut self.memory.events) {
             if event.kind == EventKind::Start {
-                let backend = BackendId::new(event.backend).unwrap();
+                let backend = event.backend;
                 self.build.start(event.state.key, backend, 0).unwrap();
             }
         }
@@ -240,10 +245,10 @@ impl Direct for Registry {
         match change {
             Change::Add(server) => {
                 let count = self.generation as u32;
-                self.memory.incarnations.entry(server).or_insert(count);
+                self.memory.incarnations.entry(BackendId::of(server)).or_insert(count);
             }
             Change::Remove(server) => {
-                self.memory.incarnations.remove(&server);
+                self.memory.incarnations.remove(&BackendId::of(server));
             }
             _ => {}
         }
@@ -254,9 +259,7 @@ impl Direct for Registry {
         let built = self.build.build(self.generation, &self.pool.0, 0).unwrap();
         self.table = built.table;
         let build = &self.build;
-        self.memory
-            .pending
-            .retain(|state, backend| !build.agrees(&state.key, BackendId::new(*backend).unwrap()));
+        self.memory.pending.retain(|state, backend| !build.agrees(&state.key, *backend));
     }
 
     fn first(&mut self, flow: FlowRef, _: f64) -> u16 {
@@ -616,7 +619,7 @@ fn plain_hashing() {
         |_| {
             let follow = |table: &mut Ecmp, pool: &Pool, _: Change| {
                 let serving = pool.0.iter().filter(|member| member.role == Role::Serving);
-                let candidate = |member: &'_ Member| (member.backend, member.weight);
+                let candidate = |member: &'_ Member| (member.backend.get(), member.weight);
                 let mut all: Vec<(u16, u32)> = serving.map(candidate).collect();
                 all.sort_unstable();
                 let all: Vec<Candidate<'_>> = all

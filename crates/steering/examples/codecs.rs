@@ -13,7 +13,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 use weir_steering::{
-    BuildError, Codec, Concury, ConcuryConfig, Forwarder, HEADER_BYTES, Member, Role, Steer,
+    BackendId, BuildError, Codec, Concury, ConcuryConfig, Forwarder, HEADER_BYTES, Member, Role,
+    Steer,
 };
 
 const BITS: u32 = 12;
@@ -32,7 +33,7 @@ fn flow(n: u64) -> u64 {
 fn pool(backends: u16) -> Vec<Member> {
     (0..backends)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: 1,
             role: Role::Serving,
@@ -48,7 +49,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 fn table(codec: Codec, states: u64) -> Result<(Concury<u64>, Forwarder<u64>), BuildError> {
     let config = ConcuryConfig::unbounded(codec, BITS, 1);
-    let flows: Vec<_> = (0..states).map(|n| (flow(n), (n % u64::from(BACKENDS)) as u16)).collect();
+    let flows: Vec<_> =
+        (0..states).map(|n| (flow(n), BackendId::of((n % u64::from(BACKENDS)) as u16))).collect();
     Forwarder::build(config, &pool(BACKENDS), flows.into_iter())
 }
 
@@ -61,7 +63,7 @@ fn update(codec: Codec, states: u64) -> Result<f64, BuildError> {
         for _ in 0..states / 100 {
             concury.forget(&flow(next - states));
             let fresh = flow(next);
-            concury.start(fresh, forwarder.steer(&fresh), 0)?;
+            concury.start(fresh, BackendId::of(forwarder.steer(&fresh)), 0)?;
             next += 1;
         }
         let started = Instant::now();

@@ -15,7 +15,7 @@ use std::time::Instant;
 use weir_hash::HashKey;
 use weir_lookup::{DigestCuckoo, MultiDigest};
 use weir_steering::residue::{Leftovers, Residue, ResidueConfig, Table};
-use weir_steering::{Member, Role, Steer};
+use weir_steering::{BackendId, Member, Role, Steer};
 
 const SIZES: [usize; 7] = [1_000, 16_000, 100_000, 1_000_000, 4_000_000, 8_000_000, 16_000_000];
 const RIVALS: [usize; 2] = [1_000_000, 8_000_000];
@@ -133,13 +133,13 @@ fn rivals(keys: usize) -> Result<[(&'static str, Lookup); 3], weir_lookup::Error
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let member = |backend| Member {
+    let member = |backend: BackendId| Member {
         backend,
         name: format!("backend-{backend}"),
         weight: 1,
         role: Role::Serving,
     };
-    let members: Vec<Member> = (0..BACKENDS).map(member).collect();
+    let members: Vec<Member> = (0..BACKENDS).map(BackendId::of).map(member).collect();
     let residue = Residue::<u64>::new(ResidueConfig { rows: 1 << 16, seed: 1 }, &members)?;
     let rows: Arc<[u16]> = residue.published().table.rows().into();
     let mut tables = Vec::new();

@@ -115,7 +115,7 @@ impl Question {
     /// The state that the flow has or would have.
     #[inline(always)]
     pub fn state(&self) -> ServiceState {
-        ServiceState { service: self.service.0, key: self.key }
+        ServiceState { service: self.service, key: self.key }
     }
 }
 
@@ -385,7 +385,7 @@ pub fn ask(
 /// Decides a packet of a service: the whole lookup face, as the BPF program does it.
 pub fn decide(
     image: &Image,
-    service: u32,
+    service: ServiceId,
     flow: &FlowKey,
     flags: TcpFlags,
     memory: &mut impl Memory,
@@ -396,11 +396,11 @@ pub fn decide(
 /// The same by all that the packet says.
 pub fn decide_by(
     image: &Image,
-    service: u32,
+    service: ServiceId,
     flow: &FlowKey,
     signals: Signals,
     memory: &mut impl Memory,
 ) -> Decision {
-    let question = ask(image, ServiceId(service), flow, signals, memory.now(), memory);
+    let question = ask(image, service, flow, signals, memory.now(), memory);
     image.decide(&question, memory)
 }

@@ -16,6 +16,22 @@ impl BackendId {
         if number < NO_BACKEND { Some(Self(number)) } else { None }
     }
 
+    /// The backend with a number that is known to be one: a constant, or one that was checked.
+    ///
+    /// # Panics
+    /// From [`NO_BACKEND`] on.
+    #[inline(always)]
+    pub const fn of(number: u16) -> Self {
+        assert!(number < NO_BACKEND, "no backend has this number");
+        Self(number)
+    }
+
+    /// Its place in an array that has one for each backend.
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
     /// The backend that an entry of a table names, whatever its reserved bit says.
     #[inline(always)]
     pub const fn of_slot(slot: u16) -> Option<Self> {
@@ -61,6 +77,14 @@ impl fmt::Display for BackendId {
 #[repr(transparent)]
 pub struct ServiceId(pub u32);
 
+impl ServiceId {
+    /// Its place in an array that has one for each service.
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 impl From<u32> for ServiceId {
     #[inline(always)]
     fn from(number: u32) -> Self {
@@ -85,6 +109,14 @@ impl fmt::Display for ServiceId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
 #[repr(transparent)]
 pub struct Dcode(pub u16);
+
+impl Dcode {
+    /// Its place in the DIP array.
+    #[inline(always)]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 impl From<Dcode> for usize {
     #[inline(always)]

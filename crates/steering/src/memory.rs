@@ -27,7 +27,7 @@ pub struct Event {
     /// The flow (or client) and its service.
     pub state: ServiceState,
     /// The backend that the packet went to.
-    pub backend: u16,
+    pub backend: BackendId,
     /// Whether it was a start or an end.
     pub kind: EventKind,
 }
@@ -36,7 +36,7 @@ pub struct Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TrackedFlow {
     /// Where the connection lives.
-    pub backend: u16,
+    pub backend: BackendId,
     /// Which use of that number, as far as it fits, so that an entry does not outlive its backend.
     pub incarnation: u16,
     /// The number of Cheetah's server that the flow was at before, plus one; 0: none.
@@ -47,7 +47,7 @@ pub struct TrackedFlow {
 
 impl TrackedFlow {
     /// A connection at a backend in this use of its number, which does not count as open.
-    pub fn new(backend: u16, incarnation: u32) -> Self {
+    pub fn new(backend: BackendId, incarnation: u32) -> Self {
         Self { backend, incarnation: incarnation as u16, former: 0, open: false }
     }
 
@@ -327,7 +327,7 @@ impl<K> Memory<K> for () {}
 pub(crate) fn live_connection<K, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
-) -> Option<u16> {
+) -> Option<BackendId> {
     let known = memory.connection(question)?;
     counts(known, question, memory).then_some(known.backend)
 }
@@ -340,15 +340,14 @@ pub(crate) fn counts<K, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
 ) -> bool {
-    BackendId::new(known.backend).is_some_and(|backend| {
-        memory.incarnation(backend).is_some_and(|now| known.is_of(now))
-            && !(question.signals.starts && memory.is_down(backend))
-    })
+    let backend = known.backend;
+    memory.incarnation(backend).is_some_and(|now| known.is_of(now))
+        && !(question.signals.starts && memory.is_down(backend))
 }
 
 /// Tag of a flow in the "seen recently" filter, without the generation in its low two bits.
-pub fn seen_tag(hash: u64, service: u32) -> u64 {
-    hash.wrapping_add(u64::from(service).wrapping_mul(SEEN_STRIDE))
+pub fn seen_tag(hash: u64, service: ServiceId) -> u64 {
+    hash.wrapping_add(u64::from(service.0).wrapping_mul(SEEN_STRIDE))
 }
 
 /// Tags in a line of the "seen recently" filter.
@@ -360,11 +359,11 @@ pub const SEEN_STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Debug, Default)]
 pub struct SoftMemory {
     /// The pending table: flows that started during an update, with their backends.
-    pub pending: HashMap<ServiceState, u16>,
+    pub pending: HashMap<ServiceState, BackendId>,
     /// The most flows that the pending table holds.
     pub pending_limit: usize,
     /// States on reserved rows whose first packets may be repeated, with their backends.
-    pub pinned: HashMap<ServiceState, u16>,
+    pub pinned: HashMap<ServiceState, BackendId>,
     /// Reports that nobody has taken yet, the oldest first.
     pub events: Vec<Event>,
     /// Words with lanes of armed flows, both halves.
@@ -384,21 +383,21 @@ pub struct SoftMemory {
     /// The connection table, unbounded here.
     pub connections: HashMap<ServiceState, TrackedFlow>,
     /// Incarnations of the backends that are present.
-    pub incarnations: HashMap<u16, u32>,
+    pub incarnations: HashMap<BackendId, u32>,
     /// Backends that are down by their health checks.
-    pub down: HashSet<u16>,
+    pub down: HashSet<BackendId>,
     /// Packets of known flows that did not echo the cookie that their backend was told.
     pub bare: u32,
     /// What connections at backends that are told cookies echo.
-    pub echoes: HashMap<u16, Echoes>,
+    pub echoes: HashMap<BackendId, Echoes>,
     /// Connections whose answers pass here, unbounded here.
     pub answers: HashMap<ServiceState, Answered>,
     /// Connections by index, for each service that has such a table.
-    pub slots: HashMap<u32, ConnTable>,
+    pub slots: HashMap<ServiceId, ConnTable>,
     /// Turns that were taken, by service.
-    pub turns: HashMap<u32, u64>,
+    pub turns: HashMap<ServiceId, u64>,
     /// Loads of backends.
-    pub loads: HashMap<u16, BackendLoad>,
+    pub loads: HashMap<BackendId, BackendLoad>,
     /// Where first fragments went, in which use of the backend's number, and when: unbounded here.
     pub fragments: HashMap<FragmentKey, (Option<BackendId>, u32, u32)>,
     /// Seconds from any fixed moment on.
@@ -472,7 +471,7 @@ impl SoftMemory {
 
     /// Takes a UDP flow out of the "seen recently" filter, so that its next datagram is reported
     /// as a first one.
-    pub fn forget_seen(&mut self, hash: u64, service: u32) {
+    pub fn forget_seen(&mut self, hash: u64, service: ServiceId) {
         let tag = seen_tag(hash, service);
         let line = scale((tag >> 32) as u32, self.seen.len() as u32) as usize;
         for entry in &mut self.seen[line] {
@@ -496,18 +495,18 @@ impl Memory for SoftMemory {
         if self.now.wrapping_sub(then) > FRAGMENT_SECONDS {
             return None;
         }
-        let there = |backend| self.incarnations.get(&BackendId::get(backend)) == Some(&incarnation);
+        let there = |backend| self.incarnations.get(&backend) == Some(&incarnation);
         backend.is_none_or(there).then_some(backend)
     }
 
     fn note_fragment(&mut self, of: &FragmentKey, backend: Option<BackendId>) {
-        let incarnation = backend.and_then(|backend| self.incarnations.get(&backend.get()));
+        let incarnation = backend.and_then(|backend| self.incarnations.get(&backend));
         let went = (backend, incarnation.copied().unwrap_or(0), self.now);
         self.fragments.insert(*of, went);
     }
 
     fn pending(&mut self, question: &Question) -> Option<BackendId> {
-        self.pending.get(&question.state()).copied().and_then(BackendId::new)
+        self.pending.get(&question.state()).copied()
     }
 
     fn note_pending(&mut self, question: &Question, backend: BackendId) -> bool {
@@ -515,18 +514,18 @@ impl Memory for SoftMemory {
         if self.pending.len() >= self.pending_limit && !self.pending.contains_key(&state) {
             return false;
         }
-        self.pending.insert(state, backend.get());
+        self.pending.insert(state, backend);
         true
     }
 
     fn pinned(&mut self, question: &Question) -> Option<BackendId> {
-        self.pinned.get(&question.state()).copied().and_then(BackendId::new)
+        self.pinned.get(&question.state()).copied()
     }
 
     fn report(&mut self, question: &Question, backend: BackendId, kind: EventKind) {
         set_watched(&mut self.watched, question.hash);
         set_watched(&mut self.watched_next, question.hash);
-        self.events.push(Event { state: question.state(), backend: backend.get(), kind });
+        self.events.push(Event { state: question.state(), backend, kind });
     }
 
     fn mark(&mut self, question: &Question) {
@@ -547,7 +546,7 @@ impl Memory for SoftMemory {
     }
 
     fn seen_before(&mut self, question: &Question) -> bool {
-        let tag = seen_tag(question.hash, question.service.0);
+        let tag = seen_tag(question.hash, question.service);
         let line = scale((tag >> 32) as u32, self.seen.len() as u32) as usize;
         let now = self.seen_generation & 3;
         let before = if now == 1 { 3 } else { now - 1 };
@@ -579,35 +578,35 @@ impl Memory for SoftMemory {
     }
 
     fn incarnation(&mut self, backend: BackendId) -> Option<u32> {
-        self.incarnations.get(&backend.get()).copied()
+        self.incarnations.get(&backend).copied()
     }
 
     fn is_down(&mut self, backend: BackendId) -> bool {
-        self.down.contains(&backend.get())
+        self.down.contains(&backend)
     }
 
     /// The connection table has it.
     fn known(&mut self, question: &Question) -> Option<BackendId> {
-        live_connection(question, self).and_then(BackendId::new)
+        live_connection(question, self)
     }
 
     fn remember(&mut self, question: &Question, backend: BackendId) {
         if let Some(incarnation) = self.incarnation(backend) {
-            self.track(question, TrackedFlow::new(backend.get(), incarnation));
+            self.track(question, TrackedFlow::new(backend, incarnation));
         }
     }
 
     fn note_bare(&mut self, backend: BackendId) {
         self.bare = self.bare.saturating_add(1);
-        self.echoes.entry(backend.get()).or_default().bare = true;
+        self.echoes.entry(backend).or_default().bare = true;
     }
 
     fn note_own(&mut self, backend: BackendId) {
-        self.echoes.entry(backend.get()).or_default().own = true;
+        self.echoes.entry(backend).or_default().own = true;
     }
 
     fn echoes(&mut self, backend: BackendId) -> Echoes {
-        self.echoes.get(&backend.get()).copied().unwrap_or_default()
+        self.echoes.get(&backend).copied().unwrap_or_default()
     }
 
     fn has_bare(&self) -> bool {
@@ -626,41 +625,41 @@ impl Memory for SoftMemory {
     }
 
     fn turn(&mut self, service: ServiceId) -> u64 {
-        let next = self.turns.entry(service.0).or_default();
+        let next = self.turns.entry(service).or_default();
         let turn = *next;
         *next += 1;
         turn
     }
 
     fn load(&mut self, backend: BackendId) -> BackendLoad {
-        self.loads.get(&backend.get()).copied().unwrap_or_default()
+        self.loads.get(&backend).copied().unwrap_or_default()
     }
 
     fn count(&mut self, backend: BackendId, opened: bool) {
-        self.loads.entry(backend.get()).or_default().value += if opened { 1 } else { -1 };
+        self.loads.entry(backend).or_default().value += if opened { 1 } else { -1 };
     }
 
     fn open_slot(&mut self, question: &Question, backend: BackendId) -> Option<u16> {
-        let slots = self.slots.get_mut(&question.service.0)?;
+        let slots = self.slots.get_mut(&question.service)?;
         slots.open(&question.key, backend.get(), question.now).ok()
     }
 
     fn slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
-        self.slots.get_mut(&question.service.0)?.asked(question, part)
+        self.slots.get_mut(&question.service)?.asked(question, part)
     }
 
     fn slot_closes(&mut self, question: &Question, part: u16) -> bool {
-        let slots = self.slots.get(&question.service.0);
+        let slots = self.slots.get(&question.service);
         slots.is_some_and(|slots| slots.closes(&question.key, part))
     }
 
     fn close_slot(&mut self, question: &Question, part: u16) -> Option<BackendId> {
-        let slots = self.slots.get_mut(&question.service.0)?;
+        let slots = self.slots.get_mut(&question.service)?;
         slots.close(&question.key, part).and_then(BackendId::new)
     }
 
     fn lost_cookie(&mut self, question: &Question, part: u16) {
-        if let Some(slots) = self.slots.get_mut(&question.service.0) {
+        if let Some(slots) = self.slots.get_mut(&question.service) {
             slots.note_lost(&question.key, part);
         }
     }

@@ -1,5 +1,7 @@
 //! The backends of a service, as steering sees them.
 
+use crate::ids::BackendId;
+
 /// What a backend may get.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
@@ -16,8 +18,8 @@ pub enum Role {
 /// A backend of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Number in the data plane, below [`NO_BACKEND`](crate::NO_BACKEND).
-    pub backend: u16,
+    /// Number in the data plane.
+    pub backend: BackendId,
     /// Stable name; placement derives from it.
     pub name: String,
     /// Share of new connections, relative to the other members.
@@ -42,7 +44,7 @@ pub(crate) fn shares(members: &[Member], most: u64) -> Vec<u16> {
     let weights: Vec<(u16, u64)> = members
         .iter()
         .filter(|member| member.effective_weight() > 0)
-        .map(|member| (member.backend, member.effective_weight().into()))
+        .map(|member| (member.backend.get(), member.effective_weight().into()))
         .collect();
     let total: u64 = weights.iter().map(|(_, weight)| weight).sum();
     let common = weights.iter().fold(0, |common, (_, weight)| gcd(common, *weight)).max(1);
@@ -64,7 +66,7 @@ mod tests {
     fn shares_follow_weights() {
         let member = |(backend, weight): (u16, u32)| {
             let name = format!("b{backend}");
-            Member { backend, name, weight, role: Role::Serving }
+            Member { backend: BackendId::of(backend), name, weight, role: Role::Serving }
         };
         let shared = |weights: &[(u16, u32)], most| {
             let members: Vec<Member> = weights.iter().copied().map(member).collect();

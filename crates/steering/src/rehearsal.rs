@@ -66,9 +66,7 @@ impl fmt::Display for Note {
             Self::Report(backend, EventKind::End) => write!(f, "would report an end at {backend}"),
             Self::Mark => f.write_str("would mark it as active"),
             Self::Seen(seen) => write!(f, "seen recently: {}", if seen { "yes" } else { "no" }),
-            Self::Connection(found) => {
-                asked(f, "connection table", found.and_then(|c| BackendId::new(c.backend)))
-            }
+            Self::Connection(found) => asked(f, "connection table", found.map(|c| c.backend)),
             Self::Track(entry) => write!(f, "would track it at {}", entry.backend),
             Self::Incarnation(backend, found) => {
                 write!(

@@ -84,7 +84,7 @@ impl Scheduler {
         let mut list = match self {
             Self::Rr | Self::Least => {
                 let takers = members.iter().filter(|member| member.effective_weight() > 0);
-                takers.map(|member| member.backend).collect()
+                takers.map(|member| member.backend.get()).collect()
             }
             _ => shares(members, MOST_ENTRIES),
         };
@@ -303,12 +303,11 @@ fn least<K, M: Memory<K>>(hash: u64, list: &[u16], memory: &mut M) -> Option<Bac
 pub(crate) fn recount<K, M: Memory<K>>(question: &Question<K>, memory: &mut M) {
     let Some(mut entry) = memory.connection(question) else { return };
     let open = question.signals.starts;
-    let Some(backend) = BackendId::new(entry.backend).filter(|_| entry.open != open) else {
-        return;
-    };
-    entry.open = open;
-    memory.track(question, entry);
-    memory.count(backend, open);
+    if entry.open != open {
+        entry.open = open;
+        memory.track(question, entry);
+        memory.count(entry.backend, open);
+    }
 }
 
 #[cfg(test)]
@@ -317,7 +316,12 @@ mod tests {
     use crate::pool::Role;
 
     fn member(backend: u16, weight: u32) -> Member {
-        Member { backend, name: format!("b{backend}"), weight, role: Role::Serving }
+        Member {
+            backend: BackendId::of(backend),
+            name: format!("b{backend}"),
+            weight,
+            role: Role::Serving,
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What identifies a state: the flow, or with client affinity the client.
 
+use crate::ids::ServiceId;
 use weir_hash::{HashKey, Key};
 use weir_wire::FlowKey;
 use weir_wire::hash::{hash_address, ports_word};
@@ -59,7 +60,7 @@ impl Key for StateKey {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct ServiceState {
     /// Number of the service.
-    pub service: u32,
+    pub service: ServiceId,
     /// Key of the state within the service.
     pub key: StateKey,
 }

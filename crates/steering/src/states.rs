@@ -2,6 +2,7 @@
 //! has come, and when it is forgotten.
 
 use crate::dense::DenseMap;
+use crate::ids::BackendId;
 use crate::method::Phase;
 use std::collections::HashMap;
 use weir_hash::{HashKey, Key};
@@ -98,7 +99,7 @@ impl Patience {
 /// A state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Observed {
-    pub backend: u16,
+    pub backend: BackendId,
     pub phase: Phase,
     pub seen: u32,
     pub watched: bool,
@@ -106,7 +107,7 @@ pub(crate) struct Observed {
 
 impl Observed {
     /// Of a connection that has come so far, not watched yet.
-    pub fn new(backend: u16, phase: Phase, seen: u32) -> Self {
+    pub fn new(backend: BackendId, phase: Phase, seen: u32) -> Self {
         Self { backend, phase, seen, watched: false }
     }
 
@@ -120,7 +121,7 @@ impl Observed {
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedStates<K> {
     map: DenseMap<K, Observed>,
-    per_backend: HashMap<u16, usize>,
+    per_backend: HashMap<BackendId, usize>,
     most: usize,
     refused: u64,
 }
@@ -145,7 +146,7 @@ impl<K: Key> ObservedStates<K> {
         self.refused
     }
 
-    pub fn of_backend(&self, backend: u16) -> usize {
+    pub fn of_backend(&self, backend: BackendId) -> usize {
         self.per_backend.get(&backend).copied().unwrap_or(0)
     }
 
@@ -163,7 +164,7 @@ impl<K: Key> ObservedStates<K> {
 
     /// A flow has started at a backend; or, if it is known there, its first packet was repeated.
     /// Whether it is remembered.
-    pub fn start(&mut self, key: K, backend: u16, now: u32) -> bool {
+    pub fn start(&mut self, key: K, backend: BackendId, now: u32) -> bool {
         if let Some(state) = self.map.get_mut(&key) {
             let former = *state;
             if former.backend == backend && former.phase != Phase::Closing {
@@ -186,7 +187,7 @@ impl<K: Key> ObservedStates<K> {
     }
 
     /// Takes a state over from an earlier run: it counts as open.
-    pub fn restore(&mut self, key: K, backend: u16, now: u32) {
+    pub fn restore(&mut self, key: K, backend: BackendId, now: u32) {
         if self.start(key, backend, now) {
             self.set_phase(&key, Phase::Open, now);
         }
@@ -230,7 +231,7 @@ impl<K: Key> ObservedStates<K> {
         gone
     }
 
-    fn count(&mut self, backend: u16, more: bool) {
+    fn count(&mut self, backend: BackendId, more: bool) {
         let count = self.per_backend.entry(backend).or_default();
         *count = if more { *count + 1 } else { count.saturating_sub(1) };
     }

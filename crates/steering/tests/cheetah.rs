@@ -126,7 +126,7 @@ fn verdict(decision: Decision, remembered: Option<u16>) -> Verdict {
 }
 
 fn member(name: &str, backend: u16, role: Role) -> Member {
-    Member { backend, name: name.to_owned(), weight: 1, role }
+    Member { backend: BackendId::of(backend), name: name.to_owned(), weight: 1, role }
 }
 
 /// How many standard deviations chi-squared is off what a uniform source gives (Wilson and

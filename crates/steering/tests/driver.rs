@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, HashMap};
 use weir_plane::{Bounds, Operation, Outcome, Soft, SoftError, VipKey};
 use weir_steering::update::{self, Built, Failure, Judgement, Services};
 use weir_steering::{
-    Action, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Member,
-    Role, ServiceState, SoftMemory,
+    Action, BackendId, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags,
+    Member, Role, ServiceId, ServiceState, SoftMemory,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
 /// Services with four backends each: service `s` has the numbers `4 s` to `4 s + 3`.
 struct Tables {
-    services: BTreeMap<u32, (Concury, Vec<Member>)>,
+    services: BTreeMap<ServiceId, (Concury, Vec<Member>)>,
     /// Services that cannot be built.
-    broken: Vec<u32>,
+    broken: Vec<ServiceId>,
 }
 
 impl Services for Tables {
@@ -32,17 +32,17 @@ impl Services for Tables {
         }
     }
 
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), BuildError> {
+    fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), BuildError> {
         let (concury, _) = self.services.get_mut(&state.service).expect("known");
         concury.start(state.key, backend, 1).map(drop)
     }
 
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
         let known = self.services[&state.service].0.get(&state.key);
         known.is_some_and(|known| known.backend == backend)
     }
 
-    fn build(&mut self, service: u32) -> Result<Built, BuildError> {
+    fn build(&mut self, service: ServiceId) -> Result<Built, BuildError> {
         if self.broken.contains(&service) {
             return Err(BuildError::TooFewDcodes { members: 4, slots: 2 });
         }
@@ -53,16 +53,16 @@ impl Services for Tables {
         Ok(Built::new(image, pins))
     }
 
-    fn published(&mut self, service: u32) -> Vec<u64> {
+    fn published(&mut self, service: ServiceId) -> Vec<u64> {
         self.services.get_mut(&service).expect("known").0.publish_draft();
         Vec::new()
     }
 
-    fn discard(&mut self, service: u32) {
+    fn discard(&mut self, service: ServiceId) {
         self.services.get_mut(&service).expect("known").0.discard_draft().expect("keys differ");
     }
 
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement {
         let (concury, members) = &self.services[&state.service];
         if !members.iter().any(|member| member.backend == backend) {
             Judgement::Lost
@@ -83,7 +83,7 @@ struct World {
     tables: Tables,
     driver: Driver<SoftError, BuildError>,
     /// Flows that live, with their backends.
-    live: HashMap<FlowKey, u16>,
+    live: HashMap<FlowKey, BackendId>,
 }
 
 fn address(service: u32) -> std::net::SocketAddr {
@@ -105,16 +105,16 @@ impl World {
         let mut tables = Tables { services: BTreeMap::new(), broken: Vec::new() };
         for service in 0..services {
             let members = (0..4).map(|n| Member {
-                backend: (service * 4 + n) as u16,
+                backend: BackendId::of((service * 4 + n) as u16),
                 name: format!("b{n}"),
                 weight: 1,
                 role: Role::Serving,
             });
             let config = ConcuryConfig::unbounded(Codec::Othello, 6, service.into());
-            tables.services.insert(service, (Concury::new(config), members.collect()));
+            tables.services.insert(ServiceId(service), (Concury::new(config), members.collect()));
             let address = flow(service, 0).dst;
             let vip = VipKey { address, protocol: Protocol::Tcp, port: Some(80) };
-            plane.vips.insert(vip, service);
+            plane.vips.insert(vip, ServiceId(service));
         }
         let mut world = Self { plane, tables, driver: Driver::new(), live: HashMap::new() };
         let outcomes = world.pass(0..services);
@@ -123,7 +123,7 @@ impl World {
     }
 
     fn pass(&mut self, services: impl IntoIterator<Item = u32>) -> Outcomes {
-        self.driver.run(services, &mut self.plane, &mut self.tables)
+        self.driver.run(services.into_iter().map(ServiceId), &mut self.plane, &mut self.tables)
     }
 
     /// Flows start.
@@ -150,14 +150,14 @@ impl World {
         }
     }
 
-    fn drain(&mut self, service: u32, which: usize) -> u16 {
-        let (_, members) = self.tables.services.get_mut(&service).expect("known");
+    fn drain(&mut self, service: u32, which: usize) -> BackendId {
+        let (_, members) = self.tables.services.get_mut(&ServiceId(service)).expect("known");
         members[which].role = Role::Draining;
         members[which].backend
     }
 
     fn records(&self, service: u32) -> bool {
-        self.plane.tables[&service].header().flags().has(Flags::RECORD)
+        self.plane.tables[&ServiceId(service)].header().flags().has(Flags::RECORD)
     }
 }
 
@@ -216,7 +216,7 @@ fn whatever_is_refused_no_flow_is_lost() {
                 for outcome in &outcomes {
                     // Only what cannot be cleared, however often it is tried, stays.
                     let flags_failed = operation == SetFlags && outcome.loose;
-                    assert!(flags_failed || !world.records(outcome.service), "{operation:?}");
+                    assert!(flags_failed || !world.records(outcome.service.0), "{operation:?}");
                 }
                 world.check();
                 for service in 0..3 {
@@ -226,7 +226,7 @@ fn whatever_is_refused_no_flow_is_lost() {
                 let again: Vec<u32> = outcomes
                     .iter()
                     .filter(|outcome| outcome.is_unfinished())
-                    .map(|outcome| outcome.service)
+                    .map(|outcome| outcome.service.0)
                     .collect();
                 for outcome in world.pass(again) {
                     assert!(outcome.published && !outcome.is_unfinished(), "{operation:?}");
@@ -253,20 +253,20 @@ fn a_service_that_cannot_be_built_does_not_touch_the_others() {
         world.start(service, 0..20);
         world.drain(service, 1);
     }
-    let before = world.plane.tables[&2].header().digest;
-    world.tables.broken.push(2);
+    let before = world.plane.tables[&ServiceId(2)].header().digest;
+    world.tables.broken.push(ServiceId(2));
     for outcome in world.pass(0..5) {
-        assert_eq!(outcome.published, outcome.service != 2);
+        assert_eq!(outcome.published, outcome.service != ServiceId(2));
         match outcome.failure {
             Some(Failure::Service { action, source }) => {
-                assert_eq!((outcome.service, action), (2, Action::Publish));
+                assert_eq!((outcome.service, action), (ServiceId(2), Action::Publish));
                 assert_eq!(*source, BuildError::TooFewDcodes { members: 4, slots: 2 });
             }
-            other => assert!(other.is_none() && outcome.service != 2),
+            other => assert!(other.is_none() && outcome.service != ServiceId(2)),
         }
-        assert!(!world.records(outcome.service));
+        assert!(!world.records(outcome.service.0));
     }
-    assert_eq!(world.plane.tables[&2].header().digest, before);
+    assert_eq!(world.plane.tables[&ServiceId(2)].header().digest, before);
     world.check();
     // A table that was built and not published counts for nothing.
     world.tables.broken.clear();
@@ -294,7 +294,7 @@ fn services_wait_for_the_room_that_others_leave() {
         world.drain(service, 2);
     }
     for outcome in world.pass(0..8) {
-        assert!(!outcome.published && !outcome.loose && !world.records(outcome.service));
+        assert!(!outcome.published && !outcome.loose && !world.records(outcome.service.0));
         let Some(Failure::Plane { action, source }) = outcome.failure else { panic!("no reason") };
         assert_eq!((action, *source), (Action::Publish, SoftError::Full(Operation::Show)));
     }
@@ -312,13 +312,13 @@ fn pins_without_room_are_taken_back() {
     }
     world.plane.bounds.pins = 60;
     for outcome in world.pass(0..3) {
-        assert_eq!(outcome.published, outcome.service != 0, "{outcome:?}");
-        assert!(!world.records(outcome.service));
+        assert_eq!(outcome.published, outcome.service != ServiceId(0), "{outcome:?}");
+        assert!(!world.records(outcome.service.0));
     }
-    assert!(world.plane.memory.pinned.keys().all(|state| state.service != 0));
+    assert!(world.plane.memory.pinned.keys().all(|state| state.service != ServiceId(0)));
     world.check();
     world.plane.bounds.pins = 1_000;
     assert!(world.pass([0])[0].published);
-    assert!(world.plane.memory.pinned.keys().any(|state| state.service == 0));
+    assert!(world.plane.memory.pinned.keys().any(|state| state.service == ServiceId(0)));
     world.check();
 }

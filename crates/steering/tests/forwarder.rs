@@ -10,9 +10,9 @@ use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 use weir_steering::{
-    BuildError, Codec, Concury, ConcuryConfig, Flags, Forwarder, HEADER_BYTES, ImageError, Member,
-    NO_BACKEND, Role, SLOT_RESERVED, ServiceState, SoftMemory, StateKey, Steer, TrackedBuilder,
-    decide,
+    BackendId, BuildError, Codec, Concury, ConcuryConfig, Flags, Forwarder, HEADER_BYTES,
+    ImageError, Member, NO_BACKEND, Role, SLOT_RESERVED, ServiceId, ServiceState, SoftMemory,
+    StateKey, Steer, TrackedBuilder, decide,
 };
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -25,7 +25,7 @@ fn rng() -> ChaCha8Rng {
 fn pool(backends: u16) -> Vec<Member> {
     (0..backends)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: 1 + u32::from(backend) % 4,
             role: Role::Serving,
@@ -64,7 +64,9 @@ fn answers_are_those_of_decide() {
         let mut members = pool(12);
         let mut concury = Concury::new(ConcuryConfig::unbounded(codec, 8, rng.random()));
         for n in 0..5_000 {
-            concury.start(StateKey::of_flow(&flow(n)), rng.random_range(0..12), 0).unwrap();
+            concury
+                .start(StateKey::of_flow(&flow(n)), BackendId::of(rng.random_range(0..12)), 0)
+                .unwrap();
         }
         let (image, _) = concury.build(1, &members, 0).unwrap();
         let mut forwarder = Forwarder::new(image).unwrap();
@@ -84,14 +86,17 @@ fn answers_are_those_of_decide() {
             for _ in 0..300 {
                 let state = StateKey::of_flow(&flow(rng.random_range(0..10_000)));
                 let backend = rng.random_range(0..12);
-                forwarder.note_pending(state, backend);
-                memory.pending.insert(ServiceState { service: 0, key: state }, backend);
+                forwarder.note_pending(state, BackendId::of(backend));
+                memory.pending.insert(
+                    ServiceState { service: ServiceId(0), key: state },
+                    BackendId::of(backend),
+                );
             }
             let flows: Vec<FlowKey> = (0..10_000).map(flow).collect();
             let states: Vec<StateKey> = flows.iter().map(StateKey::of_flow).collect();
             let found = answers(&mut forwarder, &states, &mut rng);
             for ((flow, state), found) in flows.iter().zip(&states).zip(found) {
-                let decision = decide(&image, 0, flow, TcpFlags::ACK, &mut memory);
+                let decision = decide(&image, ServiceId(0), flow, TcpFlags::ACK, &mut memory);
                 assert_eq!(decision.slot(), found, "{codec:?}, {flow}");
                 let entry = image.entry(state.hash(&image.header().key));
                 reserved += u32::from(entry & SLOT_RESERVED != 0);
@@ -102,7 +107,7 @@ fn answers_are_those_of_decide() {
             memory.pending.retain(|_, backend| *backend != kept);
             let ended = StateKey::of_flow(&flow(rng.random_range(0..10_000)));
             forwarder.end(&ended);
-            memory.pending.remove(&ServiceState { service: 0, key: ended });
+            memory.pending.remove(&ServiceState { service: ServiceId(0), key: ended });
         }
         println!("{codec:?}: {reserved} on reserved Dcodes, {by_pending} by pending");
         assert!(reserved > 1_000 && by_pending > 1_000);
@@ -121,7 +126,9 @@ fn first_packets_go_where_decide_sends_them() {
             members[..draining].iter_mut().for_each(|member| member.role = Role::Draining);
             let mut concury = Concury::new(ConcuryConfig::unbounded(codec, 4, rng.random()));
             for n in 0..500 {
-                concury.start(StateKey::of_flow(&flow(n)), rng.random_range(0..12), 0).unwrap();
+                concury
+                    .start(StateKey::of_flow(&flow(n)), BackendId::of(rng.random_range(0..12)), 0)
+                    .unwrap();
             }
             let (image, _) = concury.build(1, &members, 0).unwrap();
             for flags in [0, Flags::RECORD, Flags::PENDING, Flags::RECORD | Flags::PENDING] {
@@ -131,7 +138,8 @@ fn first_packets_go_where_decide_sends_them() {
                 let mut memory = SoftMemory::new(100_000, 1, 1);
                 for n in (500..1_500).chain(500..1_500) {
                     let state = StateKey::of_flow(&flow(n));
-                    let decision = decide(&image, 0, &flow(n), TcpFlags::SYN, &mut memory);
+                    let decision =
+                        decide(&image, ServiceId(0), &flow(n), TcpFlags::SYN, &mut memory);
                     let wanted = decision.slot();
                     assert_eq!(forwarder.start(&state), wanted, "{codec:?}, {draining}, {n}");
                     nowhere += u32::from(wanted == NO_BACKEND);
@@ -139,7 +147,7 @@ fn first_packets_go_where_decide_sends_them() {
                 let mut pending = 0;
                 forwarder.retain_pending(|&key, backend| {
                     pending += 1;
-                    let known = memory.pending.get(&ServiceState { service: 0, key });
+                    let known = memory.pending.get(&ServiceState { service: ServiceId(0), key });
                     assert_eq!(known, Some(&backend), "{codec:?}, {draining}, {flags}");
                     true
                 });
@@ -160,13 +168,13 @@ fn states_of_word_keys_stay_through_updates() {
         let config = ConcuryConfig::unbounded(codec, 12, rng.random());
         let mut keys: Vec<u64> = (0..30_000u64).map(|n| n << 20).collect();
         let mut homes: Vec<u16> = keys.iter().map(|_| rng.random_range(0..64)).collect();
-        let states = keys.iter().copied().zip(homes.iter().copied());
+        let states = keys.iter().copied().zip(homes.iter().copied().map(BackendId::of));
         let (mut concury, mut forwarder) = Forwarder::build(config, &pool(64), states).unwrap();
         for round in 1..6u64 {
             let fresh: Vec<u64> = (0..5_000).map(|n| (n << 20) | round).collect();
             let placed = answers(&mut forwarder, &fresh, &mut rng);
             for (&key, &backend) in fresh.iter().zip(&placed) {
-                concury.start(key, backend, 0).unwrap();
+                concury.start(key, BackendId::of(backend), 0).unwrap();
             }
             keys.extend(fresh);
             homes.extend(placed);
@@ -185,8 +193,9 @@ fn a_million_states_cost_what_the_codec_says() {
     const STATES: u32 = 1_000_000;
     for (codec, most) in [(Codec::Othello, 28.1), (Codec::Fuse, 13.7)] {
         let config = ConcuryConfig::unbounded(codec, 12, 1);
-        let states =
-            (0..u64::from(STATES)).map(|n| n as u32).map(|n| (u64::from(n), (n % 64) as u16));
+        let states = (0..u64::from(STATES))
+            .map(|n| n as u32)
+            .map(|n| (u64::from(n), BackendId::of((n % 64) as u16)));
         let states = states.collect::<Vec<_>>();
         let (concury, forwarder) = Forwarder::build(config, &pool(64), states.into_iter()).unwrap();
         let image = forwarder.image();
@@ -231,11 +240,11 @@ fn colliding_flow_hashes_get_another_hash_key() {
         for _ in 0..20 {
             let mut concury = Concury::new(ConcuryConfig::unbounded(codec, 12, rng.random()));
             for n in 0..500 {
-                concury.start(Twin(n * 2), (n % 8) as u16, 0).unwrap();
+                concury.start(Twin(n * 2), BackendId::of((n % 8) as u16), 0).unwrap();
             }
             let (before, _) = concury.build(1, &pool(8), 0).unwrap();
             for n in 0..500 {
-                concury.start(Twin(n * 2 + 1), 7 - (n % 8) as u16, 0).unwrap();
+                concury.start(Twin(n * 2 + 1), BackendId::of(7 - (n % 8) as u16), 0).unwrap();
             }
             let (after, _) = concury.build(2, &pool(8), 0).unwrap();
             rekeyed += u32::from(before.header().key != after.header().key);
@@ -264,7 +273,7 @@ impl Key for Broken {
 fn a_broken_hash_is_an_error() {
     let mut concury = Concury::new(ConcuryConfig::unbounded(Codec::Fuse, 12, 1));
     for n in 0..10 {
-        concury.start(Broken(n), 0, 0).unwrap();
+        concury.start(Broken(n), BackendId::of(0), 0).unwrap();
     }
     assert!(matches!(concury.build(1, &pool(8), 0), Err(BuildError::Lookup(_))));
     assert!(concury.published().is_none());

@@ -11,7 +11,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use seed::seed;
 use weir_plane::{Outcome, Soft, VipKey};
-use weir_steering::{Codec, Concury, ConcuryConfig, Image, Member, Role, SoftMemory, StateKey};
+use weir_steering::{
+    BackendId, Codec, Concury, ConcuryConfig, Image, Member, Role, ServiceId, SoftMemory, StateKey,
+};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 use world::{Kind, Tally, World, state_hash};
@@ -75,7 +77,7 @@ fn pool(weights: &[u32]) -> Vec<Member> {
         .iter()
         .enumerate()
         .map(|(backend, &weight)| Member {
-            backend: backend as u16,
+            backend: BackendId::of(backend as u16),
             name: format!("b{backend}"),
             weight,
             role: Role::Serving,
@@ -100,10 +102,10 @@ fn plane(concury: &mut Concury, members: &[Member]) -> Soft {
     let (image, report) = concury.build(1, members, 0).unwrap();
     let mut plane = Soft::new(SoftMemory::new(1_000_000, 1, 1));
     let vip = VipKey { address: flow(0).dst, protocol: Protocol::Tcp, port: Some(80) };
-    plane.vips.insert(vip, 0);
-    plane.tables.insert(0, image);
+    plane.vips.insert(vip, ServiceId(0));
+    plane.tables.insert(ServiceId(0), image);
     for (key, backend) in report.pinned {
-        let state = weir_steering::ServiceState { service: 0, key };
+        let state = weir_steering::ServiceState { service: ServiceId(0), key };
         plane.memory.pinned.insert(state, backend);
     }
     plane
@@ -129,7 +131,7 @@ fn new_flows_follow_the_weights() {
         let mut members = pool(&[1, 1, 2, 3, 5, 8, 8, 8, 2, 2, 4, 4, 4, 4, 4, 4]);
         for n in 0..states {
             let backend = rng.random_range(0..members.len() as u16);
-            concury.start(StateKey::of_flow(&flow(n)), backend, 0).unwrap();
+            concury.start(StateKey::of_flow(&flow(n)), BackendId::of(backend), 0).unwrap();
         }
         for member in members.iter_mut().rev().take(draining) {
             member.role = Role::Draining;
@@ -233,7 +235,13 @@ fn every_build_of_a_fuse_places_unknown_flows_anew() {
         ] {
             let mut concury = Concury::new(config(Codec::Fuse, seed));
             for n in 0..states {
-                concury.start(StateKey::of_flow(&flow((1 << 29) + n)), (n % 10) as u16, 0).unwrap();
+                concury
+                    .start(
+                        StateKey::of_flow(&flow((1 << 29) + n)),
+                        BackendId::of((n % 10) as u16),
+                        0,
+                    )
+                    .unwrap();
             }
             let before = image(&mut concury, &even);
             let after = image(&mut concury, after);
@@ -242,7 +250,7 @@ fn every_build_of_a_fuse_places_unknown_flows_anew() {
             right &= matches(&format!("{states} states, {name}"), flows, share, theory);
             for (state, held) in concury.states() {
                 let hash = weir_hash::Key::hash(state, &after.header().key);
-                assert_eq!(after.entry(hash), held.backend, "a state moved");
+                assert_eq!(after.entry(hash), held.backend.get(), "a state moved");
             }
         }
     }

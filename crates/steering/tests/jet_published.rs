@@ -13,8 +13,8 @@ use std::sync::Arc;
 use weir_hash::Key;
 use weir_steering::jet::{JetBuilder, PLACEMENT, ROWS, WARM_UP};
 use weir_steering::{
-    Build, Decide, Decision, Image, Member, MethodId, Question, Role, ServiceConfig, Settings,
-    Signals, SoftMemory, StateKey, Why,
+    BackendId, Build, Decide, Decision, Image, Member, MethodId, Question, Role, ServiceConfig,
+    Settings, Signals, SoftMemory, StateKey, Why,
 };
 
 const WARM: u32 = 60;
@@ -91,8 +91,8 @@ impl World {
         let backend = self.next_backend;
         self.next_backend += 1;
         let name = format!("b{backend}");
-        self.memory.incarnations.insert(backend, 1);
-        self.members.push(Member { backend, name, weight: 2, role });
+        self.memory.incarnations.insert(BackendId::of(backend), 1);
+        self.members.push(Member { backend: BackendId::of(backend), name, weight: 2, role });
     }
 
     fn publish(&mut self) {
@@ -146,7 +146,7 @@ impl World {
 
     /// A health check decides between two packets of new flows: packets know it before a table does.
     fn flaps(&mut self) {
-        let down: Vec<u16> = self.memory.down.iter().copied().collect();
+        let down: Vec<BackendId> = self.memory.down.iter().copied().collect();
         self.start(20);
         self.memory.down.clear();
         self.packets(WARM);

@@ -11,7 +11,8 @@ use weir_hash::Key;
 use weir_steering::{
     BackendId, Body, Build, Decide, Decision, ELEMENT_BYTES, EventKind, Field, Flags, Image,
     ImageError, Member, MethodId, Note, Question, ROWS, RawHeader, Recall, Rehearsal, Role, Rows,
-    ServiceConfig, ServiceState, Settings, Signals, SoftMemory, StateKey, TrackedFlow, methods,
+    ServiceConfig, ServiceId, ServiceState, Settings, Signals, SoftMemory, StateKey, TrackedFlow,
+    methods,
 };
 
 const BACKENDS: u16 = 12;
@@ -40,7 +41,7 @@ fn config(method: MethodId, rng: &mut ChaCha8Rng) -> ServiceConfig {
 fn pool(rng: &mut ChaCha8Rng) -> Vec<Member> {
     (0..BACKENDS)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: rng.random_range(0..5),
             role: if rng.random_bool(0.3) { Role::Draining } else { Role::Serving },
@@ -125,7 +126,7 @@ struct Mirror<'a>(&'a SoftMemory);
 
 impl Recall for Mirror<'_> {
     fn pending(&self, question: &Question) -> Option<BackendId> {
-        self.0.pending.get(&question.state()).copied().and_then(BackendId::new)
+        self.0.pending.get(&question.state()).copied()
     }
 
     fn pending_has_room(&self) -> bool {
@@ -133,7 +134,7 @@ impl Recall for Mirror<'_> {
     }
 
     fn pinned(&self, question: &Question) -> Option<BackendId> {
-        self.0.pinned.get(&question.state()).copied().and_then(BackendId::new)
+        self.0.pinned.get(&question.state()).copied()
     }
 
     fn connection(&self, question: &Question) -> Option<TrackedFlow> {
@@ -141,32 +142,32 @@ impl Recall for Mirror<'_> {
     }
 
     fn incarnation(&self, backend: BackendId) -> Option<u32> {
-        self.0.incarnations.get(&backend.get()).copied()
+        self.0.incarnations.get(&backend).copied()
     }
 
     fn is_down(&self, backend: BackendId) -> bool {
-        self.0.down.contains(&backend.get())
+        self.0.down.contains(&backend)
     }
 
     fn known(&self, question: &Question) -> Option<BackendId> {
         let entry = self.connection(question)?;
         let live = self.0.incarnations.get(&entry.backend).is_some_and(|now| entry.is_of(*now))
             && !(question.signals.starts && self.0.down.contains(&entry.backend));
-        live.then(|| BackendId::new(entry.backend)).flatten()
+        live.then_some(entry.backend)
     }
 }
 
 fn memory(rng: &mut ChaCha8Rng) -> SoftMemory {
     let mut memory = SoftMemory::new(1_000_000, 64, 16);
-    let incarnations = (0..BACKENDS).map(|backend| (backend, 3));
+    let incarnations = (0..BACKENDS).map(|backend| (BackendId::of(backend), 3));
     memory.incarnations.extend(incarnations);
-    memory.incarnations.remove(&rng.random_range(0..BACKENDS));
-    memory.down.insert(rng.random_range(0..BACKENDS));
+    memory.incarnations.remove(&BackendId::of(rng.random_range(0..BACKENDS)));
+    memory.down.insert(BackendId::of(rng.random_range(0..BACKENDS)));
     for n in (0..3_000).step_by(7) {
-        let state = ServiceState { service: 0, key: key(n) };
-        memory.pending.insert(state, rng.random_range(0..BACKENDS));
-        memory.pinned.insert(state, rng.random_range(0..BACKENDS));
-        let entry = TrackedFlow::new(rng.random_range(0..BACKENDS), 3 - n % 2);
+        let state = ServiceState { service: ServiceId(0), key: key(n) };
+        memory.pending.insert(state, BackendId::of(rng.random_range(0..BACKENDS)));
+        memory.pinned.insert(state, BackendId::of(rng.random_range(0..BACKENDS)));
+        let entry = TrackedFlow::new(BackendId::of(rng.random_range(0..BACKENDS)), 3 - n % 2);
         memory.connections.insert(state, entry);
     }
     memory
@@ -205,7 +206,7 @@ fn bursts_answer_as_single_packets_do_and_leave_the_same_behind() {
 }
 
 /// Pending and tracked flows, reports and marks, in order.
-type Trace = (Vec<(ServiceState, u16)>, Vec<(ServiceState, u16, u16)>, usize, Vec<u64>);
+type Trace = (Vec<(ServiceState, BackendId)>, Vec<(ServiceState, BackendId, u16)>, usize, Vec<u64>);
 
 fn trace(memory: &SoftMemory) -> Trace {
     let mut pending: Vec<_> = memory.pending.iter().map(|(s, b)| (*s, *b)).collect();
@@ -278,7 +279,7 @@ fn an_explanation_is_the_decision() {
                 for note in notes {
                     match note {
                         Note::NotePending(backend) => {
-                            assert_eq!(real.pending.get(&question.state()), Some(&backend.get()));
+                            assert_eq!(real.pending.get(&question.state()), Some(&backend));
                             told[0] += 1;
                         }
                         Note::Track(entry) => {

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use weir_hash::HashKey;
 use weir_steering::residue::{Residue, ResidueConfig, Table, rows_for};
-use weir_steering::{Member, Role, StateKey, Steer};
+use weir_steering::{BackendId, Member, Role, StateKey, Steer};
 use world::{Kind, World};
 
 fn kinds() -> impl Iterator<Item = Kind> {
@@ -58,7 +58,12 @@ fn a_deaf_control_plane_breaks_what_moved() {
     world.deaf = true;
     let mut members = world.members.clone();
     let before = world.residue.published().table.rows().to_vec();
-    members.push(Member { backend: 9, name: "b9".into(), weight: 2, role: Role::Serving });
+    members.push(Member {
+        backend: BackendId::of(9),
+        name: "b9".into(),
+        weight: 2,
+        role: Role::Serving,
+    });
     world.set_pool(members);
     let after = world.residue.published().table.rows().to_vec();
     let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count() as f64;
@@ -81,7 +86,12 @@ fn exceptions_are_what_moved_and_go_when_it_moves_back() {
     world.fill(20_000);
     let five = world.members.clone();
     let mut six = five.clone();
-    six.push(Member { backend: 9, name: "b9".into(), weight: 2, role: Role::Serving });
+    six.push(Member {
+        backend: BackendId::of(9),
+        name: "b9".into(),
+        weight: 2,
+        role: Role::Serving,
+    });
     world.set_pool(six);
     let exceptions = world.residue.exceptions().len();
     // The traffic of the change has ended a few.
@@ -147,7 +157,7 @@ fn tables_are_exact() {
 
 fn pool(weights: &[u32]) -> Vec<Member> {
     let member = |(at, &weight): (usize, &u32)| Member {
-        backend: at as u16,
+        backend: BackendId::of(at as u16),
         name: format!("b{at}"),
         weight,
         role: Role::Serving,
@@ -167,7 +177,7 @@ fn uneven_weights_get_their_rows() {
     assert!(residue.coarse(100.0).is_empty());
     for member in &members {
         let table = residue.published().table.rows();
-        let held = table.iter().filter(|&&at| at == member.backend).count() as f64;
+        let held = table.iter().filter(|&&at| at == member.backend.get()).count() as f64;
         let expected = f64::from(rows) * f64::from(member.weight) / 1111.0;
         assert!((held - expected).abs() < 6.0 * expected.sqrt(), "{held} rows for {expected}");
     }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use weir_hash::Key;
 use weir_steering::{
-    Codec, Concury, ConcuryConfig, ELEMENT_BYTES, Image, ImageError, Member, RawHeader, Role,
-    StateKey,
+    BackendId, Codec, Concury, ConcuryConfig, ELEMENT_BYTES, Image, ImageError, Member, RawHeader,
+    Role, StateKey,
 };
 use weir_wire::{FlowKey, Protocol};
 
@@ -22,7 +22,7 @@ fn key(n: u32) -> StateKey {
 fn members() -> Vec<Member> {
     (0..7)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: u32::from(backend) + 1,
             role: Role::Serving,
@@ -34,7 +34,7 @@ fn members() -> Vec<Member> {
 fn first(codec: Codec) -> (Concury, Arc<Image>) {
     let mut concury = Concury::new(config(codec, 1));
     for n in 0..20_000 {
-        concury.start(key(n), (n % 7) as u16, 0).unwrap();
+        concury.start(key(n), BackendId::of((n % 7) as u16), 0).unwrap();
     }
     let (image, _) = concury.build(1, &members(), 10).unwrap();
     (concury, image)

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 use weir_hash::Key;
-use weir_steering::{Codec, Concury, ConcuryConfig, Member, Role, StateKey};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Dcode, Member, Role, StateKey};
 
 /// Tables per width, and sets of keys per table.
 const TABLES: u32 = 5;
@@ -78,14 +78,14 @@ fn table(codec: Codec, bits: u32, rng: &mut ChaCha8Rng) -> std::sync::Arc<weir_s
     });
     let members: Vec<Member> = (0..16)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: 1,
             role: Role::Serving,
         })
         .collect();
     for n in 0..STATES {
-        let started = concury.start(key(n), rng.random_range(0..16), 0);
+        let started = concury.start(key(n), BackendId::of(rng.random_range(0..16)), 0);
         assert_eq!(started, Ok(true));
     }
     concury.build(1, &members, 0).unwrap().0

@@ -17,13 +17,16 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 use weir_lab::topology::{self, VIP4, VIP6, WEB_PORT};
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs};
+use weir_lab::traffic::Mix;
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs, Traffic, TrafficHandle, TrafficSpec};
 
 /// The program under test.
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 /// Where clients find the web services.
 pub const WEB4: SocketAddr = SocketAddr::new(IpAddr::V4(VIP4), WEB_PORT);
 pub const WEB6: SocketAddr = SocketAddr::new(IpAddr::V6(VIP6), WEB_PORT);
+/// The services of the balancer of a lab.
+pub const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
 /// The methods that every promise is tested with.
 pub const METHODS: [&str; 2] = ["concury", "tracked"];
 
@@ -108,6 +111,53 @@ pub fn eventually(what: &str, mut is: impl FnMut() -> bool) -> Duration {
         thread::sleep(Duration::from_millis(20));
     }
     started.elapsed()
+}
+
+/// Gives a running balancer a command, as a line; returns what it says.
+pub fn try_command(balancer: &Balancer, line: &str) -> Result<String, String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    balancer.command(&words).map_err(|error| error.to_string())
+}
+
+/// The same of a command that is not to be refused.
+pub fn command(balancer: &Balancer, line: &str) -> String {
+    try_command(balancer, line).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// Gives one for each service: what `line` makes of its name.
+pub fn command_all(balancer: &Balancer, line: impl Fn(&str) -> String) {
+    for service in SERVICES {
+        command(balancer, &line(service));
+    }
+}
+
+/// Connections that come and go while the balancer changes, to all services.
+pub fn mixed_traffic(lab: &Lab, connections: usize) -> TrafficHandle {
+    let spec = TrafficSpec {
+        connections,
+        mix: Mix { keepalive: 0.3, download: 0.0, short: 0.5, udp: 0.2 },
+        timeout: PATIENCE,
+        detection: PATIENCE,
+        udp_timeout: Duration::from_secs(3),
+        ..TrafficSpec::default()
+    };
+    Traffic::start(lab, spec).unwrap()
+}
+
+/// Ends that traffic: none of it broke, and there was enough of it to say so.
+pub fn assert_none_broke(traffic: TrafficHandle) {
+    let report = traffic.finish().unwrap();
+    assert_eq!(report.totals.broken, 0, "{:#?}", report.broken_connections);
+    assert!(report.totals.answers > 500, "{report:?}");
+}
+
+/// A process that is killed takes no connection along, and neither does the one after it.
+pub fn kill_and_launch(lab: &Lab, balancer: &Balancer, held: &mut Vec<Held>, when: &str) {
+    balancer.kill();
+    held.extend(hold_both(lab, 10));
+    assert_unbroken(held, &format!("{when}, killed"), balancer);
+    balancer.launch().unwrap();
+    assert_unbroken(held, when, balancer);
 }
 
 pub fn log(balancer: &Balancer) -> String {

@@ -5,7 +5,7 @@ use crate::Result;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_placement::Candidate;
-use weir_steering::{Member, Role};
+use weir_steering::{BackendId, Member, Role};
 
 /// One block of the table of results.
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +83,7 @@ impl Pool {
     pub fn members(&self) -> Vec<Member> {
         let each = self.weights.iter().enumerate();
         each.map(|(b, &weight)| Member {
-            backend: b as u16,
+            backend: BackendId::of(b as u16),
             name: name(b),
             weight,
             role: Role::Serving,

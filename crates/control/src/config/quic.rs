@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::fmt::Write;
 use weir_plane::IdRoutes;
+use weir_steering::BackendId;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs, QuicLbError};
 
 /// How the servers of a service make connection ids, and the balancer reads them.
@@ -81,7 +82,10 @@ impl Quic {
     }
 
     /// What leads packets to these backends, by name and number.
-    pub fn routes<'a>(&self, backends: impl Iterator<Item = (&'a str, u16)> + Clone) -> IdRoutes {
+    pub fn routes<'a>(
+        &self,
+        backends: impl Iterator<Item = (&'a str, BackendId)> + Clone,
+    ) -> IdRoutes {
         let mut configs = QuicLbConfigs::default();
         self.configs.iter().filter_map(|one| one.codec().ok()).for_each(|one| configs.set(one));
         let mut routes = IdRoutes::new(configs);

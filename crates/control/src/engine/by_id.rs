@@ -57,10 +57,7 @@ impl ServiceRuntime {
 
     /// Where the id of a packet leads, if packets of the service are led by ids.
     pub(super) fn led_by(&self, id: &Id) -> Option<Result<(BackendId, u8, Id), NotLed>> {
-        let led = self.id_routes()?.route(id);
-        Some(led.and_then(|(backend, config, server)| {
-            Ok((BackendId::new(backend).ok_or(NotLed::Gone)?, config, server))
-        }))
+        Some(self.id_routes()?.route(id))
     }
 
     pub(super) fn quic_status(&self, run_dir: &std::path::Path) -> Option<QuicStatus> {

@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 use weir_plane::Plane;
-use weir_steering::{BackendId, StateKey};
+use weir_steering::{BackendId, ServiceId, StateKey};
 use weir_wire::FlowKey;
 use weir_wire::quic::Id;
 
@@ -81,7 +81,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn health_changed(&mut self, transition: &Transition) {
-        let (number, id) = ((transition.id >> 16) as u32, transition.id as u16);
+        let (number, id) = (ServiceId((transition.id >> 16) as u32), transition.id as u16);
         let Some(name) = self.names.get(&number).cloned() else { return };
         let Some(service) = self.services.get_mut(&name) else { return };
         let Some(member) = service.pool.iter_mut().find(|member| member.id == id) else { return };
@@ -90,6 +90,7 @@ impl<P: Plane> Engine<P> {
             member.up = transition.up;
             member.down_since = (!transition.up).then_some(transition.at);
             // Where marking fails, the table says it, and the next look at its next hop again.
+            let id = member.id;
             if let Some(backend) = self.plane.backend(id) {
                 let backend = weir_plane::Backend { up: transition.up, ..backend };
                 if let Err(error) = self.plane.set_backend(id, Some(&backend)) {
@@ -199,11 +200,14 @@ impl<P: Plane> Engine<P> {
         result
     }
 
-    pub(super) fn forget_states(&mut self, service: &str, id: u16) -> Result<(), EngineError> {
+    pub(super) fn forget_states(
+        &mut self,
+        service: &str,
+        id: BackendId,
+    ) -> Result<(), EngineError> {
         let now = self.now();
         let service = self.service_mut(service)?;
-        let Some(backend) = BackendId::new(id) else { return Ok(()) };
-        let gone: Vec<StateKey> = service.builder.forget_backend(backend);
+        let gone: Vec<StateKey> = service.builder.forget_backend(id);
         service.log_removed(&gone, now)?;
         service.astray.extend(gone);
         Ok(())
@@ -217,8 +221,7 @@ impl<P: Plane> Engine<P> {
     /// As [`set_targets`](Self::set_targets), of one service.
     fn set_targets_of(&self, name: &str) {
         let Some(service) = self.services.get(name) else { return };
-        let ids = service.target(u16::MIN)..=service.target(u16::MAX);
-        self.health.set_targets_among(ids, self.targets([service]));
+        self.health.set_targets_among(service.targets(), self.targets([service]));
     }
 
     fn targets<'a>(

@@ -94,7 +94,7 @@ impl<P: Plane> Engine<P> {
             None => {}
         }
         let real = Real { engine: self, service, failure: RefCell::new(None) };
-        let id = ServiceId(service.number);
+        let id = service.number;
         let mut later = Rehearsal::new(&real);
         let question = ask(&image, id, flow, Signals::LATER, 0, &mut later);
         let echo = self.cookie(&image, flow, &question)?;
@@ -136,7 +136,7 @@ impl<P: Plane> Engine<P> {
             Image::Cheetah(table) if table.header().flags().has(Flags::TELLS) => {
                 let cookies = &table.body().0;
                 let known = self.plane.connection(flow).plane()?;
-                let number = known.and_then(|known| cookies.servers.number(known.backend));
+                let number = known.and_then(|known| cookies.servers.number(known.backend.get()));
                 let codec = cookies.method.codec();
                 return Ok(
                     number.map(|number| u32::from(codec.hide_for(question.hash, number)) << 16)
@@ -157,11 +157,11 @@ impl<P: Plane> Engine<P> {
     }
 
     fn name_backend(&self, service: &ServiceRuntime, id: BackendId, said: &mut Explanation) {
-        let Some(member) = service.by_id(id.get()) else { return };
+        let Some(member) = service.by_id(id) else { return };
         let address = member.wanted.address;
         said.backend = Some(member.wanted.name.clone());
         said.address = Some(address.to_string());
-        let known = self.plane.backend(id.get());
+        let known = self.plane.backend(id);
         said.translation = known.and_then(|known| known.translation).map(|to| {
             let vip = service.configured.vip;
             let port = to.port.map_or_else(String::new, |port| format!(" port {port}"));
@@ -217,14 +217,14 @@ impl<P: Plane> Real<'_, P> {
 impl<P: Plane> Recall for Real<'_, P> {
     fn pending(&self, question: &Question) -> Option<BackendId> {
         let found = self.engine.plane.pending_backend(&question.state());
-        self.read(found.plane()).and_then(BackendId::new)
+        self.read(found.plane())
     }
 
     fn pinned(&self, question: &Question) -> Option<BackendId> {
         let state = question.state();
         let pins = self.engine.plane.pinned().plane();
         let found = pins.map(|pins| pins.into_iter().find(|(pinned, _)| *pinned == state));
-        self.read(found).and_then(|(_, backend)| BackendId::new(backend))
+        self.read(found).map(|(_, backend)| backend)
     }
 
     fn is_armed(&self, question: &Question) -> bool {
@@ -245,11 +245,11 @@ impl<P: Plane> Recall for Real<'_, P> {
     }
 
     fn incarnation(&self, backend: BackendId) -> Option<u32> {
-        self.service.by_id(backend.get()).map(|member| member.incarnation)
+        self.service.by_id(backend).map(|member| member.incarnation)
     }
 
     fn is_down(&self, backend: BackendId) -> bool {
-        self.service.by_id(backend.get()).is_some_and(|member| !member.up)
+        self.service.by_id(backend).is_some_and(|member| !member.up)
     }
 
     fn has_bare(&self) -> bool {
@@ -257,25 +257,25 @@ impl<P: Plane> Recall for Real<'_, P> {
     }
 
     fn echoes(&self, backend: BackendId) -> Echoes {
-        self.engine.plane.echoes(backend.get())
+        self.engine.plane.echoes(backend)
     }
 
     fn slot(&self, question: &Question, part: u16) -> Option<BackendId> {
-        self.read(self.engine.plane.slot(question, part).plane()).and_then(BackendId::new)
+        self.read(self.engine.plane.slot(question, part).plane())
     }
 
     fn turn(&self, service: ServiceId) -> u64 {
-        self.engine.plane.turn(service.0)
+        self.engine.plane.turn(service)
     }
 
     fn load(&self, backend: BackendId) -> BackendLoad {
-        self.engine.plane.load(backend.get())
+        self.engine.plane.load(backend)
     }
 
     /// The connection table has it.
     fn known(&self, question: &Question) -> Option<BackendId> {
         let entry = self.connection(question)?;
-        let backend = BackendId::new(entry.backend)?;
+        let backend = entry.backend;
         let live = self.incarnation(backend).is_some_and(|now| entry.is_of(now))
             && !(question.signals.starts && self.is_down(backend));
         live.then_some(backend)

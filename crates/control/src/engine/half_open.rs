@@ -228,7 +228,7 @@ impl ServiceRuntime {
         });
         let Some(log) = &mut self.log else { return Ok(()) };
         for (key, backend) in open {
-            log.append(&record(Op::Add, &key, backend.get(), now))?;
+            log.append(&record(Op::Add, &key, Some(backend), now))?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::{Engine, EngineError, PlaneResult};
 use std::collections::HashMap;
 use std::time::Instant;
 use weir_plane::{LaneCounters, Plane};
-use weir_steering::{BackendLoad, Load, SCHEDULER, Scheduler, buckets};
+use weir_steering::{BackendId, BackendLoad, Load, SCHEDULER, Scheduler, buckets};
 
 /// A load that is measured is half of what it was and half of what it is.
 const SMOOTH: f64 = 0.5;
@@ -18,35 +18,35 @@ const SMOOTH: f64 = 0.5;
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     /// What was told last.
-    told: HashMap<u16, f64>,
+    told: HashMap<BackendId, f64>,
     /// The counters at the last look, and when that was.
-    before: HashMap<u16, LaneCounters>,
+    before: HashMap<BackendId, LaneCounters>,
     at: Option<Instant>,
     /// Packets or bytes in a second.
-    measured: HashMap<u16, f64>,
+    measured: HashMap<BackendId, f64>,
     /// Of `awrr`: what weights are multiplied by.
-    buckets: HashMap<u16, u32>,
+    buckets: HashMap<BackendId, u32>,
     /// What the numbers are that packets compare.
     unit: Option<Load>,
 }
 
 impl Loads {
     /// What was told of a backend last.
-    pub fn told(&self, id: u16) -> Option<f64> {
+    pub fn told(&self, id: BackendId) -> Option<f64> {
         self.told.get(&id).copied()
     }
 
     /// What a backend's weight is multiplied by.
-    pub fn factor(&self, id: u16) -> u32 {
+    pub fn factor(&self, id: BackendId) -> u32 {
         self.buckets.get(&id).copied().unwrap_or(buckets(&[None])[0])
     }
 
     /// Takes the counters of this moment.
-    fn measure(&mut self, load: Load, ids: &[u16], lanes: &[LaneCounters]) {
+    fn measure(&mut self, load: Load, ids: &[BackendId], lanes: &[LaneCounters]) {
         let now = Instant::now();
         let seconds = self.at.map_or(0.0, |at| now.duration_since(at).as_secs_f64());
         for id in ids {
-            let lane = lanes.get(usize::from(*id)).copied().unwrap_or_default();
+            let lane = lanes.get(id.index()).copied().unwrap_or_default();
             let before = self.before.insert(*id, lane);
             let Some(before) = before.filter(|_| seconds > 0.0) else { continue };
             let more = match load {
@@ -75,7 +75,7 @@ impl ServiceRuntime {
 
     /// The load of a backend in the unit of the service's `load`, as far as it is known; `counted`: its
     /// open connections.
-    pub fn load_of(&self, id: u16, counted: i64) -> Option<f64> {
+    pub fn load_of(&self, id: BackendId, counted: i64) -> Option<f64> {
         let (scheduler, load) = self.scheduler();
         if !scheduler.reads_loads() {
             return None;
@@ -130,7 +130,7 @@ impl<P: Plane> Engine<P> {
             if names.iter().any(measures) { self.plane.lanes().plane()? } else { Vec::new() };
         for name in &names {
             let Some(service) = self.services.get_mut(name) else { continue };
-            let ids: Vec<u16> = service.pool.iter().map(|member| member.id).collect();
+            let ids: Vec<BackendId> = service.pool.iter().map(|member| member.id).collect();
             let (_, load) = service.scheduler();
             if matches!(load, Load::Packets | Load::Bytes) {
                 service.loads.measure(load, &ids, &lanes);
@@ -196,7 +196,8 @@ impl<P: Plane> Engine<P> {
                 continue;
             }
             let ids = service.pool.iter().map(|member| member.id);
-            let before: Vec<(u16, i64)> = ids.map(|id| (id, self.plane.load(id).value)).collect();
+            let before: Vec<(BackendId, i64)> =
+                ids.map(|id| (id, self.plane.load(id).value)).collect();
             let open = self.plane.open_connections(service.number).plane()?;
             for (id, before) in before {
                 let off = open.get(&id).copied().unwrap_or(0) - before;

@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use weir_dataplane::{Interface, KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
-use weir_steering::{Action, Driver, Side};
+use weir_steering::{Action, BackendId, Driver, ServiceId, Side};
 
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";
@@ -193,13 +193,13 @@ pub struct Engine<P: Plane = LivePlane> {
     driver: Driver<P::Error, EngineError>,
     services: BTreeMap<String, ServiceRuntime>,
     /// Names of the services by number.
-    names: HashMap<u32, String>,
+    names: HashMap<ServiceId, String>,
     /// What is written down.
     document: Document,
     journal: Journal,
     unreachable: HashSet<IpAddr>,
     /// Backends, by number, whose neighbour did not answer when it was last asked for.
-    silent: HashSet<u16>,
+    silent: HashSet<BackendId>,
     /// Changes of the network that are to be followed.
     network: network::Following,
     /// How often next hops are looked up soon, because one is not known yet.
@@ -226,7 +226,7 @@ pub struct Engine<P: Plane = LivePlane> {
     /// A table has another hash key than its flows are armed under.
     rekeyed: bool,
     /// Numbers of services whose half-open connections are to be looked at.
-    unlooked: Vec<u32>,
+    unlooked: Vec<ServiceId>,
     /// Why limits are not what the file wants.
     oversize: Option<String>,
     /// Why `runtime.json` could not be written, and when that is tried again.

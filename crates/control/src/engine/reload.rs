@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use tracing::info;
 use weir_plane::forward::Segments;
 use weir_plane::{Plane, VipKey};
-use weir_steering::{BackendId, Phase};
+use weir_steering::{BackendId, Phase, ServiceId};
 
 /// How a configuration is to be followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,8 +49,8 @@ struct Planned {
     change: Change,
     pool: Vec<PoolMember>,
     /// Members that are not there yet.
-    new: Vec<u16>,
-    leaving: Vec<u16>,
+    new: Vec<BackendId>,
+    leaving: Vec<BackendId>,
     /// Its table is to be another.
     dirty: bool,
 }
@@ -60,13 +60,13 @@ struct Plan {
     services: Vec<Planned>,
     remove: Vec<String>,
     /// Numbers of new services, in their order.
-    numbers: Vec<u32>,
+    numbers: Vec<ServiceId>,
 }
 
 /// What is made beside what is in force, and goes if it does not come to that.
 #[derive(Default)]
 struct Prepared {
-    members: Vec<u16>,
+    members: Vec<BackendId>,
     logs: Vec<PathBuf>,
     attached: bool,
     turns: HashMap<String, Turn>,
@@ -75,8 +75,8 @@ struct Prepared {
 
 /// A service that is gone, and not all of it is cleared away yet.
 pub(super) struct Gone {
-    number: u32,
-    backends: HashSet<u16>,
+    number: ServiceId,
+    backends: HashSet<BackendId>,
 }
 
 impl<P: Plane> Engine<P> {
@@ -446,7 +446,7 @@ impl<P: Plane> Engine<P> {
     /// Lets packets find the services that they do not find yet. Returns why they cannot.
     pub(super) fn list_services(&mut self) -> Vec<EngineError> {
         let mut failures = Vec::new();
-        let listed: HashSet<(VipKey, u32)> = self.plane.services().into_iter().collect();
+        let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
         for (name, service) in &mut self.services {
             if listed.contains(&(service.vip(), service.number)) {
                 service.unlisted = None;
@@ -506,7 +506,7 @@ impl<P: Plane> Engine<P> {
         let wanted: HashSet<VipKey> = config.services.iter().map(vip_of).collect();
         let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
         let mut numbers = self.numbers();
-        let listed: HashSet<(VipKey, u32)> = self.plane.services().into_iter().collect();
+        let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
         for saved in saved {
             if wanted.contains(&vip_of(&saved.configured)) {
                 self.restore_service(saved, config, &listed, &mut numbers)?;
@@ -519,10 +519,11 @@ impl<P: Plane> Engine<P> {
         &mut self,
         saved: SavedService,
         config: &Config,
-        listed: &HashSet<(VipKey, u32)>,
+        listed: &HashSet<(VipKey, ServiceId)>,
         numbers: &mut Numbers,
     ) -> Result<(), EngineError> {
         let SavedService { number, seed, generation, configured, in_force, log, backends } = saved;
+        let number = ServiceId(number);
         // What the data plane has under this number is this service's only if it is known here
         // whose numbers its slots hold.
         let ours = listed.contains(&(vip_of(&configured), number));
@@ -552,13 +553,13 @@ impl<P: Plane> Engine<P> {
         runtime.generation = generation.max(before);
         for backend in backends {
             let up = backend.up || runtime.configured.check.is_none();
-            let (wanted, former) = (backend.wanted(), backend.id);
-            let member = match numbers.give_again(former.into()) {
-                true => self.member(former, wanted, up, false),
-                false => self.allot(wanted, up, numbers)?,
+            let (wanted, former) = (backend.wanted(), BackendId::new(backend.id));
+            let member = match former.filter(|id| numbers.give_again(id.get().into())) {
+                Some(former) => self.member(former, wanted, up, false),
+                None => self.allot(wanted, up, numbers)?,
             };
             let way = (runtime.configured.forward, runtime.configured.segments());
-            self.install(&member, way, member.id != former)?;
+            self.install(&member, way, Some(member.id) != former)?;
             runtime.pool.push(member);
         }
         self.restore_states(&mut runtime, records)?;
@@ -573,9 +574,9 @@ impl<P: Plane> Engine<P> {
         records: Vec<StateRecord>,
     ) -> Result<(), EngineError> {
         let now = self.now();
-        let ids: HashSet<u16> = runtime.pool.iter().map(|member| member.id).collect();
-        for record in records.iter().filter(|record| ids.contains(&record.backend)) {
-            if let Some(backend) = BackendId::new(record.backend) {
+        let ids: HashSet<BackendId> = runtime.pool.iter().map(|member| member.id).collect();
+        for record in &records {
+            if let Some(backend) = BackendId::new(record.backend).filter(|id| ids.contains(id)) {
                 runtime.restore(record, backend, now)?;
             }
         }
@@ -594,7 +595,7 @@ impl<P: Plane> Engine<P> {
     ) -> Result<PoolMember, EngineError> {
         let limit = self.plane.limits().backends.min(32_767);
         let id = numbers.give(limit).or_else(|| numbers.give_reserved(limit));
-        let id = id.and_then(|id| u16::try_from(id).ok()).ok_or_else(|| {
+        let id = id.and_then(|id| BackendId::new(u16::try_from(id).ok()?)).ok_or_else(|| {
             EngineError::Conflict(format!(
                 "all {limit} numbers of limits.backends are in use, of backends that are leaving, too"
             ))
@@ -603,10 +604,10 @@ impl<P: Plane> Engine<P> {
     }
 
     /// `anew`: the number stood for another backend before, if for any.
-    fn member(&self, id: u16, wanted: Backend, up: bool, anew: bool) -> PoolMember {
+    fn member(&self, id: BackendId, wanted: Backend, up: bool, anew: bool) -> PoolMember {
         let detail = if up { "assumed" } else { "not checked yet" };
         let down_since = (!up).then(std::time::Instant::now);
-        let before = self.document.incarnations.get(&id).copied().unwrap_or_default();
+        let before = self.document.incarnations.get(&id.get()).copied().unwrap_or_default();
         let incarnation = before + u32::from(anew);
         PoolMember { id, incarnation, wanted, up, down_since, detail: detail.into() }
     }
@@ -620,7 +621,7 @@ impl<P: Plane> Engine<P> {
     ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
         let (address, incarnation, up) = (wanted.address, *incarnation, *up);
-        self.document.incarnations.insert(*id, incarnation);
+        self.document.incarnations.insert(id.get(), incarnation);
         if anew {
             self.plane.reset_lane(*id).plane()?;
         } else if self.plane.backend(*id).is_some_and(|b| b.address == address) {
@@ -651,21 +652,25 @@ impl<P: Plane> Engine<P> {
         let used = members.map(|member| member.id).chain(leaving).chain(gone);
         let saved = self.document.services.values().flat_map(|service| &service.backends);
         let saved = saved.map(|backend| u32::from(backend.id));
-        Numbers::counted(used.map(u32::from), saved)
+        Numbers::counted(used.map(|backend| backend.get().into()), saved)
     }
 
     /// Numbers for new services: those that nobody has, and then those of services that go.
-    fn service_numbers(&self, wanted: usize, remove: &[String]) -> Result<Vec<u32>, EngineError> {
-        let saved = self.document.services.values().map(|service| service.number);
-        let saved: HashSet<u32> = saved.collect();
+    fn service_numbers(
+        &self,
+        wanted: usize,
+        remove: &[String],
+    ) -> Result<Vec<ServiceId>, EngineError> {
+        let saved = self.document.services.values().map(|service| ServiceId(service.number));
+        let saved: HashSet<ServiceId> = saved.collect();
         let gone = self.gone.iter().map(|gone| gone.number);
-        let used: HashSet<u32> = self.names.keys().copied().chain(gone).collect();
+        let used: HashSet<ServiceId> = self.names.keys().copied().chain(gone).collect();
         let limit = self.plane.limits().services;
-        let unused = || (0..limit).filter(|number| !used.contains(number));
+        let unused = || (0..limit).map(ServiceId).filter(|number| !used.contains(number));
         let free = unused().filter(|number| !saved.contains(number));
         let left = unused().filter(|number| saved.contains(number));
         let freed = remove.iter().filter_map(|name| Some(self.services.get(name)?.number));
-        let numbers: Vec<u32> = free.chain(left).chain(freed).take(wanted).collect();
+        let numbers: Vec<ServiceId> = free.chain(left).chain(freed).take(wanted).collect();
         if numbers.len() < wanted {
             return Err(EngineError::Conflict(format!(
                 "all {limit} numbers of limits.services are in use"

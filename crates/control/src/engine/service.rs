@@ -10,6 +10,7 @@ use super::{EngineError, SWEEP_EVERY};
 use crate::config::{Affinity, AllDown, Backend, Limits, Protocol, Service, is_host, is_name};
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use weir_hash::{HashKey, Key};
 use weir_plane::VipKey;
 use weir_steering::{
     BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role, Scheduler,
-    ServiceConfig, ServiceState, StateKey, rest_for,
+    ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
 };
 use weir_wire::map_address;
 use xxhash_rust::xxh3::xxh3_64;
@@ -26,7 +27,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// A member of a pool at run time.
 #[derive(Clone, Debug)]
 pub(super) struct PoolMember {
-    pub id: u16,
+    pub id: BackendId,
     pub incarnation: u32,
     pub wanted: Backend,
     pub up: bool,
@@ -39,7 +40,7 @@ pub(super) struct PoolMember {
 impl PoolMember {
     fn saved(&self) -> SavedBackend {
         SavedBackend {
-            id: self.id,
+            id: self.id.get(),
             name: self.wanted.name.clone(),
             address: self.wanted.address,
             port: self.wanted.port,
@@ -51,10 +52,10 @@ impl PoolMember {
 }
 
 /// States with their backends.
-pub(super) type Pins = Vec<(ServiceState, u16)>;
+pub(super) type Pins = Vec<(ServiceState, BackendId)>;
 
 pub(super) struct ServiceRuntime {
-    pub number: u32,
+    pub number: ServiceId,
     pub seed: u64,
     pub generation: u64,
     /// What the file wants.
@@ -107,7 +108,7 @@ pub(super) struct ServiceRuntime {
     /// Hash key under which its flows are armed in the activity marks.
     pub marked_under: Option<HashKey>,
     /// Backends of which all flows are armed.
-    pub armed_all_of: BTreeSet<u16>,
+    pub armed_all_of: BTreeSet<BackendId>,
     /// Keys under which the marks were made that are to be read next.
     pub read_under: Vec<HashKey>,
     /// States whose backend is gone. A UDP flow among them must look new again, so that its next
@@ -116,7 +117,7 @@ pub(super) struct ServiceRuntime {
     /// States whose backend has no place in the table that is built and not published.
     orphans: Vec<StateKey>,
     /// Backends that have left the pool, and not yet the published table.
-    pub leaving: Vec<u16>,
+    pub leaving: Vec<BackendId>,
     /// Why the last update was not finished, and when it is tried again.
     pub trouble: Option<Trouble>,
     /// Why states could not be written down: a control plane that dies now forgets some.
@@ -127,7 +128,7 @@ pub(super) struct ServiceRuntime {
 impl ServiceRuntime {
     /// `may_wait`: where there is no room for its log, it is begun later.
     pub fn new(
-        ((number, seed), may_wait): ((u32, u64), bool),
+        ((number, seed), may_wait): ((ServiceId, u64), bool),
         configured: Service,
         log_name: String,
         limits: &Limits,
@@ -290,7 +291,7 @@ impl ServiceRuntime {
         let Some(key) = self.marks_under() else { return };
         let reserved = &self.armed_all_of;
         self.builder.each_due(now, &mut |state, known| match known.phase {
-            Phase::Open if reserved.contains(&known.backend.get()) => {}
+            Phase::Open if reserved.contains(&known.backend) => {}
             Phase::Open => open.push(state.hash(&key)),
             Phase::Opening => opening.push(state.hash(&key)),
             // A SYN may well begin another connection with the same ports.
@@ -298,7 +299,7 @@ impl ServiceRuntime {
         });
         if !reserved.is_empty() {
             self.builder.each_state(&mut |state, known| {
-                if known.phase == Phase::Open && reserved.contains(&known.backend.get()) {
+                if known.phase == Phase::Open && reserved.contains(&known.backend) {
                     open.push(state.hash(&key));
                 }
             });
@@ -319,7 +320,7 @@ impl ServiceRuntime {
     }
 
     /// The backends that take no new flow.
-    fn not_serving(&self) -> BTreeSet<u16> {
+    fn not_serving(&self) -> BTreeSet<BackendId> {
         let members = self.members().into_iter().filter(|member| member.effective_weight() == 0);
         members.map(|member| member.backend).collect()
     }
@@ -342,8 +343,14 @@ impl ServiceRuntime {
     }
 
     /// What health checks call a backend of this service.
-    pub fn target(&self, backend: u16) -> u64 {
-        u64::from(self.number) << 16 | u64::from(backend)
+    pub fn target(&self, backend: BackendId) -> u64 {
+        self.targets().start() | u64::from(backend.get())
+    }
+
+    /// What health checks may call its backends.
+    pub fn targets(&self) -> RangeInclusive<u64> {
+        let first = u64::from(self.number.0) << 16;
+        first..=first | u64::from(u16::MAX)
     }
 
     pub fn member(&self, name: &str) -> Option<&PoolMember> {
@@ -354,18 +361,18 @@ impl ServiceRuntime {
         self.pool.iter_mut().find(|member| member.wanted.name == name)
     }
 
-    pub fn by_id(&self, id: u16) -> Option<&PoolMember> {
+    pub fn by_id(&self, id: BackendId) -> Option<&PoolMember> {
         self.pool.iter().find(|member| member.id == id)
     }
 
     /// The name of a backend.
     pub fn name_of(&self, backend: BackendId) -> Option<String> {
-        self.by_id(backend.get()).map(|member| member.wanted.name.clone())
+        self.by_id(backend).map(|member| member.wanted.name.clone())
     }
 
     /// States of a backend; `None` if the method has none.
-    pub fn states_of(&self, backend: u16) -> Option<usize> {
-        BackendId::new(backend).and_then(|backend| self.builder.states_of(backend))
+    pub fn states_of(&self, backend: BackendId) -> Option<usize> {
+        self.builder.states_of(backend)
     }
 
     /// What the control plane knows of a flow.
@@ -463,14 +470,18 @@ impl ServiceRuntime {
     }
 
     /// A flow has started at a backend.
-    pub fn start(&mut self, key: StateKey, backend: u16, now: u32) -> Result<(), EngineError> {
+    pub fn start(
+        &mut self,
+        key: StateKey,
+        backend: BackendId,
+        now: u32,
+    ) -> Result<(), EngineError> {
         if self.by_id(backend).is_none() {
             // The backend was removed while the report was on its way: inevitably broken.
             self.astray.push(key);
             return Ok(());
         }
-        let Some(id) = BackendId::new(backend) else { return Ok(()) };
-        if self.told(key, id) {
+        if self.told(key, backend) {
             return Ok(());
         }
         let known = self.builder.known(&key);
@@ -485,8 +496,8 @@ impl ServiceRuntime {
             self.crowded = Some(key);
             return Ok(());
         }
-        let known = known.filter(|state| state.backend == id);
-        if !self.builder.start(key, id, now)? {
+        let known = known.filter(|state| state.backend == backend);
+        if !self.builder.start(key, backend, now)? {
             return Ok(());
         }
         // It begins, or its SYN was repeated.
@@ -504,7 +515,7 @@ impl ServiceRuntime {
             && let Some(log) = &mut self.log
         {
             let flags = if half_open { HALF_OPEN } else { 0 };
-            log.append(&StateRecord { flags, ..record(Op::Add, &key, backend, now) })?;
+            log.append(&StateRecord { flags, ..record(Op::Add, &key, Some(backend), now) })?;
         }
         Ok(())
     }
@@ -524,7 +535,7 @@ impl ServiceRuntime {
     pub fn log_removed(&mut self, keys: &[StateKey], now: u32) -> Result<(), EngineError> {
         let Some(log) = &mut self.log else { return Ok(()) };
         for key in keys {
-            log.append(&record(Op::Remove, key, 0, now))?;
+            log.append(&record(Op::Remove, key, None, now))?;
         }
         if log.should_compact(self.builder.states()) { self.rewrite_log(now) } else { Ok(()) }
     }
@@ -565,8 +576,7 @@ impl ServiceRuntime {
             warn!(service, left, most, "connections of draining backends are not pinned: too many");
         }
         self.orphans = built.orphans;
-        let pin =
-            |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id.get());
+        let pin = |(key, id): (StateKey, BackendId)| (ServiceState { service: number, key }, id);
         Ok((built.table, built.pinned.into_iter().map(pin).collect(), tracked))
     }
 
@@ -600,10 +610,11 @@ impl ServiceRuntime {
     pub fn is_saved_as(&self, saved: &SavedService) -> bool {
         let same = |(member, saved): (&PoolMember, &SavedBackend)| {
             let PoolMember { id, wanted, up, .. } = member;
-            (*id, &wanted.name, wanted.address, wanted.weight, wanted.drain, *up)
+            (id.get(), &wanted.name, wanted.address, wanted.weight, wanted.drain, *up)
                 == (saved.id, &saved.name, saved.address, saved.weight, saved.drain, saved.up)
         };
-        (self.number, self.seed, self.generation) == (saved.number, saved.seed, saved.generation)
+        (self.number, self.seed, self.generation)
+            == (ServiceId(saved.number), saved.seed, saved.generation)
             && self.pool.len() == saved.backends.len()
             && self.pool.iter().zip(&saved.backends).all(same)
             && self.configured == saved.configured
@@ -619,7 +630,7 @@ impl ServiceRuntime {
     pub fn saved_as(&self, configured: &Service, pool: &[PoolMember]) -> SavedService {
         let turning = self.in_force != InForce::of(configured);
         SavedService {
-            number: self.number,
+            number: self.number.0,
             seed: self.seed,
             generation: self.generation,
             configured: configured.clone(),
@@ -706,7 +717,7 @@ pub(super) fn write_anew(
     let mut all = Vec::with_capacity(builder.states());
     builder.each_state(&mut |key, known| {
         let flags = if known.phase == Phase::Opening { HALF_OPEN } else { 0 };
-        all.push(StateRecord { flags, ..record(Op::Add, key, known.backend.get(), now) });
+        all.push(StateRecord { flags, ..record(Op::Add, key, Some(known.backend), now) });
     });
     Ok(log.compact(all)?)
 }
@@ -779,6 +790,13 @@ const REPORTS_OF_A_TURN: usize = 1 << 19;
 /// Flag of a record: only the SYN of the connection was seen.
 pub(super) const HALF_OPEN: u8 = 1;
 
-pub(super) fn record(op: Op, key: &StateKey, backend: u16, seconds: u32) -> StateRecord {
+/// `backend`: where the state lives; a record that removes it names none.
+pub(super) fn record(
+    op: Op,
+    key: &StateKey,
+    backend: Option<BackendId>,
+    seconds: u32,
+) -> StateRecord {
+    let backend = backend.map_or(0, BackendId::get);
     StateRecord { op, key: key.to_bytes(), backend, seconds, flags: 0 }
 }

@@ -4,6 +4,7 @@
 use super::status::SlotStatus;
 use super::{Engine, EngineError, PlaneResult};
 use weir_plane::Plane;
+use weir_steering::{BackendId, ServiceId};
 
 /// The clock goes on by so many seconds at a time at most: while nobody turns it nobody grows old, as the
 /// packets of that time could not be told from none.
@@ -28,14 +29,14 @@ impl<P: Plane> Engine<P> {
         for service in self.services.values() {
             let Some(counts) = self.plane.slot_counts(service.number) else { continue };
             let steps = counts.slots.div_ceil(ROUND_SECONDS) as u32;
-            let here = |backend: u16| service.by_id(backend).is_some();
+            let here = |backend: BackendId| service.by_id(backend).is_some();
             self.plane.sweep_slots(service.number, steps, &here).plane()?;
         }
         Ok(())
     }
 
     /// How full a service's table of connections by index is.
-    pub(super) fn slot_status(&self, service: u32) -> Option<SlotStatus> {
+    pub(super) fn slot_status(&self, service: ServiceId) -> Option<SlotStatus> {
         let counts = self.plane.slot_counts(service)?;
         Some(SlotStatus {
             used: counts.used,

@@ -383,7 +383,7 @@ impl<P: Plane> Engine<P> {
         };
         let mut backends = Vec::new();
         for member in &service.pool {
-            let lane = lanes.get(usize::from(member.id)).copied().unwrap_or_default();
+            let lane = lanes.get(member.id.index()).copied().unwrap_or_default();
             let id = service.target(member.id);
             let check = checks.binary_search_by_key(&id, |check| check.id);
             let check = check.ok().and_then(|at| checks.get(at));
@@ -394,7 +394,7 @@ impl<P: Plane> Engine<P> {
             };
             backends.push(BackendStatus {
                 name: member.wanted.name.clone(),
-                number: member.id,
+                number: member.id.get(),
                 address: member.wanted.address,
                 port: member.wanted.port,
                 weight: member.wanted.weight,
@@ -420,7 +420,7 @@ impl<P: Plane> Engine<P> {
         }
         Ok(ServiceStatus {
             name: configured.name.clone(),
-            number: service.number,
+            number: service.number.0,
             vip: configured.vip,
             protocol: configured.protocol.name().into(),
             port: configured.port,

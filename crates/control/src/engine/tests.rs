@@ -13,7 +13,9 @@ use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_plane::{Limits, Operation, Outcome, Soft, VipKey};
-use weir_steering::{Event, EventKind, Flags, MethodId, ServiceState, SoftMemory, StateKey};
+use weir_steering::{
+    BackendId, Event, EventKind, Flags, MethodId, ServiceId, ServiceState, SoftMemory, StateKey,
+};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
@@ -25,7 +27,7 @@ mod reload;
 
 struct World {
     engine: Engine<Soft>,
-    live: HashMap<FlowKey, u16>,
+    live: HashMap<FlowKey, BackendId>,
     directory: TempDir,
 }
 
@@ -112,10 +114,10 @@ impl World {
     }
 
     /// The health check of a backend changes its mind.
-    fn health(&mut self, service: &str, backend: &str, up: bool) -> u16 {
+    fn health(&mut self, service: &str, backend: &str, up: bool) -> BackendId {
         let service = &self.engine.services[service];
         let id = service.member(backend).expect("there").id;
-        let target = u64::from(service.number) << 16 | u64::from(id);
+        let target = service.target(id);
         let at = Instant::now();
         let change = Transition { id: target, up, detail: "no answer".into(), at };
         self.engine.handle(Command::Health(vec![change]));
@@ -151,7 +153,7 @@ impl World {
         self.engine.upkeep(&mut Timers::new());
     }
 
-    fn start(&mut self, service: u8, clients: std::ops::Range<u32>) -> Vec<u16> {
+    fn start(&mut self, service: u8, clients: std::ops::Range<u32>) -> Vec<BackendId> {
         let started = clients.map(|client| {
             let flow = flow(service, client);
             let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
@@ -312,7 +314,7 @@ fn a_dead_backend_and_a_full_pool_of_tables(fields: &str) {
     world.upkeep();
     world.check();
     assert!(world.start(0, 400..500).contains(&down));
-    assert!(!world.engine.plane.tables[&0].header().flags().has(Flags::PENDING));
+    assert!(!world.engine.plane.tables[&ServiceId(0)].header().flags().has(Flags::PENDING));
 }
 
 /// The disc is full: a command is refused with nothing changed; a health check is heeded.
@@ -320,11 +322,11 @@ fn a_dead_backend_and_a_full_pool_of_tables(fields: &str) {
 fn a_full_disc_refuses_commands_and_not_failover() {
     let mut world = World::new(1);
     world.start(0, 0..30);
-    let before = world.engine.plane.tables[&0].header().generation;
+    let before = world.engine.plane.tables[&ServiceId(0)].header().generation;
     world.engine.journal.fill_disc();
     let refused = world.drain("a", "b1").expect_err("it cannot be kept").to_string();
     assert!(refused.contains("runtime.log"), "{refused}");
-    assert_eq!(world.engine.plane.tables[&0].header().generation, before);
+    assert_eq!(world.engine.plane.tables[&ServiceId(0)].header().generation, before);
     let down = world.health("a", "b2", false);
     world.upkeep();
     assert!(!world.start(0, 100..200).contains(&down));
@@ -383,7 +385,7 @@ fn a_reload_names_what_is_not_in_force() {
     (0..3).for_each(|service| drop(world.start(service, 0..30)));
     let mut wanted = config(&world.directory, 3);
     wanted.services.iter_mut().for_each(|service| drop(service.backends.remove(0)));
-    let gone: Vec<u16> =
+    let gone: Vec<BackendId> =
         world.engine.services.values().map(|s| s.member("b1").expect("there").id).collect();
     world.engine.plane.refuse_after(Operation::Show, 1, 1);
     let followed = world.follow(&wanted).expect("the rest is in force");
@@ -448,7 +450,7 @@ fn what_cannot_be_read_is_an_answer_and_no_end() {
         assert!(world.engine.status().is_err(), "{operation:?}");
         world.engine.plane.refuse_nothing();
     }
-    weir_steering::update::Plane::set_flags(&mut world.engine.plane, 0, false, true)
+    weir_steering::update::Plane::set_flags(&mut world.engine.plane, ServiceId(0), false, true)
         .expect("nothing is refused");
     for operation in [Operation::ReadTable, Operation::LookUp] {
         world.engine.plane.refuse(operation);
@@ -479,9 +481,9 @@ fn what_cannot_be_read_is_an_answer_and_no_end() {
     let fewer = config(&world.directory, 1);
     let failures = world.follow(&fewer).expect("the rest is in force").failures;
     assert_eq!(failures.len(), 1, "{failures:?}");
-    assert!(world.engine.plane.tables.contains_key(&1));
+    assert!(world.engine.plane.tables.contains_key(&ServiceId(1)));
     world.upkeep_later();
-    assert!(!world.engine.plane.tables.contains_key(&1));
+    assert!(!world.engine.plane.tables.contains_key(&ServiceId(1)));
     world.start(0, 0..10);
     world.check();
     let there = VipKey { address: flow(0, 0).dst, protocol: Protocol::Tcp, port: Some(80) };
@@ -496,7 +498,7 @@ fn a_flood_of_reports_keeps_no_command_waiting() {
     world.start(0, 0..1);
     let backend = world.live[&flow(0, 0)];
     let events = (0..REPORTS).map(|n| Event {
-        state: ServiceState { service: 0, key: StateKey::of_flow(&flow(0, n)) },
+        state: ServiceState { service: ServiceId(0), key: StateKey::of_flow(&flow(0, n)) },
         backend,
         kind: EventKind::Start,
     });
@@ -637,7 +639,7 @@ fn when_all_are_down_new_connections_are_kept_or_refused() {
         assert!(said.contains("service a: every backend is down"), "{said}");
         match all_down {
             AllDown::Keep => {
-                let all: HashSet<u16> = world.start(0, 200..400).into_iter().collect();
+                let all: HashSet<BackendId> = world.start(0, 200..400).into_iter().collect();
                 assert_eq!(all.len(), 3, "all of them take new connections");
             }
             AllDown::Refuse => {

@@ -188,11 +188,11 @@ impl ServiceRuntime {
         let mut next = Counted::new(method.builder(&config, published), config.nonce);
         let mut tracked = Vec::new();
         if turn.carried {
-            let members: HashSet<u16> = self.pool.iter().map(|member| member.id).collect();
+            let members: HashSet<BackendId> = self.pool.iter().map(|member| member.id).collect();
             let tracks = method.id().info().tracks_all;
             let mut refused = None;
             let mut take = |key: &StateKey, known: Known| {
-                let id = known.backend.get();
+                let id = known.backend;
                 if !members.contains(&id) {
                 } else if tracks {
                     tracked.push((ServiceState { service: self.number, key: *key }, id));

@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 use weir_hash::Key;
 use weir_plane::Plane;
 use weir_steering::update::{Built, Failure, Judgement, Outcome, Services};
-use weir_steering::{BackendId, Event, ServiceState};
+use weir_steering::{BackendId, Event, ServiceId, ServiceState};
 
 /// An update that has failed is tried again after so long, and after twice as long each time.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ impl Trouble {
 /// The services as updates see them.
 struct Tables<'a> {
     services: &'a mut BTreeMap<String, ServiceRuntime>,
-    names: &'a HashMap<u32, String>,
+    names: &'a HashMap<ServiceId, String>,
     now: u32,
     taken: u64,
     /// Connections of a service that may be pinned: half of what there is room for, as the former
@@ -56,15 +56,15 @@ struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    fn of(&mut self, number: u32) -> Option<&mut ServiceRuntime> {
+    fn of(&mut self, number: ServiceId) -> Option<&mut ServiceRuntime> {
         self.services.get_mut(self.names.get(&number)?)
     }
 
-    fn at(&self, number: u32) -> Option<&ServiceRuntime> {
+    fn at(&self, number: ServiceId) -> Option<&ServiceRuntime> {
         self.services.get(self.names.get(&number)?)
     }
 
-    fn expect(&mut self, number: u32) -> Result<&mut ServiceRuntime, EngineError> {
+    fn expect(&mut self, number: ServiceId) -> Result<&mut ServiceRuntime, EngineError> {
         let gone = || EngineError::NotFound(format!("there is no service number {number}"));
         self.of(number).ok_or_else(gone)
     }
@@ -80,7 +80,7 @@ impl Services for Tables<'_> {
         service.remembered(|service| service.take_event(event, now))
     }
 
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), EngineError> {
+    fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), EngineError> {
         let now = self.now;
         let Some(service) = self.of(state.service) else { return Ok(()) };
         // One that is known there tells nothing new, and may have ended since: it must not count
@@ -92,27 +92,27 @@ impl Services for Tables<'_> {
         service.remembered(|service| service.start(state.key, backend, now))
     }
 
-    fn takes_connections(&self, service: u32) -> bool {
+    fn takes_connections(&self, service: ServiceId) -> bool {
         self.at(service).is_some_and(ServiceRuntime::takes_connections)
     }
 
-    fn avoids(&self, service: u32) -> bool {
+    fn avoids(&self, service: ServiceId) -> bool {
         self.at(service).is_some_and(|service| service.pool.iter().any(|member| !member.up))
     }
 
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
         let known = self.at(state.service).and_then(|service| service.known(&state.key));
         known.is_some_and(|known| known.backend == backend)
     }
 
-    fn build(&mut self, number: u32) -> Result<Built, EngineError> {
+    fn build(&mut self, number: ServiceId) -> Result<Built, EngineError> {
         let (now, pins) = (self.now, self.pins);
         let (image, pins, tracked) = self.expect(number)?.build(now, pins)?;
-        debug!(service = number, states = image.header().states, "table built");
+        debug!(service = number.0, states = image.header().states, "table built");
         Ok(Built { image, pins, tracked })
     }
 
-    fn published(&mut self, number: u32) -> Vec<u64> {
+    fn published(&mut self, number: ServiceId) -> Vec<u64> {
         let now = self.now;
         let Some(service) = self.of(number) else { return Vec::new() };
         let strangers = service.published(now);
@@ -126,7 +126,7 @@ impl Services for Tables<'_> {
         }
     }
 
-    fn discard(&mut self, number: u32) {
+    fn discard(&mut self, number: ServiceId) {
         if let Some(service) = self.of(number)
             && let Err(error) = service.discard()
         {
@@ -134,10 +134,9 @@ impl Services for Tables<'_> {
         }
     }
 
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement {
         let Some(service) = self.at(state.service) else { return Judgement::Lost };
         let Some(member) = service.by_id(backend) else { return Judgement::Lost };
-        let Some(id) = BackendId::new(backend) else { return Judgement::Lost };
         let builder = &service.builder;
         let by_client = service.in_force.affinity == Affinity::Client;
         if by_client != (state.key.src_port == 0 && state.key.dst_port == 0) {
@@ -147,9 +146,9 @@ impl Services for Tables<'_> {
         if builder.method().info().tracks_all {
             return Judgement::Tracked;
         }
-        if !service.takes_as_up(member) && builder.leads_to(&state.key, id) {
+        if !service.takes_as_up(member) && builder.leads_to(&state.key, backend) {
             Judgement::Lost
-        } else if builder.agrees(&state.key, id) {
+        } else if builder.agrees(&state.key, backend) {
             Judgement::Agreed
         } else if builder.on_reserved(&state.key) {
             Judgement::Reserved
@@ -170,7 +169,7 @@ impl<P: Plane> Engine<P> {
         let due = |service: &&ServiceRuntime| {
             service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
         };
-        let due: Vec<u32> = self.services.values().filter(due).map(|s| s.number).collect();
+        let due: Vec<ServiceId> = self.services.values().filter(due).map(|s| s.number).collect();
         self.publish(&due)
     }
 
@@ -184,7 +183,7 @@ impl<P: Plane> Engine<P> {
     }
 
     /// One pass over these services. Returns what failed, by service.
-    pub(super) fn publish(&mut self, numbers: &[u32]) -> Vec<EngineError> {
+    pub(super) fn publish(&mut self, numbers: &[ServiceId]) -> Vec<EngineError> {
         if numbers.is_empty() {
             return Vec::new();
         }
@@ -267,7 +266,7 @@ impl<P: Plane> Engine<P> {
 
     /// A backend is gone, and what the data plane remembers of it is not: its number is not given
     /// out again before that is.
-    fn keep_leaving(&mut self, name: &str, id: u16, error: &EngineError) {
+    fn keep_leaving(&mut self, name: &str, id: BackendId, error: &EngineError) {
         let Some(service) = self.services.get_mut(name) else { return };
         service.leaving.push(id);
         let what = format!("cannot forget backend number {id}: {error}");

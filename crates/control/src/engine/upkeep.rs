@@ -14,7 +14,7 @@ use tracing::warn;
 use weir_hash::Key;
 use weir_plane::forward::NextHop;
 use weir_plane::{Backend, Hop, Plane, SeenFlows};
-use weir_steering::{Event, ServiceState, Side};
+use weir_steering::{BackendId, Event, ServiceId, ServiceState, Side};
 
 /// Reports that are taken up before the engine looks for commands again: some milliseconds' worth.
 const REPORTS_AT_A_TIME: usize = 8192;
@@ -52,7 +52,7 @@ impl<P: Plane> Engine<P> {
 
     /// Forgets half-open connections of services that have too many: those pushed out that have sent
     /// nothing since their SYN.
-    fn forget_half_open(&mut self, flooded: &BTreeSet<u32>) -> Result<(), EngineError> {
+    fn forget_half_open(&mut self, flooded: &BTreeSet<ServiceId>) -> Result<(), EngineError> {
         // While marks are to be read it stands there whether they have sent something. The sweep
         // that reads them forgets, too.
         if self.unread.is_some() {
@@ -209,11 +209,11 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Removes what the data plane remembers of backends that are gone.
-    pub(super) fn forget_backends(&mut self, ids: &HashSet<u16>) -> Result<(), EngineError> {
+    pub(super) fn forget_backends(&mut self, ids: &HashSet<BackendId>) -> Result<(), EngineError> {
         if ids.is_empty() {
             return Ok(());
         }
-        let of = |list: Vec<(ServiceState, u16)>| -> Vec<ServiceState> {
+        let of = |list: Vec<(ServiceState, BackendId)>| -> Vec<ServiceState> {
             list.into_iter().filter(|(_, backend)| ids.contains(backend)).map(|(s, _)| s).collect()
         };
         let (pending, pinned) = (self.plane.pending().plane()?, self.plane.pinned().plane()?);
@@ -229,11 +229,11 @@ impl<P: Plane> Engine<P> {
     /// a draining backend's Dcode.
     pub(super) fn fold_pending(&mut self) -> Result<(), EngineError> {
         let limit = self.config.limits.pending_flows as usize / 4;
-        let mut counts = HashMap::<u32, usize>::new();
+        let mut counts = HashMap::<ServiceId, usize>::new();
         for (state, _) in self.plane.pending().plane()? {
             *counts.entry(state.service).or_default() += 1;
         }
-        let crowded: Vec<u32> = counts
+        let crowded: Vec<ServiceId> = counts
             .into_iter()
             .filter(|(number, count)| *count > limit && self.names.contains_key(number))
             .map(|(number, _)| number)

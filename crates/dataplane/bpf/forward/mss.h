@@ -46,7 +46,6 @@ static __always_inline __u32 find_syn(struct xdp_md *ctx, int *is_ipv6)
 	} else {
 		struct ipv4 *ip = l3;
 
-		/* A fragment is none: those behind the first have no header, and neither says all options. */
 		if ((void *)(ip + 1) > end || ip->protocol != PROTOCOL_TCP ||
 		    ip->fragment & bpf_htons(0x3fff))
 			return 0;

@@ -17,7 +17,7 @@
 #define LEAST_MTU_IPV6 1280
 
 /* Bytes of a packet that its message quotes, 0 if its sender is not to be told (RFC 1812 section 4.3.2.7):
- * not of an ICMP error, of a fragment behind the first, of what no single host has sent, and of what may
+ * not of an ICMP error, of a fragment, of what no single host has sent, and of what may
  * be made into fragments. */
 static __always_inline __u32 told_of_ipv4(struct ipv4 *ip, void *end, __u32 reason, __u32 mtu)
 {
@@ -29,7 +29,7 @@ static __always_inline __u32 told_of_ipv4(struct ipv4 *ip, void *end, __u32 reas
 	if (reason == REASON_TOO_BIG &&
 	    (!(ip->fragment & bpf_htons(DONT_FRAGMENT)) || mtu < LEAST_MTU_IPV4))
 		return 0;
-	if (ip->protocol == PROTOCOL_ICMP || ip->fragment & bpf_htons(0x1fff) || !is_host_ipv4(ip))
+	if (ip->protocol == PROTOCOL_ICMP || ip->fragment & bpf_htons(0x3fff) || !is_host_ipv4(ip))
 		return 0;
 	length = length < left ? length : left;
 	return (length < TOLD_IPV4 ? length : TOLD_IPV4) & ~3U;

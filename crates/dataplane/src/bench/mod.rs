@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use tables::{BACKENDS, STANDBY};
 use weir_plane::forward::{Encapsulation, Translation, Tunnel};
 use weir_plane::{Limits, Translations, VipKey};
-use weir_steering::{Flags, Side};
+use weir_steering::{BackendId, ServiceId, Flags, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
 #[allow(missing_docs, clippy::all, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -99,8 +99,8 @@ impl Method {
     }
 
     /// The number of its service.
-    fn service(self) -> u32 {
-        self as u32
+    fn service(self) -> ServiceId {
+        ServiceId(self as u32)
     }
 
     /// The address of its service; the port is 80.
@@ -451,8 +451,8 @@ fn set_backends(
             }
         }
         let entry = entry.with_next_hop(generator.mac, balancer.mac, 0, true);
-        plane.set_backend(backend, &entry)?;
-        plane.forget_hop(backend)?;
+        plane.set_backend(BackendId::of(backend), &entry)?;
+        plane.forget_hop(BackendId::of(backend))?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::kernel::KernelPlane;
 use std::io;
 use weir_hash::HashKey;
 use weir_plane::{IdRoutes, VipKey};
-use weir_steering::{Image, Member, Role, TrackedBuilder};
+use weir_steering::{BackendId, Image, Member, Role, TrackedBuilder};
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs, QuicLbError};
 use weir_wire::{Protocol, map_address};
 
@@ -38,7 +38,7 @@ pub(super) fn lead(plane: &mut KernelPlane, method: Method, ids: u32) -> Result<
     };
     let members: Vec<Member> = (0..BACKENDS)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: 1,
             role: Role::Serving,
@@ -57,7 +57,7 @@ pub(super) fn lead(plane: &mut KernelPlane, method: Method, ids: u32) -> Result<
     let mut routes = IdRoutes::new(configs);
     for backend in 0..BACKENDS {
         let id = Id::new(&server_id(backend)).expect("it is short");
-        routes.lead(0, id, backend);
+        routes.lead(0, id, BackendId::of(backend));
     }
     plane.set_id_routes(service, Some(&routes))?;
     let made = (0..ids).map(|n| {

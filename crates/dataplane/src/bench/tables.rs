@@ -58,7 +58,7 @@ pub(super) fn publish(plane: &mut KernelPlane, flows: u32) -> Result<(Memory, Ve
         plane.publish(method.service(), image)?;
     }
     for n in 0..flows {
-        let entry = TrackedFlow::new((n % u32::from(BACKENDS)) as u16, 1);
+        let entry = TrackedFlow::new(BackendId::of((n % u32::from(BACKENDS)) as u16), 1);
         plane.track(&flow(n, Method::Tracked.vip()), entry)?;
     }
     let key = stateful.header().key;
@@ -84,7 +84,7 @@ pub(super) fn publish(plane: &mut KernelPlane, flows: u32) -> Result<(Memory, Ve
 }
 
 fn member(backend: u16, role: Role) -> Member {
-    Member { backend, name: format!("b{backend}"), weight: 1, role }
+    Member { backend: BackendId::of(backend), name: format!("b{backend}"), weight: 1, role }
 }
 
 /// The build face of a method with its defaults.
@@ -117,7 +117,7 @@ fn jet_table(
         let row = table.body().row(StateKey::of_flow(&flow).hash(&table.header().key)) as usize;
         if table.body().starts()[row] & SLOT_RESERVED != 0 {
             let backend = table.body().owners()[row] & SLOT_BACKEND;
-            plane.track(&flow, TrackedFlow::new(backend, 1))?;
+            plane.track(&flow, TrackedFlow::new(BackendId::of(backend), 1))?;
         }
     }
     Ok(image)
@@ -170,7 +170,7 @@ fn cheetah_table() -> Image {
     let mut all = AllServers::new(cheetah::NUMBERS);
     let members: Vec<Member> = (0..cheetah::NUMBERS)
         .map(|number| Member {
-            backend: (number % u32::from(BACKENDS)) as u16,
+            backend: BackendId::of((number % u32::from(BACKENDS)) as u16),
             name: format!("b{number}"),
             weight: 1,
             role: Role::Serving,

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use weir_hash::{HashKey, Key};
 use weir_plane::{IdRoutes, VipKey};
 use weir_steering::{
-    BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
-    ServiceConfig, ServiceState, Settings, StateKey, TrackedBuilder,
+    BackendId, Codec, Concury, ConcuryConfig, Dcode, Flags, Image, Member, MethodId, Role,
+    SLOT_RESERVED, ServiceConfig, ServiceId, ServiceState, Settings, StateKey, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
@@ -32,7 +32,7 @@ pub(super) struct World {
     reports: Reports,
     /// Flows whose first packets are placed again, since their Dcode is reserved.
     placed_again: Vec<FlowKey>,
-    seen_keys: Vec<(u32, HashKey)>,
+    seen_keys: Vec<(ServiceId, HashKey)>,
 }
 
 /// What a packet meets.
@@ -113,8 +113,8 @@ impl Service {
         frame
     }
 
-    fn number(self) -> u32 {
-        self as u32
+    fn number(self) -> ServiceId {
+        ServiceId(self as u32)
     }
 
     fn protocol(self) -> Protocol {
@@ -126,7 +126,7 @@ impl Service {
     }
 
     fn address(self) -> SocketAddr {
-        let number = self.number() as u8 + 1;
+        let number = self.number().0 as u8 + 1;
         if matches!(self, Concury6 | Tracked6) {
             ([0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()], 80).into()
         } else {
@@ -157,7 +157,7 @@ impl Service {
     fn table(self) -> Option<Image> {
         let members: Vec<Member> = (0..BACKENDS)
             .map(|backend| Member {
-                backend,
+                backend: BackendId::of(backend),
                 name: format!("b{backend}"),
                 weight: 1,
                 role: if backend == DRAINING { Role::Draining } else { Role::Serving },
@@ -191,7 +191,7 @@ fn concury(service: Service, members: &[Member], states: u32) -> Image {
     });
     for n in 0..states {
         let key = StateKey::of_flow(&service.flow(n));
-        concury.start(key, backend_of(n), 0).expect("keys are different");
+        concury.start(key, BackendId::of(backend_of(n)), 0).expect("keys are different");
     }
     let (image, _) = concury.build(1, members, 1000).expect("64 backends fit");
     (*image).clone()
@@ -253,7 +253,7 @@ impl World {
         for backend in 0..BACKENDS {
             let entry = BackendEntry::new([192, 0, 2, 1].into(), 1);
             let entry = entry.with_next_hop([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], 0, true);
-            plane.set_backend(backend, &entry)?;
+            plane.set_backend(BackendId::of(backend), &entry)?;
         }
         let mut seen_keys = Vec::new();
         for service in Service::ALL {
@@ -266,7 +266,7 @@ impl World {
                 let mut configs = QuicLbConfigs::default();
                 configs.set(config);
                 let mut routes = IdRoutes::new(configs);
-                routes.lead(0, Id::new(&SERVER).expect("it is short"), 3);
+                routes.lead(0, Id::new(&SERVER).expect("it is short"), BackendId::of(3));
                 plane.set_id_routes(service.number(), Some(&routes))?;
             }
         }
@@ -274,10 +274,10 @@ impl World {
             plane.set_flags(Updating.number(), flag, true);
         }
         // A flow whose first packet may be repeated is pinned where it lives.
-        plane.pin(&[(state(Concury, RESERVED), DRAINING)])?;
+        plane.pin(&[(state(Concury, RESERVED), BackendId::of(DRAINING))])?;
         // What is known is armed, as the control plane does.
         let known = seen_keys.iter().flat_map(|(number, key)| {
-            let service = Service::ALL[*number as usize];
+            let service = Service::ALL[number.index()];
             (0..STATES).map(move |n| StateKey::of_flow(&service.flow(n)).hash(key))
         });
         plane.flip_marks(&mut known.collect::<Vec<_>>().into_iter(), STATES as usize * 9)?;

@@ -8,8 +8,8 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use weir_plane::SeenFlows;
 use weir_steering::{
-    MOST_WATCHED_WORDS, Marks, SEEN_WAYS, Side, arm, is_armed, is_marked, seen_tag, watch_bits,
-    watched_words_for, words_for,
+    MOST_WATCHED_WORDS, Marks, SEEN_WAYS, ServiceId, Side, arm, is_armed, is_marked, seen_tag,
+    watch_bits, watched_words_for, words_for,
 };
 
 /// Bytes of the "seen recently" filter that are mapped at a time.
@@ -164,7 +164,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::System`] if the filter cannot be mapped.
-    pub fn forget_seen(&self, service: u32, hashes: &[u64]) -> Result<(), Error> {
+    pub fn forget_seen(&self, service: ServiceId, hashes: &[u64]) -> Result<(), Error> {
         if hashes.is_empty() {
             return Ok(());
         }

@@ -6,12 +6,14 @@ use crate::entries;
 use crate::error::{Context, Error};
 use crate::numbers::{QUIC_CONFIGS, QUIC_FOUR, QUIC_PLAIN, QUIC_SINGLE, QUIC_THREE};
 use crate::reports;
+use crate::tables::service_of;
 use crate::vips::Leads;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::{IdOutcome, IdOutcomes, IdRoutes, VipKey};
+use weir_steering::{BackendId, ServiceId};
 use weir_wire::aes;
 use weir_wire::quic::{Id, QuicLb};
 
@@ -20,17 +22,17 @@ const BLOCK: usize = 16;
 
 /// The lengths of each service's ids: a byte for each configuration.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ByIds(HashMap<u32, u64>);
+pub(super) struct ByIds(HashMap<ServiceId, u64>);
 
 impl ByIds {
     /// As an earlier run has left them.
     pub fn found(listed: &[(VipKey, Leads)]) -> Self {
         let led = listed.iter().filter(|(_, leads)| leads.id_lengths != 0);
-        Self(led.map(|(_, leads)| (leads.table / 2, leads.id_lengths)).collect())
+        Self(led.map(|(_, leads)| (service_of(leads.table), leads.id_lengths)).collect())
     }
 
     /// Where packets of a service with this table are led.
-    pub fn leads(&self, service: u32, table: u32) -> Leads {
+    pub fn leads(&self, service: ServiceId, table: u32) -> Leads {
         Leads { table, id_lengths: self.0.get(&service).copied().unwrap_or(0) }
     }
 }
@@ -40,7 +42,11 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`] if there is no room for so many configurations or servers.
-    pub fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), Error> {
+    pub fn set_id_routes(
+        &mut self,
+        service: ServiceId,
+        routes: Option<&IdRoutes>,
+    ) -> Result<(), Error> {
         let none = IdRoutes::default();
         let wanted = routes.unwrap_or(&none);
         let lengths = wanted.configs().fold(0, |lengths, config| {
@@ -58,7 +64,7 @@ impl KernelPlane {
             .servers()
             .map(|(config, id, at)| server_entry(service, config, id, at))
             .collect();
-        let of = |key: u32| key / QUIC_CONFIGS == service;
+        let of = |key: u32| ServiceId(key / QUIC_CONFIGS) == service;
         let config_of = |key: &[u8]| of(number_of(key));
         let server_of = |key: &[u8]| of(types::quic_server::from_slice(key).config);
         let stale = follow(&self.maps.quic_servers, &servers, server_of)?;
@@ -75,7 +81,7 @@ impl KernelPlane {
     }
 
     /// Tells packets whether they are led by ids.
-    fn lead_by_ids(&mut self, service: u32) -> Result<(), Error> {
+    fn lead_by_ids(&mut self, service: ServiceId) -> Result<(), Error> {
         match (self.keys.get(&service), self.tables.current(service)) {
             (Some(key), Some(table)) => self.vips.insert(key, self.ids.leads(service, table)),
             _ => Ok(()),
@@ -131,14 +137,14 @@ fn words(bytes: &[u8]) -> [u64; 2] {
     [u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1])]
 }
 
-fn server_entry(service: u32, config: u8, id: &Id, backend: u16) -> (Vec<u8>, Vec<u8>) {
-    let config = service * QUIC_CONFIGS + u32::from(config);
+fn server_entry(service: ServiceId, config: u8, id: &Id, backend: BackendId) -> (Vec<u8>, Vec<u8>) {
+    let config = service.0 * QUIC_CONFIGS + u32::from(config);
     let key = types::quic_server { id: words(id.as_bytes()), config, reserved: 0 };
-    (key.bytes().to_vec(), u32::from(backend).to_ne_bytes().to_vec())
+    (key.bytes().to_vec(), u32::from(backend.get()).to_ne_bytes().to_vec())
 }
 
-fn config_entry(service: u32, config: &QuicLb) -> (Vec<u8>, Vec<u8>) {
-    let key = service * QUIC_CONFIGS + u32::from(config.rotation());
+fn config_entry(service: ServiceId, config: &QuicLb) -> (Vec<u8>, Vec<u8>) {
+    let key = service.0 * QUIC_CONFIGS + u32::from(config.rotation());
     let block = config.id_length() - 1;
     let (half, odd) = (block.div_ceil(2), !block.is_multiple_of(2));
     let (mut left, mut right) = ([0xff; BLOCK], [0xff; BLOCK]);

@@ -12,7 +12,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_plane::TrackedFlows;
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
-use weir_steering::{Echoes, ServiceState, StateKey, TrackedFlow};
+use weir_steering::{BackendId, Echoes, ServiceId, ServiceState, StateKey, TrackedFlow};
 use weir_wire::FlowKey;
 
 impl KernelPlane {
@@ -29,7 +29,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+    pub fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         read_states(&self.maps.pending)
     }
 
@@ -37,13 +37,13 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn pending_backend(&self, state: &ServiceState) -> Result<Option<u16>, Error> {
+    pub fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, Error> {
         let found = self
             .maps
             .pending
             .lookup(types::service_state::from(state).bytes(), MapFlags::ANY)
             .context(|| "look up a pending flow".into())?;
-        Ok(found.map(|value| u32::from_ne_bytes([value[0], value[1], value[2], value[3]]) as u16))
+        Ok(found.and_then(|value| backend_of(&value)))
     }
 
     /// Removes flows from the pending table.
@@ -61,7 +61,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Error> {
+    pub fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         read_states(&self.maps.pinned)
     }
 
@@ -69,9 +69,9 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::PinsFull`] when there is no room.
-    pub fn pin(&self, states: &[(ServiceState, u16)]) -> Result<(), Error> {
-        let entry = |(state, backend): &(ServiceState, u16)| {
-            (types::service_state::from(state), u32::from(*backend))
+    pub fn pin(&self, states: &[(ServiceState, BackendId)]) -> Result<(), Error> {
+        let entry = |(state, backend): &(ServiceState, BackendId)| {
+            (types::service_state::from(state), u32::from(backend.get()))
         };
         match entries::write(&self.maps.pinned, states.iter().map(entry)) {
             // What a hash map without room says.
@@ -108,14 +108,14 @@ impl KernelPlane {
             .connections
             .lookup(types::flow_key::from(flow).bytes(), MapFlags::ANY)
             .context(|| "look up a tracked connection".into())?;
-        Ok(found.map(|value| {
+        Ok(found.and_then(|value| {
             let entry = types::tracked::from_slice(&value);
-            TrackedFlow {
-                backend: entry.backend,
+            Some(TrackedFlow {
+                backend: BackendId::new(entry.backend)?,
                 incarnation: entry.incarnation,
                 former: entry.former,
                 open: entry.number == TRACKED_OPEN,
-            }
+            })
         }))
     }
 
@@ -124,43 +124,43 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Error> {
+    pub fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, Error> {
         let mut found = Vec::new();
         for (flow, entry) in self.entries_of::<types::tracked>(service, &self.maps.connections)? {
-            if self.is_present(entry.backend, entry.incarnation) {
+            if let Some(backend) = self.present(entry.backend, entry.incarnation) {
                 let mut bytes = [0; 20];
                 bytes[..8].copy_from_slice(&flow.src[0].to_ne_bytes());
                 bytes[8..16].copy_from_slice(&flow.src[1].to_ne_bytes());
                 bytes[16..].copy_from_slice(&flow.ports.to_ne_bytes());
                 let state = ServiceState { service, key: StateKey::from_bytes(&bytes) };
-                found.push((state, entry.backend));
+                found.push((state, backend));
             }
         }
         Ok(found)
     }
 
     /// Flows of a service with JET that packets have put into the connection table.
-    pub fn entered(&self, service: u32) -> u64 {
+    pub fn entered(&self, service: ServiceId) -> u64 {
         self.entered_word(service).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// Counts them from there on.
-    pub(super) fn set_entered(&self, service: u32, flows: u64) {
+    pub(super) fn set_entered(&self, service: ServiceId, flows: u64) {
         if let Some(word) = self.entered_word(service) {
             word.store(flows, Ordering::Relaxed);
         }
     }
 
-    fn entered_word(&self, service: u32) -> Option<&AtomicU64> {
-        let there = service < self.sizes.services;
-        there.then(|| self.entered.word64(service as usize * size_of::<u64>()))
+    fn entered_word(&self, service: ServiceId) -> Option<&AtomicU64> {
+        let there = service.0 < self.sizes.services;
+        there.then(|| self.entered.word64(service.index() * size_of::<u64>()))
     }
 
     /// How many of them are there, and how many were evicted. Reads the whole table.
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn tracked_flows(&self, service: u32) -> Result<TrackedFlows, Error> {
+    pub fn tracked_flows(&self, service: ServiceId) -> Result<TrackedFlows, Error> {
         // Before those that are there are counted: what enters meanwhile was not evicted.
         let entered = self.entered(service);
         if entered == 0 {
@@ -175,7 +175,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`]; some may be removed then.
-    pub fn forget_connections(&self, service: u32) -> Result<(), Error> {
+    pub fn forget_connections(&self, service: ServiceId) -> Result<(), Error> {
         self.set_entered(service, 0);
         let entries = self.entries_of::<types::tracked>(service, &self.maps.connections)?;
         entries::remove(&self.maps.connections, entries.into_iter().map(|(flow, _)| flow))
@@ -184,7 +184,7 @@ impl KernelPlane {
     /// The entries of a service in a map of flows.
     pub(super) fn entries_of<T: Plain>(
         &self,
-        service: u32,
+        service: ServiceId,
         map: &MapHandle,
     ) -> Result<Vec<(types::flow_key, T)>, Error> {
         let Some(key) = self.keys.get(&service) else { return Ok(Vec::new()) };
@@ -217,7 +217,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`]; some may be there then.
-    pub fn take_over(&self, connections: &[(ServiceState, u16)]) -> Result<(), Error> {
+    pub fn take_over(&self, connections: &[(ServiceState, BackendId)]) -> Result<(), Error> {
         for (state, backend) in connections {
             let Some(to) = self.keys.get(&state.service) else { continue };
             let flow = FlowKey {
@@ -233,12 +233,13 @@ impl KernelPlane {
         Ok(())
     }
 
-    /// Whether a backend's number still stands for the one that it stood for.
-    pub(super) fn is_present(&self, backend: u16, incarnation: u16) -> bool {
-        u32::from(backend) < self.sizes.backends && {
-            let entry = self.backend(backend);
-            entry.flags & BackendFlags::PRESENT != 0 && entry.incarnation as u16 == incarnation
-        }
+    /// The backend of a number, if that still stands for the one that it stood for.
+    pub(super) fn present(&self, number: u16, incarnation: u16) -> Option<BackendId> {
+        let there = u32::from(number) < self.sizes.backends;
+        let backend = BackendId::new(number).filter(|_| there)?;
+        let entry = self.backend(backend);
+        let same = entry.incarnation as u16 == incarnation;
+        (entry.flags & BackendFlags::PRESENT != 0 && same).then_some(backend)
     }
 
     /// Tracks a connection, for tests and benches.
@@ -248,7 +249,7 @@ impl KernelPlane {
     pub fn track(&self, flow: &FlowKey, entry: TrackedFlow) -> Result<(), Error> {
         let TrackedFlow { backend, incarnation, former, open } = entry;
         let number = if open { TRACKED_OPEN } else { 0 };
-        let value = types::tracked { incarnation, former, backend, number };
+        let value = types::tracked { incarnation, former, backend: backend.get(), number };
         self.maps
             .connections
             .update(types::flow_key::from(flow).bytes(), value.bytes(), MapFlags::ANY)
@@ -261,7 +262,7 @@ impl KernelPlane {
     }
 
     /// What connections at a backend that is told cookies echo.
-    pub fn echoes(&self, backend: u16) -> Echoes {
+    pub fn echoes(&self, backend: BackendId) -> Echoes {
         let bits = self.echoes_word(backend).map_or(0, |word| word.load(Ordering::Relaxed));
         Echoes { bare: bits & ECHOES_BARE != 0, own: bits & ECHOES_OWN != 0 }
     }
@@ -277,7 +278,7 @@ impl KernelPlane {
     }
 
     /// How full a service's table of connections by index is; none if it has none.
-    pub fn slot_counts(&self, service: u32) -> Option<SlotCounts> {
+    pub fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
         self.tables.slots.counts(service)
     }
 
@@ -285,8 +286,13 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn slot(&self, service: u32, hash: u64, part: u16) -> Result<Option<u16>, Error> {
-        self.tables.slots.get(service, hash, part)
+    pub fn slot(
+        &self,
+        service: ServiceId,
+        hash: u64,
+        part: u16,
+    ) -> Result<Option<BackendId>, Error> {
+        Ok(self.tables.slots.get(service, hash, part)?.and_then(BackendId::new))
     }
 
     /// Takes slots of a service for connections, for benches: a hash, a backend and its server's number for
@@ -296,7 +302,7 @@ impl KernelPlane {
     /// [`Error::SlotsFull`].
     pub fn fill_slots(
         &mut self,
-        service: u32,
+        service: ServiceId,
         connections: &mut dyn Iterator<Item = (u64, u16, u16)>,
     ) -> Result<Vec<u16>, Error> {
         self.tables.slots.fill(service, connections)
@@ -306,7 +312,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::System`].
-    pub fn slot_entries(&self, service: u32) -> Result<Vec<SlotEntry>, Error> {
+    pub fn slot_entries(&self, service: ServiceId) -> Result<Vec<SlotEntry>, Error> {
         self.tables.slots.entries(service)
     }
 
@@ -317,14 +323,15 @@ impl KernelPlane {
     /// [`Error::System`].
     pub fn sweep_slots(
         &mut self,
-        service: u32,
+        service: ServiceId,
         steps: u32,
-        keep: &dyn Fn(u16) -> bool,
+        keep: &dyn Fn(BackendId) -> bool,
     ) -> Result<u32, Error> {
         let clock = self.clock();
         let table = self.tables.current(service).and_then(|number| self.tables.header(number));
         let Some(idle) = table.map(|header| header.segments) else { return Ok(0) };
-        self.tables.slots.sweep(service, steps, clock, idle, keep)
+        let keep = |number| BackendId::new(number).is_some_and(keep);
+        self.tables.slots.sweep(service, steps, clock, idle, &keep)
     }
 
     /// The number of the server of a connection whose answers pass here.
@@ -342,11 +349,17 @@ impl KernelPlane {
     }
 }
 
-fn read_states(map: &MapHandle) -> Result<Vec<(ServiceState, u16)>, Error> {
+fn read_states(map: &MapHandle) -> Result<Vec<(ServiceState, BackendId)>, Error> {
     let mut found = Vec::new();
     entries::all(map, |key, value| {
-        let backend = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]) as u16;
-        found.push((types::service_state::from_slice(key).into(), backend));
+        let state = types::service_state::from_slice(key).into();
+        found.extend(backend_of(value).map(|backend| (state, backend)));
     })?;
     Ok(found)
+}
+
+/// The backend that an entry of a map of states leads to.
+fn backend_of(value: &[u8]) -> Option<BackendId> {
+    let number = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
+    BackendId::new(number as u16)
 }

@@ -1,5 +1,6 @@
 //! What was forwarded, and what was not and why.
 
+use weir_steering::BackendId;
 use super::KernelPlane;
 use crate::abi::{Plain, types};
 use crate::entries::BATCH;
@@ -19,12 +20,12 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn reset_lane(&self, backend: u16) -> Result<(), Error> {
+    pub fn reset_lane(&self, backend: BackendId) -> Result<(), Error> {
         let cpus = libbpf_rs::num_possible_cpus().context(|| "count CPUs".into())?;
         let zero = vec![vec![0u8; size_of::<types::lane>()]; cpus];
         self.maps
             .lanes
-            .update_percpu(&u32::from(backend).to_ne_bytes(), &zero, MapFlags::ANY)
+            .update_percpu(&u32::from(backend.get()).to_ne_bytes(), &zero, MapFlags::ANY)
             .context(|| format!("clear the counters of backend {backend}"))
     }
 
@@ -33,8 +34,8 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn forget_hop(&self, backend: u16) -> Result<(), Error> {
-        let key = u32::from(backend).to_ne_bytes();
+    pub fn forget_hop(&self, backend: BackendId) -> Result<(), Error> {
+        let key = u32::from(backend.get()).to_ne_bytes();
         let mut lanes = lookup_percpu(&self.maps.lanes, &key)?;
         for lane in &mut lanes {
             let at = offset_of!(types::lane, resolved);
@@ -60,8 +61,8 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn lane(&self, backend: u16) -> Result<LaneCounters, Error> {
-        let key = u32::from(backend).to_ne_bytes();
+    pub fn lane(&self, backend: BackendId) -> Result<LaneCounters, Error> {
+        let key = u32::from(backend.get()).to_ne_bytes();
         let mut sum = LaneCounters::default();
         for lane in lookup_percpu(&self.maps.lanes, &key)? {
             let lane = types::lane::from_slice(&lane);
@@ -128,7 +129,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn counters(&self, backends: impl Iterator<Item = u16>) -> Result<Counters, Error> {
+    pub fn counters(&self, backends: impl Iterator<Item = BackendId>) -> Result<Counters, Error> {
         let mut counters = Counters { returned: self.returned()?, ..Counters::default() };
         for backend in backends {
             let lane = self.lane(backend)?;

@@ -13,7 +13,7 @@ use crate::error::{Context, Error};
 use crate::link::{self, LINK_PREFIX};
 use crate::mapped::{Mapped, Parted};
 use crate::slots::Slots;
-use crate::tables::Tables;
+use crate::tables::{Tables, service_of};
 use crate::vips::{NO_TABLE, VipTable};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sys};
 use std::fs;
@@ -138,7 +138,7 @@ impl KernelPlane {
         // A service whose first table was never published cannot be told by its number.
         let keys = services.into_iter().filter(|(_, table)| *table != NO_TABLE);
         Ok(Self {
-            keys: keys.map(|(key, table)| (table / 2, key)).collect(),
+            keys: keys.map(|(key, table)| (service_of(table), key)).collect(),
             ids: ByIds::found(&listed),
             vips,
             tables,

@@ -7,13 +7,13 @@ use crate::numbers::{ANSWER_COUNTED, TRACKED_OPEN};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use weir_steering::{BackendLoad, Image};
+use weir_steering::{BackendId, BackendLoad, Image, ServiceId};
 
 impl KernelPlane {
     /// The words of a backend's load: what is counted, and the weight. None beyond the bound.
-    fn load_words(&self, backend: u16) -> Option<(&AtomicU64, &AtomicU32)> {
-        let at = usize::from(backend) * size_of::<types::load>();
-        let there = u32::from(backend) < self.sizes.backends;
+    fn load_words(&self, backend: BackendId) -> Option<(&AtomicU64, &AtomicU32)> {
+        let at = backend.index() * size_of::<types::load>();
+        let there = u32::from(backend.get()) < self.sizes.backends;
         there.then(|| {
             let value = self.loads.word64(at + offset_of!(types::load, value));
             (value, self.loads.word32(at + offset_of!(types::load, weight)))
@@ -21,28 +21,28 @@ impl KernelPlane {
     }
 
     /// The word of what its connections echo.
-    pub(super) fn echoes_word(&self, backend: u16) -> Option<&AtomicU32> {
-        let at = usize::from(backend) * size_of::<types::load>();
-        let there = u32::from(backend) < self.sizes.backends;
+    pub(super) fn echoes_word(&self, backend: BackendId) -> Option<&AtomicU32> {
+        let at = backend.index() * size_of::<types::load>();
+        let there = u32::from(backend.get()) < self.sizes.backends;
         there.then(|| self.loads.word32(at + offset_of!(types::load, echoes)))
     }
 
     /// What another memory has noted of them.
-    pub(super) fn copy_echoes(&self, backend: u16, from: &Self) {
+    pub(super) fn copy_echoes(&self, backend: BackendId, from: &Self) {
         if let (Some(to), Some(from)) = (self.echoes_word(backend), from.echoes_word(backend)) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 
     /// Another backend gets the number: nothing is known of what its connections echo.
-    pub fn forget_echoes(&self, backend: u16) {
+    pub fn forget_echoes(&self, backend: BackendId) {
         if let Some(word) = self.echoes_word(backend) {
             word.store(0, Ordering::Relaxed);
         }
     }
 
     /// The load of a backend.
-    pub fn load(&self, backend: u16) -> BackendLoad {
+    pub fn load(&self, backend: BackendId) -> BackendLoad {
         self.load_words(backend).map_or_else(BackendLoad::default, |(value, weight)| BackendLoad {
             value: value.load(Ordering::Relaxed) as i64,
             weight: weight.load(Ordering::Relaxed),
@@ -51,7 +51,7 @@ impl KernelPlane {
 
     /// Sets the weight by which the load of a backend is compared, and the load, unless packets count
     /// it.
-    pub fn set_load(&self, backend: u16, weight: u32, load: Option<i64>) {
+    pub fn set_load(&self, backend: BackendId, weight: u32, load: Option<i64>) {
         if let Some((value, weight_word)) = self.load_words(backend) {
             weight_word.store(weight, Ordering::Relaxed);
             if let Some(load) = load {
@@ -61,25 +61,25 @@ impl KernelPlane {
     }
 
     /// Adds to the load of a backend, while packets count.
-    pub fn add_load(&self, backend: u16, by: i64) {
+    pub fn add_load(&self, backend: BackendId, by: i64) {
         if let Some((value, _)) = self.load_words(backend) {
             value.fetch_add(by as u64, Ordering::Relaxed);
         }
     }
 
     /// Turns that a service has had.
-    pub fn turn(&self, service: u32) -> u64 {
-        let there = service < self.sizes.services;
+    pub fn turn(&self, service: ServiceId) -> u64 {
+        let there = service.0 < self.sizes.services;
         if there { self.turn_word(service).load(Ordering::Relaxed) } else { 0 }
     }
 
     /// Goes on from this turn of a service.
-    pub(super) fn set_turn(&self, service: u32, turn: u64) {
+    pub(super) fn set_turn(&self, service: ServiceId, turn: u64) {
         self.turn_word(service).store(turn, Ordering::Relaxed);
     }
 
-    fn turn_word(&self, service: u32) -> &AtomicU64 {
-        self.turns.word64(service as usize * size_of::<u64>())
+    fn turn_word(&self, service: ServiceId) -> &AtomicU64 {
+        self.turns.word64(service.index() * size_of::<u64>())
     }
 
     /// The connections of a service that count as open, by backend, as the connection table and the
@@ -87,17 +87,18 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub fn open_connections(&self, service: u32) -> Result<BTreeMap<u16, i64>, Error> {
+    pub fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<BackendId, i64>, Error> {
         let mut open = BTreeMap::new();
         for (_, entry) in self.entries_of::<types::tracked>(service, &self.maps.connections)? {
-            if entry.number == TRACKED_OPEN && self.is_present(entry.backend, entry.incarnation) {
-                *open.entry(entry.backend).or_default() += 1;
+            let present = self.present(entry.backend, entry.incarnation);
+            if let Some(backend) = present.filter(|_| entry.number == TRACKED_OPEN) {
+                *open.entry(backend).or_default() += 1;
             }
         }
         let Some(Image::Cheetah(table)) = self.published(service)? else { return Ok(open) };
         let servers = &table.body().0.servers;
         for (_, entry) in self.entries_of::<types::answer>(service, &self.maps.answers)? {
-            let backend = servers.backend(entry.number);
+            let backend = servers.backend(entry.number).and_then(BackendId::new);
             if let Some(backend) = backend.filter(|_| entry.flags & ANSWER_COUNTED != 0) {
                 *open.entry(backend).or_default() += 1;
             }

@@ -40,13 +40,14 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use weir_plane::VipKey;
+use weir_steering::ServiceId;
 
 /// The data plane of one instance.
 pub struct KernelPlane {
     maps: Maps,
     program: program::Program,
     vips: VipTable,
-    keys: HashMap<u32, VipKey>,
+    keys: HashMap<ServiceId, VipKey>,
     /// Services whose packets are led by QUIC ids.
     ids: ByIds,
     tables: Tables,

@@ -8,7 +8,7 @@ use crate::vips::NO_TABLE;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::{Described, VipKey};
-use weir_steering::{Flags, Image};
+use weir_steering::{BackendId, Flags, Image, ServiceId};
 
 impl KernelPlane {
     /// Lets packets find a service, with the table that it has. Until the first table is published
@@ -16,7 +16,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Beyond`], [`Error::ServicesFull`].
-    pub fn set_service(&mut self, key: &VipKey, service: u32) -> Result<(), Error> {
+    pub fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Error> {
         self.check_service(service)?;
         let table = self.tables.current(service).unwrap_or(NO_TABLE);
         self.vips.insert(key, self.ids.leads(service, table))?;
@@ -29,7 +29,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::System`] if there is no waiting for a grace period.
-    pub fn remove_service(&mut self, service: u32) -> Result<(), Error> {
+    pub fn remove_service(&mut self, service: ServiceId) -> Result<(), Error> {
         self.set_entered(service, 0);
         if let Some(key) = self.keys.remove(&service) {
             self.vips.remove(&key);
@@ -41,12 +41,12 @@ impl KernelPlane {
     }
 
     /// The services in the data plane, by number.
-    pub fn services(&self) -> Vec<(VipKey, u32)> {
+    pub fn services(&self) -> Vec<(VipKey, ServiceId)> {
         self.keys.iter().map(|(service, key)| (*key, *service)).collect()
     }
 
     /// What packets ask if no service is on their port, after a change of one service.
-    fn set_unusual(&self, changed: u32) {
+    fn set_unusual(&self, changed: ServiceId) {
         let word = self.control.word32(offset_of!(types::control, unusual));
         let (before, own) = (word.load(Ordering::Relaxed), self.unusual_of(changed));
         // Others are asked only if what the changed one has not may be gone with it.
@@ -56,7 +56,7 @@ impl KernelPlane {
         word.store(now | translated, Ordering::Relaxed);
     }
 
-    fn unusual_of(&self, service: u32) -> u32 {
+    fn unusual_of(&self, service: ServiceId) -> u32 {
         let Some(key) = self.keys.get(&service) else { return 0 };
         let header = self.tables.current(service).and_then(|number| self.tables.header(number));
         let answers = header.is_some_and(|header| Flags(header.flags).has(Flags::ANSWERS));
@@ -70,7 +70,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Beyond`], [`Error::PoolFull`], [`Error::Codec`]; the old table stays then.
-    pub fn publish(&mut self, service: u32, image: &Image) -> Result<(), Error> {
+    pub fn publish(&mut self, service: ServiceId, image: &Image) -> Result<(), Error> {
         self.publish_with(service, image, image.header().flags())
     }
 
@@ -78,7 +78,12 @@ impl KernelPlane {
     ///
     /// # Errors
     /// As above.
-    pub fn publish_with(&mut self, service: u32, image: &Image, flags: Flags) -> Result<(), Error> {
+    pub fn publish_with(
+        &mut self,
+        service: ServiceId,
+        image: &Image,
+        flags: Flags,
+    ) -> Result<(), Error> {
         self.show(service, image, flags)?;
         grace()?;
         self.tables.release(service);
@@ -90,7 +95,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// As [`publish`](Self::publish).
-    pub fn show(&mut self, service: u32, image: &Image, flags: Flags) -> Result<(), Error> {
+    pub fn show(&mut self, service: ServiceId, image: &Image, flags: Flags) -> Result<(), Error> {
         self.check_service(service)?;
         let key = |number| self.tables.header(number).map(|header| header.key);
         let former = self.tables.current(service).and_then(key);
@@ -109,7 +114,7 @@ impl KernelPlane {
     }
 
     /// Lets packets of a service see a table that is written.
-    fn lead_to(&mut self, service: u32, number: u32) -> Result<(), Error> {
+    fn lead_to(&mut self, service: ServiceId, number: u32) -> Result<(), Error> {
         if let (Some(stamp), Some(header)) = (&mut self.stamp, self.tables.header(number)) {
             stamp.note(header.method, header.layout)?;
         }
@@ -120,7 +125,7 @@ impl KernelPlane {
     }
 
     /// Frees a service's former table, a grace period after [`show`](Self::show).
-    pub fn retire(&mut self, service: u32) {
+    pub fn retire(&mut self, service: ServiceId) {
         self.tables.release(service);
     }
 
@@ -128,19 +133,19 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Table`] if it does not check out.
-    pub fn published(&self, service: u32) -> Result<Option<Image>, Error> {
+    pub fn published(&self, service: ServiceId) -> Result<Option<Image>, Error> {
         self.tables.read(service)
     }
 
     /// What a published table says of itself.
-    pub fn described(&self, service: u32) -> Option<Described> {
+    pub fn described(&self, service: ServiceId) -> Option<Described> {
         let header = self.tables.header(self.tables.current(service)?)?;
         Some(Described { digest: header.digest, states: header.states })
     }
 
     /// Sets or clears flags of the published table, in place. Packets see them at once; a grace
     /// period later no packet has missed them. A service without a table is left alone.
-    pub fn set_flags(&self, service: u32, flag: u32, on: bool) {
+    pub fn set_flags(&self, service: ServiceId, flag: u32, on: bool) {
         self.tables.set_flags(service, flag, on);
     }
 
@@ -150,7 +155,7 @@ impl KernelPlane {
     }
 
     /// Bytes of a service's published table: header, slots and cells.
-    pub fn table_bytes(&self, service: u32) -> usize {
+    pub fn table_bytes(&self, service: ServiceId) -> usize {
         self.tables.bytes_of(service)
     }
 
@@ -158,28 +163,28 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Beyond`].
-    pub fn set_backend(&self, backend: u16, entry: &BackendEntry) -> Result<(), Error> {
-        if u32::from(backend) >= self.sizes.backends {
+    pub fn set_backend(&self, backend: BackendId, entry: &BackendEntry) -> Result<(), Error> {
+        if u32::from(backend.get()) >= self.sizes.backends {
             return Err(Error::Beyond {
                 what: "backend",
-                number: backend.into(),
+                number: backend.get().into(),
                 limit: self.sizes.backends,
             });
         }
         let last = offset_of!(types::backend, flags);
-        self.backends.store_record(usize::from(backend), &types::backend::from(entry), last);
+        self.backends.store_record(backend.index(), &types::backend::from(entry), last);
         Ok(())
     }
 
     /// What packets find of a backend: its addresses and flags.
-    pub fn backend(&self, backend: u16) -> BackendEntry {
-        self.backends.load_record::<types::backend>(usize::from(backend)).into()
+    pub fn backend(&self, backend: BackendId) -> BackendEntry {
+        self.backends.load_record::<types::backend>(backend.index()).into()
     }
 
-    fn check_service(&self, service: u32) -> Result<(), Error> {
-        if service >= self.sizes.services {
+    fn check_service(&self, service: ServiceId) -> Result<(), Error> {
+        if service.0 >= self.sizes.services {
             let limit = self.sizes.services;
-            return Err(Error::Beyond { what: "service", number: service, limit });
+            return Err(Error::Beyond { what: "service", number: service.0, limit });
         }
         Ok(())
     }

@@ -3,7 +3,8 @@
 use weir_plane::VipKey;
 use weir_steering::update::{Built, Judgement, Services};
 use weir_steering::{
-    BackendId, Build, BuildError, Concury, Driver, Event, EventKind, Member, ServiceState,
+    BackendId, Build, BuildError, Concury, Driver, Event, EventKind, Member, ServiceId,
+    ServiceState,
 };
 
 use crate::twin::Refused;
@@ -17,12 +18,12 @@ pub enum Builder {
 }
 
 pub struct Service {
-    pub number: u32,
+    pub number: ServiceId,
     pub vip: VipKey,
     pub client: bool,
     pub members: Vec<Member>,
     /// Backends that are no members any more, and that the published table may lead to.
-    pub leaving: Vec<u16>,
+    pub leaving: Vec<BackendId>,
     pub builder: Builder,
     pub driver: Driver<Refused, BuildError>,
     pub generation: u64,
@@ -43,14 +44,14 @@ impl Services for Tables {
 
     fn report(&mut self, event: &Event) -> Result<(), BuildError> {
         let now = self.now;
-        let service = &mut self.services[event.state.service as usize];
+        let service = &mut self.services[event.state.service.index()];
         let known = service.members.iter().any(|m| m.backend == event.backend);
         match (&mut service.builder, event.kind) {
             (Builder::Concury(concury), EventKind::Start) if known => {
                 concury.start(event.state.key, event.backend, now)?;
             }
             (Builder::Other(builder), EventKind::Start) if known => {
-                builder.start(event.state.key, backend(event.backend), now)?;
+                builder.start(event.state.key, event.backend, now)?;
             }
             (Builder::Concury(concury), EventKind::End) => concury.end(&event.state.key, now),
             (Builder::Other(builder), EventKind::End) => builder.end(&event.state.key, now),
@@ -59,17 +60,19 @@ impl Services for Tables {
         Ok(())
     }
 
-    fn collect(&mut self, state: &ServiceState, at: u16) -> Result<(), BuildError> {
-        match &mut self.services[state.service as usize].builder {
+    fn collect(&mut self, state: &ServiceState, at: BackendId) -> Result<(), BuildError> {
+        match &mut self.services[state.service.index()].builder {
             Builder::Concury(concury) => drop(concury.start(state.key, at, self.now)?),
-            Builder::Other(builder) => drop(builder.start(state.key, backend(at), self.now)?),
+            Builder::Other(builder) => {
+                drop(builder.start(state.key, backend(at.get()), self.now)?)
+            }
             Builder::None => {}
         }
         Ok(())
     }
 
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
-        match &self.services[state.service as usize].builder {
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
+        match &self.services[state.service.index()].builder {
             Builder::Concury(concury) => {
                 concury.get(&state.key).is_some_and(|known| known.backend == backend)
             }
@@ -80,8 +83,8 @@ impl Services for Tables {
         }
     }
 
-    fn build(&mut self, number: u32) -> Result<Built, BuildError> {
-        let service = &mut self.services[number as usize];
+    fn build(&mut self, number: ServiceId) -> Result<Built, BuildError> {
+        let service = &mut self.services[number.index()];
         let generation = service.generation + 1;
         match &mut service.builder {
             Builder::Concury(concury) => {
@@ -93,15 +96,15 @@ impl Services for Tables {
             Builder::Other(builder) => {
                 let made = builder.draft(generation, &service.members, self.now)?;
                 let pins = made.pinned.into_iter();
-                let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at.get()));
+                let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at));
                 Ok(Built::new(made.table, pins.collect()))
             }
             Builder::None => unreachable!("is not updated"),
         }
     }
 
-    fn published(&mut self, number: u32) -> Vec<u64> {
-        let service = &mut self.services[number as usize];
+    fn published(&mut self, number: ServiceId) -> Vec<u64> {
+        let service = &mut self.services[number.index()];
         service.generation += 1;
         match &mut service.builder {
             Builder::Concury(concury) => concury.publish_draft(),
@@ -111,21 +114,21 @@ impl Services for Tables {
         Vec::new()
     }
 
-    fn discard(&mut self, number: u32) {
-        match &mut self.services[number as usize].builder {
+    fn discard(&mut self, number: ServiceId) {
+        match &mut self.services[number.index()].builder {
             Builder::Concury(concury) => concury.discard_draft().expect("keys differ"),
             Builder::Other(builder) => builder.discard_draft().expect("keys differ"),
             Builder::None => unreachable!("is not updated"),
         }
     }
 
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
-        let (agreed, reserved) = match &self.services[state.service as usize].builder {
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement {
+        let (agreed, reserved) = match &self.services[state.service.index()].builder {
             Builder::Concury(concury) => {
                 (concury.agrees(&state.key, backend), concury.on_reserved(&state.key))
             }
             Builder::Other(builder) => (
-                builder.agrees(&state.key, self::backend(backend)),
+                builder.agrees(&state.key, self::backend(backend.get())),
                 builder.on_reserved(&state.key),
             ),
             Builder::None => (false, true),

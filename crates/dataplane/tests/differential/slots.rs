@@ -3,8 +3,8 @@
 use crate::twin::Twin;
 use rand::Rng;
 use weir_plane::Plane;
-use weir_steering::MethodId;
 use weir_steering::cheetah::SlotState;
+use weir_steering::{BackendId, MethodId, ServiceId};
 
 /// Some seconds pass.
 pub fn pass_time(plane: &mut Twin, seconds: u32) {
@@ -18,11 +18,11 @@ pub fn pass_time(plane: &mut Twin, seconds: u32) {
 pub fn compare(plane: &mut Twin, rng: &mut impl Rng) -> u64 {
     let all = plane.oracle.tables.iter();
     let all = all.filter(|(_, image)| image.method() == MethodId::CheetahStateful);
-    let services: Vec<u32> = all.map(|(service, _)| *service).collect();
+    let services: Vec<ServiceId> = all.map(|(service, _)| *service).collect();
     let mut lost = 0;
     for service in services {
         let (steps, unwanted) = (rng.random_range(0..40_000), rng.random_range(0..40));
-        let keep = |backend: u16| backend % 40 != unwanted;
+        let keep = |backend: BackendId| backend.get() % 40 != unwanted;
         let released = plane.oracle.sweep_slots(service, steps, &keep).unwrap();
         assert_eq!(plane.kernel.sweep_slots(service, steps, &keep).unwrap(), released);
         let counts = plane.oracle.slot_counts(service).expect("it has slots");

@@ -5,7 +5,7 @@ use rand::Rng;
 use std::collections::BTreeMap;
 use weir_hash::Key;
 use weir_plane::{Outcome, Plane};
-use weir_steering::{Echoes, Flags, Image, MethodId, Role, StateKey};
+use weir_steering::{BackendId, Echoes, Flags, Image, MethodId, Role, ServiceId, StateKey};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, TcpFlags};
 
@@ -27,7 +27,8 @@ fn prepare(world: &mut World, method: MethodId) -> usize {
     while world.tables.services[at].members.len() < BACKENDS {
         world.add_backend(at);
     }
-    let members: Vec<u16> = world.tables.services[at].members.iter().map(|m| m.backend).collect();
+    let members: Vec<BackendId> =
+        world.tables.services[at].members.iter().map(|m| m.backend).collect();
     for (member, backend) in world.tables.services[at].members.iter_mut().zip(&members) {
         assert_eq!(member.backend, *backend);
         member.weight = 1;
@@ -46,7 +47,7 @@ fn publish(world: &mut World, at: usize) {
     world.drain();
 }
 
-fn set_role(world: &mut World, at: usize, backend: u16, role: Role) {
+fn set_role(world: &mut World, at: usize, backend: BackendId, role: Role) {
     let members = &mut world.tables.services[at].members;
     members.iter_mut().find(|one| one.backend == backend).expect("a member").role = role;
     publish(world, at);
@@ -64,7 +65,7 @@ fn client(world: &World, at: usize, number: u16) -> FlowKey {
 }
 
 /// Where a segment goes, by both planes.
-fn send(world: &mut World, flow: FlowKey, flags: TcpFlags, echo: u32) -> u16 {
+fn send(world: &mut World, flow: FlowKey, flags: TcpFlags, echo: u32) -> BackendId {
     let frame = Frame::new(flow).tcp_flags(flags).timestamps(7, echo).build();
     match world.compare_frame(&frame) {
         Outcome::Forwarded(backend) => backend,
@@ -73,13 +74,15 @@ fn send(world: &mut World, flow: FlowKey, flags: TcpFlags, echo: u32) -> u16 {
 }
 
 /// What an agent at this backend makes the client echo; or at a number that is nobody's.
-fn echo(world: &World, at: usize, flow: &FlowKey, backend: Option<u16>) -> u32 {
+fn echo(world: &World, at: usize, flow: &FlowKey, backend: Option<BackendId>) -> u32 {
     let table = &world.plane.oracle.tables[&world.tables.services[at].number];
     let Image::Cheetah(table) = &**table else { panic!("no table of cheetah") };
     let cookies = &table.body().0;
     let key = StateKey::of_flow(flow);
     let cookie = match backend {
-        Some(one) => cookies.method.cookie(&cookies.servers, &key, one).expect("in the service"),
+        Some(one) => {
+            cookies.method.cookie(&cookies.servers, &key, one.get()).expect("in the service")
+        }
         None => {
             let codec = cookies.method.codec();
             let nobody =
@@ -92,7 +95,7 @@ fn echo(world: &World, at: usize, flow: &FlowKey, backend: Option<u16>) -> u32 {
 }
 
 /// Connections of well-behaved backends, by number of the client.
-fn open(world: &mut World, at: usize) -> BTreeMap<u16, u16> {
+fn open(world: &mut World, at: usize) -> BTreeMap<u16, BackendId> {
     let open = |number| {
         let flow = client(world, at, number);
         (number, send(world, flow, TcpFlags::SYN, 0))
@@ -100,7 +103,7 @@ fn open(world: &mut World, at: usize) -> BTreeMap<u16, u16> {
     (0..FLOWS).map(open).collect()
 }
 
-fn check(world: &mut World, at: usize, homes: &BTreeMap<u16, u16>, when: &str) {
+fn check(world: &mut World, at: usize, homes: &BTreeMap<u16, BackendId>, when: &str) {
     for (number, home) in homes {
         let flow = client(world, at, *number);
         let echo = echo(world, at, &flow, Some(*home));
@@ -110,7 +113,7 @@ fn check(world: &mut World, at: usize, homes: &BTreeMap<u16, u16>, when: &str) {
 }
 
 /// SYNs in the name of all connections; how many of them went elsewhere.
-fn forge(world: &mut World, at: usize, homes: &BTreeMap<u16, u16>) -> usize {
+fn forge(world: &mut World, at: usize, homes: &BTreeMap<u16, BackendId>) -> usize {
     let mut moved = 0;
     for (number, home) in homes {
         let flow = client(world, at, *number);
@@ -129,7 +132,7 @@ fn forge(world: &mut World, at: usize, homes: &BTreeMap<u16, u16>) -> usize {
 }
 
 /// The sign that a backend writes no cookies, by somebody's own connections there.
-fn sign(world: &mut World, at: usize, backends: &[u16]) {
+fn sign(world: &mut World, at: usize, backends: &[BackendId]) {
     for number in FLOWS..20_000 {
         if backends.iter().all(|one| world.plane.oracle.echoes(*one).bare) {
             return;
@@ -150,7 +153,7 @@ fn sign(world: &mut World, at: usize, backends: &[u16]) {
 fn a_forged_echo_moves_no_connection() {
     let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
     let at = prepare(&mut world, MethodId::Cheetah);
-    let backends: Vec<u16> =
+    let backends: Vec<BackendId> =
         world.tables.services[at].members.iter().map(|one| one.backend).collect();
     backends.iter().for_each(|one| world.set_health(*one, true));
     let mut moved = 0;
@@ -207,7 +210,7 @@ fn a_forged_echo_moves_no_connection() {
 fn a_signed_backend_keeps_its_connections_while_it_drains() {
     let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
     let at = prepare(&mut world, MethodId::Cheetah);
-    let backends: Vec<u16> =
+    let backends: Vec<BackendId> =
         world.tables.services[at].members.iter().map(|one| one.backend).collect();
     backends.iter().for_each(|one| world.set_health(*one, true));
     let homes = open(&mut world, at);
@@ -236,7 +239,7 @@ fn connections_by_index_stay_where_backends_write_the_cookies() {
     let mut world = World::with_tunnels(from_environment("WEIR_SEED", rand::random), false);
     let at = prepare(&mut world, MethodId::CheetahStateful);
     let number = world.tables.services[at].number;
-    let backends: Vec<u16> =
+    let backends: Vec<BackendId> =
         world.tables.services[at].members.iter().map(|one| one.backend).collect();
     backends.iter().for_each(|one| world.set_health(*one, true));
     let homes = open(&mut world, at);

@@ -1,5 +1,6 @@
 //! Backends behind tunnels of every kind, and packets that are told apart by what tunnels look at.
 
+use weir_steering::BackendId;
 use crate::twin::Twin;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -120,7 +121,7 @@ pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
 }
 
 /// The tunnel of a backend, or that its packets are translated, if they do not go as they are.
-pub fn of(oracle: &Soft, backend: u16) -> Option<&'static str> {
+pub fn of(oracle: &Soft, backend: BackendId) -> Option<&'static str> {
     let backend = oracle.backends.get(&backend)?;
     if backend.translation.is_some() {
         return Some(if backend.address.is_ipv4() { "nat of IPv4" } else { "nat of IPv6" });
@@ -153,7 +154,7 @@ pub fn set_messages(plane: &mut Twin, rng: &mut ChaCha8Rng) {
 /// Frames to the backend ask for the way anew after that.
 pub fn too_big(plane: &Twin, rng: &mut ChaCha8Rng) -> Option<(Vec<u8>, u16)> {
     let behind = |number: &u16| plane.oracle.backends[number].tunnel.is_some();
-    let numbers: Vec<u16> = plane.oracle.backends.keys().copied().filter(behind).collect();
+    let numbers: Vec<BackendId> = plane.oracle.backends.keys().copied().filter(behind).collect();
     let number = *numbers.choose(rng)?;
     let backend = &plane.oracle.backends[&number];
     let tunnel = backend.tunnel.as_ref()?;

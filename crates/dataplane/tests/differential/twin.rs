@@ -8,7 +8,7 @@ use std::sync::Arc;
 use weir_dataplane::LivePlane;
 use weir_plane::Soft;
 use weir_steering::update::Plane;
-use weir_steering::{Event, Flags, Image, ServiceState};
+use weir_steering::{BackendId, Event, Flags, Image, ServiceId, ServiceState};
 
 pub struct Twin {
     pub kernel: LivePlane,
@@ -44,7 +44,7 @@ impl Twin {
     }
 }
 
-fn sorted(mut states: Vec<(ServiceState, u16)>) -> Vec<(ServiceState, u16)> {
+fn sorted(mut states: Vec<(ServiceState, BackendId)>) -> Vec<(ServiceState, BackendId)> {
     states.sort_unstable();
     states
 }
@@ -56,7 +56,12 @@ impl Plane for Twin {
         false
     }
 
-    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), Refused> {
+    fn set_flags(
+        &mut self,
+        service: ServiceId,
+        record: bool,
+        pending: bool,
+    ) -> Result<(), Refused> {
         self.ask()?;
         self.kernel.set_flags(service, record, pending).unwrap();
         self.oracle.set_flags(service, record, pending).unwrap();
@@ -78,7 +83,7 @@ impl Plane for Twin {
         Ok(())
     }
 
-    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Refused> {
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Refused> {
         self.ask()?;
         let found = sorted(Plane::pending(&self.kernel).unwrap());
         assert_eq!(found, sorted(self.oracle.pending().unwrap()), "pending flows");
@@ -92,7 +97,7 @@ impl Plane for Twin {
         Ok(())
     }
 
-    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Refused> {
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, Refused> {
         self.ask()?;
         let found = sorted(Plane::pinned(&self.kernel).unwrap());
         assert_eq!(found, sorted(self.oracle.pinned().unwrap()), "pins");
@@ -100,7 +105,7 @@ impl Plane for Twin {
     }
 
     /// If it refuses, a part is pinned.
-    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), Refused> {
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), Refused> {
         let refused = self.ask();
         let part = if refused.is_err() { &pins[..pins.len() / 2] } else { pins };
         Plane::pin(&mut self.kernel, part).unwrap();
@@ -116,7 +121,12 @@ impl Plane for Twin {
         refused
     }
 
-    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), Refused> {
+    fn show(
+        &mut self,
+        service: ServiceId,
+        image: &Arc<Image>,
+        flags: Flags,
+    ) -> Result<(), Refused> {
         self.ask()?;
         Plane::show(&mut self.kernel, service, image, flags).unwrap();
         self.oracle.show(service, image, flags).unwrap();
@@ -125,12 +135,12 @@ impl Plane for Twin {
         Ok(())
     }
 
-    fn retire(&mut self, service: u32) {
+    fn retire(&mut self, service: ServiceId) {
         Plane::retire(&mut self.kernel, service);
         self.oracle.retire(service);
     }
 
-    fn forget_seen(&mut self, service: u32, hashes: &[u64]) {
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]) {
         Plane::forget_seen(&mut self.kernel, service, hashes);
         self.oracle.forget_seen(service, hashes);
     }

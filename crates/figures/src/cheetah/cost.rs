@@ -104,7 +104,7 @@ impl Methods {
         let mut hash = Ecmp::new(seed);
         let candidates: Vec<_> = members
             .iter()
-            .map(|m| Candidate { name: &m.name, backend: m.backend, weight: 1 })
+            .map(|m| Candidate { name: &m.name, backend: m.backend.get(), weight: 1 })
             .collect();
         hash.set_pool(&candidates);
         let layout = Layout::stateless();

@@ -1,6 +1,6 @@
 //! Flows, services and pools of Concury's evaluation (section 6.1).
 
-use weir_steering::{Member, Role, StateKey};
+use weir_steering::{BackendId, Member, Role, StateKey};
 
 /// Services of all of its networks.
 pub const SERVICES: usize = 128;
@@ -20,7 +20,7 @@ pub fn flow(n: u32) -> StateKey {
 pub fn pool(backends: u16) -> Vec<Member> {
     (0..backends)
         .map(|backend| Member {
-            backend,
+            backend: BackendId::of(backend),
             name: format!("b{backend}"),
             weight: 1,
             role: Role::Serving,

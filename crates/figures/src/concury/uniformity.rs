@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use weir_hash::Key;
-use weir_steering::{Codec, Concury, ConcuryConfig, Image, StateKey};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Dcode, Image, StateKey};
 
 const MD5: &str = "MD5";
 const SHA: &str = "SHA-256";
@@ -117,7 +117,7 @@ impl Tables {
                 ..ConcuryConfig::unbounded(codec, bits, rng.random())
             });
             for n in 0..states {
-                concury.start(flow(n), rng.random_range(0..16), 0)?;
+                concury.start(flow(n), BackendId::of(rng.random_range(0..16)), 0)?;
             }
             Ok(concury.build(1, &pool(16), 0)?.0)
         };

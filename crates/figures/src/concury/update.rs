@@ -8,7 +8,7 @@ use crate::figure::{Axis, Chart, Figure, Measured, Quote, Says, Scale, Series, S
 use crate::measure::{median, timed};
 use crate::number::{ratio, short};
 use weir_lookup::{DigestCuckoo, MultiDigest, Othello, OthelloMap};
-use weir_steering::{Codec, Concury, ConcuryConfig, Role, StateKey};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Role, StateKey};
 
 const WITH: &str = "OthelloMap";
 const WITHOUT: &str = "built anew (Othello)";
@@ -111,7 +111,7 @@ fn service(codec: Codec, states: u32, seed: u64) -> Result<Concury> {
         ..ConcuryConfig::unbounded(codec, BITS, seed)
     });
     for n in 0..states {
-        concury.start(flow(n), (n % 128) as u16, 0)?;
+        concury.start(flow(n), BackendId::of((n % 128) as u16), 0)?;
     }
     Ok(concury)
 }

@@ -2,7 +2,7 @@
 
 use crate::method::Change;
 use weir_placement::{Candidate, Incremental, PoolError};
-use weir_steering::{Member, Role};
+use weir_steering::{BackendId, Member, Role};
 
 /// The members of the one service, in the order in which they came, and the weights of all servers
 /// there will ever be.
@@ -39,8 +39,10 @@ impl Members {
         let place = |server| self.members.iter().position(|member| member.backend == server);
         match change {
             Change::Add(server) => {
+                // No table can lead to a number beyond these.
+                let Some(backend) = BackendId::new(server) else { return };
                 let (name, weight) = (Self::name(server), self.weight(server));
-                let member = Member { backend: server, name, weight, role: Role::Serving };
+                let member = Member { backend, name, weight, role: Role::Serving };
                 match place(server) {
                     Some(at) => self.members[at] = member,
                     None => self.members.push(member),
@@ -68,7 +70,7 @@ impl Members {
     pub fn candidates(&self) -> impl Iterator<Item = Candidate<'_>> {
         self.members.iter().map(|member| Candidate {
             name: &member.name,
-            backend: member.backend,
+            backend: member.backend.get(),
             weight: member.effective_weight(),
         })
     }

@@ -2,6 +2,7 @@
 
 use super::ConnectionTable;
 use crate::decide::Question;
+use crate::ids::BackendId;
 use crate::memory::{Memory, TrackedFlow};
 
 /// A connection table, and nothing else. Its entries count for any incarnation of their backend:
@@ -15,13 +16,13 @@ impl<C: ConnectionTable> Memory<C::Flow> for Connections<C> {
     fn connection(&mut self, question: &Question<C::Flow>) -> Option<TrackedFlow> {
         // A copy, so that not the whole question has to stand in memory.
         let flow = question.key;
-        let backend = self.0.get(question.hash, &flow)?;
+        let backend = BackendId::new(self.0.get(question.hash, &flow)?)?;
         Some(TrackedFlow::new(backend, 0))
     }
 
     #[inline(always)]
     fn track(&mut self, question: &Question<C::Flow>, entry: TrackedFlow) {
-        self.0.insert(question.hash, question.key, entry.backend);
+        self.0.insert(question.hash, question.key, entry.backend.get());
     }
 
     #[inline(always)]

@@ -2,6 +2,7 @@
 
 use super::machine::{Action, Update};
 use super::plane::{Built, Failure, Judgement, Plane, Services};
+use crate::ids::{BackendId, ServiceId};
 use crate::state::ServiceState;
 use crate::table::Flags;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Outcome<F> {
     /// Number of the service.
-    pub service: u32,
+    pub service: ServiceId,
     /// Whether packets follow a table that was built in this pass. If not, they follow the one
     /// before.
     pub published: bool,
@@ -38,7 +39,7 @@ impl<F> Outcome<F> {
 /// One service in a pass.
 #[derive(Debug)]
 struct Lane<F> {
-    service: u32,
+    service: ServiceId,
     update: Update,
     /// Built, and not published yet.
     built: Option<Built>,
@@ -50,7 +51,7 @@ struct Lane<F> {
 }
 
 impl<F> Lane<F> {
-    fn new(service: u32) -> Self {
+    fn new(service: ServiceId) -> Self {
         Self {
             service,
             update: Update::begin(),
@@ -89,10 +90,10 @@ pub struct Driver<P, S> {
     lanes: Vec<Lane<Failure<P, S>>>,
     /// The pins that each service's published table needs, and the backends that they name, where
     /// known: not after a restart.
-    pins: HashMap<u32, HashMap<ServiceState, u16>>,
+    pins: HashMap<ServiceId, HashMap<ServiceState, BackendId>>,
     /// Services of which a pin may name another backend than it says there: that of a table which
     /// could not be published.
-    doubtful: HashSet<u32>,
+    doubtful: HashSet<ServiceId>,
     /// Counts lanes that have retired.
     retired: u64,
     /// No lane before this one has an action of its own to perform: a pass over thousands does not
@@ -119,7 +120,7 @@ impl<P, S> Driver<P, S> {
     }
 
     /// A service is gone, and its pins with it.
-    pub fn forget(&mut self, service: u32) {
+    pub fn forget(&mut self, service: ServiceId) {
         self.lanes.retain(|lane| lane.service != service);
         self.next = 0;
         self.pins.remove(&service);
@@ -127,15 +128,15 @@ impl<P, S> Driver<P, S> {
     }
 
     /// The pins of these backends go, as their numbers may be given to others.
-    pub fn unpinned(&mut self, backends: &HashSet<u16>) {
+    pub fn unpinned(&mut self, backends: &HashSet<BackendId>) {
         for pins in self.pins.values_mut() {
             pins.retain(|_, at| !backends.contains(at));
         }
     }
 
     /// Adds services to the pass. One that is in it already goes on where it is.
-    pub fn begin(&mut self, services: impl IntoIterator<Item = u32>) {
-        let mut there: HashSet<u32> = self.lanes.iter().map(|lane| lane.service).collect();
+    pub fn begin(&mut self, services: impl IntoIterator<Item = ServiceId>) {
+        let mut there: HashSet<ServiceId> = self.lanes.iter().map(|lane| lane.service).collect();
         let new = services.into_iter().filter(|service| there.insert(*service));
         self.lanes.extend(new.map(Lane::new));
     }
@@ -163,7 +164,7 @@ impl<P, S> Driver<P, S> {
     /// A whole pass over these services.
     pub fn run(
         &mut self,
-        services: impl IntoIterator<Item = u32>,
+        services: impl IntoIterator<Item = ServiceId>,
         plane: &mut impl Plane<Error = P>,
         tables: &mut impl Services<Error = S>,
     ) -> Vec<Outcome<Failure<P, S>>> {
@@ -259,7 +260,7 @@ impl<P, S> Driver<P, S> {
         &mut self,
         plane: &mut impl Plane<Error = P>,
         services: &mut impl Services<Error = S>,
-    ) -> Result<BTreeMap<u32, Arc<S>>, P> {
+    ) -> Result<BTreeMap<ServiceId, Arc<S>>, P> {
         let mut refused = BTreeMap::new();
         let mut check = |service, result: Result<(), S>| {
             if let Err(error) = result {
@@ -267,7 +268,8 @@ impl<P, S> Driver<P, S> {
             }
         };
         plane.drain(&mut |event| check(event.state.service, services.report(event)))?;
-        let collecting: HashSet<u32> = self.at(Action::Collect).map(|lane| lane.service).collect();
+        let collecting: HashSet<ServiceId> =
+            self.at(Action::Collect).map(|lane| lane.service).collect();
         for &service in &collecting {
             if !services.takes_connections(service) {
                 continue;
@@ -305,7 +307,7 @@ impl<P, S> Driver<P, S> {
         let flags = built.image.header().flags().0 | Flags::RECORD | Flags::PENDING;
         // Those of the table before stand already.
         let there = self.pins.get(&service).filter(|_| !self.doubtful.contains(&service));
-        let stands = |(state, at): &&(ServiceState, u16)| {
+        let stands = |(state, at): &&(ServiceState, BackendId)| {
             there.is_some_and(|there| there.get(state) == Some(at))
         };
         let pins: Vec<_> = built.pins.iter().filter(|pin| !stands(pin)).copied().collect();
@@ -349,8 +351,8 @@ impl<P, S> Driver<P, S> {
     /// Removes the pins that no published table needs. Where publishing has failed, these are the
     /// pins of the table that was to be.
     fn retire(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
-        let retiring: HashSet<u32> = self.at(Action::Retire).map(|lane| lane.service).collect();
-        let needed = |state: &ServiceState, backend: u16| match self.pins.get(&state.service) {
+        let retiring: HashSet<ServiceId> = self.at(Action::Retire).map(|lane| lane.service).collect();
+        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service) {
             Some(pins) => pins.contains_key(state),
             None => services.knows(state, backend),
         };
@@ -374,11 +376,11 @@ impl<P, S> Driver<P, S> {
 
     fn settle(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
         let action = Action::Settle;
-        let settling: BTreeMap<u32, bool> = self
+        let settling: BTreeMap<ServiceId, bool> = self
             .at(action)
             .map(|lane| (lane.service, lane.published && !lane.update.has_failed()))
             .collect();
-        let mut left: BTreeMap<u32, usize> = BTreeMap::new();
+        let mut left: BTreeMap<ServiceId, usize> = BTreeMap::new();
         let settled = plane.pending().and_then(|pending| {
             let (mut over, mut tracked) = (Vec::new(), Vec::new());
             for (state, backend) in pending {

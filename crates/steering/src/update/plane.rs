@@ -1,6 +1,7 @@
 //! The two sides of an update: a data plane, and the services whose tables it holds.
 
 use super::machine::Action;
+use crate::ids::{BackendId, ServiceId};
 use crate::memory::Event;
 use crate::registry::Image;
 use crate::state::ServiceState;
@@ -24,7 +25,12 @@ pub trait Plane {
     ///
     /// # Errors
     /// Either flag may have changed.
-    fn set_flags(&mut self, service: u32, record: bool, pending: bool) -> Result<(), Self::Error>;
+    fn set_flags(
+        &mut self,
+        service: ServiceId,
+        record: bool,
+        pending: bool,
+    ) -> Result<(), Self::Error>;
 
     /// Waits until every packet whose processing had begun is decided.
     ///
@@ -42,7 +48,7 @@ pub trait Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn pending(&self) -> Result<Vec<(ServiceState, u16)>, Self::Error>;
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, Self::Error>;
 
     /// Removes flows from the pending table; one that is gone already is no error.
     ///
@@ -54,13 +60,13 @@ pub trait Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn pinned(&self) -> Result<Vec<(ServiceState, u16)>, Self::Error>;
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, Self::Error>;
 
     /// Pins states; one that is pinned is pinned to the backend that is given now.
     ///
     /// # Errors
     /// Some may have been pinned.
-    fn pin(&mut self, pins: &[(ServiceState, u16)]) -> Result<(), Self::Error>;
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), Self::Error>;
 
     /// Removes pins; one that is gone already is no error.
     ///
@@ -73,7 +79,10 @@ pub trait Plane {
     ///
     /// # Errors
     /// If they cannot be read.
-    fn connections(&self, service: u32) -> Result<Vec<(ServiceState, u16)>, Self::Error> {
+    fn connections(
+        &self,
+        service: ServiceId,
+    ) -> Result<Vec<(ServiceState, BackendId)>, Self::Error> {
         let _ = service;
         Ok(Vec::new())
     }
@@ -82,7 +91,7 @@ pub trait Plane {
     ///
     /// # Errors
     /// Some may be there.
-    fn track(&mut self, connections: &[(ServiceState, u16)]) -> Result<(), Self::Error> {
+    fn track(&mut self, connections: &[(ServiceState, BackendId)]) -> Result<(), Self::Error> {
         let _ = connections;
         Ok(())
     }
@@ -92,15 +101,20 @@ pub trait Plane {
     ///
     /// # Errors
     /// The old table stays.
-    fn show(&mut self, service: u32, image: &Arc<Image>, flags: Flags) -> Result<(), Self::Error>;
+    fn show(
+        &mut self,
+        service: ServiceId,
+        image: &Arc<Image>,
+        flags: Flags,
+    ) -> Result<(), Self::Error>;
 
     /// Frees the table before the published one. A grace period has passed since
     /// [`show`](Self::show).
-    fn retire(&mut self, service: u32);
+    fn retire(&mut self, service: ServiceId);
 
     /// Takes UDP flows, by their hashes under the published table's key, out of the "seen
     /// recently" filter, so that their next packets count as first ones.
-    fn forget_seen(&mut self, service: u32, hashes: &[u64]);
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]);
 }
 
 /// A table that can be published.
@@ -109,14 +123,14 @@ pub struct Built {
     /// The table, complete but for where its body will stand.
     pub image: Arc<Image>,
     /// The states that the data plane must know exactly while packets follow it.
-    pub pins: Vec<(ServiceState, u16)>,
+    pub pins: Vec<(ServiceState, BackendId)>,
     /// Connections that the table before had, and the connection table must have now.
-    pub tracked: Vec<(ServiceState, u16)>,
+    pub tracked: Vec<(ServiceState, BackendId)>,
 }
 
 impl Built {
     /// A table of the method that the service has had.
-    pub fn new(image: Arc<Image>, pins: Vec<(ServiceState, u16)>) -> Self {
+    pub fn new(image: Arc<Image>, pins: Vec<(ServiceState, BackendId)>) -> Self {
         Self { image, pins, tracked: Vec::new() }
     }
 }
@@ -152,42 +166,42 @@ pub trait Services {
     ///
     /// # Errors
     /// As [`report`](Self::report).
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), Self::Error>;
+    fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), Self::Error>;
 
     /// Whether a service's next table is of a method that has to be told the connections in the
     /// data plane's connection table, which are [collected](Self::collect) then.
-    fn takes_connections(&self, service: u32) -> bool {
+    fn takes_connections(&self, service: ServiceId) -> bool {
         let _ = service;
         false
     }
 
     /// Whether a backend that is down may still be in a service's published table: then packets go
     /// on asking the pending table, as new flows are kept from it by that alone.
-    fn avoids(&self, service: u32) -> bool {
+    fn avoids(&self, service: ServiceId) -> bool {
         let _ = service;
         false
     }
 
     /// Whether a flow is known to live at this backend. Asked after a restart, to tell the pins
     /// that the published table needs from those that an update before it has left.
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool;
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool;
 
     /// Builds a service's next table. It is not published by that: until
     /// [`published`](Self::published), the former one is what packets follow.
     ///
     /// # Errors
     /// If there is none; then nothing has changed.
-    fn build(&mut self, service: u32) -> Result<Built, Self::Error>;
+    fn build(&mut self, service: ServiceId) -> Result<Built, Self::Error>;
 
     /// The table built last is published. Returns hashes for [`Plane::forget_seen`].
-    fn published(&mut self, service: u32) -> Vec<u64>;
+    fn published(&mut self, service: ServiceId) -> Vec<u64>;
 
     /// The table built last cannot be published: the former one stays. What was collected for it
     /// stays known.
-    fn discard(&mut self, service: u32);
+    fn discard(&mut self, service: ServiceId);
 
     /// What a service's published table says of a pending flow.
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement;
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement;
 }
 
 /// Why an action of an update was left out. `P` is what the data plane says, `S` what the services

@@ -134,7 +134,7 @@ fn check(cheetah: &Stateless, pool: &Pool, connection: &Connection) -> bool {
     let verdict = decide(cheetah, &pool.servers, &question, unknown, first_serving);
     match pool.members.get(&connection.name) {
         Some(member) => {
-            assert_eq!(verdict, Verdict::Cookie { backend: member.backend });
+            assert_eq!(verdict, Verdict::Cookie { backend: member.backend.get() });
             true
         }
         None => {

@@ -182,16 +182,18 @@ fn follow(
     let never = |_: &[u16]| -> Option<u16> { panic!("this is no new connection") };
     let verdict = in_front_decide(front, &in_front.servers, &ack, never);
     let lb = in_front.members[&connection.balancer].backend;
-    assert_eq!(verdict, Verdict::Cookie { backend: lb });
-    let balancer = balancers.get_mut(&lb).unwrap();
+    assert_eq!(verdict, Verdict::Cookie { backend: lb.get() });
+    let balancer = balancers.get_mut(&lb.get()).unwrap();
     let known = balancer.tracked.get(&flow).copied();
     let (cheetah, slots) = (&balancer.cheetah, &mut balancer.slots);
     let verdict = decide(cheetah, slots, &behind.servers, (&ack, 0), || known, never);
     match behind.members.get(&connection.backend) {
         Some(Member { backend, .. }) if connection.tracked => {
-            assert_eq!(verdict, Verdict::Known { backend: *backend });
+            assert_eq!(verdict, Verdict::Known { backend: (*backend).get() });
         }
-        Some(Member { backend, .. }) => assert_eq!(verdict, Verdict::Cookie { backend: *backend }),
+        Some(Member { backend, .. }) => {
+            assert_eq!(verdict, Verdict::Cookie { backend: (*backend).get() })
+        }
         // Broken inevitably. The slot is given back at the first packet.
         None => assert!(matches!(verdict, Verdict::Refused { .. }), "{verdict:?}"),
     }

@@ -4,7 +4,7 @@ use super::{Packet, flow, member, seeded};
 use rand::Rng;
 use weir_hash::HashKey;
 use weir_steering::cheetah::{AllServers, Forged, Layout, ServiceServers, Stateless, Table, told};
-use weir_steering::{Decide, Decision, Member, Role, SoftMemory, Why};
+use weir_steering::{BackendId, Decide, Decision, Member, Role, SoftMemory, Why};
 use weir_wire::{FlowKey, TcpFlags};
 
 /// So many that one arbitrary upper half in 32 looks right.
@@ -35,7 +35,7 @@ fn ask(
 
 fn memory() -> SoftMemory {
     let mut memory = SoftMemory::new(16, 16, 16);
-    memory.incarnations.extend((0..BACKENDS).map(|backend| (backend, 1)));
+    memory.incarnations.extend((0..BACKENDS).map(|backend| (BackendId::of(backend), 1)));
     memory
 }
 

@@ -11,8 +11,8 @@ use weir_hash::{HashKey, Key, scale};
 use weir_plane::{Outcome, Soft, SoftError, VipKey};
 use weir_steering::update::{Built, Judgement, Services};
 use weir_steering::{
-    BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Image, Member,
-    Role, ServiceState, SoftMemory, StateKey, TrackedBuilder, seen_tag,
+    BackendId, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Image,
+    Member, Role, ServiceId, ServiceState, SoftMemory, StateKey, TrackedBuilder, seen_tag,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -47,7 +47,7 @@ enum Method {
 #[derive(Clone, Copy)]
 struct Live {
     flow: FlowKey,
-    backend: u16,
+    backend: BackendId,
     born: u32,
 }
 
@@ -57,7 +57,7 @@ struct Service {
     method: Method,
     members: Vec<Member>,
     /// Backends that new flows may go to by the published table.
-    serving: BTreeSet<u16>,
+    serving: BTreeSet<BackendId>,
     /// Of an update under way.
     driver: Driver<SoftError, BuildError>,
     /// States that the table being built has no backend for.
@@ -117,7 +117,7 @@ impl Services for Tables {
     type Error = BuildError;
 
     fn report(&mut self, event: &Event) -> Result<(), BuildError> {
-        let Method::Concury(concury) = &mut self.services[event.state.service as usize].method
+        let Method::Concury(concury) = &mut self.services[event.state.service.index()].method
         else {
             return Ok(());
         };
@@ -132,8 +132,8 @@ impl Services for Tables {
         Ok(())
     }
 
-    fn collect(&mut self, state: &ServiceState, backend: u16) -> Result<(), BuildError> {
-        if let Method::Concury(concury) = &mut self.services[state.service as usize].method
+    fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), BuildError> {
+        if let Method::Concury(concury) = &mut self.services[state.service.index()].method
             && !self.deaf
         {
             concury.start(state.key, backend, self.now)?;
@@ -141,8 +141,8 @@ impl Services for Tables {
         Ok(())
     }
 
-    fn knows(&self, state: &ServiceState, backend: u16) -> bool {
-        match &self.services[state.service as usize].method {
+    fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
+        match &self.services[state.service.index()].method {
             Method::Concury(concury) => {
                 concury.get(&state.key).is_some_and(|known| known.backend == backend)
             }
@@ -150,8 +150,8 @@ impl Services for Tables {
         }
     }
 
-    fn build(&mut self, number: u32) -> Result<Built, BuildError> {
-        let service = &mut self.services[number as usize];
+    fn build(&mut self, number: ServiceId) -> Result<Built, BuildError> {
+        let service = &mut self.services[number.index()];
         let generation = service.generation + 1;
         match &mut service.method {
             Method::Tracked(builder) => {
@@ -168,12 +168,12 @@ impl Services for Tables {
         }
     }
 
-    fn published(&mut self, number: u32) -> Vec<u64> {
-        let service = &mut self.services[number as usize];
+    fn published(&mut self, number: ServiceId) -> Vec<u64> {
+        let service = &mut self.services[number.index()];
         service.generation += 1;
         let serving = service.members.iter().filter(|m| m.effective_weight() > 0);
         service.serving = serving.map(|m| m.backend).collect();
-        let members: BTreeSet<u16> = service.members.iter().map(|m| m.backend).collect();
+        let members: BTreeSet<BackendId> = service.members.iter().map(|m| m.backend).collect();
         service.live.retain(|live| members.contains(&live.backend));
         let Method::Concury(concury) = &mut service.method else { return Vec::new() };
         let former = concury.published().map(|image| image.header().key);
@@ -184,16 +184,16 @@ impl Services for Tables {
         std::mem::take(&mut service.orphans).iter().map(|orphan| orphan.hash(&key)).collect()
     }
 
-    fn discard(&mut self, number: u32) {
-        let service = &mut self.services[number as usize];
+    fn discard(&mut self, number: ServiceId) {
+        let service = &mut self.services[number.index()];
         service.orphans.clear();
         if let Method::Concury(concury) = &mut service.method {
             concury.discard_draft().expect("keys differ");
         }
     }
 
-    fn judge(&self, state: &ServiceState, backend: u16) -> Judgement {
-        let service = &self.services[state.service as usize];
+    fn judge(&self, state: &ServiceState, backend: BackendId) -> Judgement {
+        let service = &self.services[state.service.index()];
         let Method::Concury(concury) = &service.method else { return Judgement::Reserved };
         if !service.members.iter().any(|member| member.backend == backend) {
             Judgement::Lost
@@ -220,7 +220,7 @@ impl World {
         };
         // Every number is a machine that is up; tracked connections ask for that.
         for number in 0..NUMBERS {
-            world.plane.memory.incarnations.insert(number, 1);
+            world.plane.memory.incarnations.insert(BackendId::of(number), 1);
         }
         for &kind in kinds {
             world.add_service(kind);
@@ -255,7 +255,7 @@ impl World {
         };
         let vip =
             VipKey { address: map_address(address.ip()), protocol: kind.protocol, port: Some(443) };
-        self.plane.vips.insert(vip, number);
+        self.plane.vips.insert(vip, ServiceId(number));
         self.tables.services.push(Service {
             kind,
             address,
@@ -340,7 +340,7 @@ impl World {
         service.members = members;
         *self.tally.changes.entry(what).or_default() += 1;
         match service.method {
-            Method::Concury(_) => service.driver.begin([at as u32]),
+            Method::Concury(_) => service.driver.begin([ServiceId(at as u32)]),
             Method::Tracked(_) => self.update(at),
         }
         true
@@ -353,7 +353,7 @@ impl World {
 
     /// A whole update at once.
     fn update(&mut self, at: usize) {
-        self.tables.services[at].driver.begin([at as u32]);
+        self.tables.services[at].driver.begin([ServiceId(at as u32)]);
         while self.updates(at) {
             self.step(at);
         }
@@ -375,12 +375,12 @@ impl World {
         assert_eq!(before, self.digests(at), "an update of service {at} changed another's table");
     }
 
-    fn digests(&self, except: usize) -> Vec<(u32, u64, Flags)> {
+    fn digests(&self, except: usize) -> Vec<(ServiceId, u64, Flags)> {
         let mut all: Vec<_> = self
             .plane
             .tables
             .iter()
-            .filter(|(number, _)| **number as usize != except)
+            .filter(|(number, _)| number.index() != except)
             .map(|(number, image)| (*number, image.header().digest, image.header().flags()))
             .collect();
         all.sort_unstable_by_key(|entry| entry.0);
@@ -394,10 +394,10 @@ impl World {
         };
         let mut counts = [0; NUMBERS as usize];
         for (_, state) in concury.states() {
-            counts[usize::from(state.backend)] += 1;
+            counts[state.backend.index()] += 1;
         }
         for (number, count) in counts.into_iter().enumerate() {
-            assert_eq!(concury.states_of(number as u16), count, "backend {number}");
+            assert_eq!(concury.states_of(BackendId::of(number as u16)), count, "backend {number}");
         }
     }
 
@@ -532,7 +532,7 @@ impl World {
                 let Some(image) = concury.published().cloned() else { continue };
                 let idle = concury.sweep(self.tables.now, |state| {
                     let hash = state.hash(&image.header().key);
-                    if udp { seen(memory, hash, at as u32) } else { marks.has(hash) }
+                    if udp { seen(memory, hash, ServiceId(at as u32)) } else { marks.has(hash) }
                 });
                 self.tally.forgotten += idle.len() as u64;
             }
@@ -542,11 +542,16 @@ impl World {
 }
 
 fn member(backend: u16, weight: u32) -> Member {
-    Member { backend, name: format!("b{backend}"), weight, role: Role::Serving }
+    Member {
+        backend: BackendId::of(backend),
+        name: format!("b{backend}"),
+        weight,
+        role: Role::Serving,
+    }
 }
 
 /// Whether a UDP flow stands in the filter.
-fn seen(memory: &SoftMemory, hash: u64, service: u32) -> bool {
+fn seen(memory: &SoftMemory, hash: u64, service: ServiceId) -> bool {
     let tag = seen_tag(hash, service);
     let line = scale((tag >> 32) as u32, memory.seen.len() as u32) as usize;
     memory.seen[line].iter().any(|entry| entry & !3 == tag & !3)

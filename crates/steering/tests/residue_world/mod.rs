@@ -10,7 +10,7 @@ use weir_steering::residue::{
     AgentNode, BalancerNode, Coordinator, Published, Residue, ResidueConfig, Routes, Waiting,
     Window,
 };
-use weir_steering::{Decision, Member, Role, StateKey};
+use weir_steering::{BackendId, Decision, Member, Role, StateKey};
 use weir_wire::Reason;
 
 /// What kind of service.
@@ -80,7 +80,12 @@ pub struct World {
 }
 
 fn member(backend: u16, weight: u32) -> Member {
-    Member { backend, name: format!("b{backend}"), weight, role: Role::Serving }
+    Member {
+        backend: BackendId::of(backend),
+        name: format!("b{backend}"),
+        weight,
+        role: Role::Serving,
+    }
 }
 
 impl World {
@@ -244,9 +249,9 @@ impl World {
         self.residue.set_pool(&self.members).unwrap();
         if what == "death" {
             // Its connections are inevitably broken.
-            self.live.retain(|live| live.backend != gone);
-            self.agents.remove(&gone);
-            self.coordinator.died(gone, &mut self.residue);
+            self.live.retain(|live| live.backend != gone.get());
+            self.agents.remove(&gone.get());
+            self.coordinator.died(gone.get(), &mut self.residue);
         }
         self.coordinator.change(&mut self.residue);
         *self.tally.changes.entry(what).or_default() += 1;
@@ -387,9 +392,9 @@ impl World {
     /// Asks for another pool, and waits until it is in force.
     pub fn set_pool(&mut self, members: Vec<Member>) {
         for member in &members {
-            self.coordinator.add_agent(member.backend);
-            let agent = self.agents.entry(member.backend);
-            agent.or_insert_with(|| AgentNode::new(member.backend));
+            self.coordinator.add_agent(member.backend.get());
+            let agent = self.agents.entry(member.backend.get());
+            agent.or_insert_with(|| AgentNode::new(member.backend.get()));
         }
         // The connections of those that leave are inevitably broken.
         self.live.retain(|live| members.iter().any(|member| member.backend == live.backend));

@@ -8,7 +8,7 @@ use crate::lookup::world::{Control, Pool, World};
 use std::sync::Arc;
 use weir_hash::HashKey;
 use weir_placement::Maglev;
-use weir_steering::{Codec, Concury, ConcuryConfig, Forwarder, Steer};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Forwarder, Steer};
 
 /// Bits of a Dcode.
 const BITS: u32 = 12;
@@ -33,7 +33,7 @@ fn ready(world: &World, codec: Codec, cells: usize) -> Result<Ready> {
     let owners: Vec<u16> = world.all_keys().map(owner).collect();
     let pool = world.pool();
     let config = ConcuryConfig::unbounded(codec, BITS, world.seed);
-    let states = world.all_keys().zip(owners.iter().copied());
+    let states = world.all_keys().zip(owners.iter().copied().map(BackendId::of));
     let (concury, forwarder) = Forwarder::build(config, &pool.members(), states)?;
     let bytes = forwarder.bytes();
     let dips = size_of_val(forwarder.image().slots());
@@ -70,7 +70,7 @@ impl Control for Updates {
     fn turnover(&mut self, old: u64, new: u64) -> Result<()> {
         let now = self.now();
         self.concury.end(&old, now);
-        self.concury.start(new, self.latest.steer(&new), now)?;
+        self.concury.start(new, BackendId::of(self.latest.steer(&new)), now)?;
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use weir_steering::{Phase, ServiceConfig};
+use weir_steering::{Phase, ServiceConfig, ServiceId};
 
 /// Idle timeouts of the service, in seconds: one under which flows are always watched, and one under
 /// which those that were seen alive are not for a while.
@@ -127,7 +127,7 @@ impl Timed {
     }
 
     fn key(&self) -> weir_hash::HashKey {
-        self.world.engine.plane.tables[&0].header().key
+        self.world.engine.plane.tables[&ServiceId(0)].header().key
     }
 
     fn check_live(&self) {

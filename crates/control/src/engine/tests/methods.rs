@@ -19,7 +19,7 @@ const KEEPING: &[(&str, u32)] = &[
 ];
 
 impl World {
-    fn id(&self, backend: &str) -> u16 {
+    fn id(&self, backend: &str) -> BackendId {
         self.engine.services["a"].member(backend).expect("there").id
     }
 
@@ -65,15 +65,15 @@ impl World {
     }
 
     /// New flows, which all go to backends of these.
-    fn start_at(&mut self, clients: std::ops::Range<u32>, backends: &[&str]) -> HashSet<u16> {
-        let allowed: HashSet<u16> = backends.iter().map(|name| self.id(name)).collect();
-        let went: HashSet<u16> = self.start(0, clients).into_iter().collect();
+    fn start_at(&mut self, clients: std::ops::Range<u32>, backends: &[&str]) -> HashSet<BackendId> {
+        let allowed: HashSet<BackendId> = backends.iter().map(|name| self.id(name)).collect();
+        let went: HashSet<BackendId> = self.start(0, clients).into_iter().collect();
         assert!(went.is_subset(&allowed), "{went:?} where only {allowed:?} serve");
         self.check();
         went
     }
 
-    fn lose(&mut self, backend: u16) {
+    fn lose(&mut self, backend: BackendId) {
         self.live.retain(|_, lives| *lives != backend);
     }
 }
@@ -228,14 +228,19 @@ fn random_changes_break_no_flow() {
 /// A connection whose backend puts a cookie into its timestamps, which the client sends back.
 struct Cookied {
     flow: FlowKey,
-    backend: u16,
+    backend: BackendId,
     /// What the backend last sent, or `None` if the client has no timestamps.
     stamp: Option<u32>,
 }
 
 impl World {
     /// A client's packet, with its timestamps.
-    fn send(&mut self, flow: FlowKey, flags: TcpFlags, echo: Option<u32>) -> (u16, Option<u16>) {
+    fn send(
+        &mut self,
+        flow: FlowKey,
+        flags: TcpFlags,
+        echo: Option<u32>,
+    ) -> (BackendId, Option<u16>) {
         let frame = Frame::new(flow).tcp_flags(flags);
         let frame = echo.map_or(frame.clone(), |echo| frame.timestamps(7_000, echo)).build();
         match self.engine.plane.judge(&frame) {

@@ -27,7 +27,7 @@ fn crowd(n: u32) -> FlowKey {
 }
 
 impl World {
-    fn syn(&mut self, flow: FlowKey) -> u16 {
+    fn syn(&mut self, flow: FlowKey) -> BackendId {
         let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
         match self.engine.plane.process(&frame) {
             Outcome::Forwarded(backend) => backend,

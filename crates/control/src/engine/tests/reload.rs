@@ -44,13 +44,13 @@ impl World {
     }
 
     fn lose_leavers(&mut self) {
-        let there: HashSet<u16> =
+        let there: HashSet<BackendId> =
             self.engine.services.values().flat_map(|s| s.pool.iter().map(|m| m.id)).collect();
         self.live.retain(|_, backend| there.contains(backend));
     }
 }
 
-fn sorted(vips: &HashMap<VipKey, u32>) -> Vec<(VipKey, u32)> {
+fn sorted(vips: &HashMap<VipKey, ServiceId>) -> Vec<(VipKey, ServiceId)> {
     let mut all: Vec<_> = vips.iter().map(|(key, number)| (*key, *number)).collect();
     all.sort_by_key(|one| one.1);
     all

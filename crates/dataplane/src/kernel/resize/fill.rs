@@ -4,23 +4,26 @@ use crate::abi::{BackendFlags, types};
 use crate::entries;
 use crate::error::{Context, Error};
 use crate::kernel::KernelPlane;
+use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_steering::SEEN_WAYS;
+use weir_steering::{BackendId, SEEN_WAYS, ServiceId};
 
 /// Whether the numbers that are in use are within the new bounds.
 pub(super) fn fits(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
     let refuse = |limit: &'static str, wanted: u32, used: String| {
         if used.is_empty() { Ok(()) } else { Err(Error::TooSmall { limit, wanted, used }) }
     };
-    let last = old.keys.keys().copied().max().filter(|number| *number >= new.sizes.services);
+    let last = old.keys.keys().copied().max().filter(|number| number.0 >= new.sizes.services);
     let used = last.map_or(String::new(), |number| format!("service number {number} is in use"));
     refuse("services", new.sizes.services, used)?;
     let beyond = new.sizes.backends..old.sizes.backends;
-    let last =
-        beyond.rev().find(|number| old.backend(*number as u16).flags & BackendFlags::PRESENT != 0);
+    let last = beyond
+        .rev()
+        .filter_map(|number| BackendId::new(number as u16))
+        .find(|id| old.backend(*id).flags & BackendFlags::PRESENT != 0);
     let used = last.map_or(String::new(), |number| format!("backend number {number} is in use"));
     refuse("backends", new.sizes.backends, used)
 }
@@ -77,7 +80,7 @@ fn tables(old: &KernelPlane, new: &mut KernelPlane) -> Result<(), Error> {
             new.vips.insert(&key, leads)?;
             continue;
         }
-        let service = table / 2;
+        let service = service_of(table);
         let Some(image) = old.published(service)? else { continue };
         let number = new.tables.write(service, &image, image.header().flags())?;
         new.vips.insert(&key, Leads { table: number, ..leads })?;
@@ -95,23 +98,24 @@ fn backends(old: &KernelPlane, new: &KernelPlane) {
 
 /// What is counted between this and the change of the program is told at the next recount.
 fn loads(old: &KernelPlane, new: &KernelPlane) {
-    for number in 0..old.sizes.backends.min(new.sizes.backends) as u16 {
-        let load = old.load(number);
-        new.set_load(number, load.weight, Some(load.value));
-        new.copy_echoes(number, old);
+    let both = 0..old.sizes.backends.min(new.sizes.backends) as u16;
+    for backend in both.filter_map(BackendId::new) {
+        let load = old.load(backend);
+        new.set_load(backend, load.weight, Some(load.value));
+        new.copy_echoes(backend, old);
     }
 }
 
 /// Turns go on where they were, but for those of this moment.
 fn turns(old: &KernelPlane, new: &KernelPlane) {
-    for service in 0..old.sizes.services.min(new.sizes.services) {
+    for service in (0..old.sizes.services.min(new.sizes.services)).map(ServiceId) {
         new.set_turn(service, old.turn(service));
     }
 }
 
 /// What enters between this and the change of the program is not counted.
 fn entered(old: &KernelPlane, new: &KernelPlane) {
-    for service in 0..old.sizes.services.min(new.sizes.services) {
+    for service in (0..old.sizes.services.min(new.sizes.services)).map(ServiceId) {
         new.set_entered(service, old.entered(service));
     }
 }

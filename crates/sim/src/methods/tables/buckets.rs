@@ -5,7 +5,7 @@ use super::{Release, Tracked};
 use crate::flow::Traffic;
 use weir_hash::HashKey;
 use weir_hash::Key;
-use weir_steering::{AnyTable, ConnectionTable, Lru, TrackedFlow};
+use weir_steering::{AnyTable, BackendId, ConnectionTable, Lru, TrackedFlow};
 
 /// [`weir_steering::Lru`], whose buckets evict the least recently used of six, or the one that
 /// grows.
@@ -36,12 +36,12 @@ impl Buckets {
 
     pub fn peek(&self, flow: Tracked) -> Option<TrackedFlow> {
         let backend = self.table.peek(self.hash(flow), &flow)?;
-        Some(TrackedFlow::new(backend, 0))
+        Some(TrackedFlow::new(BackendId::new(backend)?, 0))
     }
 
     pub fn get(&mut self, flow: Tracked) -> Option<TrackedFlow> {
         let backend = self.table.get(self.hash(flow), &flow)?;
-        Some(TrackedFlow::new(backend, 0))
+        Some(TrackedFlow::new(BackendId::new(backend)?, 0))
     }
 
     pub fn prepare(&mut self, flow: Tracked, traffic: &mut Traffic, gone: &mut Vec<u32>) {
@@ -62,7 +62,7 @@ impl Buckets {
     }
 
     pub fn insert(&mut self, flow: Tracked, entry: TrackedFlow) {
-        self.table.insert(self.hash(flow), flow, entry.backend);
+        self.table.insert(self.hash(flow), flow, entry.backend.get());
     }
 
     fn remove(&mut self, flow: Tracked) {

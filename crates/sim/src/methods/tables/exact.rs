@@ -186,7 +186,7 @@ impl Exact {
     pub fn retain(&mut self, mut keep: impl FnMut(u64, u16) -> bool, gone: &mut Vec<u32>) {
         for entry in 0..self.entries.len() as u32 {
             let Entry { id, slot, entry: noted, used, .. } = self.entries[entry as usize];
-            if used && !keep(id, noted.backend) {
+            if used && !keep(id, noted.backend.get()) {
                 if slot != NONE {
                     self.by_slot[slot as usize] = NONE;
                     gone.push(slot);

@@ -3,7 +3,7 @@
 use super::uses::Uses;
 use super::{Release, Tracked};
 use crate::flow::Traffic;
-use weir_steering::TrackedFlow;
+use weir_steering::{BackendId, TrackedFlow};
 
 /// Free nodes that a CPU takes from the shared list at a time, and nodes that one rotation looks
 /// at (`LOCAL_FREE_TARGET` and `LOCAL_NR_SCANS` in the kernel's `bpf_lru_list.c`).
@@ -167,7 +167,7 @@ impl Kernel {
         let all: Vec<u32> = (0..self.nodes.len() as u32).filter(in_use).collect();
         for node in all {
             let Node { flow, entry, .. } = self.nodes[node as usize];
-            if !keep(flow.id, entry.backend) {
+            if !keep(flow.id, entry.backend.get()) {
                 gone.extend(self.uses.lives(flow).then_some(flow.slot));
                 self.delete(node);
             }
@@ -195,7 +195,7 @@ impl Kernel {
                 self.fresh -= 1;
                 let flow = Tracked::default();
                 let (list, cleared) = (List::Free, 0.0);
-                let entry = TrackedFlow::new(0, 0);
+                let entry = TrackedFlow::new(BackendId::of(0), 0);
                 self.nodes.push(Node { flow, entry, list, cleared, before: NIL, after: NIL });
                 self.local.push(self.nodes.len() as u32 - 1);
             } else {

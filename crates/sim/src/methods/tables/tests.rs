@@ -1,6 +1,7 @@
 use super::*;
 use crate::flow::NewFlow;
 use crate::world::Engine;
+use weir_steering::BackendId;
 
 /// Flows of one packet each, so that their last packet is their first.
 fn traffic() -> Traffic {
@@ -15,7 +16,7 @@ fn flow(traffic: &mut Traffic, start: f64) -> Tracked {
 }
 
 fn at(backend: u16) -> TrackedFlow {
-    TrackedFlow::new(backend, 0)
+    TrackedFlow::new(BackendId::of(backend), 0)
 }
 
 /// Inserts a flow. Returns the slots of those that had to go.

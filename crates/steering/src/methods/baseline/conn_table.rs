@@ -3,6 +3,7 @@
 use crate::BuildError;
 use crate::decide::Question;
 use crate::forwarder::{Parts, steers};
+use crate::ids::BackendId;
 use crate::memory::{Memory, NO_CONNECTION, TrackedFlow};
 use crate::methods::tracked::Tracking;
 use weir_hash::{HashKey, Key};
@@ -199,7 +200,7 @@ impl<K: Key, T: Digests> Memory<K> for Flows<T> {
         let flow = question.key;
         let found = self.table.find(&flow)?;
         let backend = if self.holds(found) { found } else { self.behind(&flow)? };
-        Some(TrackedFlow::new(backend, 0))
+        Some(TrackedFlow::new(BackendId::new(backend)?, 0))
     }
 
     #[inline(always)]
@@ -221,7 +222,7 @@ impl<K: Key, T: Digests> Memory<K> for Flows<T> {
     }
 
     fn track(&mut self, question: &Question<K>, entry: TrackedFlow) {
-        self.refused += u64::from(self.table.put(&question.key, entry.backend).is_err());
+        self.refused += u64::from(self.table.put(&question.key, entry.backend.get()).is_err());
     }
 
     fn end(&mut self, question: &Question<K>) {

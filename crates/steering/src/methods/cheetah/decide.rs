@@ -251,7 +251,7 @@ fn entry_of<K, M: Memory<K>>(
     memory: &mut M,
 ) -> (Option<BackendId>, Option<u16>) {
     let Some(entry) = memory.connection(question) else { return (None, None) };
-    let latest = BackendId::new(entry.backend).filter(|latest| {
+    let latest = Some(entry.backend).filter(|latest| {
         servers.uses(latest.get())
             && memory.incarnation(*latest).is_some_and(|now| entry.is_of(now))
     });
@@ -313,7 +313,7 @@ fn note<K, M: Memory<K>>(
 ) {
     let Some(incarnation) = memory.incarnation(backend) else { return };
     let former = former.and_then(|former| servers.number(former.get())).map_or(0, |n| n + 1);
-    memory.track(question, TrackedFlow { former, ..TrackedFlow::new(backend.get(), incarnation) });
+    memory.track(question, TrackedFlow { former, ..TrackedFlow::new(backend, incarnation) });
 }
 
 /// Where a flow lives whose cookie names another backend, after there have been packets that did not echo
@@ -401,7 +401,7 @@ fn tell_slot<K: Key, M: Memory<K>>(
     let part = memory.open_slot(question, backend);
     if let Some(incarnation) = memory.incarnation(backend) {
         let index = part.map(|part| method.codec().reveal_for(question.hash, part));
-        let entry = TrackedFlow::new(backend.get(), incarnation);
+        let entry = TrackedFlow::new(backend, incarnation);
         memory.track(question, TrackedFlow { former: index.map_or(0, |index| index + 1), ..entry });
     }
     match part {

@@ -1,5 +1,6 @@
 //! The numbers that cookies carry: `AllServers`, and which of them a service may use.
 
+use crate::ids::BackendId;
 use crate::pool::{Member, Role, shares};
 use crate::schedule::Scheduler;
 use crate::table::NO_BACKEND;
@@ -149,10 +150,10 @@ impl ServiceServers {
             if table.backends.len() <= slot {
                 table.backends.resize(slot + 1, NO_BACKEND);
             }
-            table.backends[slot] = member.backend;
-            table.numbers.push((member.backend, number));
+            table.backends[slot] = member.backend.get();
+            table.numbers.push((member.backend.get(), number));
             if member.role == Role::Serving && member.weight > 0 {
-                table.serving.push(member.backend);
+                table.serving.push(member.backend.get());
             }
         }
         table.numbers.sort_unstable();
@@ -247,7 +248,7 @@ mod tests {
     use super::*;
 
     fn member(name: &str, backend: u16, role: Role, weight: u32) -> Member {
-        Member { backend, name: name.into(), weight, role }
+        Member { backend: BackendId::of(backend), name: name.into(), weight, role }
     }
 
     #[test]
@@ -280,8 +281,8 @@ mod tests {
         assert_eq!(servers.serving(), [7]);
         for member in &members {
             let number = all.number(&member.name).unwrap();
-            assert_eq!(servers.number(member.backend), Some(number));
-            assert_eq!(servers.backend(number), Some(member.backend));
+            assert_eq!(servers.number(member.backend.get()), Some(number));
+            assert_eq!(servers.backend(number), Some(member.backend.get()));
         }
         assert_eq!(servers.backend(all.number("other").unwrap()), None);
         assert!(!servers.uses(8) && servers.uses(3) && !servers.serves(3));

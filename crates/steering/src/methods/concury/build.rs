@@ -26,7 +26,7 @@ const SMALL: usize = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     /// The backend that holds it.
-    pub backend: u16,
+    pub backend: BackendId,
     /// `None` until the next build gives it one.
     code: Option<Dcode>,
     born: u32,
@@ -38,9 +38,9 @@ pub struct State {
 }
 
 impl State {
-    fn known(&self) -> Option<Known> {
+    fn known(&self) -> Known {
         let Self { backend, born, seen, phase, .. } = *self;
-        Some(Known { backend: BackendId::new(backend)?, phase, born, seen })
+        Known { backend, phase, born, seen }
     }
 }
 
@@ -50,7 +50,7 @@ pub struct BuildReport<K = StateKey> {
     /// States on reserved Dcodes whose next packet may look like a first one (a repeated SYN, any
     /// datagram, another connection of the same client): the data plane must know them exactly. The
     /// youngest first.
-    pub pinned: Vec<(K, u16)>,
+    pub pinned: Vec<(K, BackendId)>,
     /// States that got another Dcode.
     pub recoded: usize,
     /// States whose backend is no member any more: forgotten, inevitably broken. A UDP flow that
@@ -73,7 +73,7 @@ impl<K> Default for BuildReport<K> {
 pub struct Concury<K = StateKey> {
     config: ConcuryConfig,
     states: States<K, State>,
-    per_backend: HashMap<u16, usize>,
+    per_backend: HashMap<BackendId, usize>,
     published: Option<Arc<Image>>,
     draft: Option<Draft<K>>,
     refused: u64,
@@ -139,7 +139,7 @@ impl<K: Key> Concury<K> {
     }
 
     /// Number of states that live at a backend.
-    pub fn states_of(&self, backend: u16) -> usize {
+    pub fn states_of(&self, backend: BackendId) -> usize {
         self.per_backend.get(&backend).copied().unwrap_or(0)
     }
 
@@ -181,7 +181,7 @@ impl<K: Key> Concury<K> {
     ///
     /// # Errors
     /// [`BuildError::Lookup`] as above.
-    pub fn start(&mut self, key: K, backend: u16, now: u32) -> Result<bool, BuildError> {
+    pub fn start(&mut self, key: K, backend: BackendId, now: u32) -> Result<bool, BuildError> {
         let code = self.code_now(&key, backend);
         if let Some(state) = self.states.get_mut(&key) {
             if state.backend == backend && state.phase != Phase::Closing {
@@ -223,7 +223,7 @@ impl<K: Key> Concury<K> {
     ///
     /// # Errors
     /// [`BuildError::Lookup`] as above.
-    pub fn restore(&mut self, key: K, backend: u16, now: u32) -> Result<(), BuildError> {
+    pub fn restore(&mut self, key: K, backend: BackendId, now: u32) -> Result<(), BuildError> {
         self.start(key, backend, now)?;
         if let Some(state) = self.states.get_mut(&key) {
             state.phase = Phase::Open;
@@ -237,7 +237,6 @@ impl<K: Key> Concury<K> {
     /// [`BuildError::Lookup`] as above.
     pub fn adopt(&mut self, key: K, known: Known) -> Result<(), BuildError> {
         let Known { backend, phase, born, seen } = known;
-        let backend = backend.get();
         self.forget(&key);
         let code = self.code_now(&key, backend);
         self.states.insert(key, State { backend, code, born, seen, phase, watched: false })?;
@@ -257,14 +256,14 @@ impl<K: Key> Concury<K> {
     }
 
     /// Forgets a state of which it is known that no more packets come; returns its backend.
-    pub fn forget(&mut self, key: &K) -> Option<u16> {
+    pub fn forget(&mut self, key: &K) -> Option<BackendId> {
         let state = self.states.remove(key)?;
         self.count(state.backend, false);
         Some(state.backend)
     }
 
     /// Forgets all states of a backend that is gone: they are inevitably broken.
-    pub fn forget_backend(&mut self, backend: u16) -> Vec<K> {
+    pub fn forget_backend(&mut self, backend: BackendId) -> Vec<K> {
         let keys: Vec<K> =
             self.states.iter().filter(|(_, s)| s.backend == backend).map(|(k, _)| *k).collect();
         for key in &keys {
@@ -393,13 +392,15 @@ impl<K: Key> Concury<K> {
 
     /// Whether packets of a flow that is pending at `backend` would go there by the published
     /// table alone, so that the pending entry can go.
-    pub fn agrees(&self, key: &K, backend: u16) -> bool {
-        self.published.as_ref().is_some_and(|image| entry_of(image, key) == backend)
+    pub fn agrees(&self, key: &K, backend: BackendId) -> bool {
+        self.published.as_ref().is_some_and(|image| backend == entry_of(image, key))
     }
 
     /// Whether the published table leads a flow's packets to a backend, first ones apart.
-    pub fn leads_to(&self, key: &K, backend: u16) -> bool {
-        self.published.as_ref().is_some_and(|image| entry_of(image, key) & SLOT_BACKEND == backend)
+    pub fn leads_to(&self, key: &K, backend: BackendId) -> bool {
+        self.published
+            .as_ref()
+            .is_some_and(|image| BackendId::of_slot(entry_of(image, key)) == Some(backend))
     }
 
     /// Whether a flow falls on a reserved Dcode, where packets consult the pending table anyway.
@@ -415,9 +416,11 @@ impl<K: Key> Concury<K> {
     /// by the key's hash, so a backend's states spread over its Dcodes. Takes out, and returns,
     /// the states whose backend has none.
     fn recode(&mut self, slots: &[u16], report: &mut BuildReport<K>) -> Vec<(K, State)> {
-        let mut codes: HashMap<u16, Vec<Dcode>> = HashMap::new();
+        let mut codes: HashMap<BackendId, Vec<Dcode>> = HashMap::new();
         for (code, slot) in slots.iter().enumerate() {
-            codes.entry(slot & SLOT_BACKEND).or_default().push(Dcode(code as u16));
+            if let Some(backend) = BackendId::of_slot(*slot) {
+                codes.entry(backend).or_default().push(Dcode(code as u16));
+            }
         }
         let spread = HashKey::from_seed(self.config.seed);
         let mut orphans = Vec::new();
@@ -425,7 +428,7 @@ impl<K: Key> Concury<K> {
         for (key, state) in keys.iter().zip(states) {
             let entry = state.code.and_then(|code| slots.get(usize::from(code)).copied());
             let entry = entry.unwrap_or(NO_BACKEND);
-            if entry & SLOT_BACKEND == state.backend && entry != NO_BACKEND {
+            if BackendId::of_slot(entry) == Some(state.backend) {
                 continue;
             }
             match codes.get(&state.backend) {
@@ -449,8 +452,9 @@ impl<K: Key> Concury<K> {
             return;
         }
         let any_packet = self.config.udp || self.config.client_affinity;
-        let down = |id| members.iter().any(|m| m.backend == id && m.role == Role::Down);
-        let down: HashSet<u16> = self.per_backend.keys().copied().filter(|id| down(*id)).collect();
+        let down = |id: BackendId| members.iter().any(|m| m.backend == id && m.role == Role::Down);
+        let down: HashSet<BackendId> =
+            self.per_backend.keys().copied().filter(|id| down(*id)).collect();
         let mut pinned = Vec::new();
         for (key, state) in self.states.iter() {
             let slot = state.code.map_or(NO_BACKEND, |code| slots[usize::from(code)]);
@@ -468,13 +472,13 @@ impl<K: Key> Concury<K> {
     }
 
     /// The Dcode that a flow has by the published table, if that leads to its backend.
-    fn code_now(&self, key: &K, backend: u16) -> Option<Dcode> {
+    fn code_now(&self, key: &K, backend: BackendId) -> Option<Dcode> {
         let table = self.table()?;
         let code = table.body().code(key.hash(&table.header().key));
-        (table.body().slot(code.into()) == backend).then_some(Dcode(code as u16))
+        (backend == table.body().slot(code.into())).then_some(Dcode(code as u16))
     }
 
-    fn count(&mut self, backend: u16, more: bool) {
+    fn count(&mut self, backend: BackendId, more: bool) {
         let count = self.per_backend.entry(backend).or_default();
         *count = if more { *count + 1 } else { count.saturating_sub(1) };
     }
@@ -489,7 +493,7 @@ fn fallback(members: &[Member]) -> Option<BackendId> {
         .iter()
         .filter(|m| m.effective_weight() > 0)
         .max_by_key(|m| m.effective_weight())
-        .and_then(|m| BackendId::new(m.backend))
+        .map(|m| m.backend)
 }
 
 /// What the control plane uses.
@@ -505,9 +509,7 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         now: u32,
     ) -> Result<Built<K>, BuildError> {
         let (table, report) = self.draft(generation, members, now)?;
-        let pin = |(key, backend)| BackendId::new(backend).map(|backend| (key, backend));
-        let pinned = report.pinned.into_iter().filter_map(pin).collect();
-        Ok(Built { table, pinned, orphans: report.orphans })
+        Ok(Built { table, pinned: report.pinned, orphans: report.orphans })
     }
 
     fn publish_draft(&mut self) {
@@ -523,11 +525,11 @@ impl<K: Key + Send> Build<K> for Concury<K> {
     }
 
     fn start(&mut self, key: K, backend: BackendId, now: u32) -> Result<bool, BuildError> {
-        self.start(key, backend.get(), now)
+        self.start(key, backend, now)
     }
 
     fn restore(&mut self, key: K, backend: BackendId, now: u32) -> Result<(), BuildError> {
-        self.restore(key, backend.get(), now)
+        self.restore(key, backend, now)
     }
 
     fn adopt(&mut self, key: K, state: Known) -> Result<(), BuildError> {
@@ -543,7 +545,7 @@ impl<K: Key + Send> Build<K> for Concury<K> {
     }
 
     fn forget_backend(&mut self, backend: BackendId) -> Vec<K> {
-        self.forget_backend(backend.get())
+        self.forget_backend(backend)
     }
 
     fn sweep(&mut self, now: u32, active: &dyn Fn(&K) -> bool) -> Vec<K> {
@@ -562,10 +564,8 @@ impl<K: Key + Send> Build<K> for Concury<K> {
     fn each_due(&self, now: u32, visit: &mut dyn FnMut(&K, Known)) {
         let patience = self.patience();
         for (key, state) in self.states() {
-            if patience.is_due(key, state.phase, state.seen, state.watched, now)
-                && let Some(known) = state.known()
-            {
-                visit(key, known);
+            if patience.is_due(key, state.phase, state.seen, state.watched, now) {
+                visit(key, state.known());
             }
         }
     }
@@ -582,14 +582,12 @@ impl<K: Key + Send> Build<K> for Concury<K> {
     }
 
     fn known(&self, key: &K) -> Option<Known> {
-        self.get(key)?.known()
+        self.get(key).map(State::known)
     }
 
     fn each_state(&self, visit: &mut dyn FnMut(&K, Known)) {
         for (key, state) in self.states() {
-            if let Some(known) = state.known() {
-                visit(key, known);
-            }
+            visit(key, state.known());
         }
     }
 
@@ -598,7 +596,7 @@ impl<K: Key + Send> Build<K> for Concury<K> {
     }
 
     fn states_of(&self, backend: BackendId) -> Option<usize> {
-        Some(self.states_of(backend.get()))
+        Some(self.states_of(backend))
     }
 
     fn set_max_states(&mut self, most: usize) {
@@ -618,11 +616,11 @@ impl<K: Key + Send> Build<K> for Concury<K> {
     }
 
     fn agrees(&self, key: &K, backend: BackendId) -> bool {
-        self.agrees(key, backend.get())
+        self.agrees(key, backend)
     }
 
     fn leads_to(&self, key: &K, backend: BackendId) -> bool {
-        self.leads_to(key, backend.get())
+        self.leads_to(key, backend)
     }
 
     fn on_reserved(&self, key: &K) -> bool {

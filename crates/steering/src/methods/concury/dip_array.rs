@@ -2,6 +2,7 @@
 //! (Concury section 5.2).
 
 use crate::BuildError;
+use crate::ids::BackendId;
 use crate::pool::Member;
 use crate::table::{NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED};
 use std::collections::HashMap;
@@ -20,13 +21,13 @@ use std::collections::HashMap;
 pub(super) fn assign(
     previous: &[u16],
     members: &[Member],
-    keeps: impl Fn(u16) -> bool,
+    keeps: impl Fn(BackendId) -> bool,
 ) -> Result<Vec<u16>, BuildError> {
     let slots = previous.len();
     let reserved: Vec<u16> = members
         .iter()
         .filter(|m| m.effective_weight() == 0 && keeps(m.backend))
-        .map(|m| m.backend)
+        .map(|m| m.backend.get())
         .collect();
     let serving = members.iter().filter(|m| m.effective_weight() > 0).count();
     if reserved.len() + serving > slots {
@@ -94,7 +95,7 @@ fn quotas(members: &[Member], slots: usize) -> Vec<(u16, usize)> {
         .filter(|m| m.effective_weight() > 0)
         .map(|m| {
             let exact = u64::from(m.effective_weight()) * slots as u64;
-            (m.backend, (exact / total) as usize, exact % total)
+            (m.backend.get(), (exact / total) as usize, exact % total)
         })
         .collect();
     let given: usize = shares.iter().map(|s| s.1).sum();
@@ -124,6 +125,7 @@ mod tests {
     use crate::pool::Role;
 
     fn member(backend: u16, weight: u32, role: Role) -> Member {
+        let backend = BackendId::of(backend);
         Member { backend, name: format!("b{backend}"), weight, role }
     }
 

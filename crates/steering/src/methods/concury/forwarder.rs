@@ -17,7 +17,7 @@ use weir_hash::{HashKey, Key};
 /// The pending flows of one service, as many as come; nothing else is remembered.
 #[derive(Clone, Debug)]
 pub struct Pending<K> {
-    flows: DenseMap<K, u16>,
+    flows: DenseMap<K, BackendId>,
 }
 
 impl<K: Key> Pending<K> {
@@ -27,12 +27,12 @@ impl<K: Key> Pending<K> {
     }
 
     /// Notes a flow at a backend.
-    pub fn note(&mut self, flow: K, backend: u16) {
+    pub fn note(&mut self, flow: K, backend: BackendId) {
         self.flows.insert(flow, backend);
     }
 
     /// Forgets the flows for which `keep` says no.
-    pub fn retain(&mut self, mut keep: impl FnMut(&K, u16) -> bool) {
+    pub fn retain(&mut self, mut keep: impl FnMut(&K, BackendId) -> bool) {
         self.flows.retain(|flow, backend| keep(flow, *backend));
     }
 }
@@ -40,11 +40,11 @@ impl<K: Key> Pending<K> {
 impl<K: Key> Memory<K> for Pending<K> {
     #[inline]
     fn pending(&mut self, question: &Question<K>) -> Option<BackendId> {
-        self.flows.get(&question.key).copied().and_then(BackendId::new)
+        self.flows.get(&question.key).copied()
     }
 
     fn note_pending(&mut self, question: &Question<K>, backend: BackendId) -> bool {
-        self.note(question.key, backend.get());
+        self.note(question.key, backend);
         true
     }
 
@@ -79,7 +79,7 @@ impl<K: Key> Forwarder<K> {
     pub fn build(
         config: ConcuryConfig,
         members: &[Member],
-        states: impl ExactSizeIterator<Item = (K, u16)>,
+        states: impl ExactSizeIterator<Item = (K, BackendId)>,
     ) -> Result<(Concury<K>, Self), BuildError> {
         let mut concury = Concury::new(ConcuryConfig { capacity: states.len(), ..config });
         for (flow, backend) in states {
@@ -112,12 +112,12 @@ impl<K: Key> Forwarder<K> {
 
     /// Notes a flow as pending at a backend. It is found while [`Flags::PENDING`] is set or if it
     /// falls on a reserved Dcode.
-    pub fn note_pending(&mut self, flow: K, backend: u16) {
+    pub fn note_pending(&mut self, flow: K, backend: BackendId) {
         self.memory.note(flow, backend);
     }
 
     /// Forgets the pending flows for which `keep` says no.
-    pub fn retain_pending(&mut self, keep: impl FnMut(&K, u16) -> bool) {
+    pub fn retain_pending(&mut self, keep: impl FnMut(&K, BackendId) -> bool) {
         self.memory.retain(keep);
     }
 
@@ -142,7 +142,7 @@ struct Read<'a, K>(&'a Pending<K>);
 impl<K: Key> Memory<K> for Read<'_, K> {
     #[inline]
     fn pending(&mut self, question: &Question<K>) -> Option<BackendId> {
-        self.0.flows.get(&question.key).copied().and_then(BackendId::new)
+        self.0.flows.get(&question.key).copied()
     }
 }
 

@@ -97,7 +97,7 @@ impl JetBuilder {
     fn version(&self, columns: &Columns, generation: u64, pool: &[Member], now: u32) -> Version {
         let roles: HashMap<u16, Role> = pool
             .iter()
-            .map(|m| (m.backend, if m.weight == 0 { Role::Draining } else { m.role }))
+            .map(|m| (m.backend.get(), if m.weight == 0 { Role::Draining } else { m.role }))
             .collect();
         let former = self.published.as_ref();
         let before = former.and_then(|version| Some((body(&version.image)?, &version.since)));

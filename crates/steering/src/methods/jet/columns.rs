@@ -90,11 +90,11 @@ impl Columns {
                 (new.backend, &new.name, new.weight) == (old.backend, &old.name, old.weight)
             };
             match wanted.iter().find(same) {
-                Some(new) if works(new) && !works(&old) => horizon.admit(old.backend)?,
-                Some(new) if !works(new) && works(&old) => horizon.retire(old.backend)?,
+                Some(new) if works(new) && !works(&old) => horizon.admit(old.backend.get())?,
+                Some(new) if !works(new) && works(&old) => horizon.retire(old.backend.get())?,
                 Some(_) => {}
-                None if works(&old) => horizon.remove(old.backend)?,
-                None => horizon.remove_horizon(old.backend)?,
+                None if works(&old) => horizon.remove(old.backend.get())?,
+                None => horizon.remove_horizon(old.backend.get())?,
             }
             if let Some(new) = wanted.iter().find(same) {
                 self.members.push(Member::clone(new));
@@ -105,7 +105,7 @@ impl Columns {
                 continue;
             }
             let &Member { backend, ref name, weight, .. } = new;
-            let candidate = Candidate { name, backend, weight };
+            let candidate = Candidate { name, backend: backend.get(), weight };
             if works(new) {
                 horizon.add(candidate)?;
             } else {

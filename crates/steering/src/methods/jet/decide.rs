@@ -20,7 +20,7 @@ impl Table<Body> {
         if let Some(known) = known
             && counts(known, &question, memory)
         {
-            return (known.backend, Why::Tracked);
+            return (known.backend.get(), Why::Tracked);
         }
         let (owner, start) =
             (self.body().owners()[row as usize], self.body().starts()[row as usize]);
@@ -33,7 +33,7 @@ impl Table<Body> {
             return (slot, Why::UnknownQuote);
         }
         if remembers && let Some(incarnation) = memory.incarnation(backend) {
-            memory.track(&question, TrackedFlow::new(slot, incarnation));
+            memory.track(&question, TrackedFlow::new(backend, incarnation));
             return (slot, Why::NewlyTracked);
         }
         (slot, Why::Row)

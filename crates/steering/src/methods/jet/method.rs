@@ -7,6 +7,7 @@ use crate::ConnectionTable;
 use crate::connections::Connections;
 use crate::decide::{Decide, Decision, Question, Why};
 use crate::forwarder::{Parts, steers};
+use crate::ids::BackendId;
 use crate::memory::{Memory, TrackedFlow};
 use crate::table::NO_BACKEND;
 use std::time::Duration;
@@ -304,7 +305,7 @@ impl<G: Guide> Guided<G> {
         memory: &mut M,
     ) -> Decision {
         match memory.connection(question) {
-            Some(tracked) => Decision::to(tracked.backend, Why::Tracked),
+            Some(tracked) => Decision::to(tracked.backend.get(), Why::Tracked),
             None if self.track(*question, backend, memory) => {
                 Decision::to(backend, Why::NewlyTracked)
             }
@@ -319,7 +320,7 @@ impl<G: Guide> Guided<G> {
     fn track<K, M: Memory<K>>(&self, question: Question<K>, backend: u16, memory: &mut M) -> bool {
         let verdict = self.guide.placement().verdict(question.hash);
         let unsafe_flow = verdict.is_some_and(|verdict| verdict.may_differ);
-        if unsafe_flow {
+        if unsafe_flow && let Some(backend) = BackendId::new(backend) {
             memory.track(&question, TrackedFlow::new(backend, 0));
         }
         unsafe_flow

@@ -5,6 +5,7 @@ use super::exceptions::{Flow, remaining};
 use super::message::{Routes, RowSet};
 use super::table::{Published, Table};
 use crate::BuildError;
+use crate::ids::BackendId;
 use crate::pool::{Member, Role};
 use crate::table::NO_BACKEND;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,16 +76,16 @@ impl Placed {
             if members.iter().any(|m| m.backend == old.backend && m.name == old.name) {
                 self.members.push(old);
             } else {
-                self.rows.remove(old.backend)?;
+                self.rows.remove(old.backend.get())?;
             }
         }
         for member in members {
             let &Member { backend, ref name, .. } = member;
             let weight = member.effective_weight();
             match self.members.iter().find(|old| old.backend == backend) {
-                None => self.rows.add(Candidate { name, backend, weight })?,
+                None => self.rows.add(Candidate { name, backend: backend.get(), weight })?,
                 Some(old) if old.effective_weight() == weight => {}
-                Some(_) => self.rows.reweight(backend, weight)?,
+                Some(_) => self.rows.reweight(backend.get(), weight)?,
             }
         }
         self.members = members.to_vec();
@@ -188,7 +189,7 @@ impl<K: Flow> Residue<K> {
 
     /// Backends that take new flows and expect fewer than `rows` rows, with the rows they expect:
     /// their shares are coarse.
-    pub fn coarse(&self, rows: f64) -> Vec<(u16, f64)> {
+    pub fn coarse(&self, rows: f64) -> Vec<(BackendId, f64)> {
         let total: f64 = self.pool.iter().map(|m| f64::from(m.effective_weight())).sum();
         let all = self.published.table.rows().len() as f64;
         let expects = |m: &Member| (m.backend, f64::from(m.effective_weight()) / total * all);

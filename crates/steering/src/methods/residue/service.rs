@@ -99,9 +99,9 @@ fn body(image: &Image) -> Option<&Body> {
     }
 }
 
-fn known(state: &Observed) -> Option<Known> {
+fn known(state: &Observed) -> Known {
     let Observed { backend, phase, seen, .. } = *state;
-    Some(Known { backend: BackendId::new(backend)?, phase, born: seen, seen })
+    Known { backend, phase, born: seen, seen }
 }
 
 impl Publish for Method {
@@ -122,18 +122,18 @@ impl Build for ResidueBuilder {
         let placed = self.place(pool)?;
         let rows = placed.column();
         self.placed = Some(placed);
-        let members: HashSet<u16> = pool.iter().map(|member| member.backend).collect();
+        let members: HashSet<BackendId> = pool.iter().map(|member| member.backend).collect();
         let orphans = self.states.take(|_, state| members.contains(&state.backend));
-        let down: HashSet<u16> =
+        let down: HashSet<BackendId> =
             pool.iter().filter(|m| m.role == Role::Down).map(|m| m.backend).collect();
         let (mut exceptions, mut pinned) = (Vec::new(), Vec::new());
         for (key, state) in self.states.iter() {
             let hash = key.hash(&self.key);
-            if rows[scale(hash as u32, rows.len() as u32) as usize] != state.backend {
-                exceptions.push((hash, state.backend));
+            if rows[scale(hash as u32, rows.len() as u32) as usize] != state.backend.get() {
+                exceptions.push((hash, state.backend.get()));
                 // A datagram may well belong to a flow that lives there, if the check is wrong.
                 if self.config.udp && down.contains(&state.backend) {
-                    pinned.extend(BackendId::new(state.backend).map(|backend| (*key, backend)));
+                    pinned.push((*key, state.backend));
                 }
             }
         }
@@ -172,18 +172,18 @@ impl Build for ResidueBuilder {
     }
 
     fn start(&mut self, key: StateKey, backend: BackendId, now: u32) -> Result<bool, BuildError> {
-        Ok(self.states.start(key, backend.get(), now))
+        Ok(self.states.start(key, backend, now))
     }
 
     fn restore(&mut self, key: StateKey, backend: BackendId, now: u32) -> Result<(), BuildError> {
-        self.states.restore(key, backend.get(), now);
+        self.states.restore(key, backend, now);
         Ok(())
     }
 
     fn adopt(&mut self, key: StateKey, state: Known) -> Result<(), BuildError> {
         let Known { backend, phase, seen, .. } = state;
         self.states.remove(&key);
-        self.states.insert(key, Observed::new(backend.get(), phase, seen));
+        self.states.insert(key, Observed::new(backend, phase, seen));
         Ok(())
     }
 
@@ -199,7 +199,7 @@ impl Build for ResidueBuilder {
     }
 
     fn forget_backend(&mut self, backend: BackendId) -> Vec<StateKey> {
-        let gone = self.states.take(|_, state| state.backend != backend.get());
+        let gone = self.states.take(|_, state| state.backend != backend);
         gone.into_iter().map(|(key, _)| key).collect()
     }
 
@@ -221,10 +221,8 @@ impl Build for ResidueBuilder {
     fn each_due(&self, now: u32, visit: &mut dyn FnMut(&StateKey, Known)) {
         let patience = self.patience();
         for (key, state) in self.states.iter() {
-            if patience.is_due(key, state.phase, state.seen, state.watched, now)
-                && let Some(known) = known(state)
-            {
-                visit(key, known);
+            if patience.is_due(key, state.phase, state.seen, state.watched, now) {
+                visit(key, known(state));
             }
         }
     }
@@ -240,14 +238,12 @@ impl Build for ResidueBuilder {
     }
 
     fn known(&self, key: &StateKey) -> Option<Known> {
-        known(self.states.get(key)?)
+        self.states.get(key).map(known)
     }
 
     fn each_state(&self, visit: &mut dyn FnMut(&StateKey, Known)) {
         for (key, state) in self.states.iter() {
-            if let Some(known) = known(state) {
-                visit(key, known);
-            }
+            visit(key, known(state));
         }
     }
 
@@ -256,7 +252,7 @@ impl Build for ResidueBuilder {
     }
 
     fn states_of(&self, backend: BackendId) -> Option<usize> {
-        Some(self.states.of_backend(backend.get()))
+        Some(self.states.of_backend(backend))
     }
 
     fn set_max_states(&mut self, most: usize) {

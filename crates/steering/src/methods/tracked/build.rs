@@ -52,7 +52,7 @@ impl TrackedBuilder {
             .iter()
             .map(|member| Candidate {
                 name: &member.name,
-                backend: member.backend,
+                backend: member.backend.get(),
                 weight: member.effective_weight(),
             })
             .collect();

@@ -33,7 +33,7 @@ fn track_all<K: Copy, M: Memory<K>>(
         if flags.has(Flags::COUNTS) && (starts || question.signals.ends) {
             recount(question, memory);
         }
-        return Decision::to(backend, Why::Tracked).new_if(starts);
+        return Decision::to(backend.get(), Why::Tracked).new_if(starts);
     }
     let (slot, row, why) = track_new(*question, memory, flags, place);
     let decision = match why {
@@ -75,7 +75,7 @@ fn track_new<K, M: Memory<K>>(
         return (NO_BACKEND, row, Why::PendingFull);
     }
     let open = flags.has(Flags::COUNTS) && !question.signals.ends;
-    memory.track(&question, TrackedFlow { open, ..TrackedFlow::new(backend.get(), incarnation) });
+    memory.track(&question, TrackedFlow { open, ..TrackedFlow::new(backend, incarnation) });
     if open {
         memory.count(backend, true);
     }

@@ -153,7 +153,7 @@ pub fn set_messages(plane: &mut Twin, rng: &mut ChaCha8Rng) {
 /// A router on the way to a backend says what its next link takes; or somebody says something like it.
 /// Frames to the backend ask for the way anew after that.
 pub fn too_big(plane: &Twin, rng: &mut ChaCha8Rng) -> Option<(Vec<u8>, u16)> {
-    let behind = |number: &u16| plane.oracle.backends[number].tunnel.is_some();
+    let behind = |number: &u16| plane.oracle.backends[&BackendId::of(*number)].tunnel.is_some();
     let numbers: Vec<BackendId> = plane.oracle.backends.keys().copied().filter(behind).collect();
     let number = *numbers.choose(rng)?;
     let backend = &plane.oracle.backends[&number];

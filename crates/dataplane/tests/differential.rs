@@ -105,7 +105,7 @@ fn scheduled(
         let value = match setting.name {
             cheetah::PARTITIONS => 2 + seed % 2,
             // Where backends write the cookies, one tier or two, which tell all backends apart.
-            cheetah::TIER_BITS if seed % 2 == 0 => 0,
+            cheetah::TIER_BITS if seed.is_multiple_of(2) => 0,
             cheetah::TIER_BITS => [0, 4, 5, 6][(seed / 2 % 4) as usize],
             _ if setting.words.is_empty() => 251,
             _ => seed % setting.words.len() as u64,

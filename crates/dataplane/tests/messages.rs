@@ -5,7 +5,7 @@ use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, Tunnel};
 use weir_plane::{MESSAGE_BURST, VipKey};
-use weir_steering::{BackendId, ServiceId, Member, Role, TrackedBuilder};
+use weir_steering::{BackendId, Member, Role, ServiceId, TrackedBuilder};
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
 
@@ -32,7 +32,8 @@ fn plane() -> KernelPlane {
     let entry = entry.with_next_hop([2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 0, 9], 0, true);
     plane.set_backend(BackendId::of(5), &entry).unwrap();
     let builder = TrackedBuilder::new(HashKey::from_seed(1), 251, false);
-    let member = Member { backend: BackendId::of(5), name: "b".into(), weight: 1, role: Role::Serving };
+    let member =
+        Member { backend: BackendId::of(5), name: "b".into(), weight: 1, role: Role::Serving };
     plane.publish(ServiceId(SERVICE), &builder.build(1, &[member]).expect("it fits")).unwrap();
     plane
 }

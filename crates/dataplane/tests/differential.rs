@@ -297,7 +297,7 @@ impl World {
             return;
         }
         let incarnation = self.rng.random();
-        let number = if self.tunnels { backend } else { 0 };
+        let number = if self.tunnels { backend.get() } else { 0 };
         let mut wanted = tunnels::backend(&mut self.rng, number, incarnation);
         let vip = self.tables.services[service].vip;
         if let Some(translated) = nat::backend(&mut self.rng, number, &vip, wanted) {
@@ -667,7 +667,7 @@ impl World {
             && let Some((frame, backend)) = tunnels::too_big(&self.plane, &mut self.rng)
         {
             let outcome = self.compare_frame(&frame);
-            self.plane.kernel.kernel.forget_hop(backend).unwrap();
+            self.plane.kernel.kernel.forget_hop(BackendId::of(backend.get())).unwrap();
             return outcome;
         }
         let frame = self.frame();
@@ -854,7 +854,8 @@ fn kernel_and_oracle_agree() {
             let age = std::time::Duration::from_nanos(weir_plane::PATH_NANOSECONDS);
             world.plane.kernel.kernel.age_paths(age).unwrap();
             world.plane.oracle.nanoseconds += weir_plane::PATH_NANOSECONDS;
-            (0..BACKENDS).for_each(|one| world.plane.kernel.kernel.forget_hop(one).unwrap());
+            (0..BACKENDS)
+                .for_each(|one| world.plane.kernel.kernel.forget_hop(BackendId::of(one)).unwrap());
         }
         if packet % 4096 == 0 {
             tunnels::set_messages(&mut world.plane, &mut world.rng);

@@ -5,7 +5,7 @@ use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, Tunnel};
 use weir_plane::{MESSAGE_BURST, VipKey};
-use weir_steering::{Member, Role, TrackedBuilder};
+use weir_steering::{BackendId, Member, Role, ServiceId, TrackedBuilder};
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
 
@@ -21,7 +21,7 @@ fn mapped(address: &str) -> [u8; 16] {
 fn plane() -> KernelPlane {
     let (mut plane, _) = KernelPlane::open(None, &Limits::default()).expect("load (needs root)");
     let vip = VipKey { address: mapped(VIP), protocol: Protocol::Tcp, port: Some(80) };
-    plane.set_service(&vip, SERVICE).unwrap();
+    plane.set_service(&vip, ServiceId(SERVICE)).unwrap();
     let tunnel = Tunnel {
         encapsulation: Encapsulation::Ipip,
         source: Some("192.0.2.1".parse().unwrap()),
@@ -30,10 +30,11 @@ fn plane() -> KernelPlane {
     };
     let entry = BackendEntry::new("192.0.2.7".parse().unwrap(), 1).with_tunnel(&tunnel);
     let entry = entry.with_next_hop([2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 0, 9], 0, true);
-    plane.set_backend(5, &entry).unwrap();
+    plane.set_backend(BackendId::of(5), &entry).unwrap();
     let builder = TrackedBuilder::new(HashKey::from_seed(1), 251, false);
-    let member = Member { backend: 5, name: "b".into(), weight: 1, role: Role::Serving };
-    plane.publish(SERVICE, &builder.build(1, &[member]).expect("it fits")).unwrap();
+    let member =
+        Member { backend: BackendId::of(5), name: "b".into(), weight: 1, role: Role::Serving };
+    plane.publish(ServiceId(SERVICE), &builder.build(1, &[member]).expect("it fits")).unwrap();
     plane
 }
 

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use tables::{BACKENDS, STANDBY};
 use weir_plane::forward::{Encapsulation, Translation, Tunnel};
 use weir_plane::{Limits, Translations, VipKey};
-use weir_steering::{BackendId, ServiceId, Flags, Side};
+use weir_steering::{BackendId, Flags, ServiceId, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
 #[allow(missing_docs, clippy::all, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]

@@ -1,6 +1,5 @@
 //! What was forwarded, and what was not and why.
 
-use weir_steering::BackendId;
 use super::KernelPlane;
 use crate::abi::{Plain, types};
 use crate::entries::BATCH;
@@ -13,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::Ordering;
 use weir_plane::{Counters, LaneCounters, Returned};
+use weir_steering::BackendId;
 use weir_wire::Reason;
 
 impl KernelPlane {

@@ -1,6 +1,5 @@
 //! Backends behind tunnels of every kind, and packets that are told apart by what tunnels look at.
 
-use weir_steering::BackendId;
 use crate::twin::Twin;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -9,6 +8,7 @@ use std::net::IpAddr;
 use weir_plane::forward::nat::{End, translate};
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Tunnel};
 use weir_plane::{Backend, Device, Hop, Plane, Soft, Verdict, Way};
+use weir_steering::BackendId;
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, map_address};
 
@@ -152,8 +152,8 @@ pub fn set_messages(plane: &mut Twin, rng: &mut ChaCha8Rng) {
 
 /// A router on the way to a backend says what its next link takes; or somebody says something like it.
 /// Frames to the backend ask for the way anew after that.
-pub fn too_big(plane: &Twin, rng: &mut ChaCha8Rng) -> Option<(Vec<u8>, u16)> {
-    let behind = |number: &u16| plane.oracle.backends[number].tunnel.is_some();
+pub fn too_big(plane: &Twin, rng: &mut ChaCha8Rng) -> Option<(Vec<u8>, BackendId)> {
+    let behind = |number: &BackendId| plane.oracle.backends[number].tunnel.is_some();
     let numbers: Vec<BackendId> = plane.oracle.backends.keys().copied().filter(behind).collect();
     let number = *numbers.choose(rng)?;
     let backend = &plane.oracle.backends[&number];

@@ -351,8 +351,10 @@ impl<P, S> Driver<P, S> {
     /// Removes the pins that no published table needs. Where publishing has failed, these are the
     /// pins of the table that was to be.
     fn retire(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
-        let retiring: HashSet<ServiceId> = self.at(Action::Retire).map(|lane| lane.service).collect();
-        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service) {
+        let retiring: HashSet<ServiceId> =
+            self.at(Action::Retire).map(|lane| lane.service).collect();
+        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service)
+        {
             Some(pins) => pins.contains_key(state),
             None => services.knows(state, backend),
         };

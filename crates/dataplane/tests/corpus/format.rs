@@ -32,6 +32,12 @@ pub struct Setup {
     pub services: Vec<Service>,
 }
 
+impl Setup {
+    pub fn has_slots(&self) -> bool {
+        self.services.iter().any(|service| service.method == "cheetah-stateful")
+    }
+}
+
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Device {

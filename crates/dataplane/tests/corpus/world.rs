@@ -2,6 +2,7 @@
 
 use crate::format::{Backend, Case, Change, File, Service, Setup, Step};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use weir_dataplane::{BackendEntry, BackendFlags, KernelPlane, Limits, LivePlane, run_frame};
@@ -48,7 +49,8 @@ impl Kernel {
     /// The numbers of a set-up's services, if they are there; else those of another one go.
     fn standing(&mut self, setup: &Setup) -> Option<Vec<u32>> {
         match self.standing.take() {
-            Some((at, numbers)) if std::ptr::eq(at, setup) => Some(numbers),
+            // Slots of connections are the service's, whatever its table.
+            Some((at, numbers)) if std::ptr::eq(at, setup) && !setup.has_slots() => Some(numbers),
             Some((_, numbers)) => {
                 for number in numbers {
                     self.live.remove_service(number).expect("it is there");
@@ -86,16 +88,17 @@ impl Kernels {
 
 /// Interfaces with these addresses.
 fn interfaces(macs: &[[u8; 6]]) -> Vec<String> {
-    let make = |(number, mac): (usize, &[u8; 6])| {
-        let name = format!("own{number}");
+    let make = |mac: &[u8; 6]| {
         let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mac = mac.join(":");
-        let add = ["link", "add", &name, "address", &mac, "type", "veth"];
-        let status = Command::new("ip").args(add).status().expect("ip is installed");
-        assert!(status.success(), "ip {add:?}");
+        let (name, mac) = (format!("m{}", mac.concat()), mac.join(":"));
+        if !Path::new("/proc/sys/net/ipv4/conf").join(&name).exists() {
+            let add = ["link", "add", &name, "address", &mac, "type", "veth"];
+            let status = Command::new("ip").args(add).status().expect("ip is installed");
+            assert!(status.success(), "ip {add:?}");
+        }
         name
     };
-    macs.iter().enumerate().map(make).collect()
+    macs.iter().map(make).collect()
 }
 
 /// A set-up that stands.

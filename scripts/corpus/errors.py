@@ -42,27 +42,27 @@ def books():
         name, header = NAMES[family], 20 if family == 4 else 40
         for kind in ERRORS[family]:
             for protocol in ("tcp", "udp"):
-                book.case(f"{name}_{kind[0]}_{kind[1]}_{protocol}", f"icmp.quoted{family}", "plain",
+                book.case(f"{name}_{kind[0]}_{kind[1]}_{protocol}", "icmp.quoted", "plain",
                           "The error goes to the backend of the flow that it quotes, and begins none.",
                           sends(error(family, kind, sent(family, protocol).bytes()), to))
         for kind in OTHERS[family]:
-            book.case(f"{name}_no_error_{kind}", f"icmp.no_error{family}", "plain",
+            book.case(f"{name}_no_error_{kind}", "icmp.no_error", "plain",
                       "A message that is no error is the kernel's.",
                       passes(error(family, (kind, 0), sent(family).bytes()), "other_protocol"))
         least = header + 8
         kind = (3, 4) if family == 4 else (2, 0)
         whole = sent(family).bytes()
-        book.case(f"{name}_least", f"icmp.quoted{family}", "plain", "Eight bytes of the transport header are enough.",
+        book.case(f"{name}_least", "icmp.quoted", "plain", "Eight bytes of the transport header are enough.",
                   sends(error(family, kind, whole[:least]), to))
         for left in (least - 1, header + 4, header):
             book.case(f"{name}_quote_of_{left}", "icmp.quote_short", "plain",
                       "A quote without eight bytes of the transport header names no flow.",
                       passes(error(family, kind, whole[:left]), "other_protocol"))
         for left in (header - 1, 1):
-            book.case(f"{name}_quote_of_{left}", f"icmp.quote_truncated{family}", "plain",
+            book.case(f"{name}_quote_of_{left}", f"icmp.quote{family}", "plain",
                       "The quote ends inside its IP header.",
                       passes(error(family, kind, whole[:left]), "other_protocol"))
-        book.case(f"{name}_quote_of_0", f"icmp.quote_truncated{family}", "plain", "Nothing is quoted.",
+        book.case(f"{name}_quote_of_0", f"icmp.quote{family}", "plain", "Nothing is quoted.",
                   passes(error(family, kind, b""), "other_protocol"))
         shorter = {"len": 20 + 8 + least - 1} if family == 4 else {"len": 8 + least - 1}
         book.case(f"{name}_quote_in_padding", "icmp.quote_short", "plain",
@@ -73,7 +73,7 @@ def books():
             book.case(f"{name}_message_of_{left}", "icmp.truncated", "plain", "The packet ends inside the ICMP header.",
                       passes(error(family, kind, whole, **cut), "other_protocol"))
         lying = {"len": 2000}
-        book.case(f"{name}_length_lies", f"{name}.too_long", "plain", "The error's packet is longer than its frame.",
+        book.case(f"{name}_length_lies", f"{name}.length", "plain", "The error's packet is longer than its frame.",
                   drops(error(family, kind, whole, **lying), f"bad_{name}_length"))
         foreign = sent(family, src=NOBODY if family == 4 else NOBODY6).bytes()
         book.case(f"{name}_about_others", "icmp.foreign", "plain",
@@ -81,26 +81,26 @@ def books():
                   passes(error(family, kind, foreign), "other_protocol"))
         book.case(f"{name}_other_port", "service.none", "plain", "The quoted packet is from a port without a service.",
                   passes(error(family, kind, sent(family, sport=81).bytes()), "no_service"))
-        book.case(f"{name}_not_vip", "icmp.not_vip", "plain", "An error to an address of no service.",
+        book.case(f"{name}_not_vip", "reject.pass", "plain", "An error to an address of no service.",
                   passes(error(family, kind, foreign, to=NOBODY if family == 4 else NOBODY6), "other_protocol"))
         other = {"proto": 132} if family == 4 else {"next": 132}
         book.case(f"{name}_quotes_sctp", "icmp.quote_short", "plain", "The quoted packet is neither TCP nor UDP.",
                   passes(error(family, kind, sent(family, **other).bytes()), "other_protocol"))
         wrong = 6 if family == 4 else 4
-        book.case(f"{name}_quotes_version_{wrong}", f"icmp.quote_version{family}", "plain",
+        book.case(f"{name}_quotes_version_{wrong}", f"icmp.quote{family}", "plain",
                   "The quote says another version.",
                   passes(error(family, kind, sent(family, version=wrong).bytes()), "other_protocol"))
-        book.case(f"{name}_tagged", f"icmp.quoted{family}", "plain", "The same behind two tags.",
+        book.case(f"{name}_tagged", "icmp.quoted", "plain", "The same behind two tags.",
                   sends(error(family, kind, whole, Vlan(id=3, tpid=0x88A8), Vlan(id=4)), to))
         for size in (0, 1, 400):
-            book.case(f"{name}_of_{size}", f"icmp.quoted{family}", "plain", f"A quote with {size} bytes of payload.",
+            book.case(f"{name}_of_{size}", "icmp.quoted", "plain", f"A quote with {size} bytes of payload.",
                       sends(error(family, kind, sent(family, size=size).bytes()), to))
-        book.case(f"{name}_padded", f"icmp.quoted{family}", "plain", "Padding counts for nothing.",
+        book.case(f"{name}_padded", "icmp.quoted", "plain", "Padding counts for nothing.",
                   sends(error(family, kind, whole[:least], pad=bytes(4)), to))
     whole = sent(4).bytes()
     for frag, mf, fine in ((0, 1, True), (1, 0, False), (0x1FFF, 1, False)):
         made = error(4, (3, 4), sent(4, frag=frag, mf=mf, df=0).bytes())
-        book.case(f"ipv4_quotes_fragment_{frag}", "icmp.quoted4" if fine else "icmp.quote_fragment4", "plain",
+        book.case(f"ipv4_quotes_fragment_{frag}", "icmp.quoted" if fine else "icmp.quote4", "plain",
                   "A first fragment has the ports; a later one has none.",
                   sends(made, to) if fine else passes(made, "other_protocol"))
         inner = sent(6)
@@ -123,9 +123,9 @@ def books():
                   passes(error(6, (2, 0), inner.bytes()), "other_protocol"))
     for length in (4, 40):
         options = b"\1" * length
-        book.case(f"ipv4_quotes_options_{length}", "icmp.quoted4", "plain", "The quoted packet has IP options.",
+        book.case(f"ipv4_quotes_options_{length}", "icmp.quoted", "plain", "The quoted packet has IP options.",
                   sends(error(4, (3, 4), sent(4, options=options).bytes()), to))
-        book.case(f"ipv4_with_options_{length}", "icmp.quoted4", "plain", "The error has IP options.",
+        book.case(f"ipv4_with_options_{length}", "icmp.quoted", "plain", "The error has IP options.",
                   sends(error(4, (3, 4), whole, options=options), to))
     for ihl in (0, 4):
         book.case(f"ipv4_quotes_header_length_{ihl}", "icmp.quote_header_length", "plain",
@@ -138,16 +138,16 @@ def books():
         said = "_".join(map(str, kinds))
         extended = error(6, (2, 0), sent(6).bytes())
         extended.layers[2:2] = [Ext(of=kind) for kind in kinds]
-        book.case(f"ipv6_behind_extension_{said}", "icmp.quoted6", "plain", "The error has extension headers.",
+        book.case(f"ipv6_behind_extension_{said}", "icmp.quoted", "plain", "The error has extension headers.",
                   sends(extended, to))
     mismatched = error(4, (3, 4), whole, proto=58)
-    book.case("ipv4_icmpv6", "icmp.wrong_family", "plain", "ICMPv6 in IPv4 is no ICMP.", passes(mismatched, "other_protocol"))
+    book.case("ipv4_icmpv6", "icmp.wrong_family4", "plain", "ICMPv6 in IPv4 is no ICMP.", passes(mismatched, "other_protocol"))
     mismatched = error(6, (2, 0), sent(6).bytes(), next=1)
-    book.case("ipv6_icmpv4", "icmp.wrong_family", "plain", "ICMP of IPv4 in IPv6 is no ICMPv6.",
+    book.case("ipv6_icmpv4", "icmp.wrong_family6", "plain", "ICMP of IPv4 in IPv6 is no ICMPv6.",
               passes(mismatched, "other_protocol"))
-    book.case("ipv4_quotes_ipv6", "icmp.quote_version4", "plain", "An error of IPv4 quotes a packet of IPv6.",
+    book.case("ipv4_quotes_ipv6", "icmp.quote4", "plain", "An error of IPv4 quotes a packet of IPv6.",
               passes(error(4, (3, 4), sent(6).bytes()), "other_protocol"))
-    book.case("ipv6_quotes_ipv4", "icmp.quote_version6", "plain", "An error of IPv6 quotes a packet of IPv4.",
+    book.case("ipv6_quotes_ipv4", "icmp.quote6", "plain", "An error of IPv6 quotes a packet of IPv4.",
               passes(error(6, (2, 0), sent(4).bytes()), "other_protocol"))
     own = book.setup("own", [to], SERVICES, own_macs=["02:00:00:00:00:02"])
     flooded = error(4, (3, 4), whole)
@@ -181,7 +181,7 @@ def books():
             book.case(f"{method}_{name}_unknown", f"{method.split('_')[0]}.unknown_quote", method,
                       "A method that remembers flows does not guess where an unknown one lives.",
                       drops(made, "unknown_quote"))
-            book.case(f"{method}_{name}_known_udp", f"icmp.quoted{family}", method,
+            book.case(f"{method}_{name}_known_udp", "icmp.quoted", method,
                       "Where the flow is known, the error follows it.",
                       sends(datagram, to, new=True), sends(about_udp, to))
         book.case(f"tracked_{name}_known", "tracked.known", "tracked", "Where the flow is known, the error follows it.",
@@ -190,6 +190,6 @@ def books():
             book.case(f"{method}_{name}", f"{method}.row", method, "A row leads the flow of the quoted packet.",
                       sends(made, to))
         book.case(f"no_table_{name}", "table.none_apart", "none", "The service has no table yet.", drops(made, "no_table"))
-        book.case(f"no_backend_{name}", "concury.no_backend", "empty", "The service has no backend.",
+        book.case(f"no_backend_{name}", "conclude.no_backend", "empty", "The service has no backend.",
                   drops(made, "no_backend"))
     return [book]

@@ -58,7 +58,7 @@ def ways():
                   sends(packet, gone), change(gone="b1"), drops(packet, "no_next_hop"), needs=["next_hops"])
         for body, kind in ((tcp(flags="S"), "syn"), (tcp(), "ack"), (udp(), "udp")):
             made = Packet(eth(), ip(family), body)
-            book.case(f"no_pool_{kind}_{name}", "concury.no_backend", "no_pool", "The service has no backend.",
+            book.case(f"no_pool_{kind}_{name}", "conclude.no_backend", "no_pool", "The service has no backend.",
                       drops(made, "no_backend"))
             book.case(f"no_table_{kind}_{name}", "table.none", "no_table", "The service has no table yet.",
                       drops(made, "no_table"))
@@ -79,7 +79,7 @@ def tunnels():
             outer = "tunnel.outer6" if over6 else "tunnel.outer4"
             for family in (4, 6):
                 name = f"{setup}_{NAMES[family]}"
-                mode = f"tunnel.{kind}" if kind != "ipip" else f"tunnel.ipip{family}"
+                mode = "tunnel.udp" if kind == "fou" else f"tunnel.{kind}"
                 book.case(f"{name}_syn", mode, setup, "A SYN in its tunnel.",
                           sends(Packet(eth(), ip(family), tcp(flags="S")), to, new=True))
                 book.case(f"{name}_data", outer, setup, "TTL less one, its checksum with it; DSCP and ECN outside.",

@@ -9,7 +9,7 @@ from parsing import NAMES
 KEY, EXAMPLE = "8f95f09245765f80256934e50c66207f", "fdf726a9893ec05c0632d3956680baf0"
 # Name, rule, configuration, bytes of server id and nonce, key, server id, connection id.
 VECTORS = [
-    ("open", "quic.open", 0, 3, 4, None, "c4605e", "07c4605e4504cc4f"),
+    ("open", "quic.decoded", 0, 3, 4, None, "c4605e", "07c4605e4504cc4f"),
     ("three_7", "quic.three", 0, 3, 4, KEY, "ed793a", "0720b1d07b359d3c"),
     ("four_15", "quic.four", 1, 10, 5, KEY, "ed793a51d49b8f5fab65", "2fcc381bc74cb4fbad2823a3d1f8fed2"),
     ("single", "quic.single", 2, 8, 8, KEY, "ed793a51d49b8f5f", "504dd2d05a7b0de9b2b9907afb5ecf8cc3"),
@@ -77,36 +77,36 @@ def books():
             book.case(f"short_of_{left}_{said}", "quic.no_id" if left >= 6 else "quic.no_payload", "open",
                       "A datagram that is too small for QUIC: RFC 9000 section 10.3.",
                       sends(datagram(family, short(id_)[:left]), table, new=True, id="no_id"))
-        book.case(f"short_of_27_{said}", "quic.open", "open", "The smallest that is looked at.",
+        book.case(f"short_of_27_{said}", "quic.decoded", "open", "The smallest that is looked at.",
                   sends(datagram(family, short(id_)[:27]), led, id="decoded"))
         book.case(f"long_of_31_{said}", "quic.no_id", "open", "A long header that is too small.",
                   sends(datagram(family, long(id_)[:31]), table, new=True, id="no_id"))
-        book.case(f"long_of_32_{said}", "quic.open", "open", "The smallest that is looked at.",
+        book.case(f"long_of_32_{said}", "quic.decoded", "open", "The smallest that is looked at.",
                   sends(datagram(family, long(id_)[:32]), led, id="decoded"))
         book.case(f"long_id_of_21_{said}", "quic.no_id", "open", "An id of more than 20 bytes.",
                   sends(datagram(family, long(id_, says=21)), table, new=True, id="no_id"))
         book.case(f"long_id_of_0_{said}", "quic.empty", "open", "A long header without a destination id.",
                   sends(datagram(family, long(b"")), table, new=True, id="too_short"))
-        book.case(f"version_negotiation_{said}", "quic.open", "open", "The version does not matter.",
+        book.case(f"version_negotiation_{said}", "quic.decoded", "open", "The version does not matter.",
                   sends(datagram(family, long(id_, version=0)), led, id="decoded"))
         book.case(f"gone_{said}", "quic.gone", "open", "An id of a backend that has just gone leads nowhere.",
                   sends(datagram(family, short(id_)), led, id="decoded"), change(gone="b1"),
                   sends(datagram(family, short(id_)), table, new=True, id="gone"))
         book.case(f"gone_at_first_{said}", "quic.gone_decoded", "open", "The same of an id that was not seen before.",
                   change(gone="b1"), sends(datagram(family, short(id_)), table, new=True, id="gone"))
-        book.case(f"error_{said}", f"icmp.quoted{family}", "open",
+        book.case(f"error_{said}", "icmp.quoted", "open",
                   "What backends send has the clients' ids: an error goes by the table.",
                   sends(error(family, (3, 3) if family == 4 else (1, 4), sent(family, "udp", sport=443).bytes()), table))
-    book.case("options_ipv4", "quic.open", "open", "IP options stand before it.",
+    book.case("options_ipv4", "quic.decoded", "open", "IP options stand before it.",
               sends(datagram(4, short(id_), options=b"\1" * 8), led, id="decoded"))
     book.case("extension_ipv6", "quic.extension", "open", "An extension header stands before it.",
               sends(datagram(6, short(id_), ext=[Ext(of=HOP)]), led, id="decoded"))
     ids = {"config": 0, "server_id": 3, "nonce": 4, "servers": {"c4605e": "b1"}, "any_length": True}
     book.setup("any_length", [led, table], [service(addr, 443, "udp", backends=["b2"], ids=[ids]) for addr in (VIP, VIP6)])
     for low in (0, 31):
-        book.case(f"any_length_{low}", "quic.open", "any_length", "Where the first byte says no length, it may be anything.",
+        book.case(f"any_length_{low}", "quic.decoded", "any_length", "Where the first byte says no length, it may be anything.",
                   sends(datagram(4, short(bytes([low]) + id_[1:])), led, id="decoded"))
     book.setup("no_table", [led], [service(addr, 443, "udp", "none", [], ids=[ids]) for addr in (VIP, VIP6)])
-    book.case("no_table", "quic.no_table", "no_table", "Without a table nothing is led.",
+    book.case("no_table", "table.none", "no_table", "Without a table nothing is led.",
               drops(datagram(4, short(id_)), "no_table"))
     return [book]

@@ -79,7 +79,7 @@ def ethernet():
         book.case(f"{name}_other_host_no_service", "service.none", "own",
                   "What is for no service is the kernel's, whoever it is addressed to.",
                   passes(Packet(eth(dst="02:00:00:00:00:04"), ip(family, nobody(family)), tcp()), "no_service"))
-        book.case(f"{name}_any_mac", "host.any", "plain", "Without a list of own addresses any is ours.",
+        book.case(f"{name}_any_mac", "host.first", "plain", "Without a list of own addresses any is ours.",
                   sends(Packet(eth(dst="0a:0b:0c:0d:0e:0f"), ip(family), tcp()), B1))
         wrong = Packet(eth(type=0x86DD if family == 4 else 0x0800), ip(family), tcp(), data(40))
         reason = "bad_ipv6_version" if family == 4 else "bad_ipv4_version"
@@ -199,12 +199,12 @@ def lies():
         book.case(f"{name}_cut_in_header_behind_tag", f"{name}.truncated", "plain",
                   "The same behind a tag.", passes(tagged, f"truncated_{name}"))
         for cut in (l3 + header, l3 + header + 4, l3 + header + 19):
-            both(f"{name}_cut_behind_header_at_{cut}", f"{name}.too_long", "The packet is longer than its frame.",
+            both(f"{name}_cut_behind_header_at_{cut}", f"{name}.length", "The packet is longer than its frame.",
                  f"bad_{name}_length", lambda flag, cut=cut: Packet(eth(), ip(family, to(family, flag)), tcp(), cut=cut))
         field = (lambda count: {"len": header + count}) if family == 4 else (lambda count: {"len": count})
-        both(f"{name}_length_one_more", f"{name}.too_long", "The length is one more than the frame has.",
+        both(f"{name}_length_one_more", f"{name}.length", "The length is one more than the frame has.",
              f"bad_{name}_length", lambda flag: Packet(eth(), ip(family, to(family, flag), **field(26)), tcp(), data(5)))
-        both(f"{name}_length_65535", f"{name}.too_long", "The length says all that it can.",
+        both(f"{name}_length_65535", f"{name}.length", "The length says all that it can.",
              f"bad_{name}_length",
              lambda flag: Packet(eth(), ip(family, to(family, flag), len=65535), tcp(), data(5)))
         for count in (0, 1, 19):
@@ -216,32 +216,32 @@ def lies():
                  "truncated_udp", lambda flag, count=count: Packet(
                      eth(), ip(family, to(family, flag), **field(count)), udp(), data(5)))
         for offset in (0, 4):
-            both(f"{name}_tcp_offset_{offset}", "tcp.offset_low", "The data offset is less than the header.",
+            both(f"{name}_tcp_offset_{offset}", "tcp.offset", "The data offset is less than the header.",
                  "bad_tcp_offset", lambda flag, offset=offset: Packet(
                      eth(), ip(family, to(family, flag)), tcp(offset=offset), data(9)))
         for offset, left in ((6, 3), (15, 39)):
-            both(f"{name}_tcp_offset_{offset}_of_{left}", "tcp.offset_high",
+            both(f"{name}_tcp_offset_{offset}_of_{left}", "tcp.offset",
                  "The data offset is more than the packet has.", "bad_tcp_offset",
                  lambda flag, offset=offset, left=left: Packet(
                      eth(), ip(family, to(family, flag)), tcp(offset=offset), data(left)))
-        both(f"{name}_tcp_offset_into_padding", "tcp.offset_high",
+        both(f"{name}_tcp_offset_into_padding", "tcp.offset",
              "The TCP header would end in what pads the frame.", "bad_tcp_offset",
              lambda flag: Packet(eth(), ip(family, to(family, flag)), tcp(offset=6), pad=bytes(6)))
         book.case(f"{name}_tcp_offset_exact", "ipv4.plain" if family == 4 else "ipv6.plain", "plain",
                   "The TCP header may end where the packet does.",
                   sends(Packet(eth(), ip(family), tcp(offset=6), data(4)), B1, wrong=["tcp offset"]))
         for length in (0, 7):
-            both(f"{name}_udp_length_{length}", "udp.length_low", "The UDP length is less than its header.",
+            both(f"{name}_udp_length_{length}", "udp.length", "The UDP length is less than its header.",
                  "bad_udp_length", lambda flag, length=length: Packet(
                      eth(), ip(family, to(family, flag)), udp(len=length), data(9)))
-        both(f"{name}_udp_length_one_more", "udp.length_high", "The UDP length is more than the packet has.",
+        both(f"{name}_udp_length_one_more", "udp.length", "The UDP length is more than the packet has.",
              "bad_udp_length", lambda flag: Packet(eth(), ip(family, to(family, flag)), udp(len=18), data(9)))
-        both(f"{name}_udp_length_into_padding", "udp.length_high", "It is as much as the padded frame has.",
+        both(f"{name}_udp_length_into_padding", "udp.length", "It is as much as the padded frame has.",
              "bad_udp_length", lambda flag: Packet(eth(), ip(family, to(family, flag)), udp(len=15), data(1), pad=bytes(6)))
     for length in (0, 19):
-        both(f"ipv4_length_{length}", "ipv4.too_short", "The total length is less than the header.",
+        both(f"ipv4_length_{length}", "ipv4.length", "The total length is less than the header.",
              "bad_ipv4_length", lambda flag, length=length: Packet(eth(), ip(4, to(4, flag), len=length), tcp()))
-    both("ipv4_length_in_options", "ipv4.too_short", "The total length ends inside the options.", "bad_ipv4_length",
+    both("ipv4_length_in_options", "ipv4.length", "The total length ends inside the options.", "bad_ipv4_length",
          lambda flag: Packet(eth(), ip(4, to(4, flag), options=b"\1" * 8, len=27), tcp()))
     both("ipv4_cut_in_options", "ipv4.truncated_options", "The frame ends inside the options.", "truncated_ipv4",
          lambda flag: Packet(eth(), ip(4, to(4, flag), options=b"\1" * 8), tcp(), cut=14 + 27))
@@ -278,10 +278,10 @@ def fragments():
             suffix = "_no_vip" if flag else ""
             dst = NOBODY if flag else None
             dst6 = NOBODY6 if flag else None
-            book.case(f"ipv4_first_{name}{suffix}", "ipv4.first_fragment", "plain", "More fragments follow.",
+            book.case(f"ipv4_first_{name}{suffix}", "ipv4.fragment", "plain", "More fragments follow.",
                       end(Packet(eth(), ip(4, dst, mf=1, df=0), body, data(8)), "first_fragment"))
             for offset, mf in ((1, 1), (185, 0), (0x1FFF, 0), (256, 0)):
-                book.case(f"ipv4_later_{name}_{offset}_{mf}{suffix}", "ipv4.later_fragment", "plain",
+                book.case(f"ipv4_later_{name}_{offset}_{mf}{suffix}", "ipv4.fragment", "plain",
                           "A fragment without the transport header.",
                           end(Packet(eth(), ip(4, dst, mf=mf, df=0, frag=offset), body, data(8)), "later_fragment"))
             made = Packet(eth(), ip(6, dst6), Ext(of=FRAGMENT, mf=1, id=9), body, data(8))
@@ -300,7 +300,7 @@ def fragments():
               sends(Packet(eth(), ip(6), Ext(of=FRAGMENT, id=9), udp(), data(3)), B1, new=True))
     book.case("ipv6_fragment_in_chain", "ext.later_fragment", "plain", "A fragment header behind another header.",
               drops(Packet(eth(), ip(6), Ext(of=ROUTING), Ext(of=FRAGMENT, frag=2), tcp()), "later_fragment"))
-    book.case("ipv4_fragment_of_icmp", "ipv4.first_fragment", "plain", "A fragmented ICMP message has no quote.",
+    book.case("ipv4_fragment_of_icmp", "ipv4.fragment", "plain", "A fragmented ICMP message has no quote.",
               drops(Packet(eth(), ip(4, mf=1, df=0), Icmp(type=3, code=4), data(28)), "first_fragment"))
     return book
 
@@ -312,7 +312,7 @@ def extensions():
     book = Book("extensions", "IPv6 extension headers: up to six are walked.")
     book.setup("plain", [B1], SERVICES)
     for name, kind in KINDS.items():
-        rule = {"auth": "ext.auth", "fragment": "ext.atomic_fragment"}.get(name, "ext.plain")
+        rule = {"auth": "ext.plain", "fragment": "ext.atomic_fragment"}.get(name, "ext.plain")
         for sizes in ((None,), (3,)) if name != "fragment" else ((None,),):
             units = sizes[0]
             packet = lambda body: Packet(eth(), ip(6), Ext(of=kind, units=units), body)
@@ -355,7 +355,7 @@ def extensions():
         packet = Packet(eth(), ip(6, len=8 + count), Ext(of=HOP), tcp())
         book.case(f"tcp_left_{count}_behind_extension", "tcp.truncated", "plain",
                   "Extension headers count for the packet's length.", drops(packet, "truncated_tcp"))
-    book.case("frame_ends_in_extension", "ipv6.too_long", "plain", "The frame ends inside the header.",
+    book.case("frame_ends_in_extension", "ipv6.length", "plain", "The frame ends inside the header.",
               drops(Packet(eth(), ip(6), Ext(of=HOP), tcp(), cut=14 + 44), "bad_ipv6_length"))
     return book
 

@@ -30,7 +30,7 @@ struct {
 static __always_inline int go_apart(struct xdp_md *ctx)
 {
 	bpf_tail_call(ctx, &parts, 0);
-	return leave(REASON_NO_PROGRAM, XDP_DROP);
+	return leave(REASON_NO_PROGRAM, XDP_DROP); /* rule: apart.no_program */
 }
 
 /* What could not be parsed belongs to the kernel, unless it is meant for a service: a fragment or
@@ -38,8 +38,8 @@ static __always_inline int go_apart(struct xdp_md *ctx)
 static __always_inline int reject(const struct packet *p, enum reason reason)
 {
 	if (p->has_dst && reason != REASON_OTHER_PROTOCOL && is_vip(p->dst[0], p->dst[1]))
-		return leave(reason, XDP_DROP);
-	return leave(reason, XDP_PASS);
+		return leave(reason, XDP_DROP); /* rule: reject.drop */
+	return leave(reason, XDP_PASS); /* rule: reject.pass */
 }
 
 /* Frames for other hosts reach us when a switch floods or the interface is promiscuous; taking
@@ -52,11 +52,11 @@ static __always_inline int is_ours(const void *data, const void *end)
 	__u64 mac = (__u64)*(__u32 *)data | (__u64)*(__u16 *)(data + 4) << 32;
 
 	if (likely(control->own_macs[0] == mac) || control->own_macs[0] == 0)
-		return 1;
+		return 1; /* rule: host.first */
 #pragma unroll
 	for (int i = 1; i < OWN_MACS; i++)
 		if (control->own_macs[i] == mac)
-			return 1;
+			return 1; /* rule: host.second */
 	return 0;
 }
 
@@ -69,7 +69,7 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 	struct vip *vip = NULL;
 
 	if (unusual & UNUSUAL_ANY_PORT)
-		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16);
+		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16); /* rule: service.any_port */
 	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted) {
 		struct flow_key key = {
 			.src = { p->dst[0], p->dst[1] },
@@ -78,7 +78,7 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 			.protocol = PROTOCOL_TCP,
 		};
 
-		*reason = answer(ctx, &key, p->tcp_flags);
+		*reason = answer(ctx, &key, p->tcp_flags); /* rule: service.answer */
 	}
 	return vip;
 }
@@ -108,14 +108,14 @@ static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __
 	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
 
 	if (!lane)
-		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
+		return leave(REASON_NO_NEXT_HOP, XDP_DROP); /* rule: deliver.no_lane */
 	if (unlikely(!lane->resolved || bpf_jiffies64() - lane->resolved > RESOLVE_JIFFIES)) {
 		enum reason reason = resolve(ctx, lane, id);
 
 		if (reason != REASON_OK)
-			return leave(reason, XDP_DROP);
+			return leave(reason, XDP_DROP); /* rule: deliver.unresolved */
 	}
-	return forward(ctx, lane, &id, bytes, counts);
+	return forward(ctx, lane, &id, bytes, counts); /* rule: deliver.forward */
 }
 
 /* To the backend that made the packet's QUIC id; ASK_APART if it names none, and the service's method is
@@ -125,7 +125,7 @@ __noinline int balance_by_id(struct xdp_md *ctx, __u32 number, __u64 lengths, __
 {
 	number ^= TABLE_BY_ID;
 	if (number >= table_count)
-		return leave(REASON_NO_TABLE, XDP_DROP);
+		return leave(REASON_NO_TABLE, XDP_DROP); /* rule: table.none */
 	__u32 id = backend_by_id(ctx, number / 2, lengths);
 
 	return id == NO_BACKEND ? ASK_APART : deliver(ctx, id, bytes, 0);
@@ -143,12 +143,12 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		enum reason reason = REASON_NO_SERVICE;
 
 		if (control->unusual)
-			vip = find_unusual(ctx, p, &reason);
+			vip = find_unusual(ctx, p, &reason); /* rule: service.unusual */
 		if (!vip)
-			return leave(reason, XDP_PASS);
+			return leave(reason, XDP_PASS); /* rule: service.none */
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return leave(REASON_OTHER_HOST, XDP_DROP);
+		return leave(REASON_OTHER_HOST, XDP_DROP); /* rule: host.other */
 	__u32 number = *(volatile __u32 *)&vip->table;
 
 	if (number >= table_count) {
@@ -161,7 +161,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		}
 		number ^= TABLE_BY_ID;
 		if (number >= table_count)
-			return leave(REASON_NO_TABLE, XDP_DROP);
+			return leave(REASON_NO_TABLE, XDP_DROP); /* rule: table.none_apart */
 	}
 	struct table *table = AT(tables, number, table_count);
 	ask(&q, ctx, p, table, number / 2, apart);
@@ -170,8 +170,8 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 	if (!apart && id == ASK_APART)
 		return go_apart(ctx);
 	if (id == NO_BACKEND)
-		return leave(q.reason, XDP_DROP);
-	return deliver(ctx, id, p->ip_length, q.counts);
+		return leave(q.reason, XDP_DROP); /* rule: steer.none */
+	return deliver(ctx, id, p->ip_length, q.counts); /* rule: steer.deliver */
 }
 
 static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
@@ -179,7 +179,7 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 	struct packet p = {};
 
 	if (likely(parse_plain_tcp(l3, end, &p)))
-		return balance(ctx, &p, 0);
+		return balance(ctx, &p, 0); /* rule: ipv4.plain */
 	struct ipv4 *ip = l3;
 
 	if ((void *)(ip + 1) <= end && ip->protocol == PROTOCOL_ICMP)
@@ -187,10 +187,10 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 	enum reason reason = parse_ipv4(l3, end, end - l3, &p);
 
 	if (likely(reason == REASON_OK))
-		return balance(ctx, &p, 0);
+		return balance(ctx, &p, 0); /* rule: ipv4.general */
 	if (reason == REASON_BAD_IPV4_LENGTH && has_frags)
 		return go_apart(ctx);
-	return reject(&p, reason);
+	return reject(&p, reason); /* rule: ipv4.rejected */
 }
 
 static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
@@ -204,10 +204,10 @@ static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 	enum reason reason = parse_ipv6(NULL, l3, end, end - l3, &p);
 
 	if (likely(reason == REASON_OK))
-		return balance(ctx, &p, 0);
+		return balance(ctx, &p, 0); /* rule: ipv6.plain */
 	if (reason == REASON_BAD_IPV6_LENGTH && has_frags)
 		return go_apart(ctx);
-	return reject(&p, reason);
+	return reject(&p, reason); /* rule: ipv6.rejected */
 }
 
 SEC("xdp")
@@ -219,17 +219,17 @@ int weir_balance(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS);
+		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS); /* rule: ethernet.truncated */
 	__be16 type = eth->type;
 	enum reason reason = skip_vlans(&l3, end, &type);
 
 	if (unlikely(reason != REASON_OK))
-		return leave(reason, XDP_PASS);
+		return leave(reason, XDP_PASS); /* rule: vlan.refused */
 	if (type == bpf_htons(ETH_P_IP))
-		return balance_ipv4(ctx, l3, end);
+		return balance_ipv4(ctx, l3, end); /* rule: ethernet.ipv4 */
 	if (type == bpf_htons(ETH_P_IPV6))
-		return balance_ipv6(ctx, l3, end);
-	return leave(REASON_NOT_IP, XDP_PASS);
+		return balance_ipv6(ctx, l3, end); /* rule: ethernet.ipv6 */
+	return leave(REASON_NOT_IP, XDP_PASS); /* rule: ethernet.not_ip */
 }
 
 /* The whole way again, for what the plain one does not do: frames that are longer than their first
@@ -246,23 +246,23 @@ int weir_apart(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS);
+		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS); /* rule: apart.truncated */
 	__be16 type = eth->type;
 	enum reason reason = skip_vlans(&l3, end, &type);
 
 	if (reason != REASON_OK)
-		return leave(reason, XDP_PASS);
+		return leave(reason, XDP_PASS); /* rule: apart.vlan */
 	__u64 before = l3 - data;
 
 	/* The verifier takes no shorter arithmetic on pointers. */
 	asm volatile("" : "+r"(before));
 	bytes -= before;
 	if (type == bpf_htons(ETH_P_IP))
-		reason = parse_ipv4(l3, end, bytes, &p);
+		reason = parse_ipv4(l3, end, bytes, &p); /* rule: apart.ipv4 */
 	else
-		reason = parse_ipv6(ctx, l3, end, bytes, &p);
+		reason = parse_ipv6(ctx, l3, end, bytes, &p); /* rule: apart.ipv6 */
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&
 	    is_vip(p.dst[0], p.dst[1]) && quoted(ctx, &p))
-		reason = REASON_OK;
+		reason = REASON_OK; /* rule: apart.quoted */
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }

@@ -68,6 +68,11 @@ impl Kernels {
         Self { object, planes: BTreeMap::new() }
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.planes.len()
+    }
+
     pub fn of(&mut self, setup: &Setup) -> Result<&mut Kernel, String> {
         let macs: Vec<[u8; 6]> = setup.own_macs.iter().map(|mac| mac.0).collect();
         if !self.planes.contains_key(&macs) {

@@ -141,7 +141,7 @@ def books():
         book.case(f"ipv6_behind_extension_{said}", "icmp.quoted", "plain", "The error has extension headers.",
                   sends(extended, to))
     mismatched = error(4, (3, 4), whole, proto=58)
-    book.case("ipv4_icmpv6", "icmp.wrong_family4", "plain", "ICMPv6 in IPv4 is no ICMP.", passes(mismatched, "other_protocol"))
+    book.case("ipv4_icmpv6", "reject.pass", "plain", "ICMPv6 in IPv4 is no ICMP.", passes(mismatched, "other_protocol"))
     mismatched = error(6, (2, 0), sent(6).bytes(), next=1)
     book.case("ipv6_icmpv4", "icmp.wrong_family6", "plain", "ICMP of IPv4 in IPv6 is no ICMPv6.",
               passes(mismatched, "other_protocol"))
@@ -184,7 +184,7 @@ def books():
             book.case(f"{method}_{name}_known_udp", "icmp.quoted", method,
                       "Where the flow is known, the error follows it.",
                       sends(datagram, to, new=True), sends(about_udp, to))
-        book.case(f"tracked_{name}_known", "tracked.known", "tracked", "Where the flow is known, the error follows it.",
+        book.case(f"tracked_{name}_known", "icmp.quoted", "tracked", "Where the flow is known, the error follows it.",
                   sends(syn, to, new=True), sends(made, to))
         for method in ("jet", "residue"):
             book.case(f"{method}_{name}", f"{method}.row", method, "A row leads the flow of the quoted packet.",

@@ -63,7 +63,7 @@ def ways():
             book.case(f"no_table_{kind}_{name}", "table.none", "no_table", "The service has no table yet.",
                       drops(made, "no_table"))
         extended = Packet(eth(), ip(6), Ext(of=HOP), tcp())
-    book.case("no_table_extension", "table.none_apart", "no_table", "The same behind an extension header.",
+    book.case("no_table_extension", "table.none", "no_table", "The same behind an extension header.",
               drops(extended, "no_table"))
     return book
 

@@ -27,12 +27,12 @@ def books():
         for family in (4, 6):
             name = f"{under}_{NAMES[family]}"
             packet = lambda flags, **other: Packet(eth(), ip(family), tcp(flags=flags, **other))
-            rule = {"concury": "concury.slow", "jet": "jet.row", "residue": "residue.row", "tracked": "tracked.new",
+            rule = {"concury": "concury.slow", "jet": "jet.row", "residue": "residue.slow", "tracked": "tracked.new",
                     "cheetah": "cheetah.tracked", "cheetah-stateful": "cheetah.tracked"}[method]
             book.case(f"{name}_connection", rule, under, "A connection from its SYN to its FIN.",
                       sends(packet("S"), b1, new=True), sends(packet("S"), b1, new=True), sends(packet("A"), b1),
                       sends(packet("PA"), b1), sends(packet("FA"), b1), sends(packet("A"), b1))
-            book.case(f"{name}_middle", rule if remembers else {"concury": "concury.middle"}.get(method, f"{method}.plain"),
+            book.case(f"{name}_middle", rule if remembers else {"concury": "concury.middle"}.get(method, "rows.plain"),
                       under, "A packet in the middle of an unknown connection.",
                       sends(packet("A"), b1, new=remembers), sends(packet("A"), b1))
             rst_rule = {"concury": "conclude.end", "cheetah": "cheetah.stray", "cheetah-stateful": "cheetah.stray"}
@@ -48,7 +48,8 @@ def books():
             book.case(f"{name}_datagrams", udp_rule, under, "The first datagram of a flow begins it.",
                       sends(first, b1, new=True), sends(first, b1), sends(first, b1))
             for body, kind in ((tcp(flags="S"), "syn"), (tcp(), "ack"), (tcp(flags="R"), "rst"), (udp(), "udp")):
-                of = f"{under.split('_')[0]}.no_backend"
+                of = {"concury": "conclude.no_backend", "residue": "conclude.no_backend", "jet": "steer.none",
+                      "tracked": "tracked.no_backend"}.get(method, "cheetah.no_backend")
                 book.case(f"{name}_empty_{kind}", of, f"{under}_empty", "A pool without a backend.",
                           drops(Packet(eth(), ip(family), body), "no_backend"))
             if not method.startswith("cheetah"):
@@ -65,7 +66,7 @@ def books():
                   "A flow that began while an update was under way stays where it began.",
                   change(record=True), sends(syn, b1, new=True), change(pool=["b2"]), change(pending=True),
                   sends(ack, b1), sends(Packet(eth(), ip(4), tcp(sport=9999)), b2))
-        book.case(f"{method}_not_recorded", f"{method}.{'cells' if method == 'concury' else 'row'}", f"{method}_two",
+        book.case(f"{method}_not_recorded", f"{method}.slow", f"{method}_two",
                   "One that was not recorded follows the table.",
                   sends(syn, b1, new=True), change(pool=["b2"]), sends(ack, b2))
         full = [sends(Packet(eth(), ip(4), tcp(sport=1000 + at, flags="S")), b1, new=True) for at in range(4)]
@@ -101,7 +102,7 @@ def books():
         flows = [Packet(eth(), ip(4), tcp(sport=4000 + at, flags="S")) for at in range(6)]
         # The less loaded of two may be the one that is down; tables without it follow soon.
         if scheduler != "p2c":
-            book.case(f"{setup}_avoids_down", f"schedule.{scheduler}", setup,
+            book.case(f"{setup}_avoids_down", "schedule.least" if scheduler == "least" else "tracked.scheduled", setup,
                       "A scheduler gives one that is down no flow.",
                       change(down="b1"), *[sends(flow, b2, new=True) for flow in flows])
         one = f"{setup}_one"
@@ -112,7 +113,7 @@ def books():
                   sends(Packet(eth(), ip(4), tcp(sport=4000, flags="FA")), b1),
                   sends(flows[0], b1, new=True), sends(Packet(eth(), ip(4), tcp(sport=4000)), b1))
         book.setup(f"{setup}_empty", [b1], [service(VIP, 80, method="tracked", backends=(), settings=settings)])
-        book.case(f"{setup}_empty", "schedule.empty", f"{setup}_empty", "A pool without a backend.",
+        book.case(f"{setup}_empty", "tracked.no_backend_apart", f"{setup}_empty", "A pool without a backend.",
                   drops(flows[0], "no_backend"))
     book.setup("any_port", [b1], [service(VIP, None), service(VIP6, None, "udp"), service(VIP, 443, method="tracked")])
     for port in (1, 80, 65535):

@@ -131,6 +131,27 @@ __noinline int balance_by_id(struct xdp_md *ctx, __u32 number, __u64 lengths, __
 	return id == NO_BACKEND ? ASK_APART : deliver(ctx, id, bytes, 0);
 }
 
+/* Whether the plain way has read a datagram that is apart now, and so has asked for its id: not if it has
+ * extension headers, or is longer than its first buffer. */
+__noinline int was_plain(struct xdp_md *ctx, __u32 bytes)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return 0;
+	__be16 type = eth->type;
+
+	if (skip_vlans(&l3, end, &type) != REASON_OK || bytes > (__u64)(end - l3))
+		return 0;
+	struct ipv6 *ip = l3;
+
+	return type == bpf_htons(ETH_P_IP) ||
+	       ((void *)(ip + 1) <= end && ip->next == PROTOCOL_UDP);
+}
+
 /* Everything after parsing. Inlined once for each family, so that the family is a constant in it; and once
  * into weir_apart, with all methods. */
 static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, int apart)
@@ -154,10 +175,13 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 	if (number >= table_count) {
 		/* A service whose packets are led by their ids first is here, so that the packets of all
 		 * others have nothing to ask for it. */
-		if (!apart) {
+		if (!apart || (!p->quoted && !was_plain(ctx, p->ip_length))) {
 			int verdict = balance_by_id(ctx, number, vip->id_lengths, p->ip_length);
 
-			return verdict == ASK_APART ? go_apart(ctx) : verdict;
+			if (verdict != ASK_APART)
+				return verdict;
+			if (!apart)
+				return go_apart(ctx);
 		}
 		number ^= TABLE_BY_ID;
 		if (number >= table_count)

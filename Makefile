@@ -2,10 +2,11 @@
 
 METHOD := concury
 SECONDS := 30
+FRAMES := 1000000
 FORWARD := l2
 RUNS := 10
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench soak fuzz kernel-test clean
+.PHONY: help setup build demo test bench soak fuzz mutations kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -20,8 +21,11 @@ help:
 	@echo 'make bench  every bench in full size; figures to bench-results/'
 	@echo 'make soak [RUNS=10] [SECONDS=30]'
 	@echo '            laboratories with RUNS seeds for each method; model checks to the end'
-	@echo 'make fuzz [SECONDS=30]'
-	@echo '            random packets for the parser'
+	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
+	@echo '            random inputs for the parser and for maps, then FRAMES random packets for the'
+	@echo '            BPF program and its twin, of a grammar and blind'
+	@echo 'make mutations'
+	@echo '            faults of the packet path, each of which the corpus must find'
 	@echo 'make kernel-test'
 	@echo '            the BPF programs under the kernel of Debian, in QEMU (installs it)'
 	@echo 'make build  target/release/weir'
@@ -52,6 +56,11 @@ soak: build
 fuzz:
 	@scripts/setup test
 	@scripts/fuzz $(SECONDS)
+	@scripts/fuzz-frames $(FRAMES)
+
+mutations:
+	@scripts/setup test
+	@scripts/mutations
 
 kernel-test: build
 	@scripts/kernel-test

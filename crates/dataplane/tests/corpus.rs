@@ -47,8 +47,10 @@ fn every_rule_has_its_cases() {
         let files = format::files();
         let listed = rules::listed();
         let marked = rules::Marked::build();
-        let cases: Vec<_> =
-            files.iter().flat_map(|file| file.case.iter().map(|case| (&file.name[..], case))).collect();
+        let cases: Vec<_> = files
+            .iter()
+            .flat_map(|file| file.case.iter().map(|case| (&file.name[..], case)))
+            .collect();
         let mut wrong = rules::check_names(&marked.names, &listed, &cases);
         let mut counts: BTreeMap<&str, rules::Counts> = BTreeMap::new();
         let mut kernels = Kernels::new(Some(marked.object.clone()));
@@ -83,7 +85,11 @@ fn every_rule_has_its_cases() {
             }
         }
         let through = listed.rules.len() - listed.elsewhere.len();
-        println!("{} rules, {through} with cases, {} elsewhere", listed.rules.len(), listed.elsewhere.len());
+        println!(
+            "{} rules, {through} with cases, {} elsewhere",
+            listed.rules.len(),
+            listed.elsewhere.len()
+        );
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     })
     .expect("needs root");
@@ -101,7 +107,10 @@ fn every_mutation_is_found() {
             wrong.push(format!("only {} mutations", all.len()));
         }
         for (number, mutation) in all.iter().enumerate() {
-            if !(only == "all" || mutation.always || !only.is_empty() && mutation.what.contains(&only)) {
+            if !(only == "all"
+                || mutation.always
+                || !only.is_empty() && mutation.what.contains(&only))
+            {
                 continue;
             }
             let begin = Instant::now();
@@ -109,7 +118,10 @@ fn every_mutation_is_found() {
             let seconds = begin.elapsed().as_secs();
             let what = format!("{}. {}: {}", number + 1, mutation.file, mutation.what);
             match found {
-                Ok(by) => println!("{what}: found in {seconds} s: {}", by.split_whitespace().take(4).collect::<Vec<_>>().join(" ")),
+                Ok(by) => println!(
+                    "{what}: found in {seconds} s: {}",
+                    by.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
+                ),
                 Err(error) => {
                     let error: String = error.chars().take(2000).collect();
                     println!("{what}: NOT FOUND: {error}");

@@ -122,7 +122,9 @@ pub fn check_names(names: &[String], rules: &Rules, cases: &[(&str, &Case)]) -> 
     names.iter().for_each(|name| *places.entry(name).or_default() += 1);
     for (name, places) in &places {
         if *places > 1 {
-            wrong.push(format!("rule {name}: {places} places of the source have this name; give each its own"));
+            wrong.push(format!(
+                "rule {name}: {places} places of the source have this name; give each its own"
+            ));
         }
         if !rules.rules.contains_key(*name) {
             wrong.push(format!("rule {name}: in the source, and not in corpus/rules.toml"));

@@ -10,9 +10,7 @@ use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
 use weir_plane::{self, Counters, Hop, IdOutcome, IdRoutes, LaneCounters, Soft, VipKey, Way};
 use weir_steering::update::Plane as _;
-use weir_steering::{
-    Build, Member, MethodId, Role, ServiceConfig, Settings, SoftMemory, cheetah,
-};
+use weir_steering::{Build, Member, MethodId, Role, ServiceConfig, Settings, SoftMemory, cheetah};
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{Protocol, Reason, map_address};
 
@@ -22,8 +20,8 @@ const LIMITS: Limits = Limits {
     backends: 32,
     pending_flows: 4,
     unreported_flows: 1024,
-    tracked_flows: 4096,
-    answered_flows: 4096,
+    tracked_flows: 65_536,
+    answered_flows: 65_536,
     slot_partitions: 16,
     udp_flows: 1024,
     event_ring_bytes: 1 << 16,
@@ -163,7 +161,7 @@ fn routes(service: &Service, numbers: &BTreeMap<&str, u16>) -> IdRoutes {
 impl<'a> World<'a> {
     pub fn new(kernel: &'a mut Kernel, setup: &'a Setup) -> Self {
         kernel.turn += 1;
-        let oracle = Soft::new(SoftMemory::new(LIMITS.pending_flows as usize, 1 << 10, 1024));
+        let oracle = Soft::new(SoftMemory::new(LIMITS.pending_flows as usize, 1 << 10, 256));
         let names = setup.backends.iter().map(|backend| backend.name.as_str());
         let numbers = names.zip(1..).collect();
         let mut world =
@@ -301,8 +299,10 @@ impl<'a> World<'a> {
         }
         let service = self.services[0].0;
         if change.record.is_some() || change.pending.is_some() {
-            let (record, pending) =
-                (change.record == Some(true), change.pending.unwrap_or(change.record == Some(true)));
+            let (record, pending) = (
+                change.record == Some(true),
+                change.pending.unwrap_or(change.record == Some(true)),
+            );
             self.kernel.live.set_flags(service, record, pending).expect("it has a table");
             self.oracle.set_flags(service, record, pending).expect("nothing is refused");
         }
@@ -340,7 +340,10 @@ impl<'a> World<'a> {
             out
         });
         if verdict != wanted {
-            wrong.push(format!("bpf: {verdict}, not {wanted}; {}", difference(&before, &self.counters())));
+            wrong.push(format!(
+                "bpf: {verdict}, not {wanted}; {}",
+                difference(&before, &self.counters())
+            ));
         } else if verdict != "drop" {
             let out = out.as_ref().unwrap_or(&frame);
             if let Some(differs) = bytes_differ(&run.frame, out) {
@@ -397,6 +400,68 @@ impl<'a> World<'a> {
             wrong.push(format!("rust, behind the link's header: {differs}"));
         }
         wrong
+    }
+
+    /// The same frame through both planes: how they differ, or what they did.
+    ///
+    /// # Errors
+    /// How they differ.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn compare(&mut self, frame: &[u8]) -> Result<weir_plane::Outcome, String> {
+        let run = run_frame(self.kernel.live.kernel.program(), frame).expect("it runs");
+        let mut written = frame.to_vec();
+        let verdict = take(&mut self.oracle, self.setup, &mut written);
+        let outcome = weir_plane::Outcome::from(verdict);
+        use weir_dataplane::Verdict;
+        let alike = match outcome {
+            weir_plane::Outcome::Forwarded(_) => {
+                matches!(run.verdict, Verdict::Transmit | Verdict::Redirect)
+            }
+            weir_plane::Outcome::Passed(_) => run.verdict == Verdict::Pass,
+            weir_plane::Outcome::Dropped(_) => {
+                return match run.verdict {
+                    Verdict::Drop => Ok(outcome),
+                    other => Err(format!("bpf: {other:?}, rust: {outcome:?}")),
+                };
+            }
+        };
+        if !alike {
+            return Err(format!("bpf: {:?}, rust: {outcome:?}", run.verdict));
+        }
+        if let weir_plane::Outcome::Forwarded(backend) = outcome {
+            let hop = self.oracle.backends[&backend].hop.expect("each has one").next;
+            if run.frame[..6] != hop.mac || run.frame[6..12] != hop.source_mac {
+                return Err(format!("bpf: to {:02x?}, rust: {outcome:?}", &run.frame[..12]));
+            }
+        }
+        match bytes_differ(&run.frame[12..], &written[12..]) {
+            Some(differs) => Err(format!("{outcome:?}: behind the addresses, bpf: {differs}")),
+            None => Ok(outcome),
+        }
+    }
+
+    /// Compares all counters; returns how many frames they have counted, each plane once.
+    ///
+    /// # Errors
+    /// How they differ.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn compare_counters(&self) -> Result<u64, String> {
+        let (found, wanted) = (self.counters(), &self.oracle.counters);
+        if found != *wanted {
+            return Err(format!("bpf counts {found:?}, rust {wanted:?}"));
+        }
+        let lanes: u64 = found.lanes.values().map(|lane| lane.packets).sum();
+        let left = found.passed.values().chain(found.dropped.values());
+        Ok(lanes + left.sum::<u64>())
+    }
+
+    /// Takes the reports of flows, which must be alike.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn drain(&mut self) {
+        let (mut found, mut wanted) = (Vec::new(), Vec::new());
+        self.kernel.live.drain(&mut |event| found.push(*event)).expect("they can be read");
+        self.oracle.drain(&mut |event| wanted.push(*event)).expect("nothing is refused");
+        assert_eq!(found, wanted, "reports");
     }
 
     fn counters(&self) -> Counters {

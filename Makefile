@@ -2,11 +2,13 @@
 
 METHOD := concury
 SECONDS := 30
+EVENTS := 500
+KILLS := 200
 FRAMES := 1000000
 FORWARD := l2
 RUNS := 10
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench soak fuzz mutations kernel-test clean
+.PHONY: help setup build demo test bench soak soak-faults soak-kills fuzz mutations kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -14,13 +16,17 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 help:
-	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah] [FORWARD=l2|ipip|gue|fou|gre]'
+	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah] [FORWARD=l2|ipip|gue|fou|gre|nat]'
 	@echo '          [SECONDS=30]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'
 	@echo 'make soak [RUNS=10] [SECONDS=30]'
 	@echo '            laboratories with RUNS seeds for each method; model checks to the end'
+	@echo 'make soak-faults [EVENTS=500] [WEIR_SEED=N]'
+	@echo '            one history of faults under connections'
+	@echo 'make soak-kills [KILLS=200] [WEIR_SEED=N]'
+	@echo '            SIGKILLs at random moments of updates under connections'
 	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
 	@echo '            random inputs for the parser and for maps, then FRAMES random packets for the'
 	@echo '            BPF program and its twin, of a grammar and blind'
@@ -51,6 +57,14 @@ bench: build
 
 soak: build
 	@scripts/soak $(RUNS) $(SECONDS)
+
+soak-faults:
+	@scripts/setup test
+	@WEIR_EVENTS=$(EVENTS) cargo test --locked --release -p weir --test faults whatever_happens -- --nocapture
+
+soak-kills:
+	@scripts/setup test
+	@WEIR_KILLS=$(KILLS) cargo test --locked --release -p weir --test sigkill -- --nocapture
 
 # Without cargo-fuzz: see scripts/fuzz.
 fuzz:

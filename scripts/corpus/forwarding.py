@@ -102,10 +102,10 @@ def edges():
     book.setup("ipip_over6", [over6], SERVICES)
     for setup, to in (("ipip_over4", over4), ("ipip_over6", over6)):
         for ttl in (0, 1):
-            book.case(f"{setup}_ttl_{ttl}", "tunnel.ttl4", setup, "Whatever loop there is ends.",
-                      drops(Packet(eth(), ip(4, ttl=ttl), tcp()), "ttl_exceeded"))
-            book.case(f"{setup}_hop_limit_{ttl}", "tunnel.ttl6", setup, "Whatever loop there is ends.",
-                      drops(Packet(eth(), ip(6, hlim=ttl), tcp()), "ttl_exceeded"))
+            book.case(f"{setup}_ttl_{ttl}", "tunnel.ttl4", setup, "Whatever loop there is ends; no messages may be sent here.",
+                      drops(Packet(eth(), ip(4, ttl=ttl), tcp()), "untold"))
+            book.case(f"{setup}_hop_limit_{ttl}", "tunnel.ttl6", setup, "Whatever loop there is ends; no messages may be sent here.",
+                      drops(Packet(eth(), ip(6, hlim=ttl), tcp()), "untold"))
         for ttl in (2, 255):
             book.case(f"{setup}_ttl_{ttl}_left", "tunnel.in4", setup, "One is taken from the TTL.",
                       sends(Packet(eth(), ip(4, ttl=ttl), tcp()), to))
@@ -153,7 +153,7 @@ def edges():
                         book.case(name, "tunnel.fits", setup, "It is just as large as the way takes.", sends(packet, to))
                     else:
                         book.case(name, "tunnel.too_big", setup, "It is a byte larger than the way takes.",
-                                  drops(packet, "too_big"))
+                                  drops(packet, "untold" if family == 4 else "too_big"))
         for kind in KINDS:
             to = backend(1, to_address, interface=TAGGED, tunnel=tunnel(kind, over))
             setup = f"tag_{kind}_{suffix}"

@@ -270,27 +270,51 @@ def lies():
 
 
 def fragments():
-    book = Book("fragments", "Fragments have no flow that every one of them names.")
+    book = Book("fragments", "Fragments: the first one is decided like a whole packet, the others go where it went.")
     book.setup("plain", [B1], SERVICES)
-    for name, body in (("tcp", tcp()), ("udp", udp(sum=0, len=4000))):
+    numbers = iter(range(1, 60000))
+    for name, body, new in (("tcp", tcp(), False), ("tcp_syn", tcp(flags="S"), True),
+                            ("udp", udp(sum=0, len=4000), True)):
+        wrong = {"wrong": ["udp len", "tcp sum"]}
+        for offset, mf in ((1, 1), (185, 0), (0x1FFF, 0), (256, 0)):
+            ident = next(numbers)
+            first = Packet(eth(), ip(4, mf=1, df=0, id=ident), body, data(8))
+            later = Packet(eth(), ip(4, mf=mf, df=0, frag=offset, id=ident, proto=17 if name == "udp" else 6), data(24))
+            book.case(f"ipv4_{name}_{offset}_{mf}", "fragment.followed", "plain", "A later fragment follows the first one.",
+                      sends(first, B1, new=new, **wrong), sends(later, B1))
+            other = later.but(ip={"id": next(numbers)})
+            book.case(f"ipv4_{name}_{offset}_{mf}_other", "fragment.lost", "plain",
+                      "One of another packet has no first one.",
+                      sends(first, B1, new=new, **wrong), drops(other, "later_fragment"))
+            stranger = Packet(eth(), ip(4, NOBODY, mf=mf, df=0, frag=offset), body, data(8))
+            book.case(f"ipv4_{name}_{offset}_{mf}_no_vip", "reject.pass", "plain", "Fragments for others are the kernel's.",
+                      passes(stranger, "later_fragment"))
+            first = Packet(eth(), ip(6), Ext(of=FRAGMENT, mf=1, id=ident), body, data(8))
+            later = Packet(eth(), ip(6), Ext(of=FRAGMENT, frag=offset, mf=mf, id=ident,
+                                             next=17 if name == "udp" else 6), data(24))
+            book.case(f"ipv6_{name}_{offset}_{mf}", "fragment.followed", "plain", "A later fragment follows the first one.",
+                      sends(first, B1, new=new, **wrong), sends(later, B1))
+            ident = next(numbers)
+            first, later = first.but(ext={"id": ident}), later.but(ext={"id": ident})
+            book.case(f"ipv6_{name}_{offset}_{mf}_first", "fragment.lost", "plain", "It came before the first one.",
+                      drops(later, "later_fragment"), sends(first, B1, new=new, **wrong), sends(later, B1))
+            stranger = Packet(eth(), ip(6, NOBODY6), Ext(of=FRAGMENT, frag=offset, mf=mf, id=9), body, data(8))
+            book.case(f"ipv6_{name}_{offset}_{mf}_no_vip", "reject.pass", "plain", "Fragments for others are the kernel's.",
+                      passes(stranger, "later_fragment"))
         for flag in (None, True):
-            end = passes if flag else drops
-            suffix = "_no_vip" if flag else ""
-            dst = NOBODY if flag else None
-            dst6 = NOBODY6 if flag else None
-            book.case(f"ipv4_first_{name}{suffix}", "ipv4.fragment", "plain", "More fragments follow.",
-                      end(Packet(eth(), ip(4, dst, mf=1, df=0), body, data(8)), "first_fragment"))
-            for offset, mf in ((1, 1), (185, 0), (0x1FFF, 0), (256, 0)):
-                book.case(f"ipv4_later_{name}_{offset}_{mf}{suffix}", "ipv4.fragment", "plain",
-                          "A fragment without the transport header.",
-                          end(Packet(eth(), ip(4, dst, mf=mf, df=0, frag=offset), body, data(8)), "later_fragment"))
-            made = Packet(eth(), ip(6, dst6), Ext(of=FRAGMENT, mf=1, id=9), body, data(8))
-            book.case(f"ipv6_first_{name}{suffix}", "ext.first_fragment", "plain", "More fragments follow.",
-                      end(made, "first_fragment"))
-            for offset, mf in ((1, 1), (181, 0), (0x1FFF, 0)):
-                made = Packet(eth(), ip(6, dst6), Ext(of=FRAGMENT, frag=offset, mf=mf, id=9), body, data(8))
-                book.case(f"ipv6_later_{name}_{offset}_{mf}{suffix}", "ext.later_fragment", "plain",
-                          "A fragment without the transport header.", end(made, "later_fragment"))
+            if flag:
+                book.case(f"ipv4_first_{name}_no_vip", "reject.pass", "plain", "A first fragment for others.",
+                          passes(Packet(eth(), ip(4, NOBODY, mf=1, df=0), body, data(8)), "first_fragment"))
+                book.case(f"ipv6_first_{name}_no_vip", "reject.pass", "plain", "A first fragment for others.",
+                          passes(Packet(eth(), ip(6, NOBODY6), Ext(of=FRAGMENT, mf=1, id=9), body, data(8)), "first_fragment"))
+    for left, reason in ((0, "truncated_tcp"), (19, "truncated_tcp")):
+        book.case(f"ipv4_first_of_{left}", "tcp.truncated", "plain", "A first fragment without the whole TCP header.",
+                  drops(Packet(eth(), ip(4, mf=1, df=0, len=20 + left), tcp()), reason))
+    ident = next(numbers)
+    port = tcp(dport=81)
+    book.case("ipv4_no_service", "fragment.kernels", "plain", "Where the first one was the kernel's, the others are.",
+              passes(Packet(eth(), ip(4, mf=1, df=0, id=ident), port, data(4)), "no_service"),
+              passes(Packet(eth(), ip(4, df=0, frag=3, id=ident, proto=6), data(8)), "no_service"))
     book.case("ipv4_df_is_no_fragment", "ipv4.plain", "plain", "DF alone makes no fragment.",
               sends(Packet(eth(), ip(4, df=1), tcp()), B1))
     book.case("ipv6_atomic_tcp", "ext.atomic_fragment", "plain",

@@ -21,7 +21,9 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let (company, marks) = (neighbour.into(), marks.into());
             let product = product.then(std::env::current_exe).transpose()?;
             let tunnels = forward.iter().filter_map(|name| tunnel(name)).collect();
-            let request = xdp::Request { flows, packets, rounds, company, marks, tunnels, product };
+            let nat = forward.iter().any(|name| name == "nat");
+            let request =
+                xdp::Request { flows, packets, rounds, company, marks, tunnels, nat, product };
             let report = xdp::run(&request, |rows| lines(rows, json))?;
             lines(&report.quic, json);
             if json { out::json(&report) } else { Ok(()) }

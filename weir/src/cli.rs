@@ -153,6 +153,9 @@ pub enum BackendVerb {
         name: String,
         /// Its address.
         address: IpAddr,
+        /// The port that it listens on, of a service with forward = "nat"; without it, the service's.
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+        port: Option<u16>,
         /// Its weight.
         #[arg(long, default_value_t = 1, value_parser = weight, allow_hyphen_values = true)]
         weight: u16,
@@ -266,12 +269,12 @@ pub struct LabOptions {
     /// What is done besides changes of the pool (docs/lab.md).
     #[arg(long, value_name = "NAME", value_parser = scenario_name(), default_value = "churn")]
     pub scenario: String,
-    /// How the nodes are wired: l2, inline or routed (docs/lab.md). Without it, as the method and the way
+    /// How the nodes are wired: l2, inline, routed or nat (docs/lab.md). Without it, as the method and the way
     /// of forwarding need it.
     #[arg(long)]
     pub topology: Option<weir_lab::topology::Topology>,
-    /// How packets reach the backends. With a tunnel they are behind a router.
-    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre"], default_value = "l2")]
+    /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
+    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat"], default_value = "l2")]
     pub forward: String,
     /// Who writes the cookies of the method cheetah: the balancer, in the way of the answers, or an agent
     /// on each backend, which answers clients directly.
@@ -366,8 +369,8 @@ pub struct ReproduceOptions {
 pub enum BenchVerb {
     /// Nanoseconds per packet of the XDP program, above a reflector, over a veth pair.
     Xdp {
-        /// Numbers of flows to draw from.
-        #[arg(long, value_delimiter = ',', default_value = "1000,65536,1000000")]
+        /// Numbers of flows to draw from; 1K is 1,000 and 1M is 1,000,000.
+        #[arg(long, value_delimiter = ',', value_parser = flows, default_value = "1000,65536,1000000")]
         flows: Vec<u32>,
         /// Packets in each measurement.
         #[arg(long, default_value_t = 4_000_000)]
@@ -383,8 +386,8 @@ pub enum BenchVerb {
         /// for a known flow, as where somebody else lists the flows.
         #[arg(long, value_enum, default_value = "on")]
         marks: MarksName,
-        /// Tunnels that are measured besides, with concury over IPv4.
-        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre"])]
+        /// Tunnels that are measured besides, with concury over IPv4; and nat, in both directions.
+        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat"])]
         forward: Vec<String>,
         /// Measure `weir run` besides, with tables that it made itself, of first packets and of a change
         /// of the pool.
@@ -680,6 +683,14 @@ pub fn count(text: &str) -> Result<usize, String> {
     };
     let number: usize = digits.parse().map_err(|_| format!("{text} is not a number"))?;
     number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))
+}
+
+/// The same for flows of `bench xdp`, of which 24M have slots in all partitions that there can be.
+pub fn flows(text: &str) -> Result<u32, String> {
+    const MOST: usize = 24_000_000;
+    let count = count(text)?;
+    let fits = (1..=MOST).contains(&count);
+    fits.then_some(count as u32).ok_or_else(|| format!("{text}: give 1 to {MOST} flows"))
 }
 
 /// The same for a rate.

@@ -7,6 +7,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
 use std::path::Path;
 use weir_control::api::{
     Answer, Client, DrainRequest, FlowRequest, LoadRequest, NewBackend, ReloadRequest,
@@ -15,7 +16,8 @@ use weir_control::api::{
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, EngineError, Explanation, QuicConfigStatus, QuicStatus, ServiceStatus, Status,
+    self, EngineError, Explanation, QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus,
+    Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -98,6 +100,9 @@ fn print_status(status: &Status) {
     status.warnings.iter().for_each(|warning| out::line(format_args!("warning: {warning}")));
     status.services.iter().for_each(print_service);
     print_outcomes(status);
+    if let Some(ReturnedStatus { packets, bytes }) = status.returned {
+        out::line(format_args!("\nanswers that were translated: {packets}, {bytes} bytes"));
+    }
     print_lost(status);
     print_ids(status);
     out::line(format_args!(
@@ -118,6 +123,7 @@ fn print_service(service: &ServiceStatus) {
     let to_port = service.tunnel_port.map_or_else(String::new, |port| format!(" to port {port}"));
     let forward = match service.forward.as_str() {
         "" | "l2" => String::new(),
+        "nat" => ", by nat".into(),
         tunnel => format!(", through {tunnel}{to_port}"),
     };
     let loads = service.load.is_some() || service.backends.iter().any(|b| b.told_load.is_some());
@@ -172,7 +178,10 @@ fn print_service(service: &ServiceStatus) {
     for backend in &service.backends {
         let mut row = vec![
             backend.name.clone(),
-            backend.address.to_string(),
+            match backend.port {
+                Some(port) => SocketAddr::from((backend.address, port)).to_string(),
+                None => backend.address.to_string(),
+            },
             backend.state.clone(),
             backend.weight.to_string(),
             backend.states.map_or("-".into(), |n| n.to_string()),
@@ -290,6 +299,7 @@ pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Re
     let address = said.address.map_or_else(String::new, |address| format!(" ({address})"));
     lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}"))));
     lines.push(("through", said.tunnel));
+    lines.push(("translated", said.translation));
     lines.push(("if it is new", said.backend_if_new));
     lines.push(("why", Some(said.why)));
     lines.push(("asked", (!said.asked.is_empty()).then(|| said.asked.join("; "))));
@@ -304,8 +314,8 @@ pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Re
 pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
     let at = |service: &str, rest: &str| format!("/v1/services/{service}/backends{rest}");
     let answer: Answer = match verb {
-        BackendVerb::Add { service, name, address, weight } => {
-            let body = NewBackend { name, address, weight };
+        BackendVerb::Add { service, name, address, port, weight } => {
+            let body = NewBackend { name, address, port, weight };
             request(instance, "POST", &at(&service, ""), Some(&body))
         }
         BackendVerb::Remove { service, name } => {

@@ -44,6 +44,9 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     if let Some(topology) = options.topology {
         spec.lab.topology = topology;
     }
+    if spec.lab.topology == Topology::Tiers {
+        in_tiers(&mut spec)?;
+    }
     schedule(&mut spec, options.scheduler.as_deref(), options.load.as_deref())?;
     let report = demo::run(spec)?;
     if options.json {
@@ -163,6 +166,21 @@ fn answered_by(spec: &mut DemoSpec, answers: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Sets what two tiers of balancers need: backends that answer clients directly, and connections with cookies
+/// only, as nothing else finds its way when a client changes to another balancer in front.
+fn in_tiers(spec: &mut DemoSpec) -> anyhow::Result<()> {
+    let (method, wanted) = (&spec.balancer.method, MethodId::CheetahStateful.name());
+    if method != wanted {
+        anyhow::bail!(
+            "two tiers of balancers are for {wanted}, not {method}: add --method {wanted}"
+        );
+    }
+    spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
+    spec.balancer.service_lines.clear();
+    spec.traffic.mix.udp = 0.0;
+    Ok(())
+}
+
 /// Sets how packets reach backends, and what that needs of the network.
 fn forwarded_by(spec: &mut DemoSpec, forward: &str) -> anyhow::Result<()> {
     if forward == "l2" {
@@ -175,7 +193,7 @@ fn forwarded_by(spec: &mut DemoSpec, forward: &str) -> anyhow::Result<()> {
              backends answer clients directly; cheetah with --answers backend does that, too"
         );
     }
-    spec.lab.topology = Topology::Routed;
+    spec.lab.topology = if forward == "nat" { Topology::Nat } else { Topology::Routed };
     service_line(spec, format!("forward = {forward:?}"));
     Ok(())
 }

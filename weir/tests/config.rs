@@ -189,12 +189,20 @@ fn a_running_instance_keeps_its_tables_whatever_it_is_told_to_read() {
         assert_says(&stderr(&output), &format!("{}:{line}", config.display()), fault.words);
         assert_eq!(common::tables(&balancer.status().unwrap()), before, "{}", fault.new);
     }
-    // What is fixed while weir runs is refused too.
-    let renamed = good.replacen("name = \"wl", "name = \"xx", 1);
-    fs::write(&config, renamed).unwrap();
-    let refused = balancer.command(&["reload"]).unwrap_err().to_string();
-    assert!(refused.contains("restart it"), "{refused}");
-    assert_eq!(common::tables(&balancer.status().unwrap()), before);
+    // What contradicts the running balancer is refused too, and the line is named.
+    let contradictions = [
+        ("name = \"wl", "name = \"xx", 0, "restart it"),
+        ("interfaces = [\"eth0\"", "interfaces = [\"eth0\", \"eth9\"", 0, "eth9"),
+        ("port = 80\n", "port = 80\naffinity = \"client\"\n", 1, "--break-connections"),
+    ];
+    for (old, new, below, words) in contradictions {
+        let at = good.find(old).expect("a place for the contradiction");
+        let line = good[..at].matches('\n').count() + 1 + below;
+        fs::write(&config, good.replacen(old, new, 1)).unwrap();
+        let refused = balancer.command(&["reload"]).unwrap_err().to_string();
+        assert_says(&refused, &format!("{}:{line}: ", config.display()), &[words]);
+        assert_eq!(common::tables(&balancer.status().unwrap()), before, "{new}");
+    }
 
     // Backends are written in order, each with its weight: the last one is b1.
     let services: Vec<String> = good

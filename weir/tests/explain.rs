@@ -187,10 +187,10 @@ fn changed6(protocol: Protocol, change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// A fragment header between the IPv6 header and what follows; `place` as on the wire.
-fn fragment6(place: u16) -> Vec<u8> {
+/// A fragment header between the IPv6 header and what is said to follow; `place` as on the wire.
+fn fragment6(next: u8, place: u16) -> Vec<u8> {
     changed6(Protocol::Tcp, |f| {
-        let next = std::mem::replace(&mut f[20], 44);
+        f[20] = 44;
         let length = u16::from_be_bytes([f[18], f[19]]) + 8;
         f[18..20].copy_from_slice(&length.to_be_bytes());
         let [high, low] = place.to_be_bytes();
@@ -211,7 +211,8 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("bad_tcp_offset", changed4(Tcp, |f| f[14 + 20 + 12] = 4 << 4)),
         ("bad_tcp_offset", changed4(Tcp, |f| f[14 + 20 + 12] = 15 << 4)),
-        ("first_fragment", changed4(Tcp, |f| f[20..22].copy_from_slice(&[0x20, 0]))),
+        // Of another protocol than TCP and UDP: those are forwarded.
+        ("first_fragment", changed4(Tcp, |f| f[20..24].copy_from_slice(&[0x20, 0, 64, 47]))),
         ("later_fragment", changed4(Udp, |f| f[20..22].copy_from_slice(&[0x20, 9]))),
         ("later_fragment", changed4(Tcp, |f| f[20..22].copy_from_slice(&[0, 9]))),
         (
@@ -232,8 +233,8 @@ fn malformed() -> Vec<(&'static str, Vec<u8>)> {
             }),
         ),
         ("bad_tcp_offset", changed6(Tcp, |f| f[14 + 40 + 12] = 0)),
-        ("first_fragment", fragment6(1)),
-        ("later_fragment", fragment6(8)),
+        ("first_fragment", fragment6(47, 1)),
+        ("later_fragment", fragment6(6, 8)),
         ("bad_ipv6_length", changed6(Tcp, |f| f[18] = 9)),
     ];
     all.push((

@@ -51,6 +51,9 @@ pub struct NewBackend {
     pub name: String,
     /// Address, of the family of the service's.
     pub address: IpAddr,
+    /// The port that its packets get, where they are translated.
+    #[serde(default)]
+    pub port: Option<u16>,
     /// Share of the new connections, 0 to 65,535; 0 gets none.
     #[serde(default = "one")]
     pub weight: u16,
@@ -196,8 +199,8 @@ async fn add(
     Path(service): Path<String>,
     Json(new): Json<NewBackend>,
 ) -> Reply<Answer> {
-    let NewBackend { name, address, weight } = new;
-    let backend = Backend { name, address, weight, drain: false };
+    let NewBackend { name, address, port, weight } = new;
+    let backend = Backend { name, address, port, weight, drain: false };
     let done = ask(&engine, |reply| Command::Add(service, backend, reply)).await?;
     Ok(Json(Answer { done }))
 }

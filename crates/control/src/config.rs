@@ -16,6 +16,7 @@
 
 mod error;
 mod forward;
+mod place;
 mod quic;
 mod resolve;
 mod validate;
@@ -34,13 +35,15 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use weir_plane::forward::Segments;
 use weir_steering::cheetah;
 use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
 pub use error::{ConfigError, Problem};
-pub use forward::{Forward, TunnelSource, TunnelSources};
+pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
+pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
@@ -87,6 +90,12 @@ pub struct Balancer {
     /// How often interfaces and next hops are looked up beside the kernel's events, of which some may be
     /// missed; 1 s to 1 h.
     pub look_every: Duration,
+    /// ICMP messages that each processor sends in a second at most, beyond a few at once; 0: none.
+    #[serde(default = "resolve::icmp_per_second")]
+    pub icmp_per_second: u32,
+    /// Whether echo requests to the services' addresses are answered; if not they are the kernel's.
+    #[serde(default = "resolve::echo")]
+    pub echo: bool,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,
@@ -209,12 +218,18 @@ pub struct Service {
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
+    /// What cookies are hidden under, if it is not for the balancer to draw.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie_key: Option<Key>,
     /// A connection that was silent for so long is forgotten.
     #[serde(with = "human")]
     pub idle_timeout: Duration,
     /// How packets reach the backends.
     #[serde(default)]
     pub forward: Forward,
+    /// How large segments SYNs may ask for; none: as large as they like.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mss: Option<Mss>,
     /// What leads packets by their QUIC ids, before the method is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,
@@ -225,10 +240,34 @@ pub struct Service {
 }
 
 impl Service {
+    /// How large segments SYNs to its backends may ask for.
+    pub fn segments(&self) -> Option<Segments> {
+        self.mss.map(Into::into)
+    }
+
     /// Whether its answers pass the balancer, which writes into them.
     pub fn answers_pass(&self) -> bool {
         let method = &self.method;
         method.id().needs().timestamps && !cheetah::answered_by_backends(method.settings())
+    }
+}
+
+impl Service {
+    /// Whether answers come to this host: the kernel forwards them, or the data plane as it does.
+    pub fn answers_come(&self) -> bool {
+        self.answers_pass() || self.forward.is_nat()
+    }
+
+    /// Whose answers those of a backend are, where packets are translated.
+    pub fn answers_of(&self, backend: &Backend) -> Option<Answers> {
+        let service = (self.vip, self.port);
+        let answers = Answers::of(service, self.protocol, backend.address, backend.port);
+        self.forward.is_nat().then_some(answers)
+    }
+
+    /// The TCP port at which a backend is checked.
+    pub fn check_port(&self, check: &Check, backend: &Backend) -> u16 {
+        backend.port.filter(|_| check.backends_port).unwrap_or(check.port)
     }
 }
 
@@ -383,6 +422,9 @@ pub struct Check {
     pub fall: u32,
     /// TCP port of the backend that is connected to.
     pub port: u16,
+    /// Whether backends with a port of their own are asked there instead.
+    #[serde(default)]
+    pub backends_port: bool,
     /// What new connections meet when every backend is down.
     #[serde(default)]
     pub all_down: AllDown,
@@ -407,6 +449,9 @@ pub struct Backend {
     pub name: String,
     /// Address, unique in the service; of the family of the service's, if there is no tunnel.
     pub address: IpAddr,
+    /// The port that its packets get, where they are translated; none: the one that they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// Share of the new connections; 0 gets none and keeps those that it has.
     pub weight: u16,
     /// Gets no new connection, and keeps those that it has until they end.
@@ -428,9 +473,15 @@ impl Config {
     /// problem found if it cannot be used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        let text = fs::read_to_string(path)
+        let bytes = fs::read(path)
             .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        Self::parse(&text, &path.display().to_string())
+        let name = path.display().to_string();
+        match String::from_utf8(bytes) {
+            Ok(text) => Self::parse(&text, &name),
+            Err(error) => {
+                Err(ConfigError::Invalid { problems: vec![Problem::of_no_text(&error, &name)] })
+            }
+        }
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.

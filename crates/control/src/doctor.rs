@@ -105,9 +105,9 @@ pub fn behind_routers(config: &Config) -> Vec<String> {
         return Vec::new();
     }
     let backends =
-        config.services.iter().filter(|service| !service.forward.is_tunnel()).flat_map(|service| {
-            service.backends.iter().map(move |backend| (&service.name, backend))
-        });
+        config.services.iter().filter(|service| !service.forward.passes_routers()).flat_map(
+            |service| service.backends.iter().map(move |backend| (&service.name, backend)),
+        );
     let found = backends.filter_map(|(service, backend)| {
         let route = neigh::route(backend.address).ok()?;
         let error = NeighError::Gateway { address: backend.address, gateway: route.gateway? };

@@ -68,7 +68,7 @@ pub enum NeighError {
     /// Only a router leads to the address. What is sent there with a service's address, the router
     /// would send back.
     #[error(
-        "{address} is behind the router {gateway}, and forward = \"l2\" sends frames to backends on a link of this host's only; a tunnel (ipip, gue, fou, gre) gets there"
+        "{address} is behind the router {gateway}, and forward = \"l2\" sends frames to backends on a link of this host's only; a tunnel (ipip, gue, fou, gre) gets there, and nat"
     )]
     Gateway {
         /// The address that was asked for.

@@ -93,6 +93,39 @@ struct device {
 	__u32 reserved;
 };
 
+/* Where answers come from that are translated: a backend's address, port and protocol. */
+struct translated {
+	__u64 address[2];
+	__u32 port_protocol; /* port as on the wire, 0: any; protocol << 16 */
+	__u32 reserved;
+};
+
+/* What is put in the place of an address and a port. */
+struct translation {
+	__u64 address[2];
+	__u32 port; /* as on the wire; 0: it stays */
+	__u32 reserved;
+};
+
+/* Answers that were translated. */
+struct returned {
+	__u64 packets;
+	__u64 bytes;
+};
+
+/* The MTU of the way to a backend, as a router on it has said, and when, in nanoseconds. */
+struct path {
+	__u64 since;
+	__u32 mtu;
+	__u32 reserved;
+};
+
+/* How many messages a processor may send now, and when it was filled last, in nanoseconds. */
+struct bucket {
+	__u64 filled;
+	__u64 tokens;
+};
+
 struct outcome {
 	__u64 passed;
 	__u64 dropped;
@@ -110,6 +143,7 @@ struct control {
 	__u32 clock;              /* seconds, by which slots grow old; they stop with the control plane */
 	__u32 bare;               /* packets that did not echo the cookie that their backend was told */
 	__u64 quic_generation;    /* raised when configurations or servers of QUIC ids have changed */
+	__u64 intervals[BUCKETS]; /* nanoseconds between ICMP messages that a processor sends; 0: none is */
 };
 
 /* "Seen recently": eight tags in one cache line. */
@@ -168,6 +202,21 @@ struct flow_key {
 	__u64 dst[2];
 	__u32 ports;
 	__u32 protocol;
+};
+
+/* Which packet a fragment is of. */
+struct fragment_key {
+	__u64 src[2];
+	__u64 dst[2];
+	__u32 id;
+	__u32 protocol; /* 44 in IPv6, where the id alone says it */
+};
+
+/* Where its first fragment went. */
+struct fragment {
+	__u32 backend; /* NO_BACKEND: to the kernel */
+	__u32 incarnation;
+	__u32 clock; /* control's, when it did */
 };
 
 /* A configuration of QUIC-LB, by service * 8 + its number: how an id is taken apart. Pairs of words are

@@ -22,6 +22,7 @@ struct settings {
 	__u32 stamps; /* whether packets have timestamps, as those of a usual connection; 2: with their cookies */
 	__u32 first_id; /* of QUIC packets, which these are if there are ids: where theirs begin */
 	__u32 ids;      /* and how many there are, flow after flow */
+	__u32 back;     /* whether they are answers: what is the destination else is the source */
 };
 
 struct settings settings = {};
@@ -144,6 +145,13 @@ int bench_generate(struct xdp_md *ctx)
 		}
 		tcp->offset = 0x80;
 		ip->total_length = bpf_htons(sizeof(*ip) + sizeof(*tcp) + sizeof(*stamps));
+	}
+	if (settings.back) {
+		__u32 client = ip->src;
+
+		ip->src = ip->dst;
+		ip->dst = client;
+		tcp->ports = tcp->ports >> 16 | tcp->ports << 16;
 	}
 	return bpf_redirect(settings.egress, 0);
 }

@@ -12,6 +12,12 @@
 #define PROTOCOL_ICMPV6 58
 #define PROTOCOL_FRAGMENT 44
 
+#define ICMP_UNREACHABLE 3
+#define ICMP_NEEDS_FRAGMENTS 4 /* its code */
+#define ICMP_TIME_EXCEEDED 11
+#define ICMPV6_TOO_BIG 2
+#define ICMPV6_TIME_EXCEEDED 3
+
 /* What is quoted of a transport header at least: its ports, and four bytes more. */
 #define QUOTED_BYTES 8
 

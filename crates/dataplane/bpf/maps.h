@@ -74,6 +74,21 @@ struct {
 	__type(value, struct outcome);
 } outcomes SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BUCKETS);
+	__type(key, __u32);
+	__type(value, struct bucket);
+} buckets SEC(".maps");
+
+/* By the backend's address, IPv4 mapped. Who knows of more ways than there is room for learns anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64[2]);
+	__type(value, struct path);
+} paths SEC(".maps");
+
 /* Flows that started while an update was being built, or on a reserved Dcode. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -127,6 +142,31 @@ struct {
 	__type(value, struct device);
 } devices SEC(".maps");
 
+/* The services that answers are of; only while a service is translated. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct translated);
+	__type(value, struct translation);
+} translations SEC(".maps");
+
+/* The ways to clients that answers went by lately: lanes whose packets and bytes are the client's
+ * address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1); /* WAYS, while a service is translated */
+	__type(key, __u32);
+	__type(value, struct lane);
+} ways SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct returned);
+} returned SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -140,6 +180,14 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct tracked);
 } connections_twin SEC(".maps");
+
+/* Where first fragments went. Of no size that anybody sets: the others follow within milliseconds. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FRAGMENTS);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
 
 /* How QUIC ids are taken apart, and the backends that they lead to. */
 struct {

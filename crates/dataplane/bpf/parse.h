@@ -37,6 +37,8 @@ struct packet {
 	__u8 tcp_flags;
 	__u8 has_dst;
 	__u8 quoted; /* QUOTED if an ICMP error quotes it (icmp.h) */
+	__u32 fragment; /* its identification, if it is fragmented */
+	__u32 fragmented; /* 0: it is not; else what the identification is of: the protocol, 44 in IPv6 */
 };
 
 struct ipv4 {
@@ -177,8 +179,9 @@ static __always_inline enum reason parse_ipv4(void *l3, void *end, __u32 bytes, 
 
 /* Walks the extension headers of the IPv6 packet at an offset of the frame, of which they are `length` bytes
  * at most, its header included, from the one of the kind `next` on. Returns where the upper-layer header
- * stands in the packet, its protocol << 16, and a reason << 24, which is REASON_OK if there is one. Global, as
- * few packets have any, and the verifier then goes through it once. */
+ * stands in the packet, its protocol << 16, and a reason << 24, which is REASON_OK if there is one. Of a
+ * fragment: where the fragment header stands, what follows it, and the reason. Global, as few packets have
+ * any, and the verifier then goes through it once. */
 __noinline __u32 skip_extensions(WEIR_CONTEXT *ctx, __u32 before, __u32 length, __u32 next)
 {
 	void *l3 = (void *)(long)ctx->data + (before & 0xff);
@@ -205,9 +208,9 @@ __noinline __u32 skip_extensions(WEIR_CONTEXT *ctx, __u32 before, __u32 length, 
 			if (l3 + offset + 8 > end)
 				return REASON_TRUNCATED_IPV6_EXTENSION << 24; /* rule: ext.truncated_frame */
 			if (ext->fragment & bpf_htons(0xfff8))
-				return REASON_LATER_FRAGMENT << 24; /* rule: ext.later_fragment */
+				return offset | (__u32)ext->next << 16 | REASON_LATER_FRAGMENT << 24; /* rule: ext.later_fragment */
 			if (ext->fragment & bpf_htons(1))
-				return REASON_FIRST_FRAGMENT << 24; /* rule: ext.first_fragment */
+				return offset | (__u32)ext->next << 16 | REASON_FIRST_FRAGMENT << 24; /* rule: ext.first_fragment */
 			size = 8; /* rule: ext.atomic_fragment */
 		}
 		if (offset + size > length)

@@ -48,20 +48,34 @@
 #define HEAD_USED 0xffff0000
 #define HEAD_ONE_USED 0x10000
 
+/* Behind a tier that has bits of the cookie fewer slots can be told apart, so partitions are cut into as many
+ * parts as those bits count. All are numbered as if they were cut into the smallest: each begins at a number of its
+ * own, and so do its stack and its slots. */
+#define SMALLEST_SLOTS (PARTITION_SLOTS >> MOST_TIER_BITS)
+
 /* By bits of the hash that neither hide an index nor pick a server. */
 static __always_inline __u32 partition_of(const struct table *table, __u64 hash)
 {
-	return table->chunks_b + scale(hash >> 16, table->fallback);
+	__u32 bits = table->segment_bits & 7;
+	__u32 part = scale(hash >> 16, (__u32)table->fallback << bits);
+
+	return (table->chunks_b << MOST_TIER_BITS) + (part << MOST_TIER_BITS >> bits);
+}
+
+/* The slots of each. */
+static __always_inline __u32 slots_of(const struct table *table)
+{
+	return PARTITION_SLOTS >> (table->segment_bits & 7);
 }
 
 static __always_inline struct stack *stack_of(__u32 partition)
 {
-	return AT(stacks, partition, partition_count);
+	return AT(stacks, partition, (__u64)partition_count << MOST_TIER_BITS);
 }
 
 static __always_inline struct slot *slot_at(__u32 partition, __u32 place)
 {
-	return AT(slots, (__u64)partition * PARTITION_SLOTS + place,
+	return AT(slots, (__u64)partition * SMALLEST_SLOTS + place,
 		  (__u64)partition_count * PARTITION_SLOTS);
 }
 
@@ -85,14 +99,14 @@ static __always_inline __u64 next_head(__u64 head, __u32 used, __u32 top)
 	return ((head >> 32) + 1) << 32 | (used & HEAD_USED) | (top & HEAD_TOP);
 }
 
-/* Takes the slot on top of a stack, or NO_SLOT. */
-static __always_inline __u32 pop(struct stack *stack, __u32 partition)
+/* Takes the slot on top of the stack of so many, or NO_SLOT. */
+static __always_inline __u32 pop(struct stack *stack, __u32 partition, __u32 count)
 {
 	for (int i = 0; i < STACK_TRIES; i++) {
 		__u64 head = *(volatile __u64 *)&stack->head;
 		__u32 top = head & HEAD_TOP;
 
-		if (top >= PARTITION_SLOTS)
+		if (top >= count)
 			return NO_SLOT;
 		__u32 next = top + 1 + slot_word(slot_at(partition, top));
 		__u64 after = next_head(head, (__u32)head + HEAD_ONE_USED, next);
@@ -125,10 +139,10 @@ __noinline int release_slot(__u32 partition, __u32 index, __u64 word)
 }
 
 /* Looks over the next slot of a partition: gives it back if its time is up. */
-__noinline int sweep_slot(__u32 partition, __u32 idle)
+__noinline int sweep_slot(__u32 partition, __u32 idle, __u32 count)
 {
 	struct stack *stack = stack_of(partition);
-	__u32 index = __sync_fetch_and_add(&stack->hand, 1) & (PARTITION_SLOTS - 1);
+	__u32 index = __sync_fetch_and_add(&stack->hand, 1) & (count - 1);
 	__u64 word = slot_word(slot_at(partition, index));
 	__u32 state = SLOT_STATE(word);
 
@@ -151,17 +165,17 @@ __noinline __u32 open_slot(__u32 number, __u64 hash, __u32 where)
 {
 	const struct table *table = AT(tables, number, table_count);
 	__u32 partition = partition_of(table, hash);
-	__u32 idle = table->segments;
+	__u32 idle = table->segments, count = slots_of(table);
 	struct stack *stack = stack_of(partition);
 
 	for (int i = 0; i < SLOTS_SWEPT; i++)
-		sweep_slot(partition, idle);
-	__u32 index = pop(stack, partition);
+		sweep_slot(partition, idle, count);
+	__u32 index = pop(stack, partition, count);
 
 	if (unlikely(index == NO_SLOT)) {
 		for (int i = 0; i < SLOTS_SWEPT_FULL; i++)
-			sweep_slot(partition, idle);
-		index = pop(stack, partition);
+			sweep_slot(partition, idle, count);
+		index = pop(stack, partition, count);
 	}
 	if (unlikely(index == NO_SLOT)) {
 		__sync_fetch_and_add(&stack->full, 1);

@@ -149,9 +149,12 @@ __noinline __u64 find_timestamps(WEIR_CONTEXT *ctx)
 			__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
 			__u32 skipped = skip_extensions(ctx, l3 - data, length, ip->next);
 
-			if (SKIPPED_REASON(skipped) != REASON_OK)
-				return 0;
 			at = SKIPPED_AT(skipped); /* rule: stamps.extension */
+			/* What follows the header of a first fragment. */
+			if (SKIPPED_REASON(skipped) == REASON_FIRST_FRAGMENT)
+				at += sizeof(struct extension);
+			else if (SKIPPED_REASON(skipped) != REASON_OK)
+				return 0;
 		}
 		tcp = l3 + at;
 	}

@@ -7,8 +7,12 @@
 #include "service.h"
 #include "methods/registry.h"
 #include "icmp.h"
+#include "fragment.h"
+#include "echo.h"
 #include "quic.h"
 #include "forward/beyond.h"
+#include "back.h"
+#include "path_mtu.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -42,24 +46,6 @@ static __always_inline int reject(const struct packet *p, enum reason reason)
 	return leave(reason, XDP_PASS); /* rule: reject.pass */
 }
 
-/* Frames for other hosts reach us when a switch floods or the interface is promiscuous; taking
- * them would deliver packets twice. They are not left to the kernel either: the interface may just
- * have got another address, and the kernel would answer with a reset. */
-static __always_inline int is_ours(const void *data, const void *end)
-{
-	if (data + sizeof(struct ethernet) > end)
-		return 0;
-	__u64 mac = (__u64)*(__u32 *)data | (__u64)*(__u16 *)(data + 4) << 32;
-
-	if (likely(control->own_macs[0] == mac) || control->own_macs[0] == 0)
-		return 1; /* rule: host.first */
-#pragma unroll
-	for (int i = 1; i < OWN_MACS; i++)
-		if (control->own_macs[i] == mac)
-			return 1; /* rule: host.second */
-	return 0;
-}
-
 /* A packet without a service on its port: one takes any port, or it comes from a service. Returns the
  * service, or the reason for which it is the kernel's. */
 static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct packet *p,
@@ -70,7 +56,8 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 
 	if (unusual & UNUSUAL_ANY_PORT)
 		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16); /* rule: service.any_port */
-	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted) {
+	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted &&
+	    !p->fragmented) {
 		struct flow_key key = {
 			.src = { p->dst[0], p->dst[1] },
 			.dst = { p->src[0], p->src[1] },
@@ -81,6 +68,19 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 		*reason = answer(ctx, &key, p->tcp_flags); /* rule: service.answer */
 	}
 	return vip;
+}
+
+/* A packet without a service may be an answer that is translated. Returns a verdict, or NO_ANSWER. */
+static __always_inline int find_answer(struct xdp_md *ctx, const struct packet *p)
+{
+	struct flow_key key = {
+		.src = { p->src[0], p->src[1] },
+		.dst = { p->dst[0], p->dst[1] },
+		.ports = p->ports,
+		.protocol = p->protocol,
+	};
+
+	return send_back(ctx, &key, p->ip_length);
 }
 
 static __always_inline void ask(struct question *q, struct xdp_md *ctx, const struct packet *p,
@@ -163,10 +163,23 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 	if (unlikely(!vip)) {
 		enum reason reason = REASON_NO_SERVICE;
 
-		if (control->unusual)
+		if (unlikely(control->unusual)) {
 			vip = find_unusual(ctx, p, &reason); /* rule: service.unusual */
-		if (!vip)
+			if (!vip && control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE &&
+			    !p->fragmented) {
+				if (!apart)
+					return go_apart(ctx);
+				int verdict = find_answer(ctx, p);
+
+				if (verdict != NO_ANSWER)
+					return verdict;
+			}
+		}
+		if (!vip) {
+			if (apart && p->fragmented)
+				note_fragment(p, NO_BACKEND);
 			return leave(reason, XDP_PASS); /* rule: service.none */
+		}
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return leave(REASON_OTHER_HOST, XDP_DROP); /* rule: host.other */
@@ -175,7 +188,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 	if (number >= table_count) {
 		/* A service whose packets are led by their ids first is here, so that the packets of all
 		 * others have nothing to ask for it. */
-		if (!apart || (!p->quoted && !was_plain(ctx, p->ip_length))) {
+		if (!apart || (!p->quoted && !p->fragmented && !was_plain(ctx, p->ip_length))) {
 			int verdict = balance_by_id(ctx, number, vip->id_lengths, p->ip_length);
 
 			if (verdict != ASK_APART)
@@ -195,7 +208,28 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		return go_apart(ctx);
 	if (id == NO_BACKEND)
 		return leave(q.reason, XDP_DROP); /* rule: steer.none */
+	if (apart && p->fragmented)
+		note_fragment(p, id);
 	return deliver(ctx, id, p->ip_length, q.counts); /* rule: steer.deliver */
+}
+
+/* A later fragment of a packet for a service's address. */
+static __always_inline int balance_later(struct xdp_md *ctx, const struct packet *p)
+{
+	__u32 id;
+
+	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return leave(REASON_OTHER_HOST, XDP_DROP);
+	enum reason reason = follow_fragment(p, &id);
+
+	if (reason == REASON_OK)
+		return deliver(ctx, id, p->ip_length, 0);
+	return leave(reason, reason == REASON_NO_SERVICE ? XDP_PASS : XDP_DROP);
+}
+
+static __always_inline int is_fragment(enum reason reason)
+{
+	return reason == REASON_FIRST_FRAGMENT || reason == REASON_LATER_FRAGMENT;
 }
 
 static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
@@ -213,6 +247,8 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 	if (likely(reason == REASON_OK))
 		return balance(ctx, &p, 0); /* rule: ipv4.general */
 	if (reason == REASON_BAD_IPV4_LENGTH && has_frags)
+		return go_apart(ctx);
+	if (is_fragment(reason))
 		return go_apart(ctx);
 	return reject(&p, reason); /* rule: ipv4.rejected */
 }
@@ -257,7 +293,7 @@ int weir_balance(struct xdp_md *ctx)
 }
 
 /* The whole way again, for what the plain one does not do: frames that are longer than their first
- * buffer, methods that are not inlined there, ICMP errors. A program of its own, so that the ways of all
+ * buffer, methods that are not inlined there, ICMP errors, fragments. A program of its own, so that the ways of all
  * others have nothing to keep for it, and both have the verifier's whole patience and the whole stack. */
 SEC("xdp")
 int weir_apart(struct xdp_md *ctx)
@@ -285,8 +321,34 @@ int weir_apart(struct xdp_md *ctx)
 		reason = parse_ipv4(l3, end, bytes, &p); /* rule: apart.ipv4 */
 	else
 		reason = parse_ipv6(ctx, l3, end, bytes, &p); /* rule: apart.ipv6 */
+	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol)) {
+		int for_vip = is_vip(p.dst[0], p.dst[1]);
+
+		data = (void *)(long)ctx->data;
+		end = (void *)(long)ctx->data_end;
+		if (for_vip && quoted(ctx, &p)) {
+			reason = REASON_OK; /* rule: apart.quoted */
+		} else if (is_ours(data, end)) {
+			if (for_vip)
+				reason = echo(ctx);
+			else if (learn_mtu(ctx, &p))
+				reason = REASON_PATH_MTU;
+		}
+		if (reason == REASON_PATH_MTU)
+			return leave(reason, XDP_PASS);
+		if (reason == REASON_ECHO_ANSWERED)
+			return leave(reason, XDP_TX);
+		if (reason == REASON_ECHO_LIMITED)
+			return leave(reason, XDP_DROP);
+	}
+	/* About a packet that was sent to a backend with other addresses. */
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&
-	    is_vip(p.dst[0], p.dst[1]) && quoted(ctx, &p))
-		reason = REASON_OK; /* rule: apart.quoted */
+	    control->unusual & UNUSUAL_NAT && !is_vip(p.dst[0], p.dst[1]) && quoted(ctx, &p))
+		reason = REASON_OK;
+	if (is_fragment(reason) && is_vip(p.dst[0], p.dst[1])) {
+		reason = read_fragment(ctx, &p);
+		if (reason == REASON_LATER_FRAGMENT)
+			return balance_later(ctx, &p);
+	}
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }

@@ -76,6 +76,11 @@ fn others() -> Vec<Number> {
         ("TOLD_MARK", cheetah::TOLD_MARK.into(), "the lower half of that TSecr"),
         ("COOKIE_NUMBERS", (cheetah::NUMBERS - 1).into(), "bits of a cookie that hide a number"),
         (
+            "MOST_TIER_BITS",
+            cheetah::MOST_TIER_BITS.into(),
+            "bits of a cookie that name a balancer of the second tier",
+        ),
+        (
             "PARTITION_SLOTS",
             cheetah::PARTITION_SLOTS.into(),
             "slots that a cookie's index tells apart",

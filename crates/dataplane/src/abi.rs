@@ -2,7 +2,7 @@
 
 use crate::numbers;
 use std::net::IpAddr;
-use weir_plane::forward::{Encapsulation, Tunnel};
+use weir_plane::forward::{Encapsulation, Segments, Translation, Tunnel};
 use weir_steering::{ServiceState, StateKey};
 use weir_wire::hash::ports_word;
 use weir_wire::{FlowKey, map_address, unmap_address};
@@ -33,6 +33,9 @@ pub(crate) unsafe trait Plain: Copy {
     }
 }
 
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+
 macro_rules! plain {
     ($($name:ident),*) => {$(
         // SAFETY: generated from a structure of integers and arrays of integers, for which
@@ -46,6 +49,7 @@ plain!(
     backend,
     lane,
     device,
+    path,
     outcome,
     state_key,
     service_state,
@@ -58,7 +62,10 @@ plain!(
     stack,
     load,
     quic_config,
-    quic_server
+    quic_server,
+    translated,
+    translation,
+    returned
 );
 
 /// Flags of a [`BackendEntry`].
@@ -100,7 +107,7 @@ pub struct BackendEntry {
     pub source: [u8; 16],
     /// The largest packet that the way there takes, where the FIB does not say; 0: not known.
     pub mtu: u32,
-    /// Port of a tunnel over UDP.
+    /// Port of a tunnel over UDP; or that the packet itself gets, 0: it stays.
     pub port: u16,
     /// Its tunnel's number (`TUNNEL_` in numbers.rs).
     pub tunnel: u8,
@@ -155,6 +162,40 @@ impl BackendEntry {
         let source = self.flags & BackendFlags::HAS_SOURCE != 0;
         let source = source.then(|| unmap_address(&self.source));
         Some(Tunnel { encapsulation, source, spread: self.spread, mtu: self.mtu })
+    }
+
+    /// With how its packets are made its own.
+    pub fn with_translation(mut self, translation: &Translation) -> Self {
+        let &Translation { port, mtu } = translation;
+        (self.tunnel, self.port, self.mtu) = (numbers::TUNNEL_NAT, port.unwrap_or(0), mtu);
+        self
+    }
+
+    /// How its packets are made its own; none if they stay the service's.
+    pub fn translation(&self) -> Option<Translation> {
+        let port = (self.port != 0).then_some(self.port);
+        (self.tunnel == numbers::TUNNEL_NAT).then_some(Translation { port, mtu: self.mtu })
+    }
+
+    /// With how large segments SYNs to it may ask for.
+    pub fn with_segments(mut self, segments: Option<Segments>) -> Self {
+        let most = match segments {
+            None => 0,
+            Some(Segments::Auto) => numbers::MSS_AUTO,
+            Some(Segments::Most(most)) => most.into(),
+        };
+        self.flags &= (1 << numbers::BACKEND_MSS_SHIFT) - 1;
+        self.flags |= most << numbers::BACKEND_MSS_SHIFT;
+        self
+    }
+
+    /// How large segments SYNs to it may ask for.
+    pub fn segments(&self) -> Option<Segments> {
+        match self.flags >> numbers::BACKEND_MSS_SHIFT {
+            0 => None,
+            numbers::MSS_AUTO => Some(Segments::Auto),
+            most => Some(Segments::Most(most as u16)),
+        }
     }
 
     /// With a next hop for when the FIB has no answer; `fixed`: never ask the FIB.

@@ -6,6 +6,7 @@
 
 mod abi;
 pub mod bench;
+mod entries;
 mod error;
 pub mod instructions;
 mod kernel;

@@ -5,7 +5,9 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// How the program is attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,6 +167,24 @@ fn attached_how(interface: &Interface) -> Result<u8, Error> {
 /// the name of an interface a space.
 pub(crate) fn pin_name(interface: &str) -> String {
     format!("{LINK_PREFIX}{}", interface.replace('.', " "))
+}
+
+/// The interfaces, as far as they are there, whose links are among these pins.
+pub(crate) fn interfaces_of(pins: &[PathBuf]) -> Vec<Interface> {
+    let name = |pin: &PathBuf| {
+        let file = pin.file_name()?.to_str()?;
+        Some(file.strip_prefix(LINK_PREFIX)?.replace(' ', "."))
+    };
+    pins.iter().filter_map(name).filter_map(|name| Interface::find(&name).ok()).collect()
+}
+
+/// Waits until no program is attached to the interfaces: the kernel ends a link some time after its last
+/// pin is gone, and until then nobody can attach another. Not for long, as somebody may have.
+pub(crate) fn wait_detached(interfaces: &[Interface]) {
+    let end = Instant::now() + Duration::from_secs(2);
+    while interfaces.iter().any(has_program) && Instant::now() < end {
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Detaches from interfaces that are not among `wanted`: removing a link's pin ends it.

@@ -42,6 +42,11 @@ numbers! {
     /// its tunnel has an address to begin at
     BACKEND_HAS_SOURCE: u32 = 32;
 
+    /// the upper half of the flags: the largest segment that SYNs to it may ask for; 0: any
+    BACKEND_MSS_SHIFT: u32 = 16;
+    /// what the way takes
+    MSS_AUTO: u32 = 0xffff;
+
     /// packets reach it as they are, with other MAC addresses
     TUNNEL_NONE: u8 = 0;
     /// IP in IP: RFC 2003, 2473 and 4213
@@ -52,11 +57,35 @@ numbers! {
     TUNNEL_FOU: u8 = 3;
     /// the same with a header that says it (draft-ietf-intarea-gue-09)
     TUNNEL_GUE: u8 = 4;
+    /// no tunnel: the packet itself gets the backend's address and port
+    TUNNEL_NAT: u8 = 5;
 
     /// frames to the backend leave with a VLAN tag
     LANE_TAGGED: u32 = 1;
     /// they leave through a tunnel
     LANE_TUNNEL: u32 = 2;
+    /// they leave with the backend's address in them
+    LANE_NAT: u32 = 8;
+    /// ways to clients that each processor remembers; a power of two
+    WAYS: u32 = 4096;
+    /// 64 - log2 of it
+    WAYS_SHIFT: u32 = 52;
+    /// SYNs may ask for segments of a certain size at most
+    LANE_MSS: u32 = 4;
+
+    /// ICMP errors that the program sends have a rate of their own
+    ERRORS: u32 = 0;
+    /// replies to echo requests
+    ECHOES: u32 = 1;
+    /// rates
+    BUCKETS: usize = 2;
+    /// ICMP messages that a processor sends at once, before the rate that is set
+    MESSAGE_BURST: u64 = 50;
+
+    /// what a router has said of a way's MTU holds so long: ten minutes (RFC 1191, RFC 8201)
+    PATH_NANOSECONDS: u64 = 600_000_000_000;
+    /// the smallest MTU of a way over IPv4 that is believed
+    LEAST_PATH_IPV4: u32 = 552;
 
     /// what a redirect there is given is lost
     DEVICE_REFUSED: u32 = 1;
@@ -75,6 +104,10 @@ numbers! {
     QUIC_THREE: u8 = 2;
     /// four passes make both halves
     QUIC_FOUR: u8 = 3;
+    /// packets of which a first fragment is remembered
+    FRAGMENTS: u32 = 16_384;
+    /// so long: hosts put fragments together within 30 seconds (Linux), or 60 (RFC 8200)
+    FRAGMENT_SECONDS: u32 = 60;
     /// ids whose backend each processor remembers; a power of two
     QUIC_KNOWN: u32 = 8192;
     /// outcomes that are counted of ids; their order is weir_plane's
@@ -84,6 +117,10 @@ numbers! {
     UNUSUAL_ANY_PORT: u32 = 1;
     /// answers of some service pass here
     UNUSUAL_ANSWERS: u32 = 2;
+    /// answers of some service are translated
+    UNUSUAL_NAT: u32 = 4;
+    /// those of some backend from any port
+    UNUSUAL_NAT_ANY: u32 = 8;
 
     /// a timestamp of the backend was seen
     ANSWER_STARTED: u8 = 1;

@@ -6,13 +6,14 @@ use crate::kernel::{self, KernelPlane, ResizeStep};
 use crate::link::XdpMode;
 use crate::reports::Reports;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, SeenFlows, TrackedFlows, VipKey,
+    Limits, Outcomes, Plane, Returned, SeenFlows, TrackedFlows, Translations, VipKey,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -148,10 +149,12 @@ impl update::Plane for LivePlane {
 impl From<&Backend> for BackendEntry {
     fn from(backend: &Backend) -> Self {
         let entry = Self::new(backend.address, backend.incarnation).with_health(backend.up);
-        let entry = match &backend.tunnel {
-            Some(tunnel) => entry.with_tunnel(tunnel),
-            None => entry,
+        let entry = match (&backend.tunnel, &backend.translation) {
+            (Some(tunnel), _) => entry.with_tunnel(tunnel),
+            (None, Some(translation)) => entry.with_translation(translation),
+            (None, None) => entry,
         };
+        let entry = entry.with_segments(backend.segments);
         match backend.hop {
             Some(Hop { next, ifindex }) => {
                 entry.with_next_hop(next.mac, next.source_mac, ifindex, false)
@@ -174,6 +177,8 @@ impl BackendEntry {
                 ifindex: self.ifindex,
             }),
             tunnel: self.tunnel(),
+            translation: self.translation(),
+            segments: self.segments(),
         })
     }
 }
@@ -225,6 +230,14 @@ impl Plane for LivePlane {
 
     fn set_id_routes(&mut self, service: u32, routes: Option<&IdRoutes>) -> Result<(), Error> {
         self.kernel.set_id_routes(service, routes)
+    }
+
+    fn set_translations(&mut self, wanted: &Translations) -> Result<(), Error> {
+        self.kernel.set_translations(wanted)
+    }
+
+    fn returned(&self) -> Result<Returned, Error> {
+        self.kernel.returned()
     }
 
     fn id_outcomes(&self) -> Result<IdOutcomes, Error> {
@@ -401,6 +414,14 @@ impl Plane for LivePlane {
 
     fn set_devices(&mut self, devices: &[Device]) -> Result<(), Error> {
         self.kernel.set_devices(devices)
+    }
+
+    fn set_message_rates(&mut self, errors: u32, echoes: u32) {
+        self.kernel.set_message_rates(errors, echoes);
+    }
+
+    fn path_mtu(&self, to: IpAddr) -> Result<Option<u32>, Error> {
+        self.kernel.path_mtu(to)
     }
 
     fn forget_hop(&mut self, backend: u16) -> Result<(), Error> {

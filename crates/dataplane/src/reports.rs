@@ -1,18 +1,17 @@
 //! What the data plane tells of flows: the ring, and the exact map behind it.
 
 use crate::abi::{Plain, types};
+use crate::entries;
 use crate::error::{Context, Error};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapCore, MapHandle, RingBuffer, RingBufferBuilder};
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 use weir_steering::{Event, EventKind};
 
 type Sink = Rc<RefCell<Box<dyn FnMut(Event)>>>;
-
-/// Entries read from a map in one system call.
-pub(crate) const BATCH: u32 = 4096;
 
 /// A flow of the *unreported* map.
 pub type Unreported = Event;
@@ -136,17 +135,20 @@ impl Reports {
     /// # Errors
     /// [`Error::Bpf`] if the kernel refuses.
     pub fn take_unreported(&self, most: usize) -> Result<Vec<Unreported>, Error> {
-        Ok(entries(&self.unreported)?
-            .take(most)
-            .map(|(key, value)| {
-                let note = types::unreported::from_slice(&value);
-                Event {
-                    state: types::service_state::from_slice(&key).into(),
-                    backend: note.backend,
-                    kind: EventKind::Start,
-                }
-            })
-            .collect())
+        let mut flows = Vec::new();
+        entries::each(&self.unreported, |key, value| {
+            if flows.len() >= most {
+                return ControlFlow::Break(());
+            }
+            let note = types::unreported::from_slice(value);
+            flows.push(Event {
+                state: types::service_state::from_slice(key).into(),
+                backend: note.backend,
+                kind: EventKind::Start,
+            });
+            ControlFlow::Continue(())
+        })?;
+        Ok(flows)
     }
 
     /// Removes flows that were taken over from the *unreported* map.
@@ -154,9 +156,8 @@ impl Reports {
     /// # Errors
     /// [`Error::Bpf`] if the kernel refuses; that an entry is gone already is not an error.
     pub fn forget_unreported(&self, flows: &[Unreported]) -> Result<(), Error> {
-        flows.iter().try_for_each(|flow| {
-            delete(&self.unreported, types::service_state::from(&flow.state).bytes())
-        })
+        let keys = flows.iter().map(|flow| types::service_state::from(&flow.state));
+        entries::remove(&self.unreported, keys)
     }
 }
 
@@ -168,20 +169,6 @@ fn decode(bytes: &[u8]) -> Option<Event> {
     let kind = [EventKind::Start, EventKind::End].into_iter().find(|k| *k as u8 == raw.kind)?;
     let state = types::service_state { service: raw.service, key: raw.key }.into();
     Some(Event { state, backend: raw.backend, kind })
-}
-
-/// Key and value of a map's entry.
-pub(crate) type Entry = (Vec<u8>, Vec<u8>);
-
-/// All entries of a hash map: every entry that is there from beginning to end is read.
-pub(crate) fn read_all(map: &MapHandle) -> Result<Vec<Entry>, Error> {
-    Ok(entries(map)?.collect())
-}
-
-/// The entries of a hash map, one batch after the other.
-fn entries(map: &MapHandle) -> Result<impl Iterator<Item = Entry> + '_, Error> {
-    map.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
-        .context(|| format!("read map {:?}", map.name()))
 }
 
 /// Deletes an entry; that it is gone already is no error.

@@ -10,19 +10,66 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use weir_hash::scale;
 use weir_steering::cheetah::{
-    LINGER_SECONDS, OPENING_SECONDS, PARTITION_SLOTS, SlotCounts, SlotEntry, SlotState,
+    LINGER_SECONDS, MOST_TIER_BITS, OPENING_SECONDS, PARTITION_SLOTS, SlotCounts, SlotEntry,
+    SlotState,
 };
 
-/// Bytes of a slot, of a partition's slots, and of its stack.
+/// Bytes of a slot, of a partition's slots, of a stack, and of a partition's stacks: it is cut into parts
+/// where a cookie has fewer bits for the index (`bpf/slots.h`).
 const SLOT_BYTES: usize = size_of::<types::slot>();
 pub(crate) const PARTITION_BYTES: usize = PARTITION_SLOTS as usize * SLOT_BYTES;
-pub(crate) const STACK_BYTES: usize = size_of::<types::stack>();
+const STACK_BYTES: usize = size_of::<types::stack>();
+pub(crate) const STACKS_BYTES: usize = STACK_BYTES << MOST_TIER_BITS;
 
 /// A service's partitions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Partitions {
     pub first: u32,
     pub length: u32,
+    /// Bits of the cookie that are the tier's in front: each partition is two to these parts.
+    pub tier_bits: u32,
+}
+
+/// A part of a partition, and what it holds. A whole one, where there is one tier.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Where its slots begin, and its stack, in bytes.
+    slots: usize,
+    stack: usize,
+}
+
+impl Partitions {
+    /// Slots of each part.
+    fn part_slots(&self) -> u32 {
+        PARTITION_SLOTS >> self.tier_bits
+    }
+
+    /// How many parts there are.
+    fn parts(&self) -> u32 {
+        self.length << self.tier_bits
+    }
+
+    /// One of them.
+    fn part(&self, part: u32) -> Place {
+        let smallest = (self.first << MOST_TIER_BITS) + (part << MOST_TIER_BITS >> self.tier_bits);
+        let slots = self.first as usize * PARTITION_BYTES + part as usize * self.part_bytes();
+        Place { slots, stack: smallest as usize * STACK_BYTES }
+    }
+
+    /// Bytes of the slots of each.
+    fn part_bytes(&self) -> usize {
+        PARTITION_BYTES >> self.tier_bits
+    }
+
+    /// That of a flow of this hash.
+    fn part_of(&self, hash: u64) -> u32 {
+        scale((hash >> 16) as u32, self.parts())
+    }
+
+    /// The bits that hide an index in one of them.
+    fn pad(&self, hash: u64) -> u16 {
+        (hash >> 48) as u16 & (self.part_slots() - 1) as u16
+    }
 }
 
 /// The partitions of all services.
@@ -65,9 +112,10 @@ impl Slots {
     }
 
     /// The first of so many partitions for a service: its own, or empty ones if it has none, or
-    /// another number of them.
-    pub fn place(&mut self, service: u32, length: u32) -> Result<u32, Error> {
-        if let Some(has) = self.current.get(&service).filter(|has| has.length == length) {
+    /// another number of them, or others.
+    pub fn place(&mut self, service: u32, length: u32, tier_bits: u32) -> Result<u32, Error> {
+        let same = |has: &&Partitions| (has.length, has.tier_bits) == (length, tier_bits);
+        if let Some(has) = self.current.get(&service).filter(same) {
             return Ok(has.first);
         }
         let Some(first) = self.room.take(length) else {
@@ -81,7 +129,8 @@ impl Slots {
             self.room.give_back(first, length);
             return Err(error);
         }
-        if let Some(before) = self.current.insert(service, Partitions { first, length }) {
+        let has = Partitions { first, length, tier_bits };
+        if let Some(before) = self.current.insert(service, has) {
             self.former.insert(service, before);
         }
         self.hands.remove(&service);
@@ -100,7 +149,7 @@ impl Slots {
 
     /// No packet follows the table before the current one; `has`: what that has.
     pub fn settle(&mut self, service: u32, has: Option<Partitions>) {
-        if let Some(Partitions { first, length }) = self.former.remove(&service) {
+        if let Some(Partitions { first, length, .. }) = self.former.remove(&service) {
             self.room.give_back(first, length);
         }
         if has.is_none() {
@@ -109,7 +158,7 @@ impl Slots {
     }
 
     fn free(&mut self, service: u32) {
-        if let Some(Partitions { first, length }) = self.current.remove(&service) {
+        if let Some(Partitions { first, length, .. }) = self.current.remove(&service) {
             self.room.give_back(first, length);
         }
     }
@@ -118,8 +167,8 @@ impl Slots {
     fn clear(&mut self, first: u32, length: u32) -> Result<(), Error> {
         let (at, bytes) = (first as usize * PARTITION_BYTES, length as usize * PARTITION_BYTES);
         self.slots.part(at, bytes)?.bytes_mut().fill(0);
-        let at = first as usize * STACK_BYTES;
-        self.stacks.bytes_mut()[at..][..length as usize * STACK_BYTES].fill(0);
+        let at = first as usize * STACKS_BYTES;
+        self.stacks.bytes_mut()[at..][..length as usize * STACKS_BYTES].fill(0);
         Ok(())
     }
 
@@ -127,12 +176,11 @@ impl Slots {
     pub fn counts(&self, service: u32) -> Option<SlotCounts> {
         let has = self.current.get(&service)?;
         let mut all = SlotCounts::default();
-        for partition in has.first..has.first + has.length {
-            let word = |field: usize| {
-                self.stacks.word64(partition as usize * STACK_BYTES + field).load(Relaxed)
-            };
+        for part in 0..has.parts() {
+            let word =
+                |field: usize| self.stacks.word64(has.part(part).stack + field).load(Relaxed);
             all.used += word(offset_of!(types::stack, head)) >> 16 & 0xffff;
-            all.slots += u64::from(PARTITION_SLOTS);
+            all.slots += u64::from(has.part_slots());
             all.full += word(offset_of!(types::stack, full));
             all.stale += word(offset_of!(types::stack, stale));
             all.foreign += word(offset_of!(types::stack, foreign));
@@ -143,9 +191,8 @@ impl Slots {
     /// Where the connection lives whose place a part of a cookie hides, for a flow of this hash.
     pub fn get(&self, service: u32, hash: u64, part: u16) -> Result<Option<u16>, Error> {
         let Some(has) = self.current.get(&service) else { return Ok(None) };
-        let partition = has.first + scale((hash >> 16) as u32, has.length);
-        let index = (u32::from(part) ^ (hash >> 48) as u32) & (PARTITION_SLOTS - 1);
-        let at = partition as usize * PARTITION_BYTES + index as usize * SLOT_BYTES;
+        let index = (part & (has.part_slots() - 1) as u16) ^ has.pad(hash);
+        let at = has.part(has.part_of(hash)).slots + usize::from(index) * SLOT_BYTES;
         let slot = self.slots.part(at, SLOT_BYTES)?;
         let entry = entry_of(&slot, 0);
         Ok((entry.state != SlotState::Free && entry.hash == hash).then_some(entry.backend))
@@ -171,17 +218,16 @@ impl Slots {
         let part = self.slots.part(has.first as usize * PARTITION_BYTES, bytes)?;
         let mut parts = Vec::new();
         for (hash, backend, number) in connections {
-            let partition = scale((hash >> 16) as u32, has.length);
-            let stack = (has.first + partition) as usize * STACK_BYTES;
-            let head = self.stacks.word64(stack + offset_of!(types::stack, head));
+            let place = has.part(has.part_of(hash));
+            let head = self.stacks.word64(place.stack + offset_of!(types::stack, head));
             let (index, at) = loop {
                 let before = head.load(Acquire);
                 let top = before as u32 & 0xffff;
-                if top >= PARTITION_SLOTS {
+                if top >= has.part_slots() {
                     let (needed, free) = (has.length + 1, self.room.free());
                     return Err(Error::SlotsFull { needed, free, partitions: self.partitions });
                 }
-                let at = (partition * PARTITION_SLOTS + top) as usize * SLOT_BYTES;
+                let at = place.slots - has.part(0).slots + top as usize * SLOT_BYTES;
                 let next = part.word64(at + offset_of!(types::slot, word)).load(Acquire) as u32;
                 let next = next.wrapping_add(top + 1) & 0xffff;
                 let used = (before as u32).wrapping_add(1 << 16) & 0xffff_0000;
@@ -194,7 +240,7 @@ impl Slots {
             let open = (SlotState::Open as u64) << 30;
             let word = open | u64::from(number) << 15 | u64::from(backend);
             part.word64(at + offset_of!(types::slot, word)).store(word, Release);
-            parts.push((hash >> 48) as u16 & (PARTITION_SLOTS - 1) as u16 ^ index);
+            parts.push(has.pad(hash) ^ index);
         }
         Ok(parts)
     }
@@ -215,13 +261,11 @@ impl Slots {
         let mut released = 0;
         let mut left = steps.min(all);
         while left > 0 {
-            let (partition, first) = (has.first + *hand / PARTITION_SLOTS, *hand % PARTITION_SLOTS);
-            let here = left.min(PARTITION_SLOTS - first);
-            // The whole partition, as the stack goes through all of it.
-            let part = self.slots.part(partition as usize * PARTITION_BYTES, PARTITION_BYTES)?;
-            let head = self
-                .stacks
-                .word64(partition as usize * STACK_BYTES + offset_of!(types::stack, head));
+            let (place, first) = (has.part(*hand / has.part_slots()), *hand % has.part_slots());
+            let here = left.min(has.part_slots() - first);
+            // The whole part, as the stack goes through all of it.
+            let part = self.slots.part(place.slots, has.part_bytes())?;
+            let head = self.stacks.word64(place.stack + offset_of!(types::stack, head));
             for index in first..first + here {
                 let at = index as usize * SLOT_BYTES + offset_of!(types::slot, word);
                 let word = part.word64(at).load(Acquire);

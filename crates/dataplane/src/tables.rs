@@ -82,8 +82,9 @@ impl Tables {
         self.free(number);
         let place = match image {
             Image::CheetahStateful(table) => {
-                let partitions = cheetah::Form::slots(&table.body().0.method).partitions;
-                Some(self.slots.place(service, partitions)?)
+                let form = &table.body().0.method;
+                let partitions = cheetah::Form::slots(form).partitions;
+                Some(self.slots.place(service, partitions, cheetah::Form::others_bits(form))?)
             }
             _ => None,
         };
@@ -144,8 +145,11 @@ impl Tables {
     /// The partitions of connections by index that a service's table leads to.
     fn partitions_of(&self, service: u32) -> Option<Partitions> {
         let header = self.header(self.current(service)?)?;
-        (header.method == MethodId::CheetahStateful.number())
-            .then(|| Partitions { first: header.chunks_b, length: header.fallback.into() })
+        (header.method == MethodId::CheetahStateful.number()).then(|| Partitions {
+            first: header.chunks_b,
+            length: header.fallback.into(),
+            tier_bits: header.segment_bits.into(),
+        })
     }
 
     fn free(&mut self, number: u32) {
@@ -220,7 +224,7 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slots::{PARTITION_BYTES, STACK_BYTES};
+    use crate::slots::{PARTITION_BYTES, STACKS_BYTES};
     use std::fs::File;
     use weir_steering::{Concury, ConcuryConfig, Member, Role, StateKey};
 
@@ -237,7 +241,7 @@ mod tests {
     fn slots(name: &str) -> Slots {
         let bytes = PARTITION_BYTES * 4;
         let slots = Parted::new(&file(&format!("slots-{name}"), bytes), bytes);
-        let stacks = memory(&format!("stacks-{name}"), STACK_BYTES * 4);
+        let stacks = memory(&format!("stacks-{name}"), STACKS_BYTES * 4);
         Slots::new(slots.expect("a descriptor"), stacks, 4)
     }
 

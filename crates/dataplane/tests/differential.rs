@@ -3,6 +3,10 @@
 //!
 //! `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+#[path = "differential/fragments.rs"]
+mod fragments;
+#[path = "differential/nat.rs"]
+mod nat;
 #[path = "differential/options.rs"]
 mod options;
 #[path = "differential/services.rs"]
@@ -25,7 +29,7 @@ use weir_dataplane::{
     BackendEntry, BackendFlags, KernelPlane, Limits, LivePlane, Verdict, run_frame,
 };
 use weir_hash::{HashKey, Key};
-use weir_plane::{Outcome, Soft, VipKey};
+use weir_plane::{Outcome, Soft, Translations, VipKey};
 use weir_steering::update::{Plane, Services};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Driver, Flags, Image, LANE_ACTIVE, LOAD, Member,
@@ -64,8 +68,15 @@ struct World {
     cookies_lost: u64,
     /// How often tables with a scheduler were compared, by what their flags say of it.
     scheduled: BTreeMap<u32, u64>,
+    /// Whose answers are translated.
+    translations: Translations,
     /// Packets that went through a tunnel, by what they were put into.
     tunnelled: BTreeMap<&'static str, u64>,
+    /// Fragments that are still on their way, and what became of later ones.
+    fragments: Vec<Vec<u8>>,
+    followed: BTreeMap<&'static str, u64>,
+    /// SYNs that ask for smaller segments than they did.
+    smaller: u64,
 }
 
 const BACKENDS: u16 = 512;
@@ -93,6 +104,9 @@ fn scheduled(
     for setting in method.info().settings {
         let value = match setting.name {
             cheetah::PARTITIONS => 2 + seed % 2,
+            // Where backends write the cookies, one tier or two, which tell all backends apart.
+            cheetah::TIER_BITS if seed % 2 == 0 => 0,
+            cheetah::TIER_BITS => [0, 4, 5, 6][(seed / 2 % 4) as usize],
             _ if setting.words.is_empty() => 251,
             _ => seed % setting.words.len() as u64,
         };
@@ -133,6 +147,7 @@ impl World {
 
     /// Half of the backends are behind tunnels, or none is.
     fn with_tunnels(seed: u64, tunnels: bool) -> Self {
+        nat::enter_network();
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let limits = Limits {
             services: 32,
@@ -142,6 +157,7 @@ impl World {
             unreported_flows: 65_536,
             tracked_flows: 262_144,
             answered_flows: 262_144,
+            translations: 512,
             slot_partitions: 8,
             udp_flows: 128,
             event_ring_bytes: 1 << 20,
@@ -247,7 +263,11 @@ impl World {
             exceptions: 0,
             cookies_lost: 0,
             scheduled: BTreeMap::new(),
+            translations: Translations::new(),
             tunnelled: BTreeMap::new(),
+            fragments: Vec::new(),
+            followed: BTreeMap::new(),
+            smaller: 0,
         };
         tunnels::tag_device(&mut world.plane);
         for service in 0..world.tables.services.len() {
@@ -278,11 +298,21 @@ impl World {
         }
         let incarnation = self.rng.random();
         let number = if self.tunnels { backend } else { 0 };
-        let wanted = tunnels::backend(&mut self.rng, number, incarnation);
+        let mut wanted = tunnels::backend(&mut self.rng, number, incarnation);
+        let vip = self.tables.services[service].vip;
+        if let Some(translated) = nat::backend(&mut self.rng, number, &vip, wanted) {
+            wanted = translated;
+        }
         let mut entry = BackendEntry::new(wanted.address, incarnation);
         if let Some(tunnel) = &wanted.tunnel {
             entry = entry.with_tunnel(tunnel);
         }
+        if let Some(translation) = &wanted.translation {
+            entry = entry.with_translation(translation);
+        }
+        self.translations.extend(nat::of_backend(&wanted, &vip));
+        nat::tell(&mut self.plane, &self.translations);
+        let entry = entry.with_segments(wanted.segments);
         let ifindex = wanted.hop.map_or(0, |hop| hop.ifindex);
         let entry = entry.with_next_hop(mac(backend), [2, 0, 0, 0, 0, 9], ifindex, true);
         self.plane.kernel.set_backend(backend, &entry).unwrap();
@@ -380,7 +410,11 @@ impl World {
         self.plane.oracle.memory.pending.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.pinned.retain(|_, backend| *backend != gone);
         self.plane.oracle.memory.incarnations.remove(&gone);
-        self.plane.oracle.backends.remove(&gone);
+        if let Some(gone) = self.plane.oracle.backends.remove(&gone) {
+            let address = map_address(gone.address);
+            self.translations.retain(|from, _| from.address != address);
+            nat::tell(&mut self.plane, &self.translations);
+        }
         self.set_load(gone, 0, Some(0));
         self.plane.kernel.kernel.forget_echoes(gone);
         self.plane.oracle.memory.echoes.remove(&gone);
@@ -522,7 +556,8 @@ impl World {
         let router = if v4 { "10.8.9.9" } else { "fd08::9:9" };
         let router = weir_wire::map_address(router.parse().unwrap());
         let kind = *kinds.choose(&mut self.rng).unwrap();
-        let mut frame = craft::icmp((router, to), [kind, 4], 1280, &quote);
+        let code = if matches!(kind, 8 | 128) { self.rng.random_range(0..2) } else { 4 };
+        let mut frame = craft::icmp((router, to), [kind, code], 1280, &quote);
         if !v4 && self.rng.random_bool(0.1) {
             self.extend(&mut frame);
         }
@@ -539,6 +574,14 @@ impl World {
         if self.rng.random_bool(0.1) {
             return self.icmp();
         }
+        if self.rng.random_bool(0.2)
+            && let Some(frame) = nat::frame(self)
+        {
+            return frame;
+        }
+        if self.rng.random_bool(0.05) {
+            return self.fragment();
+        }
         let flow = self.flow();
         let flags = [
             TcpFlags::SYN,
@@ -554,6 +597,9 @@ impl World {
             .payload(self.rng.random_range(0..64));
         for _ in 0..self.rng.random_range(0..50u32).saturating_sub(46) {
             frame = frame.vlan(self.rng.random_range(1..4000));
+        }
+        if self.rng.random_bool(0.02) {
+            frame = frame.payload(self.rng.random_range(64..1500));
         }
         let mut bytes = frame.build();
         tunnels::vary(&mut self.rng, &mut bytes);
@@ -617,6 +663,13 @@ impl World {
     }
 
     fn compare_packet(&mut self) -> Outcome {
+        if self.rng.random_bool(0.002)
+            && let Some((frame, backend)) = tunnels::too_big(&self.plane, &mut self.rng)
+        {
+            let outcome = self.compare_frame(&frame);
+            self.plane.kernel.kernel.forget_hop(backend).unwrap();
+            return outcome;
+        }
         let frame = self.frame();
         self.compare_frame(&frame)
     }
@@ -630,6 +683,7 @@ impl World {
             _ => {}
         }
         let wanted = Outcome::from(verdict);
+        self.count_followed(frame, wanted);
         let run = run_frame(self.plane.kernel.program(), frame).unwrap();
         match wanted {
             Outcome::Forwarded(backend) => {
@@ -637,17 +691,34 @@ impl World {
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
                 assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);
                 assert_eq!(run.frame[12..], written[12..], "what changes behind MAC addresses");
+                let mut limited = frame.to_vec();
+                self.plane.oracle.limit_segments(&mut limited, backend);
+                self.smaller += u64::from(limited != frame);
                 if let Some(name) = tunnels::of(&self.plane.oracle, backend) {
                     assert_eq!(run.frame.len(), written.len());
                     *self.tunnelled.entry(name).or_default() += 1;
                 }
+            }
+            Outcome::Returned => {
+                assert_eq!(run.verdict, Verdict::Redirect, "{frame:02x?}");
+                assert_eq!(run.frame[..12], [nat::ROUTER, nat::OWN].concat());
+                assert_eq!(run.frame[12..], written[12..], "{frame:02x?}");
             }
             Outcome::Passed(reason) => {
                 assert_eq!(run.verdict, Verdict::Pass, "{reason} for {frame:02x?}");
                 assert_eq!(run.frame, written, "{frame:02x?}");
             }
             Outcome::Dropped(reason) => {
-                assert_eq!(run.verdict, Verdict::Drop, "{reason} for {frame:02x?}");
+                let sent = |verdict| {
+                    use weir_plane::Verdict::{Echo, Tell};
+                    matches!(verdict, Tell { .. } | Echo)
+                };
+                let told = sent(verdict);
+                let wanted = if told { Verdict::Transmit } else { Verdict::Drop };
+                assert_eq!(run.verdict, wanted, "{reason} for {frame:02x?}");
+                if told {
+                    assert_eq!(run.frame, written, "{reason} for {frame:02x?}");
+                }
             }
         }
         wanted
@@ -766,10 +837,20 @@ fn kernel_and_oracle_agree() {
         let outcome = world.compare_packet();
         let name = match outcome {
             Outcome::Forwarded(_) => "forwarded".to_owned(),
+            Outcome::Returned => "returned".to_owned(),
             Outcome::Passed(reason) => format!("passed:{reason}"),
             Outcome::Dropped(reason) => format!("dropped:{reason}"),
         };
         *seen.entry(name).or_default() += 1;
+        if packet % 100_000 == 99_999 {
+            let age = std::time::Duration::from_nanos(weir_plane::PATH_NANOSECONDS);
+            world.plane.kernel.kernel.age_paths(age).unwrap();
+            world.plane.oracle.nanoseconds += weir_plane::PATH_NANOSECONDS;
+            (0..BACKENDS).for_each(|one| world.plane.kernel.kernel.forget_hop(one).unwrap());
+        }
+        if packet % 4096 == 0 {
+            tunnels::set_messages(&mut world.plane, &mut world.rng);
+        }
         if packet % 256 == 0 {
             slots::pass_time(&mut world.plane, world.rng.random_range(0..4));
             world.drain();
@@ -792,6 +873,8 @@ fn kernel_and_oracle_agree() {
     let [stamped, restored] = world.stamped;
     println!("{stamped} timestamps written, {restored} restored");
     println!("through tunnels: {:?}", world.tunnelled);
+    println!("later fragments: {:?}", world.followed);
+    println!("{} SYNs ask for smaller segments", world.smaller);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
@@ -801,7 +884,13 @@ fn kernel_and_oracle_agree() {
         assert!(world.cookies_lost > 10, "no cookie was stale or forged");
         assert!(world.scheduled.len() >= 4, "{:?}", world.scheduled);
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
-        assert_eq!(world.tunnelled.len(), 8, "not every tunnel was used");
+        assert_eq!(world.tunnelled.len(), 10, "not every tunnel was used, or not both families");
+        assert!(seen["returned"] > 10_000, "no answer was translated");
+        for what in ["forwarded", "passed", "dropped"] {
+            let times = world.followed.get(what).copied().unwrap_or(0);
+            assert!(times > 100, "later fragments: {:?}", world.followed);
+        }
+        assert!(world.smaller > 1_000, "no SYN had large segments");
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];
@@ -821,6 +910,8 @@ fn kernel_and_oracle_agree() {
                         &[Reason::NoProgram],
                         // There is always room in front of a frame here.
                         &[Reason::NoHeadroom],
+                        // Here messages are sent without end, or not at all.
+                        &[Reason::EchoLimited],
                     ]
                     .concat();
                     !elsewhere.contains(r) && !never.contains(r)
@@ -854,10 +945,13 @@ fn damaged_frames_are_counted_by_reason() {
     let passed: u64 = counters.passed.values().sum();
     let dropped: u64 = counters.dropped.values().sum();
     assert_eq!(verdicts.get("Aborted"), None);
-    assert_eq!(verdicts.get("Transmit"), Some(&lanes));
+    let told = [Reason::TooBigTold, Reason::TtlTold, Reason::EchoAnswered];
+    let told: u64 = told.iter().filter_map(|reason| counters.dropped.get(reason)).sum();
+    assert_eq!(verdicts.get("Transmit"), Some(&(lanes + told)));
+    assert_eq!(verdicts.get("Redirect"), Some(&counters.returned.packets));
     assert_eq!(verdicts.get("Pass"), Some(&passed));
-    assert_eq!(verdicts.get("Drop"), Some(&dropped));
-    assert_eq!(lanes + passed + dropped, FRAMES);
+    assert_eq!(verdicts.get("Drop"), Some(&(dropped - told)));
+    assert_eq!(lanes + counters.returned.packets + passed + dropped, FRAMES);
 }
 
 /// A table of connections by index that runs full, of SYNs alone, and empties again: what finds no slot is

@@ -113,6 +113,7 @@ fn random_frames_are_treated_alike_and_counted_once() {
                     outcome.unwrap_or_else(|e| panic!("frame {}: {e}: {bytes:02x?}", done + frame));
                 let name = match outcome {
                     Outcome::Forwarded(_) => "forwarded".to_owned(),
+                    Outcome::Returned => "returned".to_owned(),
                     Outcome::Passed(reason) => format!("passed {reason}"),
                     Outcome::Dropped(reason) => format!("dropped {reason}"),
                 };

@@ -11,6 +11,7 @@ const SERVICE: u32 = 2;
 fn limits(tracked_flows: u32) -> Limits {
     Limits {
         answered_flows: 1,
+        translations: 64,
         slot_partitions: 1,
         services: 4,
         table_bytes: 1 << 20,

@@ -12,6 +12,7 @@ use weir_wire::{FlowKey, Protocol, map_address};
 
 const SMALL: Limits = Limits {
     answered_flows: 16,
+    translations: 64,
     slot_partitions: 1,
     services: 4,
     table_bytes: 1 << 16,

@@ -18,6 +18,7 @@ const CONNECTIONS: u32 = 10_000;
 
 const LIMITS: Limits = Limits {
     answered_flows: 65_536,
+    translations: 64,
     slot_partitions: 1,
     services: 4,
     table_bytes: 1 << 20,

@@ -14,7 +14,7 @@ use crate::echo::Echo;
 use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::lab::LabSpec;
-use crate::topology::{self, Role, WEB_PORT};
+use crate::topology::{self, Role, Topology};
 use weir_testbed::NetNs;
 use weir_testbed::cgroup::Cgroup;
 use weir_testbed::interrupt::interrupted;
@@ -27,6 +27,7 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub struct Backend {
     index: usize,
+    topology: Topology,
     name: String,
     netns: NetNs,
     directory: PathBuf,
@@ -61,7 +62,19 @@ impl Backend {
             .doing(|| format!("writing {}", config.display()))?;
         let (servers, agent) = (Mutex::new(None), Mutex::new(None));
         let agent_spec = spec.agent.clone();
-        Ok(Self { index, name, netns, directory, events, cgroup, servers, agent_spec, agent })
+        let topology = spec.topology;
+        Ok(Self {
+            index,
+            topology,
+            name,
+            netns,
+            directory,
+            events,
+            cgroup,
+            servers,
+            agent_spec,
+            agent,
+        })
     }
 
     /// Its position, from 0.
@@ -122,7 +135,8 @@ impl Backend {
         }
         let log = self.directory.join("error.log");
         let log = File::create(&log).doing(|| format!("creating {}", log.display()))?;
-        let echo = Echo::start(&self.netns, &self.name)?;
+        let own = (self.topology == Topology::Nat).then(|| (self.address4(), self.address6()));
+        let echo = Echo::start(&self.netns, &self.name, own)?;
         let mut nginx = self.netns.command("nginx")?;
         nginx
             .arg("-c")
@@ -143,7 +157,7 @@ impl Backend {
 
     pub(crate) fn await_listening(&self) -> Result<()> {
         let started = Instant::now();
-        let address = SocketAddr::from((self.address4(), WEB_PORT));
+        let address = SocketAddr::from((self.address4(), self.topology.web_port()));
         let listens = self.netns.enter(|| {
             while started.elapsed() < START_LIMIT && !interrupted() {
                 if TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok() {
@@ -252,7 +266,7 @@ fn nginx_config(name: &str, directory: &Path, home: &Path, spec: &LabSpec) -> St
         let _ = writeln!(text, "  {kind}_temp_path {}/tmp;", directory.display());
     }
     text.push_str("  server {\n");
-    for port in std::iter::once(&WEB_PORT).chain(&spec.more_ports) {
+    for port in std::iter::once(&spec.topology.web_port()).chain(&spec.more_ports) {
         let _ = writeln!(text, "    listen {port} backlog=8192;");
         let _ = writeln!(text, "    listen [::]:{port} backlog=8192;");
     }

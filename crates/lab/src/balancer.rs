@@ -16,15 +16,51 @@ use nix::unistd::Pid;
 use crate::error::{Doing, Error, Result};
 use crate::lab::Lab;
 use crate::loads;
-use crate::topology::{self, ECHO_PORT, VIP4, VIP6, WEB_PORT};
+use crate::topology::{self, ECHO_PORT, Topology, VIP4, VIP6, WEB_PORT};
 use weir_testbed::interrupt::sleep;
-use weir_testbed::process;
+use weir_testbed::{NetNs, process};
 
 /// The services that the lab configures; every change of the pool is made to all three.
 pub const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
 /// Where a balancer pins its BPF objects, in a directory of its own name.
 const PINS: &str = "/sys/fs/bpf/weir";
 const POLL: Duration = Duration::from_millis(50);
+
+/// Which of several balancers of a lab it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Node {
+    /// The only one.
+    #[default]
+    Balancer,
+    /// One of those in front, whose backends are the stateful ones.
+    Front(usize),
+    /// A stateful one, whose backends are the lab's.
+    Stateful(usize),
+}
+
+impl Node {
+    /// What its names end in.
+    fn suffix(self) -> String {
+        match self {
+            Self::Balancer => String::new(),
+            Self::Front(index) => format!("-f{index}"),
+            Self::Stateful(index) => format!("-s{index}"),
+        }
+    }
+
+    fn netns(self, lab: &Lab) -> &NetNs {
+        match self {
+            Self::Balancer => lab.balancer(),
+            Self::Front(index) => lab.front(index),
+            Self::Stateful(index) => &lab.stateful()[index],
+        }
+    }
+
+    /// Whether its backends are balancers.
+    fn leads_to_balancers(self) -> bool {
+        matches!(self, Self::Front(_))
+    }
+}
 
 /// How the balancer is run.
 #[derive(Clone, Debug)]
@@ -41,6 +77,8 @@ pub struct BalancerSpec {
     pub more_services: String,
     /// Whether each service's backends have addresses of the other family, which a tunnel takes.
     pub other_family: bool,
+    /// Which balancer of the lab.
+    pub node: Node,
     /// How many backends the pool begins with: the lab's first ones.
     pub pool: usize,
     /// Time from one health check of a backend to the next; the time-out is 4/5 of it, and two
@@ -60,6 +98,7 @@ impl BalancerSpec {
             balancer_lines: String::new(),
             more_services: String::new(),
             other_family: false,
+            node: Node::Balancer,
             pool,
             check_interval: Duration::from_millis(500),
             patience: Duration::from_secs(120),
@@ -119,23 +158,35 @@ impl Balancer {
     /// # Errors
     /// [`Error::NotReady`] with the end of its log if it ends or does not become ready.
     pub fn start(lab: &Arc<Lab>, spec: BalancerSpec) -> Result<Self> {
-        if spec.pool == 0 || spec.pool > lab.backends().len() {
-            return Err(Error::BadSpec(format!(
-                "a pool of {} backends: the lab has {}",
-                spec.pool,
-                lab.backends().len()
-            )));
+        let balancer = Self::start_alone(lab, spec)?;
+        lab.await_service(balancer.spec.patience)?;
+        Ok(balancer)
+    }
+
+    /// The same without waiting for the service: other balancers may stand before it.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_alone(lab: &Arc<Lab>, spec: BalancerSpec) -> Result<Self> {
+        let most = match spec.node.leads_to_balancers() {
+            true => lab.stateful().len(),
+            false => lab.backends().len(),
+        };
+        if spec.pool == 0 || spec.pool > most {
+            let wrong = format!("a pool of {} backends: the lab has {most}", spec.pool);
+            return Err(Error::BadSpec(wrong));
         }
-        let name = format!("wl{}", lab.id());
-        let run_dir = lab.directory().join("weir");
+        let suffix = spec.node.suffix();
+        let name = format!("wl{}{suffix}", lab.id());
+        let run_dir = lab.directory().join(format!("weir{suffix}"));
         fs::create_dir_all(&run_dir).doing(|| format!("creating {}", run_dir.display()))?;
         lab.remove_later(&Path::new(PINS).join(&name))?;
         let member = Member { weight: 1, drain: false };
         let pool = (0..spec.pool).map(|backend| (backend, member)).collect();
         let balancer = Self {
             name,
-            config: lab.directory().join("weir.toml"),
-            log: lab.directory().join("weir.log"),
+            config: lab.directory().join(format!("weir{suffix}.toml")),
+            log: lab.directory().join(format!("weir{suffix}.log")),
             run_dir,
             lab: Arc::clone(lab),
             spec,
@@ -143,7 +194,6 @@ impl Balancer {
         };
         balancer.write_config()?;
         balancer.launch()?;
-        lab.await_service(balancer.spec.patience)?;
         Ok(balancer)
     }
 
@@ -201,7 +251,7 @@ impl Balancer {
                 .open(&self.log)
                 .doing(|| format!("opening {}", self.log.display()))?;
             let second = log.try_clone().doing(|| format!("opening {}", self.log.display()))?;
-            let mut weir = self.lab.balancer_command(&self.spec.weir)?;
+            let mut weir = self.spec.node.netns(&self.lab).command(&self.spec.weir)?;
             weir.args(["run", "--config"])
                 .arg(&self.config)
                 .stdin(Stdio::null())
@@ -290,9 +340,9 @@ impl Balancer {
     }
 
     fn write_config(&self) -> Result<()> {
-        let interfaces = self.lab.spec().topology.interfaces();
+        let topology = self.lab.spec().topology;
         let spec = &self.spec;
-        let text = config_text(&self.name, interfaces, &self.run_dir, spec, &self.lock().pool);
+        let text = config_text(&self.name, topology, &self.run_dir, spec, &self.lock().pool);
         let fresh = self.config.with_extension("toml.new");
         let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &self.config));
         Ok(written.doing(|| format!("writing {}", self.config.display()))?)
@@ -306,9 +356,12 @@ impl Balancer {
 impl PoolControl for Balancer {
     fn add(&self, backend: usize, weight: u32) -> Result<()> {
         self.for_all(|service| {
-            let address = address(service, self.spec.other_family, backend).to_string();
+            let address = address(service, &self.spec, backend).to_string();
             let (name, weight) = (format!("b{backend}"), weight.to_string());
-            words(&["backend", "add", service, &name, &address, "--weight", &weight])
+            let mut all = words(&["backend", "add", service, &name, &address, "--weight", &weight]);
+            let port = own_port(service, self.lab.spec().topology);
+            all.extend(port.into_iter().flat_map(|port| ["--port".into(), port.to_string()]));
+            all
         })?;
         let member = Member { weight, drain: false };
         self.note(|pool| {
@@ -385,21 +438,30 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// Address of a backend in one of [`SERVICES`].
-fn address(service: &str, other_family: bool, backend: usize) -> IpAddr {
-    if service.ends_with('6') != other_family {
-        topology::backend6(backend).into()
-    } else {
-        topology::backend4(backend).into()
+fn address(service: &str, spec: &BalancerSpec, backend: usize) -> IpAddr {
+    let v6 = service.ends_with('6') != spec.other_family;
+    match (spec.node.leads_to_balancers(), v6) {
+        (false, false) => topology::backend4(backend).into(),
+        (false, true) => topology::backend6(backend).into(),
+        (true, false) => topology::stateful4(backend).into(),
+        (true, true) => topology::stateful6(backend).into(),
     }
+}
+
+/// The port of a backend of one of [`SERVICES`], where that is another than the service's.
+fn own_port(service: &str, topology: Topology) -> Option<u16> {
+    let port = if service.starts_with("echo") { topology.echo_port() } else { topology.web_port() };
+    (topology == Topology::Nat).then_some(port)
 }
 
 fn config_text(
     name: &str,
-    interfaces: &[&str],
+    topology: Topology,
     run_dir: &Path,
     spec: &BalancerSpec,
     pool: &BTreeMap<usize, Member>,
 ) -> String {
+    let interfaces = topology.interfaces();
     let mut text = format!(
         "[balancer]\nname = \"{name}\"\ninterfaces = {interfaces:?}\nrun_dir = \"{}\"\n{}",
         run_dir.display(),
@@ -409,25 +471,34 @@ fn config_text(
         let (vip, protocol, port, check_port): (IpAddr, _, _, _) = match service {
             "web4" => (VIP4.into(), "tcp", WEB_PORT, String::new()),
             "web6" => (VIP6.into(), "tcp", WEB_PORT, String::new()),
-            _ => (VIP4.into(), "udp", ECHO_PORT, format!("port = {WEB_PORT}\n")),
+            _ => (VIP4.into(), "udp", ECHO_PORT, format!("port = {}\n", topology.web_port())),
+        };
+        // Nothing listens at a balancer's own address.
+        let check = match spec.node.leads_to_balancers() {
+            true => "enabled = false\n".to_owned(),
+            false => format!(
+                "interval = \"{}ms\"\ntimeout = \"{}ms\"\nrise = 2\nfall = 2\n{check_port}",
+                spec.check_interval.as_millis(),
+                (spec.check_interval * 4 / 5).as_millis(),
+            ),
         };
         let _ = write!(
             text,
             "\n[[service]]\nname = \"{service}\"\nvip = \"{vip}\"\nprotocol = \"{protocol}\"\n\
-             port = {port}\nmethod = \"{}\"\n{}\n[service.check]\ninterval = \"{}ms\"\n\
-             timeout = \"{}ms\"\nrise = 2\nfall = 2\n{check_port}",
+             port = {port}\nmethod = \"{}\"\n{}\n[service.check]\n{check}",
             spec.method,
             lines(&spec.service_lines),
-            spec.check_interval.as_millis(),
-            (spec.check_interval * 4 / 5).as_millis(),
         );
         for (backend, member) in pool {
             let _ = write!(
                 text,
                 "\n[[service.backend]]\nname = \"b{backend}\"\naddress = \"{}\"\nweight = {}\n",
-                address(service, spec.other_family, *backend),
+                address(service, spec, *backend),
                 member.weight
             );
+            if let Some(port) = own_port(service, topology) {
+                let _ = writeln!(text, "port = {port}");
+            }
             if member.drain {
                 text.push_str("drain = true\n");
             }
@@ -463,7 +534,7 @@ mod tests {
         };
         let member = |weight, drain| Member { weight, drain };
         let pool = BTreeMap::from([(0, member(1, false)), (7, member(3, true))]);
-        let text = config_text("wlabcd", &["eth0"], Path::new("/run/x"), &spec, &pool);
+        let text = config_text("wlabcd", Topology::L2, Path::new("/run/x"), &spec, &pool);
         assert!(text.starts_with(
             "[balancer]\nname = \"wlabcd\"\ninterfaces = [\"eth0\"]\nrun_dir = \"/run/x\"\n\n"
         ));

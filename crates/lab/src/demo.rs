@@ -14,6 +14,8 @@ use crate::lab::{Lab, LabSpec};
 use crate::loads::Loads;
 use crate::scenario::{Scenario, Stress};
 use crate::shares::Shares;
+use crate::tiers::Tiers;
+use crate::topology::Topology;
 use crate::traffic::{Kind, KindSnapshot, Report, Snapshot, Traffic, TrafficHandle, TrafficSpec};
 use crate::view::{Scene, Show, View};
 use weir_testbed::interrupt::{interrupted, sleep};
@@ -320,6 +322,11 @@ impl DemoReport {
 /// If the lab or the balancer cannot be started.
 pub fn run(spec: DemoSpec) -> Result<DemoReport> {
     let lab = Arc::new(Lab::create(spec.lab.clone())?);
+    if lab.spec().topology == Topology::Tiers {
+        let tiers = Arc::new(Tiers::start(&lab, &spec.balancer)?);
+        let control: Arc<dyn PoolControl> = Arc::clone(&tiers) as _;
+        return tiers.churned(|| run_in(&lab, control, &spec))?;
+    }
     let balancer = Arc::new(Balancer::start(&lab, spec.balancer.clone())?);
     let control: Arc<dyn PoolControl> = Arc::clone(&balancer) as _;
     run_in(&lab, control, &spec)

@@ -1,7 +1,7 @@
-//! The UDP echo server of a backend: answers `b<N>:` and what it was sent, from the VIP.
+//! The UDP echo server of a backend: answers `b<N>:` and what it was sent, from the VIP where it has it.
 
 use std::io::{self, Read};
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{Doing, Result};
-use crate::topology::{ECHO_PORT, VIP4, VIP6};
+use crate::topology::{ECHO_PORT, NAT_ECHO_PORT, VIP4, VIP6};
 use weir_testbed::NetNs;
 
 /// A running echo server; dropping it closes its sockets before `drop` returns.
@@ -22,13 +22,19 @@ pub(crate) struct Echo {
 
 impl Echo {
     /// Starts the server; its sockets are bound when this returns.
-    pub(crate) fn start(netns: &NetNs, name: &str) -> Result<Self> {
+    /// `own`: the addresses that it answers at, of a backend that has not the VIP.
+    pub(crate) fn start(
+        netns: &NetNs,
+        name: &str,
+        own: Option<(Ipv4Addr, Ipv6Addr)>,
+    ) -> Result<Self> {
         let what = || format!("starting the echo server of {name}");
         // Bound to the VIP, so that answers come from the address that was asked.
         let sockets = netns
             .enter(|| -> io::Result<[UdpSocket; 2]> {
-                let sockets =
-                    [UdpSocket::bind((VIP4, ECHO_PORT))?, UdpSocket::bind((VIP6, ECHO_PORT))?];
+                let port = if own.is_some() { NAT_ECHO_PORT } else { ECHO_PORT };
+                let (v4, v6) = own.unwrap_or((VIP4, VIP6));
+                let sockets = [UdpSocket::bind((v4, port))?, UdpSocket::bind((v6, port))?];
                 for socket in &sockets {
                     socket.set_nonblocking(true)?;
                 }
@@ -55,7 +61,7 @@ impl Drop for Echo {
 fn serve(name: &str, sockets: &[UdpSocket; 2], mut stopped: UnixStream) {
     let mut answer = format!("{name}:").into_bytes();
     let prefix = answer.len();
-    let mut buffer = [0; 2048];
+    let mut buffer = vec![0; 1 << 16];
     loop {
         let mut waiting = [
             PollFd::new(sockets[0].as_fd(), PollFlags::POLLIN),

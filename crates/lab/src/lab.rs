@@ -15,8 +15,8 @@ use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
 use crate::topology::{
-    self, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Plan, Role, Topology,
-    VIP4, VIP6, WEB_PORT,
+    self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Plan, Role,
+    STATEFUL, Topology, VIP4, VIP6, WEB_PORT,
 };
 use weir_testbed::NetNs;
 use weir_testbed::cgroup::Cgroup;
@@ -92,6 +92,8 @@ pub struct Lab {
     clients: Vec<NetNs>,
     balancer: NetNs,
     router: Option<NetNs>,
+    fronts: Vec<NetNs>,
+    stateful: Vec<NetNs>,
     switch: NetNs,
     events: Arc<PoolEvents>,
     spec: LabSpec,
@@ -116,8 +118,13 @@ impl Lab {
             |role: Role| Node { role, netns: NetNs::named(format!("{prefix}{}", role.name())) };
         let switch = node(Role::Switch);
         let router = (spec.topology == Topology::Routed).then_some(Role::Router);
+        let tiers = spec.topology == Topology::Tiers;
+        let fronts = (1..if tiers { FRONTS } else { 1 }).map(Role::Front);
+        let stateful = (0..if tiers { STATEFUL } else { 0 }).map(Role::Stateful);
         let others: Vec<Node> = std::iter::once(Role::Balancer)
             .chain(router)
+            .chain(fronts.clone())
+            .chain(stateful.clone())
             .chain((0..spec.clients).map(Role::Client))
             .chain((0..spec.backends).map(Role::Backend))
             .map(node)
@@ -127,6 +134,8 @@ impl Lab {
             clients: (0..spec.clients).map(|i| node(Role::Client(i)).netns).collect(),
             balancer: node(Role::Balancer).netns,
             router: router.map(|role| node(role).netns),
+            fronts: fronts.map(|role| node(role).netns).collect(),
+            stateful: stateful.map(|role| node(role).netns).collect(),
             switch: switch.netns.clone(),
             events: Arc::default(),
             spec,
@@ -232,6 +241,27 @@ impl Lab {
     /// The namespace in which the balancer runs.
     pub fn balancer(&self) -> &NetNs {
         &self.balancer
+    }
+
+    /// The namespace of a balancer in front; the first one is [`balancer`](Self::balancer).
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn front(&self, index: usize) -> &NetNs {
+        index.checked_sub(1).map_or(&self.balancer, |index| &self.fronts[index])
+    }
+
+    /// The namespaces of the stateful balancers behind, in `tiers`.
+    pub fn stateful(&self) -> &[NetNs] {
+        &self.stateful
+    }
+
+    /// Makes a client send what it sends to the VIP by a balancer in front, in `tiers`.
+    pub fn route_by(&self, client: usize, front: usize) -> Result<()> {
+        let (v4, v6) = (topology::front4(front), topology::front6(front));
+        let lines =
+            format!("route replace {VIP4}/32 via {v4}\nroute replace {VIP6}/128 via {v6}\n");
+        Ok(self.clients[client].ip(&lines)?)
     }
 
     /// The router's namespace, in a topology that has one.

@@ -1,7 +1,9 @@
 //! The address plan and the wiring of the named topologies.
 //!
 //! `l2` is a bridge, and everybody on it. In `inline` clients and backends have a bridge each, with the
-//! balancer between them. In `routed` there is a router between them, and the balancer is on the clients'. `docs/lab.md` has the pictures.
+//! balancer between them; so in `nat`, whose backends know nothing of the service. In `routed` there is a
+//! router between them, and the balancer is on the clients'. In `tiers` there are several balancers on the
+//! one bridge. `docs/lab.md` has the pictures.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -19,10 +21,19 @@ pub const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
 pub const WEB_PORT: u16 = 80;
 /// Port of the echo service, UDP.
 pub const ECHO_PORT: u16 = 5353;
+/// Port of the web service at backends of the topology `nat`.
+pub const NAT_WEB_PORT: u16 = 8080;
+/// Port of the echo service there.
+pub const NAT_ECHO_PORT: u16 = 9953;
 /// The balancer's interface, and that of every other node.
 pub const INTERFACE: &str = "eth0";
 /// The balancer's interface to the backends, where they have one of their own.
 pub const BACKENDS_INTERFACE: &str = "eth1";
+
+/// Balancers in front, in `tiers`.
+pub const FRONTS: usize = 2;
+/// Stateful balancers there, one of which is not used at first.
+pub const STATEFUL: usize = 4;
 
 /// Most backends of a lab.
 pub const MAX_BACKENDS: usize = 200;
@@ -36,7 +47,7 @@ const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// The router of `routed`, where the clients are.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
-/// The backends' router: the balancer in `inline`, the router in `routed`.
+/// The backends' router: the balancer in `inline` and `nat`, the router in `routed`.
 const ROUTER4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 254);
 const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, 0xfffe);
 
@@ -49,9 +60,14 @@ pub enum Topology {
     /// Two bridges with the balancer between them: it is the backends' router, and packets of both
     /// directions pass it.
     Inline,
+    /// The same with backends that have not the service's addresses, and listen on other ports.
+    Nat,
     /// Two bridges with a router between them: backends are in another subnet than the balancer, take
     /// packets out of tunnels, and answer clients through the router.
     Routed,
+    /// One bridge with two tiers of balancers: stateless ones that the clients' routes lead to, and
+    /// stateful ones behind. Backends answer clients directly.
+    Tiers,
 }
 
 impl Topology {
@@ -60,16 +76,28 @@ impl Topology {
         match self {
             Self::L2 => "l2",
             Self::Inline => "inline",
+            Self::Nat => "nat",
             Self::Routed => "routed",
+            Self::Tiers => "tiers",
         }
     }
 
     /// The balancer's interfaces that weir takes frames from.
     pub fn interfaces(self) -> &'static [&'static str] {
         match self {
-            Self::L2 | Self::Routed => &[INTERFACE],
-            Self::Inline => &[INTERFACE, BACKENDS_INTERFACE],
+            Self::L2 | Self::Routed | Self::Tiers => &[INTERFACE],
+            Self::Inline | Self::Nat => &[INTERFACE, BACKENDS_INTERFACE],
         }
+    }
+
+    /// The port at which backends listen for the web service.
+    pub fn web_port(self) -> u16 {
+        if self == Self::Nat { NAT_WEB_PORT } else { WEB_PORT }
+    }
+
+    /// The port at which backends listen for the echo service.
+    pub fn echo_port(self) -> u16 {
+        if self == Self::Nat { NAT_ECHO_PORT } else { ECHO_PORT }
     }
 }
 
@@ -80,10 +108,13 @@ impl FromStr for Topology {
         match name {
             "l2" => Ok(Self::L2),
             "inline" => Ok(Self::Inline),
+            "nat" => Ok(Self::Nat),
             "routed" => Ok(Self::Routed),
+            "tiers" => Ok(Self::Tiers),
             other => {
-                let wrong =
-                    format!("no topology is called `{other}`; there are: l2, inline, routed");
+                let wrong = format!(
+                    "no topology is called `{other}`; there are: l2, inline, nat, routed, tiers"
+                );
                 Err(Error::BadSpec(wrong))
             }
         }
@@ -98,6 +129,26 @@ pub fn backend4(index: usize) -> Ipv4Addr {
 /// IPv6 address of a backend.
 pub fn backend6(index: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, index as u16 + 1)
+}
+
+/// IPv4 address of a balancer in front, in `tiers`; the first one is the balancer of other topologies.
+pub fn front4(index: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, byte(index + 2))
+}
+
+/// IPv6 address of a balancer in front.
+pub fn front6(index: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, index as u16 + 2)
+}
+
+/// IPv4 address of a stateful balancer, in `tiers`.
+pub fn stateful4(index: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 3, byte(index + 1))
+}
+
+/// IPv6 address of a stateful balancer.
+pub fn stateful6(index: usize) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 3, index as u16 + 1)
 }
 
 /// An IPv4 source address of a client; number 0 is 10.77.1.N, the others are in 10.77.(100+N).
@@ -147,6 +198,10 @@ const BACKENDS_BRIDGE: &str = "br1";
 pub(crate) enum Role {
     Switch,
     Balancer,
+    /// Another one beside it, in `tiers`; counted from 1.
+    Front(usize),
+    /// Behind those.
+    Stateful(usize),
     /// Between the balancer and the backends, where there is one.
     Router,
     Client(usize),
@@ -159,6 +214,8 @@ impl Role {
         match self {
             Self::Switch => "sw".into(),
             Self::Balancer => "lb".into(),
+            Self::Front(i) => format!("lb{i}"),
+            Self::Stateful(i) => format!("s{i}"),
             Self::Router => "rt".into(),
             Self::Client(i) => format!("c{i}"),
             Self::Backend(i) => format!("b{i}"),
@@ -170,6 +227,8 @@ impl Role {
         let (kind, index) = match self {
             Self::Switch => (0, 0),
             Self::Balancer => (0xff, 0),
+            Self::Front(i) => (0xfd, i),
+            Self::Stateful(i) => (3, i),
             Self::Router => (0xfe, 0),
             Self::Client(i) => (1, i),
             Self::Backend(i) => (2, i),
@@ -181,15 +240,17 @@ impl Role {
         let own = Cable {
             port: self.name(),
             bridge: match (topology, self) {
-                (Topology::Inline | Topology::Routed, Self::Backend(_)) => BACKENDS_BRIDGE,
+                (Topology::Inline | Topology::Nat | Topology::Routed, Self::Backend(_)) => {
+                    BACKENDS_BRIDGE
+                }
                 _ => BRIDGE,
             },
             interface: INTERFACE,
             mac: self.mac(),
         };
         let between = match topology {
-            Topology::L2 => None,
-            Topology::Inline => Some(Self::Balancer),
+            Topology::L2 | Topology::Tiers => None,
+            Topology::Inline | Topology::Nat => Some(Self::Balancer),
             Topology::Routed => Some(Self::Router),
         };
         if between != Some(self) {
@@ -211,13 +272,16 @@ impl Role {
         let router = [format!("{ROUTER4}/24"), format!("{ROUTER6}/112")];
         let (mine, second) = match (plan.topology, self) {
             // The VIP is nobody's address: clients have a route to it.
-            (Topology::Inline, Self::Balancer) => {
+            (Topology::Tiers, Self::Balancer) => {
+                (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], Vec::new())
+            }
+            (Topology::Inline | Topology::Nat, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], router.into())
             }
             (Topology::Routed, Self::Router) => {
                 (vec![format!("{GATEWAY4}/16"), format!("{GATEWAY6}/64")], router.into())
             }
-            (Topology::Inline | Topology::Routed, Self::Backend(i)) => {
+            (Topology::Inline | Topology::Nat | Topology::Routed, Self::Backend(i)) => {
                 (vec![format!("{}/24", backend4(i)), format!("{}/112", backend6(i))], Vec::new())
             }
             _ => (self.addresses_l2(plan.client_addresses), Vec::new()),
@@ -230,6 +294,10 @@ impl Role {
     fn addresses_l2(self, client_addresses: usize) -> Vec<String> {
         match self {
             Self::Switch | Self::Router => Vec::new(),
+            Self::Front(i) => vec![format!("{}/16", front4(i)), format!("{}/64", front6(i))],
+            Self::Stateful(i) => {
+                vec![format!("{}/16", stateful4(i)), format!("{}/64", stateful6(i))]
+            }
             // The VIP is on eth0 and not on lo: Linux answers a neighbour solicitation only for
             // an address of the interface that it came in on.
             Self::Balancer => vec![
@@ -248,11 +316,15 @@ impl Role {
     /// Its routes: a destination and a router for each, with what else there is to say.
     fn routes(self, topology: Topology) -> Vec<(String, IpAddr, &'static str)> {
         match (topology, self) {
-            (Topology::Inline, Self::Client(_)) => vec![
+            (Topology::Inline | Topology::Nat, Self::Client(_)) => vec![
                 (format!("{VIP4}/32"), BALANCER4.into(), ""),
                 (format!("{VIP6}/128"), BALANCER6.into(), ""),
             ],
-            (Topology::Inline, Self::Backend(_)) => {
+            (Topology::Tiers, Self::Client(i)) => vec![
+                (format!("{VIP4}/32"), front4(i % FRONTS).into(), ""),
+                (format!("{VIP6}/128"), front6(i % FRONTS).into(), ""),
+            ],
+            (Topology::Inline | Topology::Nat, Self::Backend(_)) => {
                 vec![("0.0.0.0/0".into(), ROUTER4.into(), ""), ("::/0".into(), ROUTER6.into(), "")]
             }
             (Topology::Routed, Self::Balancer) => vec![
@@ -283,7 +355,7 @@ impl Role {
                 ("bridge/bridge-nf-call-ip6tables", "0"),
                 ("bridge/bridge-nf-call-arptables", "0"),
             ]),
-            Self::Balancer | Self::Router => all.extend([
+            Self::Balancer | Self::Front(_) | Self::Stateful(_) | Self::Router => all.extend([
                 ("ipv4/ip_forward", "1"),
                 ("ipv6/conf/all/forwarding", "1"),
                 ("ipv4/conf/all/rp_filter", "0"),
@@ -310,7 +382,7 @@ impl Role {
     /// The `ip -batch` lines that run inside the node once its veths are there.
     fn setup(self, plan: Plan) -> String {
         let mut lines = link::up("lo");
-        if let Self::Backend(_) = self {
+        if let (Self::Backend(_), true) = (self, plan.topology != Topology::Nat) {
             lines += &link::address(&format!("{VIP4}/32"), "lo");
             lines += &link::address(&format!("{VIP6}/128"), "lo");
         }
@@ -377,7 +449,7 @@ fn set_up(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()>
         netns.no_checksum_offload(cable.interface)?;
     }
     netns.ip(&role.setup(plan))?;
-    if *role == Role::Balancer {
+    if matches!(role, Role::Balancer | Role::Front(_) | Role::Stateful(_)) {
         for cable in &cables {
             xdp::attach_pass(switch, &cable.port)?;
         }
@@ -421,9 +493,13 @@ mod tests {
     #[test]
     fn no_address_is_given_out_twice() {
         let mut roles = vec![Role::Balancer, Role::Router];
+        roles.extend((1..FRONTS).map(Role::Front));
+        roles.extend((0..STATEFUL).map(Role::Stateful));
         roles.extend((0..MAX_CLIENTS).map(Role::Client));
         roles.extend((0..MAX_BACKENDS).map(Role::Backend));
-        for topology in [Topology::L2, Topology::Inline, Topology::Routed] {
+        for topology in
+            [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed, Topology::Tiers]
+        {
             let (mut seen, mut macs) = (HashSet::new(), HashSet::new());
             let plan = Plan { topology, client_addresses: MAX_CLIENT_ADDRESSES };
             for role in &roles {
@@ -444,7 +520,9 @@ mod tests {
         assert_eq!(backend6(11).to_string(), "fd77::2:c");
         assert_eq!(client4(1, 0).to_string(), "10.77.1.2");
         assert_eq!(client6(1, 3).to_string(), "fd77::66:3");
-        for topology in [Topology::L2, Topology::Inline, Topology::Routed] {
+        for topology in
+            [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed, Topology::Tiers]
+        {
             assert_eq!(topology.name().parse::<Topology>().unwrap(), topology);
         }
         assert!("ring".parse::<Topology>().is_err());

@@ -18,6 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{Doing, Result};
 use crate::lab::Lab;
+use crate::topology::{ECHO_PORT, NAT_ECHO_PORT, NAT_WEB_PORT, VIP4, VIP6, WEB_PORT};
 
 /// Room for packets that were not read yet, in bytes of the kernel's memory.
 const ROOM: usize = 8 << 20;
@@ -184,7 +185,7 @@ impl Shared {
         for (backend, socket) in self.sockets.iter().enumerate() {
             let mut frame = [0; SNAP];
             while let Some((length, arrived)) = receive(socket, &mut frame) {
-                if let Some(key) = parse(&frame[..length]) {
+                if let Some(key) = parse(&frame[..length]).map(as_sent) {
                     log.note(key, Sight { backend, at: Instant::now(), arrived });
                 }
             }
@@ -206,6 +207,19 @@ fn receive(socket: &OwnedFd, frame: &mut [u8; SNAP]) -> Option<(usize, Duration)
         })
     });
     Some((message.bytes.min(SNAP), arrived.unwrap_or_default()))
+}
+
+/// As the client has sent it, of one that reaches a backend with other addresses.
+fn as_sent(key: Key) -> Key {
+    let target: SocketAddr = match (key.udp, key.target) {
+        (false, target) if target.port() == NAT_WEB_PORT => match target {
+            SocketAddr::V4(_) => (VIP4, WEB_PORT).into(),
+            SocketAddr::V6(_) => (VIP6, WEB_PORT).into(),
+        },
+        (true, target) if target.port() == NAT_ECHO_PORT => (VIP4, ECHO_PORT).into(),
+        (_, target) => target,
+    };
+    Key { target, ..key }
 }
 
 /// The flow that a frame may begin: a SYN without ACK, or a datagram.

@@ -15,11 +15,22 @@ pub struct LaneCounters {
     pub flows: u64,
 }
 
+/// Answers of backends that were translated and sent on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Returned {
+    /// Number of packets.
+    pub packets: u64,
+    /// Bytes of these packets, from the IP header on.
+    pub bytes: u64,
+}
+
 /// What became of every packet since the plane began.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// What went to each backend, by its number.
     pub lanes: BTreeMap<u16, LaneCounters>,
+    /// What came back from backends and was translated.
+    pub returned: Returned,
     /// Packets left to the kernel, by reason.
     pub passed: BTreeMap<Reason, u64>,
     /// Packets dropped, by reason.
@@ -36,9 +47,16 @@ impl Counters {
                 lane.bytes += u64::from(bytes);
                 lane.flows += u64::from(new);
             }
+            Verdict::Return { bytes, .. } => {
+                self.returned.packets += 1;
+                self.returned.bytes += u64::from(bytes);
+            }
             Verdict::Answer(_) => *self.passed.entry(Reason::Answer).or_default() += 1,
+            Verdict::Echo => *self.dropped.entry(Reason::EchoAnswered).or_default() += 1,
             Verdict::Pass(reason) => *self.passed.entry(reason).or_default() += 1,
-            Verdict::Drop(reason) => *self.dropped.entry(reason).or_default() += 1,
+            Verdict::Drop(reason) | Verdict::Tell { reason, .. } => {
+                *self.dropped.entry(reason).or_default() += 1
+            }
         }
     }
 }

@@ -6,20 +6,24 @@
 //!   of unit tests.
 #![forbid(unsafe_code)]
 
+mod allowance;
 mod by_id;
 pub mod counters;
 pub mod forward;
 mod limits;
+mod paths;
 pub mod pipeline;
 mod plane;
 mod soft;
 
+pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
-pub use counters::{Counters, LaneCounters};
+pub use counters::{Counters, LaneCounters, Returned};
 pub use limits::Limits;
+pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
     Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
-    TrackedFlows, Way,
+    TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};

@@ -20,6 +20,8 @@ pub struct Limits {
     pub answered_flows: u32,
     /// Partitions of 32,768 connections by index, of all services together.
     pub slot_partitions: u32,
+    /// Addresses and ports of backends whose answers are translated.
+    pub translations: u32,
     /// UDP flows that are told from new ones.
     pub udp_flows: u32,
     /// Bytes of the event ring, a power of two.
@@ -41,6 +43,7 @@ impl Default for Limits {
             tracked_flows: 262_144,
             answered_flows: 1,
             slot_partitions: 1,
+            translations: 1,
             udp_flows: 65_536,
             event_ring_bytes: 16 << 20,
             marked_flows: 1 << 20,
@@ -61,6 +64,7 @@ impl Limits {
             tracked_flows: self.tracked_flows.max(other.tracked_flows),
             answered_flows: self.answered_flows.max(other.answered_flows),
             slot_partitions: self.slot_partitions.max(other.slot_partitions),
+            translations: self.translations.max(other.translations),
             udp_flows: self.udp_flows.max(other.udp_flows),
             event_ring_bytes: self.event_ring_bytes.max(other.event_ring_bytes),
             marked_flows: self.marked_flows.max(other.marked_flows),

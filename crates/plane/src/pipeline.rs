@@ -2,13 +2,18 @@
 //! ([`forward`](crate::forward)). Pure: frames, tables and memory come in as arguments.
 
 use crate::IdRoutes;
+use crate::forward::Translation;
+use std::net::IpAddr;
 use weir_steering::{
     BackendId, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask, decide_by,
 };
 use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
 use weir_wire::tcp_options::{Timestamps, TimestampsMut};
-use weir_wire::{FlowKey, Packet, Protocol, Reason, TcpFlags, parse, tcp_options};
+use weir_wire::{
+    FlowKey, Fragment, FragmentKey, Packet, Protocol, Reason, TcpFlags, echo, fragment, parse,
+    tcp_options, unmap_address,
+};
 
 /// Bytes of a UDP header.
 const UDP_HEADER: usize = 8;
@@ -40,6 +45,15 @@ pub trait Directory {
     /// Why its packets are dropped if there is none that can decide: [`Reason::NoTable`], or
     /// [`Reason::UnknownMethod`].
     fn table(&self, service: u32) -> Result<&Image, Reason>;
+    /// Whether answers of any backend are translated.
+    fn translates(&self) -> bool {
+        false
+    }
+    /// The service that answers from there are of, if they are translated.
+    fn translated(&self, key: &VipKey) -> Option<VipKey> {
+        let _ = key;
+        None
+    }
     /// What leads packets of a service by their QUIC ids, if anything does.
     fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
         let _ = service;
@@ -67,10 +81,30 @@ pub enum Verdict {
     },
     /// It is a backend's answer, which the kernel forwards; with this TSval, if it has one.
     Answer(Option<u32>),
+    /// It is a backend's answer, which goes back to the client as the service's.
+    Return {
+        /// The service's address.
+        address: IpAddr,
+        /// Its port; none: the one that it has.
+        port: Option<u16>,
+        /// Its bytes from the IP header on.
+        bytes: u32,
+    },
     /// It is the kernel's.
     Pass(Reason),
     /// It goes nowhere.
     Drop(Reason),
+    /// It is an echo request to a service's address, and its frame goes back as the reply.
+    Echo,
+    /// It goes nowhere, and its frame goes back as the message that tells its sender why.
+    Tell {
+        /// The backend that it would have gone to.
+        backend: u16,
+        /// Why it goes nowhere.
+        reason: Reason,
+        /// As in [`Verdict::Forward`].
+        echo: Option<u32>,
+    },
 }
 
 /// What happened to a frame.
@@ -78,6 +112,8 @@ pub enum Verdict {
 pub enum Outcome {
     /// It went to the backend with this number.
     Forwarded(u16),
+    /// It went back to the client.
+    Returned,
     /// It was left to the kernel.
     Passed(Reason),
     /// It was dropped.
@@ -89,8 +125,10 @@ impl From<Verdict> for Outcome {
         match verdict {
             Verdict::Forward { backend, .. } => Self::Forwarded(backend),
             Verdict::Answer(_) => Self::Passed(Reason::Answer),
+            Verdict::Return { .. } => Self::Returned,
             Verdict::Pass(reason) => Self::Passed(reason),
-            Verdict::Drop(reason) => Self::Dropped(reason),
+            Verdict::Echo => Self::Dropped(Reason::EchoAnswered),
+            Verdict::Drop(reason) | Verdict::Tell { reason, .. } => Self::Dropped(reason),
         }
     }
 }
@@ -109,6 +147,8 @@ pub struct Classified<'a> {
     /// The backend that its QUIC id leads to, if the service is led by ids; the table decides where
     /// it leads to none.
     pub by_id: Option<BackendId>,
+    /// The packet that it is the first fragment of.
+    pub fragment: Option<FragmentKey>,
 }
 
 /// The service that takes a flow: the one on its port, or else the one on any.
@@ -132,6 +172,30 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
             {
                 return classify_error(frame, &error, to);
             }
+            if rejected.reason == Reason::OtherProtocol
+                && frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac))
+            {
+                if rejected.dst.is_some_and(known) {
+                    if echo::is_request(frame) {
+                        return Err(Verdict::Echo);
+                    }
+                } else if icmp::too_big(frame).is_some() {
+                    return Err(Verdict::Pass(Reason::PathMtu));
+                }
+            }
+            // About a packet that was sent to a backend with other addresses.
+            if rejected.reason == Reason::OtherProtocol
+                && to.translates()
+                && !rejected.dst.is_some_and(known)
+                && let Some(error) = icmp::quoted(frame)
+            {
+                return classify_error(frame, &error, to);
+            }
+            if rejected.dst.is_some_and(known)
+                && let Some(fragment) = fragment(frame)
+            {
+                return classify_fragment(frame, &fragment, to);
+            }
             let ours = rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
             let verdict = if ours { Verdict::Drop } else { Verdict::Pass };
             return Err(verdict(rejected.reason));
@@ -144,7 +208,21 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
         let payload = datagram.get(UDP_HEADER..length.into())?;
         BackendId::new(routes.route_datagram(payload).ok()?)
     });
-    Ok(Classified { packet, signals: signals(frame, &packet, table), service, table, by_id })
+    let signals = signals(frame, &packet, table);
+    Ok(Classified { packet, signals, service, table, by_id, fragment: None })
+}
+
+/// The first fragment goes the way of a whole packet, but by no QUIC id: QUIC is not fragmented
+/// (RFC 9000 section 14). The others go where it went, which [`finish`] knows.
+fn classify_fragment<'a>(
+    frame: &[u8],
+    fragment: &Fragment,
+    to: &'a impl Directory,
+) -> Result<Classified<'a>, Verdict> {
+    let packet = fragment.packet.map_err(Verdict::Drop)?;
+    let (service, table) = whose(frame, &packet.flow, to)?;
+    let signals = signals(frame, &packet, table);
+    Ok(Classified { packet, signals, service, table, by_id: None, fragment: Some(fragment.key) })
 }
 
 /// An ICMP error goes the way of the connection whose packet it quotes, but by no QUIC id: what
@@ -165,7 +243,7 @@ fn classify_error<'a>(
     };
     let echo = error.value.filter(|_| table.method().info().needs.timestamps);
     let signals = Signals { quoted: true, ..Signals::LATER.with_echo(echo) };
-    Ok(Classified { packet, signals, service, table, by_id: None })
+    Ok(Classified { packet, signals, service, table, by_id: None, fragment: None })
 }
 
 /// The service that a frame is for, and its table.
@@ -219,7 +297,7 @@ fn connection_id(datagram: &[u8]) -> Option<Id> {
 
 /// The second half: where the packet goes. Notes, marks and reports go to `memory`.
 pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
-    let Classified { packet, signals, service, table, by_id } = packet;
+    let Classified { packet, signals, service, table, by_id, fragment } = packet;
     // Nothing is asked or left behind: the id says it all. One that has just gone takes nothing.
     if let Some(backend) = by_id.filter(|backend| memory.incarnation(*backend).is_some()) {
         return Verdict::Forward {
@@ -233,13 +311,18 @@ pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
     let decision = decide_by(table, *service, &packet.flow, *signals, memory);
     match decision.backend {
         Err(reason) => Verdict::Drop(reason),
-        Ok(backend) => Verdict::Forward {
-            backend: backend.get(),
-            new: decision.new,
-            bytes: packet.ip_length,
-            cookie: decision.cookie,
-            echo: decision.echo,
-        },
+        Ok(backend) => {
+            if let Some(key) = fragment {
+                memory.note_fragment(key, Some(backend));
+            }
+            Verdict::Forward {
+                backend: backend.get(),
+                new: decision.new,
+                bytes: packet.ip_length,
+                cookie: decision.cookie,
+                echo: decision.echo,
+            }
+        }
     }
 }
 
@@ -257,9 +340,35 @@ fn finish(
     match classified {
         Ok(packet) => steer(packet, memory),
         Err(other @ Verdict::Pass(Reason::NoService)) => {
-            answer(frame, to, memory).unwrap_or(*other)
+            if let Some(fragment) = fragment(frame) {
+                memory.note_fragment(&fragment.key, None);
+            }
+            let answer = answer(frame, to, memory).or_else(|| translated(frame, to));
+            answer.unwrap_or(*other)
         }
+        Err(Verdict::Drop(Reason::LaterFragment)) => follow(frame, to, memory),
         Err(verdict) => *verdict,
+    }
+}
+
+/// A later fragment of a packet for a service's address goes where the first one went. The twin of
+/// `follow_fragment` in `bpf/fragment.h`.
+fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdict {
+    let unknown = Verdict::Drop(Reason::LaterFragment);
+    let Some(fragment) = fragment(frame) else { return unknown };
+    if !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
+        return Verdict::Drop(Reason::OtherHost);
+    }
+    match memory.fragment(&fragment.key) {
+        None => unknown,
+        Some(None) => Verdict::Pass(Reason::NoService),
+        Some(Some(backend)) => Verdict::Forward {
+            backend: backend.get(),
+            new: false,
+            bytes: fragment.ip_length,
+            cookie: None,
+            echo: None,
+        },
     }
 }
 
@@ -326,6 +435,36 @@ fn uncount(counted: bool, backend: Option<BackendId>, memory: &mut impl Memory) 
     }
 }
 
+/// A packet of a backend whose answers are translated, or an ICMP error about one that was sent there. One
+/// whose TTL is used up is the kernel's, which tells the sender. The twin of `bpf/back.h`.
+fn translated(frame: &[u8], to: &impl Directory) -> Option<Verdict> {
+    if !to.translates() || !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
+        return None;
+    }
+    let (from, bytes) = match parse(frame) {
+        Ok(packet) => {
+            let FlowKey { src: address, src_port, protocol, .. } = packet.flow;
+            (VipKey { address, protocol, port: Some(src_port) }, packet.ip_length)
+        }
+        Err(_) => {
+            let error = icmp::quoted(frame)?;
+            let FlowKey { src: address, src_port, protocol, .. } = error.flow;
+            (VipKey { address, protocol, port: Some(src_port) }, error.ip_length)
+        }
+    };
+    let exact = to.translated(&from);
+    let service = exact.or_else(|| to.translated(&VipKey { port: None, ..from }))?;
+    if used_up(frame) {
+        return Some(Verdict::Pass(Reason::TtlExceeded));
+    }
+    Some(Verdict::Return { address: unmap_address(&service.address), port: service.port, bytes })
+}
+
+/// Whether a router would not pass the packet on.
+fn used_up(frame: &[u8]) -> bool {
+    Translation { port: None, mtu: 0 }.refuses(frame) == Some(Reason::TtlExceeded)
+}
+
 /// The backend has no timestamps, so the connection's packets will carry no cookies.
 fn track_instead(question: &Question, backend: Option<BackendId>, memory: &mut impl Memory) {
     memory.watch(question, None);
@@ -339,13 +478,14 @@ fn track_instead(question: &Question, backend: Option<BackendId>, memory: &mut i
 pub fn restamp(frame: &mut [u8], verdict: &Verdict) {
     let (value, echo) = match *verdict {
         Verdict::Answer(value) => (value, None),
-        Verdict::Forward { echo, .. } => (None, echo),
+        Verdict::Forward { echo, .. } | Verdict::Tell { echo, .. } => (None, echo),
         _ => return,
     };
     if value.or(echo).is_none() {
         return;
     }
-    let Ok(packet) = parse(frame) else { return };
+    let first = || fragment(frame)?.packet.ok();
+    let Some(packet) = parse(frame).ok().or_else(first) else { return };
     let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
     let Some(segment) = frame.get_mut(packet.l4_offset.into()..end) else { return };
     if let Ok(Some(mut stamps)) = TimestampsMut::find(segment) {

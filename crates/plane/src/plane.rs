@@ -1,8 +1,8 @@
 //! What a control plane needs of a plane, besides what updates do with it.
 
 use crate::by_id::{IdOutcomes, IdRoutes};
-use crate::counters::LaneCounters;
-use crate::forward::{NextHop, Tunnel};
+use crate::counters::{LaneCounters, Returned};
+use crate::forward::{NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use std::collections::{BTreeMap, HashSet};
@@ -29,7 +29,15 @@ pub struct Backend {
     pub hop: Option<Hop>,
     /// What its packets are put into; none if they reach it as they are.
     pub tunnel: Option<Tunnel>,
+    /// How they are made its own; none if they stay the service's.
+    pub translation: Option<Translation>,
+    /// How large segments SYNs to it may ask for; none: as large as they like.
+    pub segments: Option<Segments>,
 }
+
+/// The services that answers are of: by the backend's address, protocol and port. Without a port, those of
+/// all ports that have no entry of their own, and the service has the same port.
+pub type Translations = BTreeMap<VipKey, VipKey>;
 
 /// What became of the flows that a method with few of them put into the connection table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -194,6 +202,18 @@ pub trait Plane: update::Plane {
     fn id_outcomes(&self) -> Result<IdOutcomes, Self::Error> {
         Ok(IdOutcomes::new())
     }
+
+    /// Translates the answers of these backends, from now on, and of no others.
+    ///
+    /// # Errors
+    /// If there is no room for so many; some may be translated then.
+    fn set_translations(&mut self, wanted: &Translations) -> Result<(), Self::Error>;
+
+    /// Answers that were translated.
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    fn returned(&self) -> Result<Returned, Self::Error>;
 
     /// Reads a published table back and checks it.
     ///
@@ -427,6 +447,18 @@ pub trait Plane: update::Plane {
     /// If there is no room for so many.
     fn set_devices(&mut self, _devices: &[Device]) -> Result<(), Self::Error> {
         Ok(())
+    }
+
+    /// Sets how many ICMP errors, and how many replies to echo requests, each processor may send in a second.
+    /// 0: none, as at first; echo requests are the kernel's then.
+    fn set_message_rates(&mut self, _errors: u32, _echoes: u32) {}
+
+    /// What a router has said of the MTU of the way to a backend behind a tunnel, while it holds.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn path_mtu(&self, _to: IpAddr) -> Result<Option<u32>, Self::Error> {
+        Ok(None)
     }
 
     /// Frames that were sent and lost before they left, by the number of the interface that they were to

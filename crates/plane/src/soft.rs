@@ -1,13 +1,20 @@
 //! A whole data plane in plain memory: frames in, verdicts and counters out. The oracle of the
 //! BPF program, and the data plane of tests that need none.
 
+use crate::allowance::Allowance;
 use crate::by_id::IdRoutes;
-use crate::counters::{Counters, LaneCounters};
+use crate::counters::{Counters, LaneCounters, Returned};
+use crate::forward::Tunnel;
+use crate::forward::nat::{End, translate};
 use crate::limits::Limits;
+use crate::paths::Paths;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
-use crate::plane::{Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows};
+use crate::plane::{
+    Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
+};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +24,7 @@ use weir_steering::{
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
 };
-use weir_wire::{FlowKey, Reason};
+use weir_wire::{FlowKey, Reason, echo, icmp, map_address};
 
 /// What a [`Soft`] plane can be asked, and can be told to refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -115,6 +122,8 @@ pub struct Soft {
     pub vips: HashMap<VipKey, u32>,
     /// What leads packets by their QUIC ids, by service.
     pub id_routes: HashMap<u32, IdRoutes>,
+    /// Whose answers are translated, and to what.
+    pub translations: Translations,
     /// Published tables by service.
     pub tables: HashMap<u32, Arc<Image>>,
     /// Services without a table here whose published one is of a method that is not known.
@@ -133,6 +142,14 @@ pub struct Soft {
     pub limits: Limits,
     /// Backends by number.
     pub backends: BTreeMap<u16, Backend>,
+    /// The errors that it may send.
+    pub messages: Allowance,
+    /// The replies to echo requests that it may send.
+    pub echoes: Allowance,
+    /// What routers on the ways to backends have said.
+    pub paths: Paths,
+    /// The time by which these are old, and messages are allowed.
+    pub nanoseconds: u64,
     /// The interfaces that it is attached to.
     pub attached: Vec<String>,
     asked: RefCell<BTreeMap<Operation, u64>>,
@@ -143,6 +160,7 @@ pub struct Soft {
 struct View<'a> {
     vips: &'a HashMap<VipKey, u32>,
     id_routes: &'a HashMap<u32, IdRoutes>,
+    translations: &'a Translations,
     tables: &'a HashMap<u32, Arc<Image>>,
     unknown: &'a HashSet<u32>,
     own_macs: &'a [[u8; 6]],
@@ -169,6 +187,14 @@ impl Directory for View<'_> {
         }
     }
 
+    fn translates(&self) -> bool {
+        !self.translations.is_empty()
+    }
+
+    fn translated(&self, key: &VipKey) -> Option<VipKey> {
+        self.translations.get(key).copied()
+    }
+
     fn id_routes(&self, service: u32) -> Option<&IdRoutes> {
         self.id_routes.get(&service)
     }
@@ -184,6 +210,7 @@ impl Soft {
         View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -200,27 +227,52 @@ impl Soft {
         let to = View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
         };
         let verdict = pipeline::process(frame, &to, &mut self.memory);
-        let verdict = refused(&self.backends, frame, verdict);
+        let verdict = self.refused(frame, verdict);
+        self.learn(frame, &verdict);
         self.counters.count(&verdict);
         verdict
     }
 
     /// The same, with what the plane writes into the frame but for the MAC addresses, and for tags of
-    /// frames that go as they are. `tag`: with which the frames to a backend in a tunnel leave.
+    /// frames that go as they are. `tag`: with which all others leave.
     pub fn take(&mut self, frame: &mut Vec<u8>, tag: Option<[u8; 4]>) -> Verdict {
         let verdict = self.judge(frame);
         pipeline::restamp(frame, &verdict);
-        if let Verdict::Forward { backend, .. } = verdict
-            && let Some(Backend { address, tunnel: Some(tunnel), .. }) = self.backends.get(&backend)
-            && let Err(reason) = tunnel.encapsulate(frame, *address, tag)
-        {
-            // What it refuses was found out before.
+        if verdict == Verdict::Echo {
+            echo::reply(frame);
+        }
+        if let Verdict::Forward { backend, .. } | Verdict::Tell { backend, .. } = verdict {
+            self.limit_segments(frame, backend);
+        }
+        let written = match verdict {
+            Verdict::Forward { backend, .. } => match self.backends.get(&backend) {
+                Some(Backend { address, tunnel: Some(tunnel), .. }) => {
+                    tunnel.encapsulate(frame, *address, tag)
+                }
+                Some(Backend { address, translation: Some(to), .. }) => {
+                    translate(frame, End::Destination, (*address, to.port), tag)
+                }
+                _ => Ok(()),
+            },
+            Verdict::Return { address, port, .. } => {
+                translate(frame, End::Source, (address, port), tag)
+            }
+            _ => Ok(()),
+        };
+        if let Err(reason) = written {
+            // What is refused was found out before.
             unreachable!("{reason}")
+        }
+        if let Verdict::Tell { backend, .. } = verdict
+            && let Some((tunnel, address)) = self.way(backend)
+        {
+            tunnel.tell(frame, address);
         }
         verdict
     }
@@ -231,6 +283,7 @@ impl Soft {
         let to = View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -239,7 +292,8 @@ impl Soft {
         let frames = frames.iter().copied();
         pipeline::process_burst(frames.clone(), &to, &mut self.memory, &mut verdicts);
         for (frame, verdict) in frames.zip(&mut verdicts) {
-            *verdict = refused(&self.backends, frame, *verdict);
+            *verdict = self.refused(frame, *verdict);
+            self.learn(frame, verdict);
         }
         verdicts.iter().for_each(|verdict| self.counters.count(verdict));
         verdicts.into_iter().map(Outcome::from).collect()
@@ -297,6 +351,59 @@ impl Soft {
         self.tables.values().chain(self.former.values()).map(|image| image.bytes()).sum()
     }
 
+    /// Lowers what a SYN to a backend asks for.
+    pub fn limit_segments(&self, frame: &mut [u8], backend: u16) {
+        let way = self.way(backend);
+        let segments = self.backends.get(&backend).and_then(|backend| backend.segments);
+        if let Some(segments) = segments {
+            let translation = self.backends.get(&backend).and_then(|backend| backend.translation);
+            let mtu = translation.map_or(0, |to| to.mtu);
+            let mtu = way.map_or(mtu, |(tunnel, _)| tunnel.mtu);
+            segments.limit(frame, way.as_ref().map(|(tunnel, to)| (tunnel, *to)), mtu);
+        }
+    }
+
+    /// Takes what a router says of the way to a backend.
+    fn learn(&mut self, frame: &[u8], verdict: &Verdict) {
+        if *verdict == Verdict::Pass(Reason::PathMtu)
+            && let Some(said) = icmp::too_big(frame)
+        {
+            self.paths.learn(&said, self.nanoseconds);
+        }
+    }
+
+    /// The tunnel to a backend, with what its way takes now, and where it leads.
+    fn way(&self, backend: u16) -> Option<(Tunnel, IpAddr)> {
+        let backend = self.backends.get(&backend)?;
+        let tunnel = backend.tunnel?;
+        let mtu = self.paths.lower(&map_address(backend.address), tunnel.mtu, self.nanoseconds);
+        Some((Tunnel { mtu, ..tunnel }, backend.address))
+    }
+
+    /// The verdict, or that the tunnel of the packet's backend refuses it.
+    fn refused(&mut self, frame: &[u8], verdict: Verdict) -> Verdict {
+        if verdict == Verdict::Echo {
+            return match self.echoes.is_none() {
+                true => Verdict::Pass(Reason::OtherProtocol),
+                false if self.echoes.take(self.nanoseconds) => verdict,
+                false => Verdict::Drop(Reason::EchoLimited),
+            };
+        }
+        let Verdict::Forward { backend, echo, .. } = verdict else { return verdict };
+        if let Some(to) = self.backends.get(&backend).and_then(|backend| backend.translation) {
+            return to.refuses(frame).map_or(verdict, Verdict::Drop);
+        }
+        let Some((tunnel, address)) = self.way(backend) else { return verdict };
+        let Some(refused) = tunnel.refuses(frame, address) else { return verdict };
+        let Some((_, told)) = tunnel.message(frame, address, refused) else {
+            return Verdict::Drop(refused);
+        };
+        if !self.messages.take(self.nanoseconds) {
+            return Verdict::Drop(Reason::Untold);
+        }
+        Verdict::Tell { backend, reason: told, echo }
+    }
+
     fn ask(&self, operation: Operation) -> Result<(), SoftError> {
         *self.asked.borrow_mut().entry(operation).or_default() += 1;
         let mut refusals = self.refusals.borrow_mut();
@@ -317,16 +424,6 @@ impl Soft {
             table.set_flags(table.header().flags().with(flag, on));
         }
     }
-}
-
-/// The verdict, or that the tunnel of the packet's backend refuses it.
-fn refused(backends: &BTreeMap<u16, Backend>, frame: &[u8], verdict: Verdict) -> Verdict {
-    let Verdict::Forward { backend, .. } = verdict else { return verdict };
-    let refused = backends.get(&backend).and_then(|backend| {
-        let tunnel = backend.tunnel.as_ref()?;
-        tunnel.refuses(frame, backend.address)
-    });
-    refused.map_or(verdict, Verdict::Drop)
 }
 
 impl update::Plane for Soft {
@@ -520,6 +617,19 @@ impl Plane for Soft {
             None => self.id_routes.remove(&service),
         };
         Ok(())
+    }
+
+    fn set_translations(&mut self, wanted: &Translations) -> Result<(), SoftError> {
+        if self.translations != *wanted {
+            self.ask(Operation::SetService)?;
+            self.translations.clone_from(wanted);
+        }
+        Ok(())
+    }
+
+    fn returned(&self) -> Result<Returned, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        Ok(self.counters.returned)
     }
 
     fn services(&self) -> Vec<(VipKey, u32)> {

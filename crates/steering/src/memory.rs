@@ -9,6 +9,7 @@ use crate::schedule::BackendLoad;
 use crate::state::{ServiceState, StateKey};
 use std::collections::{HashMap, HashSet};
 use weir_hash::scale;
+use weir_wire::FragmentKey;
 
 /// What a report is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -286,6 +287,20 @@ pub trait Memory<K = StateKey> {
         Echoes::default()
     }
 
+    /// Where the first fragment of a packet went, if that is known: to a backend in this use of its number,
+    /// or to nobody's service.
+    #[inline(always)]
+    fn fragment(&mut self, of: &FragmentKey) -> Option<Option<BackendId>> {
+        let _ = of;
+        None
+    }
+
+    /// Notes where the first fragment of a packet goes.
+    #[inline(always)]
+    fn note_fragment(&mut self, of: &FragmentKey, backend: Option<BackendId>) {
+        let _ = (of, backend);
+    }
+
     /// The time, in seconds from any fixed moment on.
     #[inline(always)]
     fn now(&self) -> u32 {
@@ -384,9 +399,15 @@ pub struct SoftMemory {
     pub turns: HashMap<u32, u64>,
     /// Loads of backends.
     pub loads: HashMap<u16, BackendLoad>,
+    /// Where first fragments went, in which use of the backend's number, and when: unbounded here.
+    pub fragments: HashMap<FragmentKey, (Option<BackendId>, u32, u32)>,
     /// Seconds from any fixed moment on.
     pub now: u32,
 }
+
+/// So many seconds fragments follow their first one: hosts put them together within 30 seconds (Linux), or
+/// 60 (RFC 8200 section 4.5).
+pub const FRAGMENT_SECONDS: u32 = 60;
 
 impl SoftMemory {
     /// An empty memory: room for so many pending flows, words of each half of the activity marks, of
@@ -470,6 +491,21 @@ fn set_watched(words: &mut Option<Vec<u64>>, hash: u64) {
 }
 
 impl Memory for SoftMemory {
+    fn fragment(&mut self, of: &FragmentKey) -> Option<Option<BackendId>> {
+        let &(backend, incarnation, then) = self.fragments.get(of)?;
+        if self.now.wrapping_sub(then) > FRAGMENT_SECONDS {
+            return None;
+        }
+        let there = |backend| self.incarnations.get(&BackendId::get(backend)) == Some(&incarnation);
+        backend.is_none_or(there).then_some(backend)
+    }
+
+    fn note_fragment(&mut self, of: &FragmentKey, backend: Option<BackendId>) {
+        let incarnation = backend.and_then(|backend| self.incarnations.get(&backend.get()));
+        let went = (backend, incarnation.copied().unwrap_or(0), self.now);
+        self.fragments.insert(*of, went);
+    }
+
     fn pending(&mut self, question: &Question) -> Option<BackendId> {
         self.pending.get(&question.state()).copied().and_then(BackendId::new)
     }

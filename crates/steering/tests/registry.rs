@@ -229,6 +229,7 @@ fn copy(memory: &SoftMemory) -> SoftMemory {
         watched_next: memory.watched_next.clone(),
         seen: memory.seen.clone(),
         seen_generation: memory.seen_generation,
+        fragments: memory.fragments.clone(),
         bare: memory.bare,
         echoes: memory.echoes.clone(),
         connections: memory.connections.clone(),

@@ -212,6 +212,45 @@ pub fn icmp((src, dst): ([u8; 16], [u8; 16]), kind: [u8; 2], word: u32, body: &[
     frame
 }
 
+/// The fragments of a frame as a router makes them, with so many bytes of the packet in each: a multiple
+/// of eight. The frame has no IP options or extension headers. In IPv4 the identification is the last 16
+/// bits of `id`.
+pub fn fragments(frame: &[u8], id: u32, bytes: usize) -> Vec<Vec<u8>> {
+    assert!(bytes > 0 && bytes.is_multiple_of(8), "a multiple of eight");
+    let mut l3 = 14;
+    while matches!(frame[l3 - 2..l3], [0x81, 0] | [0x88, 0xa8]) {
+        l3 += 4;
+    }
+    let v4 = frame[l3] >> 4 == 4;
+    let header = if v4 { 20 } else { 40 };
+    let (front, packet) = frame.split_at(l3 + header);
+    let parts = packet.chunks(bytes);
+    let last = parts.len().saturating_sub(1);
+    let of = |(number, part): (usize, &[u8])| {
+        let mut out = front.to_vec();
+        let units = (number * bytes / 8) as u16;
+        let more = number < last;
+        if v4 {
+            out[l3 + 2..l3 + 4].copy_from_slice(&length_field(20 + part.len()));
+            out[l3 + 4..l3 + 6].copy_from_slice(&(id as u16).to_be_bytes());
+            let place = units | u16::from(more) << 13;
+            out[l3 + 6..l3 + 8].copy_from_slice(&place.to_be_bytes());
+            out[l3 + 10..l3 + 12].fill(0);
+            let sum = Checksum::default().add_bytes(&out[l3..]).finish();
+            out[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            out[l3 + 4..l3 + 6].copy_from_slice(&length_field(8 + part.len()));
+            let next = std::mem::replace(&mut out[l3 + 6], 44);
+            out.extend([next, 0]);
+            out.extend((units << 3 | u16::from(more)).to_be_bytes());
+            out.extend(id.to_be_bytes());
+        }
+        out.extend(part);
+        out
+    };
+    parts.enumerate().map(of).collect()
+}
+
 /// A 16-bit length field. [`MAX_PAYLOAD`] keeps every length within it.
 fn length_field(length: usize) -> [u8; 2] {
     (length as u16).to_be_bytes()

@@ -10,9 +10,13 @@
 pub mod aes;
 pub mod checksum;
 pub mod craft;
+pub mod echo;
 mod flow;
+mod fragment;
 pub mod hash;
 pub mod icmp;
+pub mod icmp_error;
+pub mod mss;
 mod parse;
 pub mod quic;
 mod reason;
@@ -20,6 +24,7 @@ mod spread;
 pub mod tcp_options;
 
 pub use flow::{FlowKey, Protocol, UnknownProtocol, map_address, unmap_address};
+pub use fragment::{Fragment, FragmentKey, fragment};
 pub use parse::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Packet, Rejected, TcpFlags, parse};
 pub use reason::Reason;
 pub use spread::{SPREAD_FIRST, SPREAD_LOW, SPREAD_SECOND, spread};

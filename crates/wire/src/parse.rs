@@ -4,9 +4,9 @@
 //! to gain from more. These are policy, not errors of the sender:
 //!
 //! - More than two VLAN tags, or a tag other than 802.1Q and 802.1ad, is refused.
-//! - Fragments are refused: only the first one has ports, so a balancer that
-//!   decides by ports would send the rest elsewhere. An IPv6 "atomic" fragment
-//!   (RFC 6946) is a whole packet and is accepted.
+//! - Fragments are refused: only the first one has ports. What can be done with them
+//!   is in [`fragment`](crate::fragment). An IPv6 "atomic" fragment (RFC 6946) is a
+//!   whole packet and is accepted.
 //! - More than six IPv6 extension headers are refused; the C twin needs a bound.
 //!   Within it they may come in any order, as RFC 8200 section 4.1 asks.
 //! - IPv4 with an authentication header is `other_protocol`; IPv6 with one is not,
@@ -22,7 +22,7 @@
 //! way can at worst be delivered to a backend that discards it.
 
 use std::net::Ipv4Addr;
-use std::ops::BitOr;
+use std::ops::{BitOr, Range};
 
 use crate::flow::{FlowKey, Protocol, map_address};
 use crate::reason::Reason;
@@ -36,7 +36,7 @@ const ETHERNET_LENGTH: usize = 14;
 const VLAN_TAG_LENGTH: usize = 4;
 const IPV4_MIN_LENGTH: usize = 20;
 pub(crate) const IPV6_LENGTH: usize = 40;
-const FRAGMENT_LENGTH: usize = 8;
+pub(crate) const FRAGMENT_LENGTH: usize = 8;
 const TCP_MIN_LENGTH: usize = 20;
 const UDP_LENGTH: usize = 8;
 
@@ -49,7 +49,7 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
+pub(crate) const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
@@ -160,8 +160,8 @@ pub fn parse(frame: &[u8]) -> Result<Packet, Rejected> {
         _ => return Err(Rejected::early(Reason::NotIp)),
     };
     let Network { src, dst, l4, .. } = network;
-    let (src_port, dst_port, tcp_flags) =
-        transport(frame, &l4).map_err(|reason| Rejected { reason, dst: Some(dst) })?;
+    let (src_port, dst_port, tcp_flags) = transport(frame, l4.protocol, l4.start..l4.end, true)
+        .map_err(|reason| Rejected { reason, dst: Some(dst) })?;
     Ok(Packet {
         flow: FlowKey { src, dst, src_port, dst_port, protocol: l4.protocol },
         tcp_flags,
@@ -220,7 +220,7 @@ pub(crate) fn icmp_of(frame: &[u8]) -> Option<Icmp> {
 }
 
 /// The EtherType of the payload, the payload's offset and the number of VLAN tags.
-fn link(frame: &[u8]) -> Result<(u16, usize, u8), Reason> {
+pub(crate) fn link(frame: &[u8]) -> Result<(u16, usize, u8), Reason> {
     let Some(header) = bytes::<ETHERNET_LENGTH>(frame, 0) else {
         return Err(Reason::TruncatedEthernet);
     };
@@ -253,9 +253,7 @@ fn ipv4(frame: &[u8], l3: usize) -> Result<Network, Rejected> {
         return Err(Rejected::early(Reason::BadIpv4HeaderLength));
     }
 
-    let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
-    let src = map_address(Ipv4Addr::new(s0, s1, s2, s3).into());
-    let dst = map_address(Ipv4Addr::new(d0, d1, d2, d3).into());
+    let (src, dst) = ends_of_ipv4(header);
     let reject = |reason| Err(Rejected { reason, dst: Some(dst) });
     if frame.len() < l3 + header_length {
         return reject(Reason::TruncatedIpv4);
@@ -281,6 +279,13 @@ fn ipv4(frame: &[u8], l3: usize) -> Result<Network, Rejected> {
         ip_length: u32::from(total_length),
         l4: Layer4 { protocol, start: l3 + header_length, end },
     })
+}
+
+/// Source and destination.
+pub(crate) fn ends_of_ipv4(header: &[u8; IPV4_MIN_LENGTH]) -> ([u8; 16], [u8; 16]) {
+    let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
+    let src = map_address(Ipv4Addr::new(s0, s1, s2, s3).into());
+    (src, map_address(Ipv4Addr::new(d0, d1, d2, d3).into()))
 }
 
 fn ipv6(frame: &[u8], l3: usize) -> Result<Network, Rejected> {
@@ -338,7 +343,11 @@ const fn is_extension(next_header: u8) -> bool {
 }
 
 /// The length of the extension header of type `kind` at `offset`; all of it is in `packet`.
-fn ipv6_extension_length(packet: &[u8], offset: usize, kind: u8) -> Result<usize, Reason> {
+pub(crate) fn ipv6_extension_length(
+    packet: &[u8],
+    offset: usize,
+    kind: u8,
+) -> Result<usize, Reason> {
     if kind == FRAGMENT {
         let Some(header) = bytes::<FRAGMENT_LENGTH>(packet, offset) else {
             return Err(Reason::TruncatedIpv6Extension);
@@ -367,11 +376,17 @@ fn ipv6_extension_length(packet: &[u8], offset: usize, kind: u8) -> Result<usize
     Ok(length)
 }
 
-/// Source port, destination port and TCP flags.
-fn transport(frame: &[u8], l4: &Layer4) -> Result<(u16, u16, TcpFlags), Reason> {
+/// Source port, destination port and TCP flags. Of a datagram that is not there as a `whole`, the length
+/// may be larger than what is.
+pub(crate) fn transport(
+    frame: &[u8],
+    protocol: Protocol,
+    place: Range<usize>,
+    whole: bool,
+) -> Result<(u16, u16, TcpFlags), Reason> {
     // `start <= end <= frame.len()` was checked with the IP header.
-    let segment = &frame[l4.start..l4.end];
-    match l4.protocol {
+    let segment = &frame[place];
+    match protocol {
         Protocol::Tcp => {
             let Some(header) = bytes::<TCP_MIN_LENGTH>(segment, 0) else {
                 return Err(Reason::TruncatedTcp);
@@ -387,7 +402,7 @@ fn transport(frame: &[u8], l4: &Layer4) -> Result<(u16, u16, TcpFlags), Reason> 
                 return Err(Reason::TruncatedUdp);
             };
             let length = usize::from(be16(header[4], header[5]));
-            if length < UDP_LENGTH || length > segment.len() {
+            if length < UDP_LENGTH || whole && length > segment.len() {
                 return Err(Reason::BadUdpLength);
             }
             Ok((be16(header[0], header[1]), be16(header[2], header[3]), TcpFlags::default()))

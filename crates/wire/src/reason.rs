@@ -62,8 +62,8 @@ reasons! {
     21 BadUdpLength "bad_udp_length" "The UDP length is less than the header or more than the packet.";
     22 OtherHost "other_host" "The frame is addressed to another host: a switch flooded it.";
     23 MappedAddress "mapped_address" "An IPv6 packet has an IPv4-mapped address, which is not for the wire.";
-    24 Answer "answer" "A backend's answer, in whose timestamps the balancer has written a cookie.";
-    25 TtlExceeded "ttl_exceeded" "The packet's TTL or hop limit is used up, and a tunnel takes one like a router.";
+    24 Answer "answer" "A backend's answer, which the kernel forwards with what the balancer has written into it.";
+    25 TtlExceeded "ttl_exceeded" "The packet's TTL or hop limit is used up, and a tunnel or NAT takes one like a router.";
     32 NoBackend "no_backend" "The service has no backend for this packet.";
     33 NoNextHop "no_next_hop" "The kernel knows no next hop to the backend.";
     34 PendingFull "pending_full" "The table of flows that wait for a decision is full.";
@@ -79,6 +79,12 @@ reasons! {
     44 NoTunnelSource "no_tunnel_source" "This host has no address of the backend's family that a tunnel could begin at.";
     45 NoProgram "no_program" "A part of the program is missing; the control plane loads it anew when it starts.";
     46 UnknownQuote "unknown_quote" "An ICMP error quotes a packet of a connection that the service does not know.";
+    52 TooBigTold "too_big_told" "The packet is larger, with the tunnel's headers, than the way to the backend takes; its sender was told by ICMP.";
+    53 TtlTold "ttl_told" "The packet's TTL or hop limit is used up, and a tunnel takes one like a router; its sender was told by ICMP.";
+    54 Untold "untold" "The packet's sender would be told by ICMP why it goes nowhere, but no more messages may be sent at the moment.";
+    55 PathMtu "path_mtu" "A router says what the way to a backend behind a tunnel takes; the next packets follow it.";
+    56 EchoAnswered "echo_answered" "An echo request to a service's address; its frame went back as the reply.";
+    57 EchoLimited "echo_limited" "An echo request to a service's address, when no more could be answered at the moment.";
 }
 
 impl Reason {

@@ -20,6 +20,8 @@ use weir_wire::TcpFlags;
 
 /// The processor that packets are made and handled on.
 const CPU: usize = 0;
+/// Clients whose ways are all remembered.
+const FEW_CLIENTS: u32 = 1024;
 /// Packets that go through one program before it is another one's turn.
 const SLICE: u32 = 1_000_000;
 
@@ -62,6 +64,8 @@ pub struct Request {
     pub marks: Marks,
     /// Tunnels to measure beside frames that go as they are, with concury.
     pub tunnels: Vec<Encapsulation>,
+    /// Whether NAT is measured beside them, in both directions.
+    pub nat: bool,
     /// The program, if `weir run` is to be measured besides, with tables that it made itself.
     pub product: Option<PathBuf>,
 }
@@ -296,6 +300,10 @@ fn ways(request: &Request) -> Vec<Way> {
     }
     let tunnels = request.tunnels.iter();
     ways.extend(tunnels.map(|&tunnel| Way::Bench(Subject::Tunnel(tunnel))));
+    if request.nat {
+        let nat = [Subject::Nat, Subject::NatBack(FEW_CLIENTS), Subject::NatBack(u32::MAX)];
+        ways.extend(nat.map(Way::Bench));
+    }
     let led = Method::QUIC.map(|method| Subject::Balancer { method, marks: false });
     ways.extend(led.map(Way::Bench));
     // The last ones are compared with tracked whatever the request is.
@@ -326,8 +334,19 @@ fn measure(flows: u32, request: &Request) -> Result<(Vec<Row>, Vec<QuicRow>)> {
     link::ip(&link::veth(&ends.map(link::End::new)))?;
     link::ip(&ends.map(link::up).concat())?;
     let [generator, balancer] = ends.map(Interface::find);
+    let (generator, balancer) = (generator?, balancer?);
+    if request.nat {
+        // To the generator leads a router that every client of the bench is behind.
+        let mac = generator.mac.map(|byte| format!("{byte:02x}")).join(":");
+        weir_testbed::sysctl("ipv4/conf/all/forwarding", "1")?;
+        link::ip(&format!(
+            "addr add 192.0.2.2/24 dev lb0\n\
+             neigh add 192.0.2.254 lladdr {mac} nud permanent dev lb0\n\
+             route add 10.0.0.0/8 via 192.0.2.254\n"
+        ))?;
+    }
     let mut storage = Storage::uninit();
-    let bench = XdpBench::new(&mut storage, flows, [generator?, balancer?])?;
+    let bench = XdpBench::new(&mut storage, flows, [generator, balancer])?;
     let mut bench = Bench { bench, product, flows, ways: ways(request) };
     bench.make_ready(request.packets)?;
     let mut samples: Vec<Vec<Round>> = company.iter().map(|_| Vec::new()).collect();
@@ -415,7 +434,7 @@ impl Bench<'_> {
             Way::Running(method) => {
                 Some(self.row(which, method, method.has_marks(), true, neighbour, samples))
             }
-            Way::Bench(Subject::Tunnel(_)) => {
+            Way::Bench(Subject::Tunnel(_) | Subject::Nat | Subject::NatBack(_)) => {
                 Some(self.row(which, Method::Concury, true, false, neighbour, samples))
             }
             Way::Bench(_) => None,
@@ -491,6 +510,9 @@ impl Bench<'_> {
         let plain = own(method, marks).or_else(|| own(method, !marks)).unwrap_or(which);
         let forward = match self.ways[which] {
             Way::Bench(Subject::Tunnel(tunnel)) => name_of(tunnel),
+            Way::Bench(Subject::Nat) => "nat",
+            Way::Bench(Subject::NatBack(FEW_CLIENTS)) => "nat, answers to 1024 clients",
+            Way::Bench(Subject::NatBack(_)) => "nat, answers",
             _ => "l2",
         };
         let above_l2 = (forward != "l2").then(|| {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::string::FromUtf8Error;
 
 use serde::Serialize;
 
@@ -68,6 +69,24 @@ pub struct Problem {
     pub wrong: String,
     /// What would be right; empty where the fault says it.
     pub right: String,
+}
+
+impl Problem {
+    /// A file with bytes that are not UTF-8.
+    pub(super) fn of_no_text(error: &FromUtf8Error, file: &str) -> Self {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let good = String::from_utf8_lossy(good);
+        let byte = error.as_bytes()[good.len()];
+        let last = good.rsplit('\n').next().unwrap_or_default();
+        Self {
+            file: file.to_owned(),
+            line: good.matches('\n').count() + 1,
+            column: last.chars().count() + 1,
+            field: String::new(),
+            wrong: format!("byte {byte:#04x} is not UTF-8"),
+            right: "write the file as UTF-8 text".to_owned(),
+        }
+    }
 }
 
 impl fmt::Display for Problem {

@@ -4,7 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
-use weir_plane::forward::Encapsulation;
+use weir_plane::forward::{Encapsulation, Segments};
+
+use super::Protocol;
 
 /// How packets reach the backends of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -21,6 +23,8 @@ pub enum Forward {
     Fou(u16),
     /// In UDP, to this port, with a header that says which family is inside.
     Gue(u16),
+    /// With the backend's address and port in the place of the service's.
+    Nat,
 }
 
 impl Forward {
@@ -32,6 +36,7 @@ impl Forward {
             Self::Gre => "gre",
             Self::Fou(_) => "fou",
             Self::Gue(_) => "gue",
+            Self::Nat => "nat",
         }
     }
 
@@ -39,14 +44,14 @@ impl Forward {
     pub fn port(self) -> Option<u16> {
         match self {
             Self::Fou(port) | Self::Gue(port) => Some(port),
-            Self::L2 | Self::Ipip | Self::Gre => None,
+            Self::L2 | Self::Ipip | Self::Gre | Self::Nat => None,
         }
     }
 
     /// What packets are put into; none if they go as they are.
     pub fn encapsulation(self) -> Option<Encapsulation> {
         match self {
-            Self::L2 => None,
+            Self::L2 | Self::Nat => None,
             Self::Ipip => Some(Encapsulation::Ipip),
             Self::Gre => Some(Encapsulation::Gre),
             Self::Fou(port) => Some(Encapsulation::Fou(port)),
@@ -54,8 +59,18 @@ impl Forward {
         }
     }
 
-    /// Whether backends may be behind routers, and of another family than their service.
+    /// Whether packets are put into others, so that backends may be of another family than their service.
     pub fn is_tunnel(self) -> bool {
+        self.encapsulation().is_some()
+    }
+
+    /// Whether packets get the backend's address and port, and its answers the service's.
+    pub fn is_nat(self) -> bool {
+        self == Self::Nat
+    }
+
+    /// Whether backends may be behind routers.
+    pub fn passes_routers(self) -> bool {
         self != Self::L2
     }
 }
@@ -64,6 +79,68 @@ impl fmt::Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         self.port().map_or(Ok(()), |port| write!(f, " to port {port}"))
+    }
+}
+
+/// Where a translated backend's answers come from, and what they become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answers {
+    /// The backend's address.
+    pub from: IpAddr,
+    /// Of both.
+    pub protocol: Protocol,
+    /// The backend's port; none: any.
+    pub port: Option<u16>,
+    /// The service's address.
+    pub vip: IpAddr,
+    /// The service's port; none: any, which stays.
+    pub service_port: Option<u16>,
+}
+
+impl Answers {
+    /// Of a backend of a service with this address and port; `own`: the port that the backend has of its
+    /// own.
+    pub fn of(
+        (vip, service_port): (IpAddr, Option<u16>),
+        protocol: Protocol,
+        from: IpAddr,
+        own: Option<u16>,
+    ) -> Self {
+        let port = service_port.map(|port| own.unwrap_or(port));
+        Self { from, protocol, port, vip, service_port }
+    }
+
+    /// Whether an answer could be one of either's.
+    pub fn meets(&self, other: &Self) -> bool {
+        if (self.from, self.protocol) != (other.from, other.protocol) {
+            return false;
+        }
+        match (self.port, other.port) {
+            (None, None) => true,
+            (Some(one), Some(another)) => one == another,
+            // One of any port has what others leave, as long as they become the same.
+            (Some(_), None) => self.vip != other.vip || self.port != self.service_port,
+            (None, Some(_)) => self.vip != other.vip || other.port != other.service_port,
+        }
+    }
+}
+
+/// How large segments the SYNs of a service may ask for, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mss {
+    /// What the way to the backend takes.
+    Auto,
+    /// So many bytes.
+    Most(u16),
+}
+
+impl From<Mss> for Segments {
+    fn from(mss: Mss) -> Self {
+        match mss {
+            Mss::Auto => Self::Auto,
+            Mss::Most(most) => Self::Most(most),
+        }
     }
 }
 

@@ -53,7 +53,7 @@ impl Key {
     }
 
     /// Its bytes.
-    fn bytes(&self) -> Option<[u8; 16]> {
+    pub(crate) fn bytes(&self) -> Option<[u8; 16]> {
         Id::from_hex(&self.0)?.as_bytes().try_into().ok()
     }
 }

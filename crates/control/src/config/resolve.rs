@@ -29,6 +29,8 @@ pub(super) fn resolve(file: validate::File) -> Config {
             interfaces: balancer.interfaces,
             mode: balancer.mode.unwrap_or(XdpMode::Auto),
             look_every: balancer.look_every.unwrap_or(LOOK_EVERY),
+            echo: balancer.echo.unwrap_or_else(echo),
+            icmp_per_second: balancer.icmp_per_second.unwrap_or_else(icmp_per_second),
             tunnel_source: balancer.tunnel_source,
             tunnel_source6: balancer.tunnel_source6,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
@@ -36,6 +38,16 @@ pub(super) fn resolve(file: validate::File) -> Config {
         limits: limits(&file.limits, &file.services),
         services: file.services.into_iter().map(service).collect(),
     }
+}
+
+/// Who can reach a service can ping it.
+pub(super) fn echo() -> bool {
+    true
+}
+
+/// As many as Linux sends in a second, on each processor.
+pub(super) fn icmp_per_second() -> u32 {
+    1000
 }
 
 /// As many half-open flows as the tables of all services have room for, if the file does not say it.
@@ -94,8 +106,10 @@ fn service(given: validate::Service) -> Service {
         port: given.port,
         method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
+        cookie_key: given.cookie_key,
         idle_timeout: given.idle_timeout.unwrap_or(idle),
         forward: given.forward,
+        mss: given.mss,
         quic: given.quic,
         check: given.check.and_then(check),
         backends: given.backends,
@@ -111,6 +125,7 @@ fn check(given: validate::Check) -> Option<Check> {
         rise: given.rise.unwrap_or(CHECK_RISE),
         fall: given.fall.unwrap_or(CHECK_FALL),
         port: given.port?,
+        backends_port: given.backends_port,
         all_down: given.all_down.unwrap_or_default(),
     })
 }

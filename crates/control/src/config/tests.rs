@@ -80,6 +80,12 @@ fn faults_of_one_service_field() {
             &["tunnel_port: forward = \"l2\" has no port", "\"gue\" or \"fou\""],
         ),
         ("port = 80\nforward = \"fou\"\ntunnel_port = 0", &["tunnel_port: 0 is out of range"]),
+        ("port = 80\nmss = 535", &["mss: 535 is out of range", "give 536..65495, or \"auto\""]),
+        ("port = 80\nmss = \"small\"", &["mss: \"small\" is not known", "\"auto\""]),
+        (
+            "port = 80\nprotocol = \"udp\"\ncheck = { enabled = false }\nmss = 1400",
+            &["mss: only TCP has segments"],
+        ),
         (
             "port = 80\ncolour = \"red\"",
             &["unknown field `colour`", "the fields here are name, vip, protocol, port"],
@@ -342,7 +348,7 @@ fn faults_of_backends() {
             what: "unknown",
             text: "wieght = 3",
             line: 11,
-            words: &["unknown field `wieght`", "name, address, weight, drain"],
+            words: &["unknown field `wieght`", "name, address, port, weight, drain"],
         },
     ];
     for case in cases {
@@ -417,6 +423,12 @@ fn faults_of_balancer_and_limits() {
             text: "[balancer]\ninterfaces = [\"eth0\"]\nlook_every = \"2h\"",
             line: 3,
             words: &["look_every: \"2h\" is out of range; give 1s to 1h"],
+        },
+        Case {
+            what: "icmp_per_second",
+            text: "[balancer]\ninterfaces = [\"eth0\"]\nicmp_per_second = -1",
+            line: 3,
+            words: &["icmp_per_second: -1 is out of range; give 0..1000000"],
         },
         Case {
             what: "run_dir",
@@ -682,6 +694,35 @@ fn cheetah_writes_cookies_itself() {
     assert!(said.to_string().contains("answered_flows: 0 is out of range"), "{said}");
 }
 
+/// Both tiers share the cookie out alike; those in front read the same in it.
+#[test]
+fn two_tiers_of_cheetah() {
+    let text = |more: &str| service(&format!("port = 80\nmethod = \"cheetah\"\n{more}"));
+    let stateful = |more: &str| text(more).replace("cheetah", "cheetah-stateful");
+    let tier = "answers = \"backend\"\ntier_bits = 5";
+    let key = "cookie_key = \"8f95f09245765f80256934e50c66207F\"";
+    for fine in [text(&format!("{tier}\n{key}")), text(key), stateful(tier), stateful(key)] {
+        Config::parse(&fine, "weir.toml").unwrap();
+    }
+    let wrong = ["cookie_key: is missing", "give the same 32 of 0-9 and a-f on all balancers"];
+    expect_one("no key", &text(tier), 4, &wrong);
+    let wrong = ["no balancer is in the way of all answers", "set answers = \"backend\""];
+    expect_one("inline", &stateful("tier_bits = 5"), 4, &wrong);
+    let wrong = ["tier_bits: 7 is out of range", "give 0..6"];
+    expect_one("bits", &stateful("answers = \"backend\"\ntier_bits = 7"), 10, &wrong);
+    let wrong = ["cookie_key: is not 16 bytes in hexadecimal", "openssl rand -hex 16"];
+    expect_one("short", &text("cookie_key = \"8f95\""), 9, &wrong);
+    let concury = service(&format!("port = 80\n{key}"));
+    let wrong = ["concury has no cookies", "remove it, or set method = \"cheetah\""];
+    expect_one("no cookies", &concury, 8, &wrong);
+    let many: String = (0..3)
+        .map(|n| format!("\n[[service.backend]]\nname = \"x{n}\"\naddress = \"10.7.0.{n}\"\n"))
+        .collect();
+    let few = format!("answers = \"backend\"\ntier_bits = 1\n{key}");
+    let said = Config::parse(&format!("{}{many}", text(&few)), "weir.toml").unwrap_err();
+    assert!(said.to_string().contains("a cookie tells 2 backends apart, not 4"), "{said}");
+}
+
 /// A method's name, and its settings with their values.
 fn method(method: &Method) -> (&'static str, Vec<(&'static str, u32)>) {
     (
@@ -734,6 +775,77 @@ fn source_prefixes_have_a_share_of_the_states() {
 }
 
 /// How packets reach backends: defaults, ports, and backends of the other family.
+/// Whose an answer is must be clear from a backend's address, port and protocol.
+#[test]
+fn answers_of_translated_backends_tell_whose_they_are() {
+    let one = |name: &str, vip: &str, fields: &str, backend: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nvip = \"{vip}\"\nforward = \"nat\"\n{fields}\n\
+             [service.check]\nenabled = false\n[[service.backend]]\nname = \"b\"\n{backend}\n"
+        )
+    };
+    let text =
+        |services: &[String]| format!("[balancer]\ninterfaces = [\"eth0\"]\n{}", services.concat());
+    let at = "address = \"10.1.0.1\"";
+    let own = |port: u16| format!("{at}\nport = {port}");
+    let web = one("web", "10.0.0.1", "port = 80", at);
+    let any = one("any", "10.0.0.1", "any_port = true", at);
+    for (fine, second) in [
+        ("another port", one("b", "10.0.0.2", "port = 80", &own(81))),
+        ("another protocol", one("b", "10.0.0.2", "port = 80\nprotocol = \"udp\"", at)),
+        ("another address", one("b", "10.0.0.2", "port = 80", "address = \"10.1.0.2\"")),
+        ("the same after all", any.clone()),
+    ] {
+        let config = Config::parse(&text(&[web.clone(), second]), "weir.toml");
+        assert!(config.is_ok(), "{fine}: {config:?}");
+    }
+    for (wrong, first, second) in [
+        ("the same", &web, one("b", "10.0.0.2", "port = 80", at)),
+        ("the same by its own", &web, one("b", "10.0.0.1", "port = 90", &own(80))),
+        ("any", &any, one("b", "10.0.0.2", "any_port = true", at)),
+        ("one of any", &any, one("b", "10.0.0.2", "port = 80", at)),
+        ("one of any, with another port", &any, one("b", "10.0.0.1", "port = 80", &own(81))),
+    ] {
+        let error = Config::parse(&text(&[first.clone(), second]), "weir.toml").unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.contains("whose an answer from there is could not be told"),
+            "{wrong}: {error}"
+        );
+        assert!(error.contains("service \"b\": backend \"b\": "), "{wrong}: {error}");
+    }
+    for (text_of, words) in [
+        (
+            one("a", "10.0.0.1", "any_port = true", &own(80)),
+            "a service of any port leaves the port",
+        ),
+        (
+            web.replace("nat", "l2").replace(at, &own(80)),
+            "forward = \"l2\" leaves the port as it is",
+        ),
+        (web.replace("port = 80", "port = 80\nmethod = \"cheetah\""), "does not go with method"),
+        (web.replace("10.1.0.1", "fd00::1"), "is not of the family"),
+        (web.replace(at, &format!("{at}\nport = 0")), "port: 0 is out of range"),
+    ] {
+        let error = Config::parse(&text(&[text_of]), "weir.toml").unwrap_err().to_string();
+        assert!(error.contains(words), "{words}: {error}");
+    }
+    // Many ports of one address, each with its own check.
+    let more = format!("[[service.backend]]\nname = \"c\"\n{}\n", own(81));
+    let both = format!("{web}{more}").replace("enabled = false", "interval = \"1s\"");
+    let config = Config::parse(&text(&[both.clone()]), "weir.toml").unwrap();
+    let service = &config.services[0];
+    let check = service.check.as_ref().unwrap();
+    let ports: Vec<u16> =
+        service.backends.iter().map(|backend| service.check_port(check, backend)).collect();
+    assert_eq!(ports, [80, 81]);
+    let given = both.replace("interval = \"1s\"", "port = 99");
+    let config = Config::parse(&text(&[given]), "weir.toml").unwrap();
+    let service = &config.services[0];
+    let check = service.check.as_ref().unwrap();
+    assert!(service.backends.iter().all(|backend| service.check_port(check, backend) == 99));
+}
+
 #[test]
 fn tunnels_and_where_they_begin() {
     let config = |head: &str, fields: &str, backend: &str| {

@@ -35,6 +35,8 @@ pub(super) struct Balancer {
     pub mode: Option<XdpMode>,
     pub run_dir: Option<PathBuf>,
     pub look_every: Option<Duration>,
+    pub icmp_per_second: Option<u32>,
+    pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
 }
@@ -72,6 +74,7 @@ pub(super) fn validate(
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
+    forward::answers_apart(&file.service, problems);
     fits(&file.service, &limits, problems);
     let places: Vec<Range<usize>> = file.service.iter().map(Spanned::span).collect();
     let services: Vec<Service> = file
@@ -88,6 +91,9 @@ pub(super) fn validate(
     }
     (services.len() == given).then_some(File { balancer, limits, services })
 }
+
+/// One for each microsecond.
+const MOST_ICMP_PER_SECOND: u32 = 1_000_000;
 
 fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>) -> Balancer {
     let (span, raw) = match raw {
@@ -132,6 +138,12 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             "look_every",
             Duration::from_secs(1)..=Duration::from_secs(3600),
         ),
+        icmp_per_second: scope.integer(
+            raw.icmp_per_second.as_ref(),
+            "icmp_per_second",
+            0..=MOST_ICMP_PER_SECOND,
+        ),
+        echo: raw.echo.map(Spanned::into_inner),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
     }

@@ -32,6 +32,8 @@ pub(super) struct Balancer {
     pub mode: Field<String>,
     pub run_dir: Field<String>,
     pub look_every: Field<String>,
+    pub icmp_per_second: Field<i64>,
+    pub echo: Field<bool>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
 }
@@ -66,6 +68,8 @@ pub(super) struct Service {
     pub idle_timeout: Field<String>,
     pub forward: Field<String>,
     pub tunnel_port: Field<i64>,
+    pub mss: Field<Value>,
+    pub cookie_key: Field<String>,
     pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
@@ -114,7 +118,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 13] = [
+    const OWN: [&str; 15] = [
         "name",
         "vip",
         "protocol",
@@ -125,6 +129,8 @@ fn names() -> &'static [&'static str] {
         "idle_timeout",
         "forward",
         "tunnel_port",
+        "mss",
+        "cookie_key",
         "quic",
         "check",
         "backend",
@@ -174,6 +180,8 @@ impl<'de> Visitor<'de> for Fields {
                 "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
                 "forward" => service.forward = Some(map.next_value()?),
                 "tunnel_port" => service.tunnel_port = Some(map.next_value()?),
+                "mss" => service.mss = Some(map.next_value()?),
+                "cookie_key" => service.cookie_key = Some(map.next_value()?),
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,
@@ -221,6 +229,7 @@ pub(super) struct QuicConfig {
 pub(super) struct Backend {
     pub name: Field<String>,
     pub address: Field<String>,
+    pub port: Field<i64>,
     pub weight: Field<i64>,
     pub drain: Field<bool>,
 }

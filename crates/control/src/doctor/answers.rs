@@ -1,22 +1,76 @@
-//! Services whose answers pass the balancer: its kernel forwards them.
+//! Services whose answers pass the balancer: its kernel forwards them, or the program by what the kernel
+//! says.
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeSet;
+
 use super::{Finding, read};
 use crate::config::Config;
+use crate::neigh::{self, WayOut};
 
 pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
+    translated(config, findings);
     for (ipv4, file, setting) in [
         (true, "/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
         (false, "/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
     ] {
         let mut services = config.services.iter();
         let found =
-            services.find(|service| service.vip.is_ipv4() == ipv4 && service.answers_pass());
+            services.find(|service| service.vip.is_ipv4() == ipv4 && service.answers_come());
         if let Some(service) = found {
             findings.push(forwarding(&service.name, setting, read(file).as_deref()));
         }
     }
+}
+
+/// Answers of translated backends must come in where the program is, and may go on as the service's.
+fn translated(config: &Config, findings: &mut Vec<Finding>) {
+    let own = neigh::addresses().unwrap_or_default();
+    let mut seen = BTreeSet::new();
+    for service in config.services.iter().filter(|service| service.forward.is_nat()) {
+        let local = own.iter().any(|(_, address)| *address == service.vip);
+        for backend in &service.backends {
+            let Ok(route) = neigh::route(backend.address) else { continue };
+            let Ok(out) = neigh::interface_by_index(route.ifindex) else { continue };
+            if !seen.insert((out.name.clone(), service.vip)) {
+                continue;
+            }
+            let tagged = neigh::interfaces().map(|all| neigh::way_out(&out, &all));
+            let tagged = matches!(tagged, Ok(Ok(WayOut::Tagged { .. })));
+            if !tagged && !config.balancer.interfaces.contains(&out.name) {
+                findings.push(Finding::fail(
+                    "answers",
+                    format!(
+                        "answers of service {:?} come in by {}, which weir takes no frames from: they \
+                         reach clients with the backends' addresses",
+                        service.name, out.name
+                    ),
+                    format!("add {:?} to balancer.interfaces", out.name),
+                ));
+            }
+            if local && service.vip.is_ipv4() && !accepts_local(&out.name) {
+                findings.push(Finding::warn(
+                    "answers",
+                    format!(
+                        "{} is on this host: answers to clients whose neighbour is not known yet are \
+                         the kernel's to forward, which takes them for forged",
+                        service.vip
+                    ),
+                    format!(
+                        "ip addr del {}/32, with a route to it at the router; or \
+                         sysctl -w net.ipv4.conf.{}.accept_local=1",
+                        service.vip, out.name
+                    ),
+                ));
+            }
+        }
+    }
+}
+
+fn accepts_local(interface: &str) -> bool {
+    let on = |name: &str| read(&format!("/proc/sys/net/ipv4/conf/{name}/accept_local"));
+    ["all", interface].into_iter().any(|name| on(name).is_some_and(|value| value != "0"))
 }
 
 pub(super) fn forwarding(service: &str, setting: &str, value: Option<&str>) -> Finding {

@@ -23,9 +23,10 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
         .collect();
     let asked: Vec<_> = checked
         .iter()
-        .map(|(_, backend, check)| {
+        .map(|(service, backend, check)| {
             let source = neigh::source_for(backend.address, &vips);
-            (source, SocketAddr::from((backend.address, check.port)), check.timeout)
+            let port = service.check_port(check, backend);
+            (source, SocketAddr::from((backend.address, port)), check.timeout)
         })
         .collect();
     let interfaces = &config.balancer.interfaces;
@@ -72,7 +73,7 @@ fn all(asked: &[Question], interfaces: &[String]) -> std::io::Result<Vec<Outcome
 }
 
 fn finding(service: &Service, backend: &Backend, check: &Check, outcome: &Outcome) -> Finding {
-    let (title, port) = (title(service, backend), check.port);
+    let (title, port) = (title(service, backend), service.check_port(check, backend));
     match outcome {
         Outcome::Connected(_) => {
             Finding::ok("check", format!("{title}: its health check on port {port} succeeds"))

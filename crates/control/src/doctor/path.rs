@@ -108,15 +108,19 @@ fn next_hops(
     hops
 }
 
-/// A backend's address, and whether packets go there by a tunnel.
+/// A backend's address, and whether routers may be on the way there.
 type Way = (IpAddr, bool);
 
 fn way(service: &Service, backend: &Backend) -> Way {
-    (backend.address, service.forward.is_tunnel())
+    (backend.address, service.forward.passes_routers())
 }
 
 /// Where a tunnel begins, and what it has room for.
 fn tunnel(address: IpAddr, vips: &BTreeSet<IpAddr>, config: &Config) -> Option<Finding> {
+    let here = |service: &Service| service.backends.iter().any(|one| one.address == address);
+    if !config.services.iter().any(|service| service.forward.is_tunnel() && here(service)) {
+        return None;
+    }
     let path = neigh::path(address, vips).ok()?;
     let (source, _) = config.balancer.tunnel_sources().towards(address, path.source);
     let Some(source) = source else {
@@ -142,7 +146,7 @@ fn tunnel(address: IpAddr, vips: &BTreeSet<IpAddr>, config: &Config) -> Option<F
             "tunnel",
             format!(
                 "{address}: packets of {incoming} bytes come in, and the tunnel from {source} has \
-                 room for {largest}; larger ones are dropped as too_big"
+                 room for {largest}; larger ones are dropped, and their senders told by ICMP"
             ),
             format!(
                 "raise the MTU on the way to {address} by {}; or on the backend: ip route change \
@@ -192,7 +196,7 @@ fn next_hop(
             return Finding::fail("next-hop", error.to_string(), mend);
         }
         Err(error @ NeighError::Gateway { .. }) => {
-            let mend = "set forward to a tunnel, such as \"ipip\"; or move the backend to this link, or \
+            let mend = "set forward to a tunnel, such as \"ipip\", or to \"nat\"; or move the backend to this link, or \
                         give this host an interface on the backend's";
             return Finding::fail("next-hop", error.to_string(), mend);
         }
@@ -248,7 +252,9 @@ fn probes(
     let mut asked: Vec<(&Service, &Backend)> = Vec::new();
     let mut questions = Vec::new();
     for service in &input.config.services {
-        for backend in &service.backends {
+        // Backends of translated services know nothing of its address; health checks ask them.
+        let asked_backends = if service.forward.is_nat() { &[] } else { &service.backends[..] };
+        for backend in asked_backends {
             let Some(&hop) = hops.get(&way(service, backend)) else {
                 continue;
             };

@@ -108,9 +108,11 @@ impl<P: Plane> Engine<P> {
     }
 
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
-        self.service(service)?.may_add(&backend.name, backend.address)?;
-        let forward = self.service(service)?.configured.forward;
-        if !forward.is_tunnel()
+        self.service(service)?.may_add(&backend)?;
+        self.answers_apart(service, &backend)?;
+        let configured = &self.service(service)?.configured;
+        let (forward, segments) = (configured.forward, configured.segments());
+        if !forward.passes_routers()
             && let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address)
         {
             return Err(EngineError::Conflict(error.to_string()));
@@ -122,7 +124,7 @@ impl<P: Plane> Engine<P> {
         let member = self.allot(backend, !checked, &mut numbers)?;
         let id = member.id;
         let added = self
-            .install(&member, forward, true)
+            .install(&member, (forward, segments), true)
             .and_then(|()| self.commit(service, |service| service.pool.push(member)));
         if added.is_err() {
             tolerate("take a backend back", self.plane.set_backend(id, None).plane());
@@ -179,6 +181,7 @@ impl<P: Plane> Engine<P> {
             .save_some([name])
             // New flows may come to a backend from the first table on, and with them its ids.
             .and_then(|()| self.tell_ids(name))
+            .and_then(|()| self.tell_translations())
             .and_then(|()| self.update(name));
         if result.is_err() {
             let service = self.service_mut(name)?;
@@ -189,6 +192,7 @@ impl<P: Plane> Engine<P> {
             }
             self.save_later();
             tolerate("lead by ids as before", self.tell_ids(name));
+            tolerate("translate answers as before", self.tell_translations());
         }
         self.set_targets_of(name);
         self.hop_tries = NEXT_HOPS_TRIES;
@@ -234,7 +238,7 @@ impl<P: Plane> Engine<P> {
                 Target {
                     id: service.target(member.id),
                     source: *sources.entry(address).or_insert_with(find),
-                    address: (address, check.port).into(),
+                    address: (address, service.configured.check_port(check, &member.wanted)).into(),
                     interfaces: Arc::clone(&interfaces),
                     interval: check.interval,
                     timeout: check.timeout,

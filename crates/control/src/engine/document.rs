@@ -119,6 +119,9 @@ pub struct SavedBackend {
     pub name: String,
     /// Address of the backend.
     pub address: IpAddr,
+    /// The port that its packets get; none: the one that they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// Share of the new connections, 0 to 65,535.
     pub weight: u16,
     /// Whether it is draining.
@@ -133,6 +136,7 @@ impl SavedBackend {
         Backend {
             name: self.name.clone(),
             address: self.address,
+            port: self.port,
             weight: self.weight,
             drain: self.drain,
         }

@@ -46,6 +46,9 @@ pub struct Explanation {
     /// How packets get there, if not as they are: the tunnel, from where to where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<String>,
+    /// What packets get in the place of the service's address and port, if anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub translation: Option<String>,
     /// The backend of the flow's first packet, if that would go elsewhere.
     pub backend_if_new: Option<String>,
     /// What the decision asked of the data plane's memory, with the answers, and what it would
@@ -158,10 +161,15 @@ impl<P: Plane> Engine<P> {
         let address = member.wanted.address;
         said.backend = Some(member.wanted.name.clone());
         said.address = Some(address.to_string());
-        let Some(tunnel) = self.plane.backend(id.get()).and_then(|known| known.tunnel) else {
-            return;
-        };
-        let status = TunnelStatus::of(&tunnel, address);
+        let known = self.plane.backend(id.get());
+        said.translation = known.and_then(|known| known.translation).map(|to| {
+            let vip = service.configured.vip;
+            let port = to.port.map_or_else(String::new, |port| format!(" port {port}"));
+            format!("{vip} becomes {address}{port}, and {vip} again in answers")
+        });
+        let Some(tunnel) = known.and_then(|known| known.tunnel) else { return };
+        let status =
+            TunnelStatus::of(&tunnel, address, self.plane.path_mtu(address).unwrap_or(None));
         let from = status.source.map_or("nowhere: no address here".into(), |from| from.to_string());
         let spread = match status.spread {
             0 => String::new(),

@@ -1,12 +1,13 @@
-//! How packets reach backends: next hops, and tunnels.
+//! How packets reach backends: next hops, tunnels, and other addresses.
 
-use super::{Engine, EngineError};
-use crate::config::{Config, Forward, Service};
+use super::{Engine, EngineError, PlaneResult};
+use crate::config::{Answers, Backend, Config, Forward, Protocol, Service, Table, place_of};
 use crate::neigh::{self, NeighError, Neighbour};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_plane::Plane;
-use weir_plane::forward::Tunnel;
+use weir_plane::forward::{Translation, Tunnel};
+use weir_plane::{Plane, Translations, VipKey};
+use weir_wire::map_address;
 
 /// What is known of the way to a backend.
 #[derive(Clone, Copy, Debug)]
@@ -17,17 +18,33 @@ pub(super) struct Reached {
     pub gateway: Option<IpAddr>,
     /// What packets are put into.
     pub tunnel: Option<Tunnel>,
+    /// The largest packet that the way there takes; 0: not known.
+    pub mtu: u32,
+}
+
+/// How packets are made a backend's own, if they are.
+pub(super) fn translation(forward: Forward, backend: &Backend, mtu: u32) -> Option<Translation> {
+    forward.is_nat().then_some(Translation { port: backend.port, mtu })
+}
+
+fn key((address, protocol, port): (IpAddr, Protocol, Option<u16>)) -> VipKey {
+    let protocol = match protocol {
+        Protocol::Tcp => weir_wire::Protocol::Tcp,
+        Protocol::Udp => weir_wire::Protocol::Udp,
+    };
+    VipKey { address: map_address(address), protocol, port }
 }
 
 impl<P: Plane> Engine<P> {
     /// The way to a backend of a service that forwards so.
     pub(super) fn reach(&self, address: IpAddr, forward: Forward) -> Result<Reached, NeighError> {
-        if !forward.is_tunnel() {
-            return Ok(Reached { next: (self.resolve)(address)?, gateway: None, tunnel: None });
+        if !forward.passes_routers() {
+            let next = (self.resolve)(address)?;
+            return Ok(Reached { next, gateway: None, tunnel: None, mtu: 0 });
         }
         let path = (self.path)(address, &self.vips())?;
         let tunnel = self.tunnel(address, forward, Some(&path));
-        Ok(Reached { next: path.next, gateway: path.gateway, tunnel })
+        Ok(Reached { next: path.next, gateway: path.gateway, tunnel, mtu: path.mtu })
     }
 
     /// Whose frames those to a backend are: its own, or those of the router that leads there.
@@ -54,6 +71,73 @@ impl<P: Plane> Engine<P> {
         self.services.values().map(|service| service.configured.vip).collect()
     }
 
+    /// Whose answers are translated, and to what. A backend that is leaving gives way to one that is there.
+    fn translations(&self) -> Translations {
+        let translated =
+            || self.services.values().filter(|service| service.configured.forward.is_nat());
+        let mut all = Translations::new();
+        for service in translated() {
+            for backend in service.leaving.iter().filter_map(|id| self.plane.backend(*id)) {
+                let Some(Translation { port, .. }) = backend.translation else { continue };
+                let Service { vip, protocol, port: listens, .. } = service.configured;
+                let answers = Answers::of((vip, listens), protocol, backend.address, port);
+                all.insert(key((answers.from, protocol, answers.port)), service.vip());
+            }
+        }
+        for service in translated() {
+            for member in &service.pool {
+                if let Some(answers) = service.configured.answers_of(&member.wanted) {
+                    let from = (answers.from, answers.protocol, answers.port);
+                    all.insert(key(from), service.vip());
+                }
+            }
+        }
+        all
+    }
+
+    /// Tells the plane whose answers are translated.
+    pub(super) fn tell_translations(&mut self) -> Result<(), EngineError> {
+        let wanted = self.translations();
+        if self.translated.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        self.translated = None;
+        self.plane.set_translations(&wanted).plane().map_err(|error| {
+            EngineError::Unfinished(format!("answers of translated backends: {error}"))
+        })?;
+        self.translated = Some(wanted);
+        Ok(())
+    }
+
+    /// Refuses a backend whose answers could be another service's.
+    pub(super) fn answers_apart(
+        &self,
+        service: &str,
+        backend: &Backend,
+    ) -> Result<(), EngineError> {
+        let Some(mine) = self.service(service)?.configured.answers_of(backend) else {
+            return Ok(());
+        };
+        for other in self.services.values() {
+            let configured = &other.configured;
+            for member in &other.pool {
+                let theirs = configured.answers_of(&member.wanted);
+                if theirs.is_some_and(|theirs| theirs.meets(&mine)) {
+                    let (name, service) = (&member.wanted.name, &configured.name);
+                    let port =
+                        mine.port.map_or_else(|| "any port".into(), |one| format!("port {one}"));
+                    return Err(EngineError::Conflict(format!(
+                        "backend {name} of service {service} has {} and {} {port}, too: whose an answer \
+                         from there is could not be told; give another port",
+                        mine.from,
+                        mine.protocol.name()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a configuration that gives up a tunnel which its backends cannot do without.
     pub(super) fn keeps_tunnels(&self, config: &Config) -> Result<(), EngineError> {
         let there = |wanted: &Service| {
@@ -62,15 +146,16 @@ impl<P: Plane> Engine<P> {
                 (now.vip, now.protocol, now.port) == (wanted.vip, wanted.protocol, wanted.port)
             })
         };
-        for wanted in config.services.iter().filter(|wanted| !wanted.forward.is_tunnel()) {
-            if !there(wanted).is_some_and(|now| now.forward.is_tunnel()) {
+        for wanted in config.services.iter().filter(|one| !one.forward.passes_routers()) {
+            if !there(wanted).is_some_and(|now| now.forward.passes_routers()) {
                 continue;
             }
             for backend in &wanted.backends {
                 if let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address) {
                     let (service, name) = (&wanted.name, &backend.name);
+                    let place = place_of(&self.config_path, Table::Service(service), "forward");
                     return Err(EngineError::Conflict(format!(
-                        "service {service}: backend {name}: {error}. Nothing has changed"
+                        "{place}service {service}: backend {name}: {error}. Nothing has changed"
                     )));
                 }
             }

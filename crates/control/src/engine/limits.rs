@@ -49,6 +49,7 @@ pub(super) fn wanted(config: &Config) -> Limits {
     let given = &config.limits;
     let mut methods = config.services.iter().map(|service| service.method.id());
     let answers = config.services.iter().any(Service::answers_pass);
+    let translated = config.services.iter().any(|service| service.forward.is_nat());
     let slots = methods.any(|method| method == MethodId::CheetahStateful);
     Limits {
         services: given.services,
@@ -60,6 +61,7 @@ pub(super) fn wanted(config: &Config) -> Limits {
         // Nobody else asks that memory.
         answered_flows: if answers { given.answered_flows } else { 1 },
         slot_partitions: if slots { given.slot_partitions } else { 1 },
+        translations: if translated { given.backends } else { 1 },
         udp_flows: given.udp_flows,
         event_ring_bytes: given.event_ring_bytes,
         marked_flows: given.states_per_service,

@@ -30,10 +30,11 @@ pub use commands::Command;
 pub use explain::Explanation;
 pub use mailbox::{Commands, Sender, channel};
 pub use status::{
-    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ServiceStatus, Status, TunnelStatus,
+    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
+    TunnelStatus,
 };
 
-use crate::config::{Config, XdpMode};
+use crate::config::{Config, Table, XdpMode, place_of};
 use crate::neigh::{NeighError, Neighbour};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
@@ -76,6 +77,14 @@ pub enum EngineError {
     /// The data plane refused something, or failed.
     #[error("{0}")]
     Plane(Box<dyn std::error::Error + Send + Sync>),
+    /// The program cannot be put on the interfaces that the file names.
+    #[error("{place}interfaces: {source}")]
+    Interfaces {
+        /// The file and the line, as [`place_of`] says it.
+        place: String,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The run directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -144,6 +153,7 @@ impl EngineError {
             Self::Conflict(_) => Kind::Conflict,
             Self::Store(StoreError::Locked { .. } | StoreError::Running { .. }) => Kind::Busy,
             Self::Plane(_)
+            | Self::Interfaces { .. }
             | Self::Store(_)
             | Self::Build(_)
             | Self::Unpublished { .. }
@@ -155,11 +165,21 @@ impl EngineError {
 /// What a plane says, as an error of the engine.
 trait PlaneResult<T> {
     fn plane(self) -> Result<T, EngineError>;
+
+    /// It is about the interfaces that the file names.
+    fn of_interfaces(self, file: &FilePath) -> Result<T, EngineError>;
 }
 
 impl<T, E: std::error::Error + Send + Sync + 'static> PlaneResult<T> for Result<T, E> {
     fn plane(self) -> Result<T, EngineError> {
         self.map_err(|error| EngineError::Plane(Box::new(error)))
+    }
+
+    fn of_interfaces(self, file: &FilePath) -> Result<T, EngineError> {
+        self.map_err(|source| EngineError::Interfaces {
+            place: place_of(file, Table::Balancer, "interfaces"),
+            source: Box::new(source),
+        })
     }
 }
 
@@ -187,6 +207,8 @@ pub struct Engine<P: Plane = LivePlane> {
     health: crate::health::Checker,
     resolve: Resolve,
     path: Path,
+    /// Whose answers the plane has been told to translate.
+    translated: Option<weir_plane::Translations>,
     /// The routers that lead to backends behind tunnels.
     gateways: HashMap<IpAddr, IpAddr>,
     started: Instant,
@@ -246,14 +268,14 @@ impl Engine {
         let directory = pin_directory(&config.balancer.name);
         // Who cannot start leaves no run directory behind.
         if !RunLock::is_used(&config.balancer.run_dir) {
-            may_start(&config, &directory)?;
+            may_start(&config, &config_path, &directory)?;
         }
         let lock = RunLock::acquire(&config.balancer.run_dir)?;
         // What another version has written is refused before anything is touched.
         crate::store::check_logs(&config.balancer.run_dir)?;
         Document::read(&config.balancer.run_dir)?;
         // So is what is missing, and an instance of the name that runs.
-        may_start(&config, &directory)?;
+        may_start(&config, &config_path, &directory)?;
         mount_bpffs()?;
         let made = !directory.exists();
         std::fs::create_dir_all(&directory).map_err(|source| StoreError::Io {
@@ -309,12 +331,12 @@ impl Engine {
 
 /// Whether there is nothing in the way of a start that can be seen without touching anything: interfaces
 /// that are missing, or another's, and an instance of the name that runs.
-fn may_start(config: &Config, directory: &FilePath) -> Result<(), EngineError> {
+fn may_start(config: &Config, file: &FilePath, directory: &FilePath) -> Result<(), EngineError> {
     for name in &config.balancer.interfaces {
-        Interface::find(name).plane()?;
+        Interface::find(name).of_interfaces(file)?;
         if KernelPlane::is_occupied(directory, name) {
             let interface = name.clone();
-            return Err(weir_dataplane::Error::Occupied { interface }).plane();
+            return Err(weir_dataplane::Error::Occupied { interface }).of_interfaces(file);
         }
     }
     if directory.exists() {
@@ -402,6 +424,7 @@ impl<P: Plane> Engine<P> {
             health,
             resolve,
             path: crate::neigh::path,
+            translated: None,
             gateways: HashMap::new(),
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
@@ -448,7 +471,7 @@ impl<P: Plane> Engine<P> {
     fn attach(&mut self, config: &Config) -> Result<(), EngineError> {
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
-        self.attached = self.plane.attach(interfaces, how).plane()?;
+        self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.config_path)?;
         for attached in &self.attached {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");

@@ -8,15 +8,17 @@
 
 use super::commands::Done;
 use super::document::{self, SavedService};
+use super::forward::translation;
 use super::numbers::Numbers;
 use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, Service};
+use crate::config::{Backend, Config, Forward, Service, Table, place_of};
 use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use tracing::info;
+use weir_plane::forward::Segments;
 use weir_plane::{Plane, VipKey};
 use weir_steering::{BackendId, Phase};
 
@@ -93,8 +95,9 @@ impl<P: Plane> Engine<P> {
             ];
             let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
             let fields: Vec<&str> = differs.collect();
+            let place = place_of(&self.config_path, Table::Balancer, fields[0]);
             return Err(EngineError::Conflict(format!(
-                "[balancer] {} cannot change while weir runs; restart it, or put back what was there",
+                "{place}[balancer] {} cannot change while weir runs; restart it, or put back what was there",
                 fields.join(", ")
             )));
         }
@@ -170,12 +173,23 @@ impl<P: Plane> Engine<P> {
         for wanted in &config.services {
             let now = there.get(&vip_of(wanted)).copied();
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
+            let change = match now.and_then(|now| readdressed(&now.configured, wanted)) {
+                Some(why) => Change::Breaks(why),
+                None => change,
+            };
             // What packets do not follow breaks nothing.
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
             if let (Change::Breaks(why), Some(now)) = (&change, now) {
                 let what = format!("service {}: {why}; {} break", wanted.name, self.known(now));
-                if breaking { &mut notes } else { &mut refused }.push(what);
+                if breaking {
+                    notes.push(what);
+                } else {
+                    // Every reason begins with the field.
+                    let field = why.split(':').next().unwrap_or_default();
+                    let table = Table::Service(&wanted.name);
+                    refused.push(place_of(&self.config_path, table, field) + &what);
+                }
             }
             changes.push(change);
         }
@@ -257,12 +271,15 @@ impl<P: Plane> Engine<P> {
             planned.pool = old.to_vec();
             return Ok(planned);
         }
-        let mut left: HashMap<(&str, std::net::IpAddr), &PoolMember> = old
-            .iter()
-            .map(|member| ((&*member.wanted.name, member.wanted.address), member))
-            .collect();
+        // Whoever has another address, or port, is another.
+        type Who<'a> = (&'a str, std::net::IpAddr, Option<u16>);
+        fn who(backend: &Backend) -> Who<'_> {
+            (&backend.name, backend.address, backend.port)
+        }
+        let mut left: HashMap<Who<'_>, &PoolMember> =
+            old.iter().map(|member| (who(&member.wanted), member)).collect();
         for backend in &wanted.backends {
-            let member = match left.remove(&(&*backend.name, backend.address)) {
+            let member = match left.remove(&who(backend)) {
                 Some(member) => PoolMember { wanted: backend.clone(), ..member.clone() },
                 None => {
                     // One that joins others waits for its check; a service that is new has no others.
@@ -298,7 +315,8 @@ impl<P: Plane> Engine<P> {
         for planned in &plan.services {
             for member in planned.pool.iter().filter(|member| planned.new.contains(&member.id)) {
                 prepared.members.push(member.id);
-                self.install(member, planned.wanted.forward, true)?;
+                let way = (planned.wanted.forward, planned.wanted.segments());
+                self.install(member, way, true)?;
             }
             let wanted = &planned.wanted;
             if let Some(now) = planned.now.as_ref().and_then(|now| self.services.get(now)) {
@@ -409,12 +427,15 @@ impl<P: Plane> Engine<P> {
         }
         self.services.values_mut().for_each(ServiceRuntime::try_at_once);
         failures.extend(self.tell_all_ids());
+        failures.extend(self.tell_translations().err());
         failures.extend(self.publish_due());
         failures.extend(self.list_services());
         // Health checks and routes are asked by the configuration in force.
         self.config.balancer.interfaces.clone_from(&config.balancer.interfaces);
         self.config.balancer.tunnel_source = config.balancer.tunnel_source;
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
+        let rate = config.balancer.icmp_per_second;
+        self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
         self.set_targets();
         self.hop_tries = NEXT_HOPS_TRIES;
         tolerate("look up next hops", self.refresh_next_hops(false));
@@ -511,8 +532,8 @@ impl<P: Plane> Engine<P> {
             published.as_ref().is_none_or(|image| image.method() == before.method.id())
         });
         let mut made = configured.clone();
-        if let Some(InForce { method, affinity }) = in_force {
-            (made.method, made.affinity) = (method, affinity);
+        if let Some(InForce { method, affinity, cookie_key }) = in_force {
+            (made.method, made.affinity, made.cookie_key) = (method, affinity, cookie_key);
         }
         let before = published.as_ref().map_or(0, |image| image.header().generation);
         let log = log.unwrap_or_else(|| configured.name.clone());
@@ -536,7 +557,8 @@ impl<P: Plane> Engine<P> {
                 true => self.member(former, wanted, up, false),
                 false => self.allot(wanted, up, numbers)?,
             };
-            self.install(&member, runtime.configured.forward, member.id != former)?;
+            let way = (runtime.configured.forward, runtime.configured.segments());
+            self.install(&member, way, member.id != former)?;
             runtime.pool.push(member);
         }
         self.restore_states(&mut runtime, records)?;
@@ -593,7 +615,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn install(
         &mut self,
         member: &PoolMember,
-        forward: Forward,
+        (forward, segments): (Forward, Option<Segments>),
         anew: bool,
     ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
@@ -605,9 +627,19 @@ impl<P: Plane> Engine<P> {
             return Ok(());
         }
         // The FIB knows next hops, and not where a tunnel begins.
-        let path = forward.is_tunnel().then(|| (self.path)(address, &self.vips()).ok()).flatten();
+        let asked = forward.passes_routers();
+        let path = asked.then(|| (self.path)(address, &self.vips()).ok()).flatten();
         let tunnel = self.tunnel(address, forward, path.as_ref());
-        let entry = weir_plane::Backend { address, incarnation, up, hop: None, tunnel };
+        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu));
+        let entry = weir_plane::Backend {
+            address,
+            incarnation,
+            up,
+            hop: None,
+            tunnel,
+            translation,
+            segments,
+        };
         self.plane.set_backend(*id, Some(&entry)).plane()
     }
 
@@ -648,6 +680,18 @@ impl<P: Plane> Engine<P> {
         let saved = saved.map(|(name, saved)| saved.log.clone().unwrap_or_else(|| name.clone()));
         running.chain(saved.filter(|_| self.services.is_empty())).collect()
     }
+}
+
+/// Why connections break if a service's packets get other addresses, or get none any more.
+fn readdressed(now: &Service, wanted: &Service) -> Option<String> {
+    let other = now.forward.is_nat() != wanted.forward.is_nat();
+    other.then(|| {
+        let (from, to) = (now.forward.name(), wanted.forward.name());
+        format!(
+            "forward: from {from} to {to}, backends would find packets of their connections with another \
+             address"
+        )
+    })
 }
 
 /// The name, or one made of it that nobody has yet.

@@ -10,7 +10,6 @@ use super::{EngineError, SWEEP_EVERY};
 use crate::config::{Affinity, AllDown, Backend, Limits, Protocol, Service, is_host, is_name};
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +21,7 @@ use weir_steering::{
     ServiceConfig, ServiceState, StateKey, rest_for,
 };
 use weir_wire::map_address;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// A member of a pool at run time.
 #[derive(Clone, Debug)]
@@ -42,6 +42,7 @@ impl PoolMember {
             id: self.id,
             name: self.wanted.name.clone(),
             address: self.wanted.address,
+            port: self.wanted.port,
             weight: self.wanted.weight,
             drain: self.wanted.drain,
             up: self.up,
@@ -629,7 +630,8 @@ impl ServiceRuntime {
     }
 
     /// Checks that a backend could be added: what a file may not say, a command may not either.
-    pub fn may_add(&self, name: &str, address: IpAddr) -> Result<(), EngineError> {
+    pub fn may_add(&self, wanted: &Backend) -> Result<(), EngineError> {
+        let &Backend { ref name, address, port, .. } = wanted;
         let service = &self.configured.name;
         let vip = self.configured.vip;
         let refuse = |wrong: String| Err(EngineError::Conflict(wrong));
@@ -641,7 +643,7 @@ impl ServiceRuntime {
         }
         if let Some(quic) = &self.configured.quic {
             let there = self.pool.iter().map(|member| member.wanted.name.as_str());
-            if let Some((one, other, length)) = quic.clash(there.chain([name])) {
+            if let Some((one, other, length)) = quic.clash(there.chain([name.as_str()])) {
                 let why = format!(
                     "backends {one} and {other} would have one server id of {length} bytes"
                 );
@@ -668,7 +670,23 @@ impl ServiceRuntime {
         if self.member(name).is_some() {
             return refuse(format!("service {service} already has a backend {name}"));
         }
-        if let Some(other) = self.pool.iter().find(|m| m.wanted.address == address) {
+        if port.is_some() && !self.configured.forward.is_nat() {
+            let forward = self.configured.forward;
+            return invalid(format!(
+                "service {service}: forward = \"{}\" leaves the port as it is; give none",
+                forward.name()
+            ));
+        }
+        if port == Some(0) {
+            return invalid("0 is not a port; give 1..65535".into());
+        }
+        if port.is_some() && self.configured.port.is_none() {
+            return invalid(format!(
+                "service {service} is one of any port, which leaves the port as it is; give none"
+            ));
+        }
+        let there = |m: &&PoolMember| (m.wanted.address, m.wanted.port) == (address, port);
+        if let Some(other) = self.pool.iter().find(there) {
             let other = &other.wanted.name;
             return refuse(format!("service {service}: backend {other} has address {address}"));
         }
@@ -709,6 +727,7 @@ fn config_of(
     capacity: usize,
     now: u32,
 ) -> ServiceConfig {
+    let seed = shared_seed(service).unwrap_or(seed);
     ServiceConfig {
         settings: service.method.settings().clone(),
         client_affinity: service.affinity == Affinity::Client,
@@ -719,6 +738,17 @@ fn config_of(
         max_states,
         idle_seconds: idle_seconds(service),
     }
+}
+
+/// The seed of a service whose cookies other balancers have to read, from the key that all of them are given. No
+/// two services of a file have the same.
+fn shared_seed(service: &Service) -> Option<u64> {
+    let VipKey { address, protocol, port } = vip_of(service);
+    let mut bytes = service.cookie_key.as_ref()?.bytes()?.to_vec();
+    bytes.extend(address);
+    bytes.push(protocol.number());
+    bytes.extend(port.unwrap_or(0).to_be_bytes());
+    Some(xxh3_64(&bytes))
 }
 
 /// What a configured service listens on.

@@ -7,6 +7,7 @@ use crate::{health, neigh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
 use weir_plane::{LaneCounters, Plane, TrackedFlows};
 use weir_steering::{Image, MethodId};
@@ -36,6 +37,9 @@ pub struct Status {
     pub services: Vec<ServiceStatus>,
     /// Packets that were not forwarded, by reason.
     pub outcomes: Vec<OutcomeStatus>,
+    /// Answers that were translated; none if no service is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returned: Option<ReturnedStatus>,
     /// Packets of services that are led by QUIC ids, by what became of the id.
     #[serde(default)]
     pub ids: Vec<IdStatus>,
@@ -86,7 +90,7 @@ pub struct ServiceStatus {
     pub load: Option<String>,
     /// What stays on one backend: "flow" or "client".
     pub affinity: String,
-    /// How packets reach its backends: "l2", "ipip", "gue", "fou" or "gre".
+    /// How packets reach its backends: "l2", "ipip", "gue", "fou", "gre" or "nat".
     #[serde(default)]
     pub forward: String,
     /// UDP port of its tunnels; none if they are not over UDP.
@@ -180,6 +184,9 @@ pub struct BackendStatus {
     pub number: u16,
     /// Address of the backend.
     pub address: IpAddr,
+    /// The port that its packets get, where they are translated; none: the one that they have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
     /// Share of the new connections, 0 to 65,535.
     pub weight: u16,
     /// "up", "down" or "draining".
@@ -223,11 +230,22 @@ pub struct TunnelStatus {
 }
 
 impl TunnelStatus {
-    pub(super) fn of(tunnel: &Tunnel, backend: IpAddr) -> Self {
+    /// `said`: the MTU of the way as a router on it has said, if one has.
+    pub(super) fn of(tunnel: &Tunnel, backend: IpAddr, said: Option<u32>) -> Self {
         let overhead = tunnel.encapsulation.overhead(backend) as u32;
         let &Tunnel { source, spread, mtu, .. } = tunnel;
+        let mtu = said.map_or(mtu, |said| if mtu == 0 { said } else { mtu.min(said) });
         Self { source, spread, largest: mtu.saturating_sub(overhead) }
     }
+}
+
+/// Answers of translated backends that went back to clients as the services'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReturnedStatus {
+    /// How many.
+    pub packets: u64,
+    /// Their bytes, from the IP header on.
+    pub bytes: u64,
 }
 
 /// What the health check of a backend says.
@@ -290,6 +308,10 @@ impl<P: Plane> Engine<P> {
                 dropped,
             })
             .collect();
+        let translated = self.services.values().any(|one| one.configured.forward.is_nat());
+        let returned = translated.then(|| self.plane.returned().plane()).transpose()?;
+        let returned =
+            returned.map(|Returned { packets, bytes }| ReturnedStatus { packets, bytes });
         let (checks, lanes) = (self.health.snapshot(), self.plane.lanes().plane()?);
         let services = self.services.values().map(|s| self.service_status(s, &checks, &lanes));
         let services = services.collect::<Result<Vec<_>, _>>()?;
@@ -316,6 +338,7 @@ impl<P: Plane> Engine<P> {
             lost,
             services,
             outcomes,
+            returned,
             ids: self.id_status()?,
             unrecorded_flows: self.plane.unrecorded(),
             bare_packets: self.plane.bare(),
@@ -373,6 +396,7 @@ impl<P: Plane> Engine<P> {
                 name: member.wanted.name.clone(),
                 number: member.id,
                 address: member.wanted.address,
+                port: member.wanted.port,
                 weight: member.wanted.weight,
                 state: state.into(),
                 check: CheckStatus {
@@ -383,7 +407,8 @@ impl<P: Plane> Engine<P> {
                 },
                 states: service.states_of(member.id),
                 tunnel: self.plane.backend(member.id).and_then(|backend| {
-                    Some(TunnelStatus::of(backend.tunnel.as_ref()?, backend.address))
+                    let said = self.plane.path_mtu(backend.address).unwrap_or(None);
+                    Some(TunnelStatus::of(backend.tunnel.as_ref()?, backend.address, said))
                 }),
                 packets: lane.packets,
                 bytes: lane.bytes,

@@ -31,7 +31,7 @@ struct World {
 
 fn backend(service: u8, n: u8) -> Backend {
     let address = Ipv4Addr::new(10, 9, service, n).into();
-    Backend { name: format!("b{n}"), address, weight: 1, drain: false }
+    Backend { name: format!("b{n}"), address, port: None, weight: 1, drain: false }
 }
 
 /// Services a, b, ... with three backends each, b1 to b3.
@@ -618,8 +618,15 @@ fn when_all_are_down_new_connections_are_kept_or_refused() {
         world.start(0, 0..60);
         let service = world.engine.services.get_mut("a").expect("there");
         let second = Duration::from_secs(1);
-        let check =
-            Check { interval: second, timeout: second / 2, rise: 1, fall: 1, port: 80, all_down };
+        let check = Check {
+            interval: second,
+            timeout: second / 2,
+            rise: 1,
+            fall: 1,
+            port: 80,
+            backends_port: false,
+            all_down,
+        };
         service.configured.check = Some(check);
         let down = ["b1", "b2"].map(|name| world.health("a", name, false));
         world.upkeep();

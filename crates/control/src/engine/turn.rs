@@ -8,7 +8,7 @@
 use super::EngineError;
 use super::prefixes::Counted;
 use super::service::{Pins, ServiceRuntime, log_path, write_anew};
-use crate::config::{Affinity, Method, Service};
+use crate::config::{Affinity, Key, Method, Service};
 use crate::store::StateLog;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -23,6 +23,9 @@ pub struct InForce {
     pub method: Method,
     /// What stays together on one backend.
     pub affinity: Affinity,
+    /// What its cookies are hidden under, if the file says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cookie_key: Option<Key>,
 }
 
 impl InForce {
@@ -32,14 +35,21 @@ impl InForce {
         let rest = |one: &Self| {
             let settings = one.method.settings().iter();
             let rest = settings.filter(|(setting, _)| ![SCHEDULER, LOAD].contains(&setting.name));
-            (one.affinity, one.method.id(), rest.map(|(_, value)| value).collect::<Vec<_>>())
+            let cookies = one.cookie_key.clone();
+            (
+                one.affinity,
+                cookies,
+                one.method.id(),
+                rest.map(|(_, value)| value).collect::<Vec<_>>(),
+            )
         };
         rest(self) == rest(other)
     }
 
     /// As a configuration wants it.
     pub fn of(service: &Service) -> Self {
-        Self { method: service.method.clone(), affinity: service.affinity }
+        let cookie_key = service.cookie_key.clone();
+        Self { method: service.method.clone(), affinity: service.affinity, cookie_key }
     }
 }
 

@@ -18,6 +18,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// But never later than this.
 const RETRY_AT_MOST: Duration = Duration::from_secs(60);
 
+/// A step of an update that takes as long is in the log of those who ask for it.
+const TELLING: Duration = Duration::from_millis(1);
+
 /// How long it is said that there were too many half-open connections.
 const FLOOD_IS_OVER: Duration = Duration::from_secs(60);
 
@@ -192,7 +195,16 @@ impl<P: Plane> Engine<P> {
         let pins = self.plane.pin_limit() / 2;
         let (services, names) = (&mut self.services, &self.names);
         let mut tables = Tables { services, names, now, taken: 0, pins };
-        let outcomes = self.driver.run(numbers.iter().copied(), &mut self.plane, &mut tables);
+        self.driver.begin(numbers.iter().copied());
+        let mut begun = Instant::now();
+        while let Some(action) = self.driver.step(&mut self.plane, &mut tables) {
+            let took = begun.elapsed();
+            if took >= TELLING {
+                debug!(?action, microseconds = took.as_micros() as u64, "a step of an update");
+            }
+            begun = Instant::now();
+        }
+        let outcomes = self.driver.outcomes();
         self.events_taken += tables.taken;
         let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
         self.rekeyed |= self.services.values().any(unarmed);

@@ -1,6 +1,6 @@
 //! What the engine does between changes: reports, idle flows, next hops, leftovers.
 
-use super::forward::Reached;
+use super::forward::{Reached, translation};
 use super::network::{Look, Of, own_and_above};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
@@ -218,8 +218,11 @@ impl<P: Plane> Engine<P> {
         };
         let (pending, pinned) = (self.plane.pending().plane()?, self.plane.pinned().plane()?);
         self.plane.forget_pending(&of(pending)).plane()?;
+        self.driver.unpinned(ids);
         self.plane.unpin(&of(pinned)).plane()?;
-        ids.iter().try_for_each(|id| self.plane.set_backend(*id, None)).plane()
+        ids.iter().try_for_each(|id| self.plane.set_backend(*id, None)).plane()?;
+        // At a start, what is there stands until all services are known.
+        if self.translated.is_some() { self.tell_translations() } else { Ok(()) }
     }
 
     /// Folds pending flows into the tables of services that have many of them: flows that fell on
@@ -299,6 +302,7 @@ impl<P: Plane> Engine<P> {
         let mut found: HashMap<(IpAddr, Forward), Result<Reached, NeighError>> = HashMap::new();
         for service in self.services.values() {
             let forward = service.configured.forward;
+            let segments = service.configured.segments();
             for member in &service.pool {
                 let address = member.wanted.address;
                 let now = self.plane.backend(member.id);
@@ -313,7 +317,11 @@ impl<P: Plane> Engine<P> {
                             warn!(%address, %error, "no next hop");
                         }
                         let tunnel = now.and_then(|now| now.tunnel);
-                        if tunnel.map(|tunnel| tunnel.encapsulation) == forward.encapsulation() {
+                        let translated = now.and_then(|now| now.translation).map(|now| now.port);
+                        let wanted = translation(forward, &member.wanted, 0).map(|to| to.port);
+                        if tunnel.map(|tunnel| tunnel.encapsulation) == forward.encapsulation()
+                            && translated == wanted
+                        {
                             continue;
                         }
                         // It is not to go on as it was before the file was changed.
@@ -321,10 +329,12 @@ impl<P: Plane> Engine<P> {
                             next: None,
                             gateway: None,
                             tunnel: self.tunnel(address, forward, None),
+                            mtu: 0,
                         }
                     }
                 };
-                let Reached { next, gateway, tunnel } = reached;
+                let Reached { next, gateway, tunnel, mtu } = reached;
+                let translation = translation(forward, &member.wanted, mtu);
                 match gateway {
                     Some(gateway) => self.gateways.insert(address, gateway),
                     None => self.gateways.remove(&address),
@@ -351,13 +361,15 @@ impl<P: Plane> Engine<P> {
                     }
                 }
                 let (incarnation, up) = (member.incarnation, member.up);
-                let entry = Backend { address, incarnation, up, hop, tunnel };
+                let entry =
+                    Backend { address, incarnation, up, hop, tunnel, translation, segments };
                 if now != Some(entry) {
                     self.plane.set_backend(member.id, Some(&entry)).plane()?;
                 }
-                let before = now.map(|now| (now.hop, now.tunnel));
-                let changed = next.is_some() && before.and_then(|(hop, _)| hop) != hop;
-                if changed || before.and_then(|(_, tunnel)| tunnel) != tunnel {
+                let changed = next.is_some() && now.and_then(|now| now.hop) != hop;
+                let way =
+                    |backend: &Backend| (backend.tunnel, backend.translation, backend.segments);
+                if changed || now.as_ref().map(way) != Some(way(&entry)) {
                     self.plane.forget_hop(member.id).plane()?;
                 }
             }

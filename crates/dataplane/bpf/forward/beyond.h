@@ -4,17 +4,34 @@
 #define WEIR_FORWARD_BEYOND_H
 
 #include "l2.h"
+#include "nat.h"
 #include "tunnel.h"
+#include "tell.h"
+#include "mss.h"
 
-/* Forwards a frame with a VLAN tag, to one, or through a tunnel. Global, so that the verifier goes through
+/* Forwards a frame with a VLAN tag, to one, through a tunnel, with other addresses inside, or with other segments. Global, so that the verifier goes through
  * it once, and plain frames have nothing to keep for it. It is counted here, as it may yet be dropped. */
 __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes,
 			      __u32 flows)
 {
 	if (!lane)
 		return leave(REASON_NO_NEXT_HOP, XDP_DROP); /* rule: beyond.no_lane */
-	enum reason reason = lane->beyond & LANE_TUNNEL ? encapsulate(ctx, lane, id, bytes) :
-							  retag(ctx, lane);
+	if (lane->beyond & LANE_MSS)
+		limit_segments(ctx, lane, id);
+	/* Without an interface a frame goes back with the tags that it has. */
+	int tags = lane->beyond & LANE_TAGGED || lane->ifindex;
+	__u32 done = lane->beyond & LANE_NAT    ? translate_to(ctx, lane, id, bytes) :
+		     lane->beyond & LANE_TUNNEL ? encapsulate(ctx, lane, id, bytes) :
+		     tags                       ? retag(ctx, lane) :
+						  readdress_checked(ctx, lane);
+	__u32 reason = done & REFUSED_REASON;
+
+	if ((reason == REASON_TOO_BIG || reason == REASON_TTL_EXCEEDED) &&
+	    !(lane->beyond & LANE_NAT)) {
+		reason = tell(ctx, reason, REFUSED_MTU(done));
+		if (reason == REASON_TOO_BIG_TOLD || reason == REASON_TTL_TOLD)
+			return leave(reason, XDP_TX);
+	}
 	if (reason != REASON_OK)
 		return leave(reason, XDP_DROP); /* rule: beyond.refused */
 	count(lane, bytes, flows);

@@ -13,9 +13,19 @@
 #define AF_INET6 10
 #define RESOLVE_JIFFIES 64
 
-/* Fills the lane; returns why it cannot, or REASON_OK. */
-static __always_inline int keep(struct lane *lane, const struct backend *backend, const __u8 *mac,
-				const __u8 *source, __u32 ifindex, __u32 mtu, __u64 now)
+/* The MTU of a tunnel's way, as far as routers on it have said that it is smaller. */
+static __always_inline __u32 path_mtu(const struct backend *backend, __u32 mtu)
+{
+	struct path *path = bpf_map_lookup_elem(&paths, backend->address);
+
+	if (!path || bpf_ktime_get_ns() - path->since >= PATH_NANOSECONDS)
+		return mtu;
+	return mtu && mtu < path->mtu ? mtu : path->mtu;
+}
+
+/* Fills in a lane what leaves by an interface needs; returns why it cannot, or REASON_OK. */
+static __always_inline int leave_by(struct lane *lane, const __u8 *mac, const __u8 *source,
+				    __u32 ifindex, __u64 now)
 {
 	struct device *device = bpf_map_lookup_elem(&devices, &ifindex);
 	__u32 vlan = 0;
@@ -30,9 +40,26 @@ static __always_inline int keep(struct lane *lane, const struct backend *backend
 	__builtin_memcpy(lane->source_mac, source, 6);
 	lane->ifindex = ifindex;
 	lane->vlan = vlan;
-	lane->beyond = (vlan ? LANE_TAGGED : 0) | (backend->tunnel ? LANE_TUNNEL : 0);
-	lane->mtu = mtu ? mtu : backend->mtu;
 	lane->resolved = now ? now : 1; /* 0 is never; one ahead of now would be long ago */ /* rule: resolve.kept */
+	return REASON_OK;
+}
+
+/* The same of a backend's lane. */
+static __always_inline int keep(struct lane *lane, const struct backend *backend, const __u8 *mac,
+				const __u8 *source, __u32 ifindex, __u32 mtu, __u64 now)
+{
+	int reason = leave_by(lane, mac, source, ifindex, now);
+
+	if (reason != REASON_OK)
+		return reason;
+	lane->beyond = lane->vlan ? LANE_TAGGED : 0;
+	if (backend->tunnel)
+		lane->beyond |= backend->tunnel == TUNNEL_NAT ? LANE_NAT : LANE_TUNNEL;
+	if (backend->flags >> BACKEND_MSS_SHIFT)
+		lane->beyond |= LANE_MSS;
+	lane->mtu = mtu ? mtu : backend->mtu;
+	if (lane->beyond & LANE_TUNNEL)
+		lane->mtu = path_mtu(backend, lane->mtu);
 	return REASON_OK;
 }
 
@@ -95,6 +122,16 @@ static __always_inline void readdress(void *data, const struct lane *lane)
 {
 	*(__u64 *)data = *(__u64 *)lane->mac;
 	*(__u32 *)(data + 8) = *(__u32 *)(lane->mac + 8);
+}
+
+static __always_inline enum reason readdress_checked(struct xdp_md *ctx, const struct lane *lane)
+{
+	void *data = (void *)(long)ctx->data;
+
+	if (data + sizeof(struct ethernet) > (void *)(long)ctx->data_end)
+		return REASON_TRUNCATED_ETHERNET;
+	readdress(data, lane);
+	return REASON_OK;
 }
 
 static __always_inline int send(struct xdp_md *ctx, const struct lane *lane)

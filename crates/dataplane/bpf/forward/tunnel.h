@@ -65,7 +65,8 @@ static __always_inline __u64 look_inside_ipv4(struct ipv4 *ip, void *end)
 		return REASON_TTL_EXCEEDED; /* rule: tunnel.ttl4 */
 	__u32 *l4 = (void *)ip + (ip->version_ihl & 15) * 4;
 
-	if ((void *)(l4 + 1) <= end)
+	/* All fragments of a packet go one way. */
+	if ((void *)(l4 + 1) <= end && !(ip->fragment & bpf_htons(0x3fff)))
 		ports = *l4; /* rule: tunnel.ports4 */
 	__u64 hash = flow_hash(0, ip->src, ip->dst, ports);
 	/* RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. */
@@ -228,13 +229,24 @@ static __always_inline enum reason put_outer(struct xdp_md *ctx, const struct la
 	return REASON_OK;
 }
 
+/* What encapsulate answers: a reason, and with REASON_TOO_BIG the largest packet that would fit. */
+#define REFUSED_REASON 0xff
+#define REFUSED_MTU(word) ((word) >> 8)
+
+/* Bytes in front of the packet. */
+static __always_inline __u32 outer_bytes(const struct backend *backend)
+{
+	return (backend->flags & BACKEND_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) +
+	       tunnel_header(backend->tunnel);
+}
+
 /* Leaves the packet in the backend's tunnel, with the lane's addresses. bytes: of the packet. */
-static __always_inline enum reason encapsulate(struct xdp_md *ctx, struct lane *lane, __u32 id,
+static __always_inline __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, __u32 id,
 					       __u32 bytes)
 {
 	const struct backend *backend = AT(backends, id, backend_count);
 
-	if (!backend->tunnel) {
+	if (!backend->tunnel || backend->tunnel == TUNNEL_NAT) {
 		/* It had one until just now. */
 		lane->resolved = 0; /* rule: tunnel.was_plain */
 		return REASON_NO_NEXT_HOP;
@@ -245,12 +257,11 @@ static __always_inline enum reason encapsulate(struct xdp_md *ctx, struct lane *
 
 	if (inside & INSIDE_REASON)
 		return inside & INSIDE_REASON; /* rule: tunnel.refused */
-	__u32 outer = (backend->flags & BACKEND_IPV6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) +
-		      tunnel_header(backend->tunnel);
+	__u32 outer = outer_bytes(backend);
 	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
 
 	if (bytes + outer > most)
-		return REASON_TOO_BIG; /* rule: tunnel.too_big */
+		return REASON_TOO_BIG | (most > outer ? most - outer : 0) << 8; /* rule: tunnel.too_big */
 	int more = (lane->vlan ? TAG : 0) + sizeof(struct ethernet) + outer - INSIDE_BEFORE(inside);
 
 	if (bpf_xdp_adjust_head(ctx, -more))

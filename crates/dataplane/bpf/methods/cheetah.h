@@ -17,10 +17,27 @@
 #define CHEETAH_NEW (1 << 16)
 #define CHEETAH_REASON_SHIFT 24
 
-/* The number that a cookie hides, or the cookie that hides a number. */
-static __always_inline __u32 hide(__u64 hash, __u32 number)
+/* Bits of the cookie that are the other tier's: the lower ones in front, the upper ones behind. */
+static __always_inline __u32 others_bits(const struct table *table)
 {
-	return (number ^ hash >> 48) & COOKIE_NUMBERS;
+	return table->segment_bits & 15;
+}
+
+/* The number that this tier's part of a cookie hides, or the part that hides a number. */
+static __always_inline __u32 hide(const struct table *table, __u64 hash, __u32 number)
+{
+	return (number ^ hash >> 48) & COOKIE_NUMBERS >> others_bits(table);
+}
+
+/* The same of a whole cookie of a server. */
+static __always_inline __u32 number_of(const struct table *table, __u64 hash, __u64 stamps)
+{
+	return hide(table, hash, (__u32)stamps >> 16 >> others_bits(table));
+}
+
+static __always_inline __u32 cookie_of(const struct table *table, __u64 hash, __u32 number)
+{
+	return hide(table, hash, number) << others_bits(table);
 }
 
 /* The backend of a number. */
@@ -356,7 +373,8 @@ __noinline int answer(struct xdp_md *ctx, const struct flow_key *given, __u8 fla
 		return REASON_ANSWER;
 	__u32 tsval = bpf_ntohl(((struct timestamps *)option)->value);
 
-	replace(ctx, stamps, VALUE_AT, outgoing(known, tsval, hide(hash, number), flags & TCP_SYN));
+	replace(ctx, stamps, VALUE_AT,
+		outgoing(known, tsval, hide(table, hash, number), flags & TCP_SYN));
 	return REASON_ANSWER; /* rule: answer.written */
 }
 
@@ -374,7 +392,7 @@ static __always_inline __u32 first_told(struct xdp_md *ctx, const struct table *
 			return nowhere(REASON_NO_BACKEND);
 		note_told(table - tables, key, number);
 	}
-	replace(ctx, stamps, ECHO_AT, TOLD | hide(hash, number) << 16 | TOLD_MARK);
+	replace(ctx, stamps, ECHO_AT, TOLD | cookie_of(table, hash, number) << 16 | TOLD_MARK);
 	return server(table, number) | CHEETAH_NEW;
 }
 
@@ -421,7 +439,7 @@ __noinline __u32 cheetah(struct xdp_md *ctx, const struct table *table,
 	if (!stamps)
 		return without_cookie(table, key, hash, flags, 0);
 	if (likely(flags & TCP_ACK)) {
-		__u32 number = hide(hash, stamps >> 16);
+		__u32 number = number_of(table, hash, stamps);
 		__u32 id = server(table, number);
 
 		if (unlikely(id == NO_BACKEND))
@@ -451,7 +469,7 @@ __noinline __u32 cheetah_plain(struct xdp_md *ctx, const struct table *table,
 	if (!table || !key)
 		return ASK_APART;
 	__u64 stamps = find_timestamps(ctx);
-	__u32 number = hide(hash, stamps >> 16);
+	__u32 number = number_of(table, hash, stamps);
 	__u32 id = server(table, number);
 
 	if (unlikely(!stamps || id == NO_BACKEND))

@@ -34,7 +34,7 @@ __noinline __u32 follow_slot(struct xdp_md *ctx, __u32 number, const struct flow
 	if (unlikely(!stamps || !(flags & TCP_ACK)))
 		return stamps && flags == TCP_SYN ? STATEFUL_FIRST : STATEFUL_BARE;
 	__u32 partition = partition_of(table, hash);
-	__u32 index = hide(hash, stamps >> 16);
+	__u32 index = hide(table, hash, stamps >> 16);
 	__u64 word = find_slot(partition, index, hash);
 
 	if (likely(word && is_served(table, word))) {
@@ -101,7 +101,7 @@ __noinline __u32 again_told(__u32 number, const struct flow_key *given, __u64 ha
 	    backend->flags & BACKEND_DOWN || server(table, entry.number - 1) != entry.backend)
 		return STATEFUL_FIRST;
 	__u32 found = entry.backend | CHEETAH_NEW, partition = partition_of(table, hash);
-	__u32 index = (entry.former - 1) & COOKIE_NUMBERS;
+	__u32 index = (entry.former - 1) & COOKIE_NUMBERS >> others_bits(table);
 	__u64 word = entry.former ? find_slot(partition, index, hash) : 0;
 
 	if (word && SLOT_STATE(word) != SLOT_CLOSING && SLOT_ID(word) == entry.backend &&
@@ -113,13 +113,17 @@ __noinline __u32 again_told(__u32 number, const struct flow_key *given, __u64 ha
 	return found | (index == NO_SLOT ? TOLD_NONE : index << TOLD_SHIFT);
 }
 
-/* Tells the backend the cookie of a slot, in TSecr, as `first_told` does. */
-__noinline int tell_slot(struct xdp_md *ctx, __u64 hash, __u32 index)
+/* Tells the backend the cookie of a slot, in TSecr, as `first_told` does. What a tier in front has told it in its
+ * bits stays. */
+__noinline int tell_slot(struct xdp_md *ctx, __u32 number, __u64 hash, __u32 index)
 {
+	const struct table *table = AT(tables, number, table_count);
 	__u64 stamps = find_timestamps(ctx);
+	__u32 front = COOKIE_NUMBERS & ~(COOKIE_NUMBERS >> others_bits(table));
+	__u32 cookie = ((__u32)stamps >> 16 & front) | hide(table, hash, index);
 
 	if (stamps)
-		replace(ctx, stamps, ECHO_AT, TOLD | hide(hash, index) << 16 | TOLD_MARK);
+		replace(ctx, stamps, ECHO_AT, TOLD | cookie << 16 | TOLD_MARK);
 	return 0;
 }
 
@@ -174,7 +178,7 @@ static __always_inline __u32 steer_cheetah_stateful(const struct table *table,
 		found = again_told(number, &key, q->hash);
 		if (found != STATEFUL_FIRST) {
 			if (!(found & TOLD_NONE))
-				tell_slot(q->ctx, q->hash, found >> TOLD_SHIFT);
+				tell_slot(q->ctx, number, q->hash, found >> TOLD_SHIFT);
 			found &= SLOT_BACKEND | CHEETAH_NEW;
 		}
 	} else if (unlikely(found == STATEFUL_FIRST)) {
@@ -193,7 +197,7 @@ static __always_inline __u32 steer_cheetah_stateful(const struct table *table,
 
 			note_first(number, &key, index, where);
 			if (unlikely(tells && index != NO_SLOT))
-				tell_slot(q->ctx, q->hash, index);
+				tell_slot(q->ctx, number, q->hash, index);
 			found = id | CHEETAH_NEW;
 		}
 	} else if (unlikely(found == STATEFUL_LOST || found == STATEFUL_BARE)) {

@@ -25,10 +25,10 @@ use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use tables::{BACKENDS, STANDBY};
-use weir_plane::Limits;
-use weir_plane::forward::{Encapsulation, Tunnel};
+use weir_plane::forward::{Encapsulation, Translation, Tunnel};
+use weir_plane::{Limits, Translations, VipKey};
 use weir_steering::{Flags, Side};
-use weir_wire::{FlowKey, Protocol, TcpFlags};
+use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
 #[allow(missing_docs, clippy::all, unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 mod skeleton {
@@ -124,6 +124,10 @@ pub enum Subject {
     },
     /// The balancer with concury, whose backends are behind tunnels.
     Tunnel(Encapsulation),
+    /// The balancer with concury, which gives packets the addresses of their backends.
+    Nat,
+    /// The same with answers of such a backend, to so many clients at most.
+    NatBack(u32),
     /// A program that does what no program of this method could do without, and nothing else.
     Bound(Method),
 }
@@ -133,7 +137,7 @@ impl Subject {
     pub fn method(self) -> Method {
         match self {
             Self::Reflector(method) | Self::Balancer { method, .. } | Self::Bound(method) => method,
-            Self::Tunnel(_) => Method::Concury,
+            Self::Tunnel(_) | Self::Nat | Self::NatBack(_) => Method::Concury,
         }
     }
 }
@@ -193,8 +197,10 @@ pub struct XdpBench<'a> {
     ends: [Interface; 2],
     /// Where the flows of the two methods with marks are armed.
     armed: [Armed; 2],
-    /// What all backends are behind just now.
-    tunnel: Option<Encapsulation>,
+    /// How packets reach the backends just now.
+    forward: Forward,
+    /// Whether the frames are answers.
+    back: bool,
     /// QUIC ids of each kind.
     pub ids: u32,
     /// What the tables take.
@@ -229,10 +235,11 @@ impl<'a> XdpBench<'a> {
             marked_flows: flows.max(1 << 16),
             slot_partitions: tables::partitions(flows),
             table_bytes: (64 << 20) + u64::from(flows) * 5,
+            translations: 1024,
             ..Limits::default()
         };
         let (mut plane, _) = KernelPlane::open(None, &limits)?;
-        set_backends(&plane, [&generator, &balancer], None)?;
+        set_backends(&plane, [&generator, &balancer], Forward::Plain)?;
         let (memory, parts) = tables::publish(&mut plane, flows)?;
         let armed = arm(&plane, flows)?;
         let mut open = skeleton::BenchSkelBuilder::default()
@@ -255,8 +262,16 @@ impl<'a> XdpBench<'a> {
                 place[..id.as_bytes().len()].copy_from_slice(id.as_bytes());
             }
         }
-        let bench =
-            Self { skel, plane, ends: [generator, balancer], armed, tunnel: None, ids, memory };
+        let bench = Self {
+            skel,
+            plane,
+            ends: [generator, balancer],
+            armed,
+            forward: Forward::Plain,
+            back: false,
+            ids,
+            memory,
+        };
         bench.sink(&bench.ends[0])?;
         Ok(bench)
     }
@@ -284,7 +299,9 @@ impl<'a> XdpBench<'a> {
         let programs = &self.skel.progs;
         let program = match subject {
             Subject::Reflector(_) => programs.bench_reflect.as_fd(),
-            Subject::Balancer { .. } | Subject::Tunnel(_) => self.plane.program(),
+            Subject::Balancer { .. } | Subject::Tunnel(_) | Subject::Nat | Subject::NatBack(_) => {
+                self.plane.program()
+            }
             Subject::Bound(Method::Concury) => programs.bound_concury.as_fd(),
             Subject::Bound(Method::Tracked) => programs.bound_tracked.as_fd(),
             Subject::Bound(Method::Jet) => programs.bound_jet.as_fd(),
@@ -297,19 +314,35 @@ impl<'a> XdpBench<'a> {
             }
         };
         attach(program, self.ends[1].index)?;
-        let tunnel = match subject {
-            Subject::Tunnel(encapsulation) => Some(encapsulation),
-            _ => None,
+        let forward = match subject {
+            Subject::Tunnel(encapsulation) => Forward::Tunnel(encapsulation),
+            Subject::Nat | Subject::NatBack(_) => Forward::Nat,
+            _ => Forward::Plain,
         };
-        if tunnel != self.tunnel {
+        if forward != self.forward {
             let [generator, balancer] = &self.ends;
-            set_backends(&self.plane, [generator, balancer], tunnel)?;
-            self.tunnel = tunnel;
+            set_backends(&self.plane, [generator, balancer], forward)?;
+            let key = |address: Ipv4Addr, port| VipKey {
+                address: map_address(address.into()),
+                protocol: Protocol::Tcp,
+                port: Some(port),
+            };
+            let mut translations = Translations::new();
+            if forward == Forward::Nat {
+                translations.insert(key(BACKEND, NAT_PORT), key(Method::Concury.vip(), PORT));
+            }
+            self.plane.set_translations(&translations)?;
+            self.forward = forward;
         }
+        let flows = match subject {
+            Subject::NatBack(clients) => flows.min(clients),
+            _ => flows,
+        };
+        self.back = matches!(subject, Subject::NatBack(_));
         let of_marks = match subject {
             Subject::Balancer { method, marks } => Some((method, marks)),
-            Subject::Tunnel(_) => Some((Method::Concury, true)),
-            Subject::Reflector(_) | Subject::Bound(_) => None,
+            Subject::Tunnel(_) | Subject::Nat => Some((Method::Concury, true)),
+            Subject::NatBack(_) | Subject::Reflector(_) | Subject::Bound(_) => None,
         };
         if let Some((method, marks)) = of_marks
             && let Some(armed) = self.armed.iter().find(|armed| armed.method == method)
@@ -335,6 +368,11 @@ impl<'a> XdpBench<'a> {
         data.settings.flows = stream.flows;
         data.settings.vip = u32::from(stream.method.vip()).to_be();
         data.settings.vip_port = PORT.to_be();
+        data.settings.back = self.back.into();
+        if self.back {
+            data.settings.vip = u32::from(BACKEND).to_be();
+            data.settings.vip_port = NAT_PORT.to_be();
+        }
         data.settings.stamps = match stream.method {
             Method::Cheetah => 1,
             Method::CheetahStateful => 2,
@@ -381,18 +419,36 @@ impl XdpBench<'_> {
     }
 }
 
+/// How packets reach the backends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Forward {
+    Plain,
+    Tunnel(Encapsulation),
+    Nat,
+}
+
+/// The address of all backends, and their port.
+const BACKEND: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const NAT_PORT: u16 = 8080;
+
 /// Puts all backends behind a tunnel, or none, where the balancer's frames go back to the generator.
 fn set_backends(
     plane: &KernelPlane,
     [generator, balancer]: [&Interface; 2],
-    tunnel: Option<Encapsulation>,
+    forward: Forward,
 ) -> Result<(), Error> {
     for backend in 0..BACKENDS + STANDBY {
-        let address = Ipv4Addr::new(192, 0, 2, 1);
-        let mut entry = BackendEntry::new(address.into(), 1);
-        if let Some(encapsulation) = tunnel {
-            let source = Some(Ipv4Addr::new(192, 0, 2, 2).into());
-            entry = entry.with_tunnel(&Tunnel { encapsulation, source, spread: 0, mtu: 1500 });
+        let mut entry = BackendEntry::new(BACKEND.into(), 1);
+        match forward {
+            Forward::Plain => {}
+            Forward::Tunnel(encapsulation) => {
+                let source = Some(Ipv4Addr::new(192, 0, 2, 2).into());
+                entry = entry.with_tunnel(&Tunnel { encapsulation, source, spread: 0, mtu: 1500 });
+            }
+            Forward::Nat => {
+                let port = Some(NAT_PORT);
+                entry = entry.with_translation(&Translation { port, mtu: 1500 });
+            }
         }
         let entry = entry.with_next_hop(generator.mac, balancer.mac, 0, true);
         plane.set_backend(backend, &entry)?;

@@ -195,7 +195,13 @@ fn stateful_table(members: &[Member], partitions: u32) -> Image {
     let servers = ServiceServers::new(&all, members).expect("all have joined");
     let key = HashKey::from_seed(4);
     let slots = Slots { partitions, idle_seconds: u32::MAX };
-    let method = <Partitioned as Form>::new(key, Forged::Schedule, slots, Flags::default());
+    let method = <Partitioned as Form>::new(
+        key,
+        Forged::Schedule,
+        slots,
+        Flags::default(),
+        Layout::stateful(),
+    );
     let header = Header::new(key, Flags::default(), 1, 0);
     Image::from(Table::new(header, Body(Cookies::new(method, servers))))
 }

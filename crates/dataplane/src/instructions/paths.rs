@@ -444,10 +444,19 @@ paths! {
     "no service, UDP over IPv6" => Pass,
         |_, _| later(FlowKey { protocol: Protocol::Udp, ..elsewhere(Concury6.flow(1)) });
     "service without a table" => Drop, |_, _| first(Bare.flow(1));
-    "fragment for a service" => Drop, |_, _| {
+    "first fragment for a service" => Transmit, |_, _| {
         let mut frame = later(Concury.flow(1));
         frame[20] = 0x20;
         frame
+    };
+    "later fragment for a service" => Transmit, |_, _| {
+        let mut frame = later(Concury.flow(1));
+        frame[20..22].copy_from_slice(&[0, 9]);
+        frame
+    }, before |world, _run| {
+        let mut frame = later(Concury.flow(1));
+        frame[20] = 0x20;
+        run_frame(world.plane.program(), &frame).map(|_| ())
     };
     "ARP" => Pass, |_, _| {
         let mut frame = later(Concury.flow(1));

@@ -2,6 +2,7 @@
 
 use super::KernelPlane;
 use crate::abi::{Plain, types};
+use crate::entries;
 use crate::error::{Context, Error};
 use crate::numbers::{QUIC_CONFIGS, QUIC_FOUR, QUIC_PLAIN, QUIC_SINGLE, QUIC_THREE};
 use crate::reports;
@@ -98,13 +99,17 @@ impl KernelPlane {
 }
 
 /// Writes what is not there so already. Returns the keys of what is there and not wanted.
-fn follow(
+pub(super) fn follow(
     map: &MapHandle,
     wanted: &[(Vec<u8>, Vec<u8>)],
     ours: impl Fn(&[u8]) -> bool,
 ) -> Result<Vec<Vec<u8>>, Error> {
-    let mut there: HashMap<Vec<u8>, Vec<u8>> =
-        reports::read_all(map)?.into_iter().filter(|(key, _)| ours(key)).collect();
+    let mut there: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+    entries::all(map, |key, value| {
+        if ours(key) {
+            there.insert(key.to_vec(), value.to_vec());
+        }
+    })?;
     for (key, value) in wanted {
         if there.remove(key).as_ref() != Some(value) {
             map.update(key, value, MapFlags::ANY)

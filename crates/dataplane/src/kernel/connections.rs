@@ -2,9 +2,10 @@
 
 use super::KernelPlane;
 use crate::abi::{BackendFlags, Plain, address_words, types};
+use crate::entries;
 use crate::error::{Context, Error};
 use crate::numbers::{ECHOES_BARE, ECHOES_OWN, TRACKED_OPEN};
-use crate::reports::{self, Reports};
+use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::HashSet;
 use std::mem::offset_of;
@@ -53,9 +54,7 @@ impl KernelPlane {
         &self,
         states: impl IntoIterator<Item = &'a ServiceState>,
     ) -> Result<(), Error> {
-        states.into_iter().try_for_each(|state| {
-            reports::delete(&self.maps.pending, types::service_state::from(state).bytes())
-        })
+        entries::remove(&self.maps.pending, states.into_iter().map(types::service_state::from))
     }
 
     /// The pinned states.
@@ -71,21 +70,16 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::PinsFull`] when there is no room.
     pub fn pin(&self, states: &[(ServiceState, u16)]) -> Result<(), Error> {
-        for (state, backend) in states {
-            let pinned = self.maps.pinned.update(
-                types::service_state::from(state).bytes(),
-                &u32::from(*backend).to_ne_bytes(),
-                MapFlags::ANY,
-            );
-            match pinned {
-                // What a hash map without room says.
-                Err(error) if error.kind() == libbpf_rs::ErrorKind::TooBig => {
-                    return Err(Error::PinsFull { limit: self.pin_limit() as u32 });
-                }
-                pinned => pinned.context(|| "pin a state".into())?,
+        let entry = |(state, backend): &(ServiceState, u16)| {
+            (types::service_state::from(state), u32::from(*backend))
+        };
+        match entries::write(&self.maps.pinned, states.iter().map(entry)) {
+            // What a hash map without room says.
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::TooBig => {
+                Err(Error::PinsFull { limit: self.pin_limit() as u32 })
             }
+            pinned => pinned.context(|| "pin states".into()),
         }
-        Ok(())
     }
 
     /// States of all services that there is room to pin.
@@ -101,9 +95,7 @@ impl KernelPlane {
         &self,
         states: impl IntoIterator<Item = &'a ServiceState>,
     ) -> Result<(), Error> {
-        states.into_iter().try_for_each(|state| {
-            reports::delete(&self.maps.pinned, types::service_state::from(state).bytes())
-        })
+        entries::remove(&self.maps.pinned, states.into_iter().map(types::service_state::from))
     }
 
     /// A tracked connection.
@@ -186,9 +178,7 @@ impl KernelPlane {
     pub fn forget_connections(&self, service: u32) -> Result<(), Error> {
         self.set_entered(service, 0);
         let entries = self.entries_of::<types::tracked>(service, &self.maps.connections)?;
-        entries
-            .iter()
-            .try_for_each(|(flow, _)| reports::delete(&self.maps.connections, flow.bytes()))
+        entries::remove(&self.maps.connections, entries.into_iter().map(|(flow, _)| flow))
     }
 
     /// The entries of a service in a map of flows.
@@ -212,15 +202,14 @@ impl KernelPlane {
             (None, to) => !claimed.contains(&to),
         };
         let mut found = Vec::new();
-        for (flow, entry) in reports::read_all(map)? {
-            let flow = types::flow_key::from_slice(&flow);
+        let protocol = u32::from(key.protocol.number());
+        entries::all(map, |flow, entry| {
+            let flow = types::flow_key::from_slice(flow);
             let ports = flow.ports.to_ne_bytes();
-            let protocol = u32::from(key.protocol.number());
-            if flow.dst != address || flow.protocol != protocol || !is_ours(&ports) {
-                continue;
+            if flow.dst == address && flow.protocol == protocol && is_ours(&ports) {
+                found.push((flow, T::from_slice(entry)));
             }
-            found.push((flow, T::from_slice(&entry)));
-        }
+        })?;
         Ok(found)
     }
 
@@ -354,12 +343,10 @@ impl KernelPlane {
 }
 
 fn read_states(map: &MapHandle) -> Result<Vec<(ServiceState, u16)>, Error> {
-    let entries = reports::read_all(map)?;
-    Ok(entries
-        .into_iter()
-        .map(|(key, value)| {
-            let backend = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]) as u16;
-            (types::service_state::from_slice(&key).into(), backend)
-        })
-        .collect())
+    let mut found = Vec::new();
+    entries::all(map, |key, value| {
+        let backend = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]) as u16;
+        found.push((types::service_state::from_slice(key).into(), backend));
+    })?;
+    Ok(found)
 }

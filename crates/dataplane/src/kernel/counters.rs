@@ -2,8 +2,8 @@
 
 use super::KernelPlane;
 use crate::abi::{Plain, types};
+use crate::entries::BATCH;
 use crate::error::{Context, Error};
-use crate::reports::BATCH;
 use libbpf_rs::libbpf_sys::bpf_map_lookup_batch;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 use std::sync::atomic::Ordering;
-use weir_plane::{Counters, LaneCounters};
+use weir_plane::{Counters, LaneCounters, Returned};
 use weir_wire::Reason;
 
 impl KernelPlane {
@@ -110,12 +110,26 @@ impl KernelPlane {
         Ok(found)
     }
 
+    /// Answers that were translated.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`].
+    pub fn returned(&self) -> Result<Returned, Error> {
+        let mut sum = Returned::default();
+        for one in lookup_percpu(&self.maps.returned, &0u32.to_ne_bytes())? {
+            let one = types::returned::from_slice(&one);
+            sum.packets += one.packets;
+            sum.bytes += one.bytes;
+        }
+        Ok(sum)
+    }
+
     /// All counters, in the form that the oracle keeps them.
     ///
     /// # Errors
     /// [`Error::Bpf`].
     pub fn counters(&self, backends: impl Iterator<Item = u16>) -> Result<Counters, Error> {
-        let mut counters = Counters::default();
+        let mut counters = Counters { returned: self.returned()?, ..Counters::default() };
         for backend in backends {
             let lane = self.lane(backend)?;
             if lane != LaneCounters::default() {

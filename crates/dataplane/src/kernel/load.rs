@@ -10,7 +10,7 @@ use super::stamp::{STAMP_PIN, Stamp};
 use super::{KernelPlane, Maps, Sizes};
 use crate::abi::types;
 use crate::error::{Context, Error};
-use crate::link::LINK_PREFIX;
+use crate::link::{self, LINK_PREFIX};
 use crate::mapped::{Mapped, Parted};
 use crate::slots::Slots;
 use crate::tables::Tables;
@@ -154,9 +154,12 @@ impl KernelPlane {
                 connections: handle("connections")?,
                 answers: handle("answers")?,
                 devices: handle("devices")?,
+                paths: handle("paths")?,
                 quic_configs: handle("quic_configs")?,
                 quic_servers: handle("quic_servers")?,
                 quic_outcomes: handle("quic_outcomes")?,
+                translations: handle("translations")?,
+                returned: handle("returned")?,
             },
             program: Program::of(object)?,
             control: mapped("control")?,
@@ -195,11 +198,14 @@ impl KernelPlane {
             Some(name) if name == STAMP_PIN => 2,
             _ => 3,
         });
+        let interfaces = link::interfaces_of(&pins);
         for pin in pins {
             let removed = if pin.is_dir() { remove_set(&pin) } else { fs::remove_file(&pin) };
             removed.context(|| format!("remove {}", pin.display()))?;
         }
-        fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))
+        fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))?;
+        link::wait_detached(&interfaces);
+        Ok(())
     }
 }
 

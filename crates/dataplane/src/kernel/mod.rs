@@ -11,12 +11,14 @@ mod guard;
 mod load;
 mod loads;
 mod lost;
+mod messages;
 mod pinned;
 mod program;
 mod publish;
 mod resize;
 mod size;
 mod stamp;
+mod translations;
 
 pub use attach::Attached;
 pub use grace::grace;
@@ -83,9 +85,12 @@ struct Maps {
     connections: MapHandle,
     answers: MapHandle,
     devices: MapHandle,
+    paths: MapHandle,
     quic_configs: MapHandle,
     quic_servers: MapHandle,
     quic_outcomes: MapHandle,
+    translations: MapHandle,
+    returned: MapHandle,
 }
 
 impl KernelPlane {

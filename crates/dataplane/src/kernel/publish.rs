@@ -3,7 +3,7 @@
 use super::{KernelPlane, grace};
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
-use crate::numbers::{UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT};
+use crate::numbers::{UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_NAT, UNUSUAL_NAT_ANY};
 use crate::vips::NO_TABLE;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -51,8 +51,9 @@ impl KernelPlane {
         let (before, own) = (word.load(Ordering::Relaxed), self.unusual_of(changed));
         // Others are asked only if what the changed one has not may be gone with it.
         let all = || self.keys.keys().fold(0, |all, service| all | self.unusual_of(*service));
+        let translated = before & (UNUSUAL_NAT | UNUSUAL_NAT_ANY);
         let now = if before & !own == 0 { own } else { all() };
-        word.store(now, Ordering::Relaxed);
+        word.store(now | translated, Ordering::Relaxed);
     }
 
     fn unusual_of(&self, service: u32) -> u32 {

@@ -4,8 +4,8 @@ use super::activity::WATCHED_WORDS;
 use super::load::missing;
 use crate::abi::types;
 use crate::error::{Context, Error};
-use crate::numbers::QUIC_OUTCOMES;
-use crate::slots::{PARTITION_BYTES, STACK_BYTES};
+use crate::numbers::{QUIC_OUTCOMES, WAYS};
+use crate::slots::{PARTITION_BYTES, STACKS_BYTES};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -108,6 +108,9 @@ const MOST_MARK_WORDS: u32 = 1 << 22;
 /// Interfaces that are not sent by as they are.
 const DEVICES: u32 = 8192;
 
+/// Ways to backends whose MTU a router has said.
+const PATHS: u32 = 16_384;
+
 /// Configurations of QUIC ids, of all services together.
 const ID_CONFIGS: u32 = 4096;
 
@@ -124,7 +127,13 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("unreported", limits.unreported_flows)?;
     sizer.entries("connections", limits.tracked_flows)?;
     sizer.entries("answers", limits.answered_flows)?;
+    let translations = sizer.entries("translations", limits.translations)?;
+    // Not pinned: the ways are found again.
+    let ways = if translations > 1 { WAYS } else { 1 };
+    sizer.map("ways")?.set_max_entries(ways).context(|| "size map ways".into())?;
+    sizer.entries("returned", 1)?;
     sizer.entries("devices", DEVICES)?;
+    sizer.entries("paths", PATHS)?;
     sizer.entries("quic_configs", ID_CONFIGS)?;
     sizer.entries("quic_servers", ID_SERVERS)?;
     sizer.entries("quic_outcomes", QUIC_OUTCOMES)?;
@@ -137,7 +146,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     // Twice the lines that full ones would need: few flows are evicted.
     let seen_lines = (limits.udp_flows * 2).div_ceil(SEEN_WAYS as u32);
     let partitions = sizer.array("slots", PARTITION_BYTES, limits.slot_partitions)?;
-    let stacks = sizer.array("stacks", STACK_BYTES, limits.slot_partitions)?;
+    let stacks = sizer.array("stacks", STACKS_BYTES, limits.slot_partitions)?;
     sizer.array("loads", size_of::<types::load>(), limits.backends)?;
     sizer.array("turns", size_of::<u64>(), limits.services)?;
     sizer.array("entered", size_of::<u64>(), limits.services)?;

@@ -22,6 +22,7 @@ const LIMITS: Limits = Limits {
     unreported_flows: 1024,
     tracked_flows: 65_536,
     answered_flows: 65_536,
+    translations: 1,
     slot_partitions: 16,
     udp_flows: 1024,
     event_ring_bytes: 1 << 16,
@@ -204,6 +205,8 @@ impl<'a> World<'a> {
             up: !backend.down,
             hop,
             tunnel,
+            translation: None,
+            segments: None,
         };
         self.oracle.backends.insert(number, known);
         self.oracle.memory.incarnations.insert(number, incarnation);
@@ -414,7 +417,7 @@ impl<'a> World<'a> {
         let outcome = weir_plane::Outcome::from(verdict);
         use weir_dataplane::Verdict;
         let alike = match outcome {
-            weir_plane::Outcome::Forwarded(_) => {
+            weir_plane::Outcome::Forwarded(_) | weir_plane::Outcome::Returned => {
                 matches!(run.verdict, Verdict::Transmit | Verdict::Redirect)
             }
             weir_plane::Outcome::Passed(_) => run.verdict == Verdict::Pass,

@@ -75,7 +75,9 @@ pub fn echo(rng: &mut impl Rng, table: &Image, flow: &FlowKey, known: Option<u16
             (_, None) => return anything,
         };
         let hash = StateKey::of_flow(flow).hash(codec.key());
-        return u32::from(codec.hide_for(hash, index)) << 16 | anything & 0x8000_ffff;
+        let layout = table.body().0.method.method.layout();
+        let cookie = layout.cookie(rng.random(), codec.hide_for(hash, index));
+        return u32::from(cookie) << 16 | anything & 0x8000_ffff;
     }
     let Image::Cheetah(table) = table else { return anything };
     let cookies = &table.body().0;
@@ -88,7 +90,9 @@ pub fn echo(rng: &mut impl Rng, table: &Image, flow: &FlowKey, known: Option<u16
         // Of a number that may be nobody's.
         0 => {
             let number = rng.random_range(0..backends.len() as u16 + 3);
-            cookies.method.codec().hide_for(key.hash(cookies.method.codec().key()), number)
+            let codec = cookies.method.codec();
+            let part = codec.hide_for(key.hash(codec.key()), number);
+            cookies.method.layout().cookie(part, rng.random())
         }
         1..=4 => match backends.choose(rng) {
             Some(&backend) => cookies.method.cookie(&cookies.servers, &key, backend).unwrap_or(0),

@@ -82,7 +82,10 @@ fn echo(world: &World, at: usize, flow: &FlowKey, backend: Option<u16>) -> u32 {
         Some(one) => cookies.method.cookie(&cookies.servers, &key, one).expect("in the service"),
         None => {
             let codec = cookies.method.codec();
-            codec.hide_for(key.hash(codec.key()), cookies.servers.backends().len() as u16 + 7)
+            let nobody =
+                (0..codec.numbers() as u16).find(|n| cookies.servers.backend(*n).is_none());
+            let part = codec.hide_for(key.hash(codec.key()), nobody.expect("a free number"));
+            cookies.method.layout().cookie(part, 0)
         }
     };
     u32::from(cookie) << 16 | 0x77

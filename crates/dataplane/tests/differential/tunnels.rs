@@ -5,8 +5,11 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
-use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
+use weir_plane::forward::nat::{End, translate};
+use weir_plane::forward::{Encapsulation, NextHop, Segments, Tunnel};
 use weir_plane::{Backend, Device, Hop, Plane, Soft, Verdict, Way};
+use weir_wire::craft::{self, Frame};
+use weir_wire::{FlowKey, Protocol, map_address};
 
 /// An interface whose frames leave tagged, by the one that they came in by.
 const TAGGED: u32 = 77;
@@ -21,8 +24,18 @@ pub fn tag_device(plane: &mut Twin) {
 /// Half of all backends are behind a tunnel, of each kind in turn, some of these by way of a VLAN. One of
 /// them has no address to send from, and some ways take small packets only.
 pub fn backend(rng: &mut ChaCha8Rng, number: u16, incarnation: u32) -> Backend {
-    let plain =
-        Backend { address: [10, 9, 1, 1].into(), incarnation, up: true, hop: None, tunnel: None };
+    let all = [Segments::Auto, Segments::Most(rng.random()), Segments::Most(1400)];
+    let segments = *[None, None, Some(all[0]), Some(all[1]), Some(all[2])].choose(rng).unwrap();
+    let plain = Backend {
+        address: [10, 9, 1, 1].into(),
+        incarnation,
+        up: true,
+        hop: None,
+        tunnel: None,
+        translation: None,
+        segments: segments
+            .filter(|one| *one != Segments::Most(0) && *one != Segments::Most(u16::MAX)),
+    };
     if number.is_multiple_of(2) {
         return plain;
     }
@@ -75,27 +88,43 @@ pub fn vary(rng: &mut ChaCha8Rng, frame: &mut [u8]) {
 
 /// What the oracle makes of a frame.
 pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
+    oracle.messages.fill();
+    oracle.echoes.fill();
     // The verdict says which backend it is, and so whether its frames leave tagged.
     let mut tagged = frame.clone();
     let verdict = oracle.take(&mut tagged, Some(TAG));
+    if let Verdict::Return { address, port, .. } = verdict {
+        translate(frame, End::Source, (address, port), None).unwrap();
+        return verdict;
+    }
     let Verdict::Forward { backend, .. } = verdict else {
         *frame = tagged;
         return verdict;
     };
     let to = oracle.backends.get(&backend);
-    match to.and_then(|to| Some((to, to.tunnel?))) {
-        Some((to, tunnel)) if to.hop.is_some_and(|hop| hop.ifindex == 0) => {
+    let untagged = to.is_some_and(|to| to.hop.is_none_or(|hop| hop.ifindex == 0));
+    match to.map(|to| (to.address, to.tunnel, to.translation)) {
+        Some((address, Some(tunnel), _)) if untagged => {
             weir_plane::pipeline::restamp(frame, &verdict);
-            tunnel.encapsulate(frame, to.address, None).unwrap();
+            oracle.limit_segments(frame, backend);
+            tunnel.encapsulate(frame, address, None).unwrap();
+        }
+        Some((address, _, Some(translation))) if untagged => {
+            weir_plane::pipeline::restamp(frame, &verdict);
+            oracle.limit_segments(frame, backend);
+            translate(frame, End::Destination, (address, translation.port), None).unwrap();
         }
         _ => *frame = tagged,
     }
     verdict
 }
 
-/// The tunnel of a backend, if it has one.
+/// The tunnel of a backend, or that its packets are translated, if they do not go as they are.
 pub fn of(oracle: &Soft, backend: u16) -> Option<&'static str> {
     let backend = oracle.backends.get(&backend)?;
+    if backend.translation.is_some() {
+        return Some(if backend.address.is_ipv4() { "nat of IPv4" } else { "nat of IPv6" });
+    }
     Some(match (backend.tunnel?.encapsulation, backend.address) {
         (Encapsulation::Ipip, IpAddr::V4(_)) => "ipip in IPv4",
         (Encapsulation::Ipip, IpAddr::V6(_)) => "ipip in IPv6",
@@ -106,4 +135,46 @@ pub fn of(oracle: &Soft, backend: u16) -> Option<&'static str> {
         (Encapsulation::Gue(_), IpAddr::V4(_)) => "gue in IPv4",
         (Encapsulation::Gue(_), IpAddr::V6(_)) => "gue in IPv6",
     })
+}
+
+/// Messages without end, or none: planes do not have the same time. A message each microsecond is more
+/// than frames are sent here.
+pub fn set_messages(plane: &mut Twin, rng: &mut ChaCha8Rng) {
+    let mut rate = || if rng.random_bool(0.9) { 1_000_000 } else { 0 };
+    let (errors, echoes) = (rate(), rate());
+    plane.kernel.set_message_rates(errors, echoes);
+    let oracle = &mut plane.oracle;
+    (oracle.messages, oracle.echoes) = Default::default();
+    oracle.messages.set(errors);
+    oracle.echoes.set(echoes);
+}
+
+/// A router on the way to a backend says what its next link takes; or somebody says something like it.
+/// Frames to the backend ask for the way anew after that.
+pub fn too_big(plane: &Twin, rng: &mut ChaCha8Rng) -> Option<(Vec<u8>, u16)> {
+    let behind = |number: &u16| plane.oracle.backends[number].tunnel.is_some();
+    let numbers: Vec<u16> = plane.oracle.backends.keys().copied().filter(behind).collect();
+    let number = *numbers.choose(rng)?;
+    let backend = &plane.oracle.backends[&number];
+    let tunnel = backend.tunnel.as_ref()?;
+    let source = tunnel.source?;
+    let v4 = backend.address.is_ipv4();
+    let flow = FlowKey::new((source, 1).into(), (backend.address, 2).into(), Protocol::Udp);
+    let mut quote = Frame::new(flow).payload(rng.random_range(0..40)).build().split_off(14);
+    let protocol = if v4 { 9 } else { 6 };
+    quote[protocol] = *[4, 17, 41, 47, 47, 6].choose(rng).unwrap();
+    if rng.random_bool(0.1) {
+        let length = rng.random_range(0..=quote.len());
+        quote.truncate(length);
+    }
+    let router: IpAddr = if v4 { "10.8.9.9" } else { "fd08::9:9" }.parse().unwrap();
+    let to = if rng.random_bool(0.05) { router } else { source };
+    let kinds: &[[u8; 2]] = if v4 {
+        &[[3, 4], [3, 4], [3, 4], [3, 1], [11, 4]]
+    } else {
+        &[[2, 0], [2, 0], [2, 9], [1, 4]]
+    };
+    let mtu = *[0, 60, 552, 600, 1280, 1290, 1400, 70_000].choose(rng).unwrap();
+    let ends = (map_address(router), map_address(to));
+    Some((craft::icmp(ends, *kinds.choose(rng).unwrap(), mtu, &quote), number))
 }

@@ -1,8 +1,12 @@
 //! How a frame gets to its backend: as it is to one on the same link ([`l2`]), in another packet to any
-//! ([`tunnel`]).
+//! ([`tunnel`]), with other addresses in the packet itself ([`nat`]).
 
 mod l2;
+pub mod nat;
+mod segments;
 pub mod tunnel;
 
 pub use l2::{NextHop, l2};
+pub use nat::Translation;
+pub use segments::Segments;
 pub use tunnel::{Encapsulation, Tunnel};

@@ -3,7 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use weir_wire::checksum::Checksum;
-use weir_wire::{Reason, icmp, parse, spread};
+use weir_wire::icmp_error::{Cause, IcmpError};
+use weir_wire::{Reason, fragment, icmp, parse, spread};
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
@@ -88,12 +89,46 @@ impl Tunnel {
         if ttl <= 1 {
             return Some(Reason::TtlExceeded);
         }
-        let most = match self.mtu {
-            0 => u16::MAX.into(),
-            mtu => mtu.min(u16::MAX.into()),
-        };
         let bytes = packet.bytes + self.encapsulation.overhead(backend);
-        (bytes > most as usize).then_some(Reason::TooBig)
+        (bytes > self.most()).then_some(Reason::TooBig)
+    }
+
+    /// The largest packet on the way, with its outer header.
+    fn most(&self) -> usize {
+        match self.mtu {
+            0 => u16::MAX.into(),
+            mtu => mtu.min(u16::MAX.into()) as usize,
+        }
+    }
+
+    /// The message to the sender of a frame that was refused for this reason, and the reason if it is sent;
+    /// none if nobody is told.
+    pub fn message(
+        &self,
+        frame: &[u8],
+        backend: IpAddr,
+        refused: Reason,
+    ) -> Option<(IcmpError, Reason)> {
+        let (cause, told) = match refused {
+            Reason::TooBig => {
+                let largest = self.most().saturating_sub(self.encapsulation.overhead(backend));
+                (Cause::TooBig(largest as u32), Reason::TooBigTold)
+            }
+            Reason::TtlExceeded => (Cause::TtlExceeded, Reason::TtlTold),
+            _ => return None,
+        };
+        IcmpError::about(frame, cause).map(|message| (message, told))
+    }
+
+    /// Makes a frame that was refused the message to its sender. One that is too big has entered the
+    /// tunnel, as a router may do before it finds that out (RFC 1812 section 4.3.2.3).
+    pub fn tell(&self, frame: &mut Vec<u8>, backend: IpAddr) {
+        let Some(refused) = self.refuses(frame, backend) else { return };
+        let Some((message, _)) = self.message(frame, backend, refused) else { return };
+        if let (Reason::TooBig, Ok(InFrame { l3, ipv4, .. })) = (refused, inside(frame)) {
+            enter(&mut frame[l3..], ipv4);
+        }
+        message.put(frame);
     }
 
     /// Puts the packet of a frame into another one to a backend with this address. The MAC addresses are
@@ -184,16 +219,18 @@ struct InFrame {
     ipv4: bool,
 }
 
-/// Where it is: one of a flow, or an ICMP error about one.
+/// Where it is: one of a flow, a fragment of one, or an ICMP error about one.
 fn inside(frame: &[u8]) -> Result<InFrame, Reason> {
-    let (l3, bytes, flow) = match parse(frame) {
-        Ok(packet) => (packet.l3_offset, packet.ip_length, packet.flow),
-        Err(rejected) => {
-            let error = icmp::quoted(frame).ok_or(rejected.reason)?;
-            (error.l3_offset, error.ip_length, error.flow)
-        }
+    let (l3, bytes) = match parse(frame) {
+        Ok(packet) => (packet.l3_offset, packet.ip_length),
+        Err(rejected) => match (fragment(frame), icmp::quoted(frame)) {
+            (Some(fragment), _) => (fragment.l3_offset, fragment.ip_length),
+            (_, Some(error)) => (error.l3_offset, error.ip_length),
+            _ => return Err(rejected.reason),
+        },
     };
-    Ok(InFrame { l3: l3.into(), bytes: bytes as usize, ipv4: flow.is_ipv4() })
+    let ipv4 = frame[usize::from(l3)] >> 4 == 4;
+    Ok(InFrame { l3: l3.into(), bytes: bytes as usize, ipv4 })
 }
 
 /// What the outer header takes from the packet.
@@ -213,7 +250,9 @@ fn enter(packet: &mut [u8], is_ipv4: bool) -> Inner {
         packet[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
     };
     if is_ipv4 {
-        let ports = word32(usize::from(packet[0] & 15) * 4);
+        // All fragments of a packet go one way.
+        let whole = u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff == 0;
+        let ports = if whole { word32(usize::from(packet[0] & 15) * 4) } else { 0 };
         let hash = spread([0, word32(12).into()], word32(16).into(), ports);
         let tos = packet[1];
         // RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. As the kernel

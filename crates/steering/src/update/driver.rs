@@ -87,8 +87,12 @@ impl<F> Lane<F> {
 #[derive(Debug)]
 pub struct Driver<P, S> {
     lanes: Vec<Lane<Failure<P, S>>>,
-    /// The pins that each service's published table needs, where known: not after a restart.
-    pins: HashMap<u32, HashSet<ServiceState>>,
+    /// The pins that each service's published table needs, and the backends that they name, where
+    /// known: not after a restart.
+    pins: HashMap<u32, HashMap<ServiceState, u16>>,
+    /// Services of which a pin may name another backend than it says there: that of a table which
+    /// could not be published.
+    doubtful: HashSet<u32>,
     /// Counts lanes that have retired.
     retired: u64,
     /// No lane before this one has an action of its own to perform: a pass over thousands does not
@@ -98,7 +102,13 @@ pub struct Driver<P, S> {
 
 impl<P, S> Default for Driver<P, S> {
     fn default() -> Self {
-        Self { lanes: Vec::new(), pins: HashMap::new(), retired: 0, next: 0 }
+        Self {
+            lanes: Vec::new(),
+            pins: HashMap::new(),
+            doubtful: HashSet::new(),
+            retired: 0,
+            next: 0,
+        }
     }
 }
 
@@ -113,6 +123,14 @@ impl<P, S> Driver<P, S> {
         self.lanes.retain(|lane| lane.service != service);
         self.next = 0;
         self.pins.remove(&service);
+        self.doubtful.remove(&service);
+    }
+
+    /// The pins of these backends go, as their numbers may be given to others.
+    pub fn unpinned(&mut self, backends: &HashSet<u16>) {
+        for pins in self.pins.values_mut() {
+            pins.retain(|_, at| !backends.contains(at));
+        }
     }
 
     /// Adds services to the pass. One that is in it already goes on where it is.
@@ -285,21 +303,28 @@ impl<P, S> Driver<P, S> {
         // Pinned before the table that reserves their Dcodes is seen, and tracked before one whose
         // packets ask for connections.
         let flags = built.image.header().flags().0 | Flags::RECORD | Flags::PENDING;
+        // Those of the table before stand already.
+        let there = self.pins.get(&service).filter(|_| !self.doubtful.contains(&service));
+        let stands = |(state, at): &&(ServiceState, u16)| {
+            there.is_some_and(|there| there.get(state) == Some(at))
+        };
+        let pins: Vec<_> = built.pins.iter().filter(|pin| !stands(pin)).copied().collect();
         let shown = plane
-            .pin(&built.pins)
+            .pin(&pins)
             .and_then(|()| plane.track(&built.tracked))
             .and_then(|()| plane.show(service, &built.image, Flags(flags)));
         match shown {
             Ok(()) => {
                 let strangers = services.published(service);
                 plane.forget_seen(service, &strangers);
-                let pins = built.pins.into_iter().map(|(state, _)| state).collect();
-                self.pins.insert(service, pins);
+                self.pins.insert(service, built.pins.into_iter().collect());
+                self.doubtful.remove(&service);
                 lane.published = true;
                 lane.update.done();
             }
             Err(error) => {
                 let full = D::is_full(&error);
+                self.doubtful.insert(service);
                 let failure = Failure::Plane { action, source: Arc::new(error) };
                 if full {
                     (lane.built, lane.full) = (Some(built), Some((self.retired, failure)));
@@ -326,7 +351,7 @@ impl<P, S> Driver<P, S> {
     fn retire(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
         let retiring: HashSet<u32> = self.at(Action::Retire).map(|lane| lane.service).collect();
         let needed = |state: &ServiceState, backend: u16| match self.pins.get(&state.service) {
-            Some(pins) => pins.contains(state),
+            Some(pins) => pins.contains_key(state),
             None => services.knows(state, backend),
         };
         let removed = plane.pinned().and_then(|pinned| {

@@ -1,14 +1,17 @@
 //! Validation of how packets reach backends.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use toml::Spanned;
 use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
+use weir_steering::MethodId;
 
-use super::super::forward::{Forward, TunnelSource};
-use super::super::written;
+use super::super::error::Problems;
+use super::super::forward::{Answers, Forward, Mss, TunnelSource};
+use super::super::{Protocol, written};
 use super::scope::Scope;
-use super::service::is_host;
+use super::service::{claim, is_host, title};
 
 const WORDS: &[(&str, Forward)] = &[
     ("l2", Forward::L2),
@@ -16,6 +19,7 @@ const WORDS: &[(&str, Forward)] = &[
     ("gue", Forward::Gue(GUE_PORT)),
     ("fou", Forward::Fou(FOU_PORT)),
     ("gre", Forward::Gre),
+    ("nat", Forward::Nat),
 ];
 
 /// How a service's packets reach its backends; `None` if that was given and is not known.
@@ -37,6 +41,123 @@ pub(super) fn of_service(raw: &written::Service, scope: &mut Scope<'_, '_>) -> O
             other
         }
     })
+}
+
+/// What does not go with NAT, and what goes with nothing else.
+pub(super) fn translates(
+    raw: &written::Service,
+    forward: Option<Forward>,
+    method: Option<MethodId>,
+    any_port: bool,
+    scope: &mut Scope<'_, '_>,
+) {
+    let Some(forward) = forward else { return };
+    if let Some(given) = &raw.forward
+        && let Some(method) = method.filter(|method| forward.is_nat() && method.needs().timestamps)
+    {
+        let wrong = format!(
+            "\"nat\" does not go with method = \"{method}\": its cookies are written into answers with \
+             the service's address, which those of translated backends get only behind it"
+        );
+        let right = "give another method, such as \"concury\", or another way to forward";
+        scope.problem(given.span(), "forward", wrong, right);
+    }
+    own_ports(raw, forward, any_port, scope);
+}
+
+fn own_ports(raw: &written::Service, forward: Forward, any_port: bool, scope: &mut Scope<'_, '_>) {
+    for (at, backend) in raw.backend.iter().enumerate() {
+        let Some(port) = &backend.get_ref().port else { continue };
+        let title = match &backend.get_ref().name {
+            Some(name) => format!("backend {:?}", name.get_ref()),
+            None => format!("backend number {}", at + 1),
+        };
+        let mut scope = scope.inner(&title, backend.span());
+        if !forward.is_nat() {
+            let wrong = format!("forward = {:?} leaves the port as it is", forward.name());
+            scope.problem(port.span(), "port", wrong, "remove it, or set forward = \"nat\"");
+        } else if any_port {
+            let wrong = "a service of any port leaves the port as it is";
+            scope.problem(port.span(), "port", wrong, "remove it, or give the service one port");
+        }
+    }
+}
+
+/// An answer must tell whose it is: by the backend's address, port and protocol.
+pub(super) fn answers_apart(services: &[Spanned<written::Service>], problems: &mut Problems<'_>) {
+    type Known = (Answers, String, (usize, Option<u16>));
+    let mut seen: HashMap<(IpAddr, Protocol), Vec<Known>> = HashMap::new();
+    for (at, service) in services.iter().enumerate() {
+        let raw = service.get_ref();
+        let nat = raw.forward.as_ref().is_some_and(|word| word.get_ref() == "nat");
+        let Some(((vip, protocol, port), _)) = claim(raw).filter(|_| nat) else { continue };
+        for (number, backend) in raw.backend.iter().enumerate() {
+            let backend = backend.get_ref();
+            let address = backend.address.as_ref().map(|given| (given, given.get_ref().parse()));
+            let Some((given, Ok(address))) = address else { continue };
+            let own = backend.port.as_ref().and_then(|own| u16::try_from(*own.get_ref()).ok());
+            let name = match &backend.name {
+                Some(name) => format!("backend {:?}", name.get_ref()),
+                None => format!("backend number {}", number + 1),
+            };
+            let name = format!("{}: {name}", title(raw, at));
+            let mine = Answers::of((vip, port), protocol, address, own);
+            let others = seen.entry((address, protocol)).or_default();
+            let Some((_, other, place)) = others.iter().find(|(other, ..)| mine.meets(other))
+            else {
+                others.push((mine, name, (at, own)));
+                continue;
+            };
+            // Twice in one service: that is said where it stands.
+            if *place == (at, own) {
+                continue;
+            }
+            let port = mine.port.map_or_else(|| "any port".into(), |port| format!("port {port}"));
+            let (field, span) = match &backend.port {
+                Some(own) => ("port", own.span()),
+                None => ("address", given.span()),
+            };
+            problems.add(
+                span,
+                format!("{name}: {field}"),
+                format!(
+                    "{other} has {address} and {} {port}, too: whose an answer from there is could not \
+                     be told",
+                    protocol.name()
+                ),
+                "let the server listen on a port for each service, and give it as port",
+            );
+        }
+    }
+}
+
+/// Everybody takes segments of this size over IPv4 (RFC 9293 section 3.7.1).
+const LEAST_MSS: u16 = 536;
+const MOST_MSS: u16 = u16::MAX - 40;
+
+/// How large segments a service's SYNs may ask for.
+pub(super) fn mss(
+    raw: Option<&Spanned<written::Value>>,
+    tcp: bool,
+    scope: &mut Scope<'_, '_>,
+) -> Option<Mss> {
+    let raw = raw?;
+    let mut refuse = |wrong: String, right: String| {
+        scope.problem(raw.span(), "mss", wrong, right);
+        None
+    };
+    if !tcp {
+        return refuse("only TCP has segments".into(), "remove it".into());
+    }
+    let right = format!("give {LEAST_MSS}..{MOST_MSS}, or \"auto\" for what the way takes");
+    match raw.get_ref() {
+        written::Value::Word(word) if word == "auto" => Some(Mss::Auto),
+        written::Value::Word(word) => refuse(format!("{word:?} is not known"), right),
+        written::Value::Number(number) => match u16::try_from(*number) {
+            Ok(most @ LEAST_MSS..=MOST_MSS) => Some(Mss::Most(most)),
+            _ => refuse(format!("{number} is out of range"), right),
+        },
+    }
 }
 
 /// An IPv4 address, or a prefix.

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use toml::Spanned;
+use weir_steering::cheetah::TIER_BITS;
 use weir_steering::{
     LOAD, MethodId, Misfit, SCHEDULER, Setting, Settings, is_prime, next_prime, why_none,
 };
@@ -13,7 +14,7 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, AllDown, Backend, Forward, MAX_WEIGHT, Method, Protocol, Quic, resolve,
+    Affinity, AllDown, Backend, Forward, Key, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
 };
 use super::scope::Scope;
 use super::{forward, quic};
@@ -30,8 +31,10 @@ pub(in super::super) struct Service {
     pub port: Option<u16>,
     pub method: Method,
     pub affinity: Option<Affinity>,
+    pub cookie_key: Option<Key>,
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
+    pub mss: Option<Mss>,
     pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
@@ -45,6 +48,8 @@ pub(in super::super) struct Check {
     pub rise: Option<u32>,
     pub fall: Option<u32>,
     pub port: Option<u16>,
+    /// The file names none.
+    pub backends_port: bool,
     pub all_down: Option<AllDown>,
 }
 
@@ -107,6 +112,7 @@ pub(super) fn validate(
         let right = "remove it, or set method = \"concury\"";
         scope.problem(given.span(), "affinity", wrong, right);
     }
+    let cookie_key = cookie_key(raw.cookie_key.as_ref(), method.as_ref(), &mut scope);
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
         "idle_timeout",
@@ -119,10 +125,15 @@ pub(super) fn validate(
         _ => CheckPort::None,
     };
     let forward = forward::of_service(&raw, &mut scope);
-    let check = check(raw.check, default_port, &mut scope);
+    let nat = forward.is_some_and(Forward::is_nat);
+    let any_port = matches!(port, Port::Any);
+    forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
+    let check = check(raw.check, default_port, &mut scope)
+        .map(|check| Check { backends_port: check.backends_port && nat, ..check });
+    let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
-    let backends = backends(raw.backend, vip, any_family, &mut scope);
+    let backends = backends(raw.backend, (vip, any_family, nat), &mut scope);
     let quic = raw.quic.and_then(|raw| quic::validate(raw, protocol, &backends, &mut scope));
     Some(Service {
         name: name?,
@@ -134,12 +145,44 @@ pub(super) fn validate(
         },
         method: method?,
         affinity,
+        cookie_key,
         idle_timeout,
         forward: forward.unwrap_or_default(),
+        mss,
         quic,
         check,
         backends,
     })
+}
+
+/// What cookies are hidden under, where several balancers have to find the same in them.
+fn cookie_key(
+    raw: Option<&Spanned<String>>,
+    method: Option<&Method>,
+    scope: &mut Scope<'_, '_>,
+) -> Option<Key> {
+    let method = method?;
+    let Some(text) = raw else {
+        let in_front = method.id() == MethodId::Cheetah && method.settings().get(TIER_BITS) > 0;
+        if in_front {
+            let right = "give the same 32 of 0-9 and a-f on all balancers in front, such as \
+                         `openssl rand -hex 16` prints";
+            scope.missing("cookie_key", right);
+        }
+        return None;
+    };
+    if !method.id().needs().timestamps {
+        let wrong = format!("{} has no cookies", method.name());
+        scope.problem(text.span(), "cookie_key", wrong, "remove it, or set method = \"cheetah\"");
+        return None;
+    }
+    let key = Key::from_hex(text.get_ref());
+    if key.is_none() {
+        // What is there may be most of a secret.
+        let right = "give 32 of 0-9 and a-f, such as `openssl rand -hex 16` prints";
+        scope.problem(text.span(), "cookie_key", "is not 16 bytes in hexadecimal", right);
+    }
+    key
 }
 
 fn service_name(raw: Option<&Spanned<String>>, scope: &mut Scope<'_, '_>) -> Option<String> {
@@ -400,6 +443,7 @@ fn check(
         rise: scope.integer(raw.rise.as_ref(), "rise", 1..=1000),
         fall: scope.integer(raw.fall.as_ref(), "fall", 1..=1000),
         port: scope.integer(raw.port.as_ref(), "port", 1..=u16::MAX),
+        backends_port: raw.port.is_none(),
         all_down: scope.choice(
             raw.all_down.as_ref(),
             "all_down",
@@ -433,10 +477,16 @@ fn check(
     Some(Check { port, ..check })
 }
 
+/// What is known of the service of a backend: its address, whether backends may be of any family, and
+/// whether packets are translated.
+type Of = (Option<IpAddr>, bool, bool);
+
+/// The addresses of a service's backends; under NAT, one may stand at many ports.
+type Addresses = HashMap<(IpAddr, Option<u16>), String>;
+
 fn backends(
     raw: Vec<Spanned<written::Backend>>,
-    vip: Option<IpAddr>,
-    any_family: bool,
+    of: Of,
     scope: &mut Scope<'_, '_>,
 ) -> Vec<Backend> {
     if raw.is_empty() {
@@ -459,18 +509,16 @@ fn backends(
     let mut addresses = HashMap::new();
     raw.into_iter()
         .enumerate()
-        .filter_map(|(at, raw)| {
-            backend(raw, at, (vip, any_family), &mut names, &mut addresses, scope)
-        })
+        .filter_map(|(at, raw)| backend(raw, at, of, &mut names, &mut addresses, scope))
         .collect()
 }
 
 fn backend(
     raw: Spanned<written::Backend>,
     at: usize,
-    (vip, any_family): (Option<IpAddr>, bool),
+    of @ (vip, ..): Of,
     names: &mut HashMap<String, usize>,
-    addresses: &mut HashMap<IpAddr, String>,
+    addresses: &mut Addresses,
     scope: &mut Scope<'_, '_>,
 ) -> Option<Backend> {
     let span = raw.span();
@@ -486,14 +534,15 @@ fn backend(
         _ => "10.0.0.11",
     };
     let address = address(raw.address.as_ref(), "address", example, &mut scope);
+    let port = scope.integer(raw.port.as_ref(), "port", 1..=u16::MAX);
     if let (Some(address), Some(given)) = (address, &raw.address) {
-        let span = given.span();
-        place(address, span, (vip, any_family), &title, addresses, &mut scope);
+        place((address, port), given.span(), of, &title, addresses, &mut scope);
     }
     let weight = scope.integer(raw.weight.as_ref(), "weight", 0..=MAX_WEIGHT);
     Some(Backend {
         name: name?,
         address: address?,
+        port,
         weight: weight.unwrap_or(resolve::WEIGHT),
         drain: raw.drain.is_some_and(Spanned::into_inner),
     })
@@ -522,11 +571,11 @@ fn backend_name(
 
 /// A backend's address against the service's and against the other backends'.
 fn place(
-    address: IpAddr,
+    (address, port): (IpAddr, Option<u16>),
     span: Range<usize>,
-    (vip, any_family): (Option<IpAddr>, bool),
+    (vip, any_family, nat): Of,
     title: &str,
-    addresses: &mut HashMap<IpAddr, String>,
+    addresses: &mut Addresses,
     scope: &mut Scope<'_, '_>,
 ) {
     if let Some(vip) = vip {
@@ -544,10 +593,11 @@ fn place(
             scope.problem(span.clone(), "address", wrong, right);
         }
     }
-    if let Some(other) = addresses.get(&address) {
+    let place = (address, port.filter(|_| nat));
+    if let Some(other) = addresses.get(&place) {
         let wrong = format!("{address} is the address of {other} already");
         scope.problem(span, "address", wrong, "remove one of them, or use weight");
     } else {
-        addresses.insert(address, title.to_owned());
+        addresses.insert(place, title.to_owned());
     }
 }

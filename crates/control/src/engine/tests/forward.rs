@@ -66,10 +66,11 @@ fn tunnels_follow_the_file() {
     let other = crate::config::Backend {
         name: "b9".into(),
         address: "2001:db8::9".parse().unwrap(),
+        port: None,
         weight: 1,
         drain: false,
     };
-    world.engine.service("a").unwrap().may_add("b9", other.address).expect("a tunnel takes it");
+    world.engine.service("a").unwrap().may_add(&other).expect("a tunnel takes it");
     let back = of(&world, "");
     let refused = world.engine.reload_as(back, false).unwrap_err().to_string();
     assert!(refused.contains("behind the router 10.0.0.254"), "{refused}");

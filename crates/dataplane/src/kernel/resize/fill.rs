@@ -1,9 +1,9 @@
 //! From the memory in use into that which takes its place.
 
 use crate::abi::{BackendFlags, types};
+use crate::entries;
 use crate::error::{Context, Error};
 use crate::kernel::KernelPlane;
-use crate::reports;
 use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use std::mem::offset_of;
@@ -41,19 +41,23 @@ pub(super) fn fill(
             "lanes" => lanes(old, new)?,
             "pinned" => {
                 let limit = ("unreported_flows", new.maps.pinned.max_entries());
-                entries(&old.maps.pinned, &new.maps.pinned, limit)?;
+                carry(&old.maps.pinned, &new.maps.pinned, limit)?;
             }
             "pending" => {
                 let limit = ("pending_flows", new.maps.pending.max_entries());
-                entries(&old.maps.pending, &new.maps.pending, limit)?;
+                carry(&old.maps.pending, &new.maps.pending, limit)?;
             }
             "connections" => {
                 let limit = ("tracked_flows", new.maps.connections.max_entries());
-                entries(&old.maps.connections, &new.maps.connections, limit)?;
+                carry(&old.maps.connections, &new.maps.connections, limit)?;
             }
             "answers" => {
                 let limit = ("answered_flows", new.maps.answers.max_entries());
-                entries(&old.maps.answers, &new.maps.answers, limit)?;
+                carry(&old.maps.answers, &new.maps.answers, limit)?;
+            }
+            "translations" => {
+                let limit = ("backends", new.maps.translations.max_entries());
+                carry(&old.maps.translations, &new.maps.translations, limit)?;
             }
             "seen" => seen(old, new)?,
             // With the services; and reports are taken out of the memory that they are in.
@@ -128,24 +132,28 @@ fn lanes(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
 }
 
 /// All entries but those that are there already: packets note them in both.
-fn entries(
+fn carry(
     old: &MapHandle,
     new: &MapHandle,
     (limit, wanted): (&'static str, u32),
 ) -> Result<(), Error> {
-    let all = reports::read_all(old)?;
-    let used = all.len();
-    for (key, value) in all {
-        match new.update(&key, &value, MapFlags::NO_EXIST) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) if error.kind() == ErrorKind::TooBig => {
-                let used = format!("{used} flows are in the table");
-                return Err(Error::TooSmall { limit, wanted, used });
+    let (mut used, mut filled) = (0, Ok(()));
+    entries::all(old, |key, value| {
+        used += 1;
+        if filled.is_ok() {
+            filled = new.update(key, value, MapFlags::NO_EXIST);
+            if filled.as_ref().is_err_and(|error| error.kind() == ErrorKind::AlreadyExists) {
+                filled = Ok(());
             }
-            done => done.context(|| format!("fill map {:?}", new.name()))?,
         }
+    })?;
+    match filled {
+        Err(error) if error.kind() == ErrorKind::TooBig => {
+            let used = format!("{used} flows are in the table");
+            Err(Error::TooSmall { limit, wanted, used })
+        }
+        filled => filled.context(|| format!("fill map {:?}", new.name())),
     }
-    Ok(())
 }
 
 /// The "seen recently" filter; what finds its line full counts as new once more.

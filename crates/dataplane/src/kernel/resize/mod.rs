@@ -50,8 +50,8 @@ const TOGETHER: [&[&str]; 3] = [
     &["slots", "stacks"],
 ];
 /// Those that stand alone.
-const ALONE: [&str; 7] =
-    ["pending", "pinned", "connections", "answers", "seen", "events", "unreported"];
+const ALONE: [&str; 8] =
+    ["pending", "pinned", "connections", "answers", "seen", "events", "unreported", "translations"];
 /// What reports go to.
 const REPORTS: [&str; 2] = ["events", "unreported"];
 
@@ -122,6 +122,7 @@ impl KernelPlane {
             tracked_flows: entries(&self.maps.connections),
             answered_flows: entries(&self.maps.answers),
             slot_partitions: self.sizes.partitions,
+            translations: entries(&self.maps.translations),
             udp_flows: self.sizes.seen_lines * SEEN_WAYS as u32 / 2,
             event_ring_bytes: entries(&self.maps.events),
             marked_flows: self.sizes.mark_words * 2,

@@ -7,7 +7,8 @@
 //! ```
 //! Numbers, so that the cookie of a first packet takes no search.
 
-use super::config::{MOST_PARTITIONS, StatefulMethod, StatelessMethod};
+use super::config::{MOST_PARTITIONS, MOST_TIER_BITS, StatefulMethod, StatelessMethod};
+use super::layout::FIELD_BITS;
 use super::{
     ConnTable, ConnTableConfig, ConnTableError, Forged, Layout, ServiceServers, Stateful,
     Stateless, Table as Cookies,
@@ -32,7 +33,7 @@ pub const LINGER_SECONDS: u32 = 60;
 /// The size of a table of connections; nothing for a form without one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Slots {
-    /// Partitions of 32,768 slots.
+    /// Partitions of 32,768 slots; of as many parts as there may be balancers of the second tier.
     pub partitions: u32,
     /// Seconds of silence that end a connection.
     pub idle_seconds: u32,
@@ -63,14 +64,19 @@ pub trait Form: Copy + PartialEq + Eq + std::fmt::Debug {
     fn scheduling(&self) -> Flags {
         Flags::default()
     }
+    /// Bits of the cookie that are the other tier's: 0 if there is none.
+    fn others_bits(&self) -> u32;
+    /// How the 16 bits are shared out where so many of them are the other tier's; none if they cannot
+    /// be.
+    fn shared(others: u32) -> Option<Layout>;
     /// The form with these, and what its table's flags say: who writes the cookies, and who gets a
     /// first packet, if that is for the form to say.
-    fn new(key: HashKey, forged: Forged, slots: Slots, flags: Flags) -> Self;
+    fn new(key: HashKey, forged: Forged, slots: Slots, flags: Flags, layout: Layout) -> Self;
 }
 
 impl Form for Stateless {
     const METHOD: MethodId = StatelessMethod::ID;
-    const LAYOUT: u16 = 2;
+    const LAYOUT: u16 = 3;
     const PARTITIONED: bool = false;
 
     fn layout(&self) -> Layout {
@@ -97,8 +103,18 @@ impl Form for Stateless {
         Self::scheduling(self)
     }
 
-    fn new(key: HashKey, forged: Forged, _: Slots, flags: Flags) -> Self {
-        let form = Self::new(key, Layout::stateless(), forged);
+    fn others_bits(&self) -> u32 {
+        Self::layout(self).back_bits()
+    }
+
+    fn shared(others: u32) -> Option<Layout> {
+        let front = (FIELD_BITS - 1).checked_sub(others)?;
+        let fits = others == 0 || (1..=MOST_TIER_BITS).contains(&front);
+        Layout::new(1, front).ok().filter(|_| fits)
+    }
+
+    fn new(key: HashKey, forged: Forged, _: Slots, flags: Flags, layout: Layout) -> Self {
+        let form = Self::new(key, layout, forged);
         form.with_answers(flags.has(Flags::ANSWERS))
             .with_told(flags.has(Flags::TELLS))
             .scheduled(flags)
@@ -122,7 +138,8 @@ impl Partitioned {
         let Slots { partitions, idle_seconds } = self.slots;
         let bits = self.method.layout().back_bits();
         let config = ConnTableConfig {
-            partitions,
+            // Fewer bits tell fewer slots apart, so that there are more parts.
+            partitions: partitions << self.method.layout().front_bits(),
             slots: 1 << bits,
             bits,
             opening_seconds: OPENING_SECONDS.min(idle_seconds),
@@ -136,7 +153,7 @@ impl Partitioned {
 
 impl Form for Partitioned {
     const METHOD: MethodId = StatefulMethod::ID;
-    const LAYOUT: u16 = 3;
+    const LAYOUT: u16 = 4;
     const PARTITIONED: bool = true;
 
     fn layout(&self) -> Layout {
@@ -163,8 +180,16 @@ impl Form for Partitioned {
         self.method.scheduling()
     }
 
-    fn new(key: HashKey, forged: Forged, slots: Slots, flags: Flags) -> Self {
-        let method = Stateful::new(Layout::stateful(), key, None, forged)
+    fn others_bits(&self) -> u32 {
+        self.method.layout().front_bits()
+    }
+
+    fn shared(others: u32) -> Option<Layout> {
+        Layout::new(1, others).ok().filter(|_| others <= MOST_TIER_BITS)
+    }
+
+    fn new(key: HashKey, forged: Forged, slots: Slots, flags: Flags, layout: Layout) -> Self {
+        let method = Stateful::new(layout, key, None, forged)
             .with_answers(flags.has(Flags::ANSWERS))
             .with_told(flags.has(Flags::TELLS))
             .scheduled(flags);
@@ -216,6 +241,7 @@ impl<S: Form> table::Body for Body<S> {
         raw.per_chunk = self.0.servers.serving().len() as u32;
         raw.bits = self.0.method.layout().version_bits() as u8;
         raw.codec = self.0.method.forged() as u8;
+        raw.segment_bits = self.0.method.others_bits() as u8;
         let Slots { partitions, idle_seconds } = self.0.method.slots();
         // What packets read is on one line of the header: the partitions, of which the plane puts the
         // first into `chunks_b`; or, for turns, how far apart two of them are in the list, which stands
@@ -250,6 +276,7 @@ impl<S: Form> table::Body for Body<S> {
         let right = raw.slots <= 1 << 16
             && (S::PARTITIONED || raw.chunks_a as usize == serving)
             && raw.codec <= Forged::Refuse as u8
+            && S::shared(raw.segment_bits.into()).is_some()
             && (!S::PARTITIONED || (1..=MOST_PARTITIONS).contains(&raw.fallback.into()));
         let numbers = slot_elements(raw.slots as usize).max(1);
         if right { Ok(numbers + serving) } else { Err(ImageError::Shape) }
@@ -266,7 +293,8 @@ impl<S: Form> table::Body for Body<S> {
         let forged = if raw.codec == 0 { Forged::Schedule } else { Forged::Refuse };
         let partitions = if S::PARTITIONED { raw.fallback.into() } else { 0 };
         let slots = Slots { partitions, idle_seconds: raw.segments };
-        let method = S::new(raw.key, forged, slots, Flags(raw.flags));
+        let layout = S::shared(raw.segment_bits.into()).ok_or(ImageError::Shape)?;
+        let method = S::new(raw.key, forged, slots, Flags(raw.flags), layout);
         Ok(Self(Cookies::new(method, ServiceServers::of_parts(numbers, serving))))
     }
 

@@ -2,8 +2,10 @@
 
 use super::body::{Body, Form, Partitioned, Slots};
 use super::config::{
-    NUMBERS, PARTITIONS, StatefulMethod, StatelessMethod, answered_by_backends, forged,
+    NUMBERS, PARTITIONS, StatefulMethod, StatelessMethod, TIER_BITS, answered_by_backends, forged,
+    numbers,
 };
+use super::layout::FIELD_BITS;
 use super::{AllServers, ServiceServers, Stateless, Table as Cookies};
 use crate::BuildError;
 use crate::method::{Build, Built, Publish, ServiceConfig};
@@ -34,12 +36,17 @@ impl<S: Form> CheetahBuilder<S> {
         let published = published.filter(same);
         Self {
             config: config.clone(),
-            all: AllServers::new(NUMBERS),
+            all: AllServers::new(Self::most_servers(config)),
             resumed: published.is_some(),
             published,
             draft: None,
             form: PhantomData,
         }
+    }
+
+    /// How many servers cookies, or slots, tell apart.
+    fn most_servers(config: &ServiceConfig) -> u32 {
+        if S::PARTITIONED { NUMBERS } else { numbers(&config.settings) }
     }
 
     /// The numbers with those of the table that an earlier run has left.
@@ -50,7 +57,7 @@ impl<S: Form> CheetahBuilder<S> {
             let member = members.iter().find(|member| member.backend == *backend);
             member.map(|member| member.name.clone())
         };
-        AllServers::resume(NUMBERS, servers.backends().iter().map(name))
+        AllServers::resume(Self::most_servers(&self.config), servers.backends().iter().map(name))
     }
 }
 
@@ -85,7 +92,12 @@ where
         let tells = answered_by_backends(settings);
         let wanted =
             schedule::flags(settings).with(Flags::ANSWERS, !tells).with(Flags::TELLS, tells);
-        let method = S::new(key, forged(settings), slots, wanted);
+        let others = match settings.get(TIER_BITS) {
+            bits if bits > 0 && !S::PARTITIONED => FIELD_BITS - 1 - bits,
+            bits => bits,
+        };
+        let layout = S::shared(others).expect("the setting's range is that of layouts");
+        let method = S::new(key, forged(settings), slots, wanted, layout);
         let flags = method
             .scheduling()
             .with(Flags::CLIENT, self.config.client_affinity)

@@ -18,6 +18,10 @@ const ANSWERS_WORDS: &[&str] = &["inline", "backend"];
 pub const PARTITIONS: &str = "partitions";
 /// The most partitions of one service.
 pub const MOST_PARTITIONS: u32 = 1_024;
+/// The configuration's name for the bits of the cookie that name a balancer of the second tier.
+pub const TIER_BITS: &str = "tier_bits";
+/// The most of them: each partition is cut into as many parts as there may be balancers.
+pub const MOST_TIER_BITS: u32 = 6;
 /// Numbers of servers that fit into a cookie.
 pub const NUMBERS: u32 = 1 << 15;
 
@@ -31,12 +35,38 @@ pub fn answered_by_backends(settings: &Settings) -> bool {
     settings.word(ANSWERS) == Some(ANSWERS_WORDS[1])
 }
 
-fn numbers_fit(backends: usize) -> Result<(), Misfit> {
-    if backends <= NUMBERS as usize {
+/// How many servers the cookies of a service tell apart: in front of a second tier, the balancers
+/// there.
+pub(super) fn numbers(settings: &Settings) -> u32 {
+    match settings.get(TIER_BITS) {
+        0 => NUMBERS,
+        bits => 1 << bits,
+    }
+}
+
+fn numbers_fit(backends: usize, numbers: u32) -> Result<(), Misfit> {
+    if backends <= numbers as usize {
         return Ok(());
     }
-    let wrong = format!("a cookie tells {NUMBERS} backends apart, not {backends}");
-    Err(Misfit { setting: FORGED, wrong, right: "split the service".to_owned() })
+    let wrong = format!("a cookie tells {numbers} backends apart, not {backends}");
+    let (setting, right) = match numbers {
+        NUMBERS => (FORGED, "split the service".to_owned()),
+        _ => (TIER_BITS, format!("give more bits, on both tiers, at most {MOST_TIER_BITS}")),
+    };
+    Err(Misfit { setting, wrong, right })
+}
+
+/// Answers have one way back, and go to nobody else's balancer.
+fn tiers_fit(settings: &Settings) -> Result<(), Misfit> {
+    if settings.get(TIER_BITS) == 0 || answered_by_backends(settings) {
+        return Ok(());
+    }
+    let wrong =
+        "with two tiers no balancer is in the way of all answers, so that none can write the \
+                 cookies"
+            .to_owned();
+    let right = "set answers = \"backend\", on both tiers".to_owned();
+    Err(Misfit { setting: TIER_BITS, wrong, right })
 }
 
 /// Stateless Cheetah, as the registry lists it.
@@ -51,6 +81,7 @@ impl method::Method for StatelessMethod {
     const SETTINGS: &'static [Setting] = &[
         Setting::words(FORGED, FORGED_WORDS),
         Setting::words(ANSWERS, ANSWERS_WORDS),
+        Setting::number(TIER_BITS, (0, MOST_TIER_BITS), 0),
         SCHEDULER_SETTING,
         LOAD_SETTING,
     ];
@@ -63,7 +94,8 @@ impl method::Method for StatelessMethod {
             let right = "set load = \"told\", or answers = \"inline\"".to_owned();
             return Err(Misfit { setting: LOAD, wrong: wrong.to_owned(), right });
         }
-        numbers_fit(backends)
+        tiers_fit(settings)?;
+        numbers_fit(backends, numbers(settings))
     }
 }
 
@@ -81,6 +113,7 @@ impl method::Method for StatefulMethod {
         Setting::words(FORGED, FORGED_WORDS),
         Setting::words(ANSWERS, ANSWERS_WORDS),
         Setting::number(PARTITIONS, (1, MOST_PARTITIONS), 8),
+        Setting::number(TIER_BITS, (0, MOST_TIER_BITS), 0),
         SCHEDULER_SETTING,
         LOAD_SETTING,
     ];
@@ -94,6 +127,7 @@ impl method::Method for StatefulMethod {
             let (setting, wrong, right) = (LOAD, wrong.to_owned(), right.to_owned());
             return Err(Misfit { setting, wrong, right });
         }
-        numbers_fit(backends)
+        tiers_fit(settings)?;
+        numbers_fit(backends, NUMBERS)
     }
 }

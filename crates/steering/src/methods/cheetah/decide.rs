@@ -378,8 +378,9 @@ fn tell_slot<K: Key, M: Memory<K>>(
     question: &Question<K>,
     memory: &mut M,
 ) -> Decision {
+    let said = question.signals.echo.unwrap_or(0);
     let telling = |backend, part| {
-        let cookie = method.cookie(&question.key, part);
+        let cookie = method.passed_on(said, part);
         Decision { echo: Some(told(cookie)), ..first(backend, cookie) }
     };
     let latest = entry_of(servers, question, memory).0;

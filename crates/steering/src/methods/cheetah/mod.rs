@@ -26,8 +26,8 @@ pub use answers::{Answered, SAME_CLOCK};
 pub use body::{Body, Form, LINGER_SECONDS, OPENING_SECONDS, Partitioned, Slots};
 pub use build::CheetahBuilder;
 pub use config::{
-    ANSWERS, FORGED, MOST_PARTITIONS, NUMBERS, PARTITIONS, StatefulMethod, StatelessMethod,
-    answered_by_backends,
+    ANSWERS, FORGED, MOST_PARTITIONS, MOST_TIER_BITS, NUMBERS, PARTITIONS, StatefulMethod,
+    StatelessMethod, TIER_BITS, answered_by_backends,
 };
 pub use decide::{Forged, Table};
 pub use layout::{Codec, Layout, LayoutError, Parts, TOLD, TOLD_MARK, told};

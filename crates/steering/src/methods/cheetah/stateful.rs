@@ -115,6 +115,12 @@ impl Stateful {
         self.layout.cookie(self.front(flow).unwrap_or(0), part)
     }
 
+    /// The cookie of a slot of which this is the hidden place, where backends write cookies: what the
+    /// front has told them stands in the echo of the first packet, and stays there.
+    pub(super) fn passed_on(&self, echo: u32, part: u16) -> u16 {
+        self.layout.cookie(self.layout.split(echo).front, part)
+    }
+
     /// The cookie of a flow without a slot, for the front.
     pub(super) fn front_cookie<K: Key>(&self, flow: &K) -> Option<u16> {
         self.front(flow).map(|front| self.layout.cookie(front, 0))

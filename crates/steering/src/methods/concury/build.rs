@@ -19,6 +19,9 @@ use weir_hash::{HashKey, Key};
 /// How long a TCP flow's SYN may still be repeated after its first (Linux gives up after 127 s).
 const SYN_SECONDS: u32 = 130;
 
+/// A service that was made for so many states gives their memory back while it has none.
+const SMALL: usize = 1024;
+
 /// What the control plane remembers of a connection, or of a client with client affinity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
@@ -317,6 +320,10 @@ impl<K: Key> Concury<K> {
     /// The table drafted last is published: from now on packets follow it.
     pub fn publish_draft(&mut self) {
         if let Some(draft) = self.draft.take() {
+            // Where room was asked for it stays.
+            if self.config.capacity <= SMALL {
+                self.states.rest(&draft.image, self.config.seed);
+            }
             self.published = Some(draft.image);
         }
     }

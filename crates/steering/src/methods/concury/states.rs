@@ -6,6 +6,7 @@ use crate::dense::DenseMap;
 use crate::registry::Image;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 use weir_lookup::{Error, Fuse, OthelloMap};
 
@@ -18,6 +19,10 @@ const MAX_KEYS: u32 = 16;
 pub(super) enum States<K, V> {
     /// The graph of the Dcodes is the index of the states.
     Othello(OthelloMap<K, V>),
+    /// The same without states, as most services of a balancer with thousands of them are: the shape
+    /// of the graph stands in the published table, and its cells too. With the seed for when states
+    /// come.
+    Resting(Arc<Image>, u64),
     /// An index, and a random source for the seeds of fuses.
     Fuse(DenseMap<K, V>, ChaCha8Rng),
 }
@@ -51,6 +56,26 @@ impl<K: Key, V> States<K, V> {
         }
     }
 
+    /// Gives back the memory of a graph that has no states. Unknown flows stay where they are: the next
+    /// table is made over this one.
+    pub fn rest(&mut self, published: &Arc<Image>, seed: u64) {
+        if let Self::Othello(map) = self
+            && map.is_empty()
+            && published.view().is_some()
+        {
+            *self = Self::Resting(published.clone(), seed);
+        }
+    }
+
+    /// The opposite.
+    fn wake(&mut self) {
+        if let Self::Resting(image, seed) = self
+            && let Some(view) = image.view()
+        {
+            *self = Self::Othello(OthelloMap::in_shape_of(view, *seed));
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.keys().len()
     }
@@ -58,6 +83,7 @@ impl<K: Key, V> States<K, V> {
     pub fn keys(&self) -> &[K] {
         match self {
             Self::Othello(map) => map.keys(),
+            Self::Resting(..) => &[],
             Self::Fuse(map, _) => map.keys(),
         }
     }
@@ -65,6 +91,7 @@ impl<K: Key, V> States<K, V> {
     pub fn values(&self) -> &[V] {
         match self {
             Self::Othello(map) => map.values(),
+            Self::Resting(..) => &[],
             Self::Fuse(map, _) => map.values(),
         }
     }
@@ -72,6 +99,7 @@ impl<K: Key, V> States<K, V> {
     pub fn entries_mut(&mut self) -> (&[K], &mut [V]) {
         match self {
             Self::Othello(map) => map.entries_mut(),
+            Self::Resting(..) => (&[], &mut []),
             Self::Fuse(map, _) => map.entries_mut(),
         }
     }
@@ -83,6 +111,7 @@ impl<K: Key, V> States<K, V> {
     pub fn get(&self, key: &K) -> Option<&V> {
         match self {
             Self::Othello(map) => map.get(key),
+            Self::Resting(..) => None,
             Self::Fuse(map, _) => map.get(key),
         }
     }
@@ -90,13 +119,16 @@ impl<K: Key, V> States<K, V> {
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         match self {
             Self::Othello(map) => map.get_mut(key),
+            Self::Resting(..) => None,
             Self::Fuse(map, _) => map.get_mut(key),
         }
     }
 
     pub fn insert(&mut self, key: K, value: V) -> Result<(), Error> {
+        self.wake();
         match self {
             Self::Othello(map) => map.insert(key, value).map(drop),
+            Self::Resting(..) => unreachable!("it has a view"),
             Self::Fuse(map, _) => {
                 map.insert(key, value);
                 Ok(())
@@ -107,6 +139,7 @@ impl<K: Key, V> States<K, V> {
     pub fn remove(&mut self, key: &K) -> Option<V> {
         match self {
             Self::Othello(map) => map.remove(key),
+            Self::Resting(..) => None,
             Self::Fuse(map, _) => map.remove(key),
         }
     }
@@ -114,13 +147,16 @@ impl<K: Key, V> States<K, V> {
     pub fn retain(&mut self, keep: impl FnMut(&K, &mut V) -> bool) -> usize {
         match self {
             Self::Othello(map) => map.retain(keep),
+            Self::Resting(..) => 0,
             Self::Fuse(map, _) => map.retain(keep),
         }
     }
 
     pub fn reserve(&mut self, states: usize) -> Result<(), Error> {
+        self.wake();
         match self {
             Self::Othello(map) => map.reserve(states),
+            Self::Resting(..) => unreachable!("it has a view"),
             Self::Fuse(map, _) => {
                 map.reserve(states);
                 Ok(())
@@ -131,6 +167,7 @@ impl<K: Key, V> States<K, V> {
     pub fn control_bytes(&self) -> usize {
         match self {
             Self::Othello(map) => map.control_bytes(),
+            Self::Resting(..) => 0,
             Self::Fuse(map, _) => map.bytes(),
         }
     }
@@ -145,7 +182,15 @@ impl<K: Key, V> States<K, V> {
         bits: u32,
         code: impl Fn(&V) -> u32,
     ) -> Result<(HashKey, Codes), Error> {
+        if let Self::Resting(image, _) = self
+            && former.is_some_and(|former| std::ptr::eq(former, &raw const **image))
+            && let Some(view) = image.view()
+        {
+            return Ok((*view.hash_key(), Codes::Othello(view.clone())));
+        }
+        self.wake();
         match self {
+            Self::Resting(..) => unreachable!("it has a view"),
             Self::Othello(map) => {
                 let view = map.export(former.and_then(Image::view), code);
                 Ok((*view.hash_key(), Codes::Othello(view)))

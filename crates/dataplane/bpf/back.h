@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* Answers of backends whose packets are translated (forward/nat.h): back to the client, as the service's.
+ * Nothing is remembered of a connection: the backend's address, port and protocol say whose they are. */
+#ifndef WEIR_BACK_H
+#define WEIR_BACK_H
+
+#include "forward/nat.h"
+#include "ours.h"
+
+/* No verdict: it is no such answer. */
+#define NO_ANSWER (-1)
+
+/* Fills the way to a client; what the FIB has answered. */
+static __noinline int find_way(struct xdp_md *ctx, struct lane *way, __u64 high, __u64 low)
+{
+	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex };
+
+	if (!way)
+		return BPF_FIB_LKUP_RET_NOT_FWDED;
+	way->resolved = 0;
+	if (high == 0 && (__u32)low == IPV4_MAPPED) {
+		fib.family = AF_INET;
+		fib.ipv4_dst = low >> 32;
+	} else {
+		fib.family = AF_INET6;
+		*(__u64 *)fib.ipv6_dst = high;
+		*(__u64 *)(fib.ipv6_dst + 2) = low;
+	}
+	int found = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+
+	if (found != BPF_FIB_LKUP_RET_SUCCESS)
+		return found;
+	way->packets = high;
+	way->bytes = low;
+	way->mtu = fib.tot_len;
+	return leave_by(way, fib.dmac, fib.smac, fib.ifindex, bpf_jiffies64()) == REASON_OK ?
+		       BPF_FIB_LKUP_RET_SUCCESS :
+		       BPF_FIB_LKUP_RET_UNSUPP_LWT;
+}
+
+/* Whether the packet may be cut in pieces. */
+static __always_inline int may_be_cut(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return 0;
+	__be16 type = eth->type;
+
+	if (skip_vlans(&l3, end, &type) != REASON_OK)
+		return 0;
+	struct ipv4 *ip = l3;
+
+	return type == bpf_htons(ETH_P_IP) && (void *)(ip + 1) <= end &&
+	       !(ip->fragment & bpf_htons(0x4000));
+}
+
+static __always_inline void count_returned(__u32 bytes)
+{
+	__u32 key = 0;
+	struct returned *all = bpf_map_lookup_elem(&returned, &key);
+
+	if (all) {
+		all->packets++;
+		all->bytes += bytes;
+	}
+}
+
+/* The packet as the service's, by a way that is known. */
+static __always_inline int send_by(struct xdp_md *ctx, struct lane *way,
+				   const struct translation *to, __u32 bytes)
+{
+	enum reason reason = translate(ctx, to, NAT_SOURCE);
+
+	/* The kernel tells the sender. */
+	if (reason == REASON_TTL_EXCEEDED)
+		return leave(reason, XDP_PASS);
+	if (reason == REASON_OK)
+		reason = retag(ctx, way);
+	if (reason != REASON_OK)
+		return leave(reason, XDP_DROP);
+	count_returned(bytes);
+	return send(ctx, way);
+}
+
+/* A packet of a backend, or an ICMP error about one that was sent to it; given: its flow, towards the
+ * client. Returns a verdict, or NO_ANSWER. Global, so that the verifier goes through it once. */
+__noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32 bytes)
+{
+	if (!given || !is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return NO_ANSWER;
+	struct translated key = {
+		.address = { given->src[0], given->src[1] },
+		.port_protocol = (given->ports & 0xffff) | given->protocol << 16,
+	};
+	struct translation *to = bpf_map_lookup_elem(&translations, &key);
+
+	if (!to && control->unusual & UNUSUAL_NAT_ANY) {
+		key.port_protocol &= 0xff0000;
+		to = bpf_map_lookup_elem(&translations, &key);
+	}
+	if (!to)
+		return NO_ANSWER;
+	const __u64 client[2] = { given->dst[0], given->dst[1] };
+	__u32 number = (client[1] ^ client[0] * VIP_HIGH) * VIP_FIRST >> WAYS_SHIFT;
+	struct lane *way = bpf_map_lookup_elem(&ways, &number);
+	int found = BPF_FIB_LKUP_RET_SUCCESS;
+
+	if (!way)
+		return NO_ANSWER;
+	if (way->packets != client[0] || way->bytes != client[1] || !way->resolved ||
+	    bpf_jiffies64() - way->resolved > RESOLVE_JIFFIES)
+		found = find_way(ctx, way, client[0], client[1]);
+	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
+		if (likely(!way->mtu || bytes <= way->mtu))
+			return send_by(ctx, way, to, bytes);
+		/* The kernel tells the sender what would fit, or makes pieces of it. */
+		if (!may_be_cut(ctx))
+			return leave(REASON_TOO_BIG, XDP_PASS);
+	} else if (found != BPF_FIB_LKUP_RET_NO_NEIGH && found != BPF_FIB_LKUP_RET_UNSUPP_LWT) {
+		/* To this host itself, as what answers a health check; or nowhere. */
+		return NO_ANSWER;
+	}
+	/* The kernel asks for the neighbour, and forwards the packet then. */
+	enum reason reason = translate(ctx, to, NAT_SOURCE | NAT_KEEPS_TTL);
+
+	return reason == REASON_OK ? leave(REASON_ANSWER, XDP_PASS) : leave(reason, XDP_DROP);
+}
+
+#endif

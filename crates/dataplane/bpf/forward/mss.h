@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* The largest segment that a SYN asks for, made smaller (RFC 9293 section 3.7.1). The twin of
+ * crates/wire/src/mss.rs. */
+#ifndef WEIR_FORWARD_MSS_H
+#define WEIR_FORWARD_MSS_H
+
+#include "../tcp_options.h"
+#include "tunnel.h"
+
+#define OPTION_MSS 2
+#define OPTION_MSS_BYTES 4
+#define TCP_CHECK_AT 16
+
+/* Where the TCP header of a SYN stands in the frame; 0 if it is none. Bytes of that
+ * header << 16. */
+static __always_inline __u32 find_syn(struct xdp_md *ctx, int *is_ipv6)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return 0;
+	__be16 type = eth->type;
+
+	if (skip_vlans(&l3, end, &type) != REASON_OK)
+		return 0;
+	__u64 before = l3 - data;
+	__u32 at;
+
+	/* The verifier takes no shorter arithmetic on pointers. */
+	asm volatile("" : "+r"(before));
+	*is_ipv6 = type != bpf_htons(ETH_P_IP);
+	if (*is_ipv6) {
+		struct ipv6 *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
+		__u32 skipped = skip_extensions(ctx, before, length, ip->next);
+
+		if (SKIPPED_REASON(skipped) != REASON_OK || SKIPPED_TO(skipped) != PROTOCOL_TCP)
+			return 0;
+		at = SKIPPED_AT(skipped);
+	} else {
+		struct ipv4 *ip = l3;
+
+		if ((void *)(ip + 1) > end || ip->protocol != PROTOCOL_TCP ||
+		    ip->fragment & bpf_htons(0x3fff))
+			return 0;
+		at = (ip->version_ihl & 15) * 4;
+	}
+	at += before;
+	void *there = data + (at & 0x3fff);
+
+	asm volatile("" : "+r"(there));
+	struct tcp *tcp = there;
+
+	if ((void *)(tcp + 1) > end || !(tcp->flags & TCP_SYN))
+		return 0;
+	return (at & 0x3fff) | (tcp->offset >> 4) << 18;
+}
+
+/* Puts a smaller number in the place of the option's, and into the checksum (RFC 1624, equation 3). */
+static __always_inline int put_mss(struct xdp_md *ctx, __u32 l4, __u32 at, __u32 most)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	__u8 *option = data + (at & 0x3fff);
+	void *tcp = data + (l4 & 0x3fff);
+
+	asm volatile("" : "+r"(option), "+r"(tcp));
+	if (option + OPTION_MSS_BYTES > (__u8 *)end || tcp + TCP_CHECK_AT + 2 > end)
+		return 0;
+	if (option[0] != OPTION_MSS || option[1] != OPTION_MSS_BYTES)
+		return 0;
+	__u32 old = option[2] << 8 | option[3];
+
+	if (old > most) {
+		__u16 *check = tcp + TCP_CHECK_AT;
+		/* Where the option stands at an odd place, its bytes are in words the other way round. */
+		__u32 less = (at - l4) & 1 ? bpf_htons(old) : old;
+		__u32 more = (at - l4) & 1 ? bpf_htons(most) : most;
+		__u32 sum = (__u16)~bpf_ntohs(*check) + (__u16)~less + more;
+
+		sum = (sum >> 16) + (sum & 0xffff);
+		sum = (sum >> 16) + (sum & 0xffff);
+		*check = bpf_htons((__u16)~sum);
+		option[2] = most >> 8;
+		option[3] = most;
+	}
+	return 1;
+}
+
+/* Lets a SYN ask for segments of at most so many bytes, `ipv4` or `ipv6` by what it is; others stay as they
+ * are, and so does one that says nothing. Global, so that the verifier goes through it once. */
+__noinline int clamp_mss(struct xdp_md *ctx, __u32 ipv4, __u32 ipv6)
+{
+	int is_ipv6;
+	__u32 found = find_syn(ctx, &is_ipv6);
+	__u32 l4 = found & 0xffff;
+	__u32 at = l4 + sizeof(struct tcp);
+	__u32 until = l4 + (found >> 16);
+
+	if (!found)
+		return 0;
+	for (int i = 0; i <= MAX_OPTION_BYTES; i++) {
+		if (at + OPTION_MSS_BYTES > until)
+			return 0;
+		if (put_mss(ctx, l4, at, is_ipv6 ? ipv6 : ipv4))
+			return 1;
+		__u32 next = next_option(ctx, at, until);
+
+		if (next == OPTION_FOUND)
+			next = at + sizeof(struct timestamps);
+		if (next >= OPTION_FOUND)
+			return 0;
+		at = next;
+	}
+	return 0;
+}
+
+/* The smallest that is asked for. */
+#define LEAST_MSS 64
+
+/* As the service of the backend has it: a number, or what the way takes. */
+static __always_inline void limit_segments(struct xdp_md *ctx, const struct lane *lane, __u32 id)
+{
+	const struct backend *backend = AT(backends, id, backend_count);
+	__u32 ipv4 = backend->flags >> BACKEND_MSS_SHIFT;
+	__u32 ipv6 = ipv4;
+
+	if (ipv4 == MSS_AUTO) {
+		__u32 most = lane->mtu < 0xffff ? lane->mtu : 0xffff;
+		__u32 headers = lane->beyond & LANE_TUNNEL ? outer_bytes(backend) : 0;
+
+		ipv4 = headers + sizeof(struct ipv4) + sizeof(struct tcp);
+		ipv6 = headers + sizeof(struct ipv6) + sizeof(struct tcp);
+		if (most < ipv6 + LEAST_MSS)
+			return;
+		ipv4 = most - ipv4;
+		ipv6 = most - ipv6;
+	}
+	clamp_mss(ctx, ipv4, ipv6);
+}
+
+#endif

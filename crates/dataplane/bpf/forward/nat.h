@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* Other addresses and ports in the packet itself, for backends that know nothing of the service: those of
+ * the destination on the way there, those of the source on the way back. The twin of
+ * crates/plane/src/forward/nat.rs. */
+#ifndef WEIR_FORWARD_NAT_H
+#define WEIR_FORWARD_NAT_H
+
+#include "../icmp.h"
+#include "l2.h"
+
+/* How a packet is translated. */
+#define NAT_SOURCE 1 /* its source, and not its destination */
+#define NAT_KEEPS_TTL 2 /* the kernel, which forwards it, takes one */
+
+/* RFC 1624, equation 3. change: of the words that it is a sum of, each with its complement before. They
+ * are summed as they stand in memory. */
+static __always_inline __u16 amended(__u16 check, __u64 change)
+{
+	__u64 sum = (__u16)~check + change;
+
+	sum = (sum >> 32) + (sum & 0xffffffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	sum = (sum >> 16) + (sum & 0xffff);
+	return ~sum;
+}
+
+/* In UDP, 0 says that there is none: such a one stays, and no other becomes one (RFC 768). */
+static __always_inline __u16 amended_udp(__u16 check, __u64 change)
+{
+	if (!check)
+		return 0;
+	check = amended(check, change);
+	return check ? check : 0xffff;
+}
+
+static __always_inline __u64 changed(__u16 before, __u16 after)
+{
+	return (__u32)(__u16)~before + after;
+}
+
+/* Puts other four bytes there; what a sum changes by. */
+static __always_inline __u64 exchange(__u32 *at, __u32 new)
+{
+	__u64 change = (__u64)~*at + new;
+
+	*at = new;
+	return change;
+}
+
+static __always_inline __u64 exchange_ipv4(struct ipv4 *ip, int source,
+					   const struct translation *to)
+{
+	return exchange(source ? &ip->src : &ip->dst, to->address[1] >> 32);
+}
+
+static __always_inline __u64 exchange_ipv6(struct ipv6 *ip, int source,
+					   const struct translation *to)
+{
+	__u32 *at = source ? (__u32 *)ip->src : (__u32 *)ip->dst;
+
+	return exchange(at, to->address[0]) + exchange(at + 1, to->address[0] >> 32) +
+	       exchange(at + 2, to->address[1]) + exchange(at + 3, to->address[1] >> 32);
+}
+
+static __always_inline __u64 exchange_port(__u16 *ports, int source, const struct translation *to)
+{
+	__u16 *at = source ? ports : ports + 1;
+	__u16 before = *at;
+
+	if (!to->port)
+		return 0;
+	*at = to->port;
+	return changed(before, to->port);
+}
+
+/* The packet that an ICMP error quotes, the other way round, and the error's checksum. outside: what the
+ * addresses in front of it have changed by. Global, so that the verifier goes through it once. */
+__noinline int translate_quote(struct xdp_md *ctx, const struct translation *to, __u32 how,
+			       __u64 outside)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	int source = !(how & NAT_SOURCE), is_ipv6;
+	__u32 found = find_quote(ctx, &is_ipv6);
+	__u32 at = found & 0x3fff, until = found >> 16;
+	__u64 inside, all;
+	__u8 next;
+
+	if (!found || !to)
+		return REASON_UNKNOWN_QUOTE;
+	struct icmp *icmp = data + ((at - sizeof(*icmp)) & 0x3fff);
+
+	if (is_ipv6) {
+		struct ipv6 *ip = data + at;
+		struct extension *fragment = (void *)(ip + 1);
+
+		if ((void *)(icmp + 1) > end || (void *)(fragment + 1) > end)
+			return REASON_UNKNOWN_QUOTE;
+		inside = exchange_ipv6(ip, source, to);
+		all = inside + outside;
+		at += sizeof(*ip);
+		next = ip->next;
+		if (next == PROTOCOL_FRAGMENT) {
+			next = fragment->next;
+			at += sizeof(*fragment);
+		}
+	} else {
+		struct ipv4 *ip = data + at;
+
+		if ((void *)(icmp + 1) > end || (void *)(ip + 1) > end)
+			return REASON_UNKNOWN_QUOTE;
+		inside = exchange_ipv4(ip, source, to);
+		/* It has no pseudo-header, so that addresses outside are no part of its checksum. */
+		__u16 check = amended(ip->check, inside);
+
+		all = inside + changed(ip->check, check);
+		ip->check = check;
+		at += (ip->version_ihl & 15) * 4;
+		next = ip->protocol;
+	}
+	void *l4 = data + (at & 0x3fff);
+
+	if (l4 + QUOTED_BYTES > end)
+		return REASON_UNKNOWN_QUOTE;
+	__u64 port = exchange_port(l4, source, to);
+
+	inside += port;
+	all += port;
+	/* As much of the packet as there is. */
+	if (next == PROTOCOL_UDP) {
+		struct udp *udp = l4;
+		__u16 check = amended_udp(udp->check, inside);
+
+		all += changed(udp->check, check);
+		udp->check = check;
+	} else if (at + 18 <= until && l4 + 18 <= end) {
+		__u16 *at_check = l4 + 16;
+		__u16 check = amended(*at_check, inside);
+
+		all += changed(*at_check, check);
+		*at_check = check;
+	}
+	icmp->check = amended(icmp->check, all);
+	return REASON_OK;
+}
+
+/* Puts address and port in the place of those of one end of the packet, or of an ICMP error and of the
+ * packet that it quotes; takes one from its TTL as a router does. The reason why it cannot, if its TTL is
+ * used up: it is as it was then. Global, so that the verifier goes through it once. */
+__noinline int translate(struct xdp_md *ctx, const struct translation *to, __u32 how)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+	int source = how & NAT_SOURCE;
+	__u64 change;
+	__u32 at, later = 0;
+	__u8 protocol;
+
+	if (!to || l3 > end)
+		return REASON_TRUNCATED_ETHERNET;
+	__be16 type = eth->type;
+	enum reason reason = skip_vlans(&l3, end, &type);
+
+	if (reason != REASON_OK)
+		return reason;
+	__u32 before = l3 - data;
+
+	if (type == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6 *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return REASON_TRUNCATED_IPV6;
+		at = sizeof(*ip);
+		protocol = ip->next;
+		if (protocol != PROTOCOL_TCP && protocol != PROTOCOL_UDP) {
+			__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
+			__u32 skipped = skip_extensions(ctx, before, length, protocol);
+
+			at = SKIPPED_AT(skipped);
+			protocol = SKIPPED_TO(skipped);
+			later = SKIPPED_REASON(skipped) == REASON_LATER_FRAGMENT;
+			if (SKIPPED_REASON(skipped) == REASON_FIRST_FRAGMENT)
+				at += sizeof(struct extension);
+		}
+		if (!(how & NAT_KEEPS_TTL)) {
+			if (ip->hop_limit <= 1)
+				return REASON_TTL_EXCEEDED;
+			ip->hop_limit--;
+		}
+		change = exchange_ipv6(ip, source, to);
+	} else {
+		struct ipv4 *ip = l3;
+
+		if ((void *)(ip + 1) > end)
+			return REASON_TRUNCATED_IPV4;
+		at = (ip->version_ihl & 15) * 4;
+		protocol = ip->protocol;
+		later = ip->fragment & bpf_htons(0x1fff);
+		__u64 aged = 0;
+
+		if (!(how & NAT_KEEPS_TTL)) {
+			if (ip->ttl <= 1)
+				return REASON_TTL_EXCEEDED;
+			ip->ttl--;
+			/* The word of TTL and protocol is less by 0x0100; that is, plus its complement. */
+			aged = (__u16)~bpf_htons(0x0100);
+		}
+		change = exchange_ipv4(ip, source, to);
+		ip->check = amended(ip->check, change + aged);
+	}
+	/* It has no ports; the sum over the whole packet is in the first fragment. */
+	if (later)
+		return REASON_OK;
+	void *l4 = data + ((before + at) & 0x3fff);
+
+	if (protocol == PROTOCOL_TCP) {
+		struct tcp *tcp = l4;
+
+		if ((void *)(tcp + 1) > end)
+			return REASON_TRUNCATED_TCP;
+		change += exchange_port((__u16 *)&tcp->ports, source, to);
+		tcp->check = amended(tcp->check, change);
+		return REASON_OK;
+	}
+	if (protocol == PROTOCOL_UDP) {
+		struct udp *udp = l4;
+
+		if ((void *)(udp + 1) > end)
+			return REASON_TRUNCATED_UDP;
+		change += exchange_port((__u16 *)&udp->ports, source, to);
+		udp->check = amended_udp(udp->check, change);
+		return REASON_OK;
+	}
+	return translate_quote(ctx, to, how, change);
+}
+
+/* Makes the packet the backend's, and gives the frame the lane's addresses. bytes: of the packet. */
+static __always_inline enum reason translate_to(struct xdp_md *ctx, struct lane *lane, __u32 id,
+						__u32 bytes)
+{
+	const struct backend *backend = AT(backends, id, backend_count);
+	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
+
+	if (backend->tunnel != TUNNEL_NAT) {
+		/* It was so until just now. */
+		lane->resolved = 0;
+		return REASON_NO_NEXT_HOP;
+	}
+	if (bytes > most)
+		return REASON_TOO_BIG;
+	struct translation to = {
+		.address = { *(__u64 *)backend->address, *(__u64 *)(backend->address + 8) },
+		.port = backend->port,
+	};
+	enum reason reason = translate(ctx, &to, 0);
+
+	return reason == REASON_OK ? retag(ctx, lane) : reason;
+}
+
+#endif

@@ -1,0 +1,68 @@
+//! What the program tells senders, and what routers tell it.
+
+use super::KernelPlane;
+use crate::abi::{Plain, types};
+use crate::entries;
+use crate::error::{Context, Error};
+use crate::numbers::{ECHOES, ERRORS, LEAST_PATH_IPV4, MESSAGE_BURST, PATH_NANOSECONDS};
+use libbpf_rs::{MapCore, MapFlags};
+use std::mem::offset_of;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use weir_plane::Allowance;
+use weir_wire::{icmp, map_address};
+
+const _: () = assert!(MESSAGE_BURST == weir_plane::MESSAGE_BURST);
+const _: () = assert!(PATH_NANOSECONDS == weir_plane::PATH_NANOSECONDS);
+const _: () = assert!(LEAST_PATH_IPV4 == icmp::LEAST_PATH_IPV4);
+
+/// The time by which the program notes what routers say.
+fn monotonic() -> u64 {
+    // SAFETY: a time of zeros is valid.
+    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the time outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl KernelPlane {
+    /// Sets how many ICMP errors, and how many replies to echo requests, each processor may send in a second.
+    /// 0: none; echo requests are the kernel's then.
+    pub fn set_message_rates(&self, errors: u32, echoes: u32) {
+        for (kind, rate) in [(ERRORS, errors), (ECHOES, echoes)] {
+            let at = offset_of!(types::control, intervals) + kind as usize * size_of::<u64>();
+            self.control.word64(at).store(Allowance::interval(rate), Ordering::Relaxed);
+        }
+    }
+
+    /// What a router has said of the way to a backend behind a tunnel, while it holds.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if it cannot be read.
+    pub fn path_mtu(&self, to: IpAddr) -> Result<Option<u32>, Error> {
+        let doing = || format!("ask for the MTU of the way to {to}");
+        let found = self.maps.paths.lookup(&map_address(to), MapFlags::ANY).context(doing)?;
+        let path = found.map(|value| types::path::from_slice(&value));
+        let holds = |path: &types::path| monotonic().wrapping_sub(path.since) < PATH_NANOSECONDS;
+        Ok(path.filter(holds).map(|path| path.mtu))
+    }
+
+    /// As if time had passed since routers said something, for tests.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if it cannot be written.
+    #[doc(hidden)]
+    pub fn age_paths(&self, by: Duration) -> Result<(), Error> {
+        let mut told = Vec::new();
+        entries::all(&self.maps.paths, |key, value| {
+            told.push((key.to_vec(), types::path::from_slice(value)));
+        })?;
+        for (key, mut path) in told {
+            path.since = path.since.wrapping_sub(by.as_nanos() as u64);
+            let doing = || "make what routers said older".into();
+            self.maps.paths.update(&key, path.bytes(), MapFlags::ANY).context(doing)?;
+        }
+        Ok(())
+    }
+}

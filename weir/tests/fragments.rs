@@ -1,0 +1,132 @@
+//! Datagrams that come in pieces reach one backend whole, through changes of the pool.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use weir_lab::topology::{ECHO_PORT, VIP4, VIP6, backend6, client4, client6};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+
+const BACKENDS: usize = 4;
+/// Nine fragments, by way of a link that takes 1,500 bytes.
+const BYTES: usize = 12_000;
+
+/// A client's socket, and whom its datagrams reached.
+struct Asking {
+    socket: UdpSocket,
+    answered: BTreeSet<String>,
+}
+
+impl Asking {
+    fn open(lab: &Lab, from: IpAddr, to: SocketAddr) -> Self {
+        let open = || {
+            let socket = UdpSocket::bind((from, 0)).unwrap();
+            socket.connect(to).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            socket
+        };
+        Self { socket: lab.clients()[0].enter(open).unwrap(), answered: BTreeSet::new() }
+    }
+
+    /// Sends a datagram until an answer comes: nobody repeats what UDP loses.
+    fn ask(&mut self, filler: u8) {
+        let sent = vec![filler; BYTES];
+        let mut answer = vec![0; 1 << 16];
+        for _ in 0..10 {
+            self.socket.send(&sent).unwrap();
+            let Ok(length) = self.socket.recv(&mut answer) else { continue };
+            let (name, rest) = answer[..length].split_at(length - BYTES);
+            assert!(rest == sent, "what came is not what was sent");
+            self.answered.insert(String::from_utf8_lossy(name).into_owned());
+            return;
+        }
+        panic!("no answer to ten datagrams");
+    }
+}
+
+/// Fragments that were dropped or left to the kernel.
+fn lost(balancer: &Balancer) -> Vec<(String, u64)> {
+    let status = balancer.status().unwrap();
+    let outcomes = status["outcomes"].as_array().unwrap().clone();
+    let fragments = outcomes.iter().filter(|one| one["reason"].as_str().unwrap().contains("frag"));
+    let count = |one: &serde_json::Value| {
+        one["dropped"].as_u64().unwrap() + one["passed"].as_u64().unwrap()
+    };
+    fragments.map(|one| (one["reason"].to_string(), count(one))).collect()
+}
+
+fn datagrams_in_fragments(method: &str) {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
+    let backends: String = (0..BACKENDS)
+        .map(|n| format!("[[service.backend]]\nname = \"b{n}\"\naddress = \"{}\"\n", backend6(n)))
+        .collect();
+    let echo6 = format!(
+        "\n[[service]]\nname = \"echo6\"\nvip = \"{VIP6}\"\nport = {ECHO_PORT}\nprotocol = \"udp\"\n\
+         method = \"{method}\"\n[service.check]\nport = 80\n{backends}"
+    );
+    let balancer = common::start_spec(
+        &lab,
+        BalancerSpec {
+            method: method.into(),
+            more_services: echo6,
+            ..BalancerSpec::new(common::WEIR, BACKENDS)
+        },
+    );
+    let ends = [
+        (IpAddr::from(client4(0, 0)), SocketAddr::new(VIP4.into(), ECHO_PORT)),
+        (client6(0, 0).into(), SocketAddr::new(VIP6.into(), ECHO_PORT)),
+    ];
+    let mut asking: Vec<Asking> =
+        (0..40).flat_map(|_| ends).map(|(from, to)| Asking::open(&lab, from, to)).collect();
+    asking.iter_mut().for_each(|one| one.ask(1));
+    // Addresses, not flows, name a fragment's packet, so flows of one host are at many backends at once.
+    let whom: BTreeSet<_> = asking.iter().flat_map(|one| one.answered.clone()).collect();
+    assert!(whom.len() > 1, "{method}: all datagrams went to {whom:?}");
+    for (step, filler) in ["drain echo4 b0", "drain echo6 b1", "weight echo4 b2 3"].iter().zip(2..)
+    {
+        let words: Vec<&str> = [&["backend"][..], &step.split(' ').collect::<Vec<_>>()].concat();
+        balancer.command(&words).unwrap();
+        asking.iter_mut().for_each(|one| one.ask(filler));
+    }
+    for one in &asking {
+        assert_eq!(one.answered.len(), 1, "{method}: a flow was at {:?}", one.answered);
+    }
+    println!("{method}: fragments not forwarded: {:?}", lost(&balancer));
+}
+
+#[test]
+fn concury_keeps_fragments_together() {
+    datagrams_in_fragments("concury");
+}
+
+#[test]
+fn tracked_keeps_fragments_together() {
+    datagrams_in_fragments("tracked");
+}
+
+/// A later fragment whose first one never came is nobody's: dropped and counted.
+#[test]
+fn fragments_without_their_first_one_are_counted() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let script = format!(
+        "import socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+for number in range(100):
+    ip = struct.pack('!BBHHHBBH4s4s', 0x45, 0, 52, number, 9, 64, 17, 0,
+        socket.inet_aton('{}'), socket.inet_aton('{VIP4}'))
+    s.sendto(ip + bytes(32), ('{VIP4}', 0))",
+        client4(0, 0)
+    );
+    let mut python = lab.clients()[0].command("python3").unwrap();
+    assert!(python.args(["-c", &script]).status().unwrap().success());
+    common::eventually("100 fragments are counted", || {
+        lost(&balancer)
+            .iter()
+            .any(|(reason, count)| reason.contains("later_fragment") && *count >= 100)
+    });
+}

@@ -1,0 +1,165 @@
+//! Pings to services, TTLs that are used up on the way to one, and segments that are made smaller.
+
+mod common;
+
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use common::{WEB4, WEB6, WEIR};
+use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
+use weir_lab::topology::Topology;
+use weir_lab::{BalancerSpec, Lab, LabSpec, NetNs};
+
+/// A machine that is busy with other things is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BODY: &[u8] = b"what comes back as it was sent";
+
+fn outcome(status: &Value, reason: &str, kind: &str) -> u64 {
+    let outcomes = status["outcomes"].as_array().unwrap();
+    let found = outcomes.iter().find(|one| one["reason"] == reason);
+    found.map_or(0, |one| one[kind].as_u64().unwrap())
+}
+
+/// Sends echo requests with what the kernel has for it; says whether each came back whole.
+fn ping(from: &NetNs, to: IpAddr, times: u32, patience: Duration) -> io::Result<bool> {
+    from.enter(|| {
+        let (domain, protocol, kind) = match to {
+            IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, [8, 0]),
+            IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, [128, 129]),
+        };
+        let socket = Socket::new(domain, Type::DGRAM, Some(protocol))?;
+        socket.connect(&SocketAddr::new(to, 0).into())?;
+        socket.set_read_timeout(Some(patience))?;
+        for number in 0..times {
+            let [_, _, high, low] = number.to_be_bytes();
+            socket.send(&[&[kind[0], 0, 0, 0, 0, 0, high, low], BODY].concat())?;
+            let mut buffer = [0; 200];
+            let answer = match (&socket).read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                received => &buffer[..received?],
+            };
+            if answer[0] != kind[1] || answer[6..8] != [high, low] || answer[8..] != *BODY {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+    .expect("the namespace is there")
+}
+
+#[test]
+fn the_balancer_answers_pings_to_its_services() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    // Its kernel would answer, too: it has the addresses.
+    common::sysctl(lab.balancer(), "ipv4/icmp_echo_ignore_all", "1");
+    common::sysctl(lab.balancer(), "ipv6/icmp/echo_ignore_all", "1");
+    let client = &lab.clients()[0];
+    common::sysctl(client, "ipv4/ping_group_range", "0 2147483647");
+    for to in [WEB4.ip(), WEB6.ip()] {
+        assert!(ping(client, to, 10, PATIENCE).unwrap(), "{to}");
+    }
+    let status = balancer.status().unwrap();
+    assert_eq!(outcome(&status, "echo_answered", "dropped"), 20);
+    // From here on they are the kernel's.
+    let text = std::fs::read_to_string(balancer.config()).unwrap();
+    let text = text.replacen("[balancer]\n", "[balancer]\necho = false\n", 1);
+    std::fs::write(balancer.config(), text).unwrap();
+    balancer.command(&["reload"]).unwrap();
+    for to in [WEB4.ip(), WEB6.ip()] {
+        assert!(!ping(client, to, 1, Duration::from_secs(1)).unwrap(), "{to}");
+    }
+    common::sysctl(lab.balancer(), "ipv4/icmp_echo_ignore_all", "0");
+    assert!(ping(client, WEB4.ip(), 1, PATIENCE).unwrap(), "the kernel answers");
+    let status = balancer.status().unwrap();
+    assert_eq!(outcome(&status, "echo_answered", "dropped"), 20);
+}
+
+/// How often a kernel was told something by ICMP.
+fn told(netns: &NetNs, counter: &str) -> u64 {
+    let output = netns.command("nstat").unwrap().args(["-asz", counter]).output().unwrap();
+    let text = common::stdout(&output);
+    let line = text.lines().find(|line| line.starts_with(counter));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+}
+
+fn routed(lines: &str) -> (std::sync::Arc<Lab>, weir_lab::Balancer) {
+    let lab =
+        common::lab_of(LabSpec { topology: Topology::Routed, backends: 2, ..LabSpec::default() });
+    let spec = BalancerSpec { service_lines: lines.into(), ..BalancerSpec::new(WEIR, 2) };
+    let balancer = common::start_spec(&lab, spec);
+    (lab, balancer)
+}
+
+/// A tunnel takes one from the TTL, as a router does, and says where it was used up: that is what
+/// `traceroute` shows.
+#[test]
+fn a_used_up_ttl_is_told_by_the_service() {
+    let _alone = common::alone();
+    let (lab, balancer) = routed("forward = \"ipip\"");
+    let client = &lab.clients()[0];
+    for (to, counter) in [(WEB4, "IcmpInTimeExcds"), (WEB6, "Icmp6InTimeExcds")] {
+        let try_with = |ttl: u32| {
+            client
+                .enter(|| {
+                    let domain = Domain::for_address(to);
+                    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+                    match to {
+                        SocketAddr::V4(_) => socket.set_ttl_v4(ttl)?,
+                        SocketAddr::V6(_) => socket.set_unicast_hops_v6(ttl)?,
+                    }
+                    let limit = if ttl == 1 { Duration::from_secs(2) } else { PATIENCE };
+                    socket.connect_timeout(&to.into(), limit)
+                })
+                .expect("the namespace is there")
+        };
+        assert!(try_with(1).is_err(), "{to}: the balancer is the first hop");
+        assert!(told(client, counter) > 0, "{to}: nobody said so");
+        // The tunnel's TTL is its own, so the backend is the next one.
+        try_with(2).unwrap_or_else(|error| panic!("{to}: {error}"));
+    }
+    assert!(outcome(&balancer.status().unwrap(), "ttl_told", "dropped") >= 2);
+}
+
+/// What backends send to a client in one segment, of connections that are open, less timestamps.
+fn segments(lab: &Lab) -> Vec<String> {
+    let mut found = Vec::new();
+    for backend in 0..2 {
+        let mut ss = lab.backend(backend).netns().command("ss").unwrap();
+        let output =
+            ss.args(["-tinH", "state", "established", "( sport = :80 )"]).output().unwrap();
+        let text = common::stdout(&output);
+        let words = text.split_whitespace().filter(|word| word.starts_with("mss:"));
+        found.extend(words.map(str::to_owned));
+    }
+    found
+}
+
+#[test]
+fn segments_are_as_small_as_the_service_says() {
+    let _alone = common::alone();
+    // 1500 bytes less the tunnel's 20, 40 of headers, and the timestamps.
+    for (mss, to, wanted) in [
+        ("1000", WEB4, "mss:988"),
+        ("1000", WEB6, "mss:988"),
+        ("\"auto\"", WEB4, "mss:1428"),
+        ("\"auto\"", WEB6, "mss:1388"),
+    ] {
+        // Also the echo service has these lines, which is UDP.
+        let (lab, balancer) = routed("forward = \"ipip\"");
+        let text = std::fs::read_to_string(balancer.config()).unwrap();
+        let text =
+            text.replace("protocol = \"tcp\"\n", &format!("protocol = \"tcp\"\nmss = {mss}\n"));
+        assert!(text.contains("mss = "), "{text}");
+        std::fs::write(balancer.config(), text).unwrap();
+        balancer.command(&["reload"]).unwrap();
+        let mut held = common::hold(&lab, to, 12);
+        common::assert_unbroken(&mut held, mss, &balancer);
+        let found = segments(&lab);
+        assert!(found.len() >= 12, "{found:?}");
+        assert!(found.iter().all(|one| one == wanted), "{mss}, {to}: {found:?}");
+    }
+}

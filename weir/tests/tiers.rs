@@ -1,0 +1,152 @@
+//! Two tiers of balancers with real connections: stateless ones in front, of which any may get a packet, and
+//! stateful ones behind, which join, drain and leave. No front has room to remember who went where.
+
+mod common;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use common::{Held, WEB4, WEB6, WEIR};
+use serde_json::Value;
+use weir_lab::demo::{self, DemoSpec};
+use weir_lab::topology::Topology;
+use weir_lab::view::Show;
+use weir_lab::{AgentSpec, Balancer, BalancerSpec, Lab, LabSpec, PoolControl, Tiers};
+
+/// Too few entries for the connections of a test: those that live on do so by their cookies.
+const FORGETFUL: &str = "[limits]\ntracked_flows = 16";
+
+fn lab() -> Arc<Lab> {
+    let agent = Some(AgentSpec::new(WEIR));
+    let topology = Topology::Tiers;
+    common::lab_of(LabSpec { backends: 4, topology, agent, ..LabSpec::default() })
+}
+
+fn start(lab: &Arc<Lab>) -> Tiers {
+    let balancer_lines = FORGETFUL.into();
+    let spec = BalancerSpec { balancer_lines, ..BalancerSpec::new(WEIR, 3) };
+    Tiers::start(lab, &spec).expect("two tiers of weir run")
+}
+
+/// Connections in slots of a balancer's web services.
+fn slots(balancer: &Balancer) -> u64 {
+    let status = balancer.status().unwrap();
+    let used =
+        |name: &str| common::service(&status, name)["slots"]["used"].as_u64().expect("slots");
+    used("web4") + used("web6")
+}
+
+/// Packets that a balancer has forwarded to the backends of its web services.
+fn forwarded(balancer: &Balancer) -> u64 {
+    let status: Value = balancer.status().unwrap();
+    ["web4", "web6"].iter().map(|name| common::sum(common::service(&status, name), "packets")).sum()
+}
+
+/// The stateful balancer that each connection lives at: the one that forwards its packets.
+fn homes(tiers: &Tiers, held: &mut [Held]) -> Vec<usize> {
+    let all = || tiers.stateful().iter().map(forwarded).collect::<Vec<_>>();
+    held.iter_mut()
+        .map(|one| {
+            // The last packets of the one before may still be on their way.
+            let mut before = all();
+            loop {
+                thread::sleep(Duration::from_millis(20));
+                let now = all();
+                if now == before {
+                    break;
+                }
+                before = now;
+            }
+            assert_eq!(one.trouble(), None);
+            let after = all();
+            let passed: Vec<usize> = (0..after.len()).filter(|n| after[*n] > before[*n]).collect();
+            assert_eq!(passed.len(), 1, "{before:?} {after:?}: one balancer has the connection");
+            passed[0]
+        })
+        .collect()
+}
+
+fn assert_unbroken(held: &mut [Held], when: &str) {
+    let troubles = common::troubles(held);
+    assert!(
+        troubles.is_empty(),
+        "{when}: {} of {} broken: {troubles:#?}",
+        troubles.len(),
+        held.len()
+    );
+}
+
+/// Stateful balancers join, drain and leave; every client changes to the other front; backends come and drain;
+/// all control planes die. Only the connections of the balancer that leaves are given up.
+#[test]
+fn members_of_the_second_tier_come_and_go() {
+    let _alone = common::alone();
+    let lab = lab();
+    let tiers = start(&lab);
+    common::reach_all(&lab, WEB4, 3);
+    let mut held = common::hold_both(&lab, 96);
+    assert_unbroken(&mut held, "at first");
+    for one in &tiers.stateful()[..3] {
+        assert!(slots(one) > 0, "each has its part");
+    }
+    assert_eq!(forwarded(&tiers.stateful()[3]), 0, "it is not in the pool");
+
+    tiers.join(3).unwrap();
+    assert_unbroken(&mut held, "when a balancer had joined");
+    held.extend(common::hold_both(&lab, 48));
+    common::eventually("the new one gets connections", || {
+        held.extend(common::hold_both(&lab, 4));
+        slots(&tiers.stateful()[3]) > 2
+    });
+    tiers.swap_routes(1).unwrap();
+    assert_unbroken(&mut held, "by the other front");
+
+    tiers.add(3, 1).unwrap();
+    tiers.drain(0).unwrap();
+    assert_unbroken(&mut held, "when backends had changed");
+    tiers.set_draining(0, true).unwrap();
+    assert_unbroken(&mut held, "while a balancer drains");
+    let full = slots(&tiers.stateful()[0]);
+    held.extend(common::hold_both(&lab, 32));
+    assert_eq!(slots(&tiers.stateful()[0]), full, "no new connections while it drains");
+
+    tiers.crash(Duration::from_millis(500)).unwrap();
+    assert_unbroken(&mut held, "after the death of all control planes");
+    tiers.swap_routes(0).unwrap();
+    assert_unbroken(&mut held, "by the first front again");
+
+    let at = homes(&tiers, &mut held);
+    let gone = at.iter().filter(|home| **home == 0).count();
+    assert!(gone > 4 && gone < held.len() / 2, "{gone} of {} connections", held.len());
+    tiers.leave(0).unwrap();
+    let (mut theirs, mut others): (Vec<_>, Vec<_>) =
+        held.into_iter().zip(at).partition(|(_, home)| *home == 0);
+    let mut others: Vec<Held> = others.drain(..).map(|(one, _)| one).collect();
+    assert_unbroken(&mut others, "when a balancer had left");
+    // By chance a packet without a slot comes to its backend all the same; all others are reset at once.
+    let lost: Vec<String> = theirs.iter_mut().filter_map(|(one, _)| one.trouble()).collect();
+    assert!(!lost.is_empty() && lost.iter().all(|why| why.contains("reset")), "{lost:#?}");
+    common::reach_all(&lab, WEB6, 3);
+}
+
+/// Thousands of connections, while backends change, and the balancers of the second tier.
+#[test]
+fn churn_of_both_tiers_breaks_nothing() {
+    let _alone = common::alone();
+    let seed = common::seed();
+    let mut spec = DemoSpec::new(WEIR, seed);
+    spec.lab.topology = Topology::Tiers;
+    spec.lab.agent = Some(AgentSpec::new(WEIR));
+    spec.lab.backends = 8;
+    spec.balancer.pool = 6;
+    spec.balancer.method = "cheetah-stateful".into();
+    spec.traffic.connections = 1_000;
+    spec.traffic.mix.udp = 0.0;
+    (spec.traffic.timeout, spec.traffic.detection) = (common::PATIENCE, Duration::from_secs(20));
+    spec.goals.changes = 8;
+    spec.show = Show::LinesOnError;
+    let report = demo::run(spec).unwrap();
+    println!("{}\n{}", report.table(), report.line());
+    assert!(report.held(), "{:?}", report.fault());
+}

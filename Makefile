@@ -4,10 +4,11 @@ METHOD := concury
 SECONDS := 30
 EVENTS := 500
 KILLS := 200
+FRAMES := 1000000
 FORWARD := l2
 RUNS := 10
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench soak soak-faults soak-kills fuzz kernel-test clean
+.PHONY: help setup build demo test bench soak soak-faults soak-kills fuzz mutations kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -26,8 +27,11 @@ help:
 	@echo '            one history of faults under connections'
 	@echo 'make soak-kills [KILLS=200] [WEIR_SEED=N]'
 	@echo '            SIGKILLs at random moments of updates under connections'
-	@echo 'make fuzz [SECONDS=30]'
-	@echo '            random packets for the parser'
+	@echo 'make fuzz [SECONDS=30] [FRAMES=1000000]'
+	@echo '            random inputs for the parser and for maps, then FRAMES random packets for the'
+	@echo '            BPF program and its twin, of a grammar and blind'
+	@echo 'make mutations'
+	@echo '            faults of the packet path, each of which the corpus must find'
 	@echo 'make kernel-test'
 	@echo '            the BPF programs under the kernel of Debian, in QEMU (installs it)'
 	@echo 'make build  target/release/weir'
@@ -66,6 +70,11 @@ soak-kills:
 fuzz:
 	@scripts/setup test
 	@scripts/fuzz $(SECONDS)
+	@scripts/fuzz-frames $(FRAMES)
+
+mutations:
+	@scripts/setup test
+	@scripts/mutations
 
 kernel-test: build
 	@scripts/kernel-test

@@ -116,15 +116,15 @@ static __always_inline enum reason follow_fragment(const struct packet *p, __u32
 	struct fragment *went = bpf_map_lookup_elem(&fragments, &key);
 
 	if (!went || control->clock - went->clock > FRAGMENT_SECONDS)
-		return REASON_LATER_FRAGMENT;
+		return REASON_LATER_FRAGMENT; /* rule: fragment.lost */
 	*backend = went->backend;
 	if (*backend == NO_BACKEND)
-		return REASON_NO_SERVICE;
+		return REASON_NO_SERVICE; /* rule: fragment.kernels */
 	struct backend *entry = AT(backends, *backend, backend_count);
 
 	if (!(entry->flags & BACKEND_PRESENT) || entry->incarnation != went->incarnation)
 		return REASON_LATER_FRAGMENT;
-	return REASON_OK;
+	return REASON_OK; /* rule: fragment.followed */
 }
 
 #endif

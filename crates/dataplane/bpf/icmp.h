@@ -73,27 +73,27 @@ static __always_inline __u32 find_quote(struct xdp_md *ctx, int *is_ipv6)
 		__u32 skipped = skip_extensions(ctx, l3 - data, length, ip->next);
 
 		if (SKIPPED_REASON(skipped) != REASON_OK || SKIPPED_TO(skipped) != PROTOCOL_ICMPV6)
-			return 0;
+			return 0; /* rule: icmp.wrong_family6 */
 		at = SKIPPED_AT(skipped);
 	} else {
 		struct ipv4 *ip = l3;
 
 		if ((void *)(ip + 1) > end || ip->protocol != PROTOCOL_ICMP)
-			return 0;
+			return 0; /* rule: icmp.wrong_family4 */
 		at = (ip->version_ihl & 15) * 4;
 		length = bpf_ntohs(ip->total_length);
 	}
 	struct icmp *icmp = l3 + at;
 
 	if ((void *)(icmp + 1) > end || at + sizeof(*icmp) > length)
-		return 0;
+		return 0; /* rule: icmp.truncated */
 	if (!(*is_ipv6 ? is_error_ipv6(icmp->type) : is_error_ipv4(icmp->type)))
-		return 0;
+		return 0; /* rule: icmp.no_error */
 	at += sizeof(*icmp);
 	__u32 before = l3 - data;
 	__u32 until = before + length;
 
-	return (before + at) | (until < 0xffff ? until : 0xffff) << 16;
+	return (before + at) | (until < 0xffff ? until : 0xffff) << 16; /* rule: icmp.error */
 }
 
 /* Of an ICMP error: where the transport header stands that it quotes, from the frame's first byte on, and
@@ -115,7 +115,7 @@ static __always_inline __u32 read_quote(struct xdp_md *ctx, struct packet *p)
 		struct ipv6 *ip = data + at;
 
 		if ((void *)(ip + 1) > end || (ip->version_flow & 0xf0) != 0x60)
-			return 0;
+			return 0; /* rule: icmp.quote6 */
 		src[0] = ip->src[0];
 		src[1] = ip->src[1];
 		dst[0] = ip->dst[0];
@@ -126,8 +126,8 @@ static __always_inline __u32 read_quote(struct xdp_md *ctx, struct packet *p)
 			struct extension *fragment = data + at;
 
 			if ((void *)(fragment + 1) > end || fragment->fragment & bpf_htons(0xfff8))
-				return 0;
-			next = fragment->next;
+				return 0; /* rule: icmp.quote_fragment6 */
+			next = fragment->next; /* rule: icmp.quote_first_fragment6 */
 			at += sizeof(*fragment);
 		}
 	} else {
@@ -135,11 +135,11 @@ static __always_inline __u32 read_quote(struct xdp_md *ctx, struct packet *p)
 
 		if ((void *)(ip + 1) > end || ip->version_ihl >> 4 != 4 ||
 		    ip->fragment & bpf_htons(0x1fff))
-			return 0;
+			return 0; /* rule: icmp.quote4 */
 		__u32 header = (ip->version_ihl & 15) * 4;
 
 		if (header < sizeof(*ip))
-			return 0;
+			return 0; /* rule: icmp.quote_header_length */
 		src[0] = dst[0] = 0;
 		src[1] = (__u64)ip->src << 32 | IPV4_MAPPED;
 		dst[1] = (__u64)ip->dst << 32 | IPV4_MAPPED;
@@ -150,17 +150,17 @@ static __always_inline __u32 read_quote(struct xdp_md *ctx, struct packet *p)
 
 	if ((next != PROTOCOL_TCP && next != PROTOCOL_UDP) || at + QUOTED_BYTES > until ||
 	    (void *)ports + QUOTED_BYTES > end)
-		return 0;
+		return 0; /* rule: icmp.quote_short */
 	if (p) {
 		/* An error about somebody else's packets is nobody's here. */
 		if (src[0] != p->dst[0] || src[1] != p->dst[1])
-			return 0;
+			return 0; /* rule: icmp.foreign */
 		p->src[0] = dst[0];
 		p->src[1] = dst[1];
 		p->ports = *ports >> 16 | *ports << 16;
 		p->protocol = next;
 		p->tcp_flags = TCP_ACK;
-		p->quoted = QUOTED;
+		p->quoted = QUOTED; /* rule: icmp.quoted */
 	}
 	return at | until << 16;
 }

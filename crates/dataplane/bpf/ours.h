@@ -16,11 +16,11 @@ static __always_inline int is_ours(const void *data, const void *end)
 	__u64 mac = (__u64)*(__u32 *)data | (__u64)*(__u16 *)(data + 4) << 32;
 
 	if (likely(control->own_macs[0] == mac) || control->own_macs[0] == 0)
-		return 1;
+		return 1; /* rule: host.first */
 #pragma unroll
 	for (int i = 1; i < OWN_MACS; i++)
 		if (control->own_macs[i] == mac)
-			return 1;
+			return 1; /* rule: host.second */
 	return 0;
 }
 

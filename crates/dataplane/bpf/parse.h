@@ -94,27 +94,27 @@ static __always_inline enum reason parse_l4(void *l4, __u32 left, void *end, str
 		struct tcp *tcp = l4;
 
 		if (left < sizeof(*tcp) || (void *)(tcp + 1) > end)
-			return REASON_TRUNCATED_TCP;
+			return REASON_TRUNCATED_TCP; /* rule: tcp.truncated */
 		__u32 header = (tcp->offset >> 4) * 4;
 		if (header < sizeof(*tcp) || header > left)
-			return REASON_BAD_TCP_OFFSET;
+			return REASON_BAD_TCP_OFFSET; /* rule: tcp.offset */
 		p->ports = tcp->ports;
 		p->tcp_flags = tcp->flags;
-		return REASON_OK;
+		return REASON_OK; /* rule: tcp.good */
 	}
 	if (p->protocol == PROTOCOL_UDP) {
 		struct udp *udp = l4;
 
 		if (left < sizeof(*udp) || (void *)(udp + 1) > end)
-			return REASON_TRUNCATED_UDP;
+			return REASON_TRUNCATED_UDP; /* rule: udp.truncated */
 		__u32 length = bpf_ntohs(udp->length);
 		if (length < sizeof(*udp) || length > left)
-			return REASON_BAD_UDP_LENGTH;
+			return REASON_BAD_UDP_LENGTH; /* rule: udp.length */
 		p->ports = udp->ports;
 		p->tcp_flags = 0;
-		return REASON_OK;
+		return REASON_OK; /* rule: udp.good */
 	}
-	return REASON_OTHER_PROTOCOL;
+	return REASON_OTHER_PROTOCOL; /* rule: protocol.other */
 }
 
 /* What nearly every packet is: TCP without IP options, not a fragment. Fixed offsets need fewer
@@ -149,27 +149,27 @@ static __always_inline enum reason parse_ipv4(void *l3, void *end, __u32 bytes, 
 	struct ipv4 *ip = l3;
 
 	if ((void *)(ip + 1) > end)
-		return REASON_TRUNCATED_IPV4;
+		return REASON_TRUNCATED_IPV4; /* rule: ipv4.truncated */
 	if (ip->version_ihl >> 4 != 4)
-		return REASON_BAD_IPV4_VERSION;
+		return REASON_BAD_IPV4_VERSION; /* rule: ipv4.version */
 	__u32 header = (ip->version_ihl & 15) * 4;
 	if (header < sizeof(*ip))
-		return REASON_BAD_IPV4_HEADER_LENGTH;
+		return REASON_BAD_IPV4_HEADER_LENGTH; /* rule: ipv4.header_length */
 	p->src[0] = 0;
 	p->src[1] = (__u64)ip->src << 32 | IPV4_MAPPED;
 	p->dst[0] = 0;
 	p->dst[1] = (__u64)ip->dst << 32 | IPV4_MAPPED;
 	p->has_dst = 1;
 	if (l3 + header > end)
-		return REASON_TRUNCATED_IPV4;
+		return REASON_TRUNCATED_IPV4; /* rule: ipv4.truncated_options */
 	__u32 total = bpf_ntohs(ip->total_length);
 	if (total < header || total > bytes)
-		return REASON_BAD_IPV4_LENGTH;
+		return REASON_BAD_IPV4_LENGTH; /* rule: ipv4.length */
 	p->ip_length = total;
 	if (unlikely(ip->fragment & bpf_htons(0x3fff)))
-		return ip->fragment & bpf_htons(0x1fff) ? REASON_LATER_FRAGMENT : REASON_FIRST_FRAGMENT;
+		return ip->fragment & bpf_htons(0x1fff) ? REASON_LATER_FRAGMENT : REASON_FIRST_FRAGMENT; /* rule: ipv4.fragment */
 	p->protocol = ip->protocol;
-	return parse_l4(l3 + header, total - header, end, p);
+	return parse_l4(l3 + header, total - header, end, p); /* rule: ipv4.options */
 }
 
 /* What skip_extensions answers. */
@@ -196,29 +196,29 @@ __noinline __u32 skip_extensions(WEIR_CONTEXT *ctx, __u32 before, __u32 length, 
 		__u32 least = kind == 44 ? 8 : 2;
 
 		if (!plain && kind != 44 && kind != 51)
-			return at | (__u32)kind << 16;
+			return at | (__u32)kind << 16; /* rule: ext.end */
 		if (i == MAX_IPV6_EXTENSIONS)
 			break;
 		__u32 offset = at & 0x3fff;
 		if (offset + least > length || l3 + offset + 2 > end)
-			return REASON_TRUNCATED_IPV6_EXTENSION << 24;
+			return REASON_TRUNCATED_IPV6_EXTENSION << 24; /* rule: ext.truncated_packet */
 		struct extension *ext = l3 + offset;
 		__u32 size = kind == 51 ? (ext->length + 2) * 4 : (ext->length + 1) * 8;
 		if (kind == 44) {
 			if (l3 + offset + 8 > end)
-				return REASON_TRUNCATED_IPV6_EXTENSION << 24;
+				return REASON_TRUNCATED_IPV6_EXTENSION << 24; /* rule: ext.truncated_frame */
 			if (ext->fragment & bpf_htons(0xfff8))
-				return offset | (__u32)ext->next << 16 | REASON_LATER_FRAGMENT << 24;
+				return offset | (__u32)ext->next << 16 | REASON_LATER_FRAGMENT << 24; /* rule: ext.later_fragment */
 			if (ext->fragment & bpf_htons(1))
-				return offset | (__u32)ext->next << 16 | REASON_FIRST_FRAGMENT << 24;
-			size = 8;
+				return offset | (__u32)ext->next << 16 | REASON_FIRST_FRAGMENT << 24; /* rule: ext.first_fragment */
+			size = 8; /* rule: ext.atomic_fragment */
 		}
 		if (offset + size > length)
-			return REASON_TRUNCATED_IPV6_EXTENSION << 24;
-		kind = ext->next;
+			return REASON_TRUNCATED_IPV6_EXTENSION << 24; /* rule: ext.truncated_size */
+		kind = ext->next; /* rule: ext.plain */
 		at = offset + size;
 	}
-	return REASON_TOO_MANY_IPV6_EXTENSIONS << 24;
+	return REASON_TOO_MANY_IPV6_EXTENSIONS << 24; /* rule: ext.too_many */
 }
 
 /* RFC 6890: ::ffff:0:0/96 is not for the wire. It would pass for an IPv4 flow. */
@@ -234,11 +234,11 @@ static __always_inline enum reason parse_ipv6(WEIR_CONTEXT *ctx, void *l3, void 
 	struct ipv6 *ip = l3;
 
 	if ((void *)(ip + 1) > end)
-		return REASON_TRUNCATED_IPV6;
+		return REASON_TRUNCATED_IPV6; /* rule: ipv6.truncated */
 	if ((ip->version_flow & 0xf0) != 0x60)
-		return REASON_BAD_IPV6_VERSION;
+		return REASON_BAD_IPV6_VERSION; /* rule: ipv6.version */
 	if (is_mapped(ip->src) || is_mapped(ip->dst))
-		return REASON_MAPPED_ADDRESS;
+		return REASON_MAPPED_ADDRESS; /* rule: ipv6.mapped */
 	p->src[0] = ip->src[0];
 	p->src[1] = ip->src[1];
 	p->dst[0] = ip->dst[0];
@@ -246,7 +246,7 @@ static __always_inline enum reason parse_ipv6(WEIR_CONTEXT *ctx, void *l3, void 
 	p->has_dst = 1;
 	__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
 	if (length > bytes)
-		return REASON_BAD_IPV6_LENGTH;
+		return REASON_BAD_IPV6_LENGTH; /* rule: ipv6.length */
 	p->ip_length = length;
 	__u32 at = sizeof(*ip);
 	__u8 next = ip->next;
@@ -256,12 +256,12 @@ static __always_inline enum reason parse_ipv6(WEIR_CONTEXT *ctx, void *l3, void 
 		__u32 skipped = skip_extensions(ctx, l3 - (void *)(long)ctx->data, length, next);
 
 		if (SKIPPED_REASON(skipped) != REASON_OK)
-			return SKIPPED_REASON(skipped);
+			return SKIPPED_REASON(skipped); /* rule: ext.refused */
 		at = SKIPPED_AT(skipped);
 		next = SKIPPED_TO(skipped);
 	}
 	p->protocol = next;
-	return parse_l4(l3 + at, length - at, end, p);
+	return parse_l4(l3 + at, length - at, end, p); /* rule: ipv6.walked */
 }
 
 /* Walks the VLAN tags. Returns REASON_OK with *l3 behind the EtherType and *type that type. */
@@ -274,11 +274,11 @@ static __always_inline enum reason skip_vlans(void **l3, void *end, __be16 *type
 		if (*type != bpf_htons(ETH_P_8021Q) && *type != bpf_htons(ETH_P_8021AD))
 			return REASON_OK;
 		if (i == MAX_VLANS)
-			return REASON_TOO_MANY_VLANS;
+			return REASON_TOO_MANY_VLANS; /* rule: vlan.too_many */
 		if ((void *)(tag + 1) > end)
-			return REASON_TRUNCATED_VLAN;
+			return REASON_TRUNCATED_VLAN; /* rule: vlan.truncated */
 		*type = tag->next;
-		*l3 = tag + 1;
+		*l3 = tag + 1; /* rule: vlan.skipped */
 	}
 	return REASON_OK;
 }

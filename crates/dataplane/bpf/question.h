@@ -51,7 +51,7 @@ static __always_inline void tell_first_datagram(const struct packet *p, struct q
 {
 	if (p->protocol == PROTOCOL_UDP && !(q->flags & QUOTED) &&
 	    !seen_before(q->hash, q->service))
-		q->flags = TCP_SYN;
+		q->flags = TCP_SYN; /* rule: udp.first */
 }
 
 /* The same for methods that are not inlined. Global, so that the verifier goes through it once. */
@@ -64,7 +64,7 @@ static __always_inline void tell_first_datagram_apart(const struct packet *p, st
 {
 	if (p->protocol == PROTOCOL_UDP && !(q->flags & QUOTED) &&
 	    !seen_before_apart(q->hash, q->service))
-		q->flags = TCP_SYN;
+		q->flags = TCP_SYN; /* rule: udp.first_apart */
 }
 
 static __always_inline void state_of(const struct question *q, struct service_state *state)
@@ -81,21 +81,21 @@ static __always_inline __u32 conclude(struct question *q, const struct service_s
 				      __u32 backend, int note)
 {
 	if (backend == NO_BACKEND) {
-		q->reason = REASON_NO_BACKEND;
+		q->reason = REASON_NO_BACKEND; /* rule: conclude.no_backend */
 		return backend;
 	}
 	if (note && note_pending(state, &backend)) {
 		/* Forwarding it unrecorded could break it at the next change; its sender repeats
 		 * a SYN that was dropped. */
-		q->reason = REASON_PENDING_FULL;
+		q->reason = REASON_PENDING_FULL; /* rule: pending.full */
 		return NO_BACKEND;
 	}
 	if (starts(q) || ends(q))
 		notice(q->hash);
 	if (starts(q))
-		report(state, backend, EVENT_START);
+		report(state, backend, EVENT_START); /* rule: conclude.start */
 	if (ends(q))
-		report(state, backend, EVENT_END);
+		report(state, backend, EVENT_END); /* rule: conclude.end */
 	return backend;
 }
 

@@ -68,7 +68,7 @@ __noinline __u32 find_udp(struct xdp_md *ctx)
 
 		if (SKIPPED_REASON(skipped) != REASON_OK)
 			return 0;
-		at = SKIPPED_AT(skipped);
+		at = SKIPPED_AT(skipped); /* rule: quic.extension */
 	}
 	return l3 - data + at;
 }
@@ -102,12 +102,12 @@ static __always_inline void quic_right(const struct quic_config *config, const _
 	right[1] = block[1];
 	__u64 more = block[2];
 
-	if (config->right_at >= 8) {
+	if (config->right_at >= 8) { /* rule: quic.right_far */
 		right[0] = block[1];
 		right[1] = block[2];
 		more = 0;
 	}
-	if (shift) {
+	if (shift) { /* rule: quic.right_shift */
 		right[0] = right[0] >> shift | right[1] << (64 - shift);
 		right[1] = right[1] >> shift | more << (64 - shift);
 	}
@@ -121,8 +121,8 @@ __noinline int quic_decode(const struct quic_config *config, struct quic_block *
 	if (!config || !block)
 		return 0;
 	if (config->way == QUIC_SINGLE) {
-		aes_decrypt(config, block);
-	} else if (config->way != QUIC_PLAIN) {
+		aes_decrypt(config, block); /* rule: quic.single */
+	} else if (config->way != QUIC_PLAIN) { /* rule: quic.three */
 		__u64 left[2] = { block->words[0] & config->left[0],
 				  block->words[1] & config->left[1] };
 		__u64 right[2];
@@ -131,7 +131,7 @@ __noinline int quic_decode(const struct quic_config *config, struct quic_block *
 		quic_pass(config, right, left, config->left, 4, block);
 		quic_pass(config, left, right, config->right, 3, block);
 		quic_pass(config, right, left, config->left, 2, block);
-		if (config->way == QUIC_FOUR) {
+		if (config->way == QUIC_FOUR) { /* rule: quic.four */
 			__u32 shift = (config->right_at & 7) * 8;
 
 			quic_pass(config, left, right, config->right, 1, block);
@@ -170,7 +170,7 @@ __noinline __u32 backend_by_id(struct xdp_md *ctx, __u32 service, __u64 lengths)
 	__u32 generation = *(volatile __u64 *)&control->quic_generation;
 
 	if (!in_frame || (void *)(udp + 1) + LONG_ID_AT > end)
-		return quic_count(QUIC_NO_ID, NO_BACKEND);
+		return quic_count(QUIC_NO_ID, NO_BACKEND); /* rule: quic.no_payload */
 	__u8 *payload = (void *)(udp + 1);
 	__u32 size = bpf_ntohs(udp->length) - sizeof(*udp);
 	int is_long = payload[0] & LONG_HEADER;
@@ -179,16 +179,16 @@ __noinline __u32 backend_by_id(struct xdp_md *ctx, __u32 service, __u64 lengths)
 	__u8 *id = payload + at;
 
 	if (size < at + QUIC_FROM_ID || (void *)id + QUIC_FROM_ID > end || length > QUIC_ID)
-		return quic_count(QUIC_NO_ID, NO_BACKEND);
+		return quic_count(QUIC_NO_ID, NO_BACKEND); /* rule: quic.no_id */
 	if (!length)
-		return quic_count(QUIC_TOO_SHORT, NO_BACKEND);
+		return quic_count(QUIC_TOO_SHORT, NO_BACKEND); /* rule: quic.empty */
 	__u32 number = id[0] >> QUIC_CONFIG_SHIFT;
 	__u32 needed = lengths >> number * 8 & 0xff;
 
 	if (!needed)
-		return quic_count(QUIC_UNCONFIGURED, NO_BACKEND);
+		return quic_count(QUIC_UNCONFIGURED, NO_BACKEND); /* rule: quic.unconfigured */
 	if (length < needed)
-		return quic_count(QUIC_TOO_SHORT, NO_BACKEND);
+		return quic_count(QUIC_TOO_SHORT, NO_BACKEND); /* rule: quic.too_short */
 	__u64 words[2] = { *(__u64 *)id, *(__u64 *)(id + 8) };
 	__u32 rest = *(__u32 *)(id + 16);
 
@@ -214,16 +214,16 @@ __noinline __u32 backend_by_id(struct xdp_md *ctx, __u32 service, __u64 lengths)
 	if (likely(known->id[0] == words[0] && known->id[1] == words[1] && known->rest == rest &&
 		   known->service == service + 1 && known->generation == generation)) {
 		if (!(AT(backends, backend, backend_count)->flags & BACKEND_PRESENT))
-			return quic_count(QUIC_GONE, NO_BACKEND);
-		return quic_count(QUIC_REMEMBERED, backend);
+			return quic_count(QUIC_GONE, NO_BACKEND); /* rule: quic.gone */
+		return quic_count(QUIC_REMEMBERED, backend); /* rule: quic.remembered */
 	}
 	__u32 key = service * QUIC_CONFIGS + number;
 	struct quic_config *config = bpf_map_lookup_elem(&quic_configs, &key);
 
 	if (!config)
-		return quic_count(QUIC_UNCONFIGURED, NO_BACKEND);
+		return quic_count(QUIC_UNCONFIGURED, NO_BACKEND); /* rule: quic.no_config */
 	if ((id[0] & QUIC_LENGTH) < config->least)
-		return quic_count(QUIC_TOO_SHORT, NO_BACKEND);
+		return quic_count(QUIC_TOO_SHORT, NO_BACKEND); /* rule: quic.says_less */
 	struct quic_block block = {
 		{ *(__u64 *)(id + 1), *(__u64 *)(id + 9), *(__u64 *)(id + 17) },
 	};
@@ -231,7 +231,7 @@ __noinline __u32 backend_by_id(struct xdp_md *ctx, __u32 service, __u64 lengths)
 	quic_decode(config, &block);
 	backend = quic_backend(key, block.words);
 	if (backend == NO_BACKEND)
-		return quic_count(QUIC_NO_SERVER, NO_BACKEND);
+		return quic_count(QUIC_NO_SERVER, NO_BACKEND); /* rule: quic.no_server */
 	known->service = 0;
 	known->id[0] = words[0];
 	known->id[1] = words[1];
@@ -240,8 +240,8 @@ __noinline __u32 backend_by_id(struct xdp_md *ctx, __u32 service, __u64 lengths)
 	known->backend = backend;
 	known->service = service + 1;
 	if (!(AT(backends, backend, backend_count)->flags & BACKEND_PRESENT))
-		return quic_count(QUIC_GONE, NO_BACKEND);
-	return quic_count(QUIC_DECODED, backend);
+		return quic_count(QUIC_GONE, NO_BACKEND); /* rule: quic.gone_decoded */
+	return quic_count(QUIC_DECODED, backend); /* rule: quic.decoded */
 }
 
 #endif

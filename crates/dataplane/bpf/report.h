@@ -12,7 +12,7 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
 	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 
 	if (event) {
-		event->service = state->service;
+		event->service = state->service; /* rule: report.ring */
 		event->backend = backend;
 		event->kind = kind;
 		event->reserved = 0;
@@ -22,7 +22,7 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
 		return 0;
 	}
 	if (kind == EVENT_END) {
-		bpf_map_delete_elem(&unreported, state);
+		bpf_map_delete_elem(&unreported, state); /* rule: report.forgotten */
 		return 0;
 	}
 	struct unreported note = { .backend = backend, .kind = kind };
@@ -154,14 +154,14 @@ static __always_inline int seen_before(__u64 hash, __u32 service)
 		if ((line->tags[i] & ~3ULL) == tag) {
 			if (generation != now)
 				line->tags[i] = tag | now;
-			return alive;
+			return alive; /* rule: seen.known */
 		}
 		if (!alive && !stale) {
 			victim = i;
 			stale = 1;
 		}
 	}
-	line->tags[victim & (SEEN_WAYS - 1)] = tag | now;
+	line->tags[victim & (SEEN_WAYS - 1)] = tag | now; /* rule: seen.new */
 	return 0;
 }
 

@@ -13,15 +13,15 @@ static __noinline int row_of(const struct table *table, __u64 hash, __u32 flags)
 	if (table->method != METHOD_JET && table->method != METHOD_RESIDUE)
 		return ASK_APART;
 	if (flags & TCP_SPECIAL || table->flags & TABLE_PENDING)
-		return ASK_APART;
+		return ASK_APART; /* rule: rows.special */
 	__u32 id = read_slot(table, scale(hash, table->slots));
 
 	/* Below NO_BACKEND there is neither the mark nor the lack of a backend. */
 	if (id >= NO_BACKEND)
-		return ASK_APART;
+		return ASK_APART; /* rule: rows.asks */
 	if (table->flags & TABLE_MARK)
 		mark(hash);
-	return id;
+	return id; /* rule: rows.plain */
 }
 
 #endif

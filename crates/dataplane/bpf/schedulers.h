@@ -126,9 +126,9 @@ __noinline __u32 scheduled(__u32 number, __u64 hash, __u32 kind)
 	__u32 found = NO_ENTRY;
 
 	if (!entries)
-		return NO_ENTRY;
+		return NO_ENTRY; /* rule: schedule.empty */
 	if (how == TABLE_LEAST)
-		return least(number, hash, entries, kind) & 0xffff;
+		return least(number, hash, entries, kind) & 0xffff; /* rule: schedule.least */
 	for (int i = 0; i < SECOND_TRIES; i++) {
 		found = how == TABLE_TURNS ? listed(number, in_turn(number, entries), kind) :
 					     of_two(number, hash, entries, kind);

@@ -23,7 +23,7 @@ static __always_inline struct vip *find_vip(__u64 high, __u64 low, __u32 port_pr
 	struct vip *vip = probe(word * VIP_FIRST >> vip_shift, high, low, port_protocol);
 
 	if (likely(vip != NULL))
-		return vip;
+		return vip; /* rule: service.first_slot */
 	return probe(word * VIP_SECOND >> vip_shift, high, low, port_protocol);
 }
 

@@ -45,7 +45,7 @@ __noinline __u32 another_row(__u32 number, __u64 hash, __u32 otherwise)
 		__u32 id = read_slot(table, scale(hash, table->slots)) & SLOT_BACKEND;
 
 		if (id != NO_BACKEND && !is_down(id))
-			return id;
+			return id; /* rule: table.another_row */
 	}
 	return otherwise;
 }

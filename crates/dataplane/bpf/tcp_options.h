@@ -38,14 +38,14 @@ static __always_inline __u32 find_by_layout(const void *options, __u32 left, con
 	if (left < 12 || options + 12 > end)
 		return 0;
 	if (likely(words[0] == NOP_NOP_TS))
-		return 2;
+		return 2; /* rule: stamps.nop */
 	if (left < 16 || options + 16 > end || (words[0] & MSS_KEPT) != MSS)
 		return 0;
 	if (words[1] == SACK_TS || words[1] == NOP_NOP_TS)
-		return 6;
+		return 6; /* rule: stamps.mss */
 	if (left < 20 || options + 20 > end || (words[1] & NOP_SCALE_KEPT) != NOP_SCALE)
 		return 0;
-	return words[2] == SACK_TS || words[2] == NOP_NOP_TS ? 10 : 0;
+	return words[2] == SACK_TS || words[2] == NOP_NOP_TS ? 10 : 0; /* rule: stamps.scale */
 }
 
 /* The functions below are global ones: the verifier looks at each once, and knows nothing of what it
@@ -66,7 +66,7 @@ __noinline __u32 next_option(WEIR_CONTEXT *ctx, __u32 at, __u32 until)
 	if (at >= until || (void *)(option + 1) > end || option[0] == OPTION_END)
 		return OPTION_NONE;
 	if (option[0] == OPTION_NOP)
-		return at + 1;
+		return at + 1; /* rule: stamps.walk_nop */
 	if (at + 2 > until || (void *)(option + 2) > end)
 		return OPTION_NONE;
 	__u32 length = option[1];
@@ -74,7 +74,7 @@ __noinline __u32 next_option(WEIR_CONTEXT *ctx, __u32 at, __u32 until)
 	if (length < 2 || at + length > until)
 		return OPTION_NONE;
 	if (option[0] != OPTION_TIMESTAMPS)
-		return at + length;
+		return at + length; /* rule: stamps.walk */
 	return length == sizeof(struct timestamps) ? OPTION_FOUND : OPTION_NONE;
 }
 
@@ -149,7 +149,7 @@ __noinline __u64 find_timestamps(WEIR_CONTEXT *ctx)
 			__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
 			__u32 skipped = skip_extensions(ctx, l3 - data, length, ip->next);
 
-			at = SKIPPED_AT(skipped);
+			at = SKIPPED_AT(skipped); /* rule: stamps.extension */
 			/* What follows the header of a first fragment. */
 			if (SKIPPED_REASON(skipped) == REASON_FIRST_FRAGMENT)
 				at += sizeof(struct extension);

@@ -34,7 +34,7 @@ struct {
 static __always_inline int go_apart(struct xdp_md *ctx)
 {
 	bpf_tail_call(ctx, &parts, 0);
-	return leave(REASON_NO_PROGRAM, XDP_DROP);
+	return leave(REASON_NO_PROGRAM, XDP_DROP); /* rule: apart.no_program */
 }
 
 /* What could not be parsed belongs to the kernel, unless it is meant for a service: a fragment or
@@ -42,8 +42,8 @@ static __always_inline int go_apart(struct xdp_md *ctx)
 static __always_inline int reject(const struct packet *p, enum reason reason)
 {
 	if (p->has_dst && reason != REASON_OTHER_PROTOCOL && is_vip(p->dst[0], p->dst[1]))
-		return leave(reason, XDP_DROP);
-	return leave(reason, XDP_PASS);
+		return leave(reason, XDP_DROP); /* rule: reject.drop */
+	return leave(reason, XDP_PASS); /* rule: reject.pass */
 }
 
 /* A packet without a service on its port: one takes any port, or it comes from a service. Returns the
@@ -55,7 +55,7 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 	struct vip *vip = NULL;
 
 	if (unusual & UNUSUAL_ANY_PORT)
-		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16);
+		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16); /* rule: service.any_port */
 	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted &&
 	    !p->fragmented) {
 		struct flow_key key = {
@@ -65,7 +65,7 @@ static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct
 			.protocol = PROTOCOL_TCP,
 		};
 
-		*reason = answer(ctx, &key, p->tcp_flags);
+		*reason = answer(ctx, &key, p->tcp_flags); /* rule: service.answer */
 	}
 	return vip;
 }
@@ -108,14 +108,14 @@ static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __
 	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
 
 	if (!lane)
-		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
+		return leave(REASON_NO_NEXT_HOP, XDP_DROP); /* rule: deliver.no_lane */
 	if (unlikely(!lane->resolved || bpf_jiffies64() - lane->resolved > RESOLVE_JIFFIES)) {
 		enum reason reason = resolve(ctx, lane, id);
 
 		if (reason != REASON_OK)
-			return leave(reason, XDP_DROP);
+			return leave(reason, XDP_DROP); /* rule: deliver.unresolved */
 	}
-	return forward(ctx, lane, &id, bytes, counts);
+	return forward(ctx, lane, &id, bytes, counts); /* rule: deliver.forward */
 }
 
 /* To the backend that made the packet's QUIC id; ASK_APART if it names none, and the service's method is
@@ -125,10 +125,31 @@ __noinline int balance_by_id(struct xdp_md *ctx, __u32 number, __u64 lengths, __
 {
 	number ^= TABLE_BY_ID;
 	if (number >= table_count)
-		return leave(REASON_NO_TABLE, XDP_DROP);
+		return leave(REASON_NO_TABLE, XDP_DROP); /* rule: table.none */
 	__u32 id = backend_by_id(ctx, number / 2, lengths);
 
 	return id == NO_BACKEND ? ASK_APART : deliver(ctx, id, bytes, 0);
+}
+
+/* Whether the plain way has read a datagram that is apart now, and so has asked for its id: not if it has
+ * extension headers, or is longer than its first buffer. */
+__noinline int was_plain(struct xdp_md *ctx, __u32 bytes)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return 0;
+	__be16 type = eth->type;
+
+	if (skip_vlans(&l3, end, &type) != REASON_OK || bytes > (__u64)(end - l3))
+		return 0;
+	struct ipv6 *ip = l3;
+
+	return type == bpf_htons(ETH_P_IP) ||
+	       ((void *)(ip + 1) <= end && ip->next == PROTOCOL_UDP);
 }
 
 /* Everything after parsing. Inlined once for each family, so that the family is a constant in it; and once
@@ -143,7 +164,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		enum reason reason = REASON_NO_SERVICE;
 
 		if (unlikely(control->unusual)) {
-			vip = find_unusual(ctx, p, &reason);
+			vip = find_unusual(ctx, p, &reason); /* rule: service.unusual */
 			if (!vip && control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE &&
 			    !p->fragmented) {
 				if (!apart)
@@ -157,24 +178,27 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		if (!vip) {
 			if (apart && p->fragmented)
 				note_fragment(p, NO_BACKEND);
-			return leave(reason, XDP_PASS);
+			return leave(reason, XDP_PASS); /* rule: service.none */
 		}
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return leave(REASON_OTHER_HOST, XDP_DROP);
+		return leave(REASON_OTHER_HOST, XDP_DROP); /* rule: host.other */
 	__u32 number = *(volatile __u32 *)&vip->table;
 
 	if (number >= table_count) {
 		/* A service whose packets are led by their ids first is here, so that the packets of all
 		 * others have nothing to ask for it. */
-		if (!apart) {
+		if (!apart || (!p->quoted && !p->fragmented && !was_plain(ctx, p->ip_length))) {
 			int verdict = balance_by_id(ctx, number, vip->id_lengths, p->ip_length);
 
-			return verdict == ASK_APART ? go_apart(ctx) : verdict;
+			if (verdict != ASK_APART)
+				return verdict;
+			if (!apart)
+				return go_apart(ctx);
 		}
 		number ^= TABLE_BY_ID;
 		if (number >= table_count)
-			return leave(REASON_NO_TABLE, XDP_DROP);
+			return leave(REASON_NO_TABLE, XDP_DROP); /* rule: table.none_apart */
 	}
 	struct table *table = AT(tables, number, table_count);
 	ask(&q, ctx, p, table, number / 2, apart);
@@ -183,10 +207,10 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 	if (!apart && id == ASK_APART)
 		return go_apart(ctx);
 	if (id == NO_BACKEND)
-		return leave(q.reason, XDP_DROP);
+		return leave(q.reason, XDP_DROP); /* rule: steer.none */
 	if (apart && p->fragmented)
 		note_fragment(p, id);
-	return deliver(ctx, id, p->ip_length, q.counts);
+	return deliver(ctx, id, p->ip_length, q.counts); /* rule: steer.deliver */
 }
 
 /* A later fragment of a packet for a service's address. */
@@ -213,7 +237,7 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 	struct packet p = {};
 
 	if (likely(parse_plain_tcp(l3, end, &p)))
-		return balance(ctx, &p, 0);
+		return balance(ctx, &p, 0); /* rule: ipv4.plain */
 	struct ipv4 *ip = l3;
 
 	if ((void *)(ip + 1) <= end && ip->protocol == PROTOCOL_ICMP)
@@ -221,12 +245,12 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 	enum reason reason = parse_ipv4(l3, end, end - l3, &p);
 
 	if (likely(reason == REASON_OK))
-		return balance(ctx, &p, 0);
+		return balance(ctx, &p, 0); /* rule: ipv4.general */
 	if (reason == REASON_BAD_IPV4_LENGTH && has_frags)
 		return go_apart(ctx);
 	if (is_fragment(reason))
 		return go_apart(ctx);
-	return reject(&p, reason);
+	return reject(&p, reason); /* rule: ipv4.rejected */
 }
 
 static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
@@ -240,10 +264,10 @@ static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 	enum reason reason = parse_ipv6(NULL, l3, end, end - l3, &p);
 
 	if (likely(reason == REASON_OK))
-		return balance(ctx, &p, 0);
+		return balance(ctx, &p, 0); /* rule: ipv6.plain */
 	if (reason == REASON_BAD_IPV6_LENGTH && has_frags)
 		return go_apart(ctx);
-	return reject(&p, reason);
+	return reject(&p, reason); /* rule: ipv6.rejected */
 }
 
 SEC("xdp")
@@ -255,17 +279,17 @@ int weir_balance(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS);
+		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS); /* rule: ethernet.truncated */
 	__be16 type = eth->type;
 	enum reason reason = skip_vlans(&l3, end, &type);
 
 	if (unlikely(reason != REASON_OK))
-		return leave(reason, XDP_PASS);
+		return leave(reason, XDP_PASS); /* rule: vlan.refused */
 	if (type == bpf_htons(ETH_P_IP))
-		return balance_ipv4(ctx, l3, end);
+		return balance_ipv4(ctx, l3, end); /* rule: ethernet.ipv4 */
 	if (type == bpf_htons(ETH_P_IPV6))
-		return balance_ipv6(ctx, l3, end);
-	return leave(REASON_NOT_IP, XDP_PASS);
+		return balance_ipv6(ctx, l3, end); /* rule: ethernet.ipv6 */
+	return leave(REASON_NOT_IP, XDP_PASS); /* rule: ethernet.not_ip */
 }
 
 /* The whole way again, for what the plain one does not do: frames that are longer than their first
@@ -282,28 +306,28 @@ int weir_apart(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS);
+		return leave(REASON_TRUNCATED_ETHERNET, XDP_PASS); /* rule: apart.truncated */
 	__be16 type = eth->type;
 	enum reason reason = skip_vlans(&l3, end, &type);
 
 	if (reason != REASON_OK)
-		return leave(reason, XDP_PASS);
+		return leave(reason, XDP_PASS); /* rule: apart.vlan */
 	__u64 before = l3 - data;
 
 	/* The verifier takes no shorter arithmetic on pointers. */
 	asm volatile("" : "+r"(before));
 	bytes -= before;
 	if (type == bpf_htons(ETH_P_IP))
-		reason = parse_ipv4(l3, end, bytes, &p);
+		reason = parse_ipv4(l3, end, bytes, &p); /* rule: apart.ipv4 */
 	else
-		reason = parse_ipv6(ctx, l3, end, bytes, &p);
+		reason = parse_ipv6(ctx, l3, end, bytes, &p); /* rule: apart.ipv6 */
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol)) {
 		int for_vip = is_vip(p.dst[0], p.dst[1]);
 
 		data = (void *)(long)ctx->data;
 		end = (void *)(long)ctx->data_end;
 		if (for_vip && quoted(ctx, &p)) {
-			reason = REASON_OK;
+			reason = REASON_OK; /* rule: apart.quoted */
 		} else if (is_ours(data, end)) {
 			if (for_vip)
 				reason = echo(ctx);

@@ -72,6 +72,9 @@ impl Compiler {
         println!("cargo::metadata=sources={sources}");
         println!("cargo::metadata=clang={}", self.clang.display());
         println!("cargo::metadata=arguments={arguments}");
+        // For tests of this crate that build the program in other ways.
+        println!("cargo::rustc-env=WEIR_BPF_CLANG={}", self.clang.display());
+        println!("cargo::rustc-env=WEIR_BPF_ARGUMENTS={}", self.arguments.join("\u{1f}"));
     }
 
     fn builder(&self, name: &str, object: &Path) -> SkeletonBuilder {

@@ -15,7 +15,7 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 			      __u32 flows)
 {
 	if (!lane)
-		return leave(REASON_NO_NEXT_HOP, XDP_DROP);
+		return leave(REASON_NO_NEXT_HOP, XDP_DROP); /* rule: beyond.no_lane */
 	if (lane->beyond & LANE_MSS)
 		limit_segments(ctx, lane, id);
 	/* Without an interface a frame goes back with the tags that it has. */
@@ -33,9 +33,9 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 			return leave(reason, XDP_TX);
 	}
 	if (reason != REASON_OK)
-		return leave(reason, XDP_DROP);
+		return leave(reason, XDP_DROP); /* rule: beyond.refused */
 	count(lane, bytes, flows);
-	return send(ctx, lane);
+	return send(ctx, lane); /* rule: beyond.sent */
 }
 
 /* `id` stands in memory, as the key that the lane was found by: from there it is read again if it is
@@ -50,10 +50,10 @@ static __always_inline int forward(struct xdp_md *ctx, struct lane *lane, const 
 		return XDP_DROP;
 	/* Without an interface the frame goes back as it came. */
 	if (unlikely(lane->beyond) || (unlikely(is_vlan(eth->type)) && lane->ifindex))
-		return forward_beyond(ctx, lane, *(const volatile __u32 *)id, bytes, flows);
+		return forward_beyond(ctx, lane, *(const volatile __u32 *)id, bytes, flows); /* rule: beyond.entered */
 	count(lane, bytes, flows);
 	readdress(data, lane);
-	return send(ctx, lane);
+	return send(ctx, lane); /* rule: l2.plain */
 }
 
 #endif

@@ -32,15 +32,15 @@ static __always_inline int leave_by(struct lane *lane, const __u8 *mac, const __
 
 	if (device) {
 		if (device->flags & DEVICE_REFUSED)
-			return REASON_NO_WAY_OUT;
-		ifindex = device->lower;
+			return REASON_NO_WAY_OUT; /* rule: resolve.refused */
+		ifindex = device->lower; /* rule: resolve.device */
 		vlan = device->vlan;
 	}
 	__builtin_memcpy(lane->mac, mac, 6);
 	__builtin_memcpy(lane->source_mac, source, 6);
 	lane->ifindex = ifindex;
 	lane->vlan = vlan;
-	lane->resolved = now ? now : 1; /* 0 is never; one ahead of now would be long ago */
+	lane->resolved = now ? now : 1; /* 0 is never; one ahead of now would be long ago */ /* rule: resolve.kept */
 	return REASON_OK;
 }
 
@@ -87,7 +87,7 @@ static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 	struct backend *backend = AT(backends, id, backend_count);
 
 	if (!(backend->flags & BACKEND_PRESENT))
-		return REASON_NO_NEXT_HOP;
+		return REASON_NO_NEXT_HOP; /* rule: resolve.gone */
 	if (!(backend->flags & BACKEND_STATIC)) {
 		fib.ifindex = ctx->ingress_ifindex;
 		if (backend->flags & BACKEND_IPV6) {
@@ -102,14 +102,14 @@ static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 		/* A neighbour that is not known yet has its address written, too. */
 		if ((found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH) &&
 		    !backend->tunnel && is_gateway(&fib, backend))
-			return REASON_BEHIND_GATEWAY;
+			return REASON_BEHIND_GATEWAY; /* rule: resolve.gateway */
 		/* The MTU stands where a length was asked for, which was 0: before Linux 5.12 it still is. */
 		if (found == BPF_FIB_LKUP_RET_SUCCESS)
-			return keep(lane, backend, fib.dmac, fib.smac, fib.ifindex, fib.tot_len, now);
+			return keep(lane, backend, fib.dmac, fib.smac, fib.ifindex, fib.tot_len, now); /* rule: resolve.fib */
 	}
 	if (!(backend->flags & (BACKEND_HAS_MAC | BACKEND_STATIC)))
-		return REASON_NO_NEXT_HOP;
-	return keep(lane, backend, backend->mac, backend->source_mac, backend->ifindex, 0, now);
+		return REASON_NO_NEXT_HOP; /* rule: resolve.unknown */
+	return keep(lane, backend, backend->mac, backend->source_mac, backend->ifindex, 0, now); /* rule: resolve.told */
 }
 
 static __always_inline int is_vlan(__be16 type)
@@ -137,8 +137,8 @@ static __always_inline enum reason readdress_checked(struct xdp_md *ctx, const s
 static __always_inline int send(struct xdp_md *ctx, const struct lane *lane)
 {
 	if (lane->ifindex == ctx->ingress_ifindex || lane->ifindex == 0)
-		return XDP_TX;
-	return bpf_redirect(lane->ifindex, 0);
+		return XDP_TX; /* rule: l2.back */
+	return bpf_redirect(lane->ifindex, 0); /* rule: l2.redirect */
 }
 
 #define TAG 4
@@ -160,9 +160,9 @@ static __always_inline enum reason retag(struct xdp_md *ctx, const struct lane *
 		if (data + 18 > end)
 			return REASON_TRUNCATED_VLAN;
 		kept = *(__u32 *)(data + 12) & TAG_KEPT;
-		more -= TAG;
+		more -= TAG; /* rule: l2.untag */
 		if (is_vlan(*(__be16 *)(data + 16)))
-			more -= TAG;
+			more -= TAG; /* rule: l2.untag_second */
 	}
 	if (more && bpf_xdp_adjust_head(ctx, -more))
 		return REASON_NO_WAY_OUT;
@@ -171,7 +171,7 @@ static __always_inline enum reason retag(struct xdp_md *ctx, const struct lane *
 	if (data + 18 > end)
 		return REASON_NO_WAY_OUT;
 	if (lane->vlan)
-		*(__u32 *)(data + 12) = lane->vlan | kept;
+		*(__u32 *)(data + 12) = lane->vlan | kept; /* rule: l2.tag */
 	readdress(data, lane);
 	return REASON_OK;
 }

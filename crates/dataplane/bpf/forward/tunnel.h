@@ -42,16 +42,16 @@ static __always_inline __u64 look_inside_ipv6(struct ipv6 *ip, void *end)
 	__u32 ports = 0;
 
 	if ((void *)(ip + 1) > end)
-		return REASON_TRUNCATED_IPV6;
+		return REASON_TRUNCATED_IPV6; /* rule: tunnel.truncated6 */
 	if (ip->hop_limit <= 1)
-		return REASON_TTL_EXCEEDED;
+		return REASON_TTL_EXCEEDED; /* rule: tunnel.ttl6 */
 	if ((ip->next == PROTOCOL_TCP || ip->next == PROTOCOL_UDP) &&
 	    (void *)(ip + 1) + sizeof(ports) <= end)
-		ports = *(__u32 *)(ip + 1);
+		ports = *(__u32 *)(ip + 1); /* rule: tunnel.ports6 */
 	__u64 hash = flow_hash(ip->src[0], ip->src[1], ip->dst[1], ports);
 	__u64 tos = bpf_ntohl(ip->version_flow) >> 20 & 0xff;
 
-	ip->hop_limit--;
+	ip->hop_limit--; /* rule: tunnel.in6 */
 	return hash << 32 | tos << 18 | INSIDE_IPV6;
 }
 
@@ -60,20 +60,20 @@ static __always_inline __u64 look_inside_ipv4(struct ipv4 *ip, void *end)
 	__u32 ports = 0;
 
 	if ((void *)(ip + 1) > end)
-		return REASON_TRUNCATED_IPV4;
+		return REASON_TRUNCATED_IPV4; /* rule: tunnel.truncated4 */
 	if (ip->ttl <= 1)
-		return REASON_TTL_EXCEEDED;
+		return REASON_TTL_EXCEEDED; /* rule: tunnel.ttl4 */
 	__u32 *l4 = (void *)ip + (ip->version_ihl & 15) * 4;
 
 	/* All fragments of a packet go one way. */
 	if ((void *)(l4 + 1) <= end && !(ip->fragment & bpf_htons(0x3fff)))
-		ports = *l4;
+		ports = *l4; /* rule: tunnel.ports4 */
 	__u64 hash = flow_hash(0, ip->src, ip->dst, ports);
 	/* RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. */
 	__u32 check = ip->check + bpf_htons(0x0100);
 
 	ip->check = check + (check >= 0xffff);
-	ip->ttl--;
+	ip->ttl--; /* rule: tunnel.in4 */
 	return hash << 32 | (__u64)ip->tos << 18;
 }
 
@@ -91,7 +91,7 @@ static __noinline __u64 look_inside(struct xdp_md *ctx)
 
 	if (unlikely(is_vlan(type))) {
 		if (data + sizeof(*eth) + TAG <= end)
-			kept = (*(__u32 *)(data + 12) & TAG_KEPT) >> 20;
+			kept = (*(__u32 *)(data + 12) & TAG_KEPT) >> 20; /* rule: tunnel.untag */
 		enum reason reason = skip_vlans(&l3, end, &type);
 
 		if (reason != REASON_OK)
@@ -136,7 +136,7 @@ static __always_inline void put_ipv4(struct ipv4 *ip, const struct backend *back
 	sum = (sum >> 32) + (sum & 0xffffffff);
 	sum = (sum >> 16) + (sum & 0xffff);
 	sum = (sum >> 16) + (sum & 0xffff);
-	ip->check = ~sum;
+	ip->check = ~sum; /* rule: tunnel.outer4 */
 }
 
 /* The flow label is the flow's (RFC 6438). */
@@ -147,7 +147,7 @@ static __always_inline void put_ipv6(struct ipv6 *ip, const struct backend *back
 				     (INSIDE_HASH(inside) & FLOW_LABEL));
 	ip->payload_length = bpf_htons(payload);
 	ip->next = protocol;
-	ip->hop_limit = OUTER_TTL;
+	ip->hop_limit = OUTER_TTL; /* rule: tunnel.outer6 */
 	ip->src[0] = *(__u64 *)backend->source;
 	ip->src[1] = *(__u64 *)(backend->source + 8);
 	ip->dst[0] = *(__u64 *)backend->address;
@@ -171,18 +171,18 @@ static __always_inline void put_header(void *at, const struct backend *backend, 
 	udp->ports = bpf_htons(SOURCE_PORTS | (INSIDE_HASH(inside) & SOURCE_PORT)) |
 		     (__u32)backend->port << 16;
 	udp->length = bpf_htons(length);
-	udp->check = 0;
+	udp->check = 0; /* rule: tunnel.udp */
 	if (kind == TUNNEL_GUE)
-		*(__u32 *)(udp + 1) = (ipv6 ? PROTOCOL_IPV6 : PROTOCOL_IPIP) << 8;
+		*(__u32 *)(udp + 1) = (ipv6 ? PROTOCOL_IPV6 : PROTOCOL_IPIP) << 8; /* rule: tunnel.gue */
 }
 
 static __always_inline __u32 outer_protocol(__u32 kind, __u64 inside)
 {
 	if (kind == TUNNEL_GRE)
-		return PROTOCOL_GRE;
+		return PROTOCOL_GRE; /* rule: tunnel.gre */
 	if (kind != TUNNEL_IPIP)
 		return PROTOCOL_UDP;
-	return inside & INSIDE_IPV6 ? PROTOCOL_IPV6 : PROTOCOL_IPIP;
+	return inside & INSIDE_IPV6 ? PROTOCOL_IPV6 : PROTOCOL_IPIP; /* rule: tunnel.ipip */
 }
 
 /* Writes all headers in front of the packet; there is room for them. */
@@ -199,9 +199,9 @@ static __always_inline enum reason put_outer(struct xdp_md *ctx, const struct la
 
 	/* The shortest that there can be. */
 	if (data + sizeof(struct ethernet) + TAG + sizeof(struct ipv4) > end)
-		return REASON_NO_HEADROOM;
+		return REASON_NO_HEADROOM; /* rule: tunnel.no_room */
 	readdress(data, lane);
-	if (lane->vlan) {
+	if (lane->vlan) { /* rule: tunnel.tag */
 		*(__u32 *)(data + 12) = lane->vlan | INSIDE_KEPT(inside);
 		type = data + 16;
 		at += TAG;
@@ -248,25 +248,25 @@ static __always_inline __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, 
 
 	if (!backend->tunnel || backend->tunnel == TUNNEL_NAT) {
 		/* It had one until just now. */
-		lane->resolved = 0;
+		lane->resolved = 0; /* rule: tunnel.was_plain */
 		return REASON_NO_NEXT_HOP;
 	}
 	if (!(backend->flags & BACKEND_HAS_SOURCE))
-		return REASON_NO_TUNNEL_SOURCE;
+		return REASON_NO_TUNNEL_SOURCE; /* rule: tunnel.no_source */
 	__u64 inside = look_inside(ctx);
 
 	if (inside & INSIDE_REASON)
-		return inside & INSIDE_REASON;
+		return inside & INSIDE_REASON; /* rule: tunnel.refused */
 	__u32 outer = outer_bytes(backend);
 	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
 
 	if (bytes + outer > most)
-		return REASON_TOO_BIG | (most > outer ? most - outer : 0) << 8;
+		return REASON_TOO_BIG | (most > outer ? most - outer : 0) << 8; /* rule: tunnel.too_big */
 	int more = (lane->vlan ? TAG : 0) + sizeof(struct ethernet) + outer - INSIDE_BEFORE(inside);
 
 	if (bpf_xdp_adjust_head(ctx, -more))
 		return REASON_NO_HEADROOM;
-	return put_outer(ctx, lane, backend, inside, bytes);
+	return put_outer(ctx, lane, backend, inside, bytes); /* rule: tunnel.fits */
 }
 
 #endif

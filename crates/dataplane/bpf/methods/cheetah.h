@@ -210,29 +210,29 @@ static __always_inline __u32 without_cookie(const struct table *table, const str
 		    !(first && (backend->flags & BACKEND_DOWN || (!tells && !serves(table, id))))) {
 			if (lost && told && !(flags & QUOTED))
 				note_bare(id);
-			return id | (first ? CHEETAH_NEW : 0);
+			return id | (first ? CHEETAH_NEW : 0); /* rule: cheetah.known */
 		}
 	}
 	if (flags & QUOTED)
-		return nowhere(REASON_UNKNOWN_QUOTE);
+		return nowhere(REASON_UNKNOWN_QUOTE); /* rule: cheetah.unknown_quote */
 	if (lost && table->codec)
-		return nowhere(REASON_NO_COOKIE);
+		return nowhere(REASON_NO_COOKIE); /* rule: cheetah.refused */
 	__u32 number = schedule(table, hash);
 	__u32 id = server(table, number);
 
 	if (id == NO_BACKEND)
-		return nowhere(REASON_NO_BACKEND);
+		return nowhere(REASON_NO_BACKEND); /* rule: cheetah.no_backend */
 	if (lost || flags & TCP_RST)
-		return id | (first ? CHEETAH_NEW : 0);
+		return id | (first ? CHEETAH_NEW : 0); /* rule: cheetah.stray */
 	struct backend *backend = present(id);
 
 	if (told)
-		note_told(table - tables, key, number);
+		note_told(table - tables, key, number); /* rule: cheetah.noted */
 	else if (backend)
 		track(key, (struct tracked){ .backend = id,
 					     .incarnation = backend->incarnation,
 					     .number = number + 1 });
-	return id | CHEETAH_NEW;
+	return id | CHEETAH_NEW; /* rule: cheetah.tracked */
 }
 
 /* The number for a first packet: where one went before, unless the connection has ended. Two of them at
@@ -345,7 +345,7 @@ __noinline int answer(struct xdp_md *ctx, const struct flow_key *given, __u8 fla
 	}
 	if (!stamps) {
 		if ((flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK))
-			return REASON_ANSWER;
+			return REASON_ANSWER; /* rule: answer.bare */
 		/* The backend has no timestamps, so there will be no cookies. */
 		__u32 id = server(table, number);
 
@@ -353,7 +353,7 @@ __noinline int answer(struct xdp_md *ctx, const struct flow_key *given, __u8 fla
 			__u64 word = close_slot(partition_of(table, hash), number & COOKIE_NUMBERS,
 						hash);
 
-			number = SLOT_SERVER(word);
+			number = SLOT_SERVER(word); /* rule: answer.closes_slot */
 			id = word && server(table, number) == SLOT_ID(word) ? SLOT_ID(word) :
 									      NO_BACKEND;
 		}
@@ -365,7 +365,7 @@ __noinline int answer(struct xdp_md *ctx, const struct flow_key *given, __u8 fla
 			track(key, (struct tracked){ .backend = id,
 						     .incarnation = backend->incarnation,
 						     .number = number + 1 });
-		return REASON_ANSWER;
+		return REASON_ANSWER; /* rule: answer.without */
 	}
 	void *option = (void *)(long)ctx->data + (stamps >> 32 & 0x3fff);
 
@@ -375,7 +375,7 @@ __noinline int answer(struct xdp_md *ctx, const struct flow_key *given, __u8 fla
 
 	replace(ctx, stamps, VALUE_AT,
 		outgoing(known, tsval, hide(table, hash, number), flags & TCP_SYN));
-	return REASON_ANSWER;
+	return REASON_ANSWER; /* rule: answer.written */
 }
 
 /* A first packet whose backend writes the cookies: tells it, in TSecr, which means nothing without ACK
@@ -443,9 +443,9 @@ __noinline __u32 cheetah(struct xdp_md *ctx, const struct table *table,
 		__u32 id = server(table, number);
 
 		if (unlikely(id == NO_BACKEND))
-			return without_cookie(table, key, hash, flags, 1);
+			return without_cookie(table, key, hash, flags, 1); /* rule: cheetah.bad_cookie */
 		if (table->flags & TABLE_ANSWERS && !(flags & QUOTED))
-			restore(ctx, table, key, stamps, number, flags);
+			restore(ctx, table, key, stamps, number, flags); /* rule: cheetah.restored_end */
 		else if (unlikely(table->flags & TABLE_TELLS && control->bare))
 			return doubted(table - tables, key, id);
 		return id;
@@ -453,7 +453,7 @@ __noinline __u32 cheetah(struct xdp_md *ctx, const struct table *table,
 	if (flags != TCP_SYN)
 		return without_cookie(table, key, hash, flags, 0);
 	if (table->flags & TABLE_TELLS)
-		return first_told(ctx, table, key, hash, stamps);
+		return first_told(ctx, table, key, hash, stamps); /* rule: cheetah.told */
 	__u32 number = table->flags & TABLE_ANSWERS ? first_answered(table, key, hash) :
 						      schedule(table, hash);
 	__u32 id = server(table, number);
@@ -475,7 +475,7 @@ __noinline __u32 cheetah_plain(struct xdp_md *ctx, const struct table *table,
 	if (unlikely(!stamps || id == NO_BACKEND))
 		return ASK_APART;
 	if (table->flags & TABLE_ANSWERS)
-		restore(ctx, table, key, stamps, number, TCP_ACK);
+		restore(ctx, table, key, stamps, number, TCP_ACK); /* rule: cheetah.restored */
 	else if (unlikely(table->flags & TABLE_TELLS && control->bare))
 		return ASK_APART;
 	return id;

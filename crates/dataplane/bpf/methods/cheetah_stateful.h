@@ -41,13 +41,13 @@ __noinline __u32 follow_slot(struct xdp_md *ctx, __u32 number, const struct flow
 		touch_slot(partition, index, word, flags & (TCP_FIN | TCP_RST));
 		if (table->flags & TABLE_ANSWERS && !(flags & QUOTED))
 			restore(ctx, table, key, stamps, index, flags);
-		return SLOT_ID(word);
+		return SLOT_ID(word); /* rule: slot.followed */
 	}
 	/* Its backend is gone, and so is the connection; or it has none. */
 	if (word)
 		release_slot(partition, index, word);
 	else
-		lost_cookie(partition, index);
+		lost_cookie(partition, index); /* rule: slot.lost */
 	return STATEFUL_LOST;
 }
 
@@ -70,7 +70,7 @@ __noinline __u32 again_by_slot(__u32 number, const struct flow_key *given, __u64
 
 	if (word && !(known->flags & ANSWER_ENDED) && is_served(table, word) &&
 	    !is_down(SLOT_ID(word)))
-		return SLOT_ID(word) | CHEETAH_NEW;
+		return SLOT_ID(word) | CHEETAH_NEW; /* rule: slot.again */
 	/* The new connection of the flow must not meet it. */
 	if (word)
 		release_slot(partition, index, word);
@@ -140,7 +140,7 @@ __noinline int note_first(__u32 number, const struct flow_key *given, __u32 inde
 
 	if (likely(index != NO_SLOT && !tells)) {
 		if (table->flags & TABLE_ANSWERS)
-			watch(key, (struct answer){ .number = index });
+			watch(key, (struct answer){ .number = index }); /* rule: slot.first */
 		return 0;
 	}
 	if (table->flags & TABLE_ANSWERS)

@@ -18,7 +18,7 @@ __noinline __u32 place_again(__u32 number, __u64 hash)
 		__u32 entry = read_slot(table, hash & (table->slots - 1));
 
 		if (!(entry & SLOT_RESERVED) && (entry == NO_BACKEND || !is_down(entry)))
-			return entry;
+			return entry; /* rule: concury.again */
 	}
 	return table->fallback;
 }
@@ -36,12 +36,12 @@ static __always_inline __u32 concury_slow(const struct table *table, struct ques
 	if (flags & TABLE_PENDING || entry & SLOT_RESERVED)
 		known = bpf_map_lookup_elem(&pending, &state);
 	if (known) {
-		backend = *known;
+		backend = *known; /* rule: concury.pending */
 		note = 0;
 	} else if (starts(q) && (entry & SLOT_RESERVED || takes_none(flags, backend))) {
 		known = bpf_map_lookup_elem(&pinned, &state);
 		if (known) {
-			backend = *known;
+			backend = *known; /* rule: concury.pinned */
 		} else if (flags & TABLE_MARK && is_armed(q->hash) && !is_down(backend)) {
 			/* A connection lives there: whoever sent this SYN must not move it. */
 		} else {
@@ -67,12 +67,12 @@ static __always_inline __u32 steer_concury(const struct table *table, const stru
 	if (likely(!(q->flags & TCP_SPECIAL) && !(flags & TABLE_PENDING) && entry < NO_BACKEND)) {
 		if (flags & TABLE_MARK)
 			mark(q->hash);
-		return entry;
+		return entry; /* rule: concury.middle */
 	}
 	if (flags & TABLE_MARK && !starts(q))
 		mark(q->hash);
 	q->counts = starts(q);
-	return concury_slow(table, q, entry);
+	return concury_slow(table, q, entry); /* rule: concury.slow */
 }
 
 #endif

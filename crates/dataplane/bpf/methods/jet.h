@@ -20,13 +20,13 @@ static __always_inline __u32 steer_jet(const struct table *table, const struct p
 	q->counts = starts(q);
 	q->reason = REASON_NO_BACKEND; /* if the row names none */
 	if (likely(!(owner & ROW_MARK)))
-		return owner;
+		return owner; /* rule: jet.row */
 	struct flow_key key;
 	__u32 id;
 
 	tracked_key(p, table, &key);
 	if (find_connection(&key, q, &id))
-		return id;
+		return id; /* rule: jet.known */
 	__u32 start = read_slot_of(table->first_a, row);
 	/* The packets after a first one would follow the entry that an earlier connection left. */
 	int replaces = id != NO_BACKEND;
@@ -35,7 +35,7 @@ static __always_inline __u32 steer_jet(const struct table *table, const struct p
 	if (id == NO_BACKEND || !(start & ROW_MARK || replaces))
 		return id;
 	if (q->flags & QUOTED) {
-		q->reason = REASON_UNKNOWN_QUOTE;
+		q->reason = REASON_UNKNOWN_QUOTE; /* rule: jet.unknown_quote */
 		return NO_BACKEND;
 	}
 	struct backend *backend = present(id);

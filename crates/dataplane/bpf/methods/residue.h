@@ -70,7 +70,7 @@ static __always_inline __u32 residue_slow(const struct table *table, struct ques
 	if (table->flags & TABLE_PENDING || exception != NO_BACKEND)
 		known = bpf_map_lookup_elem(&pending, &state);
 	if (known)
-		return conclude(q, &state, *known & SLOT_BACKEND, 0);
+		return conclude(q, &state, *known & SLOT_BACKEND, 0); /* rule: residue.pending */
 	if (exception == NO_BACKEND) {
 		if (starts(q) && takes_none(table->flags, backend)) {
 			backend = another_row(table - tables, q->hash, backend);
@@ -79,7 +79,7 @@ static __always_inline __u32 residue_slow(const struct table *table, struct ques
 		return conclude(q, &state, backend, note);
 	}
 	if (!starts(q) || !is_down(exception))
-		return conclude(q, &state, exception, note);
+		return conclude(q, &state, exception, note); /* rule: residue.exception */
 	known = bpf_map_lookup_elem(&pinned, &state);
 	if (known)
 		return conclude(q, &state, *known & SLOT_BACKEND, note);
@@ -98,8 +98,8 @@ static __always_inline __u32 steer_residue(const struct table *table, const stru
 		mark(q->hash);
 	q->counts = starts(q);
 	if (likely(!(q->flags & TCP_SPECIAL) && !(table->flags & TABLE_PENDING) && row < NO_BACKEND))
-		return row;
-	return residue_slow(table, q, row);
+		return row; /* rule: residue.row */
+	return residue_slow(table, q, row); /* rule: residue.slow */
 }
 
 #endif

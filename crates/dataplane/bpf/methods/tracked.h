@@ -37,19 +37,19 @@ static __always_inline __u32 place_tracked(const struct table *table, const stru
 	if (flags & TABLE_PENDING)
 		before = bpf_map_lookup_elem(&pending, &state);
 	if (before)
-		id = *before & SLOT_BACKEND;
+		id = *before & SLOT_BACKEND; /* rule: tracked.before */
 	else if (tcp_flags & QUOTED)
-		return NO_BACKEND | REASON_UNKNOWN_QUOTE << TRACKED_REASON_SHIFT;
+		return NO_BACKEND | REASON_UNKNOWN_QUOTE << TRACKED_REASON_SHIFT; /* rule: tracked.unknown_quote */
 	else if (flags & TABLE_SCHEDULER && opens)
-		id = scheduled(table - tables, hash, BY_BACKEND) & SLOT_BACKEND;
+		id = scheduled(table - tables, hash, BY_BACKEND) & SLOT_BACKEND; /* rule: tracked.scheduled */
 	else
 		id = place_new(table, hash);
 	struct backend *backend = id == NO_BACKEND ? NULL : present(id);
 
 	if (!backend)
-		return NO_BACKEND | REASON_NO_BACKEND << TRACKED_REASON_SHIFT;
+		return NO_BACKEND | REASON_NO_BACKEND << TRACKED_REASON_SHIFT; /* rule: tracked.no_backend_apart */
 	if (flags & TABLE_RECORD && !before && note_pending(&state, &id))
-		return NO_BACKEND | REASON_PENDING_FULL << TRACKED_REASON_SHIFT;
+		return NO_BACKEND | REASON_PENDING_FULL << TRACKED_REASON_SHIFT; /* rule: tracked.pending_full */
 	int counts = flags & TABLE_COUNTS && opens;
 
 	track(key, (struct tracked){ .backend = id,
@@ -57,7 +57,7 @@ static __always_inline __u32 place_tracked(const struct table *table, const stru
 				     .number = counts ? TRACKED_OPEN : 0 });
 	if (counts)
 		count_connection(id, 1);
-	return id | TRACKED_NEW;
+	return id | TRACKED_NEW; /* rule: tracked.placed */
 }
 
 /* All that a packet may need. Global, so that the verifier goes through it once, and not for each way that
@@ -74,7 +74,7 @@ __noinline __u32 track_apart(const struct flow_key *given, __u32 number, __u64 h
 	if (!find_connection(key, &q, &id))
 		return place_tracked(table, key, hash, tcp_flags);
 	if (table->flags & TABLE_COUNTS && (starts(&q) || ends(&q)))
-		recount(key, starts(&q));
+		recount(key, starts(&q)); /* rule: tracked.counted */
 	return id;
 }
 
@@ -109,8 +109,8 @@ static __always_inline __u32 steer_tracked_plain(const struct table *table, cons
 	tracked_key(p, table, &key);
 	if (likely(find_connection(&key, q, &id))) {
 		if (unlikely(q->flags & TCP_SPECIAL))
-			return unless_counted(table, id);
-		return id;
+			return unless_counted(table, id); /* rule: tracked.special */
+		return id; /* rule: tracked.known */
 	}
 	if (unlikely(table->flags & (TABLE_PENDING | TABLE_RECORD | TABLE_SCHEDULER)))
 		return ASK_APART;
@@ -119,12 +119,12 @@ static __always_inline __u32 steer_tracked_plain(const struct table *table, cons
 
 	if (!backend) {
 		q->reason = REASON_NO_BACKEND;
-		return NO_BACKEND;
+		return NO_BACKEND; /* rule: tracked.no_backend */
 	}
 	if (unlikely(backend->flags & BACKEND_DOWN))
 		return ASK_APART;
 	track(&key, (struct tracked){ .backend = id, .incarnation = backend->incarnation });
-	q->counts = 1;
+	q->counts = 1; /* rule: tracked.new */
 	return id;
 }
 

@@ -1,0 +1,135 @@
+//! The conformance corpus (corpus/README.md): each case through the BPF program, by BPF_PROG_RUN, and through
+//! the Rust pipeline. Verdict, bytes and counters must be what the case says.
+
+#[path = "corpus/format.rs"]
+mod format;
+#[path = "corpus/mutations.rs"]
+mod mutations;
+#[path = "corpus/object.rs"]
+mod object;
+#[path = "corpus/rules.rs"]
+mod rules;
+#[path = "corpus/world.rs"]
+mod world;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use weir_testbed::in_own_namespace;
+use world::Kernels;
+
+/// The cases whose names contain `WEIR_CASE`; without it all.
+#[test]
+fn every_case_holds_in_both_planes() {
+    let only = std::env::var("WEIR_CASE").unwrap_or_default();
+    in_own_namespace(|| {
+        let files = format::files();
+        let mut kernels = Kernels::new(None);
+        let (mut cases, mut wrong) = (0, Vec::new());
+        for file in &files {
+            for case in file.case.iter().filter(|case| case.name.contains(&only)) {
+                cases += 1;
+                wrong.extend(world::run(&mut kernels, file, case).expect("the program loads"));
+            }
+        }
+        println!("{cases} cases of {} files, {} faults", files.len(), wrong.len());
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(!only.is_empty() || cases >= 300, "only {cases} cases");
+    })
+    .expect("needs root");
+}
+
+/// Every rule of the source has a case that goes through it, and every case goes through the rule that it
+/// names. Prints how many do.
+#[test]
+fn every_rule_has_its_cases() {
+    in_own_namespace(|| {
+        let files = format::files();
+        let listed = rules::listed();
+        let marked = rules::Marked::build();
+        let cases: Vec<_> = files
+            .iter()
+            .flat_map(|file| file.case.iter().map(|case| (&file.name[..], case)))
+            .collect();
+        let mut wrong = rules::check_names(&marked.names, &listed, &cases);
+        let mut counts: BTreeMap<&str, rules::Counts> = BTreeMap::new();
+        let mut kernels = Kernels::new(Some(marked.object.clone()));
+        let mut maps = Vec::new();
+        for file in &files {
+            for case in &file.case {
+                let before = kernels.count();
+                wrong.extend(world::run(&mut kernels, file, case).expect("the program loads"));
+                if kernels.count() != before {
+                    maps = marked.marks();
+                }
+                let met = marked.take(&maps);
+                met.iter().for_each(|name| counts.entry(name).or_default().met += 1);
+                counts.entry(&case.rule).or_default().named += 1;
+                if !met.contains(&&case.rule[..]) {
+                    let place = format!("corpus/{}: {}", file.name, case.name);
+                    wrong.push(format!("{place}: does not go through {}", case.rule));
+                }
+            }
+        }
+        println!("{:<28} {:>6} {:>6}", "rule", "cases", "named");
+        for name in listed.rules.keys() {
+            let rules::Counts { named, met } = counts.get(&name[..]).copied().unwrap_or_default();
+            let elsewhere = listed.elsewhere.get(name);
+            println!("{name:<28} {met:>6} {named:>6}  {}", elsewhere.map_or("", |why| why));
+            match elsewhere {
+                None if met == 0 => wrong.push(format!("rule {name}: no case goes through it")),
+                Some(_) if met > 0 => {
+                    wrong.push(format!("rule {name}: cases go through it; it is not elsewhere"));
+                }
+                _ => {}
+            }
+        }
+        let through = listed.rules.len() - listed.elsewhere.len();
+        println!(
+            "{} rules, {through} with cases, {} elsewhere",
+            listed.rules.len(),
+            listed.elsewhere.len()
+        );
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    })
+    .expect("needs root");
+}
+
+/// Each fault of corpus/mutations.toml is found by a case; without `WEIR_MUTATIONS=all` some of them.
+#[test]
+fn every_mutation_is_found() {
+    let only = std::env::var("WEIR_MUTATIONS").unwrap_or_default();
+    in_own_namespace(|| {
+        let files = format::files();
+        let all = mutations::listed();
+        let mut wrong = Vec::new();
+        if all.len() < 40 {
+            wrong.push(format!("only {} mutations", all.len()));
+        }
+        for (number, mutation) in all.iter().enumerate() {
+            if !(only == "all"
+                || mutation.always
+                || !only.is_empty() && mutation.what.contains(&only))
+            {
+                continue;
+            }
+            let begin = Instant::now();
+            let found = mutations::find(mutation, &files);
+            let seconds = begin.elapsed().as_secs();
+            let what = format!("{}. {}: {}", number + 1, mutation.file, mutation.what);
+            match found {
+                Ok(by) => println!(
+                    "{what}: found in {seconds} s: {}",
+                    by.split_whitespace().take(4).collect::<Vec<_>>().join(" ")
+                ),
+                Err(error) => {
+                    let error: String = error.chars().take(2000).collect();
+                    println!("{what}: NOT FOUND: {error}");
+                    wrong.push(format!("{what}: {error}"));
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    })
+    .expect("needs root");
+}

@@ -1,0 +1,214 @@
+//! The files of the corpus, as corpus/README.md says what stands in them.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// The corpus of this tree.
+pub fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../corpus")
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    #[serde(skip)]
+    pub name: String,
+    #[serde(default)]
+    pub setup: BTreeMap<String, Setup>,
+    #[serde(default)]
+    pub case: Vec<Case>,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    #[serde(default)]
+    pub own_macs: Vec<Mac>,
+    #[serde(default)]
+    pub devices: Vec<Device>,
+    pub backends: Vec<Backend>,
+    pub services: Vec<Service>,
+}
+
+impl Setup {
+    pub fn has_slots(&self) -> bool {
+        self.services.iter().any(|service| service.method == "cheetah-stateful")
+    }
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    pub interface: u32,
+    #[serde(default)]
+    pub lower: u32,
+    pub tag: Option<Hex>,
+    #[serde(default)]
+    pub refused: bool,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Backend {
+    pub name: String,
+    pub address: IpAddr,
+    #[serde(default)]
+    pub interface: u32,
+    pub mac: Option<Mac>,
+    pub source_mac: Option<Mac>,
+    pub tunnel: Option<Tunnel>,
+    #[serde(default)]
+    pub down: bool,
+    #[serde(default)]
+    pub unknown_hop: bool,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Tunnel {
+    pub kind: String,
+    pub source: Option<IpAddr>,
+    #[serde(default)]
+    pub port: u16,
+    #[serde(default)]
+    pub spread: u8,
+    #[serde(default)]
+    pub mtu: u32,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Service {
+    pub address: IpAddr,
+    pub protocol: String,
+    pub port: Option<u16>,
+    pub method: String,
+    pub backends: Vec<String>,
+    #[serde(default)]
+    pub settings: BTreeMap<String, toml::Value>,
+    #[serde(default)]
+    pub affinity: Option<String>,
+    pub seed: Option<u64>,
+    pub key: Option<Vec<Hex>>,
+    #[serde(default)]
+    pub ids: Vec<Ids>,
+}
+
+/// A configuration of QUIC-LB, and the backends that server ids lead to.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Ids {
+    pub config: u8,
+    pub server_id: usize,
+    pub nonce: usize,
+    pub key: Option<Hex>,
+    #[serde(default)]
+    pub any_length: bool,
+    pub servers: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    pub name: String,
+    pub rule: String,
+    pub setup: String,
+    pub shows: String,
+    /// What a plane must have beyond the way of packets.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    pub step: Vec<Step>,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    pub packet_bytes: Option<Hex>,
+    #[serde(default)]
+    pub zeros: usize,
+    pub verdict: Option<String>,
+    pub reason: Option<String>,
+    pub backend: Option<String>,
+    #[serde(default)]
+    pub new: bool,
+    pub bytes: Option<u64>,
+    pub out_bytes: Option<Hex>,
+    pub id: Option<String>,
+    pub change: Option<Change>,
+    // For readers, and for scripts/corpus-judge.
+    #[serde(default, rename = "packet")]
+    _packet: Vec<String>,
+    #[serde(default, rename = "out")]
+    _out: Vec<String>,
+    #[serde(default, rename = "wrong")]
+    _wrong: Vec<String>,
+}
+
+/// What happens between two packets.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields, default)]
+pub struct Change {
+    pub down: Option<String>,
+    pub up: Option<String>,
+    pub gone: Option<String>,
+    pub record: Option<bool>,
+    pub pending: Option<bool>,
+    /// Of the first service.
+    pub pool: Option<Vec<String>>,
+    /// Of the clock by which connections grow old.
+    pub seconds: Option<u32>,
+}
+
+/// Bytes as hexadecimal digits.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Hex(pub Vec<u8>);
+
+impl TryFrom<String> for Hex {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits = text.strip_prefix("0x").unwrap_or(&text);
+        let byte = |at: usize| digits.get(at..at + 2).and_then(|d| u8::from_str_radix(d, 16).ok());
+        let bytes = (0..digits.len()).step_by(2).map(byte).collect::<Option<_>>();
+        bytes.map(Self).ok_or_else(|| format!("{text:?}: give pairs of hexadecimal digits"))
+    }
+}
+
+/// A MAC address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Mac(pub [u8; 6]);
+
+impl TryFrom<String> for Mac {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let bytes = Hex::try_from(text.replace(':', ""))?.0;
+        bytes.try_into().map(Self).map_err(|_| format!("{text:?}: give six bytes of a MAC address"))
+    }
+}
+
+/// All files with cases, in the order of their names.
+pub fn files() -> Vec<File> {
+    let directory = directory();
+    let entries = std::fs::read_dir(&directory).unwrap_or_else(|e| panic!("{directory:?}: {e}"));
+    let mut paths: Vec<_> = entries.map(|entry| entry.expect("it is listed").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "toml"));
+    let apart = ["rules.toml", "mutations.toml"];
+    paths.retain(|path| !apart.iter().any(|name| path.ends_with(name)));
+    paths.sort();
+    let read = |path: &PathBuf| {
+        let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        let mut file: File = toml::from_str(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        file.name = path.file_name().expect("it is a file").to_string_lossy().into_owned();
+        for case in &file.case {
+            let known = file.setup.contains_key(&case.setup);
+            assert!(known, "{}: {}: no set-up {:?}", file.name, case.name, case.setup);
+        }
+        file
+    };
+    paths.iter().map(read).collect()
+}

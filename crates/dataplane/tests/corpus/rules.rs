@@ -1,0 +1,144 @@
+//! The rules of the program's source, and which cases go through each.
+//!
+//! A comment at the end of a line, `rule: NAME`, names what stands there. For the table the program is built
+//! with a mark in the place of each comment, so that a case is known to go where it says.
+
+use crate::format::{Case, directory};
+use crate::object;
+use libbpf_rs::query::MapInfoIter;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+const BEGIN: &str = "/* rule: ";
+const END: &str = " */";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rules {
+    pub rules: BTreeMap<String, String>,
+    pub elsewhere: BTreeMap<String, String>,
+}
+
+pub fn listed() -> Rules {
+    let path = directory().join("rules.toml");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+    toml::from_str(&text).unwrap_or_else(|e| panic!("{path:?}: {e}"))
+}
+
+/// The program with a mark for each rule.
+pub struct Marked {
+    /// Rules in the order of their marks.
+    pub names: Vec<String>,
+    /// The map of the marks.
+    map: String,
+    pub object: Vec<u8>,
+}
+
+/// The rule that a line ends with, and the line without it.
+fn rule_of(line: &str) -> Option<(&str, &str)> {
+    let (before, after) = line.split_once(BEGIN)?;
+    Some((after.trim_end().strip_suffix(END)?, before.trim_end()))
+}
+
+/// A line that also makes a mark: before what it returns, behind a brace that it opens, or before what else
+/// it does.
+fn marked(line: &str, mark: usize) -> String {
+    let mark = format!("RULE_MARK({mark})");
+    let code = line.split("/*").next().unwrap_or(line).trim_end();
+    let indent: String = code.chars().take_while(|letter| letter.is_whitespace()).collect();
+    if let Some((before, after)) = code.split_once("return ") {
+        format!("{before}return {mark}, {after}")
+    } else if code.ends_with('{') {
+        format!("{code} {mark};")
+    } else {
+        format!("{indent}{mark}, {}", code.trim_start())
+    }
+}
+
+impl Marked {
+    pub fn build() -> Self {
+        let mut sources = object::sources();
+        let mut names = Vec::new();
+        for text in sources.values_mut() {
+            let mut out = String::new();
+            for line in text.lines() {
+                match rule_of(line) {
+                    Some((name, before)) => {
+                        out += &marked(before, names.len());
+                        names.push(name.to_owned());
+                    }
+                    None => out += line,
+                }
+                out.push('\n');
+            }
+            *text = out;
+        }
+        // The kernel keeps 15 letters of a map's name.
+        let map = format!(".data.r{:x}", std::process::id());
+        let declared = format!(
+            "__u8 rule_marks[{}] SEC(\"{map}\");\n\
+             #define RULE_MARK(at) (*(volatile __u8 *)&rule_marks[at] = 1)\n#endif\n",
+            names.len()
+        );
+        let abi = sources.get_mut("abi.h").expect("it is one of the sources");
+        let end = abi.rfind("#endif").expect("it is guarded");
+        abi.replace_range(end.., &declared);
+        let object = object::build(&sources, "rules").unwrap_or_else(|e| panic!("{e}"));
+        Self { names, map, object }
+    }
+
+    /// The marks of all programs that were loaded.
+    pub fn marks(&self) -> Vec<MapHandle> {
+        let ours = MapInfoIter::default().filter(|map| map.name.to_string_lossy() == self.map[..]);
+        ours.map(|map| MapHandle::from_map_id(map.id).expect("it is there")).collect()
+    }
+
+    /// The rules whose marks are set; they are taken back.
+    pub fn take(&self, maps: &[MapHandle]) -> Vec<&str> {
+        let mut hit = vec![false; self.names.len()];
+        for map in maps {
+            let marks = map.lookup(&[0; 4], MapFlags::ANY).expect("it is an array");
+            let marks = marks.expect("it has one element");
+            hit.iter_mut().zip(&marks).for_each(|(hit, mark)| *hit |= *mark != 0);
+            map.update(&[0; 4], &vec![0; marks.len()], MapFlags::ANY).expect("it is an array");
+        }
+        let names = self.names.iter().zip(hit);
+        names.filter(|(_, hit)| *hit).map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+/// Which cases name a rule, and which go through it.
+#[derive(Default, Clone, Copy)]
+pub struct Counts {
+    pub named: usize,
+    pub met: usize,
+}
+
+/// The names of the source and of the list must be the same, each once; and every case names one of them.
+pub fn check_names(names: &[String], rules: &Rules, cases: &[(&str, &Case)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+    names.iter().for_each(|name| *places.entry(name).or_default() += 1);
+    for (name, places) in &places {
+        if *places > 1 {
+            wrong.push(format!(
+                "rule {name}: {places} places of the source have this name; give each its own"
+            ));
+        }
+        if !rules.rules.contains_key(*name) {
+            wrong.push(format!("rule {name}: in the source, and not in corpus/rules.toml"));
+        }
+    }
+    for name in rules.rules.keys().chain(rules.elsewhere.keys()) {
+        if !places.contains_key(name.as_str()) {
+            wrong.push(format!("rule {name}: in corpus/rules.toml, and not in the source"));
+        }
+    }
+    for (file, case) in cases {
+        if !rules.rules.contains_key(&case.rule) {
+            wrong.push(format!("corpus/{file}: {}: no rule {:?}", case.name, case.rule));
+        }
+    }
+    wrong
+}

@@ -1,0 +1,637 @@
+//! A set-up in both planes, and what a packet does there.
+
+use crate::format::{Backend, Case, Change, File, Service, Setup, Step};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use weir_dataplane::{BackendEntry, BackendFlags, KernelPlane, Limits, LivePlane, run_frame};
+use weir_hash::HashKey;
+use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
+use weir_plane::{self, Counters, Hop, IdOutcome, IdRoutes, LaneCounters, Soft, VipKey, Way};
+use weir_steering::update::Plane as _;
+use weir_steering::{Build, Member, MethodId, Role, ServiceConfig, Settings, SoftMemory, cheetah};
+use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
+use weir_wire::{Protocol, Reason, map_address};
+
+const LIMITS: Limits = Limits {
+    services: 64,
+    table_bytes: 4 << 20,
+    backends: 32,
+    pending_flows: 4,
+    unreported_flows: 1024,
+    tracked_flows: 65_536,
+    answered_flows: 65_536,
+    translations: 1,
+    slot_partitions: 16,
+    udp_flows: 1024,
+    event_ring_bytes: 1 << 16,
+    marked_flows: 2 << 10,
+    stranger_bits: 1 << 14,
+};
+
+/// The kernel's planes, one for each list of own addresses: such a list cannot be emptied again.
+pub struct Kernels {
+    object: Option<Vec<u8>>,
+    planes: BTreeMap<Vec<[u8; 6]>, Kernel>,
+}
+
+pub struct Kernel {
+    pub live: LivePlane,
+    /// Set-ups so far: services get other keys each time, and backends are others.
+    turn: u32,
+    /// The set-up whose services are there, and their numbers.
+    standing: Option<(*const Setup, Vec<u32>)>,
+}
+
+impl Kernel {
+    /// The numbers of a set-up's services, if they are there; else those of another one go.
+    fn standing(&mut self, setup: &Setup) -> Option<Vec<u32>> {
+        match self.standing.take() {
+            // Slots of connections are the service's, whatever its table.
+            Some((at, numbers)) if std::ptr::eq(at, setup) && !setup.has_slots() => Some(numbers),
+            Some((_, numbers)) => {
+                for number in numbers {
+                    self.live.remove_service(number).expect("it is there");
+                }
+                None
+            }
+            None => None,
+        }
+    }
+}
+
+impl Kernels {
+    /// Of the program, or of another build of it. In a network namespace of one's own.
+    pub fn new(object: Option<Vec<u8>>) -> Self {
+        Self { object, planes: BTreeMap::new() }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.planes.len()
+    }
+
+    pub fn of(&mut self, setup: &Setup) -> Result<&mut Kernel, String> {
+        let macs: Vec<[u8; 6]> = setup.own_macs.iter().map(|mac| mac.0).collect();
+        if !self.planes.contains_key(&macs) {
+            let opened = match &self.object {
+                Some(object) => KernelPlane::open_object(object, None, &LIMITS),
+                None => KernelPlane::open(None, &LIMITS),
+            };
+            let (kernel, _) = opened.map_err(|error| format!("load (needs root): {error}"))?;
+            if !macs.is_empty() {
+                kernel.accept_own_macs(&interfaces(&macs));
+            }
+            let live = LivePlane::new(kernel).expect("it is the only consumer");
+            self.planes.insert(macs.clone(), Kernel { live, turn: 0, standing: None });
+        }
+        Ok(self.planes.get_mut(&macs).expect("it is there"))
+    }
+}
+
+/// Interfaces with these addresses.
+fn interfaces(macs: &[[u8; 6]]) -> Vec<String> {
+    let make = |mac: &[u8; 6]| {
+        let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (name, mac) = (format!("m{}", mac.concat()), mac.join(":"));
+        if !Path::new("/proc/sys/net/ipv4/conf").join(&name).exists() {
+            let add = ["link", "add", &name, "address", &mac, "type", "veth"];
+            let status = Command::new("ip").args(add).status().expect("ip is installed");
+            assert!(status.success(), "ip {add:?}");
+        }
+        name
+    };
+    macs.iter().map(make).collect()
+}
+
+/// A set-up that stands.
+pub struct World<'a> {
+    kernel: &'a mut Kernel,
+    setup: &'a Setup,
+    pub oracle: Soft,
+    /// Backends by name.
+    numbers: BTreeMap<&'a str, u16>,
+    services: Vec<(u32, Option<Box<dyn Build>>)>,
+    generation: u64,
+}
+
+fn settings(method: MethodId, service: &Service) -> Settings {
+    let mut settings = Settings::of(method);
+    for setting in method.info().settings {
+        // Small tables are enough.
+        let usual = match setting.name {
+            cheetah::PARTITIONS => Some(1),
+            _ if setting.words.is_empty() && (setting.range.0..=setting.range.1).contains(&251) => {
+                Some(251)
+            }
+            _ => None,
+        };
+        if let Some(value) = usual {
+            settings.set(setting.name, value).expect("it is in range");
+        }
+    }
+    for (name, value) in &service.settings {
+        let done = match value {
+            toml::Value::String(word) => settings.set_word(name, word),
+            other => settings.set(name, other.as_integer().expect("a word or a number") as u64),
+        };
+        done.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    settings
+}
+
+fn routes(service: &Service, numbers: &BTreeMap<&str, u16>) -> IdRoutes {
+    let mut configs = QuicLbConfigs::default();
+    for ids in &service.ids {
+        let key = ids.key.as_ref().map(|key| key.0.clone().try_into().expect("16 bytes"));
+        let config = QuicLb::new(ids.config, ids.server_id, ids.nonce, key).expect("it can be");
+        configs.set(if ids.any_length { config.without_length() } else { config });
+    }
+    let mut routes = IdRoutes::new(configs);
+    for ids in &service.ids {
+        for (server, backend) in &ids.servers {
+            let server = crate::format::Hex::try_from(server.clone()).expect("hexadecimal digits");
+            let server = Id::new(&server.0).expect("it is short");
+            routes.lead(ids.config, server, numbers[backend.as_str()]);
+        }
+    }
+    routes
+}
+
+impl<'a> World<'a> {
+    pub fn new(kernel: &'a mut Kernel, setup: &'a Setup) -> Self {
+        kernel.turn += 1;
+        let oracle = Soft::new(SoftMemory::new(LIMITS.pending_flows as usize, 1 << 10, 256));
+        let names = setup.backends.iter().map(|backend| backend.name.as_str());
+        let numbers = names.zip(1..).collect();
+        let mut world =
+            Self { kernel, setup, oracle, numbers, services: Vec::new(), generation: 0 };
+        world.oracle.own_macs = setup.own_macs.iter().map(|mac| mac.0).collect();
+        let devices: Vec<_> = setup.devices.iter().map(device).collect();
+        world.kernel.live.set_devices(&devices).expect("there is room");
+        setup.backends.iter().for_each(|backend| world.set_backend(backend));
+        let standing = world.kernel.standing(setup);
+        for at in 0..setup.services.len() {
+            world.add_service(at, standing.as_ref().map(|numbers| numbers[at]));
+        }
+        let numbers = world.services.iter().map(|(number, _)| *number).collect();
+        world.kernel.standing = Some((setup, numbers));
+        world
+    }
+
+    fn set_backend(&mut self, backend: &Backend) {
+        let incarnation = self.kernel.turn;
+        let number = self.numbers[backend.name.as_str()];
+        let tunnel = backend.tunnel.as_ref().map(tunnel);
+        let mut entry = BackendEntry::new(backend.address, incarnation).with_health(!backend.down);
+        if let Some(tunnel) = &tunnel {
+            entry = entry.with_tunnel(tunnel);
+        }
+        let hop = backend.mac.zip(backend.source_mac).map(|(mac, source)| {
+            let next = NextHop { mac: mac.0, source_mac: source.0 };
+            Hop { next, ifindex: backend.interface }
+        });
+        assert_eq!(hop.is_none(), backend.unknown_hop, "{}: a next hop, or none", backend.name);
+        if let Some(Hop { next, ifindex }) = hop {
+            entry = entry.with_next_hop(next.mac, next.source_mac, ifindex, true);
+        }
+        self.kernel.live.set_backend(number, &entry).expect("there is room");
+        self.kernel.live.reset_lane(number).expect("there is room");
+        self.kernel.live.set_load(number, 1, None);
+        let known = weir_plane::Backend {
+            address: backend.address,
+            incarnation,
+            up: !backend.down,
+            hop,
+            tunnel,
+            translation: None,
+            segments: None,
+        };
+        self.oracle.backends.insert(number, known);
+        self.oracle.memory.incarnations.insert(number, incarnation);
+        weir_plane::Plane::set_load(&mut self.oracle, number, 1, None);
+        if backend.down {
+            self.oracle.memory.down.insert(number);
+        }
+    }
+
+    /// A table with another key takes the place of the one that stands.
+    fn add_service(&mut self, at: usize, standing: Option<u32>) {
+        let service = &self.setup.services[at];
+        let number = standing.unwrap_or((self.kernel.turn * 8 + at as u32) % LIMITS.services);
+        let protocol = match service.protocol.as_str() {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            other => panic!("protocol {other:?}: give tcp or udp"),
+        };
+        let vip = VipKey { address: map_address(service.address), protocol, port: service.port };
+        if standing.is_none() {
+            self.kernel.live.set_service(&vip, number).expect("there is room");
+        }
+        self.oracle.vips.insert(vip, number);
+        let mut builder = None;
+        if service.method != "none" {
+            let method = MethodId::named(&service.method);
+            let method = method.unwrap_or_else(|| panic!("no method {:?}", service.method));
+            let seed = service.seed.unwrap_or(u64::from(self.kernel.turn) << 8 | at as u64);
+            if let Some(words) = &service.key {
+                let key: Vec<u8> =
+                    words.iter().flat_map(|word| word.0.iter().rev().copied()).collect();
+                assert_eq!(HashKey::from_seed(seed).to_bytes()[..], key, "the key of this seed");
+            }
+            let config = ServiceConfig {
+                settings: settings(method, service),
+                client_affinity: service.affinity.as_deref() == Some("client"),
+                udp: protocol == Protocol::Udp,
+                seed,
+                nonce: seed,
+                capacity: 16,
+                max_states: 1000,
+                idle_seconds: 300,
+            };
+            builder = Some(method.info().builder.expect("it has tables")(&config, None));
+        }
+        self.services.push((number, builder));
+        self.publish(at, &service.backends.iter().map(String::as_str).collect::<Vec<_>>());
+        if !service.ids.is_empty() {
+            let routes = routes(service, &self.numbers);
+            self.kernel.live.set_id_routes(number, Some(&routes)).expect("there is room");
+            self.oracle.id_routes.insert(number, routes);
+        }
+    }
+
+    fn publish(&mut self, at: usize, pool: &[&str]) {
+        self.generation += 1;
+        let (number, Some(builder)) = &mut self.services[at] else { return };
+        let member = |name: &&str| Member {
+            backend: self.numbers[*name],
+            name: (*name).to_owned(),
+            weight: 1,
+            role: Role::Serving,
+        };
+        let members: Vec<Member> = pool.iter().map(member).collect();
+        let table: Arc<_> =
+            builder.draft(self.generation, &members, 0).expect("it can be built").table;
+        builder.publish_draft();
+        let flags = table.header().flags();
+        self.kernel.live.show(*number, &table, flags).expect("there is room");
+        // No packet is under way.
+        self.kernel.live.kernel.retire(*number);
+        self.oracle.show(*number, &table, flags).expect("there is room");
+    }
+
+    pub fn change(&mut self, change: &Change) {
+        let number = |name: &String| self.numbers[name.as_str()];
+        for (name, up) in [(&change.down, false), (&change.up, true)] {
+            let Some(id) = name.as_ref().map(number) else { continue };
+            let mut entry = self.kernel.live.kernel.backend(id);
+            entry.flags &= !BackendFlags::DOWN;
+            self.kernel.live.set_backend(id, &entry.with_health(up)).expect("it is there");
+            if up {
+                self.oracle.memory.down.remove(&id);
+            } else {
+                self.oracle.memory.down.insert(id);
+            }
+        }
+        if let Some(id) = change.gone.as_ref().map(number) {
+            self.kernel.live.set_backend(id, &BackendEntry::default()).expect("it is there");
+            self.kernel.live.kernel.forget_hop(id).expect("it is there");
+            self.oracle.memory.incarnations.remove(&id);
+            self.oracle.backends.remove(&id);
+        }
+        let service = self.services[0].0;
+        if change.record.is_some() || change.pending.is_some() {
+            let (record, pending) = (
+                change.record == Some(true),
+                change.pending.unwrap_or(change.record == Some(true)),
+            );
+            self.kernel.live.set_flags(service, record, pending).expect("it has a table");
+            self.oracle.set_flags(service, record, pending).expect("nothing is refused");
+        }
+        if let Some(pool) = &change.pool {
+            let pool: Vec<&str> = pool.iter().map(String::as_str).collect();
+            self.publish(0, &pool);
+        }
+        if let Some(seconds) = change.seconds {
+            let now = self.kernel.live.kernel.clock() + seconds;
+            self.kernel.live.kernel.set_clock(now);
+            self.oracle.memory.now = now;
+        }
+    }
+
+    /// What is wrong with what a packet did.
+    pub fn send(&mut self, step: &Step, soft: bool) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let bytes = step.packet_bytes.as_ref().expect("a packet or a change");
+        let mut frame = bytes.0.clone();
+        frame.resize(frame.len() + step.zeros, 0);
+        let before = self.counters();
+        let ids_before = self.kernel.live.kernel.id_outcomes().expect("they can be read");
+        let run = run_frame(self.kernel.live.kernel.program(), &frame).expect("it runs");
+        let verdict = match run.verdict {
+            weir_dataplane::Verdict::Transmit => "transmit",
+            weir_dataplane::Verdict::Redirect => "redirect",
+            weir_dataplane::Verdict::Pass => "pass",
+            weir_dataplane::Verdict::Drop => "drop",
+            weir_dataplane::Verdict::Aborted => "aborted",
+        };
+        let wanted = step.verdict.as_deref().expect("a packet has a verdict");
+        let out = step.out_bytes.as_ref().map(|bytes| {
+            let mut out = bytes.0.clone();
+            out.resize(out.len() + step.zeros, 0);
+            out
+        });
+        if verdict != wanted {
+            wrong.push(format!(
+                "bpf: {verdict}, not {wanted}; {}",
+                difference(&before, &self.counters())
+            ));
+        } else if verdict != "drop" {
+            let out = out.as_ref().unwrap_or(&frame);
+            if let Some(differs) = bytes_differ(&run.frame, out) {
+                wrong.push(format!("bpf: {differs}"));
+            }
+        }
+        let expected = self.expected(step);
+        let counted = difference(&before, &self.counters());
+        if counted != expected {
+            wrong.push(format!("bpf counts {counted}, not {expected}"));
+        }
+        let ids = self.kernel.live.kernel.id_outcomes().expect("they can be read");
+        for outcome in IdOutcome::ALL {
+            let more = ids[&outcome] - ids_before[&outcome];
+            let wanted = u64::from(step.id.as_deref() == Some(outcome.name()));
+            if more != wanted {
+                wrong.push(format!("bpf: id {}: {more}, not {wanted}", outcome.name()));
+            }
+        }
+        if soft {
+            wrong.extend(self.send_to_oracle(step, frame, out.as_deref(), &expected));
+        }
+        wrong
+    }
+
+    fn send_to_oracle(
+        &mut self,
+        step: &Step,
+        mut frame: Vec<u8>,
+        out: Option<&[u8]>,
+        expected: &Difference,
+    ) -> Vec<String> {
+        let before = self.oracle.counters.clone();
+        let verdict = take(&mut self.oracle, self.setup, &mut frame);
+        let mut wrong = Vec::new();
+        let counted = difference(&before, &self.oracle.counters);
+        if counted != *expected {
+            wrong.push(format!("rust counts {counted}, not {expected}"));
+            return wrong;
+        }
+        // Its frames have neither the next hop's addresses nor the tags of its way.
+        let tunnel = match verdict {
+            weir_plane::Verdict::Forward { backend, .. } => {
+                self.oracle.backends.get(&backend).is_some_and(|backend| backend.tunnel.is_some())
+            }
+            weir_plane::Verdict::Drop(_) => return wrong,
+            _ => false,
+        };
+        let Some(out) = out.or(step.packet_bytes.as_ref().map(|bytes| &bytes.0[..])) else {
+            return wrong;
+        };
+        let from = |frame: &[u8]| if tunnel { 12 } else { l3_of(frame) };
+        if let Some(differs) = bytes_differ(&frame[from(&frame)..], &out[from(out)..]) {
+            wrong.push(format!("rust, behind the link's header: {differs}"));
+        }
+        wrong
+    }
+
+    /// The same frame through both planes: how they differ, or what they did.
+    ///
+    /// # Errors
+    /// How they differ.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn compare(&mut self, frame: &[u8]) -> Result<weir_plane::Outcome, String> {
+        let run = run_frame(self.kernel.live.kernel.program(), frame).expect("it runs");
+        let mut written = frame.to_vec();
+        let verdict = take(&mut self.oracle, self.setup, &mut written);
+        let outcome = weir_plane::Outcome::from(verdict);
+        use weir_dataplane::Verdict;
+        let alike = match outcome {
+            weir_plane::Outcome::Forwarded(_) | weir_plane::Outcome::Returned => {
+                matches!(run.verdict, Verdict::Transmit | Verdict::Redirect)
+            }
+            weir_plane::Outcome::Passed(_) => run.verdict == Verdict::Pass,
+            weir_plane::Outcome::Dropped(_) => {
+                return match run.verdict {
+                    Verdict::Drop => Ok(outcome),
+                    other => Err(format!("bpf: {other:?}, rust: {outcome:?}")),
+                };
+            }
+        };
+        if !alike {
+            return Err(format!("bpf: {:?}, rust: {outcome:?}", run.verdict));
+        }
+        if let weir_plane::Outcome::Forwarded(backend) = outcome {
+            let hop = self.oracle.backends[&backend].hop.expect("each has one").next;
+            if run.frame[..6] != hop.mac || run.frame[6..12] != hop.source_mac {
+                return Err(format!("bpf: to {:02x?}, rust: {outcome:?}", &run.frame[..12]));
+            }
+        }
+        match bytes_differ(&run.frame[12..], &written[12..]) {
+            Some(differs) => Err(format!("{outcome:?}: behind the addresses, bpf: {differs}")),
+            None => Ok(outcome),
+        }
+    }
+
+    /// Compares all counters; returns how many frames they have counted, each plane once.
+    ///
+    /// # Errors
+    /// How they differ.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn compare_counters(&self) -> Result<u64, String> {
+        let (found, wanted) = (self.counters(), &self.oracle.counters);
+        if found != *wanted {
+            return Err(format!("bpf counts {found:?}, rust {wanted:?}"));
+        }
+        let lanes: u64 = found.lanes.values().map(|lane| lane.packets).sum();
+        let left = found.passed.values().chain(found.dropped.values());
+        Ok(lanes + left.sum::<u64>())
+    }
+
+    /// Takes the reports of flows, which must be alike.
+    #[allow(dead_code, reason = "the fuzzer's")]
+    pub fn drain(&mut self) {
+        let (mut found, mut wanted) = (Vec::new(), Vec::new());
+        self.kernel.live.drain(&mut |event| found.push(*event)).expect("they can be read");
+        self.oracle.drain(&mut |event| wanted.push(*event)).expect("nothing is refused");
+        assert_eq!(found, wanted, "reports");
+    }
+
+    fn counters(&self) -> Counters {
+        let backends = 0..self.numbers.len() as u16 + 1;
+        self.kernel.live.kernel.counters(backends).expect("they can be read")
+    }
+
+    fn expected(&self, step: &Step) -> Difference {
+        let reason = || {
+            let name = step.reason.as_deref().expect("what is not forwarded has a reason");
+            let known = Reason::ALL.iter().find(|reason| reason.name() == name);
+            known.unwrap_or_else(|| panic!("no reason {name:?}")).name()
+        };
+        let mut expected = BTreeMap::new();
+        match step.verdict.as_deref() {
+            Some("pass") => drop(expected.insert(format!("passed {}", reason()), 1)),
+            Some("drop") => drop(expected.insert(format!("dropped {}", reason()), 1)),
+            _ => {
+                let name = step.backend.as_deref().expect("what is forwarded has a backend");
+                let number = self.numbers[name];
+                let bytes = step.bytes.expect("what is forwarded counts its bytes");
+                expected.insert(format!("packets to {number}"), 1);
+                expected.insert(format!("bytes to {number}"), bytes);
+                if step.new {
+                    expected.insert(format!("flows to {number}"), 1);
+                }
+            }
+        }
+        Difference(expected)
+    }
+
+    /// Leaves nothing behind that the next set-up would meet.
+    pub fn end(self) {
+        for (number, _) in &self.services {
+            self.kernel.live.forget_connections(*number).expect("they can be read");
+        }
+        let pending: Vec<_> = self.kernel.live.kernel.pending().expect("they can be read");
+        let states: Vec<_> = pending.into_iter().map(|(state, _)| state).collect();
+        self.kernel.live.forget_pending(&states).expect("they are there");
+        for number in self.numbers.values() {
+            self.kernel.live.set_backend(*number, &BackendEntry::default()).expect("it is there");
+        }
+        self.kernel.live.drain(&mut |_| ()).expect("they can be read");
+    }
+}
+
+fn device(device: &crate::format::Device) -> weir_plane::Device {
+    let tag = device.tag.as_ref().map(|tag| tag.0[..].try_into().expect("four bytes"));
+    let way = match tag {
+        Some(tag) => Way::Tagged { lower: device.lower, tag },
+        None => Way::None,
+    };
+    assert_eq!(tag.is_none(), device.refused, "a tag, or refused");
+    weir_plane::Device { ifindex: device.interface, way }
+}
+
+fn tunnel(tunnel: &crate::format::Tunnel) -> Tunnel {
+    let encapsulation = match tunnel.kind.as_str() {
+        "ipip" => Encapsulation::Ipip,
+        "gre" => Encapsulation::Gre,
+        "fou" => Encapsulation::Fou(tunnel.port),
+        "gue" => Encapsulation::Gue(tunnel.port),
+        other => panic!("tunnel {other:?}"),
+    };
+    Tunnel { encapsulation, source: tunnel.source, spread: tunnel.spread, mtu: tunnel.mtu }
+}
+
+/// What the Rust pipeline makes of a frame: it takes a tag for frames through tunnels only, and which backend
+/// it is stands in the verdict.
+pub fn take(oracle: &mut Soft, setup: &Setup, frame: &mut Vec<u8>) -> weir_plane::Verdict {
+    let tag_of = |interface: u32| {
+        let device = setup.devices.iter().find(|device| device.interface == interface)?;
+        device.tag.as_ref()?.0[..].try_into().ok()
+    };
+    let as_it_came = frame.clone();
+    let verdict = oracle.take(frame, None);
+    if let weir_plane::Verdict::Forward { backend, .. } = verdict
+        && let Some(known) = oracle.backends.get(&backend)
+        && let Some(tunnel) = known.tunnel
+        && let Some(tag) = known.hop.and_then(|hop| tag_of(hop.ifindex))
+    {
+        *frame = as_it_came;
+        weir_plane::pipeline::restamp(frame, &verdict);
+        tunnel.encapsulate(frame, known.address, Some(tag)).expect("it was asked before");
+    }
+    verdict
+}
+
+pub fn l3_of(frame: &[u8]) -> usize {
+    let mut at = 12;
+    while matches!(frame.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8])) {
+        at += 4;
+    }
+    (at + 2).min(frame.len())
+}
+
+/// Counters that have changed, by how much.
+#[derive(PartialEq, Eq)]
+pub struct Difference(BTreeMap<String, u64>);
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let each: Vec<String> = self.0.iter().map(|(name, by)| format!("{by} {name}")).collect();
+        f.write_str(&if each.is_empty() { "nothing".to_owned() } else { each.join(", ") })
+    }
+}
+
+pub fn difference(before: &Counters, after: &Counters) -> Difference {
+    let mut all = BTreeMap::new();
+    let mut add = |name: String, by: u64| {
+        if by > 0 {
+            all.insert(name, by);
+        }
+    };
+    for (number, lane) in &after.lanes {
+        let was = before.lanes.get(number).copied().unwrap_or_default();
+        let LaneCounters { packets, bytes, flows } = *lane;
+        add(format!("packets to {number}"), packets - was.packets);
+        add(format!("bytes to {number}"), bytes - was.bytes);
+        add(format!("flows to {number}"), flows - was.flows);
+    }
+    for (reason, count) in &after.passed {
+        let was = before.passed.get(reason).copied().unwrap_or_default();
+        add(format!("passed {}", reason.name()), count - was);
+    }
+    for (reason, count) in &after.dropped {
+        let was = before.dropped.get(reason).copied().unwrap_or_default();
+        add(format!("dropped {}", reason.name()), count - was);
+    }
+    Difference(all)
+}
+
+fn bytes_differ(found: &[u8], wanted: &[u8]) -> Option<String> {
+    if found == wanted {
+        return None;
+    }
+    let at = found.iter().zip(wanted).position(|(a, b)| a != b);
+    let at = at.unwrap_or(found.len().min(wanted.len()));
+    let show = |bytes: &[u8]| -> String {
+        let near = &bytes[at.saturating_sub(4).min(bytes.len())..(at + 12).min(bytes.len())];
+        near.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    Some(format!(
+        "byte {at} differs: ..{}.. of {} bytes, not ..{}.. of {}",
+        show(found),
+        found.len(),
+        show(wanted),
+        wanted.len()
+    ))
+}
+
+/// What is wrong with a case: nothing, or a line for each.
+pub fn run(kernels: &mut Kernels, file: &File, case: &Case) -> Result<Vec<String>, String> {
+    let setup = &file.setup[&case.setup];
+    // The pipeline in memory asks nobody for next hops, and knows no interfaces.
+    let soft = !case.needs.iter().any(|need| need == "next_hops");
+    let mut world = World::new(kernels.of(setup)?, setup);
+    let mut wrong = Vec::new();
+    for (number, step) in case.step.iter().enumerate() {
+        if let Some(change) = &step.change {
+            world.change(change);
+            continue;
+        }
+        let found = world.send(step, soft);
+        let place = format!("corpus/{}: {}: step {}", file.name, case.name, number + 1);
+        wrong.extend(found.into_iter().map(|what| format!("{place}: {what} ({})", case.shows)));
+    }
+    world.end();
+    Ok(wrong)
+}

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use common::{Held, METHODS, WEB4};
 use weir_lab::topology::{VIP4, client4};
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+use weir_lab::{BalancerSpec, Lab, LabSpec};
 
 /// The last one belongs to a service of its own.
 const PORTS: [u16; 4] = [8080, 8081, 9090, 80];

@@ -9,8 +9,7 @@ use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::VipKey;
 use weir_steering::{
-    BackendId, Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, ServiceId,
-    cheetah,
+    Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, ServiceId, cheetah,
 };
 
 /// A range of the pool's elements.
@@ -232,7 +231,7 @@ mod tests {
     use super::*;
     use crate::slots::{PARTITION_BYTES, STACKS_BYTES};
     use std::fs::File;
-    use weir_steering::{Concury, ConcuryConfig, Member, Role, StateKey};
+    use weir_steering::{BackendId, Concury, ConcuryConfig, Member, Role, StateKey};
 
     /// Zeroed memory as a map would give it.
     fn memory(name: &str, bytes: usize) -> Mapped {

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 use weir_hash::Key;
-use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Dcode, Member, Role, StateKey};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Member, Role, StateKey};
 
 /// Tables per width, and sets of keys per table.
 const TABLES: u32 = 5;

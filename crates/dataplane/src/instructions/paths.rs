@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use weir_hash::{HashKey, Key};
 use weir_plane::{IdRoutes, VipKey};
 use weir_steering::{
-    BackendId, Codec, Concury, ConcuryConfig, Dcode, Flags, Image, Member, MethodId, Role,
-    SLOT_RESERVED, ServiceConfig, ServiceId, ServiceState, Settings, StateKey, TrackedBuilder,
+    BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
+    ServiceConfig, ServiceId, ServiceState, Settings, StateKey, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};

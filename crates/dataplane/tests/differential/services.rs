@@ -62,9 +62,11 @@ impl Services for Tables {
 
     fn collect(&mut self, state: &ServiceState, at: BackendId) -> Result<(), BuildError> {
         match &mut self.services[state.service.index()].builder {
-            Builder::Concury(concury) => drop(concury.start(state.key, at, self.now)?),
+            Builder::Concury(concury) => {
+                concury.start(state.key, at, self.now)?;
+            }
             Builder::Other(builder) => {
-                drop(builder.start(state.key, backend(at.get()), self.now)?)
+                builder.start(state.key, at, self.now)?;
             }
             Builder::None => {}
         }

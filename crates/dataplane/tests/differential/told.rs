@@ -5,7 +5,7 @@ use rand::Rng;
 use std::collections::BTreeMap;
 use weir_hash::Key;
 use weir_plane::{Outcome, Plane};
-use weir_steering::{BackendId, Echoes, Flags, Image, MethodId, Role, ServiceId, StateKey};
+use weir_steering::{BackendId, Echoes, Flags, Image, MethodId, Role, StateKey};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, TcpFlags};
 

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use weir_hash::Key;
-use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Dcode, Image, StateKey};
+use weir_steering::{BackendId, Codec, Concury, ConcuryConfig, Image, StateKey};
 
 const MD5: &str = "MD5";
 const SHA: &str = "SHA-256";

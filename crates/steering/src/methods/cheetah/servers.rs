@@ -1,6 +1,5 @@
 //! The numbers that cookies carry: `AllServers`, and which of them a service may use.
 
-use crate::ids::BackendId;
 use crate::pool::{Member, Role, shares};
 use crate::schedule::Scheduler;
 use crate::table::NO_BACKEND;
@@ -246,6 +245,7 @@ impl ServiceServers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::BackendId;
 
     fn member(name: &str, backend: u16, role: Role, weight: u32) -> Member {
         Member { backend: BackendId::of(backend), name: name.into(), weight, role }

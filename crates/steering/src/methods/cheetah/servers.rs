@@ -1,6 +1,5 @@
 //! The numbers that cookies carry: `AllServers`, and which of them a service may use.
 
-use crate::ids::BackendId;
 use crate::pool::{Member, Role, shares};
 use crate::schedule::Scheduler;
 use crate::table::NO_BACKEND;

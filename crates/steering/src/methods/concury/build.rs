@@ -11,7 +11,7 @@ use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
 use crate::state::StateKey;
 use crate::states::Patience;
-use crate::table::{Flags, Header, NO_BACKEND, SLOT_BACKEND, SLOT_RESERVED, Table};
+use crate::table::{Flags, Header, NO_BACKEND, SLOT_RESERVED, Table};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};

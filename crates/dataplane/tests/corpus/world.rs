@@ -10,7 +10,10 @@ use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
 use weir_plane::{self, Counters, Hop, IdOutcome, IdRoutes, LaneCounters, Soft, VipKey, Way};
 use weir_steering::update::Plane as _;
-use weir_steering::{Build, Member, MethodId, Role, ServiceConfig, Settings, SoftMemory, cheetah};
+use weir_steering::{
+    BackendId, Build, Member, MethodId, Role, ServiceConfig, ServiceId, Settings, SoftMemory,
+    cheetah,
+};
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{Protocol, Reason, map_address};
 
@@ -41,12 +44,12 @@ pub struct Kernel {
     /// Set-ups so far: services get other keys each time, and backends are others.
     turn: u32,
     /// The set-up whose services are there, and their numbers.
-    standing: Option<(*const Setup, Vec<u32>)>,
+    standing: Option<(*const Setup, Vec<ServiceId>)>,
 }
 
 impl Kernel {
     /// The numbers of a set-up's services, if they are there; else those of another one go.
-    fn standing(&mut self, setup: &Setup) -> Option<Vec<u32>> {
+    fn standing(&mut self, setup: &Setup) -> Option<Vec<ServiceId>> {
         match self.standing.take() {
             // Slots of connections are the service's, whatever its table.
             Some((at, numbers)) if std::ptr::eq(at, setup) && !setup.has_slots() => Some(numbers),
@@ -111,8 +114,8 @@ pub struct World<'a> {
     setup: &'a Setup,
     pub oracle: Soft,
     /// Backends by name.
-    numbers: BTreeMap<&'a str, u16>,
-    services: Vec<(u32, Option<Box<dyn Build>>)>,
+    numbers: BTreeMap<&'a str, BackendId>,
+    services: Vec<(ServiceId, Option<Box<dyn Build>>)>,
     generation: u64,
 }
 
@@ -141,7 +144,7 @@ fn settings(method: MethodId, service: &Service) -> Settings {
     settings
 }
 
-fn routes(service: &Service, numbers: &BTreeMap<&str, u16>) -> IdRoutes {
+fn routes(service: &Service, numbers: &BTreeMap<&str, BackendId>) -> IdRoutes {
     let mut configs = QuicLbConfigs::default();
     for ids in &service.ids {
         let key = ids.key.as_ref().map(|key| key.0.clone().try_into().expect("16 bytes"));
@@ -164,7 +167,7 @@ impl<'a> World<'a> {
         kernel.turn += 1;
         let oracle = Soft::new(SoftMemory::new(LIMITS.pending_flows as usize, 1 << 10, 256));
         let names = setup.backends.iter().map(|backend| backend.name.as_str());
-        let numbers = names.zip(1..).collect();
+        let numbers = names.zip((1..).map(BackendId::of)).collect();
         let mut world =
             Self { kernel, setup, oracle, numbers, services: Vec::new(), generation: 0 };
         world.oracle.own_macs = setup.own_macs.iter().map(|mac| mac.0).collect();
@@ -217,9 +220,10 @@ impl<'a> World<'a> {
     }
 
     /// A table with another key takes the place of the one that stands.
-    fn add_service(&mut self, at: usize, standing: Option<u32>) {
+    fn add_service(&mut self, at: usize, standing: Option<ServiceId>) {
         let service = &self.setup.services[at];
-        let number = standing.unwrap_or((self.kernel.turn * 8 + at as u32) % LIMITS.services);
+        let number =
+            standing.unwrap_or(ServiceId((self.kernel.turn * 8 + at as u32) % LIMITS.services));
         let protocol = match service.protocol.as_str() {
             "tcp" => Protocol::Tcp,
             "udp" => Protocol::Udp,
@@ -468,7 +472,7 @@ impl<'a> World<'a> {
     }
 
     fn counters(&self) -> Counters {
-        let backends = 0..self.numbers.len() as u16 + 1;
+        let backends = (0..self.numbers.len() as u16 + 1).map(BackendId::of);
         self.kernel.live.kernel.counters(backends).expect("they can be read")
     }
 

@@ -322,7 +322,7 @@ impl World {
         self.plane.oracle.memory.down.remove(&backend);
         let weight = self.rng.random_range(0..5);
         self.tables.services[service].members.push(Member {
-            backend: backend,
+            backend,
             name: format!("b{backend}"),
             weight,
             role: Role::Serving,

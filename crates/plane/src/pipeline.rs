@@ -363,7 +363,7 @@ fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdic
         None => unknown,
         Some(None) => Verdict::Pass(Reason::NoService),
         Some(Some(backend)) => Verdict::Forward {
-            backend: backend,
+            backend,
             new: false,
             bytes: fragment.ip_length,
             cookie: None,

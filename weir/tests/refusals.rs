@@ -3,6 +3,8 @@
 //!
 //! `WEIR_DRAWS` files for each way (20 here), drawn by `WEIR_SEED`.
 
+#![allow(clippy::ptr_arg, reason = "all ways to break a file have one type")]
+
 mod common;
 
 use std::fs;

@@ -833,7 +833,7 @@ fn answers_of_translated_backends_tell_whose_they_are() {
     // Many ports of one address, each with its own check.
     let more = format!("[[service.backend]]\nname = \"c\"\n{}\n", own(81));
     let both = format!("{web}{more}").replace("enabled = false", "interval = \"1s\"");
-    let config = Config::parse(&text(&[both.clone()]), "weir.toml").unwrap();
+    let config = Config::parse(&text(std::slice::from_ref(&both)), "weir.toml").unwrap();
     let service = &config.services[0];
     let check = service.check.as_ref().unwrap();
     let ports: Vec<u16> =

@@ -12,6 +12,9 @@
 #define NAT_SOURCE 1 /* its source, and not its destination */
 #define NAT_KEEPS_TTL 2 /* the kernel, which forwards it, takes one */
 
+/* What translate_outside answers of an ICMP error. */
+#define TRANSLATED_OUTSIDE (1ULL << 63)
+
 /* RFC 1624, equation 3. change: of the words that it is a sum of, each with its complement before. They
  * are summed as they stand in memory. */
 static __always_inline __u16 amended(__u16 check, __u64 change)
@@ -145,10 +148,11 @@ __noinline int translate_quote(struct xdp_md *ctx, const struct translation *to,
 	return REASON_OK;
 }
 
-/* Puts address and port in the place of those of one end of the packet, or of an ICMP error and of the
- * packet that it quotes; takes one from its TTL as a router does. The reason why it cannot, if its TTL is
- * used up: it is as it was then. Global, so that the verifier goes through it once. */
-__noinline int translate(struct xdp_md *ctx, const struct translation *to, __u32 how)
+/* Puts address and port in the place of those of one end of the packet; takes one from its TTL as a router
+ * does. The reason why it cannot, if its TTL is used up: it is as it was then. Of an ICMP error
+ * TRANSLATED_OUTSIDE, and what its addresses have changed by. Global, so that the verifier goes through it
+ * once. */
+__noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation *to, __u32 how)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
@@ -234,7 +238,18 @@ __noinline int translate(struct xdp_md *ctx, const struct translation *to, __u32
 		udp->check = amended_udp(udp->check, change);
 		return REASON_OK;
 	}
-	return translate_quote(ctx, to, how, change);
+	return TRANSLATED_OUTSIDE | change;
+}
+
+/* The whole packet, and of an ICMP error also what it quotes. Not one in the other: Linux 6.1 has no room
+ * on the stack for so many. */
+static __always_inline int translate(struct xdp_md *ctx, const struct translation *to, __u32 how)
+{
+	__u64 done = translate_outside(ctx, to, how);
+
+	if (likely(!(done & TRANSLATED_OUTSIDE)))
+		return done;
+	return translate_quote(ctx, to, how, done & ~TRANSLATED_OUTSIDE);
 }
 
 /* Makes the packet the backend's, and gives the frame the lane's addresses. bytes: of the packet. */

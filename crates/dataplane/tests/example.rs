@@ -8,8 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use weir_dataplane::{BackendEntry, KernelPlane, Limits, Verdict, run_frame};
 use weir_plane::VipKey;
 use weir_steering::{
-    Build, Member, MethodId, Recall, Rehearsal, Role, ServiceConfig, Settings, SoftMemory, Why,
-    decide,
+    BackendId, Build, Member, MethodId, Recall, Rehearsal, Role, ServiceConfig, ServiceId,
+    Settings, SoftMemory, Why, decide,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
@@ -62,7 +62,7 @@ fn services(rng: &mut ChaCha8Rng) -> Vec<Service> {
 }
 
 fn change_pool(members: &mut Vec<Member>, rng: &mut ChaCha8Rng) {
-    let backend = rng.random_range(0..16);
+    let backend = BackendId::of(rng.random_range(0..16));
     match members.iter().position(|member| member.backend == backend) {
         Some(at) if rng.random_bool(0.5) => drop(members.remove(at)),
         Some(at) => members[at].role = *[Role::Serving, Role::Draining].choose(rng).unwrap(),
@@ -96,13 +96,13 @@ fn one_folder_one_header_and_one_line_make_a_method() {
     for backend in 0..16 {
         let entry = BackendEntry::new("10.9.1.1".parse().unwrap(), 1);
         let entry = entry.with_next_hop(mac(backend), [2, 0, 0, 0, 0, 9], 0, true);
-        kernel.set_backend(backend, &entry).unwrap();
+        kernel.set_backend(BackendId::of(backend), &entry).unwrap();
     }
     let mut services = services(&mut rng);
     for (number, service) in services.iter().enumerate() {
         let Service { address, protocol, .. } = *service;
         let (address, port) = (map_address(address.ip()), Some(address.port()));
-        kernel.set_service(&VipKey { address, protocol, port }, number as u32).unwrap();
+        kernel.set_service(&VipKey { address, protocol, port }, ServiceId(number as u32)).unwrap();
     }
     let mut soft = SoftMemory::new(16, 16, 16);
     let (mut forwarded, mut refused, mut new) = (0, 0, 0);
@@ -114,8 +114,9 @@ fn one_folder_one_header_and_one_line_make_a_method() {
             let generation = u64::from(packet) + 1;
             let built = service.builder.build(generation, &service.members, 0).unwrap();
             assert_eq!((built.pinned.len(), built.orphans.len()), (0, 0));
-            kernel.publish(number as u32, &built.table).unwrap();
-            let back = kernel.published(number as u32).unwrap().expect("it was published");
+            kernel.publish(ServiceId(number as u32), &built.table).unwrap();
+            let back =
+                kernel.published(ServiceId(number as u32)).unwrap().expect("it was published");
             assert_eq!(back, *built.table);
         }
         let flow = flow(service, &mut rng);
@@ -123,7 +124,7 @@ fn one_folder_one_header_and_one_line_make_a_method() {
         let frame = Frame::new(flow).tcp_flags(flags).build();
         let run = run_frame(kernel.program(), &frame).unwrap();
         let table = service.builder.published().expect("it was published");
-        let decision = decide(table, number as u32, &flow, flags, &mut soft);
+        let decision = decide(table, ServiceId(number as u32), &flow, flags, &mut soft);
         match decision.backend {
             Ok(backend) => {
                 assert_eq!(run.verdict, Verdict::Transmit, "{flow}");
@@ -138,7 +139,7 @@ fn one_folder_one_header_and_one_line_make_a_method() {
         }
         // Explained: the same decision over a memory that writes down what it is asked.
         let mut rehearsal = Rehearsal::new(&Nothing);
-        assert_eq!(decide(table, number as u32, &flow, flags, &mut rehearsal), decision);
+        assert_eq!(decide(table, ServiceId(number as u32), &flow, flags, &mut rehearsal), decision);
         assert_eq!(rehearsal.notes(), []);
         assert_eq!(decision.why, Why::Row);
         let row = decision.row.expect("it is always a row");
@@ -148,7 +149,7 @@ fn one_folder_one_header_and_one_line_make_a_method() {
         forwarded > u64::from(PACKETS) / 2 && new > 1000,
         "{forwarded} of {PACKETS}, {new} new"
     );
-    let counted = kernel.counters(0..16).unwrap();
+    let counted = kernel.counters((0..16).map(BackendId::of)).unwrap();
     assert_eq!(counted.lanes.values().map(|lane| lane.packets).sum::<u64>(), forwarded);
     assert_eq!(counted.lanes.values().map(|lane| lane.flows).sum::<u64>(), new);
     assert_eq!(counted.dropped.get(&Reason::NoBackend).copied().unwrap_or(0), refused);

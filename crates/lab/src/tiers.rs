@@ -27,6 +27,8 @@ pub struct Tiers {
     stateful: Vec<Balancer>,
     /// Those that are in the pool of the fronts.
     members: Mutex<BTreeSet<usize>>,
+    /// Held by what commands the control planes, and by what kills them.
+    commanding: Mutex<()>,
 }
 
 impl Tiers {
@@ -62,7 +64,8 @@ impl Tiers {
         });
         let fronts = fronts.collect::<Result<Vec<_>>>()?;
         let members = Mutex::new((0..STATEFUL - 1).collect());
-        let tiers = Self { lab: Arc::clone(lab), fronts, stateful, members };
+        let commanding = Mutex::default();
+        let tiers = Self { lab: Arc::clone(lab), fronts, stateful, members, commanding };
         lab.await_service(example.patience)?;
         Ok(tiers)
     }
@@ -128,7 +131,10 @@ impl Tiers {
                     return Ok(());
                 }
             }
-            step()?;
+            {
+                let _alone = self.commanding.lock().unwrap_or_else(PoisonError::into_inner);
+                step()?;
+            }
             tracing::debug!("change {turn} of the tiers");
         }
         Ok(())
@@ -177,6 +183,7 @@ impl PoolControl for Tiers {
 
     /// Of every control plane of both tiers, at once.
     fn crash(&self, away: Duration) -> Result<()> {
+        let _alone = self.commanding.lock().unwrap_or_else(PoisonError::into_inner);
         let both = || self.fronts.iter().chain(&self.stateful);
         both().for_each(Balancer::kill);
         sleep(away);

@@ -52,7 +52,7 @@ impl Build for Builder {
     }
 
     fn draft(&mut self, generation: u64, pool: &[Member], _: u32) -> Result<Built, BuildError> {
-        let shares = pool.iter().flat_map(|m| (0..m.effective_weight()).map(|_| m.backend));
+        let shares = pool.iter().flat_map(|m| (0..m.effective_weight()).map(|_| m.backend.get()));
         let shares: Vec<u16> = shares.collect();
         let at = |row: u32| shares.get(row as usize % shares.len().max(1)).copied();
         let rows = (0..self.0.settings.get("rows")).map(|row| at(row).unwrap_or(NO_BACKEND));

@@ -66,14 +66,15 @@ static __always_inline __u64 exchange_ipv6(struct ipv6 *ip, int source,
 	       exchange(at + 2, to->address[1]) + exchange(at + 3, to->address[1] >> 32);
 }
 
-static __always_inline __u64 exchange_port(__u16 *ports, int source, const struct translation *to)
+/* Both ports are read and written as one word: Linux 6.1 does not follow an address that varies. */
+static __always_inline __u64 exchange_port(__u32 *ports, int source, const struct translation *to)
 {
-	__u16 *at = source ? ports : ports + 1;
-	__u16 before = *at;
+	__u32 word = *ports, shift = source ? 0 : 16;
+	__u16 before = word >> shift;
 
 	if (!to->port)
 		return 0;
-	*at = to->port;
+	*ports = (word & ~(0xffffU << shift)) | to->port << shift;
 	return changed(before, to->port);
 }
 
@@ -123,6 +124,9 @@ __noinline int translate_quote(struct xdp_md *ctx, const struct translation *to,
 		next = ip->protocol;
 	}
 	void *l4 = data + (at & 0x3fff);
+
+	/* What was checked is what is read: Linux 6.1 does not follow a second sum. */
+	asm volatile("" : "+r"(l4));
 
 	if (l4 + QUOTED_BYTES > end)
 		return REASON_UNKNOWN_QUOTE;
@@ -220,12 +224,14 @@ __noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation 
 		return REASON_OK;
 	void *l4 = data + ((before + at) & 0x3fff);
 
+	asm volatile("" : "+r"(l4));
+
 	if (protocol == PROTOCOL_TCP) {
 		struct tcp *tcp = l4;
 
 		if ((void *)(tcp + 1) > end)
 			return REASON_TRUNCATED_TCP;
-		change += exchange_port((__u16 *)&tcp->ports, source, to);
+		change += exchange_port(&tcp->ports, source, to);
 		tcp->check = amended(tcp->check, change);
 		return REASON_OK;
 	}
@@ -234,7 +240,7 @@ __noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation 
 
 		if ((void *)(udp + 1) > end)
 			return REASON_TRUNCATED_UDP;
-		change += exchange_port((__u16 *)&udp->ports, source, to);
+		change += exchange_port(&udp->ports, source, to);
 		udp->check = amended_udp(udp->check, change);
 		return REASON_OK;
 	}

@@ -118,6 +118,16 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Print what a shell needs to complete weir's commands and options.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages of all commands, weir(1) and the others, into a directory.
+    Man {
+        /// The directory; it is made if there is none.
+        directory: PathBuf,
+    },
     /// On a backend that answers clients directly: write cookies into the TCP timestamps of its answers
     /// (docs/agent.md).
     Agent(crate::agent::AgentOptions),

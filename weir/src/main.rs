@@ -7,6 +7,7 @@ mod cli;
 mod control;
 mod fib;
 mod lab;
+mod manual;
 mod out;
 mod reproduce;
 mod sim;
@@ -54,6 +55,8 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Doctor { config, no_probe, json } => control::doctor(&config, !no_probe, json),
         Verb::Check { config } => done(control::check(&config)),
         Verb::Fib { what } => fib::run(what),
+        Verb::Completions { shell } => done(manual::completions(shell)),
+        Verb::Man { directory } => done(manual::write(&directory)),
         Verb::Agent(options) => done(agent::run(&options)),
         Verb::Lab(command) => lab::run(*command),
         Verb::Sim(options) => done(sim::run(&options)),

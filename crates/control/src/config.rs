@@ -27,7 +27,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +96,9 @@ pub struct Balancer {
     /// Whether echo requests to the services' addresses are answered; if not they are the kernel's.
     #[serde(default = "resolve::echo")]
     pub echo: bool,
+    /// Where metrics are served; none: nowhere.
+    #[serde(default)]
+    pub metrics: Option<SocketAddr>,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,

@@ -5,6 +5,7 @@ pub mod config;
 pub mod doctor;
 pub mod engine;
 pub mod health;
+pub mod metrics;
 pub mod neigh;
 pub mod run;
 pub mod store;

@@ -4,12 +4,13 @@ use crate::api;
 use crate::config::Config;
 use crate::engine::{Command, Engine, EngineError, Sender, channel};
 use crate::health::{Checker, raise_limits};
+use crate::metrics;
 use crate::neigh;
 use std::path::Path;
 use std::sync::mpsc as std_mpsc;
 use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
 
 /// Commands that may wait for the engine.
@@ -29,6 +30,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let socket = config.balancer.socket_path();
     let (checker, mut transitions) = Checker::new();
     let (sender, commands) = channel(QUEUE)?;
+    let (where_metrics, metrics) = watch::channel(None);
     let (opened, ready) = std_mpsc::channel();
     let path = config_path.to_owned();
     let runtime = tokio::runtime::Handle::current();
@@ -37,7 +39,8 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
         let result = match Engine::open(config, path, checker, breaking) {
-            Ok(engine) => {
+            Ok(mut engine) => {
+                engine.serve_metrics_by(where_metrics);
                 let _ = opened.send(());
                 drop(opened);
                 engine.run(commands)
@@ -63,6 +66,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
         }
     });
     follow(sender.clone());
+    tokio::spawn(metrics::serve(sender.clone(), metrics));
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

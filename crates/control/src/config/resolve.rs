@@ -31,6 +31,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
             look_every: balancer.look_every.unwrap_or(LOOK_EVERY),
             echo: balancer.echo.unwrap_or_else(echo),
             icmp_per_second: balancer.icmp_per_second.unwrap_or_else(icmp_per_second),
+            metrics: balancer.metrics,
             tunnel_source: balancer.tunnel_source,
             tunnel_source6: balancer.tunnel_source6,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),

@@ -6,7 +6,7 @@ mod scope;
 mod service;
 
 use std::collections::HashMap;
-use std::net::Ipv6Addr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,6 +36,7 @@ pub(super) struct Balancer {
     pub run_dir: Option<PathBuf>,
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
+    pub metrics: Option<SocketAddr>,
     pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
@@ -144,6 +145,19 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             0..=MOST_ICMP_PER_SECOND,
         ),
         echo: raw.echo.map(Spanned::into_inner),
+        metrics: raw.metrics.and_then(|address| {
+            let parsed = address.get_ref().parse::<SocketAddr>().ok();
+            let good = parsed.filter(|address| address.port() != 0);
+            if good.is_none() {
+                scope.problem(
+                    address.span(),
+                    "metrics",
+                    format!("{:?} is not an address with a port", address.get_ref()),
+                    "give one such as \"127.0.0.1:9469\" or \"[::1]:9469\"",
+                );
+            }
+            good
+        }),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
     }

@@ -34,6 +34,7 @@ pub(super) struct Balancer {
     pub look_every: Field<String>,
     pub icmp_per_second: Field<i64>,
     pub echo: Field<bool>,
+    pub metrics: Field<String>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
 }

@@ -42,9 +42,10 @@ use reload::How;
 use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path as FilePath, PathBuf};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 use weir_dataplane::{Interface, KernelPlane, LivePlane};
 use weir_plane::{Attachment, Plane};
@@ -236,6 +237,8 @@ pub struct Engine<P: Plane = LivePlane> {
     /// Seconds by which a test is ahead of its time.
     #[cfg(test)]
     ahead: u32,
+    /// Who serves metrics.
+    metrics: Option<watch::Sender<Option<SocketAddr>>>,
     _lock: RunLock,
     /// Held while it runs.
     name: Option<NameLock>,
@@ -444,6 +447,7 @@ impl<P: Plane> Engine<P> {
             clocked: 0,
             #[cfg(test)]
             ahead: 0,
+            metrics: None,
             _lock: lock,
             name: None,
         };

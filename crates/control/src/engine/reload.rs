@@ -434,6 +434,8 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.interfaces.clone_from(&config.balancer.interfaces);
         self.config.balancer.tunnel_source = config.balancer.tunnel_source;
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
+        self.config.balancer.metrics = config.balancer.metrics;
+        self.tell_metrics();
         let rate = config.balancer.icmp_per_second;
         self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
         self.set_targets();

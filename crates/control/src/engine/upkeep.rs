@@ -7,9 +7,10 @@ use super::{Engine, EngineError, PlaneResult};
 use crate::config::{AllDown, Forward, Protocol};
 use crate::neigh::NeighError;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
+use tokio::sync::watch;
 use tracing::warn;
 use weir_hash::Key;
 use weir_plane::forward::NextHop;
@@ -379,5 +380,18 @@ impl<P: Plane> Engine<P> {
         }
         // One interface that is missing keeps nobody from looking after the backends.
         accepted
+    }
+
+    /// Tells who serves metrics where to, now and whenever the file says something else.
+    pub(crate) fn serve_metrics_by(&mut self, server: watch::Sender<Option<SocketAddr>>) {
+        self.metrics = Some(server);
+        self.tell_metrics();
+    }
+
+    pub(super) fn tell_metrics(&self) {
+        let wanted = self.config.balancer.metrics;
+        if let Some(server) = &self.metrics {
+            server.send_if_modified(|told| std::mem::replace(told, wanted) != wanted);
+        }
     }
 }

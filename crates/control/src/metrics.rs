@@ -1,0 +1,458 @@
+//! What `weir status` tells, as metrics for Prometheus: the text format of OpenMetrics 1.0, over HTTP at the
+//! address that `[balancer] metrics` names (docs/metrics.md). Counters go on through restarts of the control
+//! plane where the data plane counts them.
+
+use crate::engine::{BackendStatus, Command, Sender, ServiceStatus, Status};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, Semaphore, oneshot, watch};
+use tracing::{info, warn};
+
+/// The media type of the text.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Who asks more often gets the same text again, so that no reader keeps the engine from its work.
+const KEPT: Duration = Duration::from_secs(1);
+/// Readers at once; others wait.
+const READERS: usize = 32;
+/// Whoever has not sent a request and taken the answer by then is closed.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an address that cannot be listened at is left alone.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The text of a status.
+///
+/// # Errors
+/// None that is known: memory is what it is written to.
+pub fn text(status: Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("weir");
+    registry.register_collector(Box::new(Snapshot(status)));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Snapshot(Status);
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+/// Writes one metric after the other, each with all its series.
+struct Writer<'a>(DescriptorEncoder<'a>);
+
+impl Writer<'_> {
+    fn metric<'s, T>(
+        &mut self,
+        (name, help): (&str, &str),
+        kind: MetricType,
+        series: impl IntoIterator<Item = (Labels<'s>, T)>,
+        write: impl Fn(&mut MetricEncoder<'_>, T) -> fmt::Result,
+    ) -> fmt::Result {
+        let mut series = series.into_iter().peekable();
+        // What nothing is known of is not named.
+        if series.peek().is_none() {
+            return Ok(());
+        }
+        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        for (labels, value) in series {
+            if labels.is_empty() {
+                write(&mut metric, value)?;
+            } else {
+                write(&mut metric.encode_family(&labels)?, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn counters<'s>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels<'s>, u64)>,
+    ) -> fmt::Result {
+        self.metric((name, help), MetricType::Counter, series, |metric, value| {
+            metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
+        })
+    }
+
+    fn gauges<'s>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels<'s>, f64)>,
+    ) -> fmt::Result {
+        self.metric((name, help), MetricType::Gauge, series, |metric, value| {
+            metric.encode_gauge(&value)
+        })
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.counters(name, help, [(Vec::new(), value)])
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        self.gauges(name, help, [(Vec::new(), value)])
+    }
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Writer(encoder);
+        instance(&mut out, &self.0)?;
+        services(&mut out, &self.0.services)?;
+        backends(&mut out, &self.0.services)
+    }
+}
+
+fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
+    let about = vec![("instance_name", &*status.name), ("version", &*status.version)];
+    out.gauges("build_info", "The instance and its version; always 1", [(about, 1.0)])?;
+    out.gauge("uptime_seconds", "Age of the control plane", status.uptime_seconds as f64)?;
+    out.gauges(
+        "interface_attached",
+        "Interfaces that packets are taken from; always 1",
+        status
+            .interfaces
+            .iter()
+            .map(|(interface, mode)| (vec![("interface", &**interface), ("mode", &**mode)], 1.0)),
+    )?;
+    out.gauge(
+        "warnings",
+        "Sentences under the warnings of weir status",
+        status.warnings.len() as f64,
+    )?;
+    let verdicts = status.outcomes.iter().flat_map(|one| {
+        let labels = |verdict| vec![("reason", &*one.reason), ("verdict", verdict)];
+        [(labels("passed"), one.passed), (labels("dropped"), one.dropped)]
+    });
+    out.counters(
+        "unforwarded_packets",
+        "Packets that were not forwarded, by reason: passed to the kernel, or dropped (or answered by \
+         weir itself)",
+        verdicts,
+    )?;
+    out.counters(
+        "lost_frames",
+        "Frames that were sent and lost before they left an interface",
+        status.lost.iter().flatten().map(|one| (vec![("interface", &*one.interface)], one.frames)),
+    )?;
+    if let Some(returned) = status.returned {
+        out.counter("returned_packets", "Answers that were translated", returned.packets)?;
+        out.counter("returned_bytes", "Bytes of the answers that were translated", returned.bytes)?;
+    }
+    out.counter(
+        "unrecorded_flows",
+        "Flows that neither the ring nor the map of unreported flows could take",
+        status.unrecorded_flows,
+    )?;
+    out.counter(
+        "bare_packets",
+        "Packets of known flows that did not echo the cookie that their backend was told",
+        status.bare_packets.into(),
+    )?;
+    out.counter("reports", "Reports of flows that were taken from the data plane", status.reports)?;
+    out.gauge("pending_flows", "Flows in the map of pending flows", status.pending_flows as f64)?;
+    out.gauge(
+        "table_memory_used_bytes",
+        "Memory of the tables that is in use",
+        status.table_bytes_used as f64,
+    )?;
+    out.gauge("table_memory_bytes", "Memory of the tables", status.table_bytes as f64)
+}
+
+fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
+    let ports: Vec<String> = services
+        .iter()
+        .map(|one| one.port.map_or_else(|| "any".to_owned(), |port| port.to_string()))
+        .collect();
+    let vips: Vec<String> = services.iter().map(|one| one.vip.to_string()).collect();
+    let about = services.iter().zip(&ports).zip(&vips).map(|((one, port), vip)| {
+        let labels = vec![
+            ("service", &*one.name),
+            ("vip", &**vip),
+            ("protocol", &*one.protocol),
+            ("port", &**port),
+            ("method", &*one.method),
+            ("forward", &*one.forward),
+        ];
+        (labels, 1.0)
+    });
+    out.gauges("service_info", "The services, and how they are set; always 1", about)?;
+    macro_rules! each {
+        ($write:ident, $name:literal, $help:literal, $value:expr) => {
+            out.$write(
+                $name,
+                $help,
+                services.iter().filter_map(|one| {
+                    let value: Option<_> = $value(one);
+                    Some((vec![("service", &*one.name)], value?))
+                }),
+            )?
+        };
+    }
+    each!(counters, "service_tables", "Tables that were published", |one: &ServiceStatus| Some(
+        one.generation
+    ));
+    each!(gauges, "service_states", "Connections that are known", |one: &ServiceStatus| Some(
+        one.states as f64
+    ));
+    each!(
+        gauges,
+        "service_published_states",
+        "Connections in the published table",
+        |one: &ServiceStatus| Some(one.published_states as f64)
+    );
+    each!(
+        gauges,
+        "service_half_open",
+        "Connections of which only the SYN was seen",
+        |one: &ServiceStatus| Some(one.half_open as f64)
+    );
+    each!(
+        counters,
+        "service_forgotten_half_open",
+        "Half-open connections that were forgotten because of limits.half_open_flows",
+        |one: &ServiceStatus| Some(one.forgotten_half_open)
+    );
+    each!(
+        counters,
+        "service_refused_states",
+        "Flows that were not remembered because of limits.states_per_service",
+        |one: &ServiceStatus| Some(one.refused_states)
+    );
+    each!(
+        counters,
+        "service_refused_of_prefix",
+        "Flows that were not remembered because of limits.states_per_prefix",
+        |one: &ServiceStatus| Some(one.refused_of_prefix)
+    );
+    each!(
+        gauges,
+        "service_table_bytes",
+        "Size of the published table",
+        |one: &ServiceStatus| Some(one.table_bytes as f64)
+    );
+    each!(
+        gauges,
+        "service_control_bytes",
+        "Memory of the control plane for the service",
+        |one: &ServiceStatus| Some(one.control_bytes as f64)
+    );
+    each!(
+        gauges,
+        "service_update_seconds",
+        "How long the last update took, waiting included",
+        |one: &ServiceStatus| one.last_update_ms.map(|ms| ms as f64 / 1000.0)
+    );
+    each!(gauges, "service_slots_used", "Slots in use", |one: &ServiceStatus| {
+        one.slots.map(|slots| slots.used as f64)
+    });
+    each!(gauges, "service_slots", "Slots for connections", |one: &ServiceStatus| {
+        one.slots.map(|slots| slots.slots as f64)
+    });
+    each!(
+        counters,
+        "service_slots_full",
+        "Connections that found no free slot",
+        |one: &ServiceStatus| one.slots.map(|slots| slots.full)
+    );
+    each!(
+        counters,
+        "service_stale_cookies",
+        "Cookies that named a free slot",
+        |one: &ServiceStatus| one.slots.map(|slots| slots.stale_cookies)
+    );
+    each!(
+        counters,
+        "service_foreign_cookies",
+        "Cookies that named the slot of another flow",
+        |one: &ServiceStatus| one.slots.map(|slots| slots.foreign_cookies)
+    );
+    each!(
+        gauges,
+        "service_tracked_flows",
+        "Flows of jet in the connection table",
+        |one: &ServiceStatus| one.tracking.map(|tracking| tracking.tracked as f64)
+    );
+    each!(
+        counters,
+        "service_evicted_flows",
+        "Flows of jet that lost their place in the connection table",
+        |one: &ServiceStatus| one.tracking.map(|tracking| tracking.evicted)
+    );
+    Ok(())
+}
+
+fn backends(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
+    let all = || services.iter().flat_map(|one| one.backends.iter().map(move |b| (one, b)));
+    let addresses: Vec<String> = all().map(|(_, one)| one.address.to_string()).collect();
+    let about = all().zip(&addresses).map(|((service, one), address)| {
+        (labels(service, one).into_iter().chain([("address", &**address)]).collect(), 1.0)
+    });
+    out.gauges("backend_info", "The backends and their addresses; always 1", about)?;
+    macro_rules! each {
+        ($write:ident, $name:literal, $help:literal, $value:expr) => {
+            out.$write(
+                $name,
+                $help,
+                all().filter_map(|(service, one)| {
+                    let value: Option<_> = $value(one);
+                    Some((labels(service, one), value?))
+                }),
+            )?
+        };
+    }
+    let flag = |is: bool| Some(f64::from(u8::from(is)));
+    each!(
+        gauges,
+        "backend_up",
+        "Whether new connections may go there: not down, and not draining",
+        |one: &BackendStatus| flag(one.state == "up")
+    );
+    each!(gauges, "backend_draining", "Whether it is draining", |one: &BackendStatus| flag(
+        one.state == "draining"
+    ));
+    each!(
+        gauges,
+        "backend_check_up",
+        "Whether its health check says that it is up",
+        |one: &BackendStatus| flag(one.check.up)
+    );
+    each!(
+        gauges,
+        "backend_check_unknown",
+        "Whether its last check could not be made, for a reason of this host's own",
+        |one: &BackendStatus| flag(one.check.unknown)
+    );
+    each!(
+        gauges,
+        "backend_weight",
+        "Share of the new connections, 0 to 65,535",
+        |one: &BackendStatus| Some(f64::from(one.weight))
+    );
+    each!(gauges, "backend_states", "Connections that are known there", |one: &BackendStatus| one
+        .states
+        .map(|states| states as f64));
+    each!(gauges, "backend_load", "Its load as the scheduler sees it", |one: &BackendStatus| one
+        .load);
+    each!(counters, "backend_packets", "Packets forwarded to it", |one: &BackendStatus| Some(
+        one.packets
+    ));
+    each!(counters, "backend_bytes", "Bytes forwarded to it", |one: &BackendStatus| Some(
+        one.bytes
+    ));
+    each!(counters, "backend_flows", "Flows that started there", |one: &BackendStatus| Some(
+        one.flows
+    ));
+    Ok(())
+}
+
+fn labels<'a>(service: &'a ServiceStatus, backend: &'a BackendStatus) -> Labels<'a> {
+    vec![("service", &*service.name), ("backend", &*backend.name)]
+}
+
+/// The text, and when it was made.
+#[derive(Default)]
+struct Kept(Mutex<Option<(Instant, Arc<str>)>>);
+
+#[derive(Clone)]
+struct Source {
+    engine: Sender,
+    kept: Arc<Kept>,
+}
+
+impl Source {
+    /// The text; none if the engine has ended.
+    async fn text(&self) -> Option<Arc<str>> {
+        // Whoever else asks meanwhile waits for this one's.
+        let mut kept = self.kept.0.lock().await;
+        if let Some((made, text)) = &*kept
+            && made.elapsed() < KEPT
+        {
+            return Some(text.clone());
+        }
+        let (reply, answer) = oneshot::channel();
+        self.engine.send(Command::Status(reply)).await.ok()?;
+        let status = answer.await.ok()?.ok()?;
+        let text: Arc<str> = text(status).ok()?.into();
+        *kept = Some((Instant::now(), text.clone()));
+        Some(text)
+    }
+}
+
+async fn metrics(State(source): State<Source>) -> Response {
+    match source.text().await {
+        Some(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], text.to_string()).into_response(),
+        None => (StatusCode::SERVICE_UNAVAILABLE, "weir is stopping\n").into_response(),
+    }
+}
+
+/// Serves metrics at the address that `wanted` holds, and follows it. An address that cannot be listened at
+/// is warned of once, and tried again.
+pub(crate) async fn serve(engine: Sender, mut wanted: watch::Receiver<Option<SocketAddr>>) {
+    let source = Source { engine, kept: Arc::default() };
+    let router = Router::new().route("/metrics", get(metrics)).with_state(source);
+    loop {
+        let address = *wanted.borrow_and_update();
+        tokio::select! {
+            () = listen(address, &router) => {}
+            changed = wanted.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Serves until it is dropped.
+async fn listen(address: Option<SocketAddr>, router: &Router) {
+    let Some(address) = address else { return std::future::pending().await };
+    let mut warned = false;
+    let listener = loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => break listener,
+            Err(error) if !warned => {
+                warn!(%address, %error, "no metrics: cannot listen there; it is tried again");
+                warned = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(AGAIN).await;
+    };
+    info!(%address, "metrics");
+    let readers = Arc::new(Semaphore::new(READERS));
+    loop {
+        let Ok(place) = readers.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let router = router.clone();
+                tokio::spawn(async move {
+                    let _ = tokio::time::timeout(PATIENCE, answer(stream, router)).await;
+                    drop(place);
+                });
+            }
+            // Of this connection, or of a lack of descriptors, which passes.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router) {
+    // Whose request makes no sense gets what HTTP has for it; nobody here wants to know.
+    let _ = http1::Builder::new()
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .await;
+}

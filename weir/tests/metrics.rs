@@ -1,0 +1,253 @@
+//! Metrics, as Prometheus reads them: by another implementation's strict parser of the format.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{WEB4, WEIR};
+use weir_lab::{Balancer, NetNs};
+
+const AT: &str = "127.0.0.1:9469";
+/// A machine that is busy with other things is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Prints each sample as its name, its labels in their order, and its value.
+const JUDGE: &str = r#"
+import json, sys
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+for family in text_string_to_metric_families(sys.stdin.read()):
+    assert family.documentation, family.name
+    for s in family.samples:
+        print(json.dumps([s.name, sorted(s.labels.items()), s.value]))
+"#;
+
+type Samples = BTreeMap<(String, BTreeMap<String, String>), f64>;
+
+/// The answer to a request in plain HTTP.
+fn get(from: &NetNs, at: &str, path: &str) -> io::Result<String> {
+    let at: SocketAddr = at.parse().unwrap();
+    let asked = from.enter(|| {
+        let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    });
+    asked.expect("the namespace is there")
+}
+
+fn judged(text: &str) -> Samples {
+    let mut judge = Command::new("/usr/bin/python3")
+        .args(["-c", JUDGE])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("Debian's Python, with python3-prometheus-client");
+    judge.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = judge.wait_with_output().unwrap();
+    assert!(output.status.success(), "not OpenMetrics:\n{text}");
+    let sample = |line: &str| {
+        let (name, labels, value): (String, Vec<(String, String)>, f64) =
+            serde_json::from_str(line).unwrap();
+        ((name, labels.into_iter().collect()), value)
+    };
+    common::stdout(&output).lines().map(sample).collect()
+}
+
+fn scrape(from: &NetNs, at: &str) -> Samples {
+    let answer = get(from, at, "/metrics").expect("metrics are served");
+    let (head, text) = answer.split_once("\r\n\r\n").expect("HTTP");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
+    judged(text)
+}
+
+fn value(of: &Samples, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let labels = labels.iter().map(|(name, value)| (name.to_string(), value.to_string()));
+    of.get(&(name.to_owned(), labels.collect())).copied()
+}
+
+fn with_metrics(balancer: &Balancer, line: &str) {
+    let text = std::fs::read_to_string(balancer.config()).unwrap();
+    let kept: Vec<&str> = text.lines().filter(|line| !line.starts_with("metrics")).collect();
+    let text = kept.join("\n").replacen("[balancer]", &format!("[balancer]\n{line}"), 1);
+    std::fs::write(balancer.config(), text).unwrap();
+}
+
+/// Waits until all that `weir status` counts for a service is in the metrics, too, and the same.
+fn agrees(lab: &NetNs, balancer: &Balancer, at: &str) -> Samples {
+    let mut last = Samples::new();
+    common::eventually("metrics and status agree", || {
+        let status = balancer.status().unwrap();
+        last = scrape(lab, at);
+        let services = status["services"].as_array().unwrap();
+        !services.is_empty()
+            && services.iter().all(|service| {
+                let name = service["name"].as_str().unwrap();
+                let same = |metric: &str, field: &str| {
+                    value(&last, metric, &[("service", name)]) == service[field].as_f64()
+                };
+                same("weir_service_tables_total", "generation")
+                    && same("weir_service_states", "states")
+                    && service["backends"].as_array().unwrap().iter().all(|backend| {
+                        let own = backend["name"].as_str().unwrap();
+                        let labels = [("service", name), ("backend", own)];
+                        let up = f64::from(u8::from(backend["state"] == "up"));
+                        ["packets", "bytes", "flows"].iter().all(|field| {
+                            let metric = format!("weir_backend_{field}_total");
+                            value(&last, &metric, &labels) == backend[*field].as_f64()
+                        }) && value(&last, "weir_backend_up", &labels) == Some(up)
+                    })
+            })
+    });
+    last
+}
+
+/// What is served is what the page describes, and rules ask for nothing else.
+fn documented(samples: &Samples) {
+    let page = include_str!("../../docs/metrics.md");
+    let known: Vec<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `weir_")?.split('`').next()).collect();
+    for (name, _) in samples.keys() {
+        assert!(known.iter().any(|known| format!("weir_{known}") == *name), "{name}");
+    }
+    let rules = include_str!("../../examples/prometheus/alerts.yml");
+    let expressions = rules.lines().filter(|line| line.trim().starts_with("expr:"));
+    for word in expressions.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'))
+    {
+        if let Some(name) = word.strip_prefix("weir_") {
+            assert!(known.contains(&name), "a rule asks for weir_{name}");
+        }
+    }
+}
+
+#[test]
+fn metrics_say_what_status_says_through_reloads_and_kills() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start(&lab, "concury", 3);
+    let here = lab.balancer();
+    get(here, AT, "/metrics").expect_err("nobody asked for metrics");
+    with_metrics(&balancer, &format!("metrics = \"{AT}\""));
+    common::command(&balancer, "reload");
+    common::eventually("metrics are served", || get(here, AT, "/metrics").is_ok());
+    common::shorts(&lab, WEB4, 200, 0, 1);
+    let before = agrees(here, &balancer, AT);
+    documented(&before);
+    let sum = |samples: &Samples, name: &str| {
+        samples.iter().filter(|((own, _), _)| own == name).map(|(_, value)| value).sum::<f64>()
+    };
+    assert!(sum(&before, "weir_backend_flows_total") >= 200.0, "{before:?}");
+    let status = balancer.status().unwrap();
+    let service = &status["services"][0];
+    let (name, member) =
+        (service["name"].as_str().unwrap(), service["backends"][0]["name"].as_str().unwrap());
+    let labels = [("service", name), ("backend", member)];
+    common::command(&balancer, &format!("backend drain {name} {member}"));
+    let drained = agrees(here, &balancer, AT);
+    assert_eq!(value(&drained, "weir_backend_draining", &labels), Some(1.0));
+    assert_eq!(value(&drained, "weir_backend_up", &labels), Some(0.0));
+    // What the data plane counts goes on through a death of the control plane.
+    balancer.kill();
+    balancer.launch().unwrap();
+    common::eventually("metrics are served again", || get(here, AT, "/metrics").is_ok());
+    let resumed = agrees(here, &balancer, AT);
+    for name in ["weir_backend_flows_total", "weir_backend_packets_total"] {
+        assert!(sum(&resumed, name) >= sum(&drained, name), "{name}");
+    }
+    // Another address, and none.
+    let other = "[::1]:9470";
+    with_metrics(&balancer, &format!("metrics = \"{other}\""));
+    common::command(&balancer, "reload");
+    common::eventually("they move", || get(here, other, "/metrics").is_ok());
+    get(here, AT, "/metrics").expect_err("nothing is left at the old address");
+    with_metrics(&balancer, "");
+    common::command(&balancer, "reload");
+    common::eventually("they end", || get(here, other, "/metrics").is_err());
+}
+
+#[test]
+fn no_reader_keeps_others_from_their_metrics() {
+    let _alone = common::alone();
+    let lab = common::lab(1);
+    let balancer = common::start(&lab, "concury", 1);
+    let here = lab.balancer();
+    // Somebody else has the address: weir goes on, and takes it when it is free.
+    let occupied = here.enter(|| std::net::TcpListener::bind(AT)).unwrap().unwrap();
+    with_metrics(&balancer, &format!("metrics = \"{AT}\""));
+    common::command(&balancer, "reload");
+    common::eventually("it says why", || common::log(&balancer).contains("cannot listen there"));
+    drop(occupied);
+    common::eventually("metrics are served", || get(here, AT, "/metrics").is_ok());
+    // Readers that say nothing, half a request, or nonsense.
+    let at: SocketAddr = AT.parse().unwrap();
+    let mut idle: Vec<TcpStream> = here
+        .enter(|| (0..200).map(|_| TcpStream::connect_timeout(&at, PATIENCE).unwrap()).collect())
+        .unwrap();
+    for (number, stream) in idle.iter_mut().enumerate() {
+        let words: &[u8] =
+            [b"".as_slice(), b"GET /metr", b"\x16\x03\x01 nonsense\r\n\r\n"][number % 3];
+        let _ = stream.write_all(words);
+    }
+    assert!(balancer.status().is_ok(), "the API answers meanwhile");
+    assert!(!scrape(here, AT).is_empty());
+    drop(idle);
+    let answer = get(here, AT, "/v1/status").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 404"), "the API itself is not served there: {answer}");
+}
+
+#[test]
+fn an_address_without_a_port_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("weir.toml");
+    for wrong in ["9469", "127.0.0.1", "localhost:9469", "127.0.0.1:0"] {
+        let text = format!("[balancer]\ninterfaces = [\"lo\"]\nmetrics = \"{wrong}\"\n");
+        std::fs::write(&file, text).unwrap();
+        let output = common::weir(&["check", "--config", file.to_str().unwrap()]);
+        let words = common::stderr(&output) + &common::stdout(&output);
+        assert!(!output.status.success());
+        assert!(words.contains("weir.toml:3") && words.contains("127.0.0.1:9469"), "{words}");
+    }
+}
+
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let pages = tempfile::tempdir().unwrap();
+    let folder = pages.path().join("man/man1");
+    let output = common::weir(&["man", folder.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", common::stderr(&output));
+    let help = common::stdout(&common::weir(&["--help"]));
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let commands: Vec<&str> = commands
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|word| *word != "help")
+        .collect();
+    assert!(commands.contains(&"status"), "{help}");
+    for shell in ["bash", "zsh", "fish"] {
+        let text = common::stdout(&common::weir(&["completions", shell]));
+        for command in &commands {
+            assert!(text.contains(command), "{shell}: {command}");
+        }
+    }
+    for command in commands {
+        let page = folder.join(format!("weir-{command}.1"));
+        let text = std::fs::read_to_string(&page).unwrap_or_else(|e| panic!("{page:?}: {e}"));
+        assert!(text.contains(".SH SYNOPSIS"), "{page:?}");
+    }
+    // Bash itself completes by them.
+    let line = format!(
+        "source <({WEIR} completions bash); COMP_WORDS=(weir stat); COMP_CWORD=1; _weir weir stat weir; \
+         echo \"${{COMPREPLY[@]}}\""
+    );
+    let output = Command::new("bash").args(["-c", &line]).output().unwrap();
+    assert_eq!(common::stdout(&output).trim(), "status", "{}", common::stderr(&output));
+    // A folder that cannot be made.
+    let output = common::weir(&["man", "/dev/null/man"]);
+    assert!(!output.status.success() && common::stderr(&output).contains("/dev/null/man"));
+}

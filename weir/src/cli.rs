@@ -106,6 +106,18 @@ pub enum Verb {
         #[arg(long, global = true)]
         json: bool,
     },
+    /// Tell what a file would change, and how many connections it would touch and break; change
+    /// nothing. Ends with 4 if a reload would refuse it.
+    Plan {
+        /// The file; without it, the one that the instance runs by: what differs from what is in
+        /// force, changes by commands included.
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Read the configuration file again (as SIGHUP does). A file that `weir check` refuses changes
     /// nothing.
     Reload {

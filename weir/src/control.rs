@@ -21,7 +21,7 @@ use weir_control::engine::{
 };
 
 /// Makes a request of the instance behind a socket.
-fn request<T: DeserializeOwned>(
+pub fn request<T: DeserializeOwned>(
     instance: Instance,
     method: &str,
     path: &str,

@@ -9,6 +9,7 @@ mod fib;
 mod lab;
 mod manual;
 mod out;
+mod plan;
 mod reproduce;
 mod sim;
 
@@ -68,6 +69,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
             done(control::explain(instance, &flow, json))
         }
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
+        Verb::Plan { file, instance, json } => done(plan::run(instance, file, json)),
         Verb::Reload { instance, break_connections, json } => {
             done(control::reload(instance, break_connections, json))
         }

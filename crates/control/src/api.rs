@@ -9,6 +9,7 @@
 //! | `PUT /v1/services/S/backends/B/drain` `{"drain": true}` | starts or ends its draining |
 //! | `PUT /v1/services/S/backends/B/weight` `{"weight": 3}` | changes its weight |
 //! | `PUT /v1/services/S/backends/B/load` `{"load": 0.7}` | says how loaded it is |
+//! | `POST /v1/plan` `{"file": "/etc/weir.toml"}` | [`PlanReport`]: what a file would change; without one, the instance's own |
 //! | `POST /v1/reload` | reads the configuration file again |
 //!
 //! A request that is refused is answered with `{"error": "...", "kind": "..."}`:
@@ -23,7 +24,7 @@
 //! | 503 | `busy` | the instance is stopping |
 
 use crate::config::Backend;
-use crate::engine::{Command, EngineError, Explanation, Kind, Sender, Status};
+use crate::engine::{Command, EngineError, Explanation, Kind, PlanReport, Sender, Status};
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -109,6 +110,15 @@ pub struct LoadRequest {
 pub struct ReloadRequest {
     /// Also where that breaks connections.
     pub break_connections: bool,
+}
+
+/// Body of a plan request; without one, the instance's own file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PlanRequest {
+    /// Absolute path of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
 }
 
 /// Answer to a change.
@@ -240,6 +250,18 @@ async fn load(
     Ok(Json(Answer { done }))
 }
 
+async fn plan(
+    State(engine): State<Sender>,
+    request: Option<Json<PlanRequest>>,
+) -> Reply<PlanReport> {
+    let PlanRequest { file } = request.map_or_else(Default::default, |Json(r)| r);
+    if let Some(file) = file.as_ref().filter(|file| !file.is_absolute()) {
+        let wrong = format!("file: {} is not an absolute path", file.display());
+        return Err(Failure(Kind::Invalid, wrong));
+    }
+    Ok(Json(ask(&engine, |reply| Command::Plan(file, reply)).await?))
+}
+
 async fn reload(
     State(engine): State<Sender>,
     request: Option<Json<ReloadRequest>>,
@@ -261,6 +283,7 @@ pub async fn serve(socket: &FilePath, engine: Sender) -> io::Result<()> {
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/explain", post(explain))
+        .route("/v1/plan", post(plan))
         .route("/v1/reload", post(reload))
         .route("/v1/services/{service}/backends", post(add))
         .route("/v1/services/{service}/backends/{backend}", delete(remove))

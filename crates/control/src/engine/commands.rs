@@ -1,12 +1,15 @@
 //! What the engine is asked to do, and how it changes pools.
 
 use super::service::{PoolMember, ServiceRuntime};
-use super::{Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlaneResult, Status, tolerate};
+use super::{
+    Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlanReport, PlaneResult, Status, tolerate,
+};
 use crate::config::Backend;
 use crate::health::{Target, Transition};
 use crate::neigh::{self, Change, NeighError};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -42,6 +45,8 @@ pub enum Command {
     Explain(Box<FlowKey>, Option<Id>, oneshot::Sender<Result<Explanation, EngineError>>),
     /// The kernel's interfaces, routes or neighbours have changed.
     Network(Change),
+    /// What a file would change; without one, the instance's own.
+    Plan(Option<PathBuf>, oneshot::Sender<Result<PlanReport, EngineError>>),
     /// Reads the configuration file again, and follows it; if so asked, also where that breaks
     /// connections.
     Reload(bool, oneshot::Sender<Done>),
@@ -55,6 +60,7 @@ impl<P: Plane> Engine<P> {
             Command::Network(change) => self.network_changed(&change),
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Explain(flow, id, reply) => drop(reply.send(self.explain(&flow, id.as_ref()))),
+            Command::Plan(file, reply) => drop(reply.send(self.plan_of(file.as_deref()))),
             Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
             Command::Add(service, backend, reply) => {
                 drop(reply.send(self.add_backend(&service, backend)));

@@ -14,6 +14,7 @@ mod loads;
 mod mailbox;
 mod network;
 mod numbers;
+mod plan;
 mod prefixes;
 mod reload;
 mod service;
@@ -29,6 +30,7 @@ pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::Command;
 pub use explain::Explanation;
 pub use mailbox::{Commands, Sender, channel};
+pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use status::{
     BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
     TunnelStatus,

@@ -16,7 +16,7 @@ use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::config::{Backend, Config, Forward, Service, Table, place_of};
 use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tracing::info;
 use weir_plane::forward::Segments;
 use weir_plane::{Plane, VipKey};
@@ -42,23 +42,23 @@ pub(super) struct Followed {
 }
 
 /// A service as it is to be.
-struct Planned {
+pub(super) struct Planned {
     /// What it is called now; none if it is new.
-    now: Option<String>,
-    wanted: Service,
-    change: Change,
-    pool: Vec<PoolMember>,
+    pub now: Option<String>,
+    pub wanted: Service,
+    pub change: Change,
+    pub pool: Vec<PoolMember>,
     /// Members that are not there yet.
     new: Vec<BackendId>,
-    leaving: Vec<BackendId>,
+    pub leaving: Vec<BackendId>,
     /// Its table is to be another.
     dirty: bool,
 }
 
 /// All services as they are to be.
-struct Plan {
-    services: Vec<Planned>,
-    remove: Vec<String>,
+pub(super) struct Plan {
+    pub services: Vec<Planned>,
+    pub remove: Vec<String>,
     /// Numbers of new services, in their order.
     numbers: Vec<ServiceId>,
 }
@@ -86,21 +86,7 @@ impl<P: Plane> Engine<P> {
     }
 
     pub(super) fn reload_as(&mut self, config: Config, breaking: bool) -> Done {
-        let (old, new) = (&self.config.balancer, &config.balancer);
-        if (&old.name, &old.run_dir, old.mode) != (&new.name, &new.run_dir, new.mode) {
-            let differs = [
-                ("name", old.name != new.name),
-                ("run_dir", old.run_dir != new.run_dir),
-                ("mode", old.mode != new.mode),
-            ];
-            let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
-            let fields: Vec<&str> = differs.collect();
-            let place = place_of(&self.config_path, Table::Balancer, fields[0]);
-            return Err(EngineError::Conflict(format!(
-                "{place}[balancer] {} cannot change while weir runs; restart it, or put back what was there",
-                fields.join(", ")
-            )));
-        }
+        self.keeps_identity(&config, &self.config_path)?;
         // What is refused anyway is refused before memory is made for it.
         self.changes(&config, breaking)?;
         self.keeps_tunnels(&config)?;
@@ -127,6 +113,26 @@ impl<P: Plane> Engine<P> {
             "configuration reloaded, but not all of it is in force yet, and is tried again: {}{notes}",
             failures.join("; ")
         )))
+    }
+
+    /// Refuses a configuration of what cannot change while weir runs.
+    pub(super) fn keeps_identity(&self, config: &Config, file: &Path) -> Result<(), EngineError> {
+        let (old, new) = (&self.config.balancer, &config.balancer);
+        if (&old.name, &old.run_dir, old.mode) != (&new.name, &new.run_dir, new.mode) {
+            let differs = [
+                ("name", old.name != new.name),
+                ("run_dir", old.run_dir != new.run_dir),
+                ("mode", old.mode != new.mode),
+            ];
+            let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
+            let fields: Vec<&str> = differs.collect();
+            let place = place_of(file, Table::Balancer, fields[0]);
+            return Err(EngineError::Conflict(format!(
+                "{place}[balancer] {} cannot change while weir runs; restart it, or put back what was there",
+                fields.join(", ")
+            )));
+        }
+        Ok(())
     }
 
     /// Makes the services those of a configuration.
@@ -203,7 +209,11 @@ impl<P: Plane> Engine<P> {
     }
 
     /// What is to be done, if it can be. Nothing is touched.
-    fn plan(&self, config: &Config, how: How) -> Result<(Plan, Vec<String>), EngineError> {
+    pub(super) fn plan(
+        &self,
+        config: &Config,
+        how: How,
+    ) -> Result<(Plan, Vec<String>), EngineError> {
         let (changes, mut notes) = self.changes(config, how.breaking)?;
         let mut there: HashMap<VipKey, &ServiceRuntime> =
             self.services.values().map(|service| (service.vip(), service)).collect();
@@ -228,10 +238,10 @@ impl<P: Plane> Engine<P> {
         Ok((Plan { services, remove, numbers }, notes))
     }
 
-    /// How many connections of a service are known, in words, without those that have ended.
-    fn known(&self, service: &ServiceRuntime) -> String {
+    /// How many connections of a service are known, without those that have ended; none if nobody knows.
+    pub(super) fn count_known(&self, service: &ServiceRuntime) -> Option<usize> {
         let method = service.in_force.method.id();
-        let known = if method.needs().states {
+        if method.needs().states {
             let mut open = 0;
             service.builder.each_state(&mut |_, known| {
                 open += usize::from(known.phase != Phase::Closing);
@@ -241,8 +251,12 @@ impl<P: Plane> Engine<P> {
             self.plane.connections(service.number).ok().map(|known| known.len())
         } else {
             None
-        };
-        match known {
+        }
+    }
+
+    /// The same in words.
+    fn known(&self, service: &ServiceRuntime) -> String {
+        match self.count_known(service) {
             Some(1) => "1 known connection".into(),
             Some(n) => format!("{n} known connections"),
             None => "an unknown number of connections".into(),

@@ -1,0 +1,207 @@
+//! `weir plan`: what a file would change, before anybody asks for it. It looks at the file as a reload
+//! does (`reload.rs`), and does nothing.
+
+use super::reload::{How, Plan, Planned};
+use super::service::ServiceRuntime;
+use super::turn::Change;
+use super::{Engine, EngineError};
+use crate::config::{Backend, Config};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::path::Path;
+use weir_plane::Plane;
+
+/// What a file would change.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PlanReport {
+    /// The file.
+    pub file: String,
+    /// Whether anything would change.
+    pub changes: bool,
+    /// Whether `weir reload` would refuse it, since connections would break.
+    pub refused: bool,
+    /// Settings of `[balancer]` and `[limits]` that would change.
+    pub settings: Vec<FieldChange>,
+    /// Services of which something would change, in the order of the file; those that go are last.
+    pub services: Vec<ServicePlan>,
+    /// Services of which nothing would change.
+    pub unchanged: usize,
+}
+
+/// A setting that would change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FieldChange {
+    /// Its name.
+    pub field: String,
+    /// What is in force, as JSON; null: nothing.
+    pub from: Value,
+    /// What would be.
+    pub to: Value,
+}
+
+/// What would become of a service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ServicePlan {
+    /// Its name in the file; of one that goes, the name that it has.
+    pub name: String,
+    /// The name that it has, if that is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<String>,
+    /// "new", "changed", "refused" (as it would break connections) or "removed".
+    pub change: String,
+    /// Why it would break connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Settings that would change.
+    pub fields: Vec<FieldChange>,
+    /// Backends that would come, go or change.
+    pub backends: Vec<BackendPlan>,
+    /// Connections that the change would touch: those that are known of the service now. None if nobody
+    /// knows.
+    pub connections: Option<usize>,
+    /// How many of them would break, or end with their backend. None if nobody knows.
+    pub broken: Option<usize>,
+}
+
+/// What would become of a backend.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BackendPlan {
+    /// Its name.
+    pub name: String,
+    /// "new", "changed" or "removed".
+    pub change: String,
+    /// Settings that would change.
+    pub fields: Vec<FieldChange>,
+    /// Connections that are known there. None if nobody knows.
+    pub connections: Option<usize>,
+}
+
+/// The fields in which two values differ; null stands for what is not there.
+fn differences(from: &impl Serialize, to: &impl Serialize, without: &[&str]) -> Vec<FieldChange> {
+    let fields = |value: Value| match value {
+        Value::Object(fields) => fields,
+        _ => serde_json::Map::new(),
+    };
+    // What does not fit into JSON differs in nothing that could be shown.
+    let read = |value: serde_json::Result<Value>| fields(value.unwrap_or_default());
+    let (from, mut to) = (read(serde_json::to_value(from)), read(serde_json::to_value(to)));
+    let mut changes = Vec::new();
+    for (field, from) in from {
+        let to = to.remove(&field).unwrap_or_default();
+        if from != to {
+            changes.push(FieldChange { field, from, to });
+        }
+    }
+    let new = to.into_iter().filter(|(_, to)| !to.is_null());
+    changes.extend(new.map(|(field, to)| FieldChange { field, from: Value::Null, to }));
+    changes.retain(|change| !without.contains(&&*change.field));
+    changes
+}
+
+impl<P: Plane> Engine<P> {
+    /// What a file would change; without one, the instance's own.
+    pub(super) fn plan_of(&self, file: Option<&Path>) -> Result<PlanReport, EngineError> {
+        let file = file.unwrap_or(&self.config_path);
+        let config = Config::load(file)?;
+        self.keeps_identity(&config, file)?;
+        self.keeps_tunnels(&config)?;
+        let (plan, _) = self.plan(&config, How { start: false, breaking: true })?;
+        let mut settings = differences(&self.config.balancer, &config.balancer, &[]);
+        settings.extend(differences(&self.config.limits, &config.limits, &[]));
+        let mut services: Vec<ServicePlan> =
+            plan.services.iter().filter_map(|planned| self.planned(planned)).collect();
+        let unchanged = plan.services.len() - services.len();
+        services.extend(self.removed(&plan));
+        Ok(PlanReport {
+            file: file.display().to_string(),
+            changes: !settings.is_empty() || !services.is_empty(),
+            refused: services.iter().any(|service| service.change == "refused"),
+            settings,
+            services,
+            unchanged,
+        })
+    }
+
+    /// None if nothing would change.
+    fn planned(&self, planned: &Planned) -> Option<ServicePlan> {
+        let wanted = &planned.wanted;
+        let now = planned.now.as_ref().and_then(|now| self.services.get(now));
+        let Some(now) = now else {
+            let backends = planned.pool.iter().map(|member| backend_plan("new", &member.wanted));
+            return Some(ServicePlan {
+                name: wanted.name.clone(),
+                was: None,
+                change: "new".into(),
+                why: None,
+                fields: Vec::new(),
+                backends: backends.collect(),
+                connections: Some(0),
+                broken: Some(0),
+            });
+        };
+        let fields = differences(&now.configured, wanted, &["backends", "name"]);
+        let was = (now.configured.name != wanted.name).then(|| now.configured.name.clone());
+        let mut backends = Vec::new();
+        let before: HashMap<_, _> = now.pool.iter().map(|member| (member.id, member)).collect();
+        for member in &planned.pool {
+            let Some(before) = before.get(&member.id) else {
+                backends.push(backend_plan("new", &member.wanted));
+                continue;
+            };
+            let fields = differences(&before.wanted, &member.wanted, &[]);
+            if !fields.is_empty() {
+                let connections = now.states_of(member.id);
+                let name = member.wanted.name.clone();
+                let change = "changed".into();
+                backends.push(BackendPlan { name, change, fields, connections });
+            }
+        }
+        let mut leaving = Some(0);
+        for member in now.pool.iter().filter(|member| planned.leaving.contains(&member.id)) {
+            let connections = now.states_of(member.id);
+            leaving = leaving.zip(connections).map(|(all, more)| all + more);
+            backends.push(BackendPlan { connections, ..backend_plan("removed", &member.wanted) });
+        }
+        let why = match &planned.change {
+            Change::Breaks(why) => Some(why.clone()),
+            _ => None,
+        };
+        if fields.is_empty() && backends.is_empty() && was.is_none() && why.is_none() {
+            return None;
+        }
+        let connections = self.count_known(now);
+        Some(ServicePlan {
+            name: wanted.name.clone(),
+            was,
+            change: if why.is_some() { "refused" } else { "changed" }.into(),
+            broken: if why.is_some() { connections } else { leaving },
+            why,
+            fields,
+            backends,
+            connections,
+        })
+    }
+
+    fn removed<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = ServicePlan> + 'a {
+        let gone = plan.remove.iter().filter_map(|name| self.services.get(name));
+        gone.map(|gone: &ServiceRuntime| {
+            let connections = self.count_known(gone);
+            ServicePlan {
+                name: gone.configured.name.clone(),
+                was: None,
+                change: "removed".into(),
+                why: None,
+                fields: Vec::new(),
+                backends: Vec::new(),
+                connections,
+                broken: connections,
+            }
+        })
+    }
+}
+
+fn backend_plan(change: &str, backend: &Backend) -> BackendPlan {
+    let (name, change) = (backend.name.clone(), change.into());
+    BackendPlan { name, change, fields: Vec::new(), connections: Some(0) }
+}

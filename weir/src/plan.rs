@@ -1,0 +1,115 @@
+//! `weir plan`: what a file would change, in words.
+
+use crate::cli::Instance;
+use crate::control::request;
+use crate::out;
+use anyhow::Context;
+use serde_json::Value;
+use std::path::PathBuf;
+use weir_control::api::PlanRequest;
+use weir_control::engine::{EngineError, FieldChange, PlanReport, ServicePlan};
+
+pub fn run(instance: Instance, file: Option<PathBuf>, json: bool) -> anyhow::Result<()> {
+    // The instance may have another working directory.
+    let absolute = |file: PathBuf| {
+        std::fs::canonicalize(&file).with_context(|| format!("cannot read {}", file.display()))
+    };
+    let body = PlanRequest { file: file.map(absolute).transpose()? };
+    let report: PlanReport = request(instance, "POST", "/v1/plan", Some(&body))?;
+    if json {
+        out::json(&report)?;
+    } else {
+        tell(&report);
+    }
+    if report.refused {
+        let words = "a reload would refuse it; --break-connections does it all the same";
+        return Err(EngineError::Conflict(words.into()).into());
+    }
+    Ok(())
+}
+
+fn tell(report: &PlanReport) {
+    let file = &report.file;
+    if !report.changes {
+        out::line(format_args!("{file}: nothing would change"));
+        return;
+    }
+    out::line(format_args!("{file} would change:"));
+    for change in &report.settings {
+        out::line(format_args!("  {}", field(change)));
+    }
+    report.services.iter().for_each(service);
+    if report.unchanged > 0 {
+        let services = if report.unchanged == 1 {
+            "service stays as it is"
+        } else {
+            "services stay as they are"
+        };
+        out::line(format_args!("  {} {services}", report.unchanged));
+    }
+}
+
+fn service(service: &ServicePlan) {
+    let ServicePlan { name, change, .. } = service;
+    let mark = match &**change {
+        "new" => '+',
+        "removed" => '-',
+        "refused" => '!',
+        _ => '~',
+    };
+    let was = service.was.as_ref().map(|was| format!(", now called {was}")).unwrap_or_default();
+    let connections = match (&**change, service.connections, service.broken) {
+        ("new", ..) => String::new(),
+        (_, Some(known), Some(broken)) => {
+            format!(": {}, of which {broken} would break", count(known))
+        }
+        (_, Some(known), None) => format!(": {}; nobody knows how many would break", count(known)),
+        (_, None, _) => ": an unknown number of connections".into(),
+    };
+    out::line(format_args!("{mark} service {name}{was}, {change}{connections}"));
+    if let Some(why) = &service.why {
+        out::line(format_args!("    {why}"));
+    }
+    for change in &service.fields {
+        out::line(format_args!("    {}", field(change)));
+    }
+    for backend in &service.backends {
+        let mark = match &*backend.change {
+            "new" => '+',
+            "removed" => '-',
+            _ => '~',
+        };
+        let fields: Vec<String> = backend.fields.iter().map(field).collect();
+        let held = match backend.connections {
+            Some(0) | None => String::new(),
+            Some(held) => format!(" ({})", count(held)),
+        };
+        let fields = if fields.is_empty() { backend.change.clone() } else { fields.join(", ") };
+        out::line(format_args!("  {mark} backend {}: {fields}{held}", backend.name));
+    }
+}
+
+fn field(change: &FieldChange) -> String {
+    format!("{}: {} -> {}", change.field, value(&change.from), value(&change.to))
+}
+
+fn value(of: &Value) -> String {
+    match of {
+        Value::Null => "none".into(),
+        Value::String(text) => text.clone(),
+        // A duration.
+        Value::Object(fields) if fields.len() == 2 && fields.contains_key("secs") => {
+            let part = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
+            let whole = std::time::Duration::new(part("secs"), part("nanos") as u32);
+            humantime::format_duration(whole).to_string()
+        }
+        other => other.to_string(),
+    }
+}
+
+fn count(connections: usize) -> String {
+    match connections {
+        1 => "1 connection".into(),
+        n => format!("{n} connections"),
+    }
+}

@@ -1,6 +1,6 @@
 """From frame to flow: what is read, and every length that lies."""
 
-from model import (CLIENT, CLIENT6, CLIENT_MAC, NOBODY, NOBODY6, OUR_MAC, VIP, VIP6, Book, backend, drops, eth,
+from model import (CLIENT, CLIENT6, CLIENT_MAC, NOBODY, NOBODY6, OUR_MAC, VIP, VIP6, Book, backend, change, drops, eth,
                    passes, sends, service)
 from packet import AUTH, DESTINATION, FRAGMENT, HOP, ROUTING, Ext, Icmp, Ip, Ip6, Packet, Raw, Tcp, Udp, Vlan
 
@@ -310,6 +310,45 @@ def fragments():
     for left, reason in ((0, "truncated_tcp"), (19, "truncated_tcp")):
         book.case(f"ipv4_first_of_{left}", "tcp.truncated", "plain", "A first fragment without the whole TCP header.",
                   drops(Packet(eth(), ip(4, mf=1, df=0, len=20 + left), tcp()), reason))
+    for left in (0, 7):
+        said = {"len": 20 + left}
+        book.case(f"ipv4_first_udp_of_{left}", "fragment.truncated_udp", "plain",
+                  "A first fragment without the whole UDP header.",
+                  drops(Packet(eth(), ip(4, mf=1, df=0, **said), udp(), data(8)), "truncated_udp"))
+        made = Packet(eth(), ip(6, len=8 + left), Ext(of=FRAGMENT, mf=1, id=next(numbers)), udp(), data(8))
+        book.case(f"ipv6_first_udp_of_{left}", "fragment.truncated_udp", "plain",
+                  "A first fragment without the whole UDP header.", drops(made, "truncated_udp"))
+        for family in (4, 6):
+            body = [udp(len=left), data(8)]
+            made = (Packet(eth(), ip(4, mf=1, df=0), *body) if family == 4 else
+                    Packet(eth(), ip(6), Ext(of=FRAGMENT, mf=1, id=next(numbers)), *body))
+            book.case(f"{NAMES[family]}_first_udp_length_{left}", "fragment.udp_length", "plain",
+                      "The datagram's length is less than its header.", drops(made, "bad_udp_length"))
+    made = Packet(eth(), ip(6), Ext(of=FRAGMENT, mf=1, id=next(numbers)), tcp(offset=4), data(8))
+    book.case("ipv6_first_tcp_offset", "fragment.bad_tcp", "plain", "A first fragment whose TCP header lies.",
+              drops(made, "bad_tcp_offset"))
+    made = Packet(eth(), ip(6), Ext(of=FRAGMENT, mf=1, id=next(numbers), next=58), data(40))
+    book.case("ipv6_first_of_icmp", "fragment.other", "plain", "A first fragment of neither TCP nor UDP has no ports.",
+              drops(made, "first_fragment"))
+    for family in (4, 6):
+        ident = next(numbers)
+        tags = [Vlan(id=7, prio=3)]
+        if family == 4:
+            first = Packet(eth(), *tags, ip(4, mf=1, df=0, id=ident), udp(sum=0, len=4000), data(8))
+            later = Packet(eth(), ip(4, df=0, frag=2, id=ident, proto=17), data(8))
+            alien = Packet(eth(), ip(4, df=0, frag=2, id=ident, proto=6), data(8))
+        else:
+            first = Packet(eth(), *tags, ip(6), Ext(of=FRAGMENT, mf=1, id=ident), udp(sum=0, len=4000), data(8))
+            later = Packet(eth(), ip(6), Ext(of=FRAGMENT, frag=2, id=ident, next=17), data(8))
+            alien = Packet(eth(), ip(6, VIP6), Ext(of=FRAGMENT, frag=2, id=ident + 0x10000, next=17), data(8))
+        begins = sends(first, B1, new=True, wrong=["udp len"])
+        book.case(f"{NAMES[family]}_old", "fragment.lost", "plain", "The first one was here too long ago.",
+                  begins, change(seconds=61), drops(later, "later_fragment"))
+        book.case(f"{NAMES[family]}_gone", "fragment.gone", "plain", "The backend that the first one went to is gone.",
+                  begins, change(gone="b1"), drops(later, "later_fragment"), needs=["next_hops"])
+        book.case(f"{NAMES[family]}_alien", "fragment.lost", "plain",
+                  "The protocol of IPv4, and all 32 bits of an identification of IPv6, are the packet's.",
+                  begins, drops(alien, "later_fragment"), sends(later, B1))
     ident = next(numbers)
     port = tcp(dport=81)
     book.case("ipv4_no_service", "fragment.kernels", "plain", "Where the first one was the kernel's, the others are.",

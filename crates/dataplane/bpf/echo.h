@@ -20,7 +20,9 @@ static __always_inline void become(struct icmp *icmp, __u8 type)
 
 	sum = (sum >> 16) + (sum & 0xffff);
 	sum = (sum >> 16) + (sum & 0xffff);
-	icmp->check = bpf_htons((__u16)~sum);
+	/* Of what is all zeros the sum is 0, and its complement; here they cannot be told apart, and the
+	 * complement is right for both. */
+	icmp->check = sum == 0xffff ? 0xffff : bpf_htons((__u16)~sum);
 	icmp->type = type;
 }
 
@@ -45,11 +47,11 @@ static __always_inline __u32 echo_ipv4(struct ipv4 *ip, void *end)
 
 	if ((void *)(icmp + 1) > end || ip->version_ihl != 0x45 || ip->protocol != PROTOCOL_ICMP ||
 	    bpf_ntohs(ip->total_length) < sizeof(*ip) + sizeof(*icmp))
-		return REASON_OTHER_PROTOCOL;
+		return REASON_OTHER_PROTOCOL; /* rule: echo.not_plain4 */
 	if (icmp->type != ECHO_REQUEST_IPV4 || icmp->code != 0 || !is_host_ipv4(ip))
-		return REASON_OTHER_PROTOCOL;
+		return REASON_OTHER_PROTOCOL; /* rule: echo.no_request4 */
 	if (!may_send(ECHOES))
-		return REASON_ECHO_LIMITED;
+		return REASON_ECHO_LIMITED; /* rule: echo.limited4 */
 	__u32 src = ip->src;
 
 	ip->src = ip->dst;
@@ -58,7 +60,7 @@ static __always_inline __u32 echo_ipv4(struct ipv4 *ip, void *end)
 	ip->check = 0;
 	ip->check = ~fold(sum_of_ipv4(ip));
 	become(icmp, ECHO_REPLY_IPV4);
-	return REASON_ECHO_ANSWERED;
+	return REASON_ECHO_ANSWERED; /* rule: echo.answered4 */
 }
 
 static __always_inline __u32 echo_ipv6(struct ipv6 *ip, void *end)
@@ -67,11 +69,11 @@ static __always_inline __u32 echo_ipv6(struct ipv6 *ip, void *end)
 
 	if ((void *)(icmp + 1) > end || ip->next != PROTOCOL_ICMPV6 ||
 	    bpf_ntohs(ip->payload_length) < sizeof(*icmp))
-		return REASON_OTHER_PROTOCOL;
+		return REASON_OTHER_PROTOCOL; /* rule: echo.not_plain6 */
 	if (icmp->type != ECHO_REQUEST_IPV6 || icmp->code != 0 || !is_host_ipv6(ip))
-		return REASON_OTHER_PROTOCOL;
+		return REASON_OTHER_PROTOCOL; /* rule: echo.no_request6 */
 	if (!may_send(ECHOES))
-		return REASON_ECHO_LIMITED;
+		return REASON_ECHO_LIMITED; /* rule: echo.limited6 */
 	__u64 high = ip->src[0], low = ip->src[1];
 
 	ip->src[0] = ip->dst[0];
@@ -80,7 +82,7 @@ static __always_inline __u32 echo_ipv6(struct ipv6 *ip, void *end)
 	ip->dst[1] = low;
 	ip->hop_limit = ECHO_TTL;
 	become(icmp, ECHO_REPLY_IPV6);
-	return REASON_ECHO_ANSWERED;
+	return REASON_ECHO_ANSWERED; /* rule: echo.answered6 */
 }
 
 /* What becomes of a packet to a service's address that was parsed, has neither TCP nor UDP, and is no error:
@@ -94,14 +96,14 @@ __noinline int echo(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (!control->intervals[ECHOES] || l3 > end)
-		return REASON_OTHER_PROTOCOL;
+		return REASON_OTHER_PROTOCOL; /* rule: echo.off */
 	__be16 type = eth->type;
 
 	if (skip_vlans(&l3, end, &type) != REASON_OK)
-		return REASON_OTHER_PROTOCOL;
+		return REASON_OTHER_PROTOCOL; /* rule: echo.vlan */
 	/* Neither what was for a group, nor back to one. */
 	if ((eth->destination[0] | eth->source[0]) & 1)
-		return REASON_OTHER_PROTOCOL;
+		return REASON_OTHER_PROTOCOL; /* rule: echo.group */
 	__u32 reason = type == bpf_htons(ETH_P_IP) ? echo_ipv4(l3, end) : echo_ipv6(l3, end);
 
 	if (reason == REASON_ECHO_ANSWERED)

@@ -19,11 +19,11 @@ __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
 	void *l3 = eth + 1;
 
 	if (!p || l3 > end)
-		return REASON_FIRST_FRAGMENT;
+		return REASON_FIRST_FRAGMENT; /* rule: fragment.truncated */
 	__be16 type = eth->type;
 
 	if (skip_vlans(&l3, end, &type) != REASON_OK)
-		return REASON_FIRST_FRAGMENT;
+		return REASON_FIRST_FRAGMENT; /* rule: fragment.vlan */
 	__u32 at, length, later;
 	__u8 next;
 
@@ -31,18 +31,18 @@ __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
 		struct ipv4 *ip = l3;
 
 		if ((void *)(ip + 1) > end)
-			return REASON_FIRST_FRAGMENT;
+			return REASON_FIRST_FRAGMENT; /* rule: fragment.truncated4 */
 		at = (ip->version_ihl & 15) * 4;
 		length = bpf_ntohs(ip->total_length);
 		later = ip->fragment & bpf_htons(0x1fff);
 		next = ip->protocol;
 		p->fragment = ip->id;
-		p->fragmented = next;
+		p->fragmented = next; /* rule: fragment.ipv4 */
 	} else {
 		struct ipv6 *ip = l3;
 
 		if ((void *)(ip + 1) > end)
-			return REASON_FIRST_FRAGMENT;
+			return REASON_FIRST_FRAGMENT; /* rule: fragment.truncated6 */
 		length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
 		__u32 skipped = skip_extensions(ctx, l3 - data, length, ip->next);
 
@@ -50,40 +50,40 @@ __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
 		struct extension *ext = l3 + at;
 
 		if ((void *)(ext + 1) > end)
-			return REASON_FIRST_FRAGMENT;
+			return REASON_FIRST_FRAGMENT; /* rule: fragment.truncated_header */
 		later = ext->fragment & bpf_htons(0xfff8);
 		next = ext->next;
 		p->fragment = ext->rest;
-		p->fragmented = PROTOCOL_FRAGMENT;
+		p->fragmented = PROTOCOL_FRAGMENT; /* rule: fragment.ipv6 */
 		at += sizeof(*ext);
 	}
 	if (later)
-		return REASON_LATER_FRAGMENT;
+		return REASON_LATER_FRAGMENT; /* rule: fragment.later */
 	struct packet inner = { .protocol = next };
 	__u32 left = length > at ? length - at : 0;
 	void *l4 = l3 + (at & 0x3fff);
 
-	if (next == PROTOCOL_TCP) {
+	if (next == PROTOCOL_TCP) { /* rule: fragment.tcp */
 		enum reason reason = parse_l4(l4, left, end, &inner);
 
 		if (reason != REASON_OK)
-			return reason;
+			return reason; /* rule: fragment.bad_tcp */
 	} else if (next == PROTOCOL_UDP) {
 		/* Its length is that of the whole datagram. */
 		struct udp *udp = l4;
 
 		if (left < sizeof(*udp) || (void *)(udp + 1) > end)
-			return REASON_TRUNCATED_UDP;
+			return REASON_TRUNCATED_UDP; /* rule: fragment.truncated_udp */
 		if (bpf_ntohs(udp->length) < sizeof(*udp))
-			return REASON_BAD_UDP_LENGTH;
-		inner.ports = udp->ports;
+			return REASON_BAD_UDP_LENGTH; /* rule: fragment.udp_length */
+		inner.ports = udp->ports; /* rule: fragment.udp */
 	} else {
-		return REASON_FIRST_FRAGMENT;
+		return REASON_FIRST_FRAGMENT; /* rule: fragment.other */
 	}
 	p->ports = inner.ports;
 	p->tcp_flags = inner.tcp_flags;
 	p->protocol = next;
-	return REASON_OK;
+	return REASON_OK; /* rule: fragment.read */
 }
 
 /* Which packet it is of (RFC 791; RFC 8200 section 4.5). */
@@ -104,7 +104,7 @@ static __always_inline void note_fragment(const struct packet *p, __u32 backend)
 	struct fragment went = { .backend = backend, .clock = control->clock };
 
 	if (backend != NO_BACKEND)
-		went.incarnation = AT(backends, backend, backend_count)->incarnation;
+		went.incarnation = AT(backends, backend, backend_count)->incarnation; /* rule: fragment.noted */
 	bpf_map_update_elem(&fragments, &key, &went, BPF_ANY);
 }
 
@@ -123,7 +123,7 @@ static __always_inline enum reason follow_fragment(const struct packet *p, __u32
 	struct backend *entry = AT(backends, *backend, backend_count);
 
 	if (!(entry->flags & BACKEND_PRESENT) || entry->incarnation != went->incarnation)
-		return REASON_LATER_FRAGMENT;
+		return REASON_LATER_FRAGMENT; /* rule: fragment.gone */
 	return REASON_OK; /* rule: fragment.followed */
 }
 

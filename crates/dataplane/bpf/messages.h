@@ -33,21 +33,21 @@ static __always_inline int may_send(__u32 kind)
 	struct bucket *bucket = bpf_map_lookup_elem(&buckets, &kind);
 
 	if (!interval || !bucket)
-		return 0;
+		return 0; /* rule: message.off */
 	__u64 now = bpf_ktime_get_ns();
 	__u64 gained = (now - bucket->filled) / interval;
 
-	if (gained >= MESSAGE_BURST - bucket->tokens) {
+	if (gained >= MESSAGE_BURST - bucket->tokens) { /* rule: message.filled */
 		bucket->tokens = MESSAGE_BURST;
 		bucket->filled = now;
-	} else {
+	} else { /* rule: message.gained */
 		bucket->tokens += gained;
 		bucket->filled += gained * interval;
 	}
 	if (!bucket->tokens)
-		return 0;
+		return 0; /* rule: message.limited */
 	bucket->tokens--;
-	return 1;
+	return 1; /* rule: message.allowed */
 }
 
 static __always_inline __u16 fold(__u64 sum)
@@ -85,7 +85,7 @@ static __always_inline int cut(struct xdp_md *ctx, __u32 bytes)
 	void *end = (void *)(long)ctx->data_end;
 	__u32 now = has_frags ? bpf_xdp_get_buff_len(ctx) : end - data;
 
-	return now == bytes || bpf_xdp_adjust_tail(ctx, (int)(bytes - now)) == 0;
+	return now == bytes || bpf_xdp_adjust_tail(ctx, (int)(bytes - now)) == 0; /* rule: message.cut */
 }
 
 /* Makes room for so many bytes between what stands before the packet and the packet, and swaps the MAC
@@ -93,13 +93,13 @@ static __always_inline int cut(struct xdp_md *ctx, __u32 bytes)
 static __always_inline int turn_round(struct xdp_md *ctx, __u32 before, const __u32 more)
 {
 	if (bpf_xdp_adjust_head(ctx, -(int)more))
-		return 0;
+		return 0; /* rule: message.no_headroom */
 	__u16 *to = (void *)(long)ctx->data;
 	__u16 *from = (void *)to + more;
 
 	/* The longest is two tags. */
 	if ((void *)(from + 11) > (void *)(long)ctx->data_end)
-		return 0;
+		return 0; /* rule: message.short */
 #pragma unroll
 	for (int i = 0; i < 3; i++) {
 		to[i] = from[i + 3];
@@ -108,7 +108,7 @@ static __always_inline int turn_round(struct xdp_md *ctx, __u32 before, const __
 #pragma unroll
 	for (int i = 6; i < 11; i++)
 		to[i] = from[i];
-	return 1;
+	return 1; /* rule: message.turned */
 }
 
 /* The sum of so many words of four bytes, from there on in the frame. Global, so that the verifier goes
@@ -123,12 +123,12 @@ __noinline __u64 sum_words(struct xdp_md *ctx, __u32 at, __u32 words)
 		__u32 *word = data + i * 4;
 
 		if (i >= words)
-			return sum;
+			return sum; /* rule: message.summed */
 		if ((void *)(word + 1) > end)
-			return NO_SUM;
+			return NO_SUM; /* rule: message.sum_truncated */
 		sum += *word;
 	}
-	return NO_SUM;
+	return NO_SUM; /* rule: message.sum_too_long */
 }
 
 /* Writes the checksum of the message that stands there; sum: of what else it is over. */
@@ -137,16 +137,16 @@ static __always_inline int finish_message(struct xdp_md *ctx, __u64 at, __u64 su
 	__u64 found = sum_words(ctx, at, bytes / 4);
 
 	if (found == NO_SUM)
-		return 0;
+		return 0; /* rule: message.no_sum */
 	void *data = (void *)(long)ctx->data;
 	void *message = data + (at & 0xff);
 
 	/* One pointer, of which the verifier knows how much is behind it. */
 	asm volatile("" : "+r"(message));
 	if (message + 4 > (void *)(long)ctx->data_end)
-		return 0;
+		return 0; /* rule: message.no_room */
 	*(__u16 *)(message + 2) = ~fold(found + sum);
-	return 1;
+	return 1; /* rule: message.finished */
 }
 
 #endif

@@ -63,7 +63,10 @@ pub fn reply(frame: &mut [u8]) {
     sum = (sum >> 16) + (sum & 0xffff);
     sum = (sum >> 16) + (sum & 0xffff);
     message[0] = kind;
-    message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    // Of what is all zeros the sum is 0, and its complement; here they cannot be told apart, and the
+    // complement is right for both.
+    let check = if sum == 0xffff { 0xffff } else { !(sum as u16) };
+    message[2..4].copy_from_slice(&check.to_be_bytes());
 }
 
 #[cfg(test)]
@@ -92,6 +95,19 @@ mod tests {
                 assert_eq!(frame, wanted, "{body:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_reply_of_nothing_but_zeros_has_a_checksum() {
+        let (src, dst) = ends(false);
+        let mut frame = craft::icmp((src, dst), [8, 0], 0, &[0; 6]);
+        super::reply(&mut frame);
+        assert_eq!(frame, {
+            let mut wanted = craft::icmp((dst, src), [0, 0], 0, &[0; 6]);
+            wanted[..12].copy_from_slice(&frame[..12]);
+            wanted
+        });
+        assert_eq!(frame[36..38], [0xff; 2], "no sum of zeros");
     }
 
     #[test]

@@ -21,11 +21,11 @@ static __always_inline __u32 find_syn(struct xdp_md *ctx, int *is_ipv6)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return 0;
+		return 0; /* rule: mss.truncated */
 	__be16 type = eth->type;
 
 	if (skip_vlans(&l3, end, &type) != REASON_OK)
-		return 0;
+		return 0; /* rule: mss.vlan */
 	__u64 before = l3 - data;
 	__u32 at;
 
@@ -36,20 +36,20 @@ static __always_inline __u32 find_syn(struct xdp_md *ctx, int *is_ipv6)
 		struct ipv6 *ip = l3;
 
 		if ((void *)(ip + 1) > end)
-			return 0;
+			return 0; /* rule: mss.truncated6 */
 		__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
 		__u32 skipped = skip_extensions(ctx, before, length, ip->next);
 
 		if (SKIPPED_REASON(skipped) != REASON_OK || SKIPPED_TO(skipped) != PROTOCOL_TCP)
-			return 0;
-		at = SKIPPED_AT(skipped);
+			return 0; /* rule: mss.not_tcp6 */
+		at = SKIPPED_AT(skipped); /* rule: mss.ipv6 */
 	} else {
 		struct ipv4 *ip = l3;
 
 		if ((void *)(ip + 1) > end || ip->protocol != PROTOCOL_TCP ||
 		    ip->fragment & bpf_htons(0x3fff))
-			return 0;
-		at = (ip->version_ihl & 15) * 4;
+			return 0; /* rule: mss.not_tcp4 */
+		at = (ip->version_ihl & 15) * 4; /* rule: mss.ipv4 */
 	}
 	at += before;
 	void *there = data + (at & 0x3fff);
@@ -58,8 +58,8 @@ static __always_inline __u32 find_syn(struct xdp_md *ctx, int *is_ipv6)
 	struct tcp *tcp = there;
 
 	if ((void *)(tcp + 1) > end || !(tcp->flags & TCP_SYN))
-		return 0;
-	return (at & 0x3fff) | (tcp->offset >> 4) << 18;
+		return 0; /* rule: mss.no_syn */
+	return (at & 0x3fff) | (tcp->offset >> 4) << 18; /* rule: mss.syn */
 }
 
 /* Puts a smaller number in the place of the option's, and into the checksum (RFC 1624, equation 3). */
@@ -72,12 +72,12 @@ static __always_inline int put_mss(struct xdp_md *ctx, __u32 l4, __u32 at, __u32
 
 	asm volatile("" : "+r"(option), "+r"(tcp));
 	if (option + OPTION_MSS_BYTES > (__u8 *)end || tcp + TCP_CHECK_AT + 2 > end)
-		return 0;
+		return 0; /* rule: mss.option_truncated */
 	if (option[0] != OPTION_MSS || option[1] != OPTION_MSS_BYTES)
-		return 0;
+		return 0; /* rule: mss.other_option */
 	__u32 old = option[2] << 8 | option[3];
 
-	if (old > most) {
+	if (old > most) { /* rule: mss.lowered */
 		__u16 *check = tcp + TCP_CHECK_AT;
 		/* Where the option stands at an odd place, its bytes are in words the other way round. */
 		__u32 less = (at - l4) & 1 ? bpf_htons(old) : old;
@@ -90,7 +90,7 @@ static __always_inline int put_mss(struct xdp_md *ctx, __u32 l4, __u32 at, __u32
 		option[2] = most >> 8;
 		option[3] = most;
 	}
-	return 1;
+	return 1; /* rule: mss.found */
 }
 
 /* Lets a SYN ask for segments of at most so many bytes, `ipv4` or `ipv6` by what it is; others stay as they
@@ -104,21 +104,21 @@ __noinline int clamp_mss(struct xdp_md *ctx, __u32 ipv4, __u32 ipv6)
 	__u32 until = l4 + (found >> 16);
 
 	if (!found)
-		return 0;
+		return 0; /* rule: mss.none */
 	for (int i = 0; i <= MAX_OPTION_BYTES; i++) {
 		if (at + OPTION_MSS_BYTES > until)
-			return 0;
+			return 0; /* rule: mss.without */
 		if (put_mss(ctx, l4, at, is_ipv6 ? ipv6 : ipv4))
-			return 1;
+			return 1; /* rule: mss.done */
 		__u32 next = next_option(ctx, at, until);
 
 		if (next == OPTION_FOUND)
-			next = at + sizeof(struct timestamps);
+			next = at + sizeof(struct timestamps); /* rule: mss.stamps */
 		if (next >= OPTION_FOUND)
-			return 0;
-		at = next;
+			return 0; /* rule: mss.walk_ended */
+		at = next; /* rule: mss.next */
 	}
-	return 0;
+	return 0; /* rule: mss.too_many */
 }
 
 /* The smallest that is asked for. */
@@ -138,11 +138,11 @@ static __always_inline void limit_segments(struct xdp_md *ctx, const struct lane
 		ipv4 = headers + sizeof(struct ipv4) + sizeof(struct tcp);
 		ipv6 = headers + sizeof(struct ipv6) + sizeof(struct tcp);
 		if (most < ipv6 + LEAST_MSS)
-			return;
-		ipv4 = most - ipv4;
+			return; /* rule: mss.way_unknown */
+		ipv4 = most - ipv4; /* rule: mss.auto */
 		ipv6 = most - ipv6;
 	}
-	clamp_mss(ctx, ipv4, ipv6);
+	clamp_mss(ctx, ipv4, ipv6); /* rule: mss.limited */
 }
 
 #endif

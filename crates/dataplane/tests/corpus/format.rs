@@ -24,6 +24,11 @@ pub struct File {
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
+    /// ICMP errors, and replies to echo requests, that may be sent in a second.
+    #[serde(default)]
+    pub errors: u32,
+    #[serde(default)]
+    pub echoes: u32,
     #[serde(default)]
     pub own_macs: Vec<Mac>,
     #[serde(default)]
@@ -59,10 +64,21 @@ pub struct Backend {
     pub mac: Option<Mac>,
     pub source_mac: Option<Mac>,
     pub tunnel: Option<Tunnel>,
+    pub nat: Option<Nat>,
+    /// The largest segment that a SYN may ask for; 0: what the way takes.
+    pub segments: Option<u16>,
     #[serde(default)]
     pub down: bool,
     #[serde(default)]
     pub unknown_hop: bool,
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Nat {
+    pub port: Option<u16>,
+    #[serde(default)]
+    pub mtu: u32,
 }
 
 #[derive(Deserialize, Debug)]
@@ -134,6 +150,12 @@ pub struct Step {
     #[serde(default)]
     pub new: bool,
     pub bytes: Option<u64>,
+    /// It goes back to a client, as the service's.
+    #[serde(default)]
+    pub returned: bool,
+    /// What may be sent at once was sent before, about the same packet.
+    #[serde(default)]
+    pub spent: bool,
     pub out_bytes: Option<Hex>,
     pub id: Option<String>,
     pub change: Option<Change>,

@@ -47,7 +47,9 @@ fn marked(line: &str, mark: usize) -> String {
     let mark = format!("RULE_MARK({mark})");
     let code = line.split("/*").next().unwrap_or(line).trim_end();
     let indent: String = code.chars().take_while(|letter| letter.is_whitespace()).collect();
-    if let Some((before, after)) = code.split_once("return ") {
+    if code.trim_start() == "return;" {
+        format!("{indent}{{ {mark}; return; }}")
+    } else if let Some((before, after)) = code.split_once("return ") {
         format!("{before}return {mark}, {after}")
     } else if code.ends_with('{') {
         format!("{code} {mark};")

@@ -1,14 +1,20 @@
 //! A set-up in both planes, and what a packet does there.
 
+mod compare;
+mod kernels;
+
+use compare::{Difference, bytes_differ, difference, l3_of};
+pub use kernels::Kernels;
+use kernels::{Kernel, LIMITS};
+
 use crate::format::{Backend, Case, Change, File, Service, Setup, Step};
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
-use weir_dataplane::{BackendEntry, BackendFlags, KernelPlane, Limits, LivePlane, run_frame};
+use std::time::Duration;
+use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
-use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
-use weir_plane::{self, Counters, Hop, IdOutcome, IdRoutes, LaneCounters, Soft, VipKey, Way};
+use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
+use weir_plane::{self, Counters, Hop, IdOutcome, IdRoutes, Soft, Translations, VipKey, Way};
 use weir_steering::update::Plane as _;
 use weir_steering::{
     BackendId, Build, Member, MethodId, Role, ServiceConfig, ServiceId, Settings, SoftMemory,
@@ -17,95 +23,19 @@ use weir_steering::{
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
 use weir_wire::{Protocol, Reason, map_address};
 
-const LIMITS: Limits = Limits {
-    services: 64,
-    table_bytes: 4 << 20,
-    backends: 32,
-    pending_flows: 4,
-    unreported_flows: 1024,
-    tracked_flows: 65_536,
-    answered_flows: 65_536,
-    translations: 1,
-    slot_partitions: 16,
-    udp_flows: 1024,
-    event_ring_bytes: 1 << 16,
-    marked_flows: 2 << 10,
-    stranger_bits: 1 << 14,
-};
+/// What is known of ways is older than this at the beginning of a case.
+const PATH_TIME: Duration = Duration::from_secs(1000);
 
-/// The kernel's planes, one for each list of own addresses: such a list cannot be emptied again.
-pub struct Kernels {
-    object: Option<Vec<u8>>,
-    planes: BTreeMap<Vec<[u8; 6]>, Kernel>,
-}
+/// Packets until no more may be sent, at most.
+const SPENT_AFTER: usize = 10_000;
 
-pub struct Kernel {
-    pub live: LivePlane,
-    /// Set-ups so far: services get other keys each time, and backends are others.
-    turn: u32,
-    /// The set-up whose services are there, and their numbers.
-    standing: Option<(*const Setup, Vec<ServiceId>)>,
-}
-
-impl Kernel {
-    /// The numbers of a set-up's services, if they are there; else those of another one go.
-    fn standing(&mut self, setup: &Setup) -> Option<Vec<ServiceId>> {
-        match self.standing.take() {
-            // Slots of connections are the service's, whatever its table.
-            Some((at, numbers)) if std::ptr::eq(at, setup) && !setup.has_slots() => Some(numbers),
-            Some((_, numbers)) => {
-                for number in numbers {
-                    self.live.remove_service(number).expect("it is there");
-                }
-                None
-            }
-            None => None,
-        }
-    }
-}
-
-impl Kernels {
-    /// Of the program, or of another build of it. In a network namespace of one's own.
-    pub fn new(object: Option<Vec<u8>>) -> Self {
-        Self { object, planes: BTreeMap::new() }
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.planes.len()
-    }
-
-    pub fn of(&mut self, setup: &Setup) -> Result<&mut Kernel, String> {
-        let macs: Vec<[u8; 6]> = setup.own_macs.iter().map(|mac| mac.0).collect();
-        if !self.planes.contains_key(&macs) {
-            let opened = match &self.object {
-                Some(object) => KernelPlane::open_object(object, None, &LIMITS),
-                None => KernelPlane::open(None, &LIMITS),
-            };
-            let (kernel, _) = opened.map_err(|error| format!("load (needs root): {error}"))?;
-            if !macs.is_empty() {
-                kernel.accept_own_macs(&interfaces(&macs));
-            }
-            let live = LivePlane::new(kernel).expect("it is the only consumer");
-            self.planes.insert(macs.clone(), Kernel { live, turn: 0, standing: None });
-        }
-        Ok(self.planes.get_mut(&macs).expect("it is there"))
-    }
-}
-
-/// Interfaces with these addresses.
-fn interfaces(macs: &[[u8; 6]]) -> Vec<String> {
-    let make = |mac: &[u8; 6]| {
-        let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (name, mac) = (format!("m{}", mac.concat()), mac.join(":"));
-        if !Path::new("/proc/sys/net/ipv4/conf").join(&name).exists() {
-            let add = ["link", "add", &name, "address", &mac, "type", "veth"];
-            let status = Command::new("ip").args(add).status().expect("ip is installed");
-            assert!(status.success(), "ip {add:?}");
-        }
-        name
+fn vip_of(service: &Service) -> VipKey {
+    let protocol = match service.protocol.as_str() {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        other => panic!("protocol {other:?}: give tcp or udp"),
     };
-    macs.iter().map(make).collect()
+    VipKey { address: map_address(service.address), protocol, port: service.port }
 }
 
 /// A set-up that stands.
@@ -178,6 +108,8 @@ impl<'a> World<'a> {
         for at in 0..setup.services.len() {
             world.add_service(at, standing.as_ref().map(|numbers| numbers[at]));
         }
+        world.set_messages();
+        world.set_translations();
         let numbers = world.services.iter().map(|(number, _)| *number).collect();
         world.kernel.standing = Some((setup, numbers));
         world
@@ -191,6 +123,16 @@ impl<'a> World<'a> {
         if let Some(tunnel) = &tunnel {
             entry = entry.with_tunnel(tunnel);
         }
+        let translation =
+            backend.nat.as_ref().map(|nat| Translation { port: nat.port, mtu: nat.mtu });
+        if let Some(translation) = &translation {
+            entry = entry.with_translation(translation);
+        }
+        let segments = backend.segments.map(|most| match most {
+            0 => Segments::Auto,
+            most => Segments::Most(most),
+        });
+        entry = entry.with_segments(segments);
         let hop = backend.mac.zip(backend.source_mac).map(|(mac, source)| {
             let next = NextHop { mac: mac.0, source_mac: source.0 };
             Hop { next, ifindex: backend.interface }
@@ -208,8 +150,8 @@ impl<'a> World<'a> {
             up: !backend.down,
             hop,
             tunnel,
-            translation: None,
-            segments: None,
+            translation,
+            segments,
         };
         self.oracle.backends.insert(number, known);
         self.oracle.memory.incarnations.insert(number, incarnation);
@@ -219,17 +161,42 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Nothing is known of ways; messages may be sent as the set-up says.
+    fn set_messages(&mut self) {
+        let Setup { errors, echoes, .. } = *self.setup;
+        self.kernel.live.kernel.age_paths(PATH_TIME).expect("they can be written");
+        self.kernel.live.kernel.set_message_rates(errors, echoes);
+        self.oracle.messages.set(errors);
+        self.oracle.echoes.set(echoes);
+        // Not the first moment of all, at which nothing may be sent yet.
+        self.oracle.nanoseconds = PATH_TIME.as_nanos() as u64;
+    }
+
+    /// Answers of the backends that have NAT are those of their services.
+    fn set_translations(&mut self) {
+        let mut wanted = Translations::new();
+        for service in &self.setup.services {
+            let vip = vip_of(service);
+            for backend in &self.setup.backends {
+                let Some(nat) = backend.nat.as_ref() else { continue };
+                if service.backends.contains(&backend.name)
+                    && backend.address.is_ipv4() == service.address.is_ipv4()
+                {
+                    let port = nat.port.or(vip.port);
+                    wanted.insert(VipKey { address: map_address(backend.address), port, ..vip }, vip);
+                }
+            }
+        }
+        self.kernel.live.kernel.set_translations(&wanted).expect("there is room");
+        weir_plane::Plane::set_translations(&mut self.oracle, &wanted).expect("nothing is refused");
+    }
+
     /// A table with another key takes the place of the one that stands.
     fn add_service(&mut self, at: usize, standing: Option<ServiceId>) {
         let service = &self.setup.services[at];
         let fresh = (self.kernel.turn * 8 + at as u32) % LIMITS.services;
         let number = standing.unwrap_or(ServiceId(fresh));
-        let protocol = match service.protocol.as_str() {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            other => panic!("protocol {other:?}: give tcp or udp"),
-        };
-        let vip = VipKey { address: map_address(service.address), protocol, port: service.port };
+        let vip = vip_of(service);
         if standing.is_none() {
             self.kernel.live.set_service(&vip, number).expect("there is room");
         }
@@ -247,7 +214,7 @@ impl<'a> World<'a> {
             let config = ServiceConfig {
                 settings: settings(method, service),
                 client_affinity: service.affinity.as_deref() == Some("client"),
-                udp: protocol == Protocol::Udp,
+                udp: vip.protocol == Protocol::Udp,
                 seed,
                 nonce: seed,
                 capacity: 16,
@@ -321,6 +288,13 @@ impl<'a> World<'a> {
             let now = self.kernel.live.kernel.clock() + seconds;
             self.kernel.live.kernel.set_clock(now);
             self.oracle.memory.now = now;
+            let passed = Duration::from_secs(seconds.into());
+            self.kernel.live.kernel.age_paths(passed).expect("they can be written");
+            self.oracle.nanoseconds += passed.as_nanos() as u64;
+            // And ways are asked for anew.
+            for id in self.numbers.values() {
+                self.kernel.live.kernel.forget_hop(*id).expect("it is there");
+            }
         }
     }
 
@@ -330,6 +304,9 @@ impl<'a> World<'a> {
         let bytes = step.packet_bytes.as_ref().expect("a packet or a change");
         let mut frame = bytes.0.clone();
         frame.resize(frame.len() + step.zeros, 0);
+        if step.spent {
+            self.spend(&frame);
+        }
         let before = self.counters();
         let ids_before = self.kernel.live.kernel.id_outcomes().expect("they can be read");
         let run = run_frame(self.kernel.live.kernel.program(), &frame).expect("it runs");
@@ -376,6 +353,23 @@ impl<'a> World<'a> {
         wrong
     }
 
+    /// The same packet again and again, until it gets no message.
+    fn spend(&mut self, frame: &[u8]) {
+        let program = self.kernel.live.kernel.program();
+        for _ in 0..SPENT_AFTER {
+            let run = run_frame(program, frame).expect("it runs");
+            if run.verdict != weir_dataplane::Verdict::Transmit {
+                break;
+            }
+        }
+        for _ in 0..SPENT_AFTER {
+            let verdict = take(&mut self.oracle, self.setup, &mut frame.to_vec());
+            if matches!(verdict, weir_plane::Verdict::Drop(_)) {
+                break;
+            }
+        }
+    }
+
     fn send_to_oracle(
         &mut self,
         step: &Step,
@@ -392,17 +386,18 @@ impl<'a> World<'a> {
             return wrong;
         }
         // Its frames have neither the next hop's addresses nor the tags of its way.
-        let tunnel = match verdict {
+        let from_tag = match verdict {
             weir_plane::Verdict::Forward { backend, .. } => {
                 self.oracle.backends.get(&backend).is_some_and(|backend| backend.tunnel.is_some())
             }
             weir_plane::Verdict::Drop(_) => return wrong,
+            weir_plane::Verdict::Tell { .. } | weir_plane::Verdict::Echo => true,
             _ => false,
         };
         let Some(out) = out.or(step.packet_bytes.as_ref().map(|bytes| &bytes.0[..])) else {
             return wrong;
         };
-        let from = |frame: &[u8]| if tunnel { 12 } else { l3_of(frame) };
+        let from = |frame: &[u8]| if from_tag { 12 } else { l3_of(frame) };
         if let Some(differs) = bytes_differ(&frame[from(&frame)..], &out[from(out)..]) {
             wrong.push(format!("rust, behind the link's header: {differs}"));
         }
@@ -486,6 +481,13 @@ impl<'a> World<'a> {
         match step.verdict.as_deref() {
             Some("pass") => drop(expected.insert(format!("passed {}", reason()), 1)),
             Some("drop") => drop(expected.insert(format!("dropped {}", reason()), 1)),
+            // A message in the packet's place.
+            _ if step.reason.is_some() => drop(expected.insert(format!("dropped {}", reason()), 1)),
+            _ if step.returned => {
+                expected.insert("returned".to_owned(), 1);
+                let bytes = step.bytes.expect("what is returned counts its bytes");
+                expected.insert("bytes returned".to_owned(), bytes);
+            }
             _ => {
                 let name = step.backend.as_deref().expect("what is forwarded has a backend");
                 let number = self.numbers[name];
@@ -555,69 +557,6 @@ pub fn take(oracle: &mut Soft, setup: &Setup, frame: &mut Vec<u8>) -> weir_plane
         tunnel.encapsulate(frame, known.address, Some(tag)).expect("it was asked before");
     }
     verdict
-}
-
-pub fn l3_of(frame: &[u8]) -> usize {
-    let mut at = 12;
-    while matches!(frame.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8])) {
-        at += 4;
-    }
-    (at + 2).min(frame.len())
-}
-
-/// Counters that have changed, by how much.
-#[derive(PartialEq, Eq)]
-pub struct Difference(BTreeMap<String, u64>);
-
-impl std::fmt::Display for Difference {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let each: Vec<String> = self.0.iter().map(|(name, by)| format!("{by} {name}")).collect();
-        f.write_str(&if each.is_empty() { "nothing".to_owned() } else { each.join(", ") })
-    }
-}
-
-pub fn difference(before: &Counters, after: &Counters) -> Difference {
-    let mut all = BTreeMap::new();
-    let mut add = |name: String, by: u64| {
-        if by > 0 {
-            all.insert(name, by);
-        }
-    };
-    for (number, lane) in &after.lanes {
-        let was = before.lanes.get(number).copied().unwrap_or_default();
-        let LaneCounters { packets, bytes, flows } = *lane;
-        add(format!("packets to {number}"), packets - was.packets);
-        add(format!("bytes to {number}"), bytes - was.bytes);
-        add(format!("flows to {number}"), flows - was.flows);
-    }
-    for (reason, count) in &after.passed {
-        let was = before.passed.get(reason).copied().unwrap_or_default();
-        add(format!("passed {}", reason.name()), count - was);
-    }
-    for (reason, count) in &after.dropped {
-        let was = before.dropped.get(reason).copied().unwrap_or_default();
-        add(format!("dropped {}", reason.name()), count - was);
-    }
-    Difference(all)
-}
-
-fn bytes_differ(found: &[u8], wanted: &[u8]) -> Option<String> {
-    if found == wanted {
-        return None;
-    }
-    let at = found.iter().zip(wanted).position(|(a, b)| a != b);
-    let at = at.unwrap_or(found.len().min(wanted.len()));
-    let show = |bytes: &[u8]| -> String {
-        let near = &bytes[at.saturating_sub(4).min(bytes.len())..(at + 12).min(bytes.len())];
-        near.iter().map(|byte| format!("{byte:02x}")).collect()
-    };
-    Some(format!(
-        "byte {at} differs: ..{}.. of {} bytes, not ..{}.. of {}",
-        show(found),
-        found.len(),
-        show(wanted),
-        wanted.len()
-    ))
 }
 
 /// What is wrong with a case: nothing, or a line for each.

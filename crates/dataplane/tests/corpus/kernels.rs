@@ -1,0 +1,134 @@
+//! The kernel's planes that set-ups stand in, and the network around them.
+
+use crate::format::Setup;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use weir_dataplane::{KernelPlane, Limits, LivePlane};
+use weir_steering::ServiceId;
+
+pub const LIMITS: Limits = Limits {
+    services: 64,
+    table_bytes: 4 << 20,
+    backends: 32,
+    pending_flows: 4,
+    unreported_flows: 1024,
+    tracked_flows: 65_536,
+    answered_flows: 65_536,
+    translations: 64,
+    slot_partitions: 16,
+    udp_flows: 1024,
+    event_ring_bytes: 1 << 16,
+    marked_flows: 2 << 10,
+    stranger_bits: 1 << 14,
+};
+
+/// The kernel's planes, one for each list of own addresses: such a list cannot be emptied again.
+pub struct Kernels {
+    object: Option<Vec<u8>>,
+    planes: BTreeMap<Vec<[u8; 6]>, Kernel>,
+}
+
+pub struct Kernel {
+    pub live: LivePlane,
+    /// Set-ups so far: services get other keys each time, and backends are others.
+    pub turn: u32,
+    /// The set-up whose services are there, and their numbers.
+    pub standing: Option<(*const Setup, Vec<ServiceId>)>,
+}
+
+impl Kernel {
+    /// The numbers of a set-up's services, if they are there; else those of another one go.
+    pub fn standing(&mut self, setup: &Setup) -> Option<Vec<ServiceId>> {
+        match self.standing.take() {
+            // Slots of connections are the service's, whatever its table.
+            Some((at, numbers)) if std::ptr::eq(at, setup) && !setup.has_slots() => Some(numbers),
+            Some((_, numbers)) => {
+                for number in numbers {
+                    self.live.remove_service(number).expect("it is there");
+                }
+                None
+            }
+            None => None,
+        }
+    }
+}
+
+impl Kernels {
+    /// Of the program, or of another build of it. In a network namespace of one's own.
+    pub fn new(object: Option<Vec<u8>>) -> Self {
+        enter_network();
+        Self { object, planes: BTreeMap::new() }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.planes.len()
+    }
+
+    pub fn of(&mut self, setup: &Setup) -> Result<&mut Kernel, String> {
+        let macs: Vec<[u8; 6]> = setup.own_macs.iter().map(|mac| mac.0).collect();
+        if !self.planes.contains_key(&macs) {
+            let opened = match &self.object {
+                Some(object) => KernelPlane::open_object(object, None, &LIMITS),
+                None => KernelPlane::open(None, &LIMITS),
+            };
+            let (kernel, _) = opened.map_err(|error| format!("load (needs root): {error}"))?;
+            if !macs.is_empty() {
+                kernel.accept_own_macs(&interfaces(&macs));
+            }
+            let live = LivePlane::new(kernel).expect("it is the only consumer");
+            self.planes.insert(macs.clone(), Kernel { live, turn: 0, standing: None });
+        }
+        Ok(self.planes.get_mut(&macs).expect("it is there"))
+    }
+}
+
+/// Interfaces with these addresses.
+fn interfaces(macs: &[[u8; 6]]) -> Vec<String> {
+    let make = |mac: &[u8; 6]| {
+        let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+        let (name, mac) = (format!("m{}", mac.concat()), mac.join(":"));
+        if !Path::new("/proc/sys/net/ipv4/conf").join(&name).exists() {
+            let add = ["link", "add", &name, "address", &mac, "type", "veth"];
+            let status = Command::new("ip").args(add).status().expect("ip is installed");
+            assert!(status.success(), "ip {add:?}");
+        }
+        name
+    };
+    macs.iter().map(make).collect()
+}
+
+/// The way to the clients leads by a router behind an interface of this namespace; one of them has a path of
+/// 500 bytes, one is this host, and one is beside the router, where nobody answers. docs: corpus/README.md.
+fn enter_network() {
+    if Path::new("/proc/sys/net/ipv4/conf/router").exists() {
+        return;
+    }
+    for (file, value) in [
+        ("ipv4/conf/all/forwarding", "1"),
+        ("ipv4/conf/lo/forwarding", "1"),
+        ("ipv6/conf/all/forwarding", "1"),
+        ("ipv6/conf/default/accept_dad", "0"),
+    ] {
+        fs::write(format!("/proc/sys/net/{file}"), value).expect(file);
+    }
+    for line in [
+        "link set lo up",
+        "link add router address 02:00:00:00:05:01 type veth peer name far",
+        "link set router up",
+        "link set far up",
+        "addr add 10.5.0.1/24 dev router",
+        "addr add 2001:db8:5::1/64 dev router",
+        "neigh add 10.5.0.2 lladdr 02:00:00:00:05:02 nud permanent dev router",
+        "neigh add 2001:db8:5::2 lladdr 02:00:00:00:05:02 nud permanent dev router",
+        "route add 10.1.0.0/16 via 10.5.0.2",
+        "route add 10.1.9.0/24 via 10.5.0.2 mtu 600",
+        "-6 route add 2001:db8:1::/48 via 2001:db8:5::2",
+        "-6 route add 2001:db8:1:9::/64 via 2001:db8:5::2 mtu 1300",
+    ] {
+        let done = Command::new("ip").args(line.split(' ')).status().expect("ip is installed");
+        assert!(done.success(), "ip {line}");
+    }
+}

@@ -16,24 +16,24 @@ static __noinline int find_way(struct xdp_md *ctx, struct lane *way, __u64 high,
 	struct bpf_fib_lookup fib = { .ifindex = ctx->ingress_ifindex };
 
 	if (!way)
-		return BPF_FIB_LKUP_RET_NOT_FWDED;
+		return BPF_FIB_LKUP_RET_NOT_FWDED; /* rule: back.no_lane */
 	way->resolved = 0;
 	if (high == 0 && (__u32)low == IPV4_MAPPED) {
-		fib.family = AF_INET;
+		fib.family = AF_INET; /* rule: back.ipv4 */
 		fib.ipv4_dst = low >> 32;
 	} else {
-		fib.family = AF_INET6;
+		fib.family = AF_INET6; /* rule: back.ipv6 */
 		*(__u64 *)fib.ipv6_dst = high;
 		*(__u64 *)(fib.ipv6_dst + 2) = low;
 	}
 	int found = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
 
 	if (found != BPF_FIB_LKUP_RET_SUCCESS)
-		return found;
+		return found; /* rule: back.unknown */
 	way->packets = high;
 	way->bytes = low;
 	way->mtu = fib.tot_len;
-	return leave_by(way, fib.dmac, fib.smac, fib.ifindex, bpf_jiffies64()) == REASON_OK ?
+	return leave_by(way, fib.dmac, fib.smac, fib.ifindex, bpf_jiffies64()) == REASON_OK ? /* rule: back.way */
 		       BPF_FIB_LKUP_RET_SUCCESS :
 		       BPF_FIB_LKUP_RET_UNSUPP_LWT;
 }
@@ -47,14 +47,14 @@ static __always_inline int may_be_cut(struct xdp_md *ctx)
 	void *l3 = eth + 1;
 
 	if (l3 > end)
-		return 0;
+		return 0; /* rule: back.truncated */
 	__be16 type = eth->type;
 
 	if (skip_vlans(&l3, end, &type) != REASON_OK)
-		return 0;
+		return 0; /* rule: back.vlan */
 	struct ipv4 *ip = l3;
 
-	return type == bpf_htons(ETH_P_IP) && (void *)(ip + 1) <= end &&
+	return type == bpf_htons(ETH_P_IP) && (void *)(ip + 1) <= end && /* rule: back.cut */
 	       !(ip->fragment & bpf_htons(0x4000));
 }
 
@@ -63,7 +63,7 @@ static __always_inline void count_returned(__u32 bytes)
 	__u32 key = 0;
 	struct returned *all = bpf_map_lookup_elem(&returned, &key);
 
-	if (all) {
+	if (all) { /* rule: back.counted */
 		all->packets++;
 		all->bytes += bytes;
 	}
@@ -77,13 +77,13 @@ static __always_inline int send_by(struct xdp_md *ctx, struct lane *way,
 
 	/* The kernel tells the sender. */
 	if (reason == REASON_TTL_EXCEEDED)
-		return leave(reason, XDP_PASS);
+		return leave(reason, XDP_PASS); /* rule: back.ttl */
 	if (reason == REASON_OK)
-		reason = retag(ctx, way);
+		reason = retag(ctx, way); /* rule: back.translated */
 	if (reason != REASON_OK)
-		return leave(reason, XDP_DROP);
+		return leave(reason, XDP_DROP); /* rule: back.refused */
 	count_returned(bytes);
-	return send(ctx, way);
+	return send(ctx, way); /* rule: back.sent */
 }
 
 /* A packet of a backend, or an ICMP error about one that was sent to it; given: its flow, towards the
@@ -91,7 +91,7 @@ static __always_inline int send_by(struct xdp_md *ctx, struct lane *way,
 __noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32 bytes)
 {
 	if (!given || !is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
-		return NO_ANSWER;
+		return NO_ANSWER; /* rule: back.other_host */
 	struct translated key = {
 		.address = { given->src[0], given->src[1] },
 		.port_protocol = (given->ports & 0xffff) | given->protocol << 16,
@@ -99,35 +99,35 @@ __noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32
 	struct translation *to = bpf_map_lookup_elem(&translations, &key);
 
 	if (!to && control->unusual & UNUSUAL_NAT_ANY) {
-		key.port_protocol &= 0xff0000;
+		key.port_protocol &= 0xff0000; /* rule: back.any_port */
 		to = bpf_map_lookup_elem(&translations, &key);
 	}
 	if (!to)
-		return NO_ANSWER;
+		return NO_ANSWER; /* rule: back.none */
 	const __u64 client[2] = { given->dst[0], given->dst[1] };
 	__u32 number = (client[1] ^ client[0] * VIP_HIGH) * VIP_FIRST >> WAYS_SHIFT;
 	struct lane *way = bpf_map_lookup_elem(&ways, &number);
 	int found = BPF_FIB_LKUP_RET_SUCCESS;
 
 	if (!way)
-		return NO_ANSWER;
+		return NO_ANSWER; /* rule: back.no_way */
 	if (way->packets != client[0] || way->bytes != client[1] || !way->resolved ||
 	    bpf_jiffies64() - way->resolved > RESOLVE_JIFFIES)
-		found = find_way(ctx, way, client[0], client[1]);
+		found = find_way(ctx, way, client[0], client[1]); /* rule: back.asked */
 	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
 		if (likely(!way->mtu || bytes <= way->mtu))
-			return send_by(ctx, way, to, bytes);
+			return send_by(ctx, way, to, bytes); /* rule: back.fits */
 		/* The kernel tells the sender what would fit, or makes pieces of it. */
 		if (!may_be_cut(ctx))
-			return leave(REASON_TOO_BIG, XDP_PASS);
+			return leave(REASON_TOO_BIG, XDP_PASS); /* rule: back.too_big */
 	} else if (found != BPF_FIB_LKUP_RET_NO_NEIGH && found != BPF_FIB_LKUP_RET_UNSUPP_LWT) {
 		/* To this host itself, as what answers a health check; or nowhere. */
-		return NO_ANSWER;
+		return NO_ANSWER; /* rule: back.nowhere */
 	}
 	/* The kernel asks for the neighbour, and forwards the packet then. */
 	enum reason reason = translate(ctx, to, NAT_SOURCE | NAT_KEEPS_TTL);
 
-	return reason == REASON_OK ? leave(REASON_ANSWER, XDP_PASS) : leave(reason, XDP_DROP);
+	return reason == REASON_OK ? leave(REASON_ANSWER, XDP_PASS) : leave(reason, XDP_DROP); /* rule: back.kernels */
 }
 
 #endif

@@ -32,9 +32,9 @@ static __always_inline __u16 amended(__u16 check, __u64 change)
 static __always_inline __u16 amended_udp(__u16 check, __u64 change)
 {
 	if (!check)
-		return 0;
+		return 0; /* rule: nat.udp_unsummed */
 	check = amended(check, change);
-	return check ? check : 0xffff;
+	return check ? check : 0xffff; /* rule: nat.udp_summed */
 }
 
 static __always_inline __u64 changed(__u16 before, __u16 after)
@@ -73,9 +73,9 @@ static __always_inline __u64 exchange_port(__u32 *ports, int source, const struc
 	__u16 before = word >> shift;
 
 	if (!to->port)
-		return 0;
+		return 0; /* rule: nat.same_port */
 	*ports = (word & ~(0xffffU << shift)) | to->port << shift;
-	return changed(before, to->port);
+	return changed(before, to->port); /* rule: nat.port */
 }
 
 /* The packet that an ICMP error quotes, the other way round, and the error's checksum. outside: what the
@@ -92,7 +92,7 @@ __noinline int translate_quote(struct xdp_md *ctx, const struct translation *to,
 	__u8 next;
 
 	if (!found || !to)
-		return REASON_UNKNOWN_QUOTE;
+		return REASON_UNKNOWN_QUOTE; /* rule: nat.no_quote */
 	struct icmp *icmp = data + ((at - sizeof(*icmp)) & 0x3fff);
 
 	if (is_ipv6) {
@@ -100,26 +100,26 @@ __noinline int translate_quote(struct xdp_md *ctx, const struct translation *to,
 		struct extension *fragment = (void *)(ip + 1);
 
 		if ((void *)(icmp + 1) > end || (void *)(fragment + 1) > end)
-			return REASON_UNKNOWN_QUOTE;
+			return REASON_UNKNOWN_QUOTE; /* rule: nat.quote_truncated6 */
 		inside = exchange_ipv6(ip, source, to);
-		all = inside + outside;
+		all = inside + outside; /* rule: nat.quote6 */
 		at += sizeof(*ip);
 		next = ip->next;
 		if (next == PROTOCOL_FRAGMENT) {
-			next = fragment->next;
+			next = fragment->next; /* rule: nat.quote_fragment6 */
 			at += sizeof(*fragment);
 		}
 	} else {
 		struct ipv4 *ip = data + at;
 
 		if ((void *)(icmp + 1) > end || (void *)(ip + 1) > end)
-			return REASON_UNKNOWN_QUOTE;
+			return REASON_UNKNOWN_QUOTE; /* rule: nat.quote_truncated4 */
 		inside = exchange_ipv4(ip, source, to);
 		/* It has no pseudo-header, so that addresses outside are no part of its checksum. */
 		__u16 check = amended(ip->check, inside);
 
 		all = inside + changed(ip->check, check);
-		ip->check = check;
+		ip->check = check; /* rule: nat.quote4 */
 		at += (ip->version_ihl & 15) * 4;
 		next = ip->protocol;
 	}
@@ -129,19 +129,19 @@ __noinline int translate_quote(struct xdp_md *ctx, const struct translation *to,
 	asm volatile("" : "+r"(l4));
 
 	if (l4 + QUOTED_BYTES > end)
-		return REASON_UNKNOWN_QUOTE;
+		return REASON_UNKNOWN_QUOTE; /* rule: nat.quote_short */
 	__u64 port = exchange_port(l4, source, to);
 
 	inside += port;
 	all += port;
 	/* As much of the packet as there is. */
-	if (next == PROTOCOL_UDP) {
+	if (next == PROTOCOL_UDP) { /* rule: nat.quote_udp */
 		struct udp *udp = l4;
 		__u16 check = amended_udp(udp->check, inside);
 
 		all += changed(udp->check, check);
 		udp->check = check;
-	} else if (at + 18 <= until && l4 + 18 <= end) {
+	} else if (at + 18 <= until && l4 + 18 <= end) { /* rule: nat.quote_tcp */
 		__u16 *at_check = l4 + 16;
 		__u16 check = amended(*at_check, inside);
 
@@ -149,7 +149,7 @@ __noinline int translate_quote(struct xdp_md *ctx, const struct translation *to,
 		*at_check = check;
 	}
 	icmp->check = amended(icmp->check, all);
-	return REASON_OK;
+	return REASON_OK; /* rule: nat.quoted */
 }
 
 /* Puts address and port in the place of those of one end of the packet; takes one from its TTL as a router
@@ -168,22 +168,22 @@ __noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation 
 	__u8 protocol;
 
 	if (!to || l3 > end)
-		return REASON_TRUNCATED_ETHERNET;
+		return REASON_TRUNCATED_ETHERNET; /* rule: nat.truncated */
 	__be16 type = eth->type;
 	enum reason reason = skip_vlans(&l3, end, &type);
 
 	if (reason != REASON_OK)
-		return reason;
+		return reason; /* rule: nat.vlan */
 	__u32 before = l3 - data;
 
 	if (type == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6 *ip = l3;
 
 		if ((void *)(ip + 1) > end)
-			return REASON_TRUNCATED_IPV6;
+			return REASON_TRUNCATED_IPV6; /* rule: nat.truncated6 */
 		at = sizeof(*ip);
 		protocol = ip->next;
-		if (protocol != PROTOCOL_TCP && protocol != PROTOCOL_UDP) {
+		if (protocol != PROTOCOL_TCP && protocol != PROTOCOL_UDP) { /* rule: nat.extension */
 			__u32 length = sizeof(*ip) + bpf_ntohs(ip->payload_length);
 			__u32 skipped = skip_extensions(ctx, before, length, protocol);
 
@@ -191,19 +191,19 @@ __noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation 
 			protocol = SKIPPED_TO(skipped);
 			later = SKIPPED_REASON(skipped) == REASON_LATER_FRAGMENT;
 			if (SKIPPED_REASON(skipped) == REASON_FIRST_FRAGMENT)
-				at += sizeof(struct extension);
+				at += sizeof(struct extension); /* rule: nat.first_fragment6 */
 		}
 		if (!(how & NAT_KEEPS_TTL)) {
 			if (ip->hop_limit <= 1)
-				return REASON_TTL_EXCEEDED;
-			ip->hop_limit--;
+				return REASON_TTL_EXCEEDED; /* rule: nat.ttl6 */
+			ip->hop_limit--; /* rule: nat.aged6 */
 		}
-		change = exchange_ipv6(ip, source, to);
+		change = exchange_ipv6(ip, source, to); /* rule: nat.ipv6 */
 	} else {
 		struct ipv4 *ip = l3;
 
 		if ((void *)(ip + 1) > end)
-			return REASON_TRUNCATED_IPV4;
+			return REASON_TRUNCATED_IPV4; /* rule: nat.truncated4 */
 		at = (ip->version_ihl & 15) * 4;
 		protocol = ip->protocol;
 		later = ip->fragment & bpf_htons(0x1fff);
@@ -211,17 +211,17 @@ __noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation 
 
 		if (!(how & NAT_KEEPS_TTL)) {
 			if (ip->ttl <= 1)
-				return REASON_TTL_EXCEEDED;
+				return REASON_TTL_EXCEEDED; /* rule: nat.ttl4 */
 			ip->ttl--;
 			/* The word of TTL and protocol is less by 0x0100; that is, plus its complement. */
-			aged = (__u16)~bpf_htons(0x0100);
+			aged = (__u16)~bpf_htons(0x0100); /* rule: nat.aged4 */
 		}
-		change = exchange_ipv4(ip, source, to);
+		change = exchange_ipv4(ip, source, to); /* rule: nat.ipv4 */
 		ip->check = amended(ip->check, change + aged);
 	}
 	/* It has no ports; the sum over the whole packet is in the first fragment. */
 	if (later)
-		return REASON_OK;
+		return REASON_OK; /* rule: nat.later */
 	void *l4 = data + ((before + at) & 0x3fff);
 
 	asm volatile("" : "+r"(l4));
@@ -230,21 +230,21 @@ __noinline __u64 translate_outside(struct xdp_md *ctx, const struct translation 
 		struct tcp *tcp = l4;
 
 		if ((void *)(tcp + 1) > end)
-			return REASON_TRUNCATED_TCP;
+			return REASON_TRUNCATED_TCP; /* rule: nat.truncated_tcp */
 		change += exchange_port(&tcp->ports, source, to);
 		tcp->check = amended(tcp->check, change);
-		return REASON_OK;
+		return REASON_OK; /* rule: nat.tcp */
 	}
 	if (protocol == PROTOCOL_UDP) {
 		struct udp *udp = l4;
 
 		if ((void *)(udp + 1) > end)
-			return REASON_TRUNCATED_UDP;
+			return REASON_TRUNCATED_UDP; /* rule: nat.truncated_udp */
 		change += exchange_port(&udp->ports, source, to);
 		udp->check = amended_udp(udp->check, change);
-		return REASON_OK;
+		return REASON_OK; /* rule: nat.udp */
 	}
-	return TRANSLATED_OUTSIDE | change;
+	return TRANSLATED_OUTSIDE | change; /* rule: nat.icmp */
 }
 
 /* The whole packet, and of an ICMP error also what it quotes. Not one in the other: Linux 6.1 has no room
@@ -254,8 +254,8 @@ static __always_inline int translate(struct xdp_md *ctx, const struct translatio
 	__u64 done = translate_outside(ctx, to, how);
 
 	if (likely(!(done & TRANSLATED_OUTSIDE)))
-		return done;
-	return translate_quote(ctx, to, how, done & ~TRANSLATED_OUTSIDE);
+		return done; /* rule: nat.whole */
+	return translate_quote(ctx, to, how, done & ~TRANSLATED_OUTSIDE); /* rule: nat.with_quote */
 }
 
 /* Makes the packet the backend's, and gives the frame the lane's addresses. bytes: of the packet. */
@@ -268,17 +268,17 @@ static __always_inline enum reason translate_to(struct xdp_md *ctx, struct lane 
 	if (backend->tunnel != TUNNEL_NAT) {
 		/* It was so until just now. */
 		lane->resolved = 0;
-		return REASON_NO_NEXT_HOP;
+		return REASON_NO_NEXT_HOP; /* rule: nat.was_plain */
 	}
 	if (bytes > most)
-		return REASON_TOO_BIG;
+		return REASON_TOO_BIG; /* rule: nat.too_big */
 	struct translation to = {
 		.address = { *(__u64 *)backend->address, *(__u64 *)(backend->address + 8) },
 		.port = backend->port,
 	};
 	enum reason reason = translate(ctx, &to, 0);
 
-	return reason == REASON_OK ? retag(ctx, lane) : reason;
+	return reason == REASON_OK ? retag(ctx, lane) : reason; /* rule: nat.there */
 }
 
 #endif

@@ -100,8 +100,8 @@ fn interfaces(macs: &[[u8; 6]]) -> Vec<String> {
     macs.iter().map(make).collect()
 }
 
-/// The way to the clients leads by a router behind an interface of this namespace; one of them has a path of
-/// 500 bytes, one is this host, and one is beside the router, where nobody answers. docs: corpus/README.md.
+/// The way to the clients leads by a router behind an interface of this namespace; one way takes less than
+/// others, one is this host, and one is beside the router, where nobody answers.
 fn enter_network() {
     if Path::new("/proc/sys/net/ipv4/conf/router").exists() {
         return;
@@ -124,9 +124,9 @@ fn enter_network() {
         "neigh add 10.5.0.2 lladdr 02:00:00:00:05:02 nud permanent dev router",
         "neigh add 2001:db8:5::2 lladdr 02:00:00:00:05:02 nud permanent dev router",
         "route add 10.1.0.0/16 via 10.5.0.2",
-        "route add 10.1.9.0/24 via 10.5.0.2 mtu 600",
+        "route add 10.1.9.0/24 via 10.5.0.2 mtu lock 600",
         "-6 route add 2001:db8:1::/48 via 2001:db8:5::2",
-        "-6 route add 2001:db8:1:9::/64 via 2001:db8:5::2 mtu 1300",
+        "-6 route add 2001:db8:1:9::/64 via 2001:db8:5::2 mtu lock 1300",
     ] {
         let done = Command::new("ip").args(line.split(' ')).status().expect("ip is installed");
         assert!(done.success(), "ip {line}");

@@ -726,7 +726,7 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 4] = ["status", "explain", "backend", "reload"];
+    const TALK: [&str; 5] = ["status", "explain", "backend", "reload", "plan"];
 
     /// Every verb with its words, those below other verbs included.
     fn verbs() -> Vec<(String, Command)> {

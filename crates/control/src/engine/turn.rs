@@ -163,6 +163,12 @@ impl ServiceRuntime {
             && self.configured.method.id().needs().states
     }
 
+    /// Whether the next table is the first whose packets follow the connection table.
+    pub fn begins_connections(&self) -> bool {
+        let needs = |method: &Method| method.id().needs().connections;
+        self.turn.is_some() && !needs(&self.in_force.method) && needs(&self.configured.method)
+    }
+
     /// Takes up what the connection table says, if that is asked for: what packets follow now has
     /// no states of its own.
     pub fn told(&mut self, key: StateKey, backend: BackendId) -> bool {

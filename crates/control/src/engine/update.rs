@@ -3,7 +3,7 @@
 
 use super::prefixes::name_of;
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Affinity, AllDown};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -191,6 +191,18 @@ impl<P: Plane> Engine<P> {
         let now = self.now();
         let names = numbers.iter().filter_map(|number| self.names.get(number).cloned());
         names.collect::<Vec<_>>().iter().for_each(|name| self.tell_loads(name));
+        let mut failures = Vec::new();
+        let mut ready = Vec::new();
+        for &number in numbers {
+            match self.forget_leftovers(number) {
+                Ok(()) => ready.push(number),
+                Err(error) => failures.push(error),
+            }
+        }
+        if ready.is_empty() {
+            return failures;
+        }
+        let numbers = ready;
         let pins = self.plane.pin_limit() / 2;
         let (services, names) = (&mut self.services, &self.names);
         let mut tables = Tables { services, names, now, taken: 0, pins };
@@ -207,7 +219,6 @@ impl<P: Plane> Engine<P> {
         self.events_taken += tables.taken;
         let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
         self.rekeyed |= self.services.values().any(unarmed);
-        let mut failures = Vec::new();
         for outcome in outcomes {
             failures.extend(self.take_outcome(outcome, started.elapsed()));
         }
@@ -215,6 +226,27 @@ impl<P: Plane> Engine<P> {
         let names: Vec<String> = names.collect();
         self.save_some_later(names.iter().map(String::as_str));
         failures
+    }
+
+    /// Before packets of a service follow the connection table, what stands there of an earlier time goes:
+    /// a process that was killed between the table of another method and its clearing away has left it.
+    /// A connection that begins after *collect* is noted as pending, but packets ask the connection table
+    /// first, and would follow what is left of a former connection of the same addresses and ports.
+    fn forget_leftovers(&mut self, number: ServiceId) -> Result<(), EngineError> {
+        let Some(name) = self.names.get(&number) else { return Ok(()) };
+        let Some(service) = self.services.get_mut(name) else { return Ok(()) };
+        if !service.begins_connections() {
+            return Ok(());
+        }
+        let forgotten = self.plane.forget_connections(number).plane();
+        if let Err(error) = &forgotten {
+            let what = format!("cannot clear the connection table: {error}");
+            let trouble = Trouble::new(what, false, service.trouble.as_ref());
+            let (what, seconds) = (&trouble.what, trouble.after.as_secs());
+            warn!(service = name, what, seconds, "update not begun; tried again");
+            service.trouble = Some(trouble);
+        }
+        forgotten
     }
 
     fn take_outcome(

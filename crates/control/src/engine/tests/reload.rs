@@ -8,6 +8,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
+use weir_steering::{ServiceState, StateKey, TrackedFlow};
 
 /// What a service's file may say between whose lines its connections go on.
 const CARRIED: &[&str] = &[
@@ -82,6 +83,41 @@ fn every_change_that_can_be_carried_keeps_every_connection() {
             let status = world.engine.status().expect("readable");
             assert_eq!(status.services[0].method, wanted.services[0].method.name());
         }
+    }
+}
+
+/// A control plane that was killed right after a change away from `tracked` leaves entries in the connection
+/// table. They say nothing any more when the method comes back: a new connection of the same addresses and
+/// ports is placed like any other.
+#[test]
+fn what_a_killed_process_left_in_the_connection_table_leads_nobody() {
+    for from in CARRIED.iter().filter(|fields| !fields.contains("tracked")) {
+        let mut world = World::with(1, from);
+        world.start(0, 200..300);
+        world.drain("a", "b1").expect("fine");
+        let service = &world.engine.services["a"];
+        let drained = service.member("b1").expect("there");
+        let left = TrackedFlow::new(drained.id, drained.incarnation);
+        let service = service.number;
+        for client in 0..200 {
+            let key = StateKey::of_flow(&flow(0, client));
+            world.engine.plane.memory.connections.insert(ServiceState { service, key }, left);
+        }
+        let mut wanted = world.wanted(1, "method = \"tracked\"");
+        let listed = &mut wanted.services[0].backends;
+        listed.iter_mut().find(|one| one.name == "b1").expect("there").drain = true;
+        // Where that cannot be cleared away, packets go on as they do, and it is tried again.
+        world.engine.plane.refuse(Operation::Track);
+        let followed = world.follow(&wanted).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!world.warnings().is_empty(), "{followed:?}");
+        world.check();
+        world.engine.plane.refuse_nothing();
+        world.upkeep();
+        assert_eq!(world.warnings(), Vec::<String>::new(), "{from:?}");
+        let drained = world.engine.services["a"].member("b1").expect("there").id;
+        let went = world.start(0, 0..200);
+        assert!(!went.contains(&drained), "{from:?}: a new connection at a draining backend");
+        world.check();
     }
 }
 

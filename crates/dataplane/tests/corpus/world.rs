@@ -183,7 +183,8 @@ impl<'a> World<'a> {
                     && backend.address.is_ipv4() == service.address.is_ipv4()
                 {
                     let port = nat.port.or(vip.port);
-                    wanted.insert(VipKey { address: map_address(backend.address), port, ..vip }, vip);
+                    wanted
+                        .insert(VipKey { address: map_address(backend.address), port, ..vip }, vip);
                 }
             }
         }

@@ -41,7 +41,7 @@ def reply(packet, family):
 
 
 def echo():
-    book = Book("echo", "Echo requests to the services' addresses (docs/icmp.md).")
+    book = Book("echo", "Echo requests to the services' addresses (docs/forwarding.md).")
     to = backend(1)
     book.setup("answers", [to], SERVICES, echoes=MANY)
     book.setup("off", [to], SERVICES)
@@ -116,7 +116,7 @@ def echo():
 
 
 def error(packet, family, kind, word):
-    """The message to a packet's sender (docs/icmp.md): it quotes the packet in words of four bytes, so much that it
+    """The message to a packet's sender (docs/forwarding.md): it quotes the packet in words of four bytes, so much that it
     has 576 bytes or 1,280. One that is too big was on its way already: its TTL is one less."""
     at = packet.l3()
     if kind[0] in (2, 3) and word:
@@ -143,7 +143,7 @@ def told(packet, family, reason, mtu=0, **other):
 
 
 def tell():
-    book = Book("messages", "Packets that go nowhere, and whose senders are told: too big, TTL used up (docs/icmp.md).")
+    book = Book("messages", "Packets that go nowhere, and whose senders are told: too big, TTL used up (docs/forwarding.md).")
     for over6 in (False, True):
         for kind, between in (("ipip", 0), ("gue", 12)):
             outer = (40 if over6 else 20) + between

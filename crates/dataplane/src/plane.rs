@@ -13,7 +13,8 @@ use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, Returned, SeenFlows, TrackedFlows, Translations, VipKey,
+    Limits, Outcomes, Plane, Returned, Samples, SeenFlows, TraceCounts, TrackedFlows,
+    Translations, VipKey, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -397,6 +398,18 @@ impl Plane for LivePlane {
 
     fn next_seen_generation(&mut self) {
         self.kernel.next_seen_generation();
+    }
+
+    fn trace(&mut self, wanted: &Wanted) -> Result<Option<Box<dyn Samples>>, Error> {
+        self.kernel.trace(wanted).map(Some)
+    }
+
+    fn keep_tracing(&mut self) -> Result<Option<TraceCounts>, Error> {
+        self.kernel.keep_tracing()
+    }
+
+    fn end_trace(&mut self) -> Result<(), Error> {
+        self.kernel.end_trace()
     }
 
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Error> {

@@ -19,7 +19,7 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sy
 use std::fs;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use weir_plane::Limits;
@@ -87,7 +87,8 @@ impl KernelPlane {
             stamp = Some(stamp.map_or_else(|| Stamp::make(directory), Ok)?);
         }
         let place = |name: &str| directory.map(|directory| pin_of(directory, name));
-        let loaded = Loading { object: object.unwrap_or(PROGRAM), place: &place, twins: None };
+        let object_file = object.unwrap_or(PROGRAM);
+        let loaded = Loading { object: object_file, place: &place, twins: None, shared: &[] };
         let (loaded, sizes) = loaded.load(limits)?;
         let mut plane = Self::of_object(&loaded, sizes, directory, stamp)?;
         plane.object = object.map(<[u8]>::to_vec);
@@ -129,6 +130,7 @@ impl KernelPlane {
         };
         let mapped = |name: &str| array(name).and_then(|(map, bytes)| Mapped::new(&map, bytes));
         let parted = |name: &str| array(name).and_then(|(map, bytes)| Parted::new(&map, bytes));
+        let shared = SHARED.iter().map(|name| Ok::<_, Error>((*name, handle(name)?)));
         let vips = VipTable::new(mapped("vips")?, sizes.vip_slots);
         let listed = vips.services();
         let services: Vec<_> = listed.iter().map(|(key, leads)| (*key, leads.table)).collect();
@@ -175,6 +177,8 @@ impl KernelPlane {
             sizes,
             stamp,
             object: None,
+            shared: shared.collect::<Result<_, _>>()?,
+            tracing: None,
             lost: None,
             former: None,
         })
@@ -225,8 +229,12 @@ pub(super) struct Loading<'a> {
     pub place: &'a dyn Fn(&str) -> Option<PathBuf>,
     /// Where the twins of maps are pinned, if what is noted in these is noted in their twins, too.
     pub twins: Option<&'a dyn Fn(&str) -> PathBuf>,
+    /// Maps of a program over the same memory that are not pinned, and that this one shares.
+    pub shared: &'a [(&'static str, MapHandle)],
 }
 
+/// Maps that are not pinned, since what is in them is found out again, or is soon of no use.
+const SHARED: [&str; 4] = ["buckets", "fragments", "quic_known", "ways"];
 /// Maps that have twins.
 pub(super) const TWINS: [&str; 3] = ["pending", "connections", "answers"];
 
@@ -244,6 +252,10 @@ impl Loading<'_> {
                     .reuse_pinned_map(&pin)
                     .context(|| format!("open {}", pin.display()))?;
             }
+        }
+        for (name, map) in self.shared {
+            let reused = sizer.map(name)?.reuse_fd(map.as_fd());
+            reused.context(|| format!("share map {name}"))?;
         }
         let frags = takes_frags();
         set_sizes(&mut sizer, &sizes, self.twins.is_some(), frags)?;

@@ -3,9 +3,9 @@
 
 mod header;
 mod layout;
-mod rules;
 #[path = "../src/numbers.rs"]
 mod numbers;
+mod rules;
 
 use libbpf_cargo::SkeletonBuilder;
 use std::path::{Path, PathBuf};

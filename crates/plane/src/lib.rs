@@ -29,4 +29,4 @@ pub use plane::{
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
-pub use trace::{Fate, Frame, Sample, SampledFlow, Samples, TraceCounts, Wanted};
+pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};

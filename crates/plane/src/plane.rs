@@ -5,7 +5,8 @@ use crate::counters::{LaneCounters, Returned};
 use crate::forward::{NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
-use crate::trace::{Samples, TraceCounts, Wanted};
+use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
+use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -416,11 +417,24 @@ pub trait Plane: update::Plane {
     /// Begins a new generation of the "seen recently" filter.
     fn next_seen_generation(&mut self);
 
-    /// Looks at packets; a look that is under way ends. `None`: this plane has no way to.
+    /// Begins to look at packets: returns what is to be called first, on another thread since it may
+    /// take seconds. `None`: this plane has no way to.
+    ///
+    /// # Errors
+    /// What the plane says.
+    fn prepare_trace(&self) -> Result<Option<PrepareTrace>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Looks at packets, with what that has returned; a look that is under way ends.
     ///
     /// # Errors
     /// What the plane says; nobody looks then.
-    fn trace(&mut self, _wanted: &Wanted) -> Result<Option<Box<dyn Samples>>, Self::Error> {
+    fn trace(
+        &mut self,
+        _prepared: Box<dyn Any + Send>,
+        _wanted: &Wanted,
+    ) -> Result<Option<Box<dyn Samples>>, Self::Error> {
         Ok(None)
     }
 

@@ -1,5 +1,6 @@
 //! Looking at packets: which ones, and what is told of each.
 
+use std::any::Any;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 use weir_steering::{BackendId, ServiceId};
@@ -102,6 +103,11 @@ pub struct TraceCounts {
     /// Of these, those that there was no room for.
     pub lost: u64,
 }
+
+/// What is done before packets are looked at, and takes its time.
+pub type PrepareTrace = Box<
+    dyn FnOnce() -> Result<Box<dyn Any + Send>, Box<dyn std::error::Error + Send + Sync>> + Send,
+>;
 
 /// Where samples come out.
 pub trait Samples: Send {

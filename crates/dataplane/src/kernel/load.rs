@@ -16,6 +16,7 @@ use crate::slots::Slots;
 use crate::tables::{Tables, service_of};
 use crate::vips::{NO_TABLE, VipTable};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sys};
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::mem::offset_of;
@@ -87,8 +88,7 @@ impl KernelPlane {
             stamp = Some(stamp.map_or_else(|| Stamp::make(directory), Ok)?);
         }
         let place = |name: &str| directory.map(|directory| pin_of(directory, name));
-        let object_file = object.unwrap_or(PROGRAM);
-        let loaded = Loading { object: object_file, place: &place, twins: None, shared: &[] };
+        let loaded = Loading { object: object.unwrap_or(PROGRAM), place: &place, twins: None };
         let (loaded, sizes) = loaded.load(limits)?;
         let mut plane = Self::of_object(&loaded, sizes, directory, stamp)?;
         plane.object = object.map(<[u8]>::to_vec);
@@ -229,12 +229,10 @@ pub(super) struct Loading<'a> {
     pub place: &'a dyn Fn(&str) -> Option<PathBuf>,
     /// Where the twins of maps are pinned, if what is noted in these is noted in their twins, too.
     pub twins: Option<&'a dyn Fn(&str) -> PathBuf>,
-    /// Maps of a program over the same memory that are not pinned, and that this one shares.
-    pub shared: &'a [(&'static str, MapHandle)],
 }
 
 /// Maps that are not pinned, since what is in them is found out again, or is soon of no use.
-const SHARED: [&str; 4] = ["buckets", "fragments", "quic_known", "ways"];
+pub(super) const SHARED: [&str; 4] = ["buckets", "fragments", "quic_known", "ways"];
 /// Maps that have twins.
 pub(super) const TWINS: [&str; 3] = ["pending", "connections", "answers"];
 
@@ -252,10 +250,6 @@ impl Loading<'_> {
                     .reuse_pinned_map(&pin)
                     .context(|| format!("open {}", pin.display()))?;
             }
-        }
-        for (name, map) in self.shared {
-            let reused = sizer.map(name)?.reuse_fd(map.as_fd());
-            reused.context(|| format!("share map {name}"))?;
         }
         let frags = takes_frags();
         set_sizes(&mut sizer, &sizes, self.twins.is_some(), frags)?;
@@ -286,6 +280,40 @@ impl Loading<'_> {
         let maps = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), map));
         Sizer { maps: maps.collect(), place: self.place, kept: Vec::new() }
     }
+}
+
+/// Loads another build of the program over memory that is there: all its maps but its own ones.
+pub(super) fn load_over(
+    object: &[u8],
+    memory: &HashMap<String, MapHandle>,
+    own: &[&str],
+    sizes: &Sizes,
+) -> Result<Object, Error> {
+    let loading = Loading { object, place: &|_| None, twins: None };
+    let mut open = loading.open()?;
+    let mut sizer = loading.sizer(&mut open);
+    for (name, map) in &mut sizer.maps {
+        let section = name.strip_prefix(".data.");
+        let Some(there) = memory.get(section.unwrap_or(name)) else {
+            if name.contains(".rodata") || own.contains(&&name[..]) {
+                continue;
+            }
+            return Err(missing("map", name));
+        };
+        let what = || format!("share map {name}");
+        if section.is_some() {
+            // So that the memory that libbpf sees it by has its size, too.
+            map.set_value_size(there.value_size()).context(what)?;
+        }
+        map.reuse_fd(there.as_fd()).context(what)?;
+    }
+    let frags = takes_frags();
+    set_sizes(&mut sizer, sizes, false, frags)?;
+    drop(sizer);
+    if frags {
+        open.progs_mut().for_each(|mut program| program.set_flags(XDP_HAS_FRAGS));
+    }
+    open.load().context(|| "load the XDP program".into())
 }
 
 pub(super) fn missing(what: &str, name: &str) -> Error {

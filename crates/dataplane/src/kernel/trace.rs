@@ -5,16 +5,17 @@
 //! again and again, so that whoever dies looking leaves nothing but its cost behind, and not even
 //! that once a control plane is there again.
 
-use super::grace;
-use super::load::Loading;
-use super::program::Program;
-use super::resize::pin_of;
 use super::KernelPlane;
+use super::grace;
+use super::load::{PROGRAM, load_over, missing};
+use super::program::Program;
 use crate::abi::Plain;
 use crate::error::{Context, Error};
 use crate::link;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBufferBuilder};
 use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
 use std::io;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
@@ -53,6 +54,29 @@ const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
 
+/// The maps that it has for itself; parts and twins are made anew with every program.
+const OWN: [&str; 9] = [
+    "sampled",
+    "wanted",
+    "trace_counts",
+    "samples",
+    ".data.trails",
+    "parts",
+    "pending_twin",
+    "connections_twin",
+    "answers_twin",
+];
+
+/// The program that takes notes, loaded.
+pub(crate) struct TraceProgram {
+    /// The number of the usual program over the same memory.
+    of: u32,
+    program: Program,
+    wanted: MapHandle,
+    counts: MapHandle,
+    samples: MapHandle,
+}
+
 /// A look at packets that is under way.
 pub(super) struct Tracing {
     /// The usual program.
@@ -64,34 +88,72 @@ pub(super) struct Tracing {
 }
 
 impl KernelPlane {
+    /// What loads the program that takes notes, which takes the verifier a second or more: on another
+    /// thread than this plane's. It is for this plane as it is now.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn trace_program(
+        &self,
+    ) -> Result<impl FnOnce() -> Result<TraceProgram, Error> + Send + 'static, Error> {
+        let Some(directory) = &self.directory else {
+            return Err(io::Error::other("a data plane without pins")).context(|| "trace".into());
+        };
+        let other = self.object.as_deref().is_some_and(|object| object != PROGRAM);
+        if other || self.former.is_some() {
+            let source =
+                io::Error::other("its program is another build, or its memory is changing");
+            return Err(source).context(|| "trace".into());
+        }
+        let mut memory = HashMap::new();
+        let entries =
+            fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
+        for entry in entries.flatten() {
+            // What is no map, as a link, is none of the program's.
+            if let (Ok(name), Ok(map)) =
+                (entry.file_name().into_string(), MapHandle::from_pinned_path(entry.path()))
+            {
+                memory.insert(name, map);
+            }
+        }
+        for (name, map) in &self.shared {
+            let map = MapHandle::try_from(map).context(|| format!("duplicate map {name}"))?;
+            memory.insert((*name).to_owned(), map);
+        }
+        let (sizes, of) = (self.sizes, self.plain().number()?);
+        Ok(move || {
+            let loaded = load_over(TRACED, &memory, &OWN, &sizes)?;
+            let map = |name: &str| {
+                let map = loaded.maps().find(|map| map.name() == name);
+                let map = map.ok_or_else(|| missing("map", name))?;
+                MapHandle::try_from(&map).context(|| format!("duplicate map {name}"))
+            };
+            let (wanted, counts, samples) = (map("wanted")?, map("trace_counts")?, map("samples")?);
+            Ok(TraceProgram { of, program: Program::of(&loaded)?, wanted, counts, samples })
+        })
+    }
+
+    /// The usual program.
+    fn plain(&self) -> &Program {
+        self.tracing.as_ref().map_or(&self.program, |tracing| &tracing.plain)
+    }
+
     /// Puts the program that takes notes in the place of the usual one, without missing a packet.
     ///
     /// # Errors
-    /// [`Error::Bpf`] if the kernel refuses it: it needs Linux 5.18. All is as it was then.
-    pub(crate) fn trace(&mut self, wanted: &Wanted) -> Result<Box<dyn Samples>, Error> {
-        let Some(directory) = self.directory.clone() else {
-            return Err(io::Error::other("a data plane without pins")).context(|| "trace".into());
-        };
-        if self.object.is_some() || self.former.is_some() {
-            let source = io::Error::other("its program is another build, or its memory is changing");
+    /// What the kernel says, or that the program was loaded for other memory. All is as it was then.
+    pub(crate) fn trace(
+        &mut self,
+        program: TraceProgram,
+        wanted: &Wanted,
+    ) -> Result<Box<dyn Samples>, Error> {
+        self.end_trace()?;
+        if program.of != self.program.number()? || self.former.is_some() {
+            let source = io::Error::other("its memory has changed meanwhile; try again");
             return Err(source).context(|| "trace".into());
         }
-        self.end_trace()?;
-        let place = |name: &str| Some(pin_of(&directory, name));
-        let loading = Loading { object: TRACED, place: &place, twins: None, shared: &self.shared };
-        let (loaded, _) = loading.load(&self.limits())?;
-        let map = |name: &str| {
-            let map = loaded.maps().find(|map| map.name() == name);
-            let map = map.ok_or_else(|| super::load::missing("map", name))?;
-            MapHandle::try_from(&map).context(|| format!("duplicate map {name}"))
-        };
-        let samples = Ring { map: map("samples")? };
-        let mut tracing = Tracing {
-            plain: Program::of(&loaded)?,
-            map: map("wanted")?,
-            wanted: for_program(wanted),
-            counts: map("trace_counts")?,
-        };
+        let TraceProgram { program, wanted: map, counts, samples, .. } = program;
+        let mut tracing = Tracing { plain: program, map, wanted: for_program(wanted), counts };
         tracing.go_on()?;
         std::mem::swap(&mut self.program, &mut tracing.plain);
         self.tracing = Some(tracing);
@@ -100,7 +162,7 @@ impl KernelPlane {
             // Some links may have it; whichever has, packets go the same way.
             let _ = self.end_trace();
         }
-        replaced.map(|()| Box::new(samples) as Box<dyn Samples>)
+        replaced.map(|()| Box::new(Ring { map: samples }) as Box<dyn Samples>)
     }
 
     /// Says that somebody still looks. `None` if nobody does, as the program was replaced.
@@ -177,9 +239,8 @@ fn for_program(wanted: &Wanted) -> types::wanted {
         let mask = !u128::MAX.checked_shr(bits).unwrap_or(0);
         // An IPv4 network is one of mapped addresses, so its whole length is looked at.
         let words = |bytes: [u8; 16]| {
-            let word = |at: usize| {
-                u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-            };
+            let word =
+                |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
             [word(0), word(8)]
         };
         let mapped = match address {
@@ -284,7 +345,8 @@ fn decode(bytes: &[u8], offset: SystemTime) -> Option<Sample> {
     };
     let met = raw.rule_count as usize;
     // The newest ones stand in a ring.
-    let rules = (met.saturating_sub(raw.rules.len())..met).map(|at| raw.rules[at % raw.rules.len()]);
+    let rules =
+        (met.saturating_sub(raw.rules.len())..met).map(|at| raw.rules[at % raw.rules.len()]);
     let fate = match raw.verdict {
         XDP_TX | XDP_REDIRECT => Fate::Sent,
         XDP_PASS => Fate::Passed,
@@ -303,7 +365,6 @@ fn decode(bytes: &[u8], offset: SystemTime) -> Option<Sample> {
         rules: rules.filter_map(|rule| RULES.get(usize::from(rule)).copied()).collect(),
         more_rules: met > raw.rules.len(),
         before: frame(raw.length, &raw.before, raw.kept),
-        after: (fate == Fate::Sent)
-            .then(|| frame(raw.length_after, &raw.after, raw.kept_after)),
+        after: (fate == Fate::Sent).then(|| frame(raw.length_after, &raw.after, raw.kept_after)),
     })
 }

@@ -235,7 +235,7 @@ fn copy(map: &MapHandle) -> Result<MapHandle, Error> {
 /// The maps that have to be made anew.
 fn changed(object: &[u8], directory: &Path, limits: &Limits) -> Result<Vec<String>, Error> {
     let place = |name: &str| Some(directory.join(name));
-    let differ = Loading { object, place: &place, twins: None, shared: &[] }.differing(limits)?;
+    let differ = Loading { object, place: &place, twins: None }.differing(limits)?;
     let differs = |name: &&str| differ.iter().any(|one| one == name);
     let groups = TOGETHER.into_iter().filter(|group| group.iter().any(&differs));
     let alone = ALONE.into_iter().filter(differs);
@@ -276,7 +276,7 @@ impl Moving {
         limits: &Limits,
     ) -> Result<Option<(KernelPlane, Reports)>, Error> {
         let place = |name: &str| Some(self.new_pin(name));
-        let loading = Loading { object: &self.object, place: &place, twins: None, shared: &[] };
+        let loading = Loading { object: &self.object, place: &place, twins: None };
         let (loaded, sizes) = loading.load(limits)?;
         let mut plane = KernelPlane::of_object(&loaded, sizes, Some(&self.directory), None)?;
         plane.keys.clone_from(&old.keys);
@@ -321,7 +321,7 @@ impl Moving {
     /// The programs that note flows in both: one that reads the old memory, one that reads the new.
     fn twins(&self, limits: &Limits) -> Result<(Program, Program), Error> {
         let load = |place: &dyn Fn(&str) -> Option<PathBuf>, twins: &dyn Fn(&str) -> PathBuf| {
-            let loading = Loading { object: &self.object, place, twins: Some(twins), shared: &[] };
+            let loading = Loading { object: &self.object, place, twins: Some(twins) };
             let (loaded, _) = loading.load(limits)?;
             Program::of(&loaded)
         };

@@ -461,6 +461,21 @@ impl SoftMemory {
         Marks::new(lanes, take(&mut self.strangers[at * half..][..half]))
     }
 
+    /// Marks the flow with this hash as active.
+    #[inline]
+    pub fn mark_hash(&mut self, hash: u64) {
+        if let Some(words) = &self.watched {
+            let (at, bits) = activity::watch_bits(hash, words.len() as u32 - 1);
+            if words[at] & bits != bits {
+                return;
+            }
+        }
+        let half = self.strangers.len() / 2;
+        let first = self.written() * half;
+        let strangers = &mut self.strangers[first..][..half];
+        activity::mark(&mut self.marks, self.mark_side, strangers, hash);
+    }
+
     /// Whether a flow has sent something since the marks that are written now were begun.
     pub fn is_marked(&self, hash: u64) -> bool {
         let (side, half) = (self.mark_side, self.strangers.len() / 2);
@@ -529,16 +544,7 @@ impl Memory for SoftMemory {
     }
 
     fn mark(&mut self, question: &Question) {
-        if let Some(words) = &self.watched {
-            let (at, bits) = activity::watch_bits(question.hash, words.len() as u32 - 1);
-            if words[at] & bits != bits {
-                return;
-            }
-        }
-        let half = self.strangers.len() / 2;
-        let first = self.written() * half;
-        let strangers = &mut self.strangers[first..][..half];
-        activity::mark(&mut self.marks, self.mark_side, strangers, question.hash);
+        self.mark_hash(question.hash);
     }
 
     fn is_armed(&mut self, question: &Question) -> bool {

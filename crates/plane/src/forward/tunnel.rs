@@ -1,8 +1,7 @@
 //! The packet as it is, in another one to the backend: IP in IP, GRE, FOU, GUE; each family in each.
 //! The twin of `bpf/forward/tunnel.h`; `docs/forwarding.md` shows the formats byte by byte.
 
-use std::net::{IpAddr, Ipv4Addr};
-use weir_wire::checksum::Checksum;
+use std::net::IpAddr;
 use weir_wire::icmp_error::{Cause, IcmpError};
 use weir_wire::{Reason, fragment, icmp, parse, spread};
 
@@ -94,7 +93,7 @@ impl Tunnel {
     }
 
     /// The largest packet on the way, with its outer header.
-    fn most(&self) -> usize {
+    pub fn most(&self) -> usize {
         match self.mtu {
             0 => u16::MAX.into(),
             mtu => mtu.min(u16::MAX.into()) as usize,
@@ -146,68 +145,150 @@ impl Tunnel {
             return Err(reason);
         }
         let InFrame { l3, bytes, ipv4: is_ipv4 } = inside(frame)?;
-        let source = self.source.ok_or(Reason::NoTunnelSource)?;
-        let inner = enter(&mut frame[l3..], is_ipv4);
-        let mut outer = frame[..12].to_vec();
+        let outer = Outer::new(self, backend)?;
+        let mut before = frame[..12].to_vec();
         if let Some(mut tag) = tag {
             if l3 > ETHERNET {
                 tag[2] |= frame[ETHERNET] & TAG_KEPT;
             }
-            outer.extend(tag);
+            before.extend(tag);
         }
-        let length = self.encapsulation.header_bytes() + bytes;
-        let protocol = self.protocol(&inner);
-        match (source, backend) {
-            (IpAddr::V6(source), IpAddr::V6(backend)) => {
-                outer.extend(TYPE_IPV6.to_be_bytes());
-                let first = 6 << 28 | u32::from(inner.tos) << 20 | inner.hash & 0xf_ffff;
-                outer.extend(first.to_be_bytes());
-                outer.extend((length as u16).to_be_bytes());
-                outer.extend([protocol, OUTER_TTL]);
-                outer.extend(source.octets());
-                outer.extend(backend.octets());
+        let at = before.len();
+        before.resize(at + outer.bytes(), 0);
+        outer.put(&mut frame[l3..], bytes, is_ipv4, &mut before[at..]);
+        frame.splice(..l3, before);
+        Ok(())
+    }
+}
+
+/// Bytes of the longest of what [`Outer::put`] writes: EtherType, IPv6, UDP and GUE.
+const LONGEST: usize = 2 + IPV6 + UDP + GUE;
+/// Where the outer IP header stands in it.
+const IP: usize = 2;
+
+/// A tunnel to one backend, with what its outer headers have in common worked out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outer {
+    /// EtherType, IP header, and what is between it and the packet, without what packets differ in.
+    common: [u8; LONGEST],
+    /// So many of them.
+    length: usize,
+    /// Of an IPv4 header, without what packets differ in.
+    sum: u32,
+    /// The bits of an IPv4 source that are the flow's.
+    varied: u32,
+    encapsulation: Encapsulation,
+    ipv6: bool,
+}
+
+impl Outer {
+    /// Of a tunnel to a backend with this address.
+    ///
+    /// # Errors
+    /// [`Reason::NoTunnelSource`] without an address of the backend's family that it could begin at.
+    pub fn new(tunnel: &Tunnel, backend: IpAddr) -> Result<Self, Reason> {
+        let encapsulation = tunnel.encapsulation;
+        let mut common = [0; LONGEST];
+        let (mut sum, mut varied) = (0, 0);
+        let (kind, header) = common.split_at_mut(IP);
+        match (tunnel.source, backend) {
+            (Some(IpAddr::V6(source)), IpAddr::V6(backend)) => {
+                kind.copy_from_slice(&TYPE_IPV6.to_be_bytes());
+                header[7] = OUTER_TTL;
+                header[8..24].copy_from_slice(&source.octets());
+                header[24..40].copy_from_slice(&backend.octets());
             }
-            (IpAddr::V4(source), IpAddr::V4(backend)) => {
-                outer.extend(TYPE_IPV4.to_be_bytes());
-                let varied = inner.hash & ((1 << (self.spread & 31)) - 1);
-                let source = Ipv4Addr::from(u32::from(source) | varied);
-                outer.extend(ipv4(inner.tos, (IPV4 + length) as u16, protocol, source, backend));
+            (Some(IpAddr::V4(source)), IpAddr::V4(backend)) => {
+                kind.copy_from_slice(&TYPE_IPV4.to_be_bytes());
+                // DF is set, whether or not it is inside (RFC 2003 section 3.1), and the identification
+                // is 0 (RFC 6864).
+                header[..9].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, OUTER_TTL]);
+                header[12..16].copy_from_slice(&source.octets());
+                header[16..20].copy_from_slice(&backend.octets());
+                varied = (1 << (tunnel.spread & 31)) - 1;
+                // All but the source.
+                let words = header[..12].as_chunks::<2>().0.iter().chain(header[16..20].as_chunks().0);
+                sum = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
             }
             // The control plane gives it an address of the other's family.
             _ => return Err(Reason::NoTunnelSource),
         }
-        self.put_header(&mut outer, &inner, length as u16);
-        frame.splice(..l3, outer);
-        Ok(())
+        let ipv6 = backend.is_ipv6();
+        let inside = &mut header[if ipv6 { IPV6 } else { IPV4 }..];
+        if let Encapsulation::Fou(port) | Encapsulation::Gue(port) = encapsulation {
+            // No checksum: RFC 6935 in IPv6.
+            inside[2..4].copy_from_slice(&port.to_be_bytes());
+        }
+        let length = IP + encapsulation.overhead(backend);
+        Ok(Self { common, length, sum, varied, encapsulation, ipv6 })
     }
 
-    fn protocol(&self, inner: &Inner) -> u8 {
-        match self.encapsulation {
+    /// Bytes that [`put`](Self::put) writes: an EtherType, and what the packet becomes larger by.
+    #[inline(always)]
+    pub fn bytes(&self) -> usize {
+        self.length
+    }
+
+    /// Writes what goes in front of a packet of so many bytes, from the EtherType on, and takes one from
+    /// the packet's TTL, which is above 1.
+    ///
+    /// # Panics
+    /// If `to` has fewer than [`bytes`](Self::bytes), or the packet fewer than its header.
+    #[inline(always)]
+    pub fn put(&self, packet: &mut [u8], bytes: usize, ipv4: bool, to: &mut [u8]) {
+        let inner = enter(packet, ipv4);
+        let to = &mut to[..self.length];
+        to.copy_from_slice(&self.common[..self.length]);
+        let protocol = match self.encapsulation {
             Encapsulation::Ipip => inner.protocol,
             Encapsulation::Gre => PROTOCOL_GRE,
             Encapsulation::Fou(_) | Encapsulation::Gue(_) => PROTOCOL_UDP,
-        }
+        };
+        let header = &mut to[IP..];
+        let at = if self.ipv6 {
+            let length = bytes + self.encapsulation.header_bytes();
+            let first = 6 << 28 | u32::from(inner.tos) << 20 | inner.hash & 0xf_ffff;
+            header[..4].copy_from_slice(&first.to_be_bytes());
+            header[4..6].copy_from_slice(&(length as u16).to_be_bytes());
+            header[6] = protocol;
+            IPV6
+        } else {
+            let length = (self.length - IP + bytes) as u16;
+            let [s0, s1, s2, s3] = [header[12], header[13], header[14], header[15]];
+            let source = u32::from_be_bytes([s0, s1, s2, s3]) | inner.hash & self.varied;
+            header[1] = inner.tos;
+            header[2..4].copy_from_slice(&length.to_be_bytes());
+            header[9] = protocol;
+            header[12..16].copy_from_slice(&source.to_be_bytes());
+            let words = [inner.tos.into(), length.into(), protocol.into(), source >> 16, source & 0xffff];
+            let sum = self.sum + words.iter().sum::<u32>();
+            // Fewer than 2^16 carries, of which another one may come.
+            let sum = (sum >> 16) + (sum & 0xffff);
+            let check = !((sum >> 16) + (sum & 0xffff)) as u16;
+            header[10..12].copy_from_slice(&check.to_be_bytes());
+            IPV4
+        };
+        self.put_header(&mut header[at..], &inner, bytes);
     }
 
-    fn put_header(&self, to: &mut Vec<u8>, inner: &Inner, length: u16) {
-        let (port, gue) = match self.encapsulation {
+    /// What is between the outer IP header and the packet.
+    #[inline(always)]
+    fn put_header(&self, to: &mut [u8], inner: &Inner, bytes: usize) {
+        let gue = match self.encapsulation {
             Encapsulation::Ipip => return,
             Encapsulation::Gre => {
                 let kind = if inner.protocol == PROTOCOL_IPIP { TYPE_IPV4 } else { TYPE_IPV6 };
-                to.extend([0, 0]);
-                return to.extend(kind.to_be_bytes());
+                return to[2..4].copy_from_slice(&kind.to_be_bytes());
             }
-            Encapsulation::Fou(port) => (port, false),
-            Encapsulation::Gue(port) => (port, true),
+            Encapsulation::Fou(_) => false,
+            Encapsulation::Gue(_) => true,
         };
         let from = SOURCE_PORTS | inner.hash as u16 & !SOURCE_PORTS;
-        to.extend(from.to_be_bytes());
-        to.extend(port.to_be_bytes());
-        to.extend(length.to_be_bytes());
-        // No checksum: RFC 6935 in IPv6.
-        to.extend([0, 0]);
+        let length = (self.encapsulation.header_bytes() + bytes) as u16;
+        to[..2].copy_from_slice(&from.to_be_bytes());
+        to[4..6].copy_from_slice(&length.to_be_bytes());
         if gue {
-            to.extend([0, inner.protocol, 0, 0]);
+            to[9] = inner.protocol;
         }
     }
 }
@@ -242,6 +323,7 @@ struct Inner {
 }
 
 /// Looks at a packet, and takes one from its TTL as a router does: whatever loop it may be in ends.
+#[inline(always)]
 fn enter(packet: &mut [u8], is_ipv4: bool) -> Inner {
     let word32 = |at: usize| {
         packet[at..].first_chunk().map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes))
@@ -270,22 +352,10 @@ fn enter(packet: &mut [u8], is_ipv4: bool) -> Inner {
     Inner { hash, tos, protocol: PROTOCOL_IPV6 }
 }
 
-/// A header without options. DF is set, whether or not it is inside (RFC 2003 section 3.1), and the
-/// identification is 0 (RFC 6864).
-fn ipv4(tos: u8, length: u16, protocol: u8, source: Ipv4Addr, to: Ipv4Addr) -> [u8; IPV4] {
-    let [high, low] = length.to_be_bytes();
-    let mut header =
-        [0x45, tos, high, low, 0, 0, 0x40, 0, OUTER_TTL, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    header[12..16].copy_from_slice(&source.octets());
-    header[16..].copy_from_slice(&to.octets());
-    let check = Checksum::default().add_bytes(&header).finish();
-    header[10..12].copy_from_slice(&check.to_be_bytes());
-    header
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_wire::checksum::Checksum;
     use weir_wire::craft::Frame;
     use weir_wire::{FlowKey, Protocol};
 

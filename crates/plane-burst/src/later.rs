@@ -1,40 +1,27 @@
-//! What methods that decide whole bursts are asked: flows by their hashes.
+//! What methods that decide whole bursts are asked, and what they ask.
 
 use crate::parse::key_of_word;
-use weir_hash::{HashKey, Key};
+use weir_hash::Key;
 use weir_steering::{BackendId, EventKind, Memory, Question, ServiceId, SoftMemory, StateKey};
 
-/// A flow whose hash under its table's key is known.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Hashed {
-    pub hash: u64,
-    /// Its packet's number in the burst.
-    pub packet: u64,
+/// What tells flows of one family apart in a burst, hashed as [`StateKey`] is.
+pub trait BurstKey: Key {
+    /// The key as all others know it.
+    fn whole(self) -> StateKey;
 }
 
-impl Key for Hashed {
+/// Over IPv4, the word that is hashed; of a client, without ports.
+impl BurstKey for u64 {
     #[inline(always)]
-    fn hash(&self, _: &HashKey) -> u64 {
-        self.hash
+    fn whole(self) -> StateKey {
+        key_of_word(self)
     }
 }
 
-/// The keys of a burst's packets, by their numbers.
-pub enum Keys<'a> {
-    /// As words; whether they are clients'.
-    Ipv4(&'a [u64], bool),
-    Ipv6(&'a [StateKey], bool),
-}
-
-impl Keys<'_> {
-    /// The key of a packet.
+impl BurstKey for StateKey {
     #[inline(always)]
-    pub fn get(&self, packet: usize) -> StateKey {
-        let (key, client) = match *self {
-            Self::Ipv4(words, client) => (key_of_word(words[packet]), client),
-            Self::Ipv6(keys, client) => (keys[packet], client),
-        };
-        if client { StateKey { src_port: 0, dst_port: 0, ..key } } else { key }
+    fn whole(self) -> StateKey {
+        self
     }
 }
 
@@ -43,16 +30,15 @@ pub struct Later<'a> {
     pub memory: &'a mut SoftMemory,
     pub service: ServiceId,
     pub now: u32,
-    pub keys: Keys<'a>,
 }
 
 impl Later<'_> {
     /// The question with all that the short way has left out.
     #[inline(always)]
-    fn whole(&self, question: &Question<Hashed>) -> Question {
+    pub fn whole<K: BurstKey>(&self, question: &Question<K>) -> Question {
         Question {
             service: self.service,
-            key: self.keys.get(question.key.packet as usize),
+            key: question.key.whole(),
             hash: question.hash,
             signals: question.signals,
             now: self.now,
@@ -62,34 +48,39 @@ impl Later<'_> {
 
 /// What [`Decide::decide_burst`](weir_steering::Decide::decide_burst) of concury and residue asks and leaves
 /// behind. `bursts_are_decided_as_single_packets` in `tests/differential.rs` would find what is missing.
-impl Memory<Hashed> for Later<'_> {
+impl<K: BurstKey> Memory<K> for Later<'_> {
     #[inline]
-    fn pending(&mut self, question: &Question<Hashed>) -> Option<BackendId> {
+    fn pending(&mut self, question: &Question<K>) -> Option<BackendId> {
         let whole = self.whole(question);
         self.memory.pending(&whole)
     }
 
-    fn note_pending(&mut self, question: &Question<Hashed>, backend: BackendId) -> bool {
+    fn note_pending(&mut self, question: &Question<K>, backend: BackendId) -> bool {
         let whole = self.whole(question);
         self.memory.note_pending(&whole, backend)
     }
 
-    fn pinned(&mut self, question: &Question<Hashed>) -> Option<BackendId> {
+    fn pinned(&mut self, question: &Question<K>) -> Option<BackendId> {
         let whole = self.whole(question);
         self.memory.pinned(&whole)
     }
 
-    fn report(&mut self, question: &Question<Hashed>, backend: BackendId, kind: EventKind) {
+    fn report(&mut self, question: &Question<K>, backend: BackendId, kind: EventKind) {
         let whole = self.whole(question);
         self.memory.report(&whole, backend, kind);
     }
 
     #[inline(always)]
-    fn mark(&mut self, question: &Question<Hashed>) {
+    fn mark(&mut self, question: &Question<K>) {
         self.memory.mark_hash(question.hash);
     }
 
-    fn is_armed(&mut self, question: &Question<Hashed>) -> bool {
+    #[inline(always)]
+    fn mark_burst(&mut self, _: &[K], hashes: &[u64]) {
+        self.memory.mark_hashes(hashes);
+    }
+
+    fn is_armed(&mut self, question: &Question<K>) -> bool {
         let whole = self.whole(question);
         self.memory.is_armed(&whole)
     }

@@ -1,9 +1,9 @@
 //! The plane: a burst through all stages.
 
-use crate::later::{Hashed, Keys, Later};
-use crate::parse::{Plain4, Plain6, SHORTEST_IPV4, SHORTEST_IPV6, plain4, plain6};
+use crate::later::{BurstKey, Later};
+use crate::parse::{Heads, Plain4, Plain6, SHORTEST_IPV6, plain6};
 use crate::ports::{BURST, Fate, Frame, HEADROOM, Ports};
-use crate::services::{NONE, Services};
+use crate::services::{NONE, Service, Services};
 use crate::ways::Ways;
 use std::ops::Range;
 use weir_hash::Key;
@@ -11,7 +11,7 @@ use weir_lookup::prefetch;
 use weir_plane::forward::l2;
 use weir_plane::{Counters, Soft, Verdict};
 use weir_steering::{
-    BackendId, Decide, Decision, Flags, Image, Memory as _, Question, Signals, SoftMemory, StateKey,
+    BackendId, Decide, Decision, Flags, Image, Question, ServiceId, Signals, SoftMemory, StateKey,
 };
 use weir_wire::Reason;
 
@@ -37,8 +37,11 @@ pub struct Burst {
 struct Short {
     services: Services,
     ways: Ways,
-    /// The words of our MAC addresses; empty: any is ours.
-    own_macs: Vec<u64>,
+    /// What a frame's destination is to be under `mac_bits`; all is ours without any of these.
+    own_mac: u64,
+    mac_bits: u64,
+    /// The words of our other MAC addresses.
+    other_macs: Vec<u64>,
 }
 
 impl Short {
@@ -49,55 +52,71 @@ impl Short {
         Self {
             services: Services::new(&soft.vips, &soft.tables),
             ways: Ways::new(soft),
-            own_macs: soft.own_macs.iter().map(word).collect(),
+            own_mac: soft.own_macs.first().map_or(0, word),
+            mac_bits: if soft.own_macs.is_empty() { 0 } else { MAC },
+            other_macs: soft.own_macs.iter().skip(1).map(word).collect(),
         }
     }
 
+    /// Whether a frame whose first eight bytes these are is for us.
     #[inline(always)]
-    fn is_own(&self, mac: u64) -> bool {
-        match &self.own_macs[..] {
-            [] => true,
-            [only] => *only == mac,
-            several => several.contains(&mac),
-        }
+    fn is_own(&self, head: u64) -> bool {
+        head & self.mac_bits == self.own_mac || self.other_macs.contains(&(head & MAC))
     }
 }
 
 /// What the stages hand to each other, by the packets' numbers in the burst.
 #[derive(Clone, Debug)]
 struct Stages {
+    heads: Heads,
+    ipv4: Plain4,
     /// The number of the service, or [`NONE`].
     service: [u16; BURST],
-    /// Over IPv4.
-    words: [u64; BURST],
     /// Over IPv6.
     keys: [StateKey; BURST],
-    /// Bytes from the IP header on.
-    bytes: [u32; BURST],
-    /// Packets of one service.
-    of_one: [u8; BURST],
-    hashed: [Hashed; BURST],
-    slots: [u16; BURST],
-    /// Whether the flow counts as new at the backend, and why the packet is dropped if it has none.
-    new: [bool; BURST],
-    reason: [Reason; BURST],
 }
 
 impl Default for Stages {
     fn default() -> Self {
         Self {
+            heads: Heads::default(),
+            ipv4: Plain4::default(),
             service: [NONE; BURST],
-            words: [0; BURST],
             keys: [StateKey::default(); BURST],
-            bytes: [0; BURST],
-            of_one: std::array::from_fn(|at| at as u8),
-            hashed: [Hashed::default(); BURST],
-            slots: [0; BURST],
-            new: [false; BURST],
-            reason: [Reason::NoBackend; BURST],
         }
     }
 }
+
+/// What has been decided about packets of one service, in their order.
+struct Decided {
+    /// The slots of their backends, or [`NO_BACKEND`](weir_steering::NO_BACKEND).
+    slots: [u16; BURST],
+    /// Of what the method says of each packet alone: whether the flow counts as new at the backend, and
+    /// why the packet is dropped if it has none.
+    alone: Option<([bool; BURST], [Reason; BURST])>,
+}
+
+impl Decided {
+    fn verdict(&self, at: usize, bytes: u32) -> Verdict {
+        let new = self.alone.as_ref().is_some_and(|(new, _)| new[at]);
+        match BackendId::of_slot(self.slots[at]) {
+            Some(backend) => Verdict::Forward { backend, new, bytes, cookie: None, echo: None },
+            // Methods that decide whole bursts know no other for packets in the middle of connections.
+            None => Verdict::Drop(self.alone.as_ref().map_or(Reason::NoBackend, |(_, why)| why[at])),
+        }
+    }
+}
+
+/// The numbers of all packets.
+const ALL: [u8; BURST] = {
+    let mut all = [0; BURST];
+    let mut at = 0;
+    while at < BURST {
+        all[at] = at as u8;
+        at += 1;
+    }
+    all
+};
 
 impl Burst {
     /// A plane with what this one has.
@@ -151,9 +170,9 @@ impl Burst {
         for frame in &*frames {
             prefetch(memory, frame.at as usize);
         }
-        let plain = classify(short, &mut self.stages, memory, frames);
+        let (plain, of_one) = classify(short, &mut self.stages, memory, frames);
         if plain == frames.len() {
-            return self.plain(memory, frames, 0..plain);
+            return self.plain(memory, frames, 0..plain, of_one);
         }
         // A packet that is not plain may leave behind what others ask for: those before it come first.
         let mut at = 0;
@@ -162,7 +181,7 @@ impl Burst {
             while at < frames.len() && self.stages.service[at] != NONE {
                 at += 1;
             }
-            self.plain(memory, frames, from..at);
+            self.plain(memory, frames, from..at, false);
             if at < frames.len() {
                 self.long_way(memory, &mut frames[at], None);
                 at += 1;
@@ -170,49 +189,65 @@ impl Burst {
         }
     }
 
-    /// Plain packets, one service after the other: what one does concerns no other.
-    fn plain(&mut self, memory: &mut [u8], frames: &mut [Frame], range: Range<usize>) {
-        let Range { mut start, end } = range;
-        while start < end {
-            let service = self.stages.service[start];
-            let mut count = 0;
-            let mut rest = end;
-            for at in start..end {
-                if self.stages.service[at] == service {
-                    self.stages.of_one[count] = at as u8;
-                    count += 1;
-                } else if rest == end && self.stages.service[at] != NONE {
-                    rest = at;
-                }
-            }
-            self.of_one_service(memory, frames, service, count);
-            if rest < end {
-                for &at in &self.stages.of_one[..count] {
-                    self.stages.service[usize::from(at)] = NONE;
-                }
-            }
-            start = rest;
-        }
-    }
-
-    fn of_one_service(
+    /// Plain packets, one service after the other: what one does concerns no other. `of_one`: there is only
+    /// one.
+    #[inline]
+    fn plain(
         &mut self,
         memory: &mut [u8],
         frames: &mut [Frame],
-        service: u16,
-        count: usize,
+        range: Range<usize>,
+        of_one: bool,
     ) {
-        let Some(short) = &mut self.short else { return };
-        self.stages.decide(&mut self.soft.memory, &short.services, service, count);
-        for at in 0..count {
-            let number = usize::from(self.stages.of_one[at]);
-            let Some(short) = &mut self.short else { return };
-            let frame = &mut frames[number];
-            let (slot, bytes) = (self.stages.slots[at], self.stages.bytes[number]);
-            if !short.ways.forward(memory, frame, slot, bytes, self.stages.new[at]) {
-                let verdict = self.stages.verdict(at, bytes);
-                self.long_way(memory, frame, Some(verdict));
+        if range.is_empty() {
+            return;
+        }
+        if of_one {
+            return self.of_one_service(memory, frames, &ALL[range]);
+        }
+        let mut left = u64::MAX << range.start;
+        if range.end < BURST {
+            left &= !(u64::MAX << range.end);
+        }
+        while left != 0 {
+            let service = self.stages.service[left.trailing_zeros() as usize];
+            let (mut packets, mut count) = ([0; BURST], 0);
+            let mut rest = left;
+            while rest != 0 {
+                let at = rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                if self.stages.service[at] == service {
+                    packets[count] = at as u8;
+                    count += 1;
+                    left &= !(1 << at);
+                }
             }
+            self.of_one_service(memory, frames, &packets[..count]);
+        }
+    }
+
+    /// Packets of one service, by their numbers; at least one.
+    #[inline]
+    fn of_one_service(&mut self, memory: &mut [u8], frames: &mut [Frame], packets: &[u8]) {
+        let Some(short) = &mut self.short else { return };
+        let stages = &*self.stages;
+        let service = short.services.get(stages.service[usize::from(packets[0])]);
+        let decided = stages.decide(&mut self.soft.memory, service, packets);
+        let ways = &mut short.ways;
+        let mut long = ways.forward(memory, frames, packets, &decided.slots, &stages.ipv4.bytes);
+        if let Some((new, _)) = &decided.alone {
+            for ((slot, new), at) in decided.slots.iter().zip(new).zip(0..packets.len()) {
+                if *new && long >> at & 1 == 0 {
+                    ways.ways[usize::from(*slot)].counted.flows += 1;
+                }
+            }
+        }
+        while long != 0 {
+            let at = long.trailing_zeros() as usize;
+            long &= long - 1;
+            let number = usize::from(packets[at]);
+            let verdict = decided.verdict(at, self.stages.ipv4.bytes[number]);
+            self.long_way(memory, &mut frames[number], Some(verdict));
         }
     }
 
@@ -265,132 +300,115 @@ impl Burst {
     }
 }
 
-/// Parses all frames and finds their services; returns how many are plain.
+/// Parses all frames and finds their services; returns how many are plain, and whether these are of one
+/// service.
 #[inline]
-fn classify(short: &Short, stages: &mut Stages, memory: &[u8], frames: &[Frame]) -> usize {
-    let mut plain = 0;
+fn classify(short: &Short, stages: &mut Stages, memory: &[u8], frames: &[Frame]) -> (usize, bool) {
+    let head = |frame: &Frame| memory.get(frame.at as usize..)?.first_chunk();
     for (at, frame) in frames.iter().enumerate() {
-        let bytes = &memory[frame.at as usize..][..frame.len as usize];
+        stages.heads.read(at, head(frame), frame.len);
+    }
+    let mac = (short.own_mac, short.mac_bits);
+    let alike = stages.heads.look(frames.len(), mac, &mut stages.ipv4);
+    if alike {
+        let service = short.services.of_ipv4(stages.ipv4.to[0]);
+        if service != NONE {
+            // The others are asked for where it matters.
+            stages.service[0] = service;
+            return (frames.len(), true);
+        }
+    }
+    let (mut plain, mut differ) = (0, 0);
+    for (at, frame) in frames.iter().enumerate() {
         let mut service = NONE;
-        if let Some(head) = bytes.first_chunk::<SHORTEST_IPV4>() {
-            let mac = u64::from_le_bytes([
-                head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7],
-            ]) & MAC;
-            if let Some(Plain4 { word, to, bytes }) = plain4(head, frame.len) {
-                if short.is_own(mac) {
-                    service = short.services.of_ipv4(to);
-                }
-                (stages.words[at], stages.bytes[at]) = (word, bytes);
-            } else if head[12] == 0x86
-                && let Some(head) = bytes.first_chunk::<SHORTEST_IPV6>()
-                && let Some(Plain6 { key, to, bytes }) = plain6(head, frame.len)
-                && short.is_own(mac)
-            {
-                service = short.services.of_ipv6(to, key.dst_port);
-                (stages.keys[at], stages.bytes[at]) = (key, bytes);
-            }
+        if stages.ipv4.good[at] != 0
+            || stages.ipv4.plain[at] != 0 && short.is_own(stages.heads.macs[at])
+        {
+            service = short.services.of_ipv4(stages.ipv4.to[at]);
+        } else if stages.ipv4.plain[at] == 0
+            && frame.len as usize >= SHORTEST_IPV6
+            && let Some(head) = memory.get(frame.at as usize..).and_then(<[u8]>::first_chunk)
+            && let Some(Plain6 { key, to, bytes }) = plain6(head, frame.len)
+            && short.is_own(stages.heads.macs[at])
+        {
+            service = short.services.of_ipv6(to, key.dst_port);
+            (stages.keys[at], stages.ipv4.bytes[at]) = (key, bytes);
         }
         stages.service[at] = service;
         plain += usize::from(service != NONE);
+        differ |= service ^ stages.service[0];
     }
-    plain
+    (plain, differ == 0)
 }
 
 impl Stages {
-    /// Where the packets of `of_one` go, all of one service: the slots of their backends, or
-    /// [`NO_BACKEND`](weir_steering::NO_BACKEND).
+    /// Where the packets with these numbers go, all of one service.
     #[inline]
-    fn decide(
-        &mut self,
-        memory: &mut SoftMemory,
-        services: &Services,
-        service: u16,
-        count: usize,
-    ) {
-        let service = services.get(service);
+    fn decide(&self, memory: &mut SoftMemory, service: &Service, packets: &[u8]) -> Decided {
         let image = &*service.table;
-        let key = *Decide::<StateKey>::hash_key(image);
         let client = image.header().flags().has(Flags::CLIENT);
-        let packets = &self.of_one[..count];
-        let hashed = &mut self.hashed[..count];
-        let keys = if service.ipv4 {
-            let mask = if client { !0xffff_ffff } else { !0 };
-            for (hashed, &packet) in hashed.iter_mut().zip(packets) {
-                let hash = key.hash_word(self.words[usize::from(packet)] & mask);
-                *hashed = Hashed { hash, packet: packet.into() };
-            }
-            Keys::Ipv4(&self.words, client)
-        } else {
-            let keys = Keys::Ipv6(&self.keys, client);
-            for (hashed, &packet) in hashed.iter_mut().zip(packets) {
-                let hash = keys.get(packet.into()).hash(&key);
-                *hashed = Hashed { hash, packet: packet.into() };
-            }
-            keys
-        };
-        let (now, service) = (memory.now, service.id);
-        let slots = &mut self.slots[..count];
-        self.new[..count].fill(false);
-        // Packets in the middle of connections have one reason to be dropped with these two.
-        self.reason[..count].fill(Reason::NoBackend);
-        let mut later = Later { memory, service, now, keys };
-        match image {
-            Image::Concury(table) => table.decide_burst(hashed, slots, &mut later),
-            Image::Residue(table) => table.decide_burst(hashed, slots, &mut later),
-            image => {
-                let mut each = Each { later, hashed, slots, new: &mut self.new, reason: &mut self.reason };
-                match image {
-                    Image::Tracked(table) => each.decide(table),
-                    Image::Jet(table) => each.decide(table),
-                    other => each.decide(other),
+        let later = Later { now: memory.now, memory, service: service.id };
+        let count = packets.len();
+        if !service.ipv4 {
+            let mut keys = [StateKey::default(); BURST];
+            for (key, &packet) in keys.iter_mut().zip(packets) {
+                *key = self.keys[usize::from(packet)];
+                if client {
+                    (key.src_port, key.dst_port) = (0, 0);
                 }
             }
+            return decide(image, later, &keys[..count]);
         }
+        // Nearly always these are all packets of the burst.
+        if !client && packets.as_ptr() == ALL.as_ptr() {
+            return decide(image, later, &self.ipv4.words[..count]);
+        }
+        let mut words = [0; BURST];
+        let mask = if client { !0xffff_ffff } else { !0 };
+        for (word, &packet) in words.iter_mut().zip(packets) {
+            *word = self.ipv4.words[usize::from(packet)] & mask;
+        }
+        decide(image, later, &words[..count])
     }
+}
 
-    /// What has been decided about a packet of `of_one`.
-    fn verdict(&self, at: usize, bytes: u32) -> Verdict {
-        match BackendId::of_slot(self.slots[at]) {
-            Some(backend) => {
-                Verdict::Forward { backend, new: self.new[at], bytes, cookie: None, echo: None }
-            }
-            None => Verdict::Drop(self.reason[at]),
-        }
+/// Where the packets of these flows go.
+#[inline]
+fn decide<K: BurstKey>(image: &Image, mut later: Later<'_>, keys: &[K]) -> Decided {
+    let mut slots = [0; BURST];
+    let out = &mut slots[..keys.len()];
+    match image {
+        Image::Concury(table) => table.decide_burst(keys, out, &mut later),
+        Image::Residue(table) => table.decide_burst(keys, out, &mut later),
+        Image::Tracked(table) => return each(table, &later.service, later.memory, later.now, keys),
+        Image::Jet(table) => return each(table, &later.service, later.memory, later.now, keys),
+        other => return each(other, &later.service, later.memory, later.now, keys),
     }
+    Decided { slots, alone: None }
 }
 
 /// Packets of a method that says of each alone what becomes of it.
-struct Each<'a> {
-    later: Later<'a>,
-    hashed: &'a [Hashed],
-    slots: &'a mut [u16],
-    new: &'a mut [bool],
-    reason: &'a mut [Reason],
-}
-
-impl Each<'_> {
-    #[inline(always)]
-    fn decide(&mut self, table: &impl Decide<StateKey>) {
-        let Later { memory, service, now, keys } = &mut self.later;
-        for hashed in self.hashed {
-            memory.prefetch_connection(hashed.hash);
-        }
-        for (at, hashed) in self.hashed.iter().enumerate() {
-            let question = Question {
-                service: *service,
-                key: keys.get(hashed.packet as usize),
-                hash: hashed.hash,
-                signals: Signals::LATER,
-                now: *now,
-            };
-            let Decision { backend, new, .. } = table.decide(&question, *memory);
-            self.slots[at] = BackendId::to_slot(backend.ok());
-            self.new[at] = new;
-            if let Err(reason) = backend {
-                self.reason[at] = reason;
-            }
+#[inline(never)]
+fn each<K: BurstKey>(
+    table: &impl Decide<StateKey>,
+    service: &ServiceId,
+    memory: &mut SoftMemory,
+    now: u32,
+    keys: &[K],
+) -> Decided {
+    let mut slots = [0; BURST];
+    let (mut news, mut reasons) = ([false; BURST], [Reason::NoBackend; BURST]);
+    for (at, key) in keys.iter().enumerate() {
+        let key = key.whole();
+        let hash = key.hash(table.hash_key());
+        let question = Question { service: *service, key, hash, signals: Signals::LATER, now };
+        let Decision { backend, new, .. } = table.decide(&question, memory);
+        (slots[at], news[at]) = (BackendId::to_slot(backend.ok()), new);
+        if let Err(reason) = backend {
+            reasons[at] = reason;
         }
     }
+    Decided { slots, alone: Some((news, reasons)) }
 }
 
 /// The least that a forwarder does: each frame goes back with its MAC addresses swapped. Returns how many.

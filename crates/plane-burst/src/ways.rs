@@ -1,12 +1,14 @@
 //! How packets get to each backend, in one cache line with what is counted of it.
 
-use crate::ports::{Fate, Frame};
+use crate::ports::{BURST, Fate, Frame};
 use std::collections::BTreeMap;
 use weir_plane::forward::Outer;
 use weir_plane::{Backend, LaneCounters, Soft};
 use weir_steering::BackendId;
 
 const ETHERNET: usize = 14;
+/// Bytes of two MAC addresses.
+const MACS: usize = 12;
 
 /// How frames of the short way get to a backend.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -74,47 +76,75 @@ impl Ways {
         }
     }
 
-    /// Sends a frame with a packet of so many bytes to the backend of this slot, unless that is the long
-    /// way's business: then nothing is done.
-    #[inline(always)]
+    /// Sends the frames with these numbers to the backends of these slots. Returns those that are the long
+    /// way's business, to which nothing is done: bit i is the i-th. `bytes`: of the packets, by the frames'
+    /// numbers.
+    #[inline]
     pub fn forward(
         &mut self,
         memory: &mut [u8],
-        frame: &mut Frame,
-        slot: u16,
-        bytes: u32,
-        new: bool,
-    ) -> bool {
-        let Some(way) = self.ways.get_mut(usize::from(slot)) else { return false };
-        match way.kind {
-            Kind::Long => return false,
-            Kind::Link => {}
-            Kind::Tunnel => {
-                let Some(Some(outer)) = self.outer.get(usize::from(slot)) else { return false };
-                let at = frame.at as usize + ETHERNET;
-                let packet = &memory[at..];
-                let ipv4 = packet[0] >> 4 == 4;
-                let ttl = packet[if ipv4 { 8 } else { 7 }];
-                if ttl <= 1 || bytes > way.most {
-                    return false;
-                }
-                let length = outer.bytes();
-                let (before, packet) = memory.split_at_mut(at);
-                let before = &mut before[at - length..];
-                outer.put(packet, bytes as usize, ipv4, before);
-                let longer = length as u32 - 2;
-                frame.at -= longer;
-                frame.len += longer;
+        frames: &mut [Frame],
+        packets: &[u8],
+        slots: &[u16; BURST],
+        bytes: &[u32; BURST],
+    ) -> u64 {
+        let (mut tunnels, mut long) = (0u64, 0u64);
+        for (at, (&number, &slot)) in packets.iter().zip(slots).enumerate() {
+            let number = usize::from(number) % BURST;
+            let Some(way) = self.ways.get_mut(usize::from(slot)).filter(|way| way.kind != Kind::Long)
+            else {
+                long |= 1 << at;
+                continue;
+            };
+            tunnels |= u64::from(way.kind == Kind::Tunnel) << at;
+            way.counted.packets += 1;
+            way.counted.bytes += u64::from(bytes[number]);
+            let frame = &mut frames[number];
+            (frame.fate, frame.device) = (Fate::Send, way.device);
+            if way.kind == Kind::Link
+                && let Some(head) = memory[frame.at as usize..].first_chunk_mut()
+            {
+                *head = way.macs;
             }
         }
-        if let Some(head) = memory[frame.at as usize..].first_chunk_mut() {
-            *head = way.macs;
+        while tunnels != 0 {
+            let at = tunnels.trailing_zeros() as usize;
+            tunnels &= tunnels - 1;
+            let number = usize::from(packets[at]) % BURST;
+            let frame = &mut frames[number];
+            if !self.enter(memory, frame, slots[at], bytes[number]) {
+                let counted = &mut self.ways[usize::from(slots[at])].counted;
+                counted.packets -= 1;
+                counted.bytes -= u64::from(bytes[number]);
+                long |= 1 << at;
+            }
         }
-        frame.fate = Fate::Send;
-        frame.device = way.device;
-        way.counted.packets += 1;
-        way.counted.bytes += u64::from(bytes);
-        way.counted.flows += u64::from(new);
+        long
+    }
+
+    /// Puts the packet of a frame into its backend's tunnel, if that takes it for sure.
+    #[inline(always)]
+    fn enter(&self, memory: &mut [u8], frame: &mut Frame, slot: u16, bytes: u32) -> bool {
+        let slot = usize::from(slot);
+        let (way, Some(Some(outer))) = (&self.ways[slot], self.outer.get(slot)) else {
+            return false;
+        };
+        let at = frame.at as usize + ETHERNET;
+        let (before, packet) = memory.split_at_mut(at);
+        let ipv4 = packet[0] >> 4 == 4;
+        let ttl = packet[if ipv4 { 8 } else { 7 }];
+        if ttl <= 1 || bytes > way.most {
+            return false;
+        }
+        let length = outer.bytes();
+        let begin = at - length - MACS;
+        let (macs, header) = before[begin..].split_at_mut(MACS);
+        outer.put(packet, bytes as usize, ipv4, header);
+        if let Some(macs) = macs.first_chunk_mut() {
+            *macs = way.macs;
+        }
+        frame.len += frame.at - begin as u32;
+        frame.at = begin as u32;
         true
     }
 

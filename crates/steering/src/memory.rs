@@ -109,6 +109,17 @@ pub trait Memory<K = StateKey> {
         let _ = question;
     }
 
+    /// Marks many flows as active, in the middle of their connections.
+    #[inline(always)]
+    fn mark_burst(&mut self, keys: &[K], hashes: &[u64])
+    where
+        K: Copy,
+    {
+        for (key, hash) in keys.iter().zip(hashes) {
+            self.mark(&Question::later(*key, *hash));
+        }
+    }
+
     /// Whether a flow is known to live, as far as [`mark`](Self::mark) can tell: of a flow that is not,
     /// this says so but one in 100,000 times.
     #[inline(always)]
@@ -459,6 +470,24 @@ impl SoftMemory {
         let lanes = take(&mut self.marks[side.first as usize..][..side.words()]);
         let at = usize::from(side.first != 0);
         Marks::new(lanes, take(&mut self.strangers[at * half..][..half]))
+    }
+
+    /// Marks the flows with these hashes as active.
+    #[inline]
+    pub fn mark_hashes(&mut self, hashes: &[u64]) {
+        let Some(words) = &self.watched else {
+            return hashes.iter().for_each(|hash| self.mark_hash(*hash));
+        };
+        // Nearly always none of a burst is watched.
+        let mask = words.len() as u32 - 1;
+        let is_watched = |hash: u64| {
+            let (at, bits) = activity::watch_bits(hash, mask);
+            words[at] & bits == bits
+        };
+        let some = hashes.iter().fold(false, |some, hash| some | is_watched(*hash));
+        if some {
+            hashes.iter().for_each(|hash| self.mark_hash(*hash));
+        }
     }
 
     /// Marks the flow with this hash as active.

@@ -8,8 +8,9 @@ use weir_lookup::prefetch;
 /// Bytes of a buffer. No power of two: the first lines of all buffers would share a few sets of the
 /// processor's cache, which DPDK's pools avoid in the same way.
 const BUFFER: usize = 2048 + 64;
-/// Frames of the stock that are asked for ahead.
-const AHEAD: usize = 16;
+/// Frames of the stock that are asked for ahead: the next burst's, as a card would have put them near the
+/// processor by then.
+const AHEAD: usize = BURST;
 
 /// Frames of one length that come in one after the other, and then again from the first on.
 #[derive(Clone, Debug)]

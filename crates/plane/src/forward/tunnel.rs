@@ -125,7 +125,7 @@ impl Tunnel {
         let Some(refused) = self.refuses(frame, backend) else { return };
         let Some((message, _)) = self.message(frame, backend, refused) else { return };
         if let (Reason::TooBig, Ok(InFrame { l3, ipv4, .. })) = (refused, inside(frame)) {
-            enter(&mut frame[l3..], ipv4);
+            enter(&mut frame[l3..], ipv4, false);
         }
         message.put(frame);
     }
@@ -179,6 +179,8 @@ pub struct Outer {
     varied: u32,
     encapsulation: Encapsulation,
     ipv6: bool,
+    /// Whether anything in it is the flow's.
+    hashed: bool,
 }
 
 impl Outer {
@@ -220,7 +222,9 @@ impl Outer {
             inside[2..4].copy_from_slice(&port.to_be_bytes());
         }
         let length = IP + encapsulation.overhead(backend);
-        Ok(Self { common, length, sum, varied, encapsulation, ipv6 })
+        let ports = matches!(encapsulation, Encapsulation::Fou(_) | Encapsulation::Gue(_));
+        let hashed = ipv6 || ports || varied != 0;
+        Ok(Self { common, length, sum, varied, encapsulation, ipv6, hashed })
     }
 
     /// Bytes that [`put`](Self::put) writes: an EtherType, and what the packet becomes larger by.
@@ -236,16 +240,15 @@ impl Outer {
     /// If `to` has fewer than [`bytes`](Self::bytes), or the packet fewer than its header.
     #[inline(always)]
     pub fn put(&self, packet: &mut [u8], bytes: usize, ipv4: bool, to: &mut [u8]) {
-        let inner = enter(packet, ipv4);
-        let to = &mut to[..self.length];
-        to.copy_from_slice(&self.common[..self.length]);
+        let inner = enter(packet, ipv4, self.hashed);
         let protocol = match self.encapsulation {
             Encapsulation::Ipip => inner.protocol,
             Encapsulation::Gre => PROTOCOL_GRE,
             Encapsulation::Fou(_) | Encapsulation::Gue(_) => PROTOCOL_UDP,
         };
-        let header = &mut to[IP..];
         let at = if self.ipv6 {
+            to[..self.length].copy_from_slice(&self.common[..self.length]);
+            let header = &mut to[IP..];
             let length = bytes + self.encapsulation.header_bytes();
             let first = 6 << 28 | u32::from(inner.tos) << 20 | inner.hash & 0xf_ffff;
             header[..4].copy_from_slice(&first.to_be_bytes());
@@ -253,22 +256,38 @@ impl Outer {
             header[6] = protocol;
             IPV6
         } else {
+            let Some((common, more)) = self.common[..self.length].split_first_chunk() else { return };
+            let common: &[u8; IP + IPV4] = common;
+            let Some((head, rest)) = to[..self.length].split_first_chunk_mut() else { return };
+            let head: &mut [u8; IP + IPV4] = head;
+            if !rest.is_empty() {
+                rest.copy_from_slice(more);
+            }
             let length = (self.length - IP + bytes) as u16;
-            let [s0, s1, s2, s3] = [header[12], header[13], header[14], header[15]];
+            let [s0, s1, s2, s3] = [14, 15, 16, 17].map(|at| common[at]);
             let source = u32::from_be_bytes([s0, s1, s2, s3]) | inner.hash & self.varied;
-            header[1] = inner.tos;
-            header[2..4].copy_from_slice(&length.to_be_bytes());
-            header[9] = protocol;
-            header[12..16].copy_from_slice(&source.to_be_bytes());
-            let words = [inner.tos.into(), length.into(), protocol.into(), source >> 16, source & 0xffff];
+            let words =
+                [inner.tos.into(), length.into(), protocol.into(), source >> 16, source & 0xffff];
             let sum = self.sum + words.iter().sum::<u32>();
             // Fewer than 2^16 carries, of which another one may come.
             let sum = (sum >> 16) + (sum & 0xffff);
             let check = !((sum >> 16) + (sum & 0xffff)) as u16;
-            header[10..12].copy_from_slice(&check.to_be_bytes());
+            let [length_high, length_low] = length.to_be_bytes();
+            let [check_high, check_low] = check.to_be_bytes();
+            // Word by word: what is put together in memory in parts is slow to read as a whole.
+            head[..2].copy_from_slice(&common[..2]);
+            let first = u32::from_le_bytes([common[2], inner.tos, length_high, length_low]);
+            head[2..6].copy_from_slice(&first.to_le_bytes());
+            head[6..10].copy_from_slice(&common[6..10]);
+            let third = u32::from_le_bytes([OUTER_TTL, protocol, check_high, check_low]);
+            head[10..14].copy_from_slice(&third.to_le_bytes());
+            head[14..18].copy_from_slice(&source.to_be_bytes());
+            head[18..22].copy_from_slice(&common[18..22]);
             IPV4
         };
-        self.put_header(&mut header[at..], &inner, bytes);
+        if self.encapsulation != Encapsulation::Ipip {
+            self.put_header(&mut to[IP + at..], &inner, bytes);
+        }
     }
 
     /// What is between the outer IP header and the packet.
@@ -323,33 +342,46 @@ struct Inner {
 }
 
 /// Looks at a packet, and takes one from its TTL as a router does: whatever loop it may be in ends.
+/// `hashed`: the hash is wanted.
 #[inline(always)]
-fn enter(packet: &mut [u8], is_ipv4: bool) -> Inner {
-    let word32 = |at: usize| {
-        packet[at..].first_chunk().map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes))
-    };
-    let word64 = |at: usize| {
-        packet[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
-    };
+fn enter(packet: &mut [u8], is_ipv4: bool, hashed: bool) -> Inner {
     if is_ipv4 {
-        // All fragments of a packet go one way.
-        let whole = u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff == 0;
-        let ports = if whole { word32(usize::from(packet[0] & 15) * 4) } else { 0 };
-        let hash = spread([0, word32(12).into()], word32(16).into(), ports);
-        let tos = packet[1];
+        let hash = if hashed { hash_ipv4(packet) } else { 0 };
+        let header = &mut packet[..IPV4];
+        let tos = header[1];
         // RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. As the kernel
         // has it, and so the BPF program.
-        let check = u32::from(u16::from_le_bytes([packet[10], packet[11]])) + 1;
+        let check = u32::from(u16::from_le_bytes([header[10], header[11]])) + 1;
         let check = (check + u32::from(check >= 0xffff)) as u16;
-        packet[10..12].copy_from_slice(&check.to_le_bytes());
-        packet[8] -= 1;
+        header[10..12].copy_from_slice(&check.to_le_bytes());
+        header[8] -= 1;
         return Inner { hash, tos, protocol: PROTOCOL_IPIP };
     }
-    let ports = if [PROTOCOL_TCP, PROTOCOL_UDP].contains(&packet[6]) { word32(IPV6) } else { 0 };
-    let hash = spread([word64(8), word64(16)], word64(32), ports);
+    let hash = if hashed { hash_ipv6(packet) } else { 0 };
     let tos = packet[0] << 4 | packet[1] >> 4;
     packet[7] -= 1;
     Inner { hash, tos, protocol: PROTOCOL_IPV6 }
+}
+
+fn word32(packet: &[u8], at: usize) -> u32 {
+    packet[at..].first_chunk().map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes))
+}
+
+fn word64(packet: &[u8], at: usize) -> u64 {
+    packet[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
+}
+
+fn hash_ipv4(packet: &[u8]) -> u32 {
+    // All fragments of a packet go one way.
+    let whole = u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff == 0;
+    let ports = if whole { word32(packet, usize::from(packet[0] & 15) * 4) } else { 0 };
+    spread([0, word32(packet, 12).into()], word32(packet, 16).into(), ports)
+}
+
+fn hash_ipv6(packet: &[u8]) -> u32 {
+    let known = [PROTOCOL_TCP, PROTOCOL_UDP].contains(&packet[6]);
+    let ports = if known { word32(packet, IPV6) } else { 0 };
+    spread([word64(packet, 8), word64(packet, 16)], word64(packet, 32), ports)
 }
 
 #[cfg(test)]

@@ -2,11 +2,14 @@
 
 use crate::ports::{BURST, Fate, Frame};
 use std::collections::BTreeMap;
-use weir_plane::forward::Outer;
+use weir_plane::forward::tunnel::IPIP4;
+use weir_plane::forward::{Ipip4, Outer};
 use weir_plane::{Backend, LaneCounters, Soft};
 use weir_steering::BackendId;
 
 const ETHERNET: usize = 14;
+/// What an IPv4 header in front of the packet takes.
+const LONGER_IPIP4: u32 = 20;
 /// Bytes of two MAC addresses.
 const MACS: usize = 12;
 
@@ -20,6 +23,8 @@ pub enum Kind {
     Link,
     /// In another packet besides.
     Tunnel,
+    /// In a packet of IPv4, if the packet itself is one.
+    Ipip4,
 }
 
 /// A backend, as packets of the short way need it.
@@ -35,6 +40,8 @@ pub struct Way {
     pub kind: Kind,
     /// The largest packet that its tunnel takes for sure, without the outer header.
     pub most: u32,
+    /// What goes in front of packets of [`Kind::Ipip4`].
+    pub ipip4: Ipip4,
 }
 
 /// All backends by their numbers.
@@ -70,7 +77,11 @@ impl Ways {
         match Outer::new(&tunnel, address) {
             Ok(outer) => {
                 let most = tunnel.most().saturating_sub(tunnel.encapsulation.overhead(address));
-                (Way { kind: Kind::Tunnel, most: most as u32, ..way }, Some(outer))
+                let way = match outer.ipip4() {
+                    Some(ipip4) => Way { kind: Kind::Ipip4, ipip4, ..way },
+                    None => Way { kind: Kind::Tunnel, ..way },
+                };
+                (Way { most: most as u32, ..way }, Some(outer))
             }
             Err(_) => (Way::default(), None),
         }
@@ -91,31 +102,52 @@ impl Ways {
         let (mut tunnels, mut long) = (0u64, 0u64);
         for (at, (&number, &slot)) in packets.iter().zip(slots).enumerate() {
             let number = usize::from(number) % BURST;
-            let Some(way) = self.ways.get_mut(usize::from(slot)).filter(|way| way.kind != Kind::Long)
-            else {
+            let (frame, bytes) = (&mut frames[number], bytes[number]);
+            let Some(way) = self.ways.get_mut(usize::from(slot)) else {
                 long |= 1 << at;
                 continue;
             };
-            tunnels |= u64::from(way.kind == Kind::Tunnel) << at;
-            way.counted.packets += 1;
-            way.counted.bytes += u64::from(bytes[number]);
-            let frame = &mut frames[number];
-            (frame.fate, frame.device) = (Fate::Send, way.device);
-            if way.kind == Kind::Link
-                && let Some(head) = memory[frame.at as usize..].first_chunk_mut()
-            {
-                *head = way.macs;
+            match way.kind {
+                Kind::Link => {
+                    if let Some(head) = memory[frame.at as usize..].first_chunk_mut() {
+                        *head = way.macs;
+                    }
+                }
+                Kind::Ipip4 => {
+                    let begin = frame.at.wrapping_sub(LONGER_IPIP4);
+                    let head = memory.get_mut(begin as usize..).and_then(<[u8]>::first_chunk_mut);
+                    let put = |head: &mut [u8; IPIP4]| way.ipip4.put(head, &way.macs, bytes);
+                    if bytes > way.most || !head.is_some_and(put) {
+                        tunnels |= 1 << at;
+                        continue;
+                    }
+                    frame.at = begin;
+                    frame.len += LONGER_IPIP4;
+                }
+                Kind::Tunnel => {
+                    tunnels |= 1 << at;
+                    continue;
+                }
+                Kind::Long => {
+                    long |= 1 << at;
+                    continue;
+                }
             }
+            (frame.fate, frame.device) = (Fate::Send, way.device);
+            way.counted.packets += 1;
+            way.counted.bytes += u64::from(bytes);
         }
         while tunnels != 0 {
             let at = tunnels.trailing_zeros() as usize;
             tunnels &= tunnels - 1;
             let number = usize::from(packets[at]) % BURST;
             let frame = &mut frames[number];
-            if !self.enter(memory, frame, slots[at], bytes[number]) {
-                let counted = &mut self.ways[usize::from(slots[at])].counted;
-                counted.packets -= 1;
-                counted.bytes -= u64::from(bytes[number]);
+            if self.enter(memory, frame, slots[at], bytes[number]) {
+                let way = &mut self.ways[usize::from(slots[at])];
+                (frame.fate, frame.device) = (Fate::Send, way.device);
+                way.counted.packets += 1;
+                way.counted.bytes += u64::from(bytes[number]);
+            } else {
                 long |= 1 << at;
             }
         }
@@ -123,7 +155,7 @@ impl Ways {
     }
 
     /// Puts the packet of a frame into its backend's tunnel, if that takes it for sure.
-    #[inline(always)]
+    #[inline]
     fn enter(&self, memory: &mut [u8], frame: &mut Frame, slot: u16, bytes: u32) -> bool {
         let slot = usize::from(slot);
         let (way, Some(Some(outer))) = (&self.ways[slot], self.outer.get(slot)) else {

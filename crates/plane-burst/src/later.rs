@@ -76,6 +76,11 @@ impl<K: BurstKey> Memory<K> for Later<'_> {
     }
 
     #[inline(always)]
+    fn fetch_marks(&self, hashes: &[u64]) {
+        self.memory.fetch_watched(hashes);
+    }
+
+    #[inline(always)]
     fn mark_burst(&mut self, _: &[K], hashes: &[u64]) {
         self.memory.mark_hashes(hashes);
     }

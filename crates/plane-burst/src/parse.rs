@@ -130,7 +130,8 @@ impl Work for Look<'_> {
     fn run(self) -> bool {
         let Self { heads, count, mac: (own, bits), found } = self;
         let count = count.min(BURST);
-        let (mut all, mut differ, first) = (u64::MAX, 0, heads.ends[0] >> 32 | port(heads.ports[0]));
+        let (mut all, mut differ, first) =
+            (u64::MAX, 0, heads.ends[0] >> 32 | port(heads.ports[0]));
         for at in 0..count {
             let (kind, offset) = (heads.kinds[at], heads.offsets[at]);
             let bytes = kind >> 24 & 0xff00 | kind >> 40 & 0xff;
@@ -237,7 +238,8 @@ mod tests {
             let ipv6 = rng.random();
             let flow = flow(&mut rng, ipv6);
             let flags = if rng.random_ratio(1, 4) { rng.random() } else { 0x10 };
-            let mut frame = Frame::new(flow).tcp_flags(TcpFlags(flags)).payload(rng.random_range(0..9));
+            let mut frame =
+                Frame::new(flow).tcp_flags(TcpFlags(flags)).payload(rng.random_range(0..9));
             if rng.random_ratio(1, 20) {
                 frame = frame.vlan(7);
             }

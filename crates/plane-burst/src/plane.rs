@@ -102,7 +102,9 @@ impl Decided {
         match BackendId::of_slot(self.slots[at]) {
             Some(backend) => Verdict::Forward { backend, new, bytes, cookie: None, echo: None },
             // Methods that decide whole bursts know no other for packets in the middle of connections.
-            None => Verdict::Drop(self.alone.as_ref().map_or(Reason::NoBackend, |(_, why)| why[at])),
+            None => {
+                Verdict::Drop(self.alone.as_ref().map_or(Reason::NoBackend, |(_, why)| why[at]))
+            }
         }
     }
 }

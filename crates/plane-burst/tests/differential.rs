@@ -15,8 +15,8 @@ use weir_plane::{Backend, Hop, Soft, Translations, Verdict, VipKey};
 use weir_plane_burst::{BURST, Burst, Fate, Frame as Place, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
-    BackendId, Build, EventKind, Flags, Member, MethodId, Role, SCHEDULER, ServiceConfig, ServiceId,
-    Settings, SoftMemory, cheetah,
+    BackendId, Build, EventKind, Flags, Member, MethodId, Role, SCHEDULER, ServiceConfig,
+    ServiceId, Settings, SoftMemory, cheetah,
 };
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags, map_address};
@@ -50,13 +50,20 @@ struct World {
     packets: u64,
 }
 
-fn builder(method: MethodId, client_affinity: bool, protocol: Protocol, seed: u64) -> Box<dyn Build> {
+fn builder(
+    method: MethodId,
+    client_affinity: bool,
+    protocol: Protocol,
+    seed: u64,
+) -> Box<dyn Build> {
     let mut settings = Settings::of(method);
     for setting in method.info().settings {
         let value = match setting.name {
             cheetah::PARTITIONS => 2,
             cheetah::TIER_BITS => 0,
-            _ if setting.words.is_empty() && (setting.range.0..=setting.range.1).contains(&251) => 251,
+            _ if setting.words.is_empty() && (setting.range.0..=setting.range.1).contains(&251) => {
+                251
+            }
             SCHEDULER => seed % setting.words.len() as u64,
             _ => continue,
         };
@@ -187,7 +194,8 @@ impl World {
         };
         let load = (rng.random_range(1..4), rng.random_range(0..9));
         self.both(|soft| {
-            weir_plane::Plane::set_backend(soft, id(number), Some(&backend)).expect("it is granted");
+            weir_plane::Plane::set_backend(soft, id(number), Some(&backend))
+                .expect("it is granted");
             weir_plane::Plane::set_load(soft, id(number), load.0, Some(load.1));
         });
         self.set_translations();
@@ -219,7 +227,8 @@ impl World {
         let ipv4 = service.vip.address[..10] == [0; 10];
         let fits = |number: u16| {
             let backend = self.oracle.backends.get(&id(number));
-            backend.is_some_and(|known| known.translation.is_none() || known.address.is_ipv4() == ipv4)
+            backend
+                .is_some_and(|known| known.translation.is_none() || known.address.is_ipv4() == ipv4)
         };
         let numbers: Vec<u16> = (0..BACKENDS).filter(|number| fits(*number)).collect();
         service.members = (numbers.choose_multiple(rng, 6))
@@ -243,7 +252,9 @@ impl World {
         self.both(|soft| {
             let pins: Vec<_> = pins
                 .iter()
-                .map(|(key, backend)| (weir_steering::ServiceState { service: id, key: *key }, *backend))
+                .map(|(key, backend)| {
+                    (weir_steering::ServiceState { service: id, key: *key }, *backend)
+                })
                 .collect();
             soft.pin(&pins).expect("it is granted");
             soft.show(id, &built.table, flags).expect("it is granted");
@@ -312,7 +323,8 @@ impl World {
         let translated = self.oracle.translations.keys().next_back().copied();
         if let Some(from) = translated.filter(|_| rng.random_ratio(1, 40)) {
             // An answer of a backend behind NAT.
-            let from = SocketAddr::new(weir_wire::unmap_address(&from.address), from.port.unwrap_or(80));
+            let from =
+                SocketAddr::new(weir_wire::unmap_address(&from.address), from.port.unwrap_or(80));
             let client = match from.is_ipv6() {
                 true => Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1).into(),
                 false => Ipv4Addr::new(10, 1, 0, 1).into(),
@@ -382,8 +394,12 @@ impl World {
             let quoted =
                 Frame::new(FlowKey::new(from, SocketAddr::new(to, 0), Protocol::Udp)).build();
             let router = map_address(Ipv4Addr::new(10, 5, 0, 1).into());
-            let mut error =
-                craft::icmp((router, map_address(to_tunnel)), [3, 4], rng.random_range(80..140), &quoted[14..]);
+            let mut error = craft::icmp(
+                (router, map_address(to_tunnel)),
+                [3, 4],
+                rng.random_range(80..140),
+                &quoted[14..],
+            );
             error[..6].copy_from_slice(&mac);
             frame = error;
         } else if rng.random_ratio(1, 30) {
@@ -517,7 +533,11 @@ fn bursts_are_decided_as_single_packets() {
     println!("{} packets, {long:.2} of them by the long way: {:?}", world.packets, world.fates);
     assert!((0.1..0.9).contains(&long), "both ways are taken: {long:.2}");
     for what in ["Forward", "Tell", "Echo", "Return"] {
-        assert!(world.fates.get(what).is_some_and(|count| *count > 10), "{what}: {:?}", world.fates);
+        assert!(
+            world.fates.get(what).is_some_and(|count| *count > 10),
+            "{what}: {:?}",
+            world.fates
+        );
     }
     for reason in [Reason::NoService, Reason::OtherHost, Reason::TooBig, Reason::PathMtu] {
         assert!(world.fates.contains_key(reason.name()), "{reason}: {:?}", world.fates);

@@ -9,6 +9,7 @@ use crate::schedule::BackendLoad;
 use crate::state::{ServiceState, StateKey};
 use std::collections::{HashMap, HashSet};
 use weir_hash::scale;
+use weir_lookup::prefetch;
 use weir_wire::FragmentKey;
 
 /// What a report is about.
@@ -107,6 +108,12 @@ pub trait Memory<K = StateKey> {
     #[inline(always)]
     fn mark(&mut self, question: &Question<K>) {
         let _ = question;
+    }
+
+    /// Asks for what [`mark_burst`](Self::mark_burst) reads of flows with these hashes.
+    #[inline(always)]
+    fn fetch_marks(&self, hashes: &[u64]) {
+        let _ = hashes;
     }
 
     /// Marks many flows as active, in the middle of their connections.
@@ -470,6 +477,15 @@ impl SoftMemory {
         let lanes = take(&mut self.marks[side.first as usize..][..side.words()]);
         let at = usize::from(side.first != 0);
         Marks::new(lanes, take(&mut self.strangers[at * half..][..half]))
+    }
+
+    /// Asks for what [`mark_hashes`](Self::mark_hashes) reads of nearly every flow.
+    #[inline]
+    pub fn fetch_watched(&self, hashes: &[u64]) {
+        if let Some(words) = &self.watched {
+            let mask = words.len() as u32 - 1;
+            hashes.iter().for_each(|hash| prefetch(words, activity::watch_bits(*hash, mask).0));
+        }
     }
 
     /// Marks the flows with these hashes as active.

@@ -171,7 +171,15 @@ pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Report> 
         }
     }
     let Request { packets, rounds, seed, .. } = *request;
-    Ok(Report { frame_bytes: FRAME_BYTES, burst: BURST, buffers: BUFFERS, packets, rounds, seed, rows })
+    Ok(Report {
+        frame_bytes: FRAME_BYTES,
+        burst: BURST,
+        buffers: BUFFERS,
+        packets,
+        rounds,
+        seed,
+        rows,
+    })
 }
 
 /// The reads of a method's memory, without anything else.
@@ -196,7 +204,9 @@ impl Reads {
                 let (to, from) = head[..12].split_at_mut(6);
                 to.swap_with_slice(from);
                 // Address and port of the client, which no two flows share.
-                let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+                let word = |at: usize| {
+                    u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
+                };
                 *key = u64::from(word(26)) << 32 | u64::from(word(34));
             }
             frame.fate = Fate::Send;
@@ -286,7 +296,10 @@ fn of_method(
     }
     let one_core = request.cores.iter().position(|&cores| cores == 1);
     let long: u64 = cores.iter().map(|core| core.plane.long()).sum();
-    let all: u64 = cores.iter_mut().map(|core| core.plane.counters().lanes.values().map(|lane| lane.packets).sum::<u64>()).sum();
+    let all: u64 = cores
+        .iter_mut()
+        .map(|core| core.plane.counters().lanes.values().map(|lane| lane.packets).sum::<u64>())
+        .sum();
     let rows = request.cores.iter().enumerate().map(|(at, &cores)| {
         let of = |subject: usize| Spread::of(rounds[at].iter().map(|rates| rates[subject]));
         let ratio = |to: usize| Spread::of(rounds[at].iter().map(|rates| rates[1] / rates[to]));

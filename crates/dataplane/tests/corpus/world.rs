@@ -14,8 +14,8 @@ use std::time::Duration;
 use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
-use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_plane::{self, Counters, Hop, IdOutcome, IdRoutes, Soft, Translations, VipKey, Way};
+use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
     BackendId, Build, Member, MethodId, Role, ServiceConfig, ServiceId, Settings, SoftMemory,
@@ -26,6 +26,9 @@ use weir_wire::{Protocol, Reason, map_address};
 
 /// What is known of ways is older than this at the beginning of a case.
 const PATH_TIME: Duration = Duration::from_secs(1000);
+
+/// The interface that packets come in by.
+const CAME_IN_BY: u32 = 1;
 
 /// Packets until no more may be sent, at most.
 const SPENT_AFTER: usize = 10_000;
@@ -401,8 +404,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// It asks nobody for next hops, and knows no interfaces: where a frame leaves by one with a way of its
-    /// own, what is behind the link's header is compared.
+    /// What is wrong with what the burst plane did. It asks nobody for next hops: where a set-up has
+    /// interfaces with ways of their own, what is behind the link's header is compared.
     fn send_to_burst(
         &mut self,
         step: &Step,
@@ -421,8 +424,10 @@ impl<'a> World<'a> {
         if counted != *expected {
             return vec![format!("burst counts {counted}, not {expected}")];
         }
-        let verdict = match (fate, device) {
-            (Fate::Send, 0) => "transmit",
+        // The tag of a VLAN is the ports' to put on.
+        let tagged = self.setup.devices.iter().find(|known| known.interface == device);
+        let verdict = match (fate, tagged.map_or(device, |known| known.lower)) {
+            (Fate::Send, 0 | CAME_IN_BY) => "transmit",
             (Fate::Send, _) => "redirect",
             (Fate::Pass, _) => "pass",
             (Fate::Drop, _) => "drop",

@@ -114,7 +114,10 @@ impl Ports for Memory<'_> {
             let buffer = ring[*taken & mask];
             let at = buffer as usize * BUFFER + HEADROOM;
             let bytes = &stock.bytes[*next..*next + stock.length];
-            prefetch(&stock.bytes, *next + AHEAD * stock.length);
+            // Half of the lines now and half in `finish`: so many at once would wait for each other.
+            if *taken & 1 == 0 {
+                prefetch(&stock.bytes, *next + AHEAD * stock.length);
+            }
             // Of the length that nearly all have, without a call.
             match (bytes.first_chunk::<64>(), pool[at..].first_chunk_mut::<64>()) {
                 (Some(from), Some(to)) if stock.length == 64 => *to = *from,
@@ -143,9 +146,12 @@ impl Ports for Memory<'_> {
 
     #[inline]
     fn finish(&mut self, frames: &[Frame]) -> Result<(), Infallible> {
-        let Self { pool, ring, given, sent, .. } = self;
+        let Self { stock, next, pool, ring, given, sent, .. } = self;
         let mask = ring.len() - 1;
-        for frame in frames {
+        for (at, frame) in frames.iter().enumerate() {
+            if at & 1 == 1 {
+                prefetch(&stock.bytes, *next + at * stock.length);
+            }
             if frame.fate == Fate::Send
                 && let Some(head) = pool[frame.at as usize..].first_chunk()
             {

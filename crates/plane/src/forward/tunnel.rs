@@ -209,7 +209,8 @@ impl Outer {
                 header[16..20].copy_from_slice(&backend.octets());
                 varied = (1 << (tunnel.spread & 31)) - 1;
                 // All but the source.
-                let words = header[..12].as_chunks::<2>().0.iter().chain(header[16..20].as_chunks().0);
+                let words =
+                    header[..12].as_chunks::<2>().0.iter().chain(header[16..20].as_chunks().0);
                 sum = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
             }
             // The control plane gives it an address of the other's family.
@@ -256,7 +257,9 @@ impl Outer {
             header[6] = protocol;
             IPV6
         } else {
-            let Some((common, more)) = self.common[..self.length].split_first_chunk() else { return };
+            let Some((common, more)) = self.common[..self.length].split_first_chunk() else {
+                return;
+            };
             let common: &[u8; IP + IPV4] = common;
             let Some((head, rest)) = to[..self.length].split_first_chunk_mut() else { return };
             let head: &mut [u8; IP + IPV4] = head;

@@ -130,6 +130,9 @@ impl<K: Key> Decide<K> for Table<Body> {
         for (keys, out) in keys.chunks(HASHED).zip(out.chunks_mut(HASHED)) {
             hash_burst(&self.header().key, keys, &mut hashes);
             let (hashes, flags) = (&hashes[..keys.len()], self.header().flags());
+            if flags.has(Flags::MARK) {
+                memory.fetch_marks(hashes);
+            }
             let mut all = 0;
             let slot = |code: u32| {
                 let entry = slots[code as usize & (slots.len() - 1)];

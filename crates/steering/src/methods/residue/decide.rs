@@ -81,12 +81,7 @@ impl Table<Body> {
     /// Of the rows of a burst's flows, takes the marks off, and lets `settle` say where the exceptions go.
     /// The flags of all marked rows are asked for first, and then the lines of those that may be exceptions.
     #[inline]
-    fn except(
-        &self,
-        hashes: &[u64],
-        rows: &mut [u16],
-        mut settle: impl FnMut(usize, u16) -> u16,
-    ) {
+    fn except(&self, hashes: &[u64], rows: &mut [u16], mut settle: impl FnMut(usize, u16) -> u16) {
         let body = self.body();
         let mut marked = 0u64;
         for (at, row) in rows.iter().enumerate() {
@@ -140,6 +135,9 @@ impl<K: Key> Decide<K> for Table<Body> {
         for (keys, out) in keys.chunks(HASHED).zip(out.chunks_mut(HASHED)) {
             hash_burst(&self.header().key, keys, &mut hashes);
             let (hashes, flags) = (&hashes[..keys.len()], self.header().flags());
+            if flags.has(Flags::MARK) {
+                memory.fetch_marks(hashes);
+            }
             let mut all = 0;
             for (out, hash) in out.iter_mut().zip(hashes) {
                 *out = self.body().rows()[self.body().row(*hash) as usize];

@@ -110,7 +110,7 @@ impl Decided {
 }
 
 /// The numbers of all packets.
-const ALL: [u8; BURST] = {
+static ALL: [u8; BURST] = {
     let mut all = [0; BURST];
     let mut at = 0;
     while at < BURST {
@@ -234,7 +234,7 @@ impl Burst {
         let Some(short) = &mut self.short else { return };
         let stages = &*self.stages;
         let service = short.services.get(stages.service[usize::from(packets[0])]);
-        let decided = stages.decide(&mut self.soft.memory, service, packets);
+        let decided = stages.decide(&mut self.soft.memory, service, packets, frames.len());
         let ways = &mut short.ways;
         let mut long = ways.forward(memory, frames, packets, &decided.slots, &stages.ipv4.bytes);
         if let Some((new, _)) = &decided.alone {
@@ -344,9 +344,15 @@ fn classify(short: &Short, stages: &mut Stages, memory: &[u8], frames: &[Frame])
 }
 
 impl Stages {
-    /// Where the packets with these numbers go, all of one service.
+    /// Where the packets with these numbers, in ascending order, of so many go, all of one service.
     #[inline]
-    fn decide(&self, memory: &mut SoftMemory, service: &Service, packets: &[u8]) -> Decided {
+    fn decide(
+        &self,
+        memory: &mut SoftMemory,
+        service: &Service,
+        packets: &[u8],
+        of: usize,
+    ) -> Decided {
         let image = &*service.table;
         let client = image.header().flags().has(Flags::CLIENT);
         let later = Later { now: memory.now, memory, service: service.id };
@@ -362,7 +368,7 @@ impl Stages {
             return decide(image, later, &keys[..count]);
         }
         // Nearly always these are all packets of the burst.
-        if !client && packets.as_ptr() == ALL.as_ptr() {
+        if !client && count == of {
             return decide(image, later, &self.ipv4.words[..count]);
         }
         let mut words = [0; BURST];

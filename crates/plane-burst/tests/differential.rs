@@ -300,7 +300,7 @@ impl World {
                 self.set_backend(number);
             }
             _ => {
-                self.both(|soft| weir_plane::Plane::next_seen_generation(soft));
+                self.both(weir_plane::Plane::next_seen_generation);
             }
         }
     }
@@ -372,9 +372,7 @@ impl World {
         }
         let mut frame = frame.build();
         if rng.random_ratio(1, 30) {
-            let packet = frame[14..].to_vec();
             let (src, dst) = (flow.dst, flow.src);
-            let _ = packet;
             let kind = if flow.is_ipv4() { [3, 4] } else { [2, 0] };
             let back = Frame::new(FlowKey {
                 src,
@@ -556,11 +554,9 @@ fn without_a_next_hop_a_packet_goes_nowhere() {
         SocketAddr::new(weir_wire::unmap_address(&vip.address), 80),
         Protocol::Tcp,
     );
-    let before = world.oracle.backends.clone();
     world.burst.soft().backends.values_mut().for_each(|backend| {
         (backend.hop, backend.tunnel, backend.translation) = (None, None, None);
     });
-    let lanes = world.burst.counters().lanes.clone();
     for flags in [TcpFlags::SYN, TcpFlags::ACK] {
         let frame = Frame::new(flow).macs(OWN[0], [2; 6]).tcp_flags(flags).build();
         world.area[HEADROOM..HEADROOM + frame.len()].copy_from_slice(&frame);
@@ -572,5 +568,4 @@ fn without_a_next_hop_a_packet_goes_nowhere() {
     let counters = world.burst.counters();
     assert_eq!(counters.dropped.get(&Reason::NoNextHop), Some(&2));
     assert!(counters.lanes.values().all(|lane| lane.packets == 0), "{:?}", counters.lanes);
-    drop((before, lanes));
 }

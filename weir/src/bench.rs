@@ -1,12 +1,12 @@
 //! `weir bench`: asks for measurements, and prints them.
 
-use crate::cli::{BenchVerb, ControlOptions, KeysName, LookupOptions, MapsOptions};
+use crate::cli::{BenchVerb, ControlOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions};
 use crate::out;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
 use weir_bench::xdp::{Encapsulation, FOU_PORT, GUE_PORT};
-use weir_bench::{control, instructions, lookup, maps, update, xdp};
+use weir_bench::{control, instructions, lookup, maps, plane, update, xdp};
 
 pub fn run(what: BenchVerb) -> anyhow::Result<()> {
     match what {
@@ -33,6 +33,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let report = update::run(&request, |rows| lines(rows, json))?;
             if json { out::json(&report) } else { Ok(()) }
         }
+        BenchVerb::Plane(options) => burst_plane(options),
         BenchVerb::Control(options) => control_plane(&options),
         BenchVerb::Lookup(options) if options.control => othello_control(&options),
         BenchVerb::Lookup(options) => lookups(&options),
@@ -67,6 +68,31 @@ fn control_plane(options: &ControlOptions) -> anyhow::Result<()> {
         seed: options.seed,
     };
     let report = control::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
+    if options.json { out::json(&report) } else { Ok(()) }
+}
+
+/// Flows whose frames, and whose table, are beyond every cache.
+const MANY_FLOWS: u32 = 16_000_000;
+
+fn burst_plane(options: PlaneOptions) -> anyhow::Result<()> {
+    let forward = |name: &String| plane::Forward::ALL.into_iter().find(|way| way.name() == name);
+    let (mut residue_flows, mut cores) = (options.residue_flows, options.cores);
+    if options.full {
+        residue_flows.push(MANY_FLOWS);
+        let two = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        cores = if two { vec![1, 2] } else { vec![1] };
+    }
+    let request = plane::Request {
+        methods: options.methods,
+        forward: options.forward.iter().filter_map(forward).collect(),
+        flows: options.flows,
+        residue_flows,
+        cores,
+        packets: options.packets,
+        rounds: options.rounds,
+        seed: options.seed,
+    };
+    let report = plane::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
     if options.json { out::json(&report) } else { Ok(()) }
 }
 

@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_steering::MethodId;
 
 /// What a command ends with.
 const STATUS: &str = "\
@@ -23,6 +24,47 @@ pub struct Cli {
 }
 
 /// A process `weir run` that a verb talks to.
+#[derive(Args)]
+pub struct PlaneOptions {
+    /// Steering methods: concury, residue, jet, tracked.
+    #[arg(long, value_delimiter = ',', default_value = "concury,residue,jet,tracked", value_parser = bench_method)]
+    pub methods: Vec<MethodId>,
+    /// How frames get to backends.
+    #[arg(long, value_delimiter = ',', default_value = "l2,ipip", value_parser = ["l2", "ipip"])]
+    pub forward: Vec<String>,
+    /// Numbers of flows, each of which has a frame; 1K is 1,000 and 1M is 1,000,000.
+    #[arg(long, value_delimiter = ',', value_parser = flows, default_value = "1K,1M")]
+    pub flows: Vec<u32>,
+    /// More flows for residue, whose table does not grow with them.
+    #[arg(long, value_delimiter = ',', value_parser = flows)]
+    pub residue_flows: Vec<u32>,
+    /// Numbers of cores, each with a plane and a port of its own; the table is shared.
+    #[arg(long, value_delimiter = ',', default_value = "1")]
+    pub cores: Vec<usize>,
+    /// Packets of each core in a measurement.
+    #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub packets: u64,
+    /// Rounds; each measures everything once, in turn.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Also 16M flows for residue, and two cores where there are two.
+    #[arg(long)]
+    pub full: bool,
+    /// Makes the order of frames the same.
+    #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A method that the burst plane is measured with.
+fn bench_method(text: &str) -> Result<MethodId, String> {
+    let method = MethodId::named(text).filter(|method| weir_bench::plane::METHODS.contains(method));
+    let known = weir_bench::plane::METHODS.map(MethodId::name).join(", ");
+    method.ok_or_else(|| format!("{text}: give some of {known}"))
+}
+
 #[derive(Args)]
 pub struct Instance {
     /// Socket of the instance to talk to.
@@ -504,6 +546,9 @@ pub enum BenchVerb {
         #[arg(long)]
         json: bool,
     },
+    /// Packets per second through the whole pipeline of a burst plane, over ports of memory, beside MAC
+    /// addresses swapped (docs/planes.md).
+    Plane(PlaneOptions),
     /// Packets per second that each steering method decides, beside the bound of the memory
     /// (docs/bench.md).
     Lookup(LookupOptions),

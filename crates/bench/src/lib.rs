@@ -1,5 +1,5 @@
-//! Measurements: lookups of steering methods and of compact maps, updates, the XDP program, the control
-//! plane.
+//! Measurements: lookups of steering methods and of compact maps, updates, the XDP program, burst planes,
+//! the control plane.
 //!
 //! Things that are compared are measured in one run, in turn, and reported as medians with their
 //! spread: this machine may be shared and noisy. Each module has a request, a function that
@@ -15,6 +15,7 @@ pub mod instructions;
 pub mod lookup;
 pub mod maps;
 pub mod neighbour;
+pub mod plane;
 mod stats;
 pub mod update;
 pub mod xdp;

@@ -39,6 +39,17 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// A packet that [`count`](Self::count) has taken for forwarded goes nowhere: its backend's next hop is
+    /// not known.
+    pub fn nowhere(&mut self, backend: BackendId, new: bool, bytes: u32) {
+        if let Some(lane) = self.lanes.get_mut(&backend) {
+            lane.packets -= 1;
+            lane.bytes -= u64::from(bytes);
+            lane.flows -= u64::from(new);
+        }
+        *self.dropped.entry(Reason::NoNextHop).or_default() += 1;
+    }
+
     /// Counts a packet by what was decided about it.
     pub fn count(&mut self, verdict: &Verdict) {
         match *verdict {

@@ -224,6 +224,12 @@ impl Soft {
 
     /// The same, with all that is to be done with the frame.
     pub fn judge(&mut self, frame: &[u8]) -> Verdict {
+        let verdict = self.decide(frame);
+        self.settle(frame, verdict)
+    }
+
+    /// What the pipeline says.
+    fn decide(&mut self, frame: &[u8]) -> Verdict {
         let to = View {
             vips: &self.vips,
             id_routes: &self.id_routes,
@@ -232,7 +238,11 @@ impl Soft {
             unknown: &self.unknown,
             own_macs: &self.own_macs,
         };
-        let verdict = pipeline::process(frame, &to, &mut self.memory);
+        pipeline::process(frame, &to, &mut self.memory)
+    }
+
+    /// What becomes of that on the way to the backend, which is counted.
+    fn settle(&mut self, frame: &[u8], verdict: Verdict) -> Verdict {
         let verdict = self.refused(frame, verdict);
         self.learn(frame, &verdict);
         self.counters.count(&verdict);
@@ -242,7 +252,19 @@ impl Soft {
     /// The same, with what the plane writes into the frame but for the MAC addresses, and for tags of
     /// frames that go as they are. `tag`: with which all others leave.
     pub fn take(&mut self, frame: &mut Vec<u8>, tag: Option<[u8; 4]>) -> Verdict {
-        let verdict = self.judge(frame);
+        let verdict = self.decide(frame);
+        self.carry_out(frame, verdict, tag)
+    }
+
+    /// As [`take`](Self::take), of a frame about which somebody has decided by these tables and this
+    /// memory.
+    pub fn carry_out(
+        &mut self,
+        frame: &mut Vec<u8>,
+        verdict: Verdict,
+        tag: Option<[u8; 4]>,
+    ) -> Verdict {
+        let verdict = self.settle(frame, verdict);
         pipeline::restamp(frame, &verdict);
         if verdict == Verdict::Echo {
             echo::reply(frame);
@@ -373,7 +395,7 @@ impl Soft {
     }
 
     /// The tunnel to a backend, with what its way takes now, and where it leads.
-    fn way(&self, backend: BackendId) -> Option<(Tunnel, IpAddr)> {
+    pub fn way(&self, backend: BackendId) -> Option<(Tunnel, IpAddr)> {
         let backend = self.backends.get(&backend)?;
         let tunnel = backend.tunnel?;
         let mtu = self.paths.lower(&map_address(backend.address), tunnel.mtu, self.nanoseconds);

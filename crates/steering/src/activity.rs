@@ -94,6 +94,7 @@ pub fn mark(words: &mut [u64], side: Side, strangers: &mut [u64], hash: u64) {
 pub const MOST_WATCHED_WORDS: usize = 1 << 16;
 
 /// The filter's word of a flow, of so many less one, and its bits there.
+#[inline(always)]
 pub fn watch_bits(hash: u64, mask: u32) -> (usize, u64) {
     (((hash >> 12) as u32 & mask) as usize, 1 << (hash >> 34 & 63) | 1 << (hash >> 40 & 63))
 }

@@ -18,6 +18,7 @@ use crate::table::Flags;
 use std::fmt;
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
+use weir_lookup::{Work, vectorised};
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Protocol, Reason, TcpFlags};
 
@@ -326,6 +327,34 @@ pub trait Decide<K> {
 
     /// Bytes that packets may read, from the allocations.
     fn bytes(&self) -> usize;
+}
+
+/// Packets whose hashes are worked out in one go.
+pub(crate) const HASHED: usize = 64;
+
+/// The hashes of at most [`HASHED`] flows, by their numbers.
+#[inline]
+pub(crate) fn hash_burst<K: Key>(key: &HashKey, flows: &[K], hashes: &mut [u64; HASHED]) {
+    vectorised(Hashes { key: *key, flows, hashes });
+}
+
+/// The work of [`hash_burst`].
+struct Hashes<'a, K> {
+    key: HashKey,
+    flows: &'a [K],
+    hashes: &'a mut [u64; HASHED],
+}
+
+impl<K: Key> Work for Hashes<'_, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Self { key, flows, hashes } = self;
+        for (flow, hash) in flows.iter().zip(hashes) {
+            *hash = flow.hash(&key);
+        }
+    }
 }
 
 /// A shared table.

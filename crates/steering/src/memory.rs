@@ -9,6 +9,7 @@ use crate::schedule::BackendLoad;
 use crate::state::{ServiceState, StateKey};
 use std::collections::{HashMap, HashSet};
 use weir_hash::scale;
+use weir_lookup::prefetch;
 use weir_wire::FragmentKey;
 
 /// What a report is about.
@@ -107,6 +108,23 @@ pub trait Memory<K = StateKey> {
     #[inline(always)]
     fn mark(&mut self, question: &Question<K>) {
         let _ = question;
+    }
+
+    /// Asks for what [`mark_burst`](Self::mark_burst) reads of flows with these hashes.
+    #[inline(always)]
+    fn fetch_marks(&self, hashes: &[u64]) {
+        let _ = hashes;
+    }
+
+    /// Marks many flows as active, in the middle of their connections.
+    #[inline(always)]
+    fn mark_burst(&mut self, keys: &[K], hashes: &[u64])
+    where
+        K: Copy,
+    {
+        for (key, hash) in keys.iter().zip(hashes) {
+            self.mark(&Question::later(*key, *hash));
+        }
     }
 
     /// Whether a flow is known to live, as far as [`mark`](Self::mark) can tell: of a flow that is not,
@@ -461,6 +479,48 @@ impl SoftMemory {
         Marks::new(lanes, take(&mut self.strangers[at * half..][..half]))
     }
 
+    /// Asks for what [`mark_hashes`](Self::mark_hashes) reads of nearly every flow.
+    #[inline]
+    pub fn fetch_watched(&self, hashes: &[u64]) {
+        if let Some(words) = &self.watched {
+            let mask = words.len() as u32 - 1;
+            hashes.iter().for_each(|hash| prefetch(words, activity::watch_bits(*hash, mask).0));
+        }
+    }
+
+    /// Marks the flows with these hashes as active.
+    #[inline]
+    pub fn mark_hashes(&mut self, hashes: &[u64]) {
+        let Some(words) = &self.watched else {
+            return hashes.iter().for_each(|hash| self.mark_hash(*hash));
+        };
+        // Nearly always none of a burst is watched.
+        let mask = words.len() as u32 - 1;
+        let is_watched = |hash: u64| {
+            let (at, bits) = activity::watch_bits(hash, mask);
+            words[at] & bits == bits
+        };
+        let some = hashes.iter().fold(false, |some, hash| some | is_watched(*hash));
+        if some {
+            hashes.iter().for_each(|hash| self.mark_hash(*hash));
+        }
+    }
+
+    /// Marks the flow with this hash as active.
+    #[inline]
+    pub fn mark_hash(&mut self, hash: u64) {
+        if let Some(words) = &self.watched {
+            let (at, bits) = activity::watch_bits(hash, words.len() as u32 - 1);
+            if words[at] & bits != bits {
+                return;
+            }
+        }
+        let half = self.strangers.len() / 2;
+        let first = self.written() * half;
+        let strangers = &mut self.strangers[first..][..half];
+        activity::mark(&mut self.marks, self.mark_side, strangers, hash);
+    }
+
     /// Whether a flow has sent something since the marks that are written now were begun.
     pub fn is_marked(&self, hash: u64) -> bool {
         let (side, half) = (self.mark_side, self.strangers.len() / 2);
@@ -529,16 +589,7 @@ impl Memory for SoftMemory {
     }
 
     fn mark(&mut self, question: &Question) {
-        if let Some(words) = &self.watched {
-            let (at, bits) = activity::watch_bits(question.hash, words.len() as u32 - 1);
-            if words[at] & bits != bits {
-                return;
-            }
-        }
-        let half = self.strangers.len() / 2;
-        let first = self.written() * half;
-        let strangers = &mut self.strangers[first..][..half];
-        activity::mark(&mut self.marks, self.mark_side, strangers, question.hash);
+        self.mark_hash(question.hash);
     }
 
     fn is_armed(&mut self, question: &Question) -> bool {

@@ -15,6 +15,7 @@ use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{self, Counters, Hop, IdOutcome, IdRoutes, Soft, Translations, VipKey, Way};
+use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
     BackendId, Build, Member, MethodId, Role, ServiceConfig, ServiceId, Settings, SoftMemory,
@@ -25,6 +26,9 @@ use weir_wire::{Protocol, Reason, map_address};
 
 /// What is known of ways is older than this at the beginning of a case.
 const PATH_TIME: Duration = Duration::from_secs(1000);
+
+/// The interface that packets come in by.
+const CAME_IN_BY: u32 = 1;
 
 /// Packets until no more may be sent, at most.
 const SPENT_AFTER: usize = 10_000;
@@ -43,6 +47,8 @@ pub struct World<'a> {
     kernel: &'a mut Kernel,
     setup: &'a Setup,
     pub oracle: Soft,
+    /// What takes bursts, and has a plane in memory of its own.
+    burst: Burst,
     /// Backends by name.
     numbers: BTreeMap<&'a str, BackendId>,
     services: Vec<(ServiceId, Option<Box<dyn Build>>)>,
@@ -95,12 +101,15 @@ fn routes(service: &Service, numbers: &BTreeMap<&str, BackendId>) -> IdRoutes {
 impl<'a> World<'a> {
     pub fn new(kernel: &'a mut Kernel, setup: &'a Setup) -> Self {
         kernel.turn += 1;
-        let oracle = Soft::new(SoftMemory::new(LIMITS.pending_flows as usize, 1 << 10, 256));
+        let soft = || Soft::new(SoftMemory::new(LIMITS.pending_flows as usize, 1 << 10, 256));
+        let (oracle, burst) = (soft(), Burst::new(soft()));
         let names = setup.backends.iter().map(|backend| backend.name.as_str());
         let numbers = names.zip((1..).map(BackendId::of)).collect();
         let mut world =
-            Self { kernel, setup, oracle, numbers, services: Vec::new(), generation: 0 };
-        world.oracle.own_macs = setup.own_macs.iter().map(|mac| mac.0).collect();
+            Self { kernel, setup, oracle, burst, numbers, services: Vec::new(), generation: 0 };
+        for soft in [&mut world.oracle, world.burst.soft()] {
+            soft.own_macs = setup.own_macs.iter().map(|mac| mac.0).collect();
+        }
         let devices: Vec<_> = setup.devices.iter().map(device).collect();
         world.kernel.live.set_devices(&devices).expect("there is room");
         setup.backends.iter().for_each(|backend| world.set_backend(backend));
@@ -153,11 +162,13 @@ impl<'a> World<'a> {
             translation,
             segments,
         };
-        self.oracle.backends.insert(number, known);
-        self.oracle.memory.incarnations.insert(number, incarnation);
-        weir_plane::Plane::set_load(&mut self.oracle, number, 1, None);
-        if backend.down {
-            self.oracle.memory.down.insert(number);
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            soft.backends.insert(number, known);
+            soft.memory.incarnations.insert(number, incarnation);
+            weir_plane::Plane::set_load(soft, number, 1, None);
+            if backend.down {
+                soft.memory.down.insert(number);
+            }
         }
     }
 
@@ -166,10 +177,12 @@ impl<'a> World<'a> {
         let Setup { errors, echoes, .. } = *self.setup;
         self.kernel.live.kernel.age_paths(PATH_TIME).expect("they can be written");
         self.kernel.live.kernel.set_message_rates(errors, echoes);
-        self.oracle.messages.set(errors);
-        self.oracle.echoes.set(echoes);
-        // Not the first moment of all, at which nothing may be sent yet.
-        self.oracle.nanoseconds = PATH_TIME.as_nanos() as u64;
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            soft.messages.set(errors);
+            soft.echoes.set(echoes);
+            // Not the first moment of all, at which nothing may be sent yet.
+            soft.nanoseconds = PATH_TIME.as_nanos() as u64;
+        }
     }
 
     /// Answers of the backends that have NAT are those of their services.
@@ -189,7 +202,9 @@ impl<'a> World<'a> {
             }
         }
         self.kernel.live.kernel.set_translations(&wanted).expect("there is room");
-        weir_plane::Plane::set_translations(&mut self.oracle, &wanted).expect("nothing is refused");
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            weir_plane::Plane::set_translations(soft, &wanted).expect("nothing is refused");
+        }
     }
 
     /// A table with another key takes the place of the one that stands.
@@ -201,7 +216,9 @@ impl<'a> World<'a> {
         if standing.is_none() {
             self.kernel.live.set_service(&vip, number).expect("there is room");
         }
-        self.oracle.vips.insert(vip, number);
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            soft.vips.insert(vip, number);
+        }
         let mut builder = None;
         if service.method != "none" {
             let method = MethodId::named(&service.method);
@@ -229,7 +246,9 @@ impl<'a> World<'a> {
         if !service.ids.is_empty() {
             let routes = routes(service, &self.numbers);
             self.kernel.live.set_id_routes(number, Some(&routes)).expect("there is room");
-            self.oracle.id_routes.insert(number, routes);
+            for soft in [&mut self.oracle, self.burst.soft()] {
+                soft.id_routes.insert(number, routes.clone());
+            }
         }
     }
 
@@ -250,7 +269,9 @@ impl<'a> World<'a> {
         self.kernel.live.show(*number, &table, flags).expect("there is room");
         // No packet is under way.
         self.kernel.live.kernel.retire(*number);
-        self.oracle.show(*number, &table, flags).expect("there is room");
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            soft.show(*number, &table, flags).expect("there is room");
+        }
     }
 
     pub fn change(&mut self, change: &Change) {
@@ -260,17 +281,21 @@ impl<'a> World<'a> {
             let mut entry = self.kernel.live.kernel.backend(id);
             entry.flags &= !BackendFlags::DOWN;
             self.kernel.live.set_backend(id, &entry.with_health(up)).expect("it is there");
-            if up {
-                self.oracle.memory.down.remove(&id);
-            } else {
-                self.oracle.memory.down.insert(id);
+            for soft in [&mut self.oracle, self.burst.soft()] {
+                if up {
+                    soft.memory.down.remove(&id);
+                } else {
+                    soft.memory.down.insert(id);
+                }
             }
         }
         if let Some(id) = change.gone.as_ref().map(number) {
             self.kernel.live.set_backend(id, &BackendEntry::default()).expect("it is there");
             self.kernel.live.kernel.forget_hop(id).expect("it is there");
-            self.oracle.memory.incarnations.remove(&id);
-            self.oracle.backends.remove(&id);
+            for soft in [&mut self.oracle, self.burst.soft()] {
+                soft.memory.incarnations.remove(&id);
+                soft.backends.remove(&id);
+            }
         }
         let service = self.services[0].0;
         if change.record.is_some() || change.pending.is_some() {
@@ -279,7 +304,9 @@ impl<'a> World<'a> {
                 change.pending.unwrap_or(change.record == Some(true)),
             );
             self.kernel.live.set_flags(service, record, pending).expect("it has a table");
-            self.oracle.set_flags(service, record, pending).expect("nothing is refused");
+            for soft in [&mut self.oracle, self.burst.soft()] {
+                soft.set_flags(service, record, pending).expect("nothing is refused");
+            }
         }
         if let Some(pool) = &change.pool {
             let pool: Vec<&str> = pool.iter().map(String::as_str).collect();
@@ -288,10 +315,13 @@ impl<'a> World<'a> {
         if let Some(seconds) = change.seconds {
             let now = self.kernel.live.kernel.clock() + seconds;
             self.kernel.live.kernel.set_clock(now);
-            self.oracle.memory.now = now;
+            let nanoseconds = u64::from(seconds) * 1_000_000_000;
+            for soft in [&mut self.oracle, self.burst.soft()] {
+                soft.memory.now = now;
+                soft.nanoseconds += nanoseconds;
+            }
             let passed = Duration::from_secs(seconds.into());
             self.kernel.live.kernel.age_paths(passed).expect("they can be written");
-            self.oracle.nanoseconds += passed.as_nanos() as u64;
             // And ways are asked for anew.
             for id in self.numbers.values() {
                 self.kernel.live.kernel.forget_hop(*id).expect("it is there");
@@ -349,6 +379,7 @@ impl<'a> World<'a> {
             }
         }
         if soft {
+            wrong.extend(self.send_to_burst(step, &frame, out.as_deref(), &expected));
             wrong.extend(self.send_to_oracle(step, frame, out.as_deref(), &expected));
         }
         wrong
@@ -363,12 +394,59 @@ impl<'a> World<'a> {
                 break;
             }
         }
-        for _ in 0..SPENT_AFTER {
-            let verdict = take(&mut self.oracle, self.setup, &mut frame.to_vec());
-            if matches!(verdict, weir_plane::Verdict::Drop(_)) {
-                break;
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            for _ in 0..SPENT_AFTER {
+                let verdict = take(soft, self.setup, &mut frame.to_vec());
+                if matches!(verdict, weir_plane::Verdict::Drop(_)) {
+                    break;
+                }
             }
         }
+    }
+
+    /// What is wrong with what the burst plane did. It asks nobody for next hops: where a set-up has
+    /// interfaces with ways of their own, what is behind the link's header is compared.
+    fn send_to_burst(
+        &mut self,
+        step: &Step,
+        frame: &[u8],
+        out: Option<&[u8]>,
+        expected: &Difference,
+    ) -> Vec<String> {
+        let before = self.burst.counters().clone();
+        let mut memory = vec![0; HEADROOM + frame.len()];
+        memory[HEADROOM..].copy_from_slice(frame);
+        let mut places =
+            [Frame { at: HEADROOM as u32, len: frame.len() as u32, ..Frame::default() }];
+        self.burst.process(&mut memory, &mut places);
+        let [Frame { at, len, fate, device, .. }] = places;
+        let counted = difference(&before, self.burst.counters());
+        if counted != *expected {
+            return vec![format!("burst counts {counted}, not {expected}")];
+        }
+        // The tag of a VLAN is the ports' to put on.
+        let tagged = self.setup.devices.iter().find(|known| known.interface == device);
+        let verdict = match (fate, tagged.map_or(device, |known| known.lower)) {
+            (Fate::Send, 0 | CAME_IN_BY) => "transmit",
+            (Fate::Send, _) => "redirect",
+            (Fate::Pass, _) => "pass",
+            (Fate::Drop, _) => "drop",
+            // The host's routes say by which interface.
+            (Fate::Route, _) => step.verdict.as_deref().unwrap_or_default(),
+        };
+        let wanted = step.verdict.as_deref().unwrap_or_default();
+        if verdict != wanted {
+            return vec![format!("burst: {verdict}, not {wanted}")];
+        }
+        if fate == Fate::Drop {
+            return Vec::new();
+        }
+        let found = &memory[at as usize..][..len as usize];
+        let out = out.unwrap_or(frame);
+        let whole = fate != Fate::Route && self.setup.devices.is_empty();
+        let from = |frame: &[u8]| if whole { 0 } else { l3_of(frame) };
+        let differs = bytes_differ(&found[from(found)..], &out[from(out)..]);
+        differs.map(|differs| format!("burst: {differs}")).into_iter().collect()
     }
 
     fn send_to_oracle(

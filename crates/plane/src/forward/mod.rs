@@ -9,4 +9,4 @@ pub mod tunnel;
 pub use l2::{NextHop, l2};
 pub use nat::Translation;
 pub use segments::Segments;
-pub use tunnel::{Encapsulation, Tunnel};
+pub use tunnel::{Encapsulation, Ipip4, Outer, Tunnel};

@@ -1,8 +1,7 @@
 //! The packet as it is, in another one to the backend: IP in IP, GRE, FOU, GUE; each family in each.
 //! The twin of `bpf/forward/tunnel.h`; `docs/forwarding.md` shows the formats byte by byte.
 
-use std::net::{IpAddr, Ipv4Addr};
-use weir_wire::checksum::Checksum;
+use std::net::IpAddr;
 use weir_wire::icmp_error::{Cause, IcmpError};
 use weir_wire::{Reason, fragment, icmp, parse, spread};
 
@@ -94,7 +93,7 @@ impl Tunnel {
     }
 
     /// The largest packet on the way, with its outer header.
-    fn most(&self) -> usize {
+    pub fn most(&self) -> usize {
         match self.mtu {
             0 => u16::MAX.into(),
             mtu => mtu.min(u16::MAX.into()) as usize,
@@ -126,7 +125,7 @@ impl Tunnel {
         let Some(refused) = self.refuses(frame, backend) else { return };
         let Some((message, _)) = self.message(frame, backend, refused) else { return };
         if let (Reason::TooBig, Ok(InFrame { l3, ipv4, .. })) = (refused, inside(frame)) {
-            enter(&mut frame[l3..], ipv4);
+            enter(&mut frame[l3..], ipv4, false);
         }
         message.put(frame);
     }
@@ -146,69 +145,233 @@ impl Tunnel {
             return Err(reason);
         }
         let InFrame { l3, bytes, ipv4: is_ipv4 } = inside(frame)?;
-        let source = self.source.ok_or(Reason::NoTunnelSource)?;
-        let inner = enter(&mut frame[l3..], is_ipv4);
-        let mut outer = frame[..12].to_vec();
+        let outer = Outer::new(self, backend)?;
+        let mut before = frame[..12].to_vec();
         if let Some(mut tag) = tag {
             if l3 > ETHERNET {
                 tag[2] |= frame[ETHERNET] & TAG_KEPT;
             }
-            outer.extend(tag);
+            before.extend(tag);
         }
-        let length = self.encapsulation.header_bytes() + bytes;
-        let protocol = self.protocol(&inner);
-        match (source, backend) {
-            (IpAddr::V6(source), IpAddr::V6(backend)) => {
-                outer.extend(TYPE_IPV6.to_be_bytes());
-                let first = 6 << 28 | u32::from(inner.tos) << 20 | inner.hash & 0xf_ffff;
-                outer.extend(first.to_be_bytes());
-                outer.extend((length as u16).to_be_bytes());
-                outer.extend([protocol, OUTER_TTL]);
-                outer.extend(source.octets());
-                outer.extend(backend.octets());
+        let at = before.len();
+        before.resize(at + outer.bytes(), 0);
+        outer.put(&mut frame[l3..], bytes, is_ipv4, &mut before[at..]);
+        frame.splice(..l3, before);
+        Ok(())
+    }
+}
+
+/// Bytes of the longest of what [`Outer::put`] writes: EtherType, IPv6, UDP and GUE.
+const LONGEST: usize = 2 + IPV6 + UDP + GUE;
+/// Where the outer IP header stands in it.
+const IP: usize = 2;
+
+/// A tunnel to one backend, with what its outer headers have in common worked out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outer {
+    /// EtherType, IP header, and what is between it and the packet, without what packets differ in.
+    common: [u8; LONGEST],
+    /// So many of them.
+    length: usize,
+    /// Of an IPv4 header, without what packets differ in.
+    sum: u32,
+    /// The bits of an IPv4 source that are the flow's.
+    varied: u32,
+    encapsulation: Encapsulation,
+    ipv6: bool,
+    /// Whether anything in it is the flow's.
+    hashed: bool,
+}
+
+impl Outer {
+    /// Of a tunnel to a backend with this address.
+    ///
+    /// # Errors
+    /// [`Reason::NoTunnelSource`] without an address of the backend's family that it could begin at.
+    pub fn new(tunnel: &Tunnel, backend: IpAddr) -> Result<Self, Reason> {
+        let encapsulation = tunnel.encapsulation;
+        let mut common = [0; LONGEST];
+        let (mut sum, mut varied) = (0, 0);
+        let (kind, header) = common.split_at_mut(IP);
+        match (tunnel.source, backend) {
+            (Some(IpAddr::V6(source)), IpAddr::V6(backend)) => {
+                kind.copy_from_slice(&TYPE_IPV6.to_be_bytes());
+                header[7] = OUTER_TTL;
+                header[8..24].copy_from_slice(&source.octets());
+                header[24..40].copy_from_slice(&backend.octets());
             }
-            (IpAddr::V4(source), IpAddr::V4(backend)) => {
-                outer.extend(TYPE_IPV4.to_be_bytes());
-                let varied = inner.hash & ((1 << (self.spread & 31)) - 1);
-                let source = Ipv4Addr::from(u32::from(source) | varied);
-                outer.extend(ipv4(inner.tos, (IPV4 + length) as u16, protocol, source, backend));
+            (Some(IpAddr::V4(source)), IpAddr::V4(backend)) => {
+                kind.copy_from_slice(&TYPE_IPV4.to_be_bytes());
+                // DF is set, whether or not it is inside (RFC 2003 section 3.1), and the identification
+                // is 0 (RFC 6864).
+                header[..9].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, OUTER_TTL]);
+                header[12..16].copy_from_slice(&source.octets());
+                header[16..20].copy_from_slice(&backend.octets());
+                varied = (1 << (tunnel.spread & 31)) - 1;
+                // All but the source.
+                let words =
+                    header[..12].as_chunks::<2>().0.iter().chain(header[16..20].as_chunks().0);
+                sum = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
             }
             // The control plane gives it an address of the other's family.
             _ => return Err(Reason::NoTunnelSource),
         }
-        self.put_header(&mut outer, &inner, length as u16);
-        frame.splice(..l3, outer);
-        Ok(())
+        let ipv6 = backend.is_ipv6();
+        let inside = &mut header[if ipv6 { IPV6 } else { IPV4 }..];
+        if let Encapsulation::Fou(port) | Encapsulation::Gue(port) = encapsulation {
+            // No checksum: RFC 6935 in IPv6.
+            inside[2..4].copy_from_slice(&port.to_be_bytes());
+        }
+        let length = IP + encapsulation.overhead(backend);
+        let ports = matches!(encapsulation, Encapsulation::Fou(_) | Encapsulation::Gue(_));
+        let hashed = ipv6 || ports || varied != 0;
+        Ok(Self { common, length, sum, varied, encapsulation, ipv6, hashed })
     }
 
-    fn protocol(&self, inner: &Inner) -> u8 {
-        match self.encapsulation {
+    /// Bytes that [`put`](Self::put) writes: an EtherType, and what the packet becomes larger by.
+    #[inline(always)]
+    pub fn bytes(&self) -> usize {
+        self.length
+    }
+
+    /// Writes what goes in front of a packet of so many bytes, from the EtherType on, and takes one from
+    /// the packet's TTL, which is above 1.
+    ///
+    /// # Panics
+    /// If `to` has fewer than [`bytes`](Self::bytes), or the packet fewer than its header.
+    #[inline(always)]
+    pub fn put(&self, packet: &mut [u8], bytes: usize, ipv4: bool, to: &mut [u8]) {
+        let inner = enter(packet, ipv4, self.hashed);
+        let protocol = match self.encapsulation {
             Encapsulation::Ipip => inner.protocol,
             Encapsulation::Gre => PROTOCOL_GRE,
             Encapsulation::Fou(_) | Encapsulation::Gue(_) => PROTOCOL_UDP,
+        };
+        let at = if self.ipv6 {
+            to[..self.length].copy_from_slice(&self.common[..self.length]);
+            let header = &mut to[IP..];
+            let length = bytes + self.encapsulation.header_bytes();
+            let first = 6 << 28 | u32::from(inner.tos) << 20 | inner.hash & 0xf_ffff;
+            header[..4].copy_from_slice(&first.to_be_bytes());
+            header[4..6].copy_from_slice(&(length as u16).to_be_bytes());
+            header[6] = protocol;
+            IPV6
+        } else {
+            let Some((common, more)) = self.common[..self.length].split_first_chunk() else {
+                return;
+            };
+            let common: &[u8; IP + IPV4] = common;
+            let Some((head, rest)) = to[..self.length].split_first_chunk_mut() else { return };
+            let head: &mut [u8; IP + IPV4] = head;
+            if !rest.is_empty() {
+                rest.copy_from_slice(more);
+            }
+            let length = (self.length - IP + bytes) as u16;
+            let [s0, s1, s2, s3] = [14, 15, 16, 17].map(|at| common[at]);
+            let source = u32::from_be_bytes([s0, s1, s2, s3]) | inner.hash & self.varied;
+            let words =
+                [inner.tos.into(), length.into(), protocol.into(), source >> 16, source & 0xffff];
+            let sum = self.sum + words.iter().sum::<u32>();
+            // Fewer than 2^16 carries, of which another one may come.
+            let sum = (sum >> 16) + (sum & 0xffff);
+            let check = !((sum >> 16) + (sum & 0xffff)) as u16;
+            let [length_high, length_low] = length.to_be_bytes();
+            let [check_high, check_low] = check.to_be_bytes();
+            // Word by word: what is put together in memory in parts is slow to read as a whole.
+            head[..2].copy_from_slice(&common[..2]);
+            let first = u32::from_le_bytes([common[2], inner.tos, length_high, length_low]);
+            head[2..6].copy_from_slice(&first.to_le_bytes());
+            head[6..10].copy_from_slice(&common[6..10]);
+            let third = u32::from_le_bytes([OUTER_TTL, protocol, check_high, check_low]);
+            head[10..14].copy_from_slice(&third.to_le_bytes());
+            head[14..18].copy_from_slice(&source.to_be_bytes());
+            head[18..22].copy_from_slice(&common[18..22]);
+            IPV4
+        };
+        if self.encapsulation != Encapsulation::Ipip {
+            self.put_header(&mut to[IP + at..], &inner, bytes);
         }
     }
 
-    fn put_header(&self, to: &mut Vec<u8>, inner: &Inner, length: u16) {
-        let (port, gue) = match self.encapsulation {
+    /// What is between the outer IP header and the packet.
+    #[inline(always)]
+    fn put_header(&self, to: &mut [u8], inner: &Inner, bytes: usize) {
+        let gue = match self.encapsulation {
             Encapsulation::Ipip => return,
             Encapsulation::Gre => {
                 let kind = if inner.protocol == PROTOCOL_IPIP { TYPE_IPV4 } else { TYPE_IPV6 };
-                to.extend([0, 0]);
-                return to.extend(kind.to_be_bytes());
+                return to[2..4].copy_from_slice(&kind.to_be_bytes());
             }
-            Encapsulation::Fou(port) => (port, false),
-            Encapsulation::Gue(port) => (port, true),
+            Encapsulation::Fou(_) => false,
+            Encapsulation::Gue(_) => true,
         };
         let from = SOURCE_PORTS | inner.hash as u16 & !SOURCE_PORTS;
-        to.extend(from.to_be_bytes());
-        to.extend(port.to_be_bytes());
-        to.extend(length.to_be_bytes());
-        // No checksum: RFC 6935 in IPv6.
-        to.extend([0, 0]);
+        let length = (self.encapsulation.header_bytes() + bytes) as u16;
+        to[..2].copy_from_slice(&from.to_be_bytes());
+        to[4..6].copy_from_slice(&length.to_be_bytes());
         if gue {
-            to.extend([0, inner.protocol, 0, 0]);
+            to[9] = inner.protocol;
         }
+    }
+}
+
+/// Bytes from where a frame begins that is to have an IPv4 header in front of an IPv4 packet, to the end of
+/// the packet's own header.
+pub const IPIP4: usize = ETHERNET + IPV4 + IPV4;
+
+/// The most frequent of all: IPv4 in IPv4, with nothing of the flow's in the outer header. The same as
+/// [`Outer::put`], at fixed places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ipip4 {
+    /// Of the outer header, without what packets differ in.
+    sum: u32,
+    /// Source and destination, as they stand in the header.
+    ends: [u8; 8],
+}
+
+impl Ipip4 {
+    /// Writes what goes in front of a packet of so many bytes, MAC addresses included, and takes one from the
+    /// packet's TTL. Does nothing and returns false if the packet is none of IPv4, or its TTL is used up.
+    #[inline(always)]
+    pub fn put(&self, frame: &mut [u8; IPIP4], macs: &[u8; 12], bytes: u32) -> bool {
+        const INNER: usize = ETHERNET + IPV4;
+        let (kind, tos, ttl) = (frame[INNER], frame[INNER + 1], frame[INNER + 8]);
+        if kind >> 4 != 4 || ttl <= 1 {
+            return false;
+        }
+        let check = u32::from(u16::from_le_bytes([frame[INNER + 10], frame[INNER + 11]])) + 1;
+        let check = (check + u32::from(check >= 0xffff)) as u16;
+        frame[INNER + 10..INNER + 12].copy_from_slice(&check.to_le_bytes());
+        frame[INNER + 8] = ttl - 1;
+        let length = bytes as u16 + IPV4 as u16;
+        let sum = self.sum + u32::from(tos) + u32::from(length);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let check = !((sum >> 16) + (sum & 0xffff)) as u16;
+        let ([length_high, length_low], [check_high, check_low]) =
+            (length.to_be_bytes(), check.to_be_bytes());
+        frame[..12].copy_from_slice(macs);
+        frame[12..14].copy_from_slice(&TYPE_IPV4.to_be_bytes());
+        let words = [
+            u64::from_le_bytes([0x45, tos, length_high, length_low, 0, 0, 0x40, 0]),
+            u64::from(u32::from_le_bytes([OUTER_TTL, PROTOCOL_IPIP, check_high, check_low])),
+        ];
+        frame[14..22].copy_from_slice(&words[0].to_le_bytes());
+        frame[22..26].copy_from_slice(&(words[1] as u32).to_le_bytes());
+        frame[26..34].copy_from_slice(&self.ends);
+        true
+    }
+}
+
+impl Outer {
+    /// What this is at fixed places, if it is IPv4 in IPv4 without anything of the flow's.
+    pub fn ipip4(&self) -> Option<Ipip4> {
+        if self.encapsulation != Encapsulation::Ipip || self.hashed {
+            return None;
+        }
+        let ends: [u8; 8] = *self.common[IP + 12..].first_chunk()?;
+        let source = u32::from(u16::from_be_bytes([ends[0], ends[1]]))
+            + u32::from(u16::from_be_bytes([ends[2], ends[3]]));
+        Some(Ipip4 { sum: self.sum + source + u32::from(PROTOCOL_IPIP), ends })
     }
 }
 
@@ -242,50 +405,52 @@ struct Inner {
 }
 
 /// Looks at a packet, and takes one from its TTL as a router does: whatever loop it may be in ends.
-fn enter(packet: &mut [u8], is_ipv4: bool) -> Inner {
-    let word32 = |at: usize| {
-        packet[at..].first_chunk().map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes))
-    };
-    let word64 = |at: usize| {
-        packet[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
-    };
+/// `hashed`: the hash is wanted.
+#[inline(always)]
+fn enter(packet: &mut [u8], is_ipv4: bool, hashed: bool) -> Inner {
     if is_ipv4 {
-        // All fragments of a packet go one way.
-        let whole = u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff == 0;
-        let ports = if whole { word32(usize::from(packet[0] & 15) * 4) } else { 0 };
-        let hash = spread([0, word32(12).into()], word32(16).into(), ports);
-        let tos = packet[1];
+        let hash = if hashed { hash_ipv4(packet) } else { 0 };
+        let header = &mut packet[..IPV4];
+        let tos = header[1];
         // RFC 1624: the word of TTL and protocol is less by 0x0100, so the sum is more. As the kernel
         // has it, and so the BPF program.
-        let check = u32::from(u16::from_le_bytes([packet[10], packet[11]])) + 1;
+        let check = u32::from(u16::from_le_bytes([header[10], header[11]])) + 1;
         let check = (check + u32::from(check >= 0xffff)) as u16;
-        packet[10..12].copy_from_slice(&check.to_le_bytes());
-        packet[8] -= 1;
+        header[10..12].copy_from_slice(&check.to_le_bytes());
+        header[8] -= 1;
         return Inner { hash, tos, protocol: PROTOCOL_IPIP };
     }
-    let ports = if [PROTOCOL_TCP, PROTOCOL_UDP].contains(&packet[6]) { word32(IPV6) } else { 0 };
-    let hash = spread([word64(8), word64(16)], word64(32), ports);
+    let hash = if hashed { hash_ipv6(packet) } else { 0 };
     let tos = packet[0] << 4 | packet[1] >> 4;
     packet[7] -= 1;
     Inner { hash, tos, protocol: PROTOCOL_IPV6 }
 }
 
-/// A header without options. DF is set, whether or not it is inside (RFC 2003 section 3.1), and the
-/// identification is 0 (RFC 6864).
-fn ipv4(tos: u8, length: u16, protocol: u8, source: Ipv4Addr, to: Ipv4Addr) -> [u8; IPV4] {
-    let [high, low] = length.to_be_bytes();
-    let mut header =
-        [0x45, tos, high, low, 0, 0, 0x40, 0, OUTER_TTL, protocol, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    header[12..16].copy_from_slice(&source.octets());
-    header[16..].copy_from_slice(&to.octets());
-    let check = Checksum::default().add_bytes(&header).finish();
-    header[10..12].copy_from_slice(&check.to_be_bytes());
-    header
+fn word32(packet: &[u8], at: usize) -> u32 {
+    packet[at..].first_chunk().map_or(0, |bytes: &[u8; 4]| u32::from_le_bytes(*bytes))
+}
+
+fn word64(packet: &[u8], at: usize) -> u64 {
+    packet[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
+}
+
+fn hash_ipv4(packet: &[u8]) -> u32 {
+    // All fragments of a packet go one way.
+    let whole = u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff == 0;
+    let ports = if whole { word32(packet, usize::from(packet[0] & 15) * 4) } else { 0 };
+    spread([0, word32(packet, 12).into()], word32(packet, 16).into(), ports)
+}
+
+fn hash_ipv6(packet: &[u8]) -> u32 {
+    let known = [PROTOCOL_TCP, PROTOCOL_UDP].contains(&packet[6]);
+    let ports = if known { word32(packet, IPV6) } else { 0 };
+    spread([word64(packet, 8), word64(packet, 16)], word64(packet, 32), ports)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_wire::checksum::Checksum;
     use weir_wire::craft::Frame;
     use weir_wire::{FlowKey, Protocol};
 

@@ -1,7 +1,7 @@
 //! The lookup face of Concury; the twin of `bpf/methods/concury.h`.
 
 use super::table::{Body, table_bytes};
-use crate::decide::{Decide, Decision, Question, Signals, Why};
+use crate::decide::{Decide, Decision, HASHED, Question, Signals, Why, hash_burst};
 use crate::ids::BackendId;
 use crate::memory::{EventKind, Memory};
 use crate::table::{Flags, NO_BACKEND, SLOT_RESERVED, Table};
@@ -125,23 +125,30 @@ impl<K: Key> Decide<K> for Table<Body> {
 
     #[inline]
     fn decide_burst<M: Memory<K>>(&self, keys: &[K], out: &mut [u16], memory: &mut M) {
-        let (key, slots, flags) = (self.header().key, self.body().slots(), self.header().flags());
-        let later = |key: &K, hash: &HashKey| Question::later(*key, key.hash(hash));
-        let mut all = 0;
-        let slot = |code: u32| {
-            let entry = slots[code as usize & (slots.len() - 1)];
-            all |= entry;
-            entry
-        };
-        self.body().codes().lookup_batch_with(keys, out, |flow| flow.hash(&key), slot);
-        if flags.has(Flags::MARK) {
-            keys.iter().for_each(|flow| memory.mark(&later(flow, &key)));
-        }
-        // Hardly ever: an update is under way, or a backend of one of these flows drains.
-        if flags.has(Flags::PENDING) || all & SLOT_RESERVED != 0 {
-            for (flow, out) in keys.iter().zip(out) {
-                let question = later(flow, &key);
-                *out = self.settle(*out, &question, memory).slot();
+        assert_eq!(keys.len(), out.len(), "one answer per packet");
+        let (slots, mut hashes) = (self.body().slots(), [0; HASHED]);
+        for (keys, out) in keys.chunks(HASHED).zip(out.chunks_mut(HASHED)) {
+            hash_burst(&self.header().key, keys, &mut hashes);
+            let (hashes, flags) = (&hashes[..keys.len()], self.header().flags());
+            if flags.has(Flags::MARK) {
+                memory.fetch_marks(hashes);
+            }
+            let mut all = 0;
+            let slot = |code: u32| {
+                let entry = slots[code as usize & (slots.len() - 1)];
+                all |= entry;
+                entry
+            };
+            self.body().codes().lookup_batch_with(hashes, out, |hash| *hash, slot);
+            let later = |(key, hash): (&K, &u64)| Question::later(*key, *hash);
+            if flags.has(Flags::MARK) {
+                memory.mark_burst(keys, hashes);
+            }
+            // Hardly ever: an update is under way, or a backend of one of these flows drains.
+            if flags.has(Flags::PENDING) || all & SLOT_RESERVED != 0 {
+                for (flow, out) in keys.iter().zip(hashes).zip(out) {
+                    *out = self.settle(*out, &later(flow), memory).slot();
+                }
             }
         }
     }

@@ -66,6 +66,23 @@ impl Body {
         (row & MARK != 0 && self.flags.may_have(hash)).then(|| self.lines.get(hash)).flatten()
     }
 
+    /// Asks for the flag of a flow with this hash.
+    #[inline(always)]
+    pub(super) fn fetch_flags(&self, hash: u64) {
+        self.flags.fetch(hash);
+    }
+
+    /// Whether a flow with this hash, on a marked row, may be an exception; if so, asks for the line that
+    /// says it.
+    #[inline(always)]
+    pub(super) fn fetch_line(&self, hash: u64) -> bool {
+        let may = self.flags.may_have(hash);
+        if may {
+            self.lines.fetch(hash);
+        }
+        may
+    }
+
     /// Where the packets of a flow with this hash go, or [`NO_BACKEND`]; and whether it is an
     /// exception.
     pub fn route(&self, hash: u64) -> (u16, bool) {

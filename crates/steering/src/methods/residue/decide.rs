@@ -1,7 +1,7 @@
 //! The lookup face of residue over its published table.
 
 use super::body::{Body, MARK};
-use crate::decide::{Decide, Decision, Question, Signals, Why};
+use crate::decide::{Decide, Decision, HASHED, Question, Signals, Why, hash_burst};
 use crate::ids::BackendId;
 use crate::memory::{EventKind, Memory};
 use crate::rows::another_row;
@@ -68,6 +68,38 @@ impl Table<Body> {
     }
 }
 
+/// Calls `visit` with the number of each bit that is set.
+#[inline(always)]
+fn each_bit(mut bits: u64, mut visit: impl FnMut(usize)) {
+    while bits != 0 {
+        visit(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
+
+impl Table<Body> {
+    /// Of the rows of a burst's flows, takes the marks off, and lets `settle` say where the exceptions go.
+    /// The flags of all marked rows are asked for first, and then the lines of those that may be exceptions.
+    #[inline]
+    fn except(&self, hashes: &[u64], rows: &mut [u16], mut settle: impl FnMut(usize, u16) -> u16) {
+        let body = self.body();
+        let mut marked = 0u64;
+        for (at, row) in rows.iter().enumerate() {
+            marked |= u64::from(row & MARK != 0) << at;
+        }
+        each_bit(marked, |at| body.fetch_flags(hashes[at]));
+        let mut flagged = 0;
+        each_bit(marked, |at| {
+            if body.fetch_line(hashes[at]) {
+                flagged |= 1u64 << at;
+            } else {
+                rows[at] &= SLOT_BACKEND;
+            }
+        });
+        each_bit(flagged, |at| rows[at] = settle(at, rows[at]) & SLOT_BACKEND);
+    }
+}
+
 impl<K: Key> Decide<K> for Table<Body> {
     #[inline(always)]
     fn hash_key(&self) -> &HashKey {
@@ -94,6 +126,38 @@ impl<K: Key> Decide<K> for Table<Body> {
             _ => Decision::to(slot, why),
         };
         decision.new_if(starts).by_row(at)
+    }
+
+    #[inline]
+    fn decide_burst<M: Memory<K>>(&self, keys: &[K], out: &mut [u16], memory: &mut M) {
+        assert_eq!(keys.len(), out.len(), "one answer per packet");
+        let mut hashes = [0; HASHED];
+        for (keys, out) in keys.chunks(HASHED).zip(out.chunks_mut(HASHED)) {
+            hash_burst(&self.header().key, keys, &mut hashes);
+            let (hashes, flags) = (&hashes[..keys.len()], self.header().flags());
+            if flags.has(Flags::MARK) {
+                memory.fetch_marks(hashes);
+            }
+            let mut all = 0;
+            for (out, hash) in out.iter_mut().zip(hashes) {
+                *out = self.body().rows()[self.body().row(*hash) as usize];
+                all |= *out;
+            }
+            let later = |(key, hash): (&K, &u64)| Question::later(*key, *hash);
+            if flags.has(Flags::MARK) {
+                memory.mark_burst(keys, hashes);
+            }
+            let flows = keys.iter().zip(hashes);
+            if flags.has(Flags::PENDING) {
+                for (flow, out) in flows.zip(out) {
+                    *out = self.settle(*out, later(flow), memory).0;
+                }
+            } else if all & MARK != 0 {
+                self.except(hashes, out, |at, row| {
+                    self.settle(row, later((&keys[at], &hashes[at])), memory).0
+                });
+            }
+        }
     }
 
     fn bytes(&self) -> usize {

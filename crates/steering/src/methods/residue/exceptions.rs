@@ -6,7 +6,7 @@ use super::message::Routes;
 use crate::StateKey;
 use std::collections::BTreeMap;
 use weir_hash::{HashKey, Key, scale};
-use weir_lookup::{DigestCuckoo, Error};
+use weir_lookup::{DigestCuckoo, Error, prefetch};
 
 /// A flow as residue tells flows apart.
 pub trait Flow: Key + Ord {
@@ -80,6 +80,12 @@ impl Flags {
     pub fn may_have(&self, hash: u64) -> bool {
         let word = self.words[scale((hash >> 32) as u32, self.words.len() as u32) as usize];
         word >> (hash & 63) & word >> (hash >> 6 & 63) & 1 != 0
+    }
+
+    /// Asks for what [`may_have`](Self::may_have) reads.
+    #[inline(always)]
+    pub fn fetch(&self, hash: u64) {
+        prefetch(&self.words, scale((hash >> 32) as u32, self.words.len() as u32) as usize);
     }
 
     /// Bytes of the flags.

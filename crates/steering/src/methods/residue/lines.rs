@@ -9,7 +9,7 @@
 
 use crate::table::NO_BACKEND;
 use weir_hash::scale;
-use weir_lookup::Error;
+use weir_lookup::{Error, prefetch};
 
 /// Bytes of a line.
 pub(super) const LINE_BYTES: usize = 64;
@@ -139,6 +139,12 @@ impl Lines {
             at = self.after(at);
         }
         None
+    }
+
+    /// Asks for the line that [`get`](Self::get) reads first.
+    #[inline(always)]
+    pub fn fetch(&self, hash: u64) {
+        prefetch(&self.lines, self.home(hash));
     }
 
     pub fn bytes(&self) -> usize {

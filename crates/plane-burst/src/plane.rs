@@ -1,0 +1,440 @@
+//! The plane: a burst through all stages.
+
+use crate::later::{BurstKey, Later};
+use crate::parse::{Heads, Plain4, Plain6, SHORTEST_IPV6, plain6};
+use crate::ports::{BURST, Fate, Frame, HEADROOM, Ports};
+use crate::services::{NONE, Service, Services};
+use crate::ways::Ways;
+use std::ops::Range;
+use weir_hash::Key;
+use weir_lookup::prefetch;
+use weir_plane::forward::l2;
+use weir_plane::{Counters, Soft, Verdict};
+use weir_steering::{
+    BackendId, Decide, Decision, Flags, Image, Question, ServiceId, Signals, SoftMemory, StateKey,
+};
+use weir_wire::Reason;
+
+/// The MAC address in a word of eight bytes.
+const MAC: u64 = 0xffff_ffff_ffff;
+
+/// A plane that takes bursts. It begins with a [`Soft`], which stays its own: tables, backends, memory,
+/// counters, and the way of all packets that are not plain.
+#[derive(Debug, Default)]
+pub struct Burst {
+    soft: Soft,
+    /// What the short way reads, made of what is configured; none since that may have changed.
+    short: Option<Short>,
+    stages: Box<Stages>,
+    /// A frame on the long way.
+    scratch: Vec<u8>,
+    /// Packets that took the long way.
+    long: u64,
+}
+
+/// What the short way reads.
+#[derive(Debug)]
+struct Short {
+    services: Services,
+    ways: Ways,
+    /// What a frame's destination is to be under `mac_bits`; all is ours without any of these.
+    own_mac: u64,
+    mac_bits: u64,
+    /// The words of our other MAC addresses.
+    other_macs: Vec<u64>,
+}
+
+impl Short {
+    fn new(soft: &Soft) -> Self {
+        let word = |mac: &[u8; 6]| {
+            u64::from_le_bytes([mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0])
+        };
+        Self {
+            services: Services::new(&soft.vips, &soft.tables),
+            ways: Ways::new(soft),
+            own_mac: soft.own_macs.first().map_or(0, word),
+            mac_bits: if soft.own_macs.is_empty() { 0 } else { MAC },
+            other_macs: soft.own_macs.iter().skip(1).map(word).collect(),
+        }
+    }
+
+    /// Whether a frame whose first eight bytes these are is for us.
+    #[inline(always)]
+    fn is_own(&self, head: u64) -> bool {
+        head & self.mac_bits == self.own_mac || self.other_macs.contains(&(head & MAC))
+    }
+}
+
+/// What the stages hand to each other, by the packets' numbers in the burst.
+#[derive(Clone, Debug)]
+struct Stages {
+    heads: Heads,
+    ipv4: Plain4,
+    /// The number of the service, or [`NONE`].
+    service: [u16; BURST],
+    /// Over IPv6.
+    keys: [StateKey; BURST],
+}
+
+impl Default for Stages {
+    fn default() -> Self {
+        Self {
+            heads: Heads::default(),
+            ipv4: Plain4::default(),
+            service: [NONE; BURST],
+            keys: [StateKey::default(); BURST],
+        }
+    }
+}
+
+/// What has been decided about packets of one service, in their order.
+struct Decided {
+    /// The slots of their backends, or [`NO_BACKEND`](weir_steering::NO_BACKEND).
+    slots: [u16; BURST],
+    /// Of what the method says of each packet alone: whether the flow counts as new at the backend, and
+    /// why the packet is dropped if it has none.
+    alone: Option<([bool; BURST], [Reason; BURST])>,
+}
+
+impl Decided {
+    fn verdict(&self, at: usize, bytes: u32) -> Verdict {
+        let new = self.alone.as_ref().is_some_and(|(new, _)| new[at]);
+        match BackendId::of_slot(self.slots[at]) {
+            Some(backend) => Verdict::Forward { backend, new, bytes, cookie: None, echo: None },
+            // Methods that decide whole bursts know no other for packets in the middle of connections.
+            None => {
+                Verdict::Drop(self.alone.as_ref().map_or(Reason::NoBackend, |(_, why)| why[at]))
+            }
+        }
+    }
+}
+
+/// The numbers of all packets.
+static ALL: [u8; BURST] = {
+    let mut all = [0; BURST];
+    let mut at = 0;
+    while at < BURST {
+        all[at] = at as u8;
+        at += 1;
+    }
+    all
+};
+
+impl Burst {
+    /// A plane with what this one has.
+    pub fn new(soft: Soft) -> Self {
+        Self { soft, ..Self::default() }
+    }
+
+    /// The plane within, to be asked and changed. The next burst takes what is changed into account.
+    pub fn soft(&mut self) -> &mut Soft {
+        if let Some(mut short) = self.short.take() {
+            short.ways.give_counted(&mut self.soft.counters.lanes);
+        }
+        &mut self.soft
+    }
+
+    /// What became of the packets so far.
+    pub fn counters(&mut self) -> &Counters {
+        if let Some(short) = &mut self.short {
+            short.ways.give_counted(&mut self.soft.counters.lanes);
+        }
+        &self.soft.counters
+    }
+
+    /// Packets so far that took the long way.
+    pub fn long(&self) -> u64 {
+        self.long
+    }
+
+    /// Takes what has come in through the plane and sends it; returns how many frames.
+    ///
+    /// # Errors
+    /// Those of the ports.
+    #[inline]
+    pub fn turn<P: Ports>(&mut self, ports: &mut P) -> Result<usize, P::Error> {
+        let mut frames = [Frame::default(); BURST];
+        let count = ports.receive(&mut frames)?;
+        let frames = &mut frames[..count];
+        self.process(ports.memory(), frames);
+        ports.finish(frames)?;
+        Ok(count)
+    }
+
+    /// Decides a burst of at most [`BURST`] frames, which are in `memory`, and writes into each what it
+    /// leaves with: bytes, place and fate.
+    ///
+    /// # Panics
+    /// With more frames, or with one outside of the memory.
+    pub fn process(&mut self, memory: &mut [u8], frames: &mut [Frame]) {
+        assert!(frames.len() <= BURST, "{} frames", frames.len());
+        let short = self.short.get_or_insert_with(|| Short::new(&self.soft));
+        for frame in &*frames {
+            prefetch(memory, frame.at as usize);
+        }
+        let (plain, of_one) = classify(short, &mut self.stages, memory, frames);
+        if plain == frames.len() {
+            return self.plain(memory, frames, 0..plain, of_one);
+        }
+        // A packet that is not plain may leave behind what others ask for: those before it come first.
+        let mut at = 0;
+        while at < frames.len() {
+            let from = at;
+            while at < frames.len() && self.stages.service[at] != NONE {
+                at += 1;
+            }
+            self.plain(memory, frames, from..at, false);
+            if at < frames.len() {
+                self.long_way(memory, &mut frames[at], None);
+                at += 1;
+            }
+        }
+    }
+
+    /// Plain packets, one service after the other: what one does concerns no other. `of_one`: there is only
+    /// one.
+    #[inline]
+    fn plain(
+        &mut self,
+        memory: &mut [u8],
+        frames: &mut [Frame],
+        range: Range<usize>,
+        of_one: bool,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        if of_one {
+            return self.of_one_service(memory, frames, &ALL[range]);
+        }
+        let mut left = u64::MAX << range.start;
+        if range.end < BURST {
+            left &= !(u64::MAX << range.end);
+        }
+        while left != 0 {
+            let service = self.stages.service[left.trailing_zeros() as usize];
+            let (mut packets, mut count) = ([0; BURST], 0);
+            let mut rest = left;
+            while rest != 0 {
+                let at = rest.trailing_zeros() as usize;
+                rest &= rest - 1;
+                if self.stages.service[at] == service {
+                    packets[count] = at as u8;
+                    count += 1;
+                    left &= !(1 << at);
+                }
+            }
+            self.of_one_service(memory, frames, &packets[..count]);
+        }
+    }
+
+    /// Packets of one service, by their numbers; at least one.
+    #[inline]
+    fn of_one_service(&mut self, memory: &mut [u8], frames: &mut [Frame], packets: &[u8]) {
+        let Some(short) = &mut self.short else { return };
+        let stages = &*self.stages;
+        let service = short.services.get(stages.service[usize::from(packets[0])]);
+        let decided = stages.decide(&mut self.soft.memory, service, packets, frames.len());
+        let ways = &mut short.ways;
+        let mut long = ways.forward(memory, frames, packets, &decided.slots, &stages.ipv4.bytes);
+        if let Some((new, _)) = &decided.alone {
+            for ((slot, new), at) in decided.slots.iter().zip(new).zip(0..packets.len()) {
+                if *new && long >> at & 1 == 0 {
+                    ways.ways[usize::from(*slot)].counted.flows += 1;
+                }
+            }
+        }
+        while long != 0 {
+            let at = long.trailing_zeros() as usize;
+            long &= long - 1;
+            let number = usize::from(packets[at]);
+            let verdict = decided.verdict(at, self.stages.ipv4.bytes[number]);
+            self.long_way(memory, &mut frames[number], Some(verdict));
+        }
+    }
+
+    /// A frame through the plane within. `decided`: what has been decided about it.
+    #[cold]
+    #[inline(never)]
+    fn long_way(&mut self, memory: &mut [u8], frame: &mut Frame, decided: Option<Verdict>) {
+        self.long += 1;
+        let (at, len) = (frame.at as usize, frame.len as usize);
+        let scratch = &mut self.scratch;
+        scratch.clear();
+        scratch.extend_from_slice(&memory[at..at + len]);
+        let verdict = match decided {
+            None => self.soft.take(scratch, None),
+            Some(decided) => self.soft.carry_out(scratch, decided, None),
+        };
+        frame.device = 0;
+        frame.fate = match verdict {
+            Verdict::Forward { backend, new, bytes, .. } => {
+                match self.soft.backends.get(&backend).and_then(|backend| backend.hop) {
+                    Some(hop) => {
+                        l2(scratch, &hop.next);
+                        frame.device = hop.ifindex;
+                        Fate::Send
+                    }
+                    None => {
+                        self.soft.counters.nowhere(backend, new, bytes);
+                        Fate::Drop
+                    }
+                }
+            }
+            Verdict::Echo | Verdict::Tell { .. } => Fate::Send,
+            Verdict::Return { .. } => Fate::Route,
+            Verdict::Answer(_) | Verdict::Pass(_) => Fate::Pass,
+            Verdict::Drop(_) => Fate::Drop,
+        };
+        // What is longer begins earlier.
+        let longer = scratch.len().saturating_sub(len);
+        debug_assert!(longer <= HEADROOM, "{longer} bytes in front");
+        let at = at - longer;
+        memory[at..at + scratch.len()].copy_from_slice(scratch);
+        (frame.at, frame.len) = (at as u32, scratch.len() as u32);
+        if matches!(verdict, Verdict::Pass(Reason::PathMtu))
+            && let Some(short) = &mut self.short
+        {
+            // Tunnels may take less from now on.
+            short.ways.give_counted(&mut self.soft.counters.lanes);
+            short.ways = Ways::new(&self.soft);
+        }
+    }
+}
+
+/// Parses all frames and finds their services; returns how many are plain, and whether these are of one
+/// service.
+#[inline]
+fn classify(short: &Short, stages: &mut Stages, memory: &[u8], frames: &[Frame]) -> (usize, bool) {
+    let head = |frame: &Frame| memory.get(frame.at as usize..)?.first_chunk();
+    for (at, frame) in frames.iter().enumerate() {
+        stages.heads.read(at, head(frame), frame.len);
+    }
+    let mac = (short.own_mac, short.mac_bits);
+    let alike = stages.heads.look(frames.len(), mac, &mut stages.ipv4);
+    if alike {
+        let service = short.services.of_ipv4(stages.ipv4.to[0]);
+        if service != NONE {
+            // The others are asked for where it matters.
+            stages.service[0] = service;
+            return (frames.len(), true);
+        }
+    }
+    let (mut plain, mut differ) = (0, 0);
+    for (at, frame) in frames.iter().enumerate() {
+        let mut service = NONE;
+        if stages.ipv4.good[at] != 0
+            || stages.ipv4.plain[at] != 0 && short.is_own(stages.heads.macs[at])
+        {
+            service = short.services.of_ipv4(stages.ipv4.to[at]);
+        } else if stages.ipv4.plain[at] == 0
+            && frame.len as usize >= SHORTEST_IPV6
+            && let Some(head) = memory.get(frame.at as usize..).and_then(<[u8]>::first_chunk)
+            && let Some(Plain6 { key, to, bytes }) = plain6(head, frame.len)
+            && short.is_own(stages.heads.macs[at])
+        {
+            service = short.services.of_ipv6(to, key.dst_port);
+            (stages.keys[at], stages.ipv4.bytes[at]) = (key, bytes);
+        }
+        stages.service[at] = service;
+        plain += usize::from(service != NONE);
+        differ |= service ^ stages.service[0];
+    }
+    (plain, differ == 0)
+}
+
+impl Stages {
+    /// Where the packets with these numbers, in ascending order, of so many go, all of one service.
+    #[inline]
+    fn decide(
+        &self,
+        memory: &mut SoftMemory,
+        service: &Service,
+        packets: &[u8],
+        of: usize,
+    ) -> Decided {
+        let image = &*service.table;
+        let client = image.header().flags().has(Flags::CLIENT);
+        let later = Later { now: memory.now, memory, service: service.id };
+        let count = packets.len();
+        if !service.ipv4 {
+            let mut keys = [StateKey::default(); BURST];
+            for (key, &packet) in keys.iter_mut().zip(packets) {
+                *key = self.keys[usize::from(packet)];
+                if client {
+                    (key.src_port, key.dst_port) = (0, 0);
+                }
+            }
+            return decide(image, later, &keys[..count]);
+        }
+        // Nearly always these are all packets of the burst.
+        if !client && count == of {
+            return decide(image, later, &self.ipv4.words[..count]);
+        }
+        let mut words = [0; BURST];
+        let mask = if client { !0xffff_ffff } else { !0 };
+        for (word, &packet) in words.iter_mut().zip(packets) {
+            *word = self.ipv4.words[usize::from(packet)] & mask;
+        }
+        decide(image, later, &words[..count])
+    }
+}
+
+/// Where the packets of these flows go.
+#[inline]
+fn decide<K: BurstKey>(image: &Image, mut later: Later<'_>, keys: &[K]) -> Decided {
+    let mut slots = [0; BURST];
+    let out = &mut slots[..keys.len()];
+    match image {
+        Image::Concury(table) => table.decide_burst(keys, out, &mut later),
+        Image::Residue(table) => table.decide_burst(keys, out, &mut later),
+        Image::Tracked(table) => return each(table, &later.service, later.memory, later.now, keys),
+        Image::Jet(table) => return each(table, &later.service, later.memory, later.now, keys),
+        other => return each(other, &later.service, later.memory, later.now, keys),
+    }
+    Decided { slots, alone: None }
+}
+
+/// Packets of a method that says of each alone what becomes of it.
+#[inline(never)]
+fn each<K: BurstKey>(
+    table: &impl Decide<StateKey>,
+    service: &ServiceId,
+    memory: &mut SoftMemory,
+    now: u32,
+    keys: &[K],
+) -> Decided {
+    let mut slots = [0; BURST];
+    let (mut news, mut reasons) = ([false; BURST], [Reason::NoBackend; BURST]);
+    for (at, key) in keys.iter().enumerate() {
+        let key = key.whole();
+        let hash = key.hash(table.hash_key());
+        let question = Question { service: *service, key, hash, signals: Signals::LATER, now };
+        let Decision { backend, new, .. } = table.decide(&question, memory);
+        (slots[at], news[at]) = (BackendId::to_slot(backend.ok()), new);
+        if let Err(reason) = backend {
+            reasons[at] = reason;
+        }
+    }
+    Decided { slots, alone: Some((news, reasons)) }
+}
+
+/// The least that a forwarder does: each frame goes back with its MAC addresses swapped. Returns how many.
+///
+/// # Errors
+/// Those of the ports.
+#[inline]
+pub fn macswap<P: Ports>(ports: &mut P) -> Result<usize, P::Error> {
+    let mut frames = [Frame::default(); BURST];
+    let count = ports.receive(&mut frames)?;
+    let memory = ports.memory();
+    for frame in &mut frames[..count] {
+        if let Some(head) = memory[frame.at as usize..].first_chunk_mut::<12>() {
+            let (to, from) = head.split_at_mut(6);
+            to.swap_with_slice(from);
+        }
+        frame.fate = Fate::Send;
+    }
+    ports.finish(&frames[..count])?;
+    Ok(count)
+}

@@ -86,7 +86,7 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    fn health_changed(&mut self, transition: &Transition) {
+    pub(super) fn health_changed(&mut self, transition: &Transition) {
         let (number, id) = (ServiceId((transition.id >> 16) as u32), transition.id as u16);
         let Some(name) = self.names.get(&number).cloned() else { return };
         let Some(service) = self.services.get_mut(&name) else { return };
@@ -125,7 +125,7 @@ impl<P: Plane> Engine<P> {
             return Err(EngineError::Conflict(error.to_string()));
         }
         let said = format!("backend {} added to {service}", backend.name);
-        let checked = self.service(service)?.configured.check.is_some();
+        let checked = self.service(service)?.configured.check_of(&backend).is_some();
         // With a health check, new connections wait until it has succeeded.
         let mut numbers = self.numbers();
         let member = self.allot(backend, !checked, &mut numbers)?;
@@ -221,6 +221,7 @@ impl<P: Plane> Engine<P> {
 
     /// Tells the health checker what to check.
     pub(super) fn set_targets(&self) {
+        self.health.hold_at(self.config.balancer.hold_checks_at);
         self.health.set_targets(self.targets(self.services.values()));
     }
 
@@ -240,21 +241,30 @@ impl<P: Plane> Engine<P> {
         let mut sources: HashMap<IpAddr, Option<IpAddr>> = HashMap::new();
         let mut targets = Vec::new();
         for service in services {
-            let Some(check) = &service.configured.check else { continue };
-            targets.extend(service.pool.iter().map(|member| {
+            let configured = &service.configured;
+            let shared = configured.check.as_ref().map(|check| Arc::new(check.what.clone()));
+            targets.extend(service.pool.iter().filter_map(|member| {
+                let check = configured.check_of(&member.wanted)?;
+                let what = match &shared {
+                    Some(shared) if **shared == check.what => Arc::clone(shared),
+                    _ => Arc::new(check.what.clone()),
+                };
                 let address = member.wanted.address;
                 let find = || neigh::source_for(address, &vips);
-                Target {
+                Some(Target {
                     id: service.target(member.id),
                     source: *sources.entry(address).or_insert_with(find),
-                    address: (address, service.configured.check_port(check, &member.wanted)).into(),
+                    address: (address, configured.check_port(check, &member.wanted)).into(),
+                    what,
                     interfaces: Arc::clone(&interfaces),
                     interval: check.interval,
                     timeout: check.timeout,
+                    jitter: check.jitter,
                     rise: check.rise,
                     fall: check.fall,
+                    flap_window: check.flap_window,
                     initially_up: member.up,
-                }
+                })
             }));
         }
         targets

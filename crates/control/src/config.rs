@@ -20,6 +20,7 @@ mod forward;
 mod place;
 mod quic;
 mod resolve;
+mod schema;
 mod validate;
 mod written;
 
@@ -47,6 +48,7 @@ pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
+pub use schema::schema;
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
 pub fn is_instance_name(name: &str) -> bool {
@@ -455,15 +457,20 @@ impl Config {
     /// problem found if it cannot be used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
+        Self::parse(&Self::text(path)?, &path.display().to_string())
+    }
+
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text.
+    pub fn text(path: &Path) -> Result<String, ConfigError> {
         let bytes = fs::read(path)
             .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        let name = path.display().to_string();
-        match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&text, &name),
-            Err(error) => {
-                Err(ConfigError::Invalid { problems: vec![Problem::of_no_text(&error, &name)] })
-            }
-        }
+        String::from_utf8(bytes).map_err(|error| {
+            let problem = Problem::of_no_text(&error, &path.display().to_string());
+            ConfigError::Invalid { problems: vec![problem] }
+        })
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.

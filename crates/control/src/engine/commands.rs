@@ -1,11 +1,13 @@
 //! What the engine is asked to do, and how it changes pools.
 
+use super::history::{Apply, HistoryReport};
 use super::service::{PoolMember, ServiceRuntime};
 use super::{
     Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlanReport, PlaneResult, Status, tolerate,
 };
 use crate::config::Backend;
 use crate::health::{Target, Transition};
+use crate::history::Who;
 use crate::neigh::{self, Change, NeighError};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -47,6 +49,19 @@ pub enum Command {
     Network(Change),
     /// What a file would change; without one, the instance's own.
     Plan(Option<PathBuf>, oneshot::Sender<Result<PlanReport, EngineError>>),
+    /// Whether it answers.
+    Ping(oneshot::Sender<()>),
+    /// Whoever asks for something.
+    By(Who, Box<Command>),
+    /// Follows a configuration, and makes it the instance's file.
+    Apply(Box<Apply>, oneshot::Sender<Done>),
+    /// Goes back to the file of a change, or to the one before; if so asked, also where that breaks
+    /// connections.
+    Rollback(Option<u64>, bool, oneshot::Sender<Done>),
+    /// What has been changed.
+    History(oneshot::Sender<Result<HistoryReport, EngineError>>),
+    /// The text of a change's file.
+    Text(u64, oneshot::Sender<Done>),
     /// Reads the configuration file again, and follows it; if so asked, also where that breaks
     /// connections.
     Reload(bool, oneshot::Sender<Done>),
@@ -62,16 +77,33 @@ impl<P: Plane> Engine<P> {
             Command::Explain(flow, id, reply) => drop(reply.send(self.explain(&flow, id.as_ref()))),
             Command::Plan(file, reply) => drop(reply.send(self.plan_of(file.as_deref()))),
             Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
+            Command::Ping(reply) => drop(reply.send(())),
+            Command::By(who, command) => {
+                self.asked_by(who);
+                self.handle(*command);
+                self.asked_by(Who::nobody("weir"));
+            }
+            Command::Apply(apply, reply) => drop(reply.send(self.apply(&apply, "apply"))),
+            Command::Rollback(number, breaking, reply) => {
+                drop(reply.send(self.rollback(number, breaking)));
+            }
+            Command::History(reply) => drop(reply.send(Ok(self.history_report()))),
+            Command::Text(number, reply) => drop(reply.send(self.text_of(number))),
             Command::Add(service, backend, reply) => {
-                drop(reply.send(self.add_backend(&service, backend)));
+                let done = self.add_backend(&service, backend);
+                self.remember_command(&done);
+                drop(reply.send(done));
             }
             Command::Remove(service, backend, reply) => {
-                drop(reply.send(self.remove_backend(&service, &backend)));
+                let done = self.remove_backend(&service, &backend);
+                self.remember_command(&done);
+                drop(reply.send(done));
             }
             Command::Drain(service, backend, drain, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.drain = drain);
                 let word = if drain { "drains" } else { "serves again" };
                 let said = done.map(|()| format!("backend {backend} of {service} {word}"));
+                self.remember_command(&said);
                 drop(reply.send(said));
             }
             Command::Load(service, backend, load, reply) => {
@@ -81,6 +113,7 @@ impl<P: Plane> Engine<P> {
                 let done = self.change_backend(&service, &backend, |b| b.weight = weight);
                 let said =
                     done.map(|()| format!("backend {backend} of {service} has weight {weight}"));
+                self.remember_command(&said);
                 drop(reply.send(said));
             }
         }

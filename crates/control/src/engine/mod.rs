@@ -9,6 +9,7 @@ mod document;
 mod explain;
 mod forward;
 mod half_open;
+mod history;
 mod limits;
 mod loads;
 mod mailbox;
@@ -29,6 +30,7 @@ mod upkeep;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::Command;
 pub use explain::Explanation;
+pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use status::{
@@ -37,6 +39,7 @@ pub use status::{
 };
 
 use crate::config::{Config, Table, XdpMode, place_of};
+use crate::history::{History, Who};
 use crate::neigh::{NeighError, Neighbour};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
@@ -241,6 +244,9 @@ pub struct Engine<P: Plane = LivePlane> {
     ahead: u32,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
+    history: History,
+    /// Who asks for what is done just now.
+    who: Who,
     _lock: RunLock,
     /// Held while it runs.
     name: Option<NameLock>,
@@ -450,6 +456,8 @@ impl<P: Plane> Engine<P> {
             #[cfg(test)]
             ahead: 0,
             metrics: None,
+            history: History::open(run_dir),
+            who: Who::nobody("start"),
             _lock: lock,
             name: None,
         };
@@ -471,6 +479,7 @@ impl<P: Plane> Engine<P> {
             return Err(failure);
         }
         engine.attach(&config)?;
+        engine.remember_start();
         Ok(engine)
     }
 

@@ -82,8 +82,9 @@ pub(super) struct Gone {
 
 impl<P: Plane> Engine<P> {
     pub(super) fn reload(&mut self, breaking: bool) -> Done {
-        let config = Config::load(&self.config_path)?;
-        self.reload_as(config, breaking)
+        let file = self.config_path.clone();
+        let text = Config::text(&file)?;
+        self.follow_text(&text, &file, breaking, "reload").map(|(said, _)| said)
     }
 
     pub(super) fn reload_as(&mut self, config: Config, breaking: bool) -> Done {

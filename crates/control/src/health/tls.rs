@@ -59,11 +59,13 @@ fn ends(certificate: &[u8]) -> Option<i64> {
 /// What tells that a file is as it was read.
 type Version = (Option<SystemTime>, u64);
 
+/// Settings by their file of certificates, each with the file's version.
+type Read = HashMap<Option<PathBuf>, (Version, Arc<ClientConfig>)>;
+
 /// The settings for servers whose certificates go back to those of a file; none: for any server. A file is
 /// read again when it has changed.
 fn config(roots: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
-    static READ: Mutex<Option<HashMap<Option<PathBuf>, (Version, Arc<ClientConfig>)>>> =
-        Mutex::new(None);
+    static READ: Mutex<Option<Read>> = Mutex::new(None);
     let wrong = |path: &Path, error: &dyn std::fmt::Display| {
         format!("the certificates of {} cannot be used: {error}", path.display())
     };

@@ -180,6 +180,9 @@ fn what(raw: &written::Check, scope: &mut Scope<'_, '_>) -> (What, bool) {
     (what, known)
 }
 
+/// A field, the types that have it, and where it is given.
+type Given<'a> = (&'a str, &'a [&'a str], Option<Range<usize>>);
+
 /// A setting of another type would be ignored, which nobody wants.
 fn foreign(raw: &written::Check, kind: &str, scope: &mut Scope<'_, '_>) {
     const HTTP: &[&str] = &["http", "https"];
@@ -188,7 +191,7 @@ fn foreign(raw: &written::Check, kind: &str, scope: &mut Scope<'_, '_>) {
             [$((stringify!($field), $types, raw.$field.as_ref().map(Spanned::span))),*]
         };
     }
-    let fields: [(&str, &[&str], Option<Range<usize>>); 19] = given!(
+    let fields: [Given<'_>; 19] = given!(
         method: HTTP,
         path: HTTP,
         host: HTTP,

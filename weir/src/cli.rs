@@ -80,6 +80,14 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Show services, backends, their rates and the last changes on a terminal, with keys to drain.
+    Top {
+        #[command(flatten)]
+        instance: Instance,
+        /// Time between two looks, 100ms to 1h.
+        #[arg(long, value_name = "TIME", value_parser = look_every, default_value = "1s")]
+        interval: Duration,
+    },
     /// Tell where a flow's packets go, and why.
     Explain {
         /// tcp or udp.
@@ -758,6 +766,13 @@ fn name(text: &str) -> Result<String, String> {
     Err("a name has 1 to 64 letters, digits and - _ .".into())
 }
 
+/// How often something is looked at.
+fn look_every(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time);
+    fits.then_some(time).ok_or_else(|| "give 100ms to 1h".into())
+}
+
 /// The weight of a backend.
 fn weight(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
@@ -800,8 +815,8 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 8] =
-        ["status", "explain", "backend", "reload", "plan", "apply", "rollback", "history"];
+    const TALK: [&str; 9] =
+        ["status", "top", "explain", "backend", "reload", "plan", "apply", "rollback", "history"];
 
     /// Every verb with its words, those below other verbs included.
     fn verbs() -> Vec<(String, Command)> {

@@ -14,6 +14,7 @@ mod out;
 mod plan;
 mod reproduce;
 mod sim;
+mod top;
 
 use clap::Parser;
 use cli::{Cli, Verb};
@@ -74,6 +75,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         }
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
         Verb::Plan { file, instance, json } => done(plan::run(instance, file, json)),
+        Verb::Top { instance, interval } => done(top::run(instance, interval)),
         Verb::Apply { file, instance, break_connections, expect, json } => {
             done(history::apply(instance, &file, break_connections, expect, json))
         }

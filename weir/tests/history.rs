@@ -119,6 +119,11 @@ fn files_are_applied_whole_and_gone_back_to() {
     assert_eq!(last["who"]["name"], "SIGHUP", "{last}");
     assert!(report["drift"].is_null(), "{report}");
 
+    // What changes nothing is no change.
+    common::command(&balancer, "reload");
+    common::command(&balancer, &format!("apply {}", other.display()));
+    assert_eq!(history(&balancer)["entries"], report["entries"]);
+
     // A process that is killed takes none of it along, and a start with the same file is no change.
     balancer.kill();
     balancer.launch().unwrap();

@@ -292,7 +292,9 @@ mod tests {
         for n in 0..FILES + 10 {
             history.add(entry("apply"), Some(&format!("file {n}"))).unwrap();
         }
-        (0..COMMANDS + 10).for_each(|_| drop(history.add(entry("command"), None).unwrap()));
+        for _ in 0..COMMANDS + 10 {
+            history.add(entry("command"), None).unwrap();
+        }
         let history = History::open(folder.path());
         assert_eq!(history.entries().len(), FILES + COMMANDS);
         assert_eq!(history.current().map(|one| one.number), Some(FILES as u64 + 10));

@@ -166,7 +166,7 @@ fn quic_config(object: &mut Value) {
 /// Takes descriptions and defaults from the example: what stands above a setting, and the value of one
 /// that is commented out.
 fn describe(schema: &mut Value) {
-    let (mut table, mut said) = (String::new(), Vec::new());
+    let (mut table, mut said, mut used) = (String::new(), Vec::new(), false);
     for line in EXAMPLE.lines() {
         let header = line.trim_start_matches('[').trim_end_matches(']');
         if line.starts_with('[') && header.len() < line.len() {
@@ -185,12 +185,15 @@ fn describe(schema: &mut Value) {
                 if let Some(Value::Object(field)) = field {
                     tell(field, &said.join(" "), value, line.starts_with("# "));
                 }
-                // Several settings in a row share what is said above them.
-                if !line.starts_with("#   ") {
+                used = true;
+            }
+            // Several settings in a row share what is said above them.
+            None if line.starts_with('#') => {
+                if std::mem::take(&mut used) {
                     said.clear();
                 }
+                said.push(bare.to_owned());
             }
-            None if line.starts_with('#') => said.push(bare.to_owned()),
             None => said.clear(),
         }
     }

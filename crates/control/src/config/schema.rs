@@ -183,7 +183,9 @@ fn describe(schema: &mut Value) {
                 let fields = at(schema, &table);
                 let field = fields.and_then(|fields| fields.get_mut("properties")?.get_mut(key));
                 if let Some(Value::Object(field)) = field {
-                    tell(field, &said.join(" "), value, line.starts_with("# "));
+                    // What stands further in is an example of what has no default.
+                    let default = line.starts_with("# ") && !line.starts_with("#  ");
+                    tell(field, &said.join(" "), value, default);
                 }
                 used = true;
             }
@@ -198,7 +200,7 @@ fn describe(schema: &mut Value) {
         }
     }
     // Checks of backends are the services' checks.
-    let shared = at(schema, "service.check").map(|check| check.clone());
+    let shared = at(schema, "service.check").cloned();
     if let (Some(shared), Some(own)) = (shared, at(schema, "service.backend.check")) {
         *own = shared;
         if let Some(fields) = own.get_mut("properties").and_then(Value::as_object_mut) {
@@ -445,6 +447,8 @@ mod tests {
         let method = field(&mut schema, "service", "method");
         assert!(method["enum"].as_array().is_some_and(|all| all.len() >= 5), "{method}");
         assert_eq!(method["default"], "concury", "{method}");
+        let metrics = field(&mut schema, "balancer", "metrics");
+        assert!(metrics.get("default").is_none(), "{metrics}");
         // Every table's fields are all of the type's.
         let names = |schema: &mut Value, path: &str| {
             at(schema, path).and_then(|o| Some(o["properties"].as_object()?.len())).unwrap_or(0)

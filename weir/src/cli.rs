@@ -141,6 +141,8 @@ pub enum Verb {
         #[arg(long)]
         break_connections: bool,
     },
+    /// Look at this host and write a configuration for it, with comments. Refused if the file is there.
+    Init(InitOptions),
     /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends. Refused
     /// while the instance runs.
     Unload {
@@ -177,6 +179,14 @@ pub enum Verb {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Show services, backends, their rates and the last changes on a terminal, with keys to drain.
+    Top {
+        #[command(flatten)]
+        instance: Instance,
+        /// Time between two looks, 100ms to 1h.
+        #[arg(long, value_name = "TIME", value_parser = look_every, default_value = "1s")]
+        interval: Duration,
     },
     /// Tell where a flow's packets go, and why.
     Explain {
@@ -226,6 +236,46 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Put a file in force and in the place of the instance's own, whole or not at all.
+    Apply {
+        /// The file; - for the standard input.
+        file: PathBuf,
+        #[command(flatten)]
+        instance: Instance,
+        /// Follow the file also where that breaks connections, and say how many.
+        #[arg(long)]
+        break_connections: bool,
+        /// Refuse it if the last change of the file has another number (weir history).
+        #[arg(long, value_name = "NUMBER")]
+        expect: Option<u64>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Go back to the file before, or to that of an earlier change.
+    Rollback {
+        /// Number of the change whose file is to be in force again (weir history).
+        number: Option<u64>,
+        #[command(flatten)]
+        instance: Instance,
+        /// Follow the file also where that breaks connections, and say how many.
+        #[arg(long)]
+        break_connections: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what was changed, when, by whom, and what that did to connections; and whether the instance
+    /// differs from its file.
+    History {
+        /// Print the file of this change instead.
+        number: Option<u64>,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Read the configuration file again (as SIGHUP does). A file that `weir check` refuses changes
     /// nothing.
     Reload {
@@ -238,6 +288,8 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Print the JSON Schema of the configuration file, for editors.
+    Schema,
     /// Print what a shell needs to complete weir's commands and options.
     Completions {
         /// The shell.
@@ -269,6 +321,36 @@ pub enum Verb {
         #[command(subcommand)]
         what: BenchVerb,
     },
+}
+
+#[derive(Args)]
+pub struct InitOptions {
+    /// The address that clients connect to, with a port if it is not 80.
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = crate::init::address)]
+    pub vip: (IpAddr, Option<u16>),
+    /// A backend, as often as there are some; with --forward nat also with the port that it listens on.
+    #[arg(long = "backend", value_name = "ADDRESS[:PORT]", required = true, value_parser = crate::init::address)]
+    pub backends: Vec<(IpAddr, Option<u16>)>,
+    /// Name of the service.
+    #[arg(long, value_parser = name, default_value = "web")]
+    pub name: String,
+    /// A service of UDP.
+    #[arg(long)]
+    pub udp: bool,
+    /// How packets reach the backends: as frames (l2), with the backend's address (nat), or in tunnels.
+    /// Without it: l2 if all backends are on links of this host's, else gue.
+    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat"])]
+    pub forward: Option<String>,
+    /// Interface whose packets are balanced, as often as there are some. Without it, those that lead to
+    /// the clients and to the backends.
+    #[arg(long = "interface", value_name = "INTERFACE")]
+    pub interfaces: Vec<String>,
+    /// Where the configuration goes; - for the standard output.
+    #[arg(long, value_name = "FILE", default_value = "/etc/weir/weir.toml")]
+    pub output: PathBuf,
+    /// Also give this host what it lacks, until it is restarted: the service's address, forwarding.
+    #[arg(long)]
+    pub prepare: bool,
 }
 
 #[derive(Subcommand)]
@@ -795,6 +877,13 @@ fn name(text: &str) -> Result<String, String> {
     Err("a name has 1 to 64 letters, digits and - _ .".into())
 }
 
+/// How often something is looked at.
+fn look_every(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let fits = (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time);
+    fits.then_some(time).ok_or_else(|| "give 100ms to 1h".into())
+}
+
 /// The weight of a backend.
 fn weight(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
@@ -837,7 +926,10 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 6] = ["status", "explain", "backend", "reload", "plan", "trace"];
+    const TALK: [&str; 10] = [
+        "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback", "history",
+        "trace",
+    ];
 
     /// Every verb with its words, those below other verbs included.
     fn verbs() -> Vec<(String, Command)> {

@@ -31,7 +31,7 @@ pub fn request<T: DeserializeOwned>(
     Ok(runtime.block_on(Client::new(instance.socket).request(method, path, body))?)
 }
 
-const NO_BODY: Option<&()> = None;
+pub const NO_BODY: Option<&()> = None;
 
 pub fn check(path: &Path) -> anyhow::Result<()> {
     let config = Config::load(path)?;
@@ -273,7 +273,7 @@ fn print_outcomes(status: &Status) {
 }
 
 /// A table without lines, for people and for `awk`.
-fn table(header: &[&str]) -> Table {
+pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(header.to_vec());
     table
@@ -343,7 +343,7 @@ pub fn reload(instance: Instance, break_connections: bool, json: bool) -> anyhow
     say(&answer, json)
 }
 
-fn say(answer: &Answer, json: bool) -> anyhow::Result<()> {
+pub fn say(answer: &Answer, json: bool) -> anyhow::Result<()> {
     if json {
         return out::json(answer).context("print");
     }

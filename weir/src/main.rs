@@ -6,6 +6,8 @@ mod bench;
 mod cli;
 mod control;
 mod fib;
+mod history;
+mod init;
 mod lab;
 mod manual;
 mod out;
@@ -13,6 +15,7 @@ mod pcapng;
 mod plan;
 mod reproduce;
 mod sim;
+mod top;
 mod trace;
 
 use clap::Parser;
@@ -54,10 +57,12 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
     let done = |result: anyhow::Result<()>| result.map(|()| true);
     match verb {
         Verb::Run { config, break_connections } => done(run(&config, break_connections)),
+        Verb::Init(options) => done(init::run(options)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
         Verb::Doctor { config, no_probe, json } => control::doctor(&config, !no_probe, json),
         Verb::Check { config } => done(control::check(&config)),
         Verb::Fib { what } => fib::run(what),
+        Verb::Schema => done(out::json(&weir_control::config::schema())),
         Verb::Completions { shell } => done(manual::completions(shell)),
         Verb::Man { directory } => done(manual::write(&directory)),
         Verb::Agent(options) => done(agent::run(&options)),
@@ -73,6 +78,14 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Trace { options, instance } => done(trace::run(instance, *options)),
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
         Verb::Plan { file, instance, json } => done(plan::run(instance, file, json)),
+        Verb::Top { instance, interval } => done(top::run(instance, interval)),
+        Verb::Apply { file, instance, break_connections, expect, json } => {
+            done(history::apply(instance, &file, break_connections, expect, json))
+        }
+        Verb::Rollback { number, instance, break_connections, json } => {
+            done(history::rollback(instance, number, break_connections, json))
+        }
+        Verb::History { number, instance, json } => done(history::show(instance, number, json)),
         Verb::Reload { instance, break_connections, json } => {
             done(control::reload(instance, break_connections, json))
         }

@@ -12,6 +12,10 @@
 //! | `POST /v1/plan` `{"file": "/etc/weir.toml"}` | [`PlanReport`]: what a file would change; without one, the instance's own |
 //! | `POST /v1/trace` [`TraceRequest`] | [`TraceLine`]s as they come, one to a line, until the connection ends |
 //! | `POST /v1/reload` | reads the configuration file again |
+//! | `POST /v1/apply` `{"file": "weir.toml", "text": "..."}` | [`Apply`]: puts a configuration in force, and in the place of the instance's file |
+//! | `POST /v1/rollback` `{"number": 7}` | goes back to the file of a change; without a number, to the one before |
+//! | `GET /v1/history` | [`HistoryReport`]: what has been changed, when, by whom |
+//! | `GET /v1/history/N` | the file of a change, as `{"text": "..."}` |
 //!
 //! A request that is refused is answered with `{"error": "...", "kind": "..."}`:
 //!
@@ -26,14 +30,18 @@
 
 use crate::config::Backend;
 use crate::engine::{
-    Command, EngineError, Explanation, Kind, PlanReport, Sender, Status, TraceLine, TraceRequest,
+    Apply, Command, EngineError, Explanation, HistoryReport, Kind, PlanReport, Sender, Status,
+    TraceLine, TraceRequest,
 };
+use crate::history::Who;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
+use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full};
@@ -128,6 +136,24 @@ pub struct PlanRequest {
     pub file: Option<PathBuf>,
 }
 
+/// Body of a rollback request; without one, the defaults.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RollbackRequest {
+    /// The change whose file is to be in force again; none: the one before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    /// Also where that breaks connections.
+    pub break_connections: bool,
+}
+
+/// The file of a change.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileText {
+    /// Its text.
+    pub text: String,
+}
+
 /// Answer to a change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
@@ -184,6 +210,46 @@ async fn ask<T>(
     Ok(answer.await.map_err(|_| gone())??)
 }
 
+/// The process at the other end of a connection, as the kernel tells it.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    uid: Option<u32>,
+    pid: Option<i32>,
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        let known = stream.io().peer_cred().ok();
+        Self {
+            uid: known.as_ref().map(tokio::net::unix::UCred::uid),
+            pid: known.as_ref().and_then(tokio::net::unix::UCred::pid),
+        }
+    }
+}
+
+impl Peer {
+    async fn who(self) -> Who {
+        let Self { uid, pid } = self;
+        let Some(number) = uid else { return Who { name: "somebody".into(), uid, pid } };
+        // Names may come from far away.
+        let find = move || nix::unistd::User::from_uid(number.into()).ok().flatten();
+        let user = tokio::task::spawn_blocking(find).await.ok().flatten();
+        Who { name: user.map_or_else(|| format!("uid {number}"), |user| user.name), uid, pid }
+    }
+}
+
+type Asker = ConnectInfo<Peer>;
+
+/// As [`ask`], for what changes something.
+async fn change<T>(
+    engine: &Sender,
+    ConnectInfo(peer): Asker,
+    command: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Command,
+) -> Result<T, Failure> {
+    let who = peer.who().await;
+    ask(engine, |reply| Command::By(who, Box::new(command(reply)))).await
+}
+
 async fn status(State(engine): State<Sender>) -> Reply<Status> {
     Ok(Json(ask(&engine, Command::Status).await?))
 }
@@ -213,38 +279,44 @@ async fn explain(
 
 async fn add(
     State(engine): State<Sender>,
+    from: Asker,
     Path(service): Path<String>,
     Json(new): Json<NewBackend>,
 ) -> Reply<Answer> {
     let NewBackend { name, address, port, weight } = new;
     let backend = Backend { name, address, port, weight, drain: false };
-    let done = ask(&engine, |reply| Command::Add(service, backend, reply)).await?;
+    let done = change(&engine, from, |reply| Command::Add(service, backend, reply)).await?;
     Ok(Json(Answer { done }))
 }
 
 async fn remove(
     State(engine): State<Sender>,
+    from: Asker,
     Path((service, backend)): Path<(String, String)>,
 ) -> Reply<Answer> {
-    let done = ask(&engine, |reply| Command::Remove(service, backend, reply)).await?;
+    let done = change(&engine, from, |reply| Command::Remove(service, backend, reply)).await?;
     Ok(Json(Answer { done }))
 }
 
 async fn drain(
     State(engine): State<Sender>,
+    from: Asker,
     Path((service, backend)): Path<(String, String)>,
     Json(DrainRequest { drain }): Json<DrainRequest>,
 ) -> Reply<Answer> {
-    let done = ask(&engine, |reply| Command::Drain(service, backend, drain, reply)).await?;
+    let done =
+        change(&engine, from, |reply| Command::Drain(service, backend, drain, reply)).await?;
     Ok(Json(Answer { done }))
 }
 
 async fn weight(
     State(engine): State<Sender>,
+    from: Asker,
     Path((service, backend)): Path<(String, String)>,
     Json(WeightRequest { weight }): Json<WeightRequest>,
 ) -> Reply<Answer> {
-    let done = ask(&engine, |reply| Command::Weight(service, backend, weight, reply)).await?;
+    let done =
+        change(&engine, from, |reply| Command::Weight(service, backend, weight, reply)).await?;
     Ok(Json(Answer { done }))
 }
 
@@ -288,35 +360,80 @@ async fn trace(
 
 async fn reload(
     State(engine): State<Sender>,
+    from: Asker,
     request: Option<Json<ReloadRequest>>,
 ) -> Reply<Answer> {
     let ReloadRequest { break_connections } = request.map_or_else(Default::default, |Json(r)| r);
-    let done = ask(&engine, |reply| Command::Reload(break_connections, reply)).await?;
+    let done = change(&engine, from, |reply| Command::Reload(break_connections, reply)).await?;
     Ok(Json(Answer { done }))
 }
 
-/// Serves the API until the task is dropped. Only the owner of the process may use the socket.
+/// Files are larger than other requests.
+const MOST_TEXT: usize = 16 << 20;
+
+async fn apply(
+    State(engine): State<Sender>,
+    from: Asker,
+    Json(request): Json<Apply>,
+) -> Reply<Answer> {
+    let done = change(&engine, from, |reply| Command::Apply(Box::new(request), reply)).await?;
+    Ok(Json(Answer { done }))
+}
+
+async fn rollback(
+    State(engine): State<Sender>,
+    from: Asker,
+    request: Option<Json<RollbackRequest>>,
+) -> Reply<Answer> {
+    let RollbackRequest { number, break_connections } =
+        request.map_or_else(Default::default, |Json(r)| r);
+    let command = |reply| Command::Rollback(number, break_connections, reply);
+    Ok(Json(Answer { done: change(&engine, from, command).await? }))
+}
+
+async fn history(State(engine): State<Sender>) -> Reply<HistoryReport> {
+    Ok(Json(ask(&engine, Command::History).await?))
+}
+
+async fn text_of(State(engine): State<Sender>, Path(number): Path<u64>) -> Reply<FileText> {
+    let text = ask(&engine, |reply| Command::Text(number, reply)).await?;
+    Ok(Json(FileText { text }))
+}
+
+/// Makes the socket. Only the owner of the process may use it.
 ///
 /// # Errors
-/// If the socket cannot be made.
-pub async fn serve(socket: &FilePath, engine: Sender) -> io::Result<()> {
+/// If it cannot be made.
+pub fn listen(socket: &FilePath) -> io::Result<UnixListener> {
     // The run directory is locked by this process, so a socket that is there is a dead one.
     let _ = std::fs::remove_file(socket);
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves the API until the task is dropped.
+///
+/// # Errors
+/// If the socket fails.
+pub async fn serve(listener: UnixListener, engine: Sender) -> io::Result<()> {
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/explain", post(explain))
         .route("/v1/plan", post(plan))
         .route("/v1/trace", post(trace))
         .route("/v1/reload", post(reload))
+        .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MOST_TEXT)))
+        .route("/v1/rollback", post(rollback))
+        .route("/v1/history", get(history))
+        .route("/v1/history/{number}", get(text_of))
         .route("/v1/services/{service}/backends", post(add))
         .route("/v1/services/{service}/backends/{backend}", delete(remove))
         .route("/v1/services/{service}/backends/{backend}/drain", put(drain))
         .route("/v1/services/{service}/backends/{backend}/weight", put(weight))
         .route("/v1/services/{service}/backends/{backend}/load", put(load))
         .with_state(engine);
-    axum::serve(listener, router).await
+    axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).await
 }
 
 /// Why a request to an instance has no answer.

@@ -14,11 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod error;
 mod forward;
 mod place;
 mod quic;
 mod resolve;
+mod schema;
 mod validate;
 mod written;
 
@@ -41,10 +43,12 @@ use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
+pub use check::{AllDown, Check, Codes, Dns, Exchange, Http, Record, Script, Tls, What};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
+pub use schema::schema;
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
 pub fn is_instance_name(name: &str) -> bool {
@@ -99,6 +103,9 @@ pub struct Balancer {
     /// Where metrics are served; none: nowhere.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// Per cent of all health checks that must fail at once for none of them to count; 0: never.
+    #[serde(default)]
+    pub hold_checks_at: u32,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,
@@ -238,6 +245,9 @@ pub struct Service {
     pub quic: Option<Quic>,
     /// The health check; `None` if it is turned off, and then every backend counts as up.
     pub check: Option<Check>,
+    /// The checks of backends that have one of their own, by their names; `None`: no check.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub backend_checks: BTreeMap<String, Option<Check>>,
     /// The backends, in the order of the file; at least one.
     pub backends: Vec<Backend>,
 }
@@ -268,7 +278,13 @@ impl Service {
         self.forward.is_nat().then_some(answers)
     }
 
-    /// The TCP port at which a backend is checked.
+    /// The check of a backend: its own, or the service's.
+    pub fn check_of(&self, backend: &Backend) -> Option<&Check> {
+        let own = self.backend_checks.get(&backend.name);
+        own.map_or(self.check.as_ref(), Option::as_ref)
+    }
+
+    /// The port at which a backend is checked.
     pub fn check_port(&self, check: &Check, backend: &Backend) -> u16 {
         backend.port.filter(|_| check.backends_port).unwrap_or(check.port)
     }
@@ -410,41 +426,6 @@ pub enum Affinity {
     Client,
 }
 
-/// A health check: a TCP connection is opened and closed again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Check {
-    /// Time from the start of one check to the start of the next.
-    #[serde(with = "human")]
-    pub interval: Duration,
-    /// A connection that is not established after this time has failed; less than `interval`.
-    #[serde(with = "human")]
-    pub timeout: Duration,
-    /// Successes in a row that bring a backend up.
-    pub rise: u32,
-    /// Failures in a row that bring a backend down.
-    pub fall: u32,
-    /// TCP port of the backend that is connected to.
-    pub port: u16,
-    /// Whether backends with a port of their own are asked there instead.
-    #[serde(default)]
-    pub backends_port: bool,
-    /// What new connections meet when every backend is down.
-    #[serde(default)]
-    pub all_down: AllDown,
-}
-
-/// What becomes of new connections when the checks of all backends that could take them fail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AllDown {
-    /// All of them take new connections, as if they were up: it is likelier that the checks are
-    /// wrong, and if they are right nothing is lost.
-    #[default]
-    Keep,
-    /// Their packets are dropped, until a backend is up.
-    Refuse,
-}
-
 /// One backend of a service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Backend {
@@ -476,15 +457,20 @@ impl Config {
     /// problem found if it cannot be used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
+        Self::parse(&Self::text(path)?, &path.display().to_string())
+    }
+
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text.
+    pub fn text(path: &Path) -> Result<String, ConfigError> {
         let bytes = fs::read(path)
             .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        let name = path.display().to_string();
-        match String::from_utf8(bytes) {
-            Ok(text) => Self::parse(&text, &name),
-            Err(error) => {
-                Err(ConfigError::Invalid { problems: vec![Problem::of_no_text(&error, &name)] })
-            }
-        }
+        String::from_utf8(bytes).map_err(|error| {
+            let problem = Problem::of_no_text(&error, &path.display().to_string());
+            ConfigError::Invalid { problems: vec![problem] }
+        })
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.

@@ -1,26 +1,38 @@
-//! TCP connect health checks.
+//! Health checks.
 //!
-//! A [`Checker`] opens a connection to each address at its interval and closes it again, with a
-//! reset, so that no TIME_WAIT is left behind. Targets that ask the same share one connection: a
+//! A [`Checker`] asks each address at its interval: for a TCP connection, for a page by HTTP or HTTPS, for
+//! a record of the DNS, for an answer to a datagram, or by a script. Connections are closed with a
+//! reset, so that no TIME_WAIT is left behind. Targets that ask the same share one check: a
 //! host that stands behind many services is asked once, and they learn of its death together. What
 //! counts as up or down is decided for each target by a [`Hysteresis`], a pure state machine. A check
-//! that could not be made, for a reason of this host's own ([`Outcome::Unknown`]), decides nothing.
+//! that could not be made, for a reason of this host's own ([`Outcome::Unknown`]), decides nothing; nor
+//! does one that fails together with most others, if that is wanted ([`Checker::hold_at`]).
+//!
+//! Checks are tasks of one runtime. What is under way at once is bounded, by what it may need
+//! ([`ask`]); so is what is read of an answer.
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod checker;
 mod connect;
+mod crowd;
+mod http;
+#[cfg(test)]
+mod kinds;
+mod script;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use checker::Checker;
-pub use connect::{Outcome, ask, raise_limits};
+pub use connect::{Outcome, Passed, ask, raise_limits};
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use crate::config::What;
 
 /// Turns single results into up or down: `rise` successes in a row bring up what is down,
 /// `fall` failures in a row bring down what is up.
@@ -56,6 +68,12 @@ impl Hysteresis {
         Some(self.up)
     }
 
+    /// Takes a failure that is not to count: what is up stays up.
+    pub fn hold(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+        self.successes = 0;
+    }
+
     /// Whether the state is up.
     pub fn is_up(&self) -> bool {
         self.up
@@ -86,19 +104,26 @@ pub struct Target {
     /// Our address to connect from; `None` lets the kernel choose. It must not be an address that
     /// the target holds too, such as a service's: the answer would never leave the target.
     pub source: Option<IpAddr>,
-    /// Address and port that are connected to.
+    /// Address and port that are asked.
     pub address: SocketAddr,
+    /// What is asked.
+    pub what: Arc<What>,
     /// Names of our interfaces that lead to targets: while one of them is not there or down, a
     /// target without a route is unknown, not down.
     pub interfaces: Arc<[String]>,
     /// Time from the start of one check to the start of the next.
     pub interval: Duration,
-    /// A connection that is not established after this time has failed.
+    /// A check that has not succeeded after this time has failed.
     pub timeout: Duration,
+    /// Per cent of the interval by which a check may be late, drawn each time.
+    pub jitter: u32,
     /// Successes in a row that bring it up.
     pub rise: u32,
     /// Failures in a row that bring it down.
     pub fall: u32,
+    /// Each time that it goes down within this time of coming up, twice as many successes bring it up
+    /// again, 64 times as many at most; zero: never.
+    pub flap_window: Duration,
     /// Whether the target counts as up before its first check.
     pub initially_up: bool,
 }
@@ -117,7 +142,7 @@ pub struct Transition {
 }
 
 /// What a [`Checker`] knows of a target at one time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Status {
     /// The [`Target::id`] of the target.
     pub id: u64,
@@ -128,10 +153,8 @@ pub struct Status {
     /// The last result, for example `connected in 310us`; `None` before the first check.
     pub last_result: Option<String>,
     /// When the last check ended.
-    #[serde(skip)]
     pub last_check: Option<Instant>,
     /// When the target went up or down; `None` if it never did.
-    #[serde(skip)]
     pub last_change: Option<Instant>,
     /// Successes since the last failure.
     pub successes: u32,
@@ -139,6 +162,18 @@ pub struct Status {
     pub failures: u32,
     /// Checks that were made, or tried.
     pub checks: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+    /// The last failure, and when it was.
+    pub last_error: Option<(String, Instant)>,
+    /// How long the last success took.
+    pub took: Option<Duration>,
+    /// When the server's certificate ends, in seconds since 1970.
+    pub certificate_ends: Option<i64>,
+    /// Whether its last failure did not count, since most checks failed.
+    pub held: bool,
+    /// Successes in a row that bring it up now.
+    pub rise: u32,
     /// Whether the last check could not be made, for a reason of this host's own.
     pub unknown: bool,
 }

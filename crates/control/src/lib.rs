@@ -5,8 +5,11 @@ pub mod config;
 pub mod doctor;
 pub mod engine;
 pub mod health;
+pub mod history;
+pub mod init;
 pub mod metrics;
 pub mod neigh;
+pub mod notify;
 pub mod run;
 pub mod store;
 

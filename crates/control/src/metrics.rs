@@ -341,6 +341,29 @@ fn backends(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
     );
     each!(
         gauges,
+        "backend_check_held",
+        "Whether its last failure did not count, since most checks failed at once",
+        |one: &BackendStatus| flag(one.check.held)
+    );
+    let asked = |one: &BackendStatus, count: u64| one.check.kind.is_some().then_some(count);
+    let made = |one: &BackendStatus| asked(one, one.check.checks);
+    each!(counters, "backend_checks", "Health checks that were made, or tried", made);
+    let failed = |one: &BackendStatus| asked(one, one.check.failed);
+    each!(counters, "backend_check_failures", "Health checks that failed", failed);
+    each!(
+        gauges,
+        "backend_check_seconds",
+        "How long its last health check took that succeeded",
+        |one: &BackendStatus| one.check.seconds
+    );
+    each!(
+        gauges,
+        "backend_certificate_end_seconds",
+        "When the certificate ends that its health check was shown, in seconds since 1970",
+        |one: &BackendStatus| one.check.certificate_ends.map(|ends| ends as f64)
+    );
+    each!(
+        gauges,
         "backend_weight",
         "Share of the new connections, 0 to 65,535",
         |one: &BackendStatus| Some(f64::from(one.weight))

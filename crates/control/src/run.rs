@@ -4,8 +4,10 @@ use crate::api;
 use crate::config::Config;
 use crate::engine::{Command, Engine, EngineError, Sender, channel};
 use crate::health::{Checker, raise_limits};
+use crate::history::Who;
 use crate::metrics;
 use crate::neigh;
+use crate::notify;
 use std::path::Path;
 use std::sync::mpsc as std_mpsc;
 use std::thread;
@@ -70,9 +72,11 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = api::serve(&socket, sender.clone());
+    let server = api::serve(api::listen(&socket)?, sender.clone());
     tokio::pin!(server);
     info!(socket = %socket.display(), "ready");
+    notify::tell("READY=1");
+    tokio::spawn(notify::watchdog(sender.clone()));
     let result = loop {
         tokio::select! {
             served = &mut server => break served.map_err(Into::into),
@@ -83,6 +87,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
         }
     };
     info!("stopping; the data plane goes on");
+    notify::tell("STOPPING=1");
     let _ = sender.send(Command::Stop).await;
     let ended = flatten((&mut end).await);
     let _ = engine.join();
@@ -106,7 +111,11 @@ fn flatten(
 
 async fn reload(engine: &Sender) {
     let (reply, answer) = oneshot::channel();
-    if engine.send(Command::Reload(false, reply)).await.is_err() {
+    if engine
+        .send(Command::By(Who::nobody("SIGHUP"), Box::new(Command::Reload(false, reply))))
+        .await
+        .is_err()
+    {
         return;
     }
     match answer.await {

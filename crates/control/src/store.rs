@@ -198,6 +198,9 @@ impl NameLock {
 }
 
 /// Writes a file that only its owner reads; who reads it finds all of the former one or of this.
+///
+/// # Errors
+/// [`StoreError::Io`]; the former one is still there then.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let next = temporary(path);
     create(&next)?.write_all(bytes).map_err(StoreError::io("write", &next))?;

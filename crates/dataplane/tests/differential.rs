@@ -1037,8 +1037,8 @@ fn frames_without_a_socket_pass() {
 #[test]
 fn the_program_that_takes_notes_loads() {
     let limits = Limits { table_bytes: 1 << 20, ..Limits::default() };
-    let (plane, _) = KernelPlane::open_object(weir_dataplane::TRACED, None, &limits)
-        .expect("load (needs root)");
+    let (plane, _) =
+        KernelPlane::open_object(weir_dataplane::TRACED, None, &limits).expect("load (needs root)");
     let mut rng = ChaCha8Rng::seed_from_u64(from_environment("WEIR_SEED", rand::random));
     for _ in 0..2000 {
         let mut frame: Vec<u8> = (0..rng.random_range(14..200)).map(|_| rng.random()).collect();

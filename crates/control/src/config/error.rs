@@ -123,6 +123,10 @@ impl<'a> Problems<'a> {
         self.list.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Adds the problem of the field `field` at the bytes `span`.
     pub(super) fn add(
         &mut self,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::validate;
-use super::{Affinity, Balancer, Check, Config, Limits, Protocol, Service, XdpMode};
+use super::{Affinity, Balancer, Check, Config, Limits, Protocol, Service, What, XdpMode};
 use weir_steering::MethodId;
 
 pub(super) const PROTOCOL: Protocol = Protocol::Tcp;
@@ -32,6 +32,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
             echo: balancer.echo.unwrap_or_else(echo),
             icmp_per_second: balancer.icmp_per_second.unwrap_or_else(icmp_per_second),
             metrics: balancer.metrics,
+            hold_checks_at: balancer.hold_checks_at.unwrap_or(0),
             tunnel_source: balancer.tunnel_source,
             tunnel_source6: balancer.tunnel_source6,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
@@ -113,6 +114,11 @@ fn service(given: validate::Service) -> Service {
         mss: given.mss,
         quic: given.quic,
         check: given.check.and_then(check),
+        backend_checks: given
+            .backend_checks
+            .into_iter()
+            .map(|(name, own)| (name, own.and_then(check)))
+            .collect(),
         backends: given.backends,
     }
 }
@@ -120,12 +126,19 @@ fn service(given: validate::Service) -> Service {
 /// `None` only for a check without a port, which validation has refused.
 fn check(given: validate::Check) -> Option<Check> {
     let interval = given.interval.unwrap_or(CHECK_INTERVAL);
+    let port = match given.what {
+        What::Script(_) => given.port.unwrap_or(0),
+        _ => given.port?,
+    };
     Some(Check {
+        what: given.what,
         interval,
+        jitter: given.jitter.unwrap_or(0),
+        flap_window: given.flap_window.unwrap_or_default(),
         timeout: given.timeout.unwrap_or_else(|| CHECK_TIMEOUT.min(interval / 2)),
         rise: given.rise.unwrap_or(CHECK_RISE),
         fall: given.fall.unwrap_or(CHECK_FALL),
-        port: given.port?,
+        port,
         backends_port: given.backends_port,
         all_down: given.all_down.unwrap_or_default(),
     })

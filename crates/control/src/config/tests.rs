@@ -138,9 +138,14 @@ fn faults_of_checks() {
         ("all_down = \"drop\"", &["all_down: \"drop\" is not known", "keep, refuse"]),
         ("port = 0", &["check: port: 0 is out of range"]),
         (
-            "path = \"/\"",
-            &["unknown field `path`", "enabled, interval, timeout, rise, fall, port, all_down"],
+            "paths = \"/\"",
+            &["unknown field `paths`", "enabled, type, interval, timeout, jitter, rise, fall"],
         ),
+        ("jitter = 51", &["jitter: 51 is out of range", "give 0..50"]),
+        ("flap_window = \"2h\"", &["flap_window: \"2h\" is out of range"]),
+        ("type = \"ftp\"", &["type: \"ftp\" is not known", "tcp, http, https, dns, udp, script"]),
+        ("path = \"/\"", &["path: is a setting of checks with type = \"http\" or \"https\""]),
+        ("command = [\"/bin/true\"]", &["is a setting of checks with type = \"script\"", "remove"]),
     ];
     for (field, words) in cases {
         expect_one(field, &service(&format!("port = 80\n[service.check]\n{field}")), 9, words);
@@ -158,13 +163,108 @@ fn faults_of_checks() {
         8,
         &["check: port: is missing", right],
     );
+    let of_kind = [
+        ("http", "path = \"healthz\"", "path: \"healthz\" cannot be used", "begins with /"),
+        ("http", "path = \"/a b\"", "path: \"/a b\" cannot be used", "% before"),
+        ("http", "method = \"get\"", "method: \"get\" cannot be used", "GET, HEAD"),
+        ("http", "host = \"a b\"", "host: \"a b\" cannot be used", "www.example.org"),
+        ("http", "status = []", "status: the list is empty", "[200, \"300-399\"]"),
+        ("http", "status = [99]", "status: \"99\" are no status codes", "100 to 599"),
+        ("http", "status = [\"300-200\"]", "\"300-200\" are no status codes", "100 to 599"),
+        ("http", "headers = { Host = \"x\" }", "\"Host\" is set by the check itself", "remove it"),
+        ("http", "headers = { \"a b\" = \"x\" }", "\"a b\" is not the name of a header", "Accept"),
+        ("http", "headers = { A = \"x\\n\" }", "is not the value of a header", "visible"),
+        ("http", "body = \"\"", "body: \"\" cannot be used", "1 to 1024 bytes"),
+        ("http", "method = \"HEAD\"\nbody = \"x\"", "an answer to HEAD has no body", "GET"),
+        ("http", "verify = false", "is a setting of checks with type = \"https\"", "remove it"),
+        ("https", "sni = \"a b\"", "sni: \"a b\" cannot be used", "a host name"),
+        ("https", "ca = \"ca.pem\"", "ca: \"ca.pem\" cannot be used", "an absolute path"),
+        ("https", "ca = \"/ca\"\nverify = false", "would not be asked", "remove one of them"),
+        ("https", "expiry_warning = \"2y\"", "expiry_warning: \"2y\" is out of range", "give"),
+        ("dns", "port = 53", "query: is missing", "query = \"example.org\""),
+        ("dns", "port = 53\nquery = \"a..b\"", "query: \"a..b\" cannot be used", "example.org"),
+        ("dns", "port = 53\nquery = \"a\"\nrecord = \"ANY\"", "\"ANY\" is not known", "AAAA"),
+        ("dns", "query = \"a\"", "port: is missing", "give the UDP port to check"),
+        ("udp", "port = 9\nexpect = \"x\"", "send: is missing", "send_hex in hexadecimal"),
+        ("udp", "port = 9\nsend = \"x\"\nexpect = \"\"", "expect: 0 bytes", "give 1 to 1024"),
+        ("udp", "port = 9\nsend = \"x\"\nexpect_hex = \"0g\"", "is not hexadecimal", "\"00ff\""),
+        (
+            "udp",
+            "port = 9\nexpect = \"x\"\nsend = \"x\"\nsend_hex = \"00\"",
+            "send and send_hex contradict each other",
+            "give send as text",
+        ),
+        ("script", "", "command: is missing", "{address}"),
+        ("script", "command = []", "command: begins with no absolute path", "{address}"),
+        ("script", "command = [\"/x\"]\nuser = \"a b\"", "user: \"a b\" cannot be used", "nobody"),
+    ];
+    for (kind, fields, wrong, right) in of_kind {
+        let text = service(&format!("port = 80\n[service.check]\ntype = {kind:?}\n{fields}"));
+        let found = problems(&text);
+        let said: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let words = said.join("\n");
+        assert!(found.len() == 1 && words.contains(wrong) && words.contains(right), "{words}");
+    }
     for fine in [
+        "port = 53\nprotocol = \"udp\"\ncheck = { type = \"dns\", query = \".\", record = \"NS\" }",
+        "any_port = true\ncheck = { type = \"script\", command = [\"/bin/true\"] }",
         "port = 53\nprotocol = \"udp\"\n[service.check]\nenabled = false",
         "any_port = true\ncheck = { enabled = false }",
         "any_port = true\ncheck = { port = 80 }",
     ] {
         assert!(Config::parse(&service(fine), "weir.toml").is_ok(), "{fine}");
     }
+}
+
+/// A backend's check has what it says, and else what the service's says; of another type only what all
+/// checks have.
+#[test]
+fn backends_have_checks_of_their_own() {
+    let check = "port = 80\n[service.check]\ntype = \"https\"\ninterval = \"3s\"\nhost = \"a.example\"\n\
+                 path = \"/up\"\nall_down = \"refuse\"\n";
+    let with = |own: &str| {
+        let more = "[[service.backend]]\nname = \"own\"\naddress = \"10.0.0.99\"\ncheck = ";
+        format!("{}\n{more}{own}\n", service(check))
+    };
+    let read = |own: &str| {
+        let config = Config::parse(&with(own), "weir.toml").unwrap();
+        let service = config.services[0].clone();
+        let backend = service.backends.iter().find(|one| one.name == "own").unwrap();
+        let other = service.check_of(&service.backends[0]).unwrap();
+        assert_eq!(Some(other), service.check.as_ref());
+        (service.check.clone().unwrap(), service.check_of(backend).cloned())
+    };
+    let tls = |check: &Check| match &check.what {
+        What::Https { http, tls } => (http.path.clone(), http.host.clone(), tls.sni.clone()),
+        other => panic!("{other:?}"),
+    };
+    let (shared, own) = read("{ path = \"/own\", rise = 7, port = 8443 }");
+    let own = own.unwrap();
+    let name = || Some("a.example".to_owned());
+    assert_eq!(tls(&shared), ("/up".into(), name(), name()));
+    assert_eq!(tls(&own), ("/own".into(), name(), name()));
+    assert_eq!((own.rise, own.interval, own.port), (7, Duration::from_secs(3), 8443));
+    assert_eq!((own.all_down, shared.rise, shared.port), (AllDown::Refuse, 2, 80));
+    let (_, own) = read("{ type = \"tcp\" }");
+    let own = own.unwrap();
+    assert_eq!((own.what, own.interval, own.port), (What::Tcp, Duration::from_secs(3), 80));
+    assert_eq!(read("{ enabled = false }").1, None);
+    for (own, words) in [
+        ("{ all_down = \"keep\" }", "all_down: is a setting of the service"),
+        ("{ body = \"x\", method = \"HEAD\" }", "backend \"own\": check: body: an answer to HEAD"),
+        ("{ type = \"tcp\", path = \"/\" }", "path: is a setting of checks with type"),
+        ("{ timeout = \"4s\" }", "timeout: \"4s\" is not less than the interval"),
+    ] {
+        let said = Config::parse(&with(own), "weir.toml").unwrap_err();
+        assert!(said.problems().len() == 1 && said.to_string().contains(words), "{said}");
+    }
+    // Both ways through JSON, in which runs hand it down.
+    let config = Config::parse(&with("{ path = \"/own\" }"), "weir.toml").unwrap();
+    let json = serde_json::to_string(&config).unwrap();
+    assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), config);
+    let old = r#"{"interval":"2s","timeout":"1s","rise":2,"fall":3,"port":80}"#;
+    let old: Check = serde_json::from_str(old).unwrap();
+    assert_eq!((old.what, old.jitter, old.flap_window), (What::Tcp, 0, Duration::ZERO));
 }
 
 #[test]

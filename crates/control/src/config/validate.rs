@@ -1,5 +1,6 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod check;
 mod forward;
 mod quic;
 mod scope;
@@ -17,8 +18,9 @@ use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::error::Problems;
 use super::{TunnelSource, XdpMode, written};
+pub(super) use check::Check;
 use scope::Scope;
-pub(super) use service::{Check, Service, is_host, is_name};
+pub(super) use service::{Service, is_host, is_name};
 
 /// The file with every given value in range; what was not given is `None`.
 #[derive(Debug)]
@@ -37,6 +39,7 @@ pub(super) struct Balancer {
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
     pub metrics: Option<SocketAddr>,
+    pub hold_checks_at: Option<u32>,
     pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
@@ -158,6 +161,7 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             }
             good
         }),
+        hold_checks_at: scope.integer(raw.hold_checks_at.as_ref(), "hold_checks_at", 0..=100),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
     }

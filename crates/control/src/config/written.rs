@@ -35,6 +35,7 @@ pub(super) struct Balancer {
     pub icmp_per_second: Field<i64>,
     pub echo: Field<bool>,
     pub metrics: Field<String>,
+    pub hold_checks_at: Field<i64>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
 }
@@ -193,16 +194,68 @@ impl<'de> Visitor<'de> for Fields {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Check {
     pub enabled: Field<bool>,
+    #[serde(rename = "type")]
+    pub kind: Field<String>,
     pub interval: Field<String>,
     pub timeout: Field<String>,
+    pub jitter: Field<i64>,
     pub rise: Field<i64>,
     pub fall: Field<i64>,
+    pub flap_window: Field<String>,
     pub port: Field<i64>,
     pub all_down: Field<String>,
+    pub method: Field<String>,
+    pub path: Field<String>,
+    pub host: Field<String>,
+    pub headers: Field<BTreeMap<String, String>>,
+    pub status: Field<Vec<Spanned<Value>>>,
+    pub body: Field<String>,
+    pub answer_headers: Field<BTreeMap<String, String>>,
+    pub sni: Field<String>,
+    pub verify: Field<bool>,
+    pub ca: Field<String>,
+    pub expiry_warning: Field<String>,
+    pub query: Field<String>,
+    pub record: Field<String>,
+    pub send: Field<String>,
+    pub send_hex: Field<String>,
+    pub expect: Field<String>,
+    pub expect_hex: Field<String>,
+    pub command: Field<Vec<String>>,
+    pub user: Field<String>,
+}
+
+impl Check {
+    /// These fields, and for what they do not say those of the service's check: of one of another type
+    /// only what every check has.
+    pub(super) fn over(self, base: &Self) -> Self {
+        let word = |kind: &Field<String>| kind.as_ref().map(|kind| kind.get_ref().clone());
+        let same = self.kind.is_none()
+            || word(&self.kind) == Some(word(&base.kind).unwrap_or_else(|| "tcp".to_owned()));
+        let mut base = base.clone();
+        // Whoever says it in one way has said it.
+        if self.send.is_some() || self.send_hex.is_some() {
+            (base.send, base.send_hex) = (None, None);
+        }
+        if self.expect.is_some() || self.expect_hex.is_some() {
+            (base.expect, base.expect_hex) = (None, None);
+        }
+        macro_rules! over {
+            ($($shared:ident)*; $($own:ident)*) => {
+                Self {
+                    $($shared: self.$shared.or(base.$shared),)*
+                    $($own: self.$own.or(base.$own.filter(|_| same)),)*
+                }
+            };
+        }
+        over!(enabled interval timeout jitter rise fall flap_window all_down; kind port method path
+            host headers status body answer_headers sni verify ca expiry_warning query record send
+            send_hex expect expect_hex command user)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -233,6 +286,7 @@ pub(super) struct Backend {
     pub port: Field<i64>,
     pub weight: Field<i64>,
     pub drain: Field<bool>,
+    pub check: Field<Check>,
 }
 
 /// Parses the text; a fault is added to `problems`.

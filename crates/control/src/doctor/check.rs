@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::{Backend, Check, Service};
+use crate::config::{Backend, Check, Service, What};
 use crate::health::{self, Outcome};
 use crate::neigh;
 
@@ -18,15 +18,15 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let checked: Vec<(&Service, &Backend, &Check)> = config
         .services
         .iter()
-        .filter_map(|service| Some((service, service.check.as_ref()?)))
-        .flat_map(|(service, check)| service.backends.iter().map(move |b| (service, b, check)))
+        .flat_map(|service| service.backends.iter().map(move |backend| (service, backend)))
+        .filter_map(|(service, backend)| Some((service, backend, service.check_of(backend)?)))
         .collect();
     let asked: Vec<_> = checked
         .iter()
         .map(|(service, backend, check)| {
             let source = neigh::source_for(backend.address, &vips);
             let port = service.check_port(check, backend);
-            (source, SocketAddr::from((backend.address, port)), check.timeout)
+            (source, SocketAddr::from((backend.address, port)), check.what.clone(), check.timeout)
         })
         .collect();
     let interfaces = &config.balancer.interfaces;
@@ -44,7 +44,7 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     }
 }
 
-type Question = (Option<IpAddr>, SocketAddr, std::time::Duration);
+type Question = (Option<IpAddr>, SocketAddr, What, std::time::Duration);
 
 /// Makes all checks at once, on a thread of its own, whatever the calling one runs.
 fn all(asked: &[Question], interfaces: &[String]) -> std::io::Result<Vec<Outcome>> {
@@ -53,11 +53,12 @@ fn all(asked: &[Question], interfaces: &[String]) -> std::io::Result<Vec<Outcome
         Ok(runtime.block_on(async {
             let started: Vec<_> = asked
                 .iter()
-                .map(|&(source, address, limit)| {
+                .cloned()
+                .map(|(source, address, what, limit)| {
                     let interfaces = interfaces.to_vec();
-                    tokio::spawn(
-                        async move { health::ask(source, address, limit, &interfaces).await },
-                    )
+                    tokio::spawn(async move {
+                        health::ask(source, address, &what, limit, &interfaces).await
+                    })
                 })
                 .collect();
             let mut outcomes = Vec::with_capacity(started.len());
@@ -74,22 +75,34 @@ fn all(asked: &[Question], interfaces: &[String]) -> std::io::Result<Vec<Outcome
 
 fn finding(service: &Service, backend: &Backend, check: &Check, outcome: &Outcome) -> Finding {
     let (title, port) = (title(service, backend), service.check_port(check, backend));
-    match outcome {
-        Outcome::Connected(_) => {
-            Finding::ok("check", format!("{title}: its health check on port {port} succeeds"))
+    let kind = match &check.what {
+        What::Tcp => format!("health check on port {port}"),
+        What::Script(script) => {
+            format!("health check by {}", script.command.first().map_or("", String::as_str))
         }
+        other => format!("health check by {} on port {port}", other.name()),
+    };
+    match outcome {
+        Outcome::Passed(_) => Finding::ok("check", format!("{title}: its {kind} succeeds")),
         // A server may be started any time: weir is as it should be.
         Outcome::Failed(why) => Finding::warn(
             "check",
-            format!("{title}: its health check on port {port} fails: {why}"),
-            format!(
-                "the server must listen on {} too, not only on {}; or give the check another port",
-                backend.address, service.vip
-            ),
+            format!("{title}: its {kind} fails: {why}"),
+            match check.what {
+                What::Script(_) => {
+                    "is the backend well, and does the script need what nobody has who \
+                                    runs it?"
+                        .to_owned()
+                }
+                _ => format!(
+                    "the server must listen on {} too, not only on {}; or give the check another port",
+                    backend.address, service.vip
+                ),
+            },
         ),
         Outcome::Unknown(why) => Finding::warn(
             "check",
-            format!("{title}: its health check on port {port} cannot be made: {why}"),
+            format!("{title}: its {kind} cannot be made: {why}"),
             "until it can, the backend stays as it was: up, after a first start",
         ),
     }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::config::{Backend, Config, Protocol, Service, XdpMode};
+use crate::config::{Backend, Check, Config, Protocol, Service, What, XdpMode};
 use crate::neigh::{self, Interface, NeighError, Neighbour, Resolution, WayOut};
 use weir_plane::forward::Tunnel;
 
@@ -322,7 +322,9 @@ fn own_address(
 }
 
 fn port(service: &Service) -> u16 {
-    let checked = service.check.as_ref().map(|check| check.port);
+    let by_tcp =
+        |check: &&Check| matches!(check.what, What::Tcp | What::Http(_) | What::Https { .. });
+    let checked = service.check.as_ref().filter(by_tcp).map(|check| check.port);
     match service.protocol {
         Protocol::Tcp => service.port.or(checked),
         Protocol::Udp => checked,

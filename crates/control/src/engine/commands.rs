@@ -1,5 +1,6 @@
 //! What the engine is asked to do, and how it changes pools.
 
+use super::history::{Apply, HistoryReport};
 use super::service::{PoolMember, ServiceRuntime};
 use super::trace::{GiveSamples, Loaded};
 use super::{
@@ -8,6 +9,7 @@ use super::{
 };
 use crate::config::Backend;
 use crate::health::{Target, Transition};
+use crate::history::Who;
 use crate::neigh::{self, Change, NeighError};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -58,6 +60,19 @@ pub enum Command {
     TraceLoaded(u64, Loaded, GiveSamples),
     /// Nobody reads what a trace tells: the one with this number.
     TraceEnded(u64),
+    /// Whether it answers.
+    Ping(oneshot::Sender<()>),
+    /// Whoever asks for something.
+    By(Who, Box<Command>),
+    /// Follows a configuration, and makes it the instance's file.
+    Apply(Box<Apply>, oneshot::Sender<Done>),
+    /// Goes back to the file of a change, or to the one before; if so asked, also where that breaks
+    /// connections.
+    Rollback(Option<u64>, bool, oneshot::Sender<Done>),
+    /// What has been changed.
+    History(oneshot::Sender<Result<HistoryReport, EngineError>>),
+    /// The text of a change's file.
+    Text(u64, oneshot::Sender<Done>),
     /// Reads the configuration file again, and follows it; if so asked, also where that breaks
     /// connections.
     Reload(bool, oneshot::Sender<Done>),
@@ -78,16 +93,33 @@ impl<P: Plane> Engine<P> {
             Command::TraceLoaded(number, loaded, give) => self.trace_loaded(number, loaded, give),
             Command::TraceEnded(number) => self.trace_ended(number),
             Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
+            Command::Ping(reply) => drop(reply.send(())),
+            Command::By(who, command) => {
+                self.asked_by(who);
+                self.handle(*command);
+                self.asked_by(Who::nobody("weir"));
+            }
+            Command::Apply(apply, reply) => drop(reply.send(self.apply(&apply, "apply"))),
+            Command::Rollback(number, breaking, reply) => {
+                drop(reply.send(self.rollback(number, breaking)));
+            }
+            Command::History(reply) => drop(reply.send(Ok(self.history_report()))),
+            Command::Text(number, reply) => drop(reply.send(self.text_of(number))),
             Command::Add(service, backend, reply) => {
-                drop(reply.send(self.add_backend(&service, backend)));
+                let done = self.add_backend(&service, backend);
+                self.remember_command(&done);
+                drop(reply.send(done));
             }
             Command::Remove(service, backend, reply) => {
-                drop(reply.send(self.remove_backend(&service, &backend)));
+                let done = self.remove_backend(&service, &backend);
+                self.remember_command(&done);
+                drop(reply.send(done));
             }
             Command::Drain(service, backend, drain, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.drain = drain);
                 let word = if drain { "drains" } else { "serves again" };
                 let said = done.map(|()| format!("backend {backend} of {service} {word}"));
+                self.remember_command(&said);
                 drop(reply.send(said));
             }
             Command::Load(service, backend, load, reply) => {
@@ -97,12 +129,13 @@ impl<P: Plane> Engine<P> {
                 let done = self.change_backend(&service, &backend, |b| b.weight = weight);
                 let said =
                     done.map(|()| format!("backend {backend} of {service} has weight {weight}"));
+                self.remember_command(&said);
                 drop(reply.send(said));
             }
         }
     }
 
-    fn health_changed(&mut self, transition: &Transition) {
+    pub(super) fn health_changed(&mut self, transition: &Transition) {
         let (number, id) = (ServiceId((transition.id >> 16) as u32), transition.id as u16);
         let Some(name) = self.names.get(&number).cloned() else { return };
         let Some(service) = self.services.get_mut(&name) else { return };
@@ -141,7 +174,7 @@ impl<P: Plane> Engine<P> {
             return Err(EngineError::Conflict(error.to_string()));
         }
         let said = format!("backend {} added to {service}", backend.name);
-        let checked = self.service(service)?.configured.check.is_some();
+        let checked = self.service(service)?.configured.check_of(&backend).is_some();
         // With a health check, new connections wait until it has succeeded.
         let mut numbers = self.numbers();
         let member = self.allot(backend, !checked, &mut numbers)?;
@@ -237,6 +270,7 @@ impl<P: Plane> Engine<P> {
 
     /// Tells the health checker what to check.
     pub(super) fn set_targets(&self) {
+        self.health.hold_at(self.config.balancer.hold_checks_at);
         self.health.set_targets(self.targets(self.services.values()));
     }
 
@@ -256,21 +290,30 @@ impl<P: Plane> Engine<P> {
         let mut sources: HashMap<IpAddr, Option<IpAddr>> = HashMap::new();
         let mut targets = Vec::new();
         for service in services {
-            let Some(check) = &service.configured.check else { continue };
-            targets.extend(service.pool.iter().map(|member| {
+            let configured = &service.configured;
+            let shared = configured.check.as_ref().map(|check| Arc::new(check.what.clone()));
+            targets.extend(service.pool.iter().filter_map(|member| {
+                let check = configured.check_of(&member.wanted)?;
+                let what = match &shared {
+                    Some(shared) if **shared == check.what => Arc::clone(shared),
+                    _ => Arc::new(check.what.clone()),
+                };
                 let address = member.wanted.address;
                 let find = || neigh::source_for(address, &vips);
-                Target {
+                Some(Target {
                     id: service.target(member.id),
                     source: *sources.entry(address).or_insert_with(find),
-                    address: (address, service.configured.check_port(check, &member.wanted)).into(),
+                    address: (address, configured.check_port(check, &member.wanted)).into(),
+                    what,
                     interfaces: Arc::clone(&interfaces),
                     interval: check.interval,
                     timeout: check.timeout,
+                    jitter: check.jitter,
                     rise: check.rise,
                     fall: check.fall,
+                    flap_window: check.flap_window,
                     initially_up: member.up,
-                }
+                })
             }));
         }
         targets

@@ -9,6 +9,7 @@ mod document;
 mod explain;
 mod forward;
 mod half_open;
+mod history;
 mod limits;
 mod loads;
 mod mailbox;
@@ -30,6 +31,7 @@ mod upkeep;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::Command;
 pub use explain::Explanation;
+pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use status::{
@@ -39,6 +41,7 @@ pub use status::{
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
 use crate::config::{Config, Table, XdpMode, place_of};
+use crate::history::{History, Who};
 use crate::neigh::{NeighError, Neighbour};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
@@ -247,6 +250,9 @@ pub struct Engine<P: Plane = LivePlane> {
     traces: u64,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
+    history: History,
+    /// Who asks for what is done just now.
+    who: Who,
     _lock: RunLock,
     /// Held while it runs.
     name: Option<NameLock>,
@@ -458,6 +464,8 @@ impl<P: Plane> Engine<P> {
             trace: None,
             traces: 0,
             metrics: None,
+            history: History::open(run_dir),
+            who: Who::nobody("start"),
             _lock: lock,
             name: None,
         };
@@ -479,6 +487,7 @@ impl<P: Plane> Engine<P> {
             return Err(failure);
         }
         engine.attach(&config)?;
+        engine.remember_start();
         Ok(engine)
     }
 

@@ -103,10 +103,14 @@ impl<P: Plane> Engine<P> {
     /// What a file would change; without one, the instance's own.
     pub(super) fn plan_of(&self, file: Option<&Path>) -> Result<PlanReport, EngineError> {
         let file = file.unwrap_or(&self.config_path);
-        let config = Config::load(file)?;
-        self.keeps_identity(&config, file)?;
-        self.keeps_tunnels(&config)?;
-        let (plan, _) = self.plan(&config, How { start: false, breaking: true })?;
+        self.plan_to(&Config::load(file)?, file)
+    }
+
+    /// What a configuration would change; `file` is what it is called.
+    pub(super) fn plan_to(&self, config: &Config, file: &Path) -> Result<PlanReport, EngineError> {
+        self.keeps_identity(config, file)?;
+        self.keeps_tunnels(config)?;
+        let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
         let mut settings = differences(&self.config.balancer, &config.balancer, &[]);
         settings.extend(differences(&self.config.limits, &config.limits, &[]));
         let mut services: Vec<ServicePlan> =

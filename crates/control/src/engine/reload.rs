@@ -14,6 +14,7 @@ use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::config::{Backend, Config, Forward, Service, Table, place_of};
+use crate::health::Transition;
 use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -81,8 +82,9 @@ pub(super) struct Gone {
 
 impl<P: Plane> Engine<P> {
     pub(super) fn reload(&mut self, breaking: bool) -> Done {
-        let config = Config::load(&self.config_path)?;
-        self.reload_as(config, breaking)
+        let file = self.config_path.clone();
+        let text = Config::text(&file)?;
+        self.follow_text(&text, &file, breaking, "reload").map(|(said, _)| said)
     }
 
     pub(super) fn reload_as(&mut self, config: Config, breaking: bool) -> Done {
@@ -297,7 +299,7 @@ impl<P: Plane> Engine<P> {
                 Some(member) => PoolMember { wanted: backend.clone(), ..member.clone() },
                 None => {
                     // One that joins others waits for its check; a service that is new has no others.
-                    let up = wanted.check.is_none() || now.is_none();
+                    let up = wanted.check_of(backend).is_none() || now.is_none();
                     let member = self.allot(backend.clone(), up, numbers)?;
                     planned.new.push(member.id);
                     member
@@ -439,6 +441,7 @@ impl<P: Plane> Engine<P> {
         if how.start {
             failures.extend(self.remove_strangers().err());
         }
+        self.believe_the_unchecked();
         self.services.values_mut().for_each(ServiceRuntime::try_at_once);
         failures.extend(self.tell_all_ids());
         failures.extend(self.tell_translations().err());
@@ -449,6 +452,7 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.tunnel_source = config.balancer.tunnel_source;
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
         self.config.balancer.metrics = config.balancer.metrics;
+        self.config.balancer.hold_checks_at = config.balancer.hold_checks_at;
         self.tell_metrics();
         let rate = config.balancer.icmp_per_second;
         self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
@@ -457,6 +461,20 @@ impl<P: Plane> Engine<P> {
         tolerate("look up next hops", self.refresh_next_hops(false));
         self.save_later();
         failures
+    }
+
+    /// Whoever was down by a check that there is no more counts as up.
+    fn believe_the_unchecked(&mut self) {
+        let mut risen = Vec::new();
+        for service in self.services.values() {
+            for member in service.pool.iter().filter(|member| !member.up) {
+                if service.configured.check_of(&member.wanted).is_none() {
+                    let (id, at) = (service.target(member.id), std::time::Instant::now());
+                    risen.push(Transition { id, up: true, detail: "not checked".into(), at });
+                }
+            }
+        }
+        risen.iter().for_each(|one| self.health_changed(one));
     }
 
     /// Lets packets find the services that they do not find yet. Returns why they cannot.
@@ -568,8 +586,8 @@ impl<P: Plane> Engine<P> {
         runtime.configured = configured;
         runtime.generation = generation.max(before);
         for backend in backends {
-            let up = backend.up || runtime.configured.check.is_none();
             let (wanted, former) = (backend.wanted(), BackendId::new(backend.id));
+            let up = backend.up || runtime.configured.check_of(&wanted).is_none();
             let member = match former.filter(|id| numbers.give_again(id.get().into())) {
                 Some(former) => self.member(former, wanted, up, false),
                 None => self.allot(wanted, up, numbers)?,

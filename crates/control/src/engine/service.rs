@@ -403,10 +403,10 @@ impl ServiceRuntime {
     /// What new connections meet if the checks have down every backend that could take them; `None`
     /// if one is up, or none could.
     pub fn all_down(&self) -> Option<AllDown> {
-        let check = self.configured.check.as_ref()?;
+        let all_down = self.configured.check.as_ref().map(|check| check.all_down);
         let mut takers = self.pool.iter().filter(|m| m.wanted.weight > 0 && !m.wanted.drain);
         let first = takers.next()?;
-        (!first.up && takers.all(|member| !member.up)).then_some(check.all_down)
+        (!first.up && takers.all(|member| !member.up)).then_some(all_down.unwrap_or_default())
     }
 
     /// Whether a backend may get new connections as far as its check is concerned.

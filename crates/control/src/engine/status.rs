@@ -3,6 +3,7 @@
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
+use crate::config::What;
 use crate::{health, neigh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -261,6 +262,86 @@ pub struct CheckStatus {
     /// was.
     #[serde(default)]
     pub unknown: bool,
+    /// What is asked: "tcp", "http", "https", "dns", "udp" or "script"; none: nothing.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Checks that were made, or tried, since the process started or the backend was added.
+    #[serde(default)]
+    pub checks: u64,
+    /// Those of them that failed.
+    #[serde(default)]
+    pub failed: u64,
+    /// Why the last one failed that did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// How many seconds ago that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error_seconds: Option<u64>,
+    /// How many seconds the last success took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// When its certificate ends, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate_ends: Option<i64>,
+    /// Its last failure did not count, since most checks failed at once.
+    #[serde(default)]
+    pub held: bool,
+    /// Successes in a row that bring it up now.
+    #[serde(default)]
+    pub rise: u32,
+}
+
+impl CheckStatus {
+    fn of(
+        service: &ServiceRuntime,
+        member: &super::service::PoolMember,
+        check: Option<&health::Status>,
+    ) -> Self {
+        let configured = service.configured.check_of(&member.wanted);
+        let error = check.and_then(|check| check.last_error.as_ref());
+        Self {
+            up: member.up,
+            detail: member.detail.to_string(),
+            last: check.and_then(|check| check.last_result.clone()),
+            unknown: check.is_some_and(|check| check.unknown),
+            kind: configured.map(|check| check.what.name().to_owned()),
+            checks: check.map_or(0, |check| check.checks),
+            failed: check.map_or(0, |check| check.failed),
+            last_error: error.map(|(words, _)| words.clone()),
+            last_error_seconds: error.map(|(_, at)| at.elapsed().as_secs()),
+            seconds: check.and_then(|check| check.took).map(|took| took.as_secs_f64()),
+            certificate_ends: check.and_then(|check| check.certificate_ends),
+            held: check.is_some_and(|check| check.held),
+            rise: check.map_or(0, |check| check.rise),
+        }
+    }
+}
+
+/// What there is to say of certificates that end soon.
+fn ending(service: &ServiceRuntime, status: &ServiceStatus) -> Vec<String> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    let mut warnings = Vec::new();
+    for (member, shown) in service.pool.iter().zip(&status.backends) {
+        let Some(ends) = shown.check.certificate_ends else { continue };
+        let Some(What::Https { tls, .. }) =
+            service.configured.check_of(&member.wanted).map(|check| &check.what)
+        else {
+            continue;
+        };
+        let left = ends.saturating_sub(now);
+        let show = |seconds: i64| {
+            let hours = seconds.unsigned_abs() / 3600;
+            if hours >= 48 { format!("{} days", hours / 24) } else { format!("{hours} hours") }
+        };
+        let what = format!("service {}: backend {}: its certificate", status.name, shown.name);
+        if left < 0 {
+            warnings.push(format!("{what} has ended {} ago", show(left)));
+        } else if left.unsigned_abs() < tls.expiry_warning.as_secs() {
+            warnings.push(format!("{what} ends in {}", show(left)));
+        }
+    }
+    warnings
 }
 
 /// Packets that were not forwarded for one reason.
@@ -316,6 +397,14 @@ impl<P: Plane> Engine<P> {
         let services = self.services.values().map(|s| self.service_status(s, &checks, &lanes));
         let services = services.collect::<Result<Vec<_>, _>>()?;
         let lost = self.lost()?;
+        let ending = self.services.values().zip(&services).flat_map(|(s, shown)| ending(s, shown));
+        let ending: Vec<String> = ending.collect();
+        let held = self.health.held().map(|(failing, all)| {
+            format!(
+                "{failing} of {all} health checks fail at once: none of them takes a backend down \
+                 (hold_checks_at); look at this host's own network first"
+            )
+        });
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
             name: self.config.balancer.name.clone(),
@@ -334,6 +423,8 @@ impl<P: Plane> Engine<P> {
                 .cloned()
                 .chain(self.troubles())
                 .chain(bare_warning(self.plane.bare(), &services))
+                .chain(held)
+                .chain(ending)
                 .collect(),
             lost,
             services,
@@ -399,12 +490,7 @@ impl<P: Plane> Engine<P> {
                 port: member.wanted.port,
                 weight: member.wanted.weight,
                 state: state.into(),
-                check: CheckStatus {
-                    up: member.up,
-                    detail: member.detail.to_string(),
-                    last: check.and_then(|check| check.last_result.clone()),
-                    unknown: check.is_some_and(|check| check.unknown),
-                },
+                check: CheckStatus::of(service, member, check),
                 states: service.states_of(member.id),
                 tunnel: self.plane.backend(member.id).and_then(|backend| {
                     let said = self.plane.path_mtu(backend.address).unwrap_or(None);

@@ -613,7 +613,7 @@ fn limits_follow_the_file_or_stay() {
 /// Every check of a service fails. By the policy its backends keep what they get, or nobody does.
 #[test]
 fn when_all_are_down_new_connections_are_kept_or_refused() {
-    use crate::config::{AllDown, Check};
+    use crate::config::{AllDown, Check, What};
     use weir_wire::Reason;
     for all_down in [AllDown::Keep, AllDown::Refuse] {
         let mut world = World::new(2);
@@ -621,6 +621,9 @@ fn when_all_are_down_new_connections_are_kept_or_refused() {
         let service = world.engine.services.get_mut("a").expect("there");
         let second = Duration::from_secs(1);
         let check = Check {
+            what: What::Tcp,
+            jitter: 0,
+            flap_window: Duration::ZERO,
             interval: second,
             timeout: second / 2,
             rise: 1,

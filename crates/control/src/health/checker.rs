@@ -11,19 +11,24 @@ use tokio::task::JoinHandle;
 use tokio::time::{self, MissedTickBehavior, interval_at};
 use tracing::{info, warn};
 
-use super::{Hysteresis, Outcome, Status, Target, Transition, ask};
+use super::crowd::{Crowd, Place};
+use super::{Hysteresis, Outcome, Passed, Status, Target, Transition, ask};
+use crate::config::What;
 
 /// Checks with transitions that wait for the receiver before checks do.
 const CHANNEL: usize = 1024;
 /// 2^64 divided by the golden ratio: multiples of it, modulo 2^64, spread evenly however many
 /// there are (Knuth, The Art of Computer Programming, volume 3, section 6.4).
 pub(super) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Doublings of the successes that one which flaps needs.
+const MOST_DOUBLED: u32 = 6;
 
 /// Checks targets until it is dropped.
 #[derive(Debug)]
 pub struct Checker {
     transitions: mpsc::Sender<Vec<Transition>>,
     targets: Mutex<Targets>,
+    crowd: Arc<Crowd>,
 }
 
 #[derive(Debug, Default)]
@@ -39,9 +44,11 @@ struct Targets {
 struct Question {
     source: Option<IpAddr>,
     address: SocketAddr,
+    what: Arc<What>,
     interfaces: Arc<[String]>,
     interval: Duration,
     timeout: Duration,
+    jitter: u32,
 }
 
 impl Question {
@@ -49,9 +56,11 @@ impl Question {
         Self {
             source: target.source,
             address: target.address,
+            what: Arc::clone(&target.what),
             interfaces: Arc::clone(&target.interfaces),
             interval: target.interval,
             timeout: target.timeout,
+            jitter: target.jitter,
         }
     }
 }
@@ -74,40 +83,109 @@ impl Drop for Probe {
 }
 
 #[derive(Debug)]
-struct State {
+pub(super) struct State {
     hysteresis: Hysteresis,
+    rise: u32,
+    fall: u32,
+    flap_window: Duration,
+    /// How often it went down again soon after it had come up.
+    flaps: u32,
+    came_up: Option<Instant>,
     last_result: Option<Arc<str>>,
     last_check: Option<Instant>,
     last_change: Option<Instant>,
     checks: u64,
+    failed: u64,
+    last_error: Option<(Arc<str>, Instant)>,
+    took: Option<Duration>,
+    certificate_ends: Option<i64>,
     unknown: bool,
+    held: bool,
 }
 
 impl State {
-    fn new(target: &Target) -> Self {
+    pub(super) fn new(target: &Target) -> Self {
         Self {
             hysteresis: Hysteresis::new(target.rise, target.fall, target.initially_up),
+            rise: target.rise,
+            fall: target.fall,
+            flap_window: target.flap_window,
+            flaps: 0,
+            came_up: None,
             last_result: None,
             last_check: None,
             last_change: None,
             checks: 0,
+            failed: 0,
+            last_error: None,
+            took: None,
+            certificate_ends: None,
             unknown: false,
+            held: false,
         }
     }
 
-    /// Enters an outcome; whether it went up or down by it.
-    fn note(&mut self, outcome: &Outcome, words: &Arc<str>, now: Instant) -> Option<bool> {
+    /// Takes a target's settings, and keeps what is known of it.
+    fn set(&mut self, target: &Target) {
+        (self.rise, self.fall) = (target.rise, target.fall);
+        self.flap_window = target.flap_window;
+        self.set_thresholds();
+    }
+
+    /// Successes in a row that bring it up.
+    pub(super) fn rise(&self) -> u32 {
+        self.rise.max(1).saturating_mul(1 << self.flaps.min(MOST_DOUBLED))
+    }
+
+    fn set_thresholds(&mut self) {
+        self.hysteresis.set_thresholds(self.rise(), self.fall);
+    }
+
+    /// Whoever goes down soon after it came up has to show more the next time.
+    fn damp(&mut self, up: bool, now: Instant) {
+        if up {
+            self.came_up = Some(now);
+            return;
+        }
+        let soon = self.came_up.is_some_and(|at| now.duration_since(at) < self.flap_window);
+        self.flaps = if soon { (self.flaps + 1).min(MOST_DOUBLED) } else { 0 };
+        self.set_thresholds();
+    }
+
+    /// Enters an outcome, which if it is `held` counts for nothing; whether it went up or down by it.
+    pub(super) fn note(
+        &mut self,
+        outcome: &Outcome,
+        held: bool,
+        words: &Arc<str>,
+        now: Instant,
+    ) -> Option<bool> {
         self.unknown = matches!(outcome, Outcome::Unknown(_));
+        self.held = held && self.hysteresis.is_up();
         self.checks += 1;
         self.last_result = Some(Arc::clone(words));
         self.last_check = Some(now);
         let change = match outcome {
-            Outcome::Connected(_) => self.hysteresis.observe(true),
-            Outcome::Failed(_) => self.hysteresis.observe(false),
+            Outcome::Passed(Passed { took, certificate_ends, .. }) => {
+                self.took = Some(*took);
+                self.certificate_ends = *certificate_ends;
+                self.hysteresis.observe(true)
+            }
+            Outcome::Failed(_) => {
+                self.failed += 1;
+                self.last_error = Some((Arc::clone(words), now));
+                if self.held {
+                    self.hysteresis.hold();
+                    None
+                } else {
+                    self.hysteresis.observe(false)
+                }
+            }
             Outcome::Unknown(_) => None,
         };
-        if change.is_some() {
+        if let Some(up) = change {
             self.last_change = Some(now);
+            self.damp(up, now);
         }
         change
     }
@@ -118,8 +196,20 @@ impl Checker {
     /// nobody receives, checks wait.
     pub fn new() -> (Self, mpsc::Receiver<Vec<Transition>>) {
         let (transitions, receiver) = mpsc::channel(CHANNEL);
-        let checker = Self { transitions, targets: Mutex::default() };
+        let checker = Self { transitions, targets: Mutex::default(), crowd: Arc::default() };
         (checker, receiver)
+    }
+
+    /// While so many per cent of the checks of all that is up fail at once, none of them takes anything
+    /// down: this host's own network is the suspect. 0: they always count, as they do where there are
+    /// fewer than three.
+    pub fn hold_at(&self, percent: u32) {
+        self.crowd.hold_at(percent);
+    }
+
+    /// How many checks fail, and of how many, if none of them counts for that.
+    pub fn held(&self) -> Option<(usize, usize)> {
+        self.crowd.held()
     }
 
     /// Replaces the set of targets. A target whose id and address stay keeps its state, its
@@ -150,7 +240,7 @@ impl Checker {
             targets.remove(id);
         }
         for target in wanted.into_values() {
-            targets.set(target, &self.transitions);
+            targets.set(target, &self.transitions, &self.crowd);
         }
     }
 
@@ -169,7 +259,13 @@ impl Checker {
                 successes: state.hysteresis.successes(),
                 failures: state.hysteresis.failures(),
                 checks: state.checks,
+                failed: state.failed,
+                last_error: state.last_error.as_ref().map(|(words, at)| (words.to_string(), *at)),
+                took: state.took,
+                certificate_ends: state.certificate_ends,
                 unknown: state.unknown,
+                held: state.held,
+                rise: state.rise(),
             }));
         }
         all.sort_by_key(|status| status.id);
@@ -195,14 +291,19 @@ impl Targets {
         state.map(|state| (target, state, first))
     }
 
-    fn set(&mut self, target: Target, transitions: &mpsc::Sender<Vec<Transition>>) {
+    fn set(
+        &mut self,
+        target: Target,
+        transitions: &mpsc::Sender<Vec<Transition>>,
+        crowd: &Arc<Crowd>,
+    ) {
         if self.wanted.get(&target.id) == Some(&target) {
             return;
         }
         let before = self.remove(target.id).filter(|(old, ..)| old.address == target.address);
         let (state, first) = match before {
             Some((old, mut state, first)) => {
-                state.hysteresis.set_thresholds(target.rise, target.fall);
+                state.set(&target);
                 (state, (old.interval == target.interval).then_some(first))
             }
             None => (State::new(&target), None),
@@ -210,7 +311,8 @@ impl Targets {
         let question = Question::of(&target);
         if !self.probes.contains_key(&question) {
             let first = first.unwrap_or_else(|| self.next_place(question.interval));
-            let probe = Probe::start(question.clone(), first, transitions.clone());
+            let place = Place::new(Arc::clone(crowd));
+            let probe = Probe::start(question.clone(), first, place, transitions.clone());
             self.probes.insert(question.clone(), probe);
         }
         if let Some(probe) = self.probes.get(&question) {
@@ -232,10 +334,11 @@ impl Probe {
     fn start(
         question: Question,
         first: time::Instant,
+        place: Place,
         transitions: mpsc::Sender<Vec<Transition>>,
     ) -> Self {
         let states = Arc::default();
-        let task = watch_over(question, first, Arc::clone(&states), transitions);
+        let task = watch_over(question, first, Arc::clone(&states), place, transitions);
         Self { states, first, task: tokio::spawn(task) }
     }
 }
@@ -249,9 +352,10 @@ async fn watch_over(
     question: Question,
     first: time::Instant,
     states: Arc<Mutex<States>>,
+    mut place: Place,
     transitions: mpsc::Sender<Vec<Transition>>,
 ) {
-    let Question { source, address, interfaces, interval, timeout } = question;
+    let Question { source, address, what, interfaces, interval, timeout, jitter } = question;
     // tokio's interval panics at zero.
     let every = interval.max(Duration::from_millis(1));
     let mut ticks = interval_at(next_after(first, every), every);
@@ -259,8 +363,12 @@ async fn watch_over(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
-        let outcome = ask(source, address, timeout, &interfaces).await;
-        let changes = note(&states, address, &outcome);
+        if jitter > 0 {
+            let share = f64::from(jitter) / 100.0 * rand::random::<f64>();
+            time::sleep(every.mul_f64(share)).await;
+        }
+        let outcome = ask(source, address, &what, timeout, &interfaces).await;
+        let changes = note(&states, address, every, &mut place, &outcome);
         if !changes.is_empty() && transitions.send(changes).await.is_err() {
             return;
         }
@@ -278,7 +386,13 @@ fn next_after(first: time::Instant, every: Duration) -> time::Instant {
 }
 
 /// Enters an outcome for all who want to know; the transitions that it decides.
-fn note(states: &Mutex<States>, address: SocketAddr, outcome: &Outcome) -> Vec<Transition> {
+fn note(
+    states: &Mutex<States>,
+    address: SocketAddr,
+    every: Duration,
+    place: &mut Place,
+    outcome: &Outcome,
+) -> Vec<Transition> {
     let words: Arc<str> = outcome.to_string().into();
     let unknown = matches!(outcome, Outcome::Unknown(_));
     let at = Instant::now();
@@ -291,8 +405,19 @@ fn note(states: &Mutex<States>, address: SocketAddr, outcome: &Outcome) -> Vec<T
             info!(%address, detail, "health known again");
         }
     }
+    let up = states.values().any(|state| state.hysteresis.is_up());
+    // What has just gone down still says that many fail at once.
+    let counted = (up || place.until.is_some_and(|until| at < until)) && !unknown;
+    let held = place.enter(counted, matches!(outcome, Outcome::Failed(_)));
+    if held && !states.values().any(|state| state.held) {
+        warn!(%address, detail = &*words, "most checks fail at once: the backend stays as it was");
+    }
+    if up {
+        let falls = states.values().map(|state| state.fall).max().unwrap_or(1);
+        place.until = Some(at + every * (falls + 1));
+    }
     let decided = |(&id, state): (&u64, &mut State)| {
-        let up = state.note(outcome, &words, at)?;
+        let up = state.note(outcome, held, &words, at)?;
         Some(Transition { id, up, detail: Arc::clone(&words), at })
     };
     states.iter_mut().filter_map(decided).collect()

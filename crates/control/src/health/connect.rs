@@ -6,56 +6,118 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{setsockopt, sockopt};
-use tokio::net::TcpSocket;
-use tokio::time::timeout;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout_at;
 use tracing::warn;
 
+use super::answer::{self, Good, Trouble};
+use super::{http, script, tls};
+use crate::config::What;
 use crate::neigh::{self, NeighError};
 
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// A connection was established after so long.
-    Connected(Duration),
-    /// The backend refused, or did not answer.
+    /// The backend is well.
+    Passed(Passed),
+    /// The backend refused, or did not answer, or not as it should.
     Failed(String),
     /// Nothing was learnt: this host had no descriptor, port, memory or interface to ask with.
     Unknown(String),
 }
 
+/// A check that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// What the backend did, for example `connected`.
+    pub said: String,
+    /// After how long.
+    pub took: Duration,
+    /// When its certificate ends, if it has shown one, in seconds since 1970.
+    pub certificate_ends: Option<i64>,
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Connected(took) => write!(f, "connected in {}us", took.as_micros()),
+            Self::Passed(Passed { said, took, .. }) => {
+                write!(f, "{said} in {}us", took.as_micros())
+            }
             Self::Failed(why) => f.write_str(why),
             Self::Unknown(why) => write!(f, "unknown: {why}"),
         }
     }
 }
 
-/// Connects once from `source` (`None`: what the kernel chooses). `interfaces` are our own that lead
-/// to backends.
+/// Room for checks that are under way at once, in units of about 16 KiB of this process' memory. Whoever
+/// finds none waits, and the time of his check begins later.
+static ROOM: Semaphore = Semaphore::const_new(4096);
+
+/// What a check may take of that room: buffers and keys; of a script, a process.
+fn room(what: &What) -> u32 {
+    match what {
+        What::Tcp | What::Dns(_) | What::Udp(_) => 1,
+        What::Http(_) => 4,
+        What::Https { .. } => 8,
+        What::Script(_) => 128,
+    }
+}
+
+/// Asks once from `source` (`None`: what the kernel chooses). `interfaces` are our own that lead
+/// to backends. At once 4096 checks are under way at most, or 1024 by HTTP, 512 by HTTPS, 32 scripts.
 pub async fn ask(
     source: Option<IpAddr>,
     address: SocketAddr,
+    what: &What,
     limit: Duration,
     interfaces: &[String],
 ) -> Outcome {
+    // The semaphore is never closed.
+    let _room = ROOM.acquire_many(room(what)).await;
     let start = Instant::now();
-    let silent = match timeout(limit, connect(source, address)).await {
-        Ok(Ok(())) => return Outcome::Connected(start.elapsed()),
-        Ok(Err(error)) => {
+    let end = tokio::time::Instant::now() + limit;
+    let shown = humantime::format_duration(limit);
+    let asked = match what {
+        What::Tcp | What::Http(_) | What::Https { .. } => {
+            match timeout_at(end, answer::connect(source, address)).await {
+                Ok(Ok(stream)) => {
+                    timeout_at(end, by_stream(stream, address, what)).await.unwrap_or_else(|_| {
+                        Err(Trouble::Answer(format!("connected, but not well within {shown}")))
+                    })
+                }
+                Ok(Err(error)) => Err(error.into()),
+                Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            }
+        }
+        What::Dns(dns) => silence(timeout_at(end, answer::dns(source, address, dns)).await),
+        What::Udp(udp) => silence(timeout_at(end, answer::exchange(source, address, udp)).await),
+        What::Script(script) => {
+            timeout_at(end, script::run(script, address)).await.unwrap_or_else(|_| {
+                Err(Trouble::Answer(format!("the script took longer than {shown}")))
+            })
+        }
+    };
+    let silent = match asked {
+        Ok(Good { said, certificate_ends }) => {
+            return Outcome::Passed(Passed { said, took: start.elapsed(), certificate_ends });
+        }
+        Err(Trouble::Answer(words)) => return Outcome::Failed(words),
+        Err(Trouble::Host(words)) => return Outcome::Unknown(words),
+        Err(Trouble::Io(error)) => {
             if let Some(lack) = lack(&error) {
                 return Outcome::Unknown(lack);
             }
-            let words = reason(&error);
             if !blames_the_way(&error) {
-                return Outcome::Failed(words);
+                return Outcome::Failed(reason(&error));
             }
-            words
+            // An error without a number is ours.
+            match error.raw_os_error() {
+                Some(_) => reason(&error),
+                None => format!("no answer within {shown}"),
+            }
         }
-        Err(_) => format!("no answer within {}", humantime::format_duration(limit)),
     };
     // No answer came. That says nothing if nothing was asked.
     let interfaces = interfaces.to_vec();
@@ -66,19 +128,21 @@ pub async fn ask(
     }
 }
 
-async fn connect(source: Option<IpAddr>, address: SocketAddr) -> io::Result<()> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    // Closing then sends a reset: a FIN would leave a TIME_WAIT here for every check.
-    socket.set_zero_linger()?;
-    if let Some(source) = source {
-        // The port is chosen when the other end is known, so that one port serves many targets.
-        setsockopt(&socket, sockopt::IpBindAddressNoPort, &true)?;
-        socket.bind((source, 0).into())?;
+fn silence(answer: Result<Result<Good, Trouble>, Elapsed>) -> Result<Good, Trouble> {
+    answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+}
+
+/// What is asked over a connection.
+async fn by_stream(stream: TcpStream, address: SocketAddr, what: &What) -> Result<Good, Trouble> {
+    match what {
+        What::Http(http) => http::ask(stream, address, 80, http).await,
+        What::Https { http, tls } => {
+            let (stream, certificate_ends) = tls::shake(stream, address.ip(), tls).await?;
+            let good = http::ask(stream, address, 443, http).await?;
+            Ok(Good { certificate_ends, ..good })
+        }
+        _ => Ok(Good::new("connected")),
     }
-    socket.connect(address).await.map(drop)
 }
 
 /// What this host lacks, if that is what an error says.

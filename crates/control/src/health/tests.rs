@@ -5,7 +5,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
-use super::checker::GOLDEN;
+use super::checker::{GOLDEN, State};
 use super::connect::{lack, reason};
 use super::*;
 use crate::testnet::Pair;
@@ -62,12 +62,15 @@ fn target(id: u64, address: SocketAddr) -> Target {
         id,
         source: None,
         address,
+        what: Arc::default(),
         interval: Duration::from_millis(20),
         // An answer that is late because the machine is busy is an answer.
         timeout: PATIENCE,
+        jitter: 0,
         interfaces: Arc::from([]),
         rise: 2,
         fall: 3,
+        flap_window: Duration::ZERO,
         initially_up: true,
     }
 }
@@ -369,4 +372,75 @@ async fn checks_are_spread_over_the_interval() {
         assert!(u128::from(status.successes) <= intervals, "{status:?}");
     }
     drop(listener);
+}
+
+/// Each fall soon after a rise doubles what the next rise needs; a calm time forgives all of it.
+#[test]
+fn whoever_flaps_has_to_show_more() {
+    let window = Duration::from_secs(60);
+    let wanted =
+        Target { flap_window: window, fall: 1, ..target(1, "10.0.0.1:80".parse().unwrap()) };
+    let mut state = State::new(&wanted);
+    let mut now = std::time::Instant::now();
+    let words: Arc<str> = "words".into();
+    let good = Outcome::Passed(Passed {
+        said: "connected".into(),
+        took: Duration::ZERO,
+        certificate_ends: None,
+    });
+    let bad = Outcome::Failed("refused".into());
+    let mut needed = Vec::new();
+    for _ in 0..9 {
+        assert_eq!(state.note(&bad, false, &words, now), Some(false));
+        let mut successes = 1;
+        while state.note(&good, false, &words, now).is_none() {
+            successes += 1;
+        }
+        needed.push(successes);
+        now += Duration::from_secs(59);
+    }
+    assert_eq!(needed, [2, 4, 8, 16, 32, 64, 128, 128, 128]);
+    now += window;
+    assert_eq!(state.note(&bad, false, &words, now), Some(false));
+    assert_eq!(state.rise(), 2);
+}
+
+/// Four of five servers end at once: none goes down for it, until most are well again; what then still
+/// fails does.
+#[tokio::test]
+async fn what_fails_together_is_held() {
+    let (checker, mut receiver) = Checker::new();
+    checker.hold_at(70);
+    let mut listeners: Vec<_> = (0..5).map(|_| Some(listen())).collect();
+    let addresses: Vec<_> = listeners.iter().map(|one| one.as_ref().unwrap().1).collect();
+    let targets = addresses.iter().zip(1..).map(|(address, id)| Target {
+        // Longer than a busy machine takes to end four of them.
+        interval: Duration::from_millis(100),
+        fall: 20,
+        ..target(id, *address)
+    });
+    checker.set_targets(targets.collect());
+    until(&checker, |_| checker.snapshot().iter().all(|one| one.successes >= 2)).await;
+    assert_eq!(checker.held(), None);
+    listeners.iter_mut().take(4).for_each(|one| *one = None);
+    until(&checker, |_| checker.snapshot().iter().take(4).all(|one| one.failures >= 30)).await;
+    assert_eq!(checker.held(), Some((4, 5)));
+    let now = checker.snapshot();
+    assert!(now.iter().all(|one| one.up), "{now:?}");
+    assert!(now[..4].iter().all(|one| one.held && one.failed >= 30 && one.last_error.is_some()));
+    assert!(!now[4].held && now[4].last_error.is_none());
+    quiet(&mut receiver, 1).await;
+    // Two are well again, and three still fail less than the share.
+    let _back: Vec<_> =
+        addresses[..2].iter().map(|address| TcpListener::bind(address).unwrap()).collect();
+    let mut down = std::collections::BTreeSet::new();
+    while down.len() < 2 {
+        let batch = next_batch(&mut receiver).await;
+        assert!(batch.iter().all(|one| !one.up && down.insert(one.id)), "{batch:?}");
+    }
+    assert_eq!(down.into_iter().collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(checker.held(), None);
+    until(&checker, |_| checker.snapshot()[..2].iter().all(|one| one.up && !one.held)).await;
+    checker.set_targets(Vec::new());
+    assert_eq!(checker.held(), None);
 }

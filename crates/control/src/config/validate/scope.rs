@@ -55,6 +55,11 @@ impl<'p, 't> Scope<'p, 't> {
         self.span.clone()
     }
 
+    /// Problems of the file that have been found so far.
+    pub(super) fn problems(&self) -> usize {
+        self.problems.len()
+    }
+
     pub(super) fn line(&self, span: Range<usize>) -> usize {
         self.problems.line(span.start)
     }

@@ -1,6 +1,6 @@
 //! Validation of one service with its check and its backends.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::time::Duration;
@@ -14,8 +14,9 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, AllDown, Backend, Forward, Key, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
+    Affinity, Backend, Forward, Key, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
 };
+use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
 use super::{forward, quic};
 
@@ -38,19 +39,8 @@ pub(in super::super) struct Service {
     pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
+    pub backend_checks: BTreeMap<String, Option<Check>>,
     pub backends: Vec<Backend>,
-}
-
-#[derive(Debug, Default)]
-pub(in super::super) struct Check {
-    pub interval: Option<Duration>,
-    pub timeout: Option<Duration>,
-    pub rise: Option<u32>,
-    pub fall: Option<u32>,
-    pub port: Option<u16>,
-    /// The file names none.
-    pub backends_port: bool,
-    pub all_down: Option<AllDown>,
 }
 
 /// What problems call a service.
@@ -119,17 +109,17 @@ pub(super) fn validate(
         Duration::from_secs(1)..=30 * DAY,
     );
     let default_port = match port {
-        Port::One(port) if protocol == Protocol::Tcp => CheckPort::Default(port),
         Port::Bad => CheckPort::Unknown,
         _ if !protocol_known => CheckPort::Unknown,
-        _ => CheckPort::None,
+        Port::One(port) => CheckPort::Default(port, protocol),
+        Port::Any => CheckPort::None,
     };
     let forward = forward::of_service(&raw, &mut scope);
     let nat = forward.is_some_and(Forward::is_nat);
     let any_port = matches!(port, Port::Any);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
-    let check = check(raw.check, default_port, &mut scope)
-        .map(|check| Check { backends_port: check.backends_port && nat, ..check });
+    let (check, backend_checks) =
+        check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
@@ -151,6 +141,7 @@ pub(super) fn validate(
         mss,
         quic,
         check,
+        backend_checks,
         backends,
     })
 }
@@ -408,73 +399,6 @@ fn unscheduled(
         wrong,
         format!("remove it, or set method to one of {}", can.join(", ")),
     );
-}
-
-/// The port that a check uses if it names none.
-#[derive(Clone, Copy)]
-enum CheckPort {
-    Default(u16),
-    /// The service has no TCP port of its own.
-    None,
-    /// A problem with the service's port or protocol was reported.
-    Unknown,
-}
-
-fn check(
-    raw: Option<Spanned<written::Check>>,
-    default: CheckPort,
-    scope: &mut Scope<'_, '_>,
-) -> Option<Check> {
-    let (mut scope, raw) = match raw {
-        Some(raw) => (scope.inner("check", raw.span()), raw.into_inner()),
-        None => {
-            let span = scope.span();
-            (scope.inner("check", span), written::Check::default())
-        }
-    };
-    let times = Duration::from_millis(10)..=Duration::from_secs(3600);
-    let check = Check {
-        interval: scope.duration(raw.interval.as_ref(), "interval", times.clone()),
-        timeout: scope.duration(
-            raw.timeout.as_ref(),
-            "timeout",
-            Duration::from_millis(1)..=*times.end(),
-        ),
-        rise: scope.integer(raw.rise.as_ref(), "rise", 1..=1000),
-        fall: scope.integer(raw.fall.as_ref(), "fall", 1..=1000),
-        port: scope.integer(raw.port.as_ref(), "port", 1..=u16::MAX),
-        backends_port: raw.port.is_none(),
-        all_down: scope.choice(
-            raw.all_down.as_ref(),
-            "all_down",
-            &[("keep", AllDown::Keep), ("refuse", AllDown::Refuse)],
-        ),
-    };
-    if raw.enabled.is_some_and(|enabled| !enabled.into_inner()) {
-        return None;
-    }
-    let interval_known = raw.interval.is_none() || check.interval.is_some();
-    let interval = check.interval.unwrap_or(resolve::CHECK_INTERVAL);
-    if let (Some(given), Some(timeout), true) = (&raw.timeout, check.timeout, interval_known)
-        && timeout >= interval
-    {
-        let wrong = format!("{:?} is not less than the interval", given.get_ref());
-        let show = humantime::format_duration(interval);
-        let right = format!("give less than {show}, or a longer interval");
-        scope.problem(given.span(), "timeout", wrong, right);
-    }
-    let port = check.port.or(match default {
-        CheckPort::Default(port) => Some(port),
-        CheckPort::None | CheckPort::Unknown => None,
-    });
-    if raw.port.is_none() && matches!(default, CheckPort::None) {
-        scope.missing(
-            "port",
-            "the service has no TCP port of its own: give the TCP port to check, \
-             or set enabled = false in [service.check]",
-        );
-    }
-    Some(Check { port, ..check })
 }
 
 /// What is known of the service of a backend: its address, whether backends may be of any family, and

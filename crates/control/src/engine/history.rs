@@ -1,0 +1,272 @@
+//! Changes that are remembered, and gone back to: `weir apply`, `weir rollback`, `weir history`.
+
+use super::commands::Done;
+use super::plan::PlanReport;
+use super::{Engine, EngineError};
+use crate::config::{Config, ConfigError};
+use crate::history::{Entry, Who, digest};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+use tracing::warn;
+use weir_plane::Plane;
+
+/// A configuration that is to be in force, and to be the instance's file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Apply {
+    /// What problems call it.
+    pub file: String,
+    /// Its text.
+    pub text: String,
+    /// Also where that breaks connections.
+    #[serde(default)]
+    pub break_connections: bool,
+    /// Refused if the last change of the file has another number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<u64>,
+}
+
+/// What has been changed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HistoryReport {
+    /// The instance's file.
+    pub file: String,
+    /// Number of the change that made the file what it is; none if none is remembered.
+    pub current: Option<u64>,
+    /// All changes that are remembered, the oldest first.
+    pub entries: Vec<Entry>,
+    /// In what the instance differs from its file now, if it does, or why that cannot be told.
+    pub drift: Option<String>,
+}
+
+/// A file that waits beside the instance's own to take its place; gone if it does not.
+struct Beside {
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Beside {
+    /// Writes it, with owner and mode of the file that is there.
+    fn write(config_path: &Path, text: &str) -> std::io::Result<Self> {
+        // What a link leads to is replaced, and not the link.
+        let target = fs::canonicalize(config_path)?;
+        let mut name = target.as_os_str().to_owned();
+        name.push(".weir-new");
+        let beside = Self { path: PathBuf::from(name), target };
+        let _ = fs::remove_file(&beside.path);
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside.path)?;
+        beside.fill(&mut file, text)?;
+        Ok(beside)
+    }
+
+    fn fill(&self, file: &mut File, text: &str) -> std::io::Result<()> {
+        let there = fs::metadata(&self.target)?;
+        let ours = file.metadata()?;
+        if (there.uid(), there.gid()) != (ours.uid(), ours.gid()) {
+            fchown(&*file, Some(there.uid()), Some(there.gid()))?;
+        }
+        file.set_permissions(fs::Permissions::from_mode(there.mode() & 0o7777))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    }
+
+    fn take_place(&self) -> std::io::Result<()> {
+        fs::rename(&self.path, &self.target)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl<P: Plane> Engine<P> {
+    /// Remembers what the start has found in its file, if that is another than before.
+    pub(super) fn remember_start(&mut self) {
+        // A test's engine has no file.
+        let Ok(text) = fs::read_to_string(&self.config_path) else { return };
+        if self.history.current().is_some_and(|entry| entry.digest == digest(&text)) {
+            return;
+        }
+        let done = format!("started with {}", self.config_path.display());
+        self.remember("start", done, None, Some(&text));
+    }
+
+    fn remember(
+        &mut self,
+        what: &str,
+        done: String,
+        plan: Option<&PlanReport>,
+        text: Option<&str>,
+    ) -> Option<u64> {
+        let services = plan.map_or(&[][..], |plan| &plan.services);
+        let sum = |of: fn(&super::ServicePlan) -> Option<usize>| {
+            services
+                .iter()
+                .map(of)
+                .try_fold(0, |all, one| Some(all + one?))
+                .filter(|_| plan.is_some())
+        };
+        let entry = Entry {
+            number: 0,
+            at: 0,
+            who: self.who.clone(),
+            what: what.to_owned(),
+            done,
+            services: services.iter().map(|one| format!("{} {}", one.name, one.change)).collect(),
+            connections: sum(|one| one.connections),
+            broken: sum(|one| one.broken),
+            kept: false,
+            digest: String::new(),
+        };
+        match self.history.add(entry, text) {
+            Ok(number) => Some(number),
+            Err(error) => {
+                warn!(%error, "the change is in force, and not in the history");
+                None
+            }
+        }
+    }
+
+    /// Remembers a command that was followed.
+    pub(super) fn remember_command(&mut self, done: &Done) {
+        if let Ok(done) = done {
+            self.remember("command", done.clone(), None, None);
+        }
+    }
+
+    /// Follows a text under the name of a file, and remembers it.
+    pub(super) fn follow_text(
+        &mut self,
+        text: &str,
+        file: &Path,
+        breaking: bool,
+        what: &str,
+    ) -> Result<(String, Option<u64>), EngineError> {
+        let config = Config::parse(text, &file.display().to_string())?;
+        let own = std::mem::replace(&mut self.config_path, file.to_owned());
+        let plan = self.plan_to(&config, file);
+        let done = self.reload_as(config, breaking);
+        self.config_path = own;
+        // What is in force but for a rest that is tried again is in force.
+        let said = match &done {
+            Ok(said) => said.clone(),
+            Err(EngineError::Unfinished(said)) => said.clone(),
+            Err(_) => return done.map(|said| (said, None)),
+        };
+        let same = self.history.current().is_some_and(|entry| entry.digest == digest(text));
+        if same && plan.as_ref().is_ok_and(|plan| !plan.changes) {
+            // Whoever reloads every hour pushes nothing out of the history.
+            return done.map(|said| (said, None));
+        }
+        let number = self.remember(what, said, plan.ok().as_ref(), Some(text));
+        done.map(|said| (said, number))
+    }
+
+    pub(super) fn apply(&mut self, apply: &Apply, what: &str) -> Done {
+        let Apply { file, text, break_connections, expect } = apply;
+        let current = self.history.current().map_or(0, |entry| entry.number);
+        if let Some(expect) = expect.filter(|expect| *expect != current) {
+            return Err(EngineError::Conflict(format!(
+                "the last change of the file has the number {current}, not {expect}: somebody else has \
+                 changed it; look at weir history and weir plan"
+            )));
+        }
+        // What cannot be read is refused before anything is written.
+        Config::parse(text, file)?;
+        let beside = Beside::write(&self.config_path, text).map_err(|error| {
+            EngineError::Conflict(format!(
+                "{} cannot be replaced, so that a restart would find another file: {error}; nothing has \
+                 changed",
+                self.config_path.display()
+            ))
+        })?;
+        let followed = self.follow_text(text, Path::new(file), *break_connections, what);
+        if let Err(error) = &followed
+            && !matches!(error, EngineError::Unfinished(_))
+        {
+            return followed.map(|(said, _)| said);
+        }
+        if let Err(error) = beside.take_place() {
+            return Err(EngineError::Unfinished(format!(
+                "it is in force, but {} could not be replaced and a restart goes back: {error}",
+                self.config_path.display()
+            )));
+        }
+        followed.map(|(said, number)| {
+            let number =
+                number.map_or_else(String::new, |number| format!("; it is change {number}"));
+            format!("{said}{number}")
+        })
+    }
+
+    /// Goes back to the file of a change; without a number, to the one before.
+    pub(super) fn rollback(&mut self, number: Option<u64>, break_connections: bool) -> Done {
+        let number = match number {
+            Some(number) => number,
+            None => self.history.before().map(|entry| entry.number).ok_or_else(|| {
+                let words = "there is no other file to go back to; weir history lists all";
+                EngineError::Conflict(words.into())
+            })?,
+        };
+        let text = self.history.text(number).map_err(EngineError::NotFound)?;
+        let file = self.config_path.display().to_string();
+        let apply = Apply { file, text, break_connections, expect: None };
+        self.apply(&apply, "rollback").map(|said| format!("back to change {number}: {said}"))
+    }
+
+    pub(super) fn history_report(&self) -> HistoryReport {
+        let current = self.history.current();
+        HistoryReport {
+            file: self.config_path.display().to_string(),
+            current: current.map(|entry| entry.number),
+            entries: self.history.entries().to_vec(),
+            drift: self.drift(),
+        }
+    }
+
+    /// In what the instance differs from its file.
+    fn drift(&self) -> Option<String> {
+        let text = match fs::read_to_string(&self.config_path) {
+            Ok(text) => text,
+            Err(source) => {
+                let error = ConfigError::Read { path: self.config_path.clone(), source };
+                return Some(error.to_string());
+            }
+        };
+        let edited = self.history.current().is_some_and(|entry| entry.digest != digest(&text));
+        let file = self.config_path.display();
+        match self.plan_of(None) {
+            Err(error) => Some(format!("{file} would be refused: {error}")),
+            Ok(plan) if plan.changes => {
+                let services: Vec<String> = plan
+                    .services
+                    .iter()
+                    .map(|one| format!("service {} {}", one.name, one.change))
+                    .chain(plan.settings.iter().map(|one| one.field.clone()))
+                    .collect();
+                let why = if edited { "the file was edited" } else { "commands have changed it" };
+                Some(format!(
+                    "the instance differs from {file} ({why}): {}; weir plan shows in what",
+                    services.join(", ")
+                ))
+            }
+            Ok(_) => None,
+        }
+    }
+
+    /// The text of a change's file.
+    pub(super) fn text_of(&self, number: u64) -> Done {
+        self.history.text(number).map_err(EngineError::NotFound)
+    }
+
+    /// Who asks for what follows.
+    pub(super) fn asked_by(&mut self, who: Who) {
+        self.who = who;
+    }
+}

@@ -1,0 +1,130 @@
+//! A check by HTTP. Whatever a server sends is bounded: its head by hyper's buffer, its body by
+//! [`BODY`], and all of it by the time that the check has.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::Response;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::answer::{Good, Trouble, contains};
+use crate::config::Http;
+
+/// A head that is longer than this, in bytes, is none.
+const HEAD: usize = 16 << 10;
+/// So many bytes of a body are looked through.
+const BODY: usize = 64 << 10;
+
+/// Makes one request, and judges the answer. `standard`: the port that URLs leave out.
+pub(super) async fn ask(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    standard: u16,
+    http: &Http,
+) -> Result<Good, Trouble> {
+    let host = http.host.clone().unwrap_or_else(|| match address {
+        address if address.port() != standard => address.to_string(),
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    });
+    let mut request = hyper::Request::builder()
+        .method(&*http.method)
+        .uri(&*http.path)
+        .header("host", host)
+        .header("user-agent", concat!("weir/", env!("CARGO_PKG_VERSION")))
+        .header("accept", "*/*")
+        .header("connection", "close");
+    for (name, value) in &http.headers {
+        request = request.header(name, value);
+    }
+    // The configuration refuses what makes no request.
+    let wrong = |error: hyper::http::Error| Trouble::Host(format!("no request: {error}"));
+    let request = request.body(Empty::<Bytes>::new()).map_err(wrong)?;
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(HEAD)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| trouble(&error))?;
+    let exchange = async {
+        let answer = sender.send_request(request).await.map_err(|error| trouble(&error))?;
+        judge(http, answer).await
+    };
+    let (mut exchange, mut connection) = (pin!(exchange), pin!(connection));
+    let mut closed = false;
+    loop {
+        tokio::select! {
+            done = &mut exchange => return done,
+            // What went wrong there is told to the exchange, and what came before the end still counts.
+            _ = &mut connection, if !closed => closed = true,
+        }
+    }
+}
+
+async fn judge(http: &Http, answer: Response<Incoming>) -> Result<Good, Trouble> {
+    let code = answer.status().as_u16();
+    if !http.status.iter().any(|good| good.has(code)) {
+        let good: Vec<String> = http.status.iter().map(ToString::to_string).collect();
+        let words = format!("HTTP status {code}, not {}", good.join(", "));
+        return Err(Trouble::Answer(words));
+    }
+    for (name, wanted) in &http.answer_headers {
+        let mut values = answer.headers().get_all(name).iter().peekable();
+        if values.peek().is_none() {
+            return Err(Trouble::Answer(format!("HTTP status {code}, without the header {name}")));
+        }
+        if !values.any(|value| contains(value.as_bytes(), wanted.as_bytes())) {
+            let words = format!("HTTP status {code}, and the header {name} is without {wanted:?}");
+            return Err(Trouble::Answer(words));
+        }
+    }
+    let good = Good::new(format!("HTTP {code}"));
+    let Some(wanted) = http.body.as_ref().map(String::as_bytes) else { return Ok(good) };
+    let mut body = answer.into_body();
+    let (mut held, mut seen) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| trouble(&error))?;
+        let Ok(bytes) = frame.into_data() else { continue };
+        seen += bytes.len();
+        held.extend_from_slice(&bytes);
+        if contains(&held, wanted) {
+            return Ok(good);
+        }
+        if seen >= BODY {
+            let words = format!(
+                "HTTP status {code}, and the first {} KiB of the body are without what is expected",
+                BODY >> 10
+            );
+            return Err(Trouble::Answer(words));
+        }
+        // What is wanted may go on in the next part.
+        held.drain(..held.len().saturating_sub(wanted.len() - 1));
+    }
+    let words = format!("HTTP status {code}, and the body is without what is expected");
+    Err(Trouble::Answer(words))
+}
+
+/// hyper's error with its causes.
+fn trouble(error: &hyper::Error) -> Trouble {
+    if error.is_parse_too_large() {
+        return Trouble::Answer(format!(
+            "no HTTP answer: its head is longer than {} KiB",
+            HEAD >> 10
+        ));
+    }
+    if error.is_incomplete_message() {
+        return Trouble::Answer(
+            "no whole HTTP answer: the connection was closed before its end".into(),
+        );
+    }
+    let mut words = format!("no HTTP answer: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        words += &format!(": {error}");
+        cause = error.source();
+    }
+    Trouble::Answer(words)
+}

@@ -1,0 +1,330 @@
+//! What has been changed, when, by whom, and what that did to connections; with the files, so that each of
+//! them can be gone back to.
+//!
+//! A list in `history.json` of the run directory, and for each change of the file its text in
+//! `history/<number>.toml`. Both are bounded, the oldest go first. The list is replaced as a whole after a
+//! text was written, so that it names none that is not there.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::store::{Document, StoreError, write_whole};
+
+/// Changes of the file that are kept, with their texts.
+const FILES: usize = 50;
+/// Bytes of all texts together, but for the last two.
+const BYTES: usize = 16 << 20;
+/// Commands that are kept.
+const COMMANDS: usize = 200;
+
+/// Who has asked for a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Who {
+    /// Name of the user, or what it was if it was nobody: a start, a signal.
+    pub name: String,
+    /// The user's number, as the kernel tells it of the other end of the socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// The process that asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+}
+
+impl Who {
+    /// Nobody at a socket.
+    pub fn nobody(name: &str) -> Self {
+        Self { name: name.to_owned(), uid: None, pid: None }
+    }
+}
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Its number; later ones have higher numbers.
+    pub number: u64,
+    /// When it was, in seconds since 1970.
+    pub at: u64,
+    /// Who asked for it.
+    pub who: Who,
+    /// "start", "reload", "apply", "rollback" or "command".
+    pub what: String,
+    /// What was done, in words.
+    pub done: String,
+    /// Services that were changed, each with a word: `web changed`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<String>,
+    /// Connections that are known of those services; none if nobody knows.
+    #[serde(default)]
+    pub connections: Option<usize>,
+    /// How many of them the change broke; none if nobody knows.
+    #[serde(default)]
+    pub broken: Option<usize>,
+    /// Whether its file is kept, so that it can be gone back to.
+    pub kept: bool,
+    /// Digest of the file.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub digest: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct List {
+    last: u64,
+    entries: Vec<Entry>,
+}
+
+/// All that is remembered, and where.
+#[derive(Debug)]
+pub struct History {
+    run_dir: PathBuf,
+    list: List,
+}
+
+/// The digest of a file's text.
+pub fn digest(text: &str) -> String {
+    format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+}
+
+impl History {
+    /// What is remembered in a run directory. What cannot be read is moved away: it is of no use for
+    /// forwarding, and must not be in its way.
+    pub fn open(run_dir: &Path) -> Self {
+        let mut history = Self { run_dir: run_dir.to_owned(), list: List::default() };
+        match Document::load::<List>(history.path()) {
+            Ok(list) => history.list = list.unwrap_or_default(),
+            Err(error) => {
+                warn!(%error, "the history of changes begins anew");
+                let _ = fs::rename(history.path(), history.path().with_extension("json.bad"));
+            }
+        }
+        history.remove_strays();
+        history
+    }
+
+    fn path(&self) -> PathBuf {
+        self.run_dir.join("history.json")
+    }
+
+    fn text_path(&self, number: u64) -> PathBuf {
+        self.run_dir.join("history").join(format!("{number}.toml"))
+    }
+
+    /// All changes, the oldest first.
+    pub fn entries(&self) -> &[Entry] {
+        &self.list.entries
+    }
+
+    /// The change that made the file what it is.
+    pub fn current(&self) -> Option<&Entry> {
+        self.list.entries.iter().rev().find(|entry| entry.what != "command")
+    }
+
+    /// The change before, of those that can be gone back to and had another file.
+    pub fn before(&self) -> Option<&Entry> {
+        let now = self.current()?;
+        let mut files = self.list.entries.iter().rev().filter(|entry| entry.kept);
+        files.find(|entry| entry.number < now.number && entry.digest != now.digest)
+    }
+
+    /// The text of a change's file.
+    ///
+    /// # Errors
+    /// A sentence that says why there is none, and which there are.
+    pub fn text(&self, number: u64) -> Result<String, String> {
+        let entry = self.list.entries.iter().find(|entry| entry.number == number);
+        let kept = || {
+            let all = self.list.entries.iter().filter(|entry| entry.kept);
+            let all: Vec<String> = all.map(|entry| entry.number.to_string()).collect();
+            match &all[..] {
+                [] => "none is kept".to_owned(),
+                _ => format!("there are {}", all.join(", ")),
+            }
+        };
+        match entry {
+            None => Err(format!("no change {number} is remembered; {}", kept())),
+            Some(entry) if !entry.kept => {
+                Err(format!("change {number} was a command, and has no file; {}", kept()))
+            }
+            Some(_) => fs::read_to_string(self.text_path(number))
+                .map_err(|error| format!("the file of change {number} cannot be read: {error}")),
+        }
+    }
+
+    /// Remembers a change, with its file if it had one. Number and time are entered here.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be written down; it is remembered until the process ends.
+    pub fn add(&mut self, entry: Entry, text: Option<&str>) -> Result<u64, StoreError> {
+        let number = self.list.last + 1;
+        self.list.last = number;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut written = Ok(());
+        if let Some(text) = text {
+            let path = self.text_path(number);
+            let folder = path.parent().map_or(Ok(()), private);
+            written = folder.and_then(|()| write_whole(&path, text.as_bytes()));
+        }
+        self.list.entries.push(Entry {
+            number,
+            at: now,
+            kept: text.is_some() && written.is_ok(),
+            digest: text.map(digest).unwrap_or_default(),
+            ..entry
+        });
+        self.forget();
+        let saved = Document::save(self.path(), &self.list).map(drop);
+        self.remove_strays();
+        written.and(saved).map(|()| number)
+    }
+
+    /// Keeps to the bounds.
+    fn forget(&mut self) {
+        let size = |entry: &Entry| {
+            let about = fs::metadata(self.text_path(entry.number));
+            about.map_or(0, |about| usize::try_from(about.len()).unwrap_or(usize::MAX))
+        };
+        let (mut files, mut commands, mut bytes) = (0, 0, 0_usize);
+        let mut keep: Vec<bool> = Vec::with_capacity(self.list.entries.len());
+        for entry in self.list.entries.iter().rev() {
+            keep.push(if entry.what == "command" {
+                commands += 1;
+                commands <= COMMANDS
+            } else {
+                files += 1;
+                bytes = bytes.saturating_add(size(entry));
+                files <= 2 || files <= FILES && bytes <= BYTES
+            });
+        }
+        let mut keep = keep.into_iter().rev();
+        self.list.entries.retain(|_| keep.next().unwrap_or(false));
+    }
+
+    /// Texts that the list does not name.
+    fn remove_strays(&self) {
+        let Ok(folder) = fs::read_dir(self.run_dir.join("history")) else { return };
+        for path in folder.filter_map(Result::ok).map(|one| one.path()) {
+            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
+            let named = |number| self.list.entries.iter().any(|e| e.number == number && e.kept);
+            let toml = path.extension().is_some_and(|extension| extension == "toml");
+            if !(toml && number.is_some_and(named)) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// A folder that only its owner reads: files may have keys in them.
+fn private(folder: &Path) -> Result<(), StoreError> {
+    use std::os::unix::fs::DirBuilderExt;
+    match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(|source| StoreError::Io {
+            doing: "create",
+            path: folder.to_owned(),
+            source,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn entry(what: &str) -> Entry {
+        Entry {
+            number: 0,
+            at: 0,
+            who: Who::nobody("test"),
+            what: what.into(),
+            done: "done".into(),
+            services: Vec::new(),
+            connections: None,
+            broken: Some(0),
+            kept: false,
+            digest: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_was_before_is_found_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut history = History::open(folder.path());
+        assert!(history.current().is_none() && history.before().is_none());
+        for (what, text) in [
+            ("start", Some("one")),
+            ("command", None),
+            ("apply", Some("two")),
+            ("reload", Some("two")),
+            ("command", None),
+        ] {
+            history.add(entry(what), text).unwrap();
+        }
+        for history in [&history, &History::open(folder.path())] {
+            let numbers: Vec<u64> = history.entries().iter().map(|one| one.number).collect();
+            assert_eq!(numbers, [1, 2, 3, 4, 5]);
+            assert_eq!(history.current().map(|one| one.number), Some(4));
+            assert_eq!(history.before().map(|one| one.number), Some(1), "the same is not before");
+            assert_eq!(history.text(1).as_deref(), Ok("one"));
+            let said = history.text(2).unwrap_err();
+            assert!(said.contains("was a command") && said.contains("there are 1, 3, 4"), "{said}");
+            assert!(history.text(9).unwrap_err().contains("no change 9 is remembered"));
+        }
+        let mode = |path: &str| {
+            fs::metadata(folder.path().join(path)).unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!(
+            (mode("history"), mode("history/1.toml"), mode("history.json")),
+            (0o700, 0o600, 0o600)
+        );
+    }
+
+    #[test]
+    fn it_is_bounded_and_commands_push_out_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut history = History::open(folder.path());
+        for n in 0..FILES + 10 {
+            history.add(entry("apply"), Some(&format!("file {n}"))).unwrap();
+        }
+        for _ in 0..COMMANDS + 10 {
+            history.add(entry("command"), None).unwrap();
+        }
+        let history = History::open(folder.path());
+        assert_eq!(history.entries().len(), FILES + COMMANDS);
+        assert_eq!(history.current().map(|one| one.number), Some(FILES as u64 + 10));
+        let texts = fs::read_dir(folder.path().join("history")).unwrap().count();
+        assert_eq!(texts, FILES);
+        assert_eq!(history.text(11).as_deref(), Ok("file 10"));
+        assert!(history.text(10).is_err());
+        // A large file leaves room for the one before it.
+        let mut history = history;
+        let large = "x".repeat(BYTES + 1);
+        history.add(entry("apply"), Some(&large)).unwrap();
+        let files = history.entries().iter().filter(|one| one.kept).count();
+        assert_eq!(files, 2);
+        assert_eq!(history.before().map(|one| one.number), Some(FILES as u64 + 10));
+    }
+
+    #[test]
+    fn what_cannot_be_read_begins_anew_and_strays_go() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("history.json"), "{\"last\": 7").unwrap();
+        fs::create_dir(folder.path().join("history")).unwrap();
+        fs::write(folder.path().join("history/3.toml"), "old").unwrap();
+        let mut history = History::open(folder.path());
+        assert!(history.entries().is_empty());
+        assert!(folder.path().join("history.json.bad").exists());
+        assert!(!folder.path().join("history/3.toml").exists());
+        // Where nothing can be written, it is said, and remembered for as long as the process runs.
+        fs::remove_dir(folder.path().join("history")).unwrap();
+        fs::write(folder.path().join("history"), "no folder").unwrap();
+        assert!(history.add(entry("apply"), Some("text")).is_err());
+        assert!(!history.current().unwrap().kept);
+    }
+}

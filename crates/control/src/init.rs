@@ -1,0 +1,417 @@
+//! `weir init`: looks at this host and writes a configuration that fits it.
+//!
+//! Looking changes nothing. What the host lacks, addresses and forwarding, is told as commands, which
+//! [`Plan::prepare`] runs if it is asked to.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::config::{Config, ConfigError, Protocol};
+use crate::neigh::{self, Interface, Kind, NeighError, Resolution};
+
+/// How long neighbours have to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the balancer is to do.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Name of the service.
+    pub name: String,
+    /// The service's address and port.
+    pub vip: SocketAddr,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The backends, with ports where packets are translated.
+    pub backends: Vec<(IpAddr, Option<u16>)>,
+    /// The way of forwarding; none: as the backends' places need it.
+    pub forward: Option<String>,
+    /// Interfaces; empty: those that lead to the service's address and to the backends.
+    pub interfaces: Vec<String>,
+}
+
+/// Why no configuration can be written.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// What is wanted contradicts itself.
+    #[error("{0}")]
+    Wanted(String),
+    /// The host cannot do it as it is.
+    #[error("{0}")]
+    Host(String),
+    /// The kernel does not answer.
+    #[error(transparent)]
+    Neigh(#[from] NeighError),
+    /// What was written would be refused.
+    #[error("the configuration would be refused: {0}")]
+    Refused(#[from] ConfigError),
+    /// A command of the preparation failed.
+    #[error("{command}: {why}")]
+    Command {
+        /// The command.
+        command: String,
+        /// What it said.
+        why: String,
+    },
+}
+
+/// A configuration for this host, and what else has to be done.
+#[derive(Debug)]
+pub struct Plan {
+    /// The file's text.
+    pub text: String,
+    /// Commands that this host needs, if any.
+    pub here: Vec<String>,
+    /// Commands that each backend needs, if any, and what they are for.
+    pub there: Vec<String>,
+    /// What was seen that may stand in the way, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// The way to a backend.
+struct Way {
+    address: IpAddr,
+    port: Option<u16>,
+    interface: Interface,
+    gateway: Option<IpAddr>,
+    answers: Option<Resolution>,
+}
+
+impl Plan {
+    /// Looks at this host, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub fn new(wanted: &Wanted) -> Result<Self, InitError> {
+        agree(wanted)?;
+        let all = neigh::interfaces()?;
+        let mut notes = Vec::new();
+        let mut ways = Vec::new();
+        for &(address, port) in &wanted.backends {
+            ways.push(way(address, port, &all)?);
+        }
+        ask_neighbours(&mut ways);
+        let (front, held) = front(wanted.vip.ip(), &all, &mut notes)?;
+        let forward = forward(wanted, &ways)?;
+        let mut interfaces = wanted.interfaces.clone();
+        if interfaces.is_empty() {
+            interfaces.push(front.name.clone());
+            // Answers come back by these, under NAT; and many drivers send frames of XDP programs only by
+            // interfaces that have one.
+            interfaces.extend(ways.iter().map(|way| way.interface.name.clone()));
+            let mut seen = std::collections::HashSet::new();
+            interfaces.retain(|name| seen.insert(name.clone()));
+        }
+        let mut generic = false;
+        for name in &interfaces {
+            let found = all.iter().find(|one| one.name == *name);
+            let interface = found.ok_or_else(|| NeighError::NoInterface { name: name.clone() })?;
+            if !interface.running {
+                notes.push(format!("{name} is down, or has no carrier: ip link set {name} up"));
+            }
+            generic |= neigh::way_out(interface, &all).is_err()
+                || matches!(interface.kind, Some(Kind::Bridge));
+        }
+        for way in ways.iter().filter(|way| way.gateway.is_none()) {
+            if matches!(way.answers, Some(Resolution::Failed | Resolution::Unknown)) {
+                notes.push(format!(
+                    "{} does not answer on {}: is it there?",
+                    way.address, way.interface.name
+                ));
+            }
+        }
+        let text = text(wanted, forward, &interfaces, generic, &front, &ways);
+        // What is written runs.
+        Config::parse(&text, "weir.toml")?;
+        Ok(Self {
+            text,
+            here: here(wanted.vip.ip(), &front, held, &interfaces),
+            there: there(wanted.vip.ip(), forward, &ways),
+            notes,
+        })
+    }
+
+    /// Runs the commands that this host needs. They hold until it is restarted.
+    ///
+    /// # Errors
+    /// [`InitError::Command`], of the first that fails.
+    pub fn prepare(&self) -> Result<(), InitError> {
+        for command in &self.here {
+            let failed = |why: String| InitError::Command { command: command.clone(), why };
+            let mut words = command.split(' ');
+            let output = Command::new(words.next().unwrap_or_default())
+                .args(words)
+                .output()
+                .map_err(|error| failed(error.to_string()))?;
+            if !output.status.success() {
+                let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                return Err(failed(why));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wanted must make sense, wherever it is.
+fn agree(wanted: &Wanted) -> Result<(), InitError> {
+    let say = |words: String| Err(InitError::Wanted(words));
+    let vip = wanted.vip.ip();
+    if wanted.vip.port() == 0 {
+        return say(format!("--vip {}: 0 is not a port; give 1..65535", wanted.vip));
+    }
+    if wanted.backends.is_empty() {
+        return say("no backends: give --backend ADDRESS for each".into());
+    }
+    let forward = wanted.forward.as_deref();
+    for (at, (address, port)) in wanted.backends.iter().enumerate() {
+        if *address == vip {
+            return say(format!("--backend {address} is the service's own address"));
+        }
+        if wanted.backends[..at].contains(&(*address, *port)) {
+            return say(format!("--backend {address} is given twice"));
+        }
+        if let Some(port) = port.filter(|port| *port != wanted.vip.port())
+            && forward != Some("nat")
+        {
+            return say(format!(
+                "--backend {}: packets reach backends at the service's port, {}; for port {port} give \
+                 --forward nat",
+                SocketAddr::new(*address, port),
+                wanted.vip.port()
+            ));
+        }
+        let tunnel = forward.is_some_and(|forward| !matches!(forward, "l2" | "nat"));
+        if address.is_ipv4() != vip.is_ipv4() && !tunnel {
+            return say(format!(
+                "--backend {address} and --vip {vip} are of two families; a tunnel gets there: \
+                 --forward gue, for example"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn way(address: IpAddr, port: Option<u16>, all: &[Interface]) -> Result<Way, InitError> {
+    let route = match neigh::route(address) {
+        Ok(route) => route,
+        Err(NeighError::Local { .. }) => {
+            return Err(InitError::Host(format!(
+                "--backend {address} is an address of this host; backends are other hosts"
+            )));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let interface = all.iter().find(|one| one.index == route.ifindex).cloned();
+    let interface = match interface {
+        Some(interface) => interface,
+        None => neigh::interface_by_index(route.ifindex)?,
+    };
+    Ok(Way { address, port, interface, gateway: route.gateway, answers: None })
+}
+
+/// Asks all neighbours at once, and waits for their answers.
+fn ask_neighbours(ways: &mut [Way]) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut waiting = false;
+        for way in ways.iter_mut().filter(|way| way.gateway.is_none()) {
+            if matches!(way.answers, Some(Resolution::Confirmed(_))) {
+                continue;
+            }
+            way.answers = neigh::neighbour(way.address, way.interface.index).ok();
+            if !matches!(way.answers, Some(Resolution::Confirmed(_))) {
+                neigh::provoke(way.address, way.interface.index);
+                waiting = true;
+            }
+        }
+        if !waiting || Instant::now() > end {
+            return;
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+/// The interface by which clients come, and whether this host has the service's address already.
+fn front(
+    vip: IpAddr,
+    all: &[Interface],
+    notes: &mut Vec<String>,
+) -> Result<(Interface, bool), InitError> {
+    let by_index = |index: u32| all.iter().find(|one| one.index == index).cloned();
+    let addresses = neigh::addresses()?;
+    let held = addresses.iter().find(|(_, address)| *address == vip);
+    let ethernet = held.and_then(|(index, _)| by_index(*index)).filter(|one| one.mac.is_some());
+    if let Some(interface) = ethernet.filter(|one| one.name != "lo") {
+        return Ok((interface, true));
+    }
+    let routed = match held {
+        None => neigh::route(vip).ok(),
+        Some(_) => None,
+    };
+    if let Some(interface) =
+        routed.filter(|route| route.gateway.is_none()).and_then(|route| by_index(route.ifindex))
+    {
+        return Ok((interface, false));
+    }
+    // Not of a network of this host's: a router sends it here.
+    let far: IpAddr = match vip {
+        IpAddr::V4(_) => [192, 0, 2, 1].into(),
+        IpAddr::V6(_) => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into(),
+    };
+    let default = neigh::route(far).ok().and_then(|route| by_index(route.ifindex));
+    let Some(interface) = default.filter(|one| one.name != "lo") else {
+        return Err(InitError::Host(format!(
+            "no interface of this host leads to {vip}, and there is no default route: name the interface \
+             by which clients come, with --interface, and give it an address of their network"
+        )));
+    };
+    notes.push(format!(
+        "{vip} is in no network of this host's: a router must send its packets to this host, by {}",
+        interface.name
+    ));
+    Ok((interface, held.is_some()))
+}
+
+/// As it is wanted, or as the backends' places need it.
+fn forward<'a>(wanted: &'a Wanted, ways: &[Way]) -> Result<&'a str, InitError> {
+    let behind: Vec<&Way> = ways.iter().filter(|way| way.gateway.is_some()).collect();
+    match wanted.forward.as_deref() {
+        Some("l2") if !behind.is_empty() => {
+            let way = behind[0];
+            Err(InitError::Host(format!(
+                "{} is behind the router {}, where frames do not get: give --forward gue (a tunnel), or \
+                 --forward nat if answers come back by this host",
+                way.address,
+                way.gateway.map_or_else(String::new, |gateway| gateway.to_string()),
+            )))
+        }
+        Some(forward) => Ok(forward),
+        None if behind.is_empty() => Ok("l2"),
+        None => Ok("gue"),
+    }
+}
+
+/// What this host needs.
+fn here(vip: IpAddr, front: &Interface, held: bool, interfaces: &[String]) -> Vec<String> {
+    let mut commands = Vec::new();
+    let family = if vip.is_ipv4() { "ipv4" } else { "ipv6" };
+    if !held {
+        let (length, flags) = if vip.is_ipv4() { (32, "") } else { (128, " nodad") };
+        commands.push(format!("ip addr add {vip}/{length} dev {}{flags}", front.name));
+    }
+    for name in interfaces {
+        let path = format!("/proc/sys/net/{family}/conf/{name}/forwarding");
+        let on = std::fs::read_to_string(path).is_ok_and(|value| value.trim() == "1");
+        if !on {
+            // A dot in a name would be taken for a part of the path.
+            let name = name.replace('.', "/");
+            commands.push(format!("sysctl -qw net.{family}.conf.{name}.forwarding=1"));
+        }
+    }
+    commands
+}
+
+/// What each backend needs.
+fn there(vip: IpAddr, forward: &str, ways: &[Way]) -> Vec<String> {
+    if forward == "nat" {
+        let source = ways.first().and_then(|way| neigh::route(way.address).ok()?.source);
+        let own = source.map_or_else(|| "THIS-HOST".into(), |own| own.to_string());
+        return vec![format!(
+            "ip route replace default via {own}    # answers must come back this way"
+        )];
+    }
+    let length = if vip.is_ipv4() { 32 } else { 128 };
+    let mut commands = vec![format!("ip addr add {vip}/{length} dev lo")];
+    if vip.is_ipv4() {
+        commands.push(
+            "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2".into(),
+        );
+    }
+    if forward != "l2" {
+        commands
+            .push(format!("# and whatever takes packets out of {forward} (docs/forwarding.md)"));
+    }
+    commands
+}
+
+fn text(
+    wanted: &Wanted,
+    forward: &str,
+    interfaces: &[String],
+    generic: bool,
+    front: &Interface,
+    ways: &[Way],
+) -> String {
+    let Wanted { name, vip, protocol, .. } = wanted;
+    let (ip, port) = (vip.ip(), vip.port());
+    let quoted: Vec<String> = interfaces.iter().map(|name| format!("{name:?}")).collect();
+    let mut text = format!(
+        "# Written by weir init {}. docs/configuration.md has all settings.\n\
+         #\n\
+         #   weir doctor --config FILE    looks for what would stop packets\n\
+         #   weir run --config FILE       balances\n\
+         #   weir reload                  takes up what was changed here\n\n\
+         [balancer]\n\
+         # Clients come by {}.\n\
+         interfaces = [{}]\n",
+        env!("CARGO_PKG_VERSION"),
+        front.name,
+        quoted.join(", "),
+    );
+    if generic {
+        text += "# One of them is made of software that takes no frames from XDP programs: in the network stack \
+                 it works,\n# several times slower.\nmode = \"generic\"\n";
+    }
+    text += "# Metrics for Prometheus.\n#   metrics = \"127.0.0.1:9469\"\n";
+    let _ = write!(
+        text,
+        "\n[[service]]\nname = \"{name}\"\nvip = \"{ip}\"\nprotocol = \"{}\"\nport = {port}\n",
+        protocol.name()
+    );
+    let why = match forward {
+        "l2" => {
+            "All backends are on links of this host's: they get frames as they are, and answer clients \
+                 directly."
+        }
+        "nat" => {
+            "Backends get packets with their own address; their answers come back by this host."
+        }
+        _ => "Backends behind routers get packets in other packets, and answer clients directly.",
+    };
+    let _ = writeln!(text, "# {why}\nforward = \"{forward}\"");
+    text += match protocol {
+        Protocol::Tcp => {
+            "\n# A TCP connection every two seconds. type = \"http\" asks for a page \
+             (docs/health-checks.md).\n[service.check]\ninterval = \"2s\"\ntimeout = \"1s\"\nrise = 2\n\
+             fall = 3\n"
+        }
+        Protocol::Udp => {
+            "\n# Nothing is known of what a UDP service answers: type = \"udp\" or \"dns\" asks it \
+             (docs/health-checks.md).\n[service.check]\nenabled = false\n"
+        }
+    };
+    for (number, way) in ways.iter().enumerate() {
+        let Way { address, interface, gateway, .. } = way;
+        let seen = match (gateway, way.answers) {
+            (Some(gateway), _) => format!("By {}, behind the router {gateway}.", interface.name),
+            (None, Some(Resolution::Confirmed(mac) | Resolution::Stale(mac))) => {
+                let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+                format!("By {}, at {}.", interface.name, mac.join(":"))
+            }
+            (None, _) => format!("By {}; it did not answer when this was written.", interface.name),
+        };
+        let _ = write!(
+            text,
+            "\n[[service.backend]]\nname = \"b{}\"\n# {seen}\naddress = \"{address}\"\n",
+            number + 1
+        );
+        if let Some(port) = way.port.filter(|_| forward == "nat") {
+            let _ = writeln!(text, "port = {port}");
+        }
+    }
+    text
+}

@@ -1,0 +1,509 @@
+//! `weir top`: services, backends and their rates on a terminal, with keys to drain.
+
+use crate::cli::Instance;
+use crate::control::{NO_BODY, request};
+use anyhow::{Context, bail};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_control::api::{Answer, DrainRequest};
+use weir_control::engine::{BackendStatus, HistoryReport, ServiceStatus, Status};
+use weir_control::history::Entry;
+
+/// How long a key may wait.
+const KEYS: Duration = Duration::from_millis(100);
+/// Warnings, drop reasons and changes that are shown.
+const LINES: usize = 3;
+
+/// Drain this backend of this service, or no longer.
+#[derive(Clone, Debug, PartialEq)]
+struct Drain {
+    service: String,
+    backend: String,
+    drain: bool,
+}
+
+/// What the instance has said.
+enum News {
+    Status(Box<Status>, Vec<Entry>),
+    Done(String),
+    Failed(String),
+}
+
+/// Packets, bits and new flows in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Rate {
+    packets: f64,
+    bits: f64,
+    flows: f64,
+}
+
+/// What is shown.
+#[derive(Default)]
+struct Top {
+    now: Option<(Instant, Status)>,
+    rates: HashMap<(String, String), Rate>,
+    /// Drops in a second by reason, the most first.
+    drops: Vec<(String, f64)>,
+    changes: Vec<Entry>,
+    /// The chosen backend, by its service's and its own name.
+    chosen: Option<(String, String)>,
+    asked: Option<Drain>,
+    said: String,
+}
+
+/// What a key asks for.
+#[derive(Debug, PartialEq)]
+enum Wish {
+    Nothing,
+    End,
+    Do(Drain),
+}
+
+pub fn run(instance: Instance, interval: Duration) -> anyhow::Result<()> {
+    if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
+        bail!("weir top needs a terminal; weir status prints the same once, and --json all of it");
+    }
+    let socket = instance.socket;
+    // Whoever does not answer is told before the terminal is taken.
+    let first = look(&socket)?;
+    let (tell, news) = mpsc::channel();
+    let (order, orders) = mpsc::channel::<Drain>();
+    // Its own thread: an instance that takes its time does not keep keys waiting.
+    thread::spawn(move || {
+        loop {
+            let said = match orders.recv_timeout(interval) {
+                Ok(drain) => match carry_out(&socket, &drain) {
+                    Ok(done) => News::Done(done),
+                    Err(error) => News::Failed(format!("{error:#}")),
+                },
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    look(&socket).unwrap_or_else(|error| News::Failed(format!("{error:#}")))
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            };
+            if tell.send(said).is_err() {
+                return;
+            }
+        }
+    });
+    let mut top = Top::default();
+    top.hear(first, Instant::now());
+    let mut terminal = ratatui::try_init().context("cannot take the terminal")?;
+    let result = (|| -> std::io::Result<()> {
+        loop {
+            terminal.draw(|frame| top.draw(frame))?;
+            if event::poll(KEYS)? {
+                match top.key(&event::read()?) {
+                    Wish::End => return Ok(()),
+                    Wish::Do(drain) => drop(order.send(drain)),
+                    Wish::Nothing => {}
+                }
+            }
+            while let Ok(said) = news.try_recv() {
+                top.hear(said, Instant::now());
+            }
+        }
+    })();
+    ratatui::restore();
+    result.context("the terminal is gone")
+}
+
+fn at(socket: &std::path::Path) -> Instance {
+    Instance { socket: PathBuf::from(socket) }
+}
+
+fn look(socket: &std::path::Path) -> anyhow::Result<News> {
+    let status: Status = request(at(socket), "GET", "/v1/status", NO_BODY)?;
+    let history: HistoryReport = request(at(socket), "GET", "/v1/history", NO_BODY)?;
+    let from = history.entries.len().saturating_sub(LINES);
+    Ok(News::Status(Box::new(status), history.entries[from..].to_vec()))
+}
+
+fn carry_out(socket: &std::path::Path, drain: &Drain) -> anyhow::Result<String> {
+    let Drain { service, backend, drain } = drain;
+    let path = format!("/v1/services/{service}/backends/{backend}/drain");
+    let body = DrainRequest { drain: *drain };
+    let answer: Answer = request(at(socket), "PUT", &path, Some(&body))?;
+    Ok(answer.done)
+}
+
+impl Top {
+    fn hear(&mut self, news: News, at: Instant) {
+        match news {
+            News::Done(said) | News::Failed(said) => self.said = said,
+            News::Status(status, changes) => {
+                if let Some((before, old)) = &self.now {
+                    let seconds = at.duration_since(*before).as_secs_f64().max(1e-3);
+                    self.rates = rates(old, &status, seconds);
+                    self.drops = drops(old, &status, seconds);
+                }
+                self.now = Some((at, *status));
+                self.changes = changes;
+                let there = |chosen: &(String, String)| self.backends().contains(chosen);
+                if !self.chosen.as_ref().is_some_and(there) {
+                    self.chosen = self.backends().first().cloned();
+                }
+            }
+        }
+    }
+
+    fn services(&self) -> &[ServiceStatus] {
+        self.now.as_ref().map_or(&[], |(_, status)| &status.services)
+    }
+
+    /// All backends in their order, with their services.
+    fn backends(&self) -> Vec<(String, String)> {
+        let all = self.services().iter();
+        all.flat_map(|s| s.backends.iter().map(|b| (s.name.clone(), b.name.clone()))).collect()
+    }
+
+    fn key(&mut self, event: &Event) -> Wish {
+        let Event::Key(key) = event else { return Wish::Nothing };
+        if key.kind == KeyEventKind::Release {
+            return Wish::Nothing;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Wish::End;
+        }
+        // Nothing but a yes is one.
+        if let Some(asked) = self.asked.take() {
+            if key.code == KeyCode::Char('y') {
+                self.said = "asked for".into();
+                return Wish::Do(asked);
+            }
+            self.said = "left as it is".into();
+            return Wish::Nothing;
+        }
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Wish::End,
+            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.step(1),
+            KeyCode::Char(word @ ('d' | 'u')) => {
+                self.asked = self.chosen.clone().map(|(service, backend)| Drain {
+                    service,
+                    backend,
+                    drain: word == 'd',
+                });
+            }
+            _ => {}
+        }
+        Wish::Nothing
+    }
+
+    fn step(&mut self, by: isize) {
+        let all = self.backends();
+        let now = all.iter().position(|one| Some(one) == self.chosen.as_ref()).unwrap_or(0);
+        let next = now.saturating_add_signed(by).min(all.len().saturating_sub(1));
+        self.chosen = all.get(next).cloned();
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let Some((_, status)) = &self.now else { return };
+        let warnings = status.warnings.len().min(LINES) as u16;
+        let changes = self.changes.len() as u16;
+        let [head, warned, table, dropped, changed, foot] = Layout::vertical([
+            Constraint::Length(1),
+            Constraint::Length(warnings),
+            Constraint::Min(3),
+            Constraint::Length(1),
+            Constraint::Length(changes),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        frame.render_widget(Paragraph::new(title(status)).style(bold), head);
+        let lines: Vec<Line<'_>> = status
+            .warnings
+            .iter()
+            .take(LINES)
+            .map(|warning| Line::styled(format!("! {warning}"), Color::Yellow))
+            .collect();
+        frame.render_widget(Paragraph::new(lines), warned);
+        self.draw_table(frame, table, bold);
+        frame.render_widget(Paragraph::new(self.dropped()), dropped);
+        let lines: Vec<Line<'_>> = self.changes.iter().map(|one| Line::raw(change(one))).collect();
+        frame.render_widget(Paragraph::new(lines), changed);
+        let question = self.asked.as_ref().map(|asked| {
+            let Drain { service, backend, drain } = asked;
+            let what = if *drain { "drain" } else { "let serve again" };
+            Line::styled(format!("{what} {backend} of {service}? y: yes, any other key: no"), bold)
+        });
+        let keys = "up, down: choose  d: drain  u: undrain  q: end";
+        let foot_line = question.unwrap_or_else(|| match &*self.said {
+            "" => Line::raw(keys),
+            said => Line::raw(format!("{keys}   {said}")),
+        });
+        frame.render_widget(Paragraph::new(foot_line), foot);
+    }
+
+    fn draw_table(&self, frame: &mut Frame<'_>, area: ratatui::layout::Rect, bold: Style) {
+        let header =
+            ["", "address", "state", "weight", "known", "packets/s", "bit/s", "new/s", "check"];
+        let (mut rows, mut selected) = (Vec::new(), None);
+        for service in self.services() {
+            let port = service.port.map_or("any".into(), |port| port.to_string());
+            let sum = service.backends.iter().fold(Rate::default(), |sum, backend| {
+                let one = self.rate(service, backend);
+                Rate {
+                    packets: sum.packets + one.packets,
+                    bits: sum.bits + one.bits,
+                    flows: sum.flows + one.flows,
+                }
+            });
+            let about = [
+                service.name.clone(),
+                format!("{} {} {port}", service.protocol, service.vip),
+                service.method.clone(),
+                String::new(),
+                service.states.to_string(),
+                short(sum.packets),
+                short(sum.bits),
+                short(sum.flows),
+                format!("table {}", service.generation),
+            ];
+            rows.push(Row::new(about.map(Cell::from)).style(bold));
+            for backend in &service.backends {
+                let name = (service.name.clone(), backend.name.clone());
+                if self.chosen.as_ref() == Some(&name) {
+                    selected = Some(rows.len());
+                }
+                rows.push(self.row(service, backend));
+            }
+        }
+        let widths = [
+            Constraint::Length(16),
+            Constraint::Length(24),
+            Constraint::Length(9),
+            Constraint::Length(6),
+            Constraint::Length(9),
+            Constraint::Length(9),
+            Constraint::Length(8),
+            Constraint::Length(8),
+            Constraint::Min(10),
+        ];
+        let table = Table::new(rows, widths)
+            .header(Row::new(header).style(Style::new().add_modifier(Modifier::UNDERLINED)))
+            .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
+        let mut state = TableState::new().with_selected(selected);
+        frame.render_stateful_widget(table, area, &mut state);
+    }
+
+    fn row(&self, service: &ServiceStatus, backend: &BackendStatus) -> Row<'static> {
+        let rate = self.rate(service, backend);
+        let colour = match &*backend.state {
+            "up" => Color::Green,
+            "draining" => Color::Yellow,
+            _ => Color::Red,
+        };
+        let check = backend.check.last.clone().unwrap_or_else(|| backend.check.detail.clone());
+        Row::new([
+            Cell::from(format!("  {}", backend.name)),
+            Cell::from(backend.address.to_string()),
+            Cell::from(backend.state.clone()).style(colour),
+            Cell::from(backend.weight.to_string()),
+            Cell::from(backend.states.map_or("-".into(), |n| n.to_string())),
+            Cell::from(short(rate.packets)),
+            Cell::from(short(rate.bits)),
+            Cell::from(short(rate.flows)),
+            Cell::from(check),
+        ])
+    }
+
+    fn rate(&self, service: &ServiceStatus, backend: &BackendStatus) -> Rate {
+        let name = (service.name.clone(), backend.name.clone());
+        self.rates.get(&name).copied().unwrap_or_default()
+    }
+
+    fn dropped(&self) -> String {
+        if self.drops.is_empty() {
+            return "no drops".into();
+        }
+        let most = self.drops.iter().take(LINES);
+        let most: Vec<String> =
+            most.map(|(reason, rate)| format!("{reason} {}/s", short(*rate))).collect();
+        format!("drops: {}", most.join(", "))
+    }
+}
+
+fn title(status: &Status) -> String {
+    let interfaces: Vec<&str> = status.interfaces.iter().map(|(name, _)| &**name).collect();
+    let up = humantime::format_duration(Duration::from_secs(status.uptime_seconds));
+    format!("weir {} \"{}\", up {up}, on {}", status.version, status.name, interfaces.join(", "))
+}
+
+fn change(entry: &Entry) -> String {
+    let at = std::time::UNIX_EPOCH + Duration::from_secs(entry.at);
+    let broken = match entry.broken {
+        Some(broken) if broken > 0 => format!(", {broken} connections broken"),
+        _ => String::new(),
+    };
+    let at = humantime::format_rfc3339_seconds(at);
+    format!("{at} {} by {}: {}{broken}", entry.what, entry.who.name, entry.done)
+}
+
+/// A counter that has begun anew counts from 0.
+fn risen(from: u64, to: u64, seconds: f64) -> f64 {
+    to.checked_sub(from).unwrap_or(to) as f64 / seconds
+}
+
+fn rates(old: &Status, new: &Status, seconds: f64) -> HashMap<(String, String), Rate> {
+    let mut before = HashMap::new();
+    for service in &old.services {
+        for backend in &service.backends {
+            before.insert((&service.name, &backend.name), backend);
+        }
+    }
+    let mut rates = HashMap::new();
+    for service in &new.services {
+        for backend in &service.backends {
+            let Some(old) = before.get(&(&service.name, &backend.name)) else { continue };
+            let rate = Rate {
+                packets: risen(old.packets, backend.packets, seconds),
+                bits: risen(old.bytes, backend.bytes, seconds) * 8.0,
+                flows: risen(old.flows, backend.flows, seconds),
+            };
+            rates.insert((service.name.clone(), backend.name.clone()), rate);
+        }
+    }
+    rates
+}
+
+fn drops(old: &Status, new: &Status, seconds: f64) -> Vec<(String, f64)> {
+    let mut drops: Vec<(String, f64)> = new
+        .outcomes
+        .iter()
+        .map(|one| {
+            let before = old.outcomes.iter().find(|old| old.reason == one.reason);
+            let before = before.map_or(0, |before| before.dropped);
+            (one.reason.clone(), risen(before, one.dropped, seconds))
+        })
+        .filter(|(_, rate)| *rate > 0.0)
+        .collect();
+    drops.sort_by(|a, b| b.1.total_cmp(&a.1));
+    drops
+}
+
+/// A number in four characters or so.
+fn short(number: f64) -> String {
+    const UNITS: [&str; 5] = ["", "k", "M", "G", "T"];
+    let (mut value, mut unit) = (number, 0);
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        (value, unit) = (value / 1000.0, unit + 1);
+    }
+    match unit {
+        0 => format!("{value:.0}"),
+        _ if value < 10.0 => format!("{value:.1}{}", UNITS[unit]),
+        _ => format!("{value:.0}{}", UNITS[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::KeyEvent;
+    use serde_json::json;
+
+    fn status(packets: u64, names: &[&str]) -> News {
+        let backends: Vec<_> = names
+            .iter()
+            .map(|name| {
+                json!({ "name": name, "number": 1, "address": "10.0.0.11", "weight": 1, "state": "up",
+                    "check": { "up": true, "detail": "assumed", "last": "connected in 80us" },
+                    "states": 17, "packets": packets, "bytes": packets * 100, "flows": 3 })
+            })
+            .collect();
+        let service = json!({ "name": "web", "number": 0, "vip": "10.0.0.1", "protocol": "tcp", "port": 80,
+            "method": "concury", "affinity": "flow", "generation": 4, "digest": "", "states": 17,
+            "published_states": 17, "refused_states": 0, "table_bytes": 1, "control_bytes": 1,
+            "last_update_ms": null, "backends": backends });
+        let status = json!({ "name": "weir", "version": "0", "pid": 1, "uptime_seconds": 5, "resumed": false,
+            "interfaces": [["eth0", "native"]], "warnings": ["look here"], "services": [service],
+            "outcomes": [{ "reason": "no_backend", "description": "", "passed": 0, "dropped": packets }],
+            "unrecorded_flows": 0, "reports": 0, "pending_flows": 0, "table_bytes_used": 0,
+            "table_bytes": 0 });
+        let status: Status = serde_json::from_value(status).unwrap();
+        News::Status(Box::new(status), Vec::new())
+    }
+
+    fn press(top: &mut Top, key: char) -> Wish {
+        top.key(&Event::Key(KeyEvent::from(KeyCode::Char(key))))
+    }
+
+    fn picture(top: &Top, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| top.draw(frame)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn rates_are_drawn_and_a_drain_is_asked_for_twice() {
+        let begin = Instant::now();
+        let mut top = Top::default();
+        top.hear(status(1000, &["b1", "b2"]), begin);
+        assert!(picture(&top, 120, 20).contains("no drops"));
+        top.hear(status(5000, &["b1", "b2"]), begin + Duration::from_secs(2));
+        let shown = picture(&top, 120, 20);
+        for words in [
+            "! look here",
+            "tcp 10.0.0.1 80",
+            "  b2",
+            "2.0k",
+            "1.6M",
+            "4.0k",
+            "3.2M",
+            "drops: no_backend 2.0k/s",
+            "connected in 80us",
+            "q: end",
+        ] {
+            assert!(shown.contains(words), "{words}: {shown}");
+        }
+        // A terminal of any size will do.
+        for (width, height) in [(1, 1), (10, 3), (80, 1), (1, 50)] {
+            picture(&top, width, height);
+        }
+        press(&mut top, 'j');
+        assert_eq!(press(&mut top, 'd'), Wish::Nothing);
+        assert!(picture(&top, 120, 20).contains("drain b2 of web? y: yes"));
+        assert_eq!(press(&mut top, 'n'), Wish::Nothing);
+        assert_eq!(press(&mut top, 'y'), Wish::Nothing, "nothing is asked any more");
+        press(&mut top, 'u');
+        let undrain = Drain { service: "web".into(), backend: "b2".into(), drain: false };
+        assert_eq!(press(&mut top, 'y'), Wish::Do(undrain));
+        // The chosen one goes: another is chosen. A counter begins anew.
+        top.hear(status(10, &["b1"]), begin + Duration::from_secs(3));
+        assert_eq!(top.chosen, Some(("web".into(), "b1".into())));
+        let rate = top.rates[&("web".to_owned(), "b1".to_owned())];
+        assert_eq!((rate.packets, rate.flows), (10.0, 0.0));
+        top.hear(status(10, &[]), begin + Duration::from_secs(4));
+        press(&mut top, 'd');
+        assert_eq!((top.chosen.clone(), press(&mut top, 'y')), (None, Wish::Nothing));
+        assert_eq!(press(&mut top, 'q'), Wish::End);
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (number, words) in [
+            (0.0, "0"),
+            (999.4, "999"),
+            (999.6, "1.0k"),
+            (12_345.0, "12k"),
+            (1.5e6, "1.5M"),
+            (4e9, "4.0G"),
+            (1e16, "10000T"),
+        ] {
+            assert_eq!(short(number), words);
+        }
+    }
+}

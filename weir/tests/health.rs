@@ -1,0 +1,272 @@
+//! Health checks of a running balancer against real servers: pages by HTTP and HTTPS, checks of single
+//! backends, certificates that end soon, scripts, most failing at once.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use common::{WEB4, eventually};
+use serde_json::Value;
+use weir_lab::{Balancer, Lab, NetNs};
+
+/// The instance's file with another `[service.check]` of the service web4, and fields of its backends.
+fn write(balancer: &Balancer, good: &str, check: &str, backends: &[(&str, &str)]) {
+    let (head, rest) = good.split_once("[service.check]\n").expect("web4 is the first service");
+    let (_, rest) = rest.split_once("\n[[service.backend]]").expect("its backends");
+    let (own, others) = rest.split_once("\n[[service]]").expect("the next service");
+    let mut own = own.to_owned();
+    for (name, fields) in backends {
+        let line = format!("name = \"{name}\"\n");
+        assert!(own.contains(&line), "{own}");
+        own = own.replace(&line, &format!("{line}{fields}\n"));
+    }
+    let text =
+        format!("{head}[service.check]\n{check}\n\n[[service.backend]]{own}\n[[service]]{others}");
+    fs::write(balancer.config(), text).unwrap();
+}
+
+const OFTEN: &str = "interval = \"100ms\"\ntimeout = \"90ms\"\nrise = 2\nfall = 3";
+/// For checks that take a process, on a machine that is busy.
+const SELDOM: &str = "interval = \"1s\"\ntimeout = \"900ms\"\nrise = 1\nfall = 3";
+
+fn backend(status: &Value, name: &str) -> Value {
+    let web = common::service(status, "web4");
+    let all = web["backends"].as_array().unwrap();
+    all.iter().find(|one| one["name"] == name).expect("the backend").clone()
+}
+
+/// Waits until the backends' states are these, in their order.
+fn states(balancer: &Balancer, wanted: &[&str]) -> Value {
+    let mut last = Value::Null;
+    eventually(&format!("{wanted:?}"), || {
+        last = balancer.status().unwrap();
+        let web = common::service(&last, "web4");
+        let found: Vec<String> = web["backends"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["state"].as_str().unwrap().to_owned())
+            .collect();
+        found == wanted
+    });
+    last
+}
+
+fn until(balancer: &Balancer, name: &str, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+    let mut last = Value::Null;
+    eventually(what, || {
+        last = backend(&balancer.status().unwrap(), name);
+        is(&last["check"])
+    });
+    last
+}
+
+/// One more nginx of a backend, which serves a directory by HTTP at 8081 and by TLS at 8443.
+struct Nginx(Child);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn nginx(at: &NetNs, home: &Path) -> Nginx {
+    let home = home.display();
+    let mut text = format!(
+        "daemon off;\nmaster_process off;\nuser root;\nerror_log {home}/error.log;\n\
+         pid {home}/nginx.pid;\nevents {{ }}\nhttp {{\n  access_log {home}/access.log;\n"
+    );
+    for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+        text += &format!("  {kind}_temp_path {home}/tmp;\n");
+    }
+    text += &format!(
+        "  server {{\n    listen 8081;\n    listen 8443 ssl;\n    ssl_certificate {home}/own.pem;\n    \
+         ssl_certificate_key {home}/own.key;\n    root {home}/www;\n    add_header X-Role primary;\n    \
+         location = /moved {{ return 302 /; }}\n  }}\n}}\n"
+    );
+    let config = format!("{home}/nginx.conf");
+    fs::write(&config, text).unwrap();
+    let mut command = at.command("nginx").unwrap();
+    command.args(["-c", &config, "-p", &home.to_string()]).stdin(Stdio::null());
+    let log = fs::File::create(format!("{home}/output.log")).unwrap();
+    command.stderr(log);
+    Nginx(command.spawn().expect("nginx"))
+}
+
+/// An authority, and a certificate for shop.example that ends in three days.
+fn certificates(directory: &Path) {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let (key, own_key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let mut about = CertificateParams::new(Vec::new()).unwrap();
+    about.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    fs::write(directory.join("ca.pem"), about.self_signed(&key).unwrap().pem()).unwrap();
+    let issuer = Issuer::new(about, key);
+    let mut about = CertificateParams::new(vec!["shop.example".to_owned()]).unwrap();
+    about.not_after =
+        (std::time::SystemTime::now() + std::time::Duration::from_secs(76 * 3600)).into();
+    let own = about.signed_by(&own_key, &issuer).unwrap();
+    fs::write(directory.join("own.pem"), own.pem()).unwrap();
+    fs::write(directory.join("own.key"), own_key.serialize_pem()).unwrap();
+}
+
+fn home(lab: &Lab) -> PathBuf {
+    let home = lab.directory().join("more");
+    fs::create_dir_all(home.join("www")).unwrap();
+    certificates(&home);
+    home
+}
+
+#[test]
+fn pages_certificates_and_single_backends_are_checked() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start(&lab, "concury", 3);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    let mut held = common::hold(&lab, WEB4, 60);
+
+    // The lab's own nginx, by HTTP, with its header and its body.
+    let check =
+        format!("{OFTEN}\ntype = \"http\"\nbody = \"b\"\nanswer_headers = {{ X-Backend = \"b\" }}");
+    write(&balancer, &good, &check, &[("b1", "check = { body = \"b2\" }")]);
+    common::command(&balancer, "reload");
+    let status = states(&balancer, &["up", "down", "up"]);
+    let down = backend(&status, "b1");
+    let error = down["check"]["last_error"].as_str().unwrap();
+    assert!(error.contains("the body is without what is expected"), "{error}");
+    assert!(down["check"]["failed"].as_u64().unwrap() >= 3, "{down}");
+    let up = backend(&status, "b0");
+    assert_eq!((&up["check"]["type"], &up["check"]["failed"]), (&"http".into(), &0.into()), "{up}");
+    until(&balancer, "b0", "a check by HTTP", |check| {
+        check["last"].as_str().is_some_and(|last| last.starts_with("HTTP 200 in "))
+            && check["seconds"].as_f64().is_some_and(|took| took > 0.0)
+    });
+    common::assert_unbroken(&mut held, "with a backend down by its page", &balancer);
+    let text = balancer.command(&["status"]).unwrap();
+    assert!(text.contains("without what is expected"), "{text}");
+
+    // A reload that turns the check off brings up what it had down.
+    write(&balancer, &good, &check, &[("b1", "check = { enabled = false }")]);
+    common::command(&balancer, "reload");
+    let status = states(&balancer, &["up", "up", "up"]);
+    let unchecked = backend(&status, "b1");
+    assert!(unchecked["check"]["type"].is_null(), "{unchecked}");
+
+    // A server by TLS, its page there and gone, its certificate ending.
+    let home = home(&lab);
+    let page = home.join("www/healthz");
+    fs::write(&page, "ready\n").unwrap();
+    let server = nginx(lab.backend(0).netns(), &home);
+    let own = format!(
+        "check = {{ type = \"https\", port = 8443, path = \"/healthz\", host = \"shop.example\", \
+         body = \"ready\", ca = \"{}\", answer_headers = {{ X-Role = \"primary\" }} }}",
+        home.join("ca.pem").display()
+    );
+    write(&balancer, &good, SELDOM, &[("b0", &own)]);
+    common::command(&balancer, "reload");
+    let backend0 = until(&balancer, "b0", "a check by TLS", |check| {
+        check["last"].as_str().is_some_and(|last| last.starts_with("HTTP 200 in "))
+    });
+    assert!(backend0["check"]["certificate_ends"].as_i64().is_some(), "{backend0}");
+    let status = balancer.status().unwrap();
+    let warnings = status["warnings"].to_string();
+    assert!(warnings.contains("backend b0: its certificate ends in 3 days"), "{warnings}");
+    // weir doctor makes the very same check.
+    let config = balancer.config().display().to_string();
+    let said = common::stdout(&common::weir_in(&lab, &["doctor", "--config", &config]));
+    assert!(said.contains("health check by https on port 8443 succeeds"), "{said}");
+    fs::remove_file(&page).unwrap();
+    states(&balancer, &["down", "up", "up"]);
+    until(&balancer, "b0", "the reason", |check| {
+        check["last_error"] == "HTTP status 404, not 200-399"
+    });
+    fs::write(&page, "ready\n").unwrap();
+    states(&balancer, &["up", "up", "up"]);
+    drop(server);
+    states(&balancer, &["down", "up", "up"]);
+    until(&balancer, "b0", "the reason", |check| check["last_error"] == "connection refused");
+    let log = fs::read_to_string(home.join("access.log")).unwrap();
+    assert!(log.contains("GET /healthz HTTP/1.1\" 200"), "{log}");
+    assert!(log.contains("\"weir/"), "{log}");
+    common::assert_unbroken(&mut held, "at the end", &balancer);
+}
+
+#[test]
+fn a_script_decides_and_what_this_host_lacks_does_not() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "tracked", 2);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    // Nobody must be able to read it.
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (script, ill) = (folder.path().join("check"), folder.path().join("ill"));
+    let text = format!(
+        "#!/bin/sh\n[ -e {ill} ] && grep -q \"$1\" {ill} && echo \"$1 is ill, says $(id -un)\" && exit 1\n\
+         exit 0\n",
+        ill = ill.display()
+    );
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let check = format!(
+        "{SELDOM}\ntype = \"script\"\ncommand = [\"{}\", \"{{address}}\"]",
+        script.display()
+    );
+    write(&balancer, &good, &check, &[]);
+    common::command(&balancer, "reload");
+    until(&balancer, "b1", "a check by the script", |check| {
+        check["last"].as_str().is_some_and(|last| last.starts_with("the script succeeded in "))
+    });
+    let status = balancer.status().unwrap();
+    let address = backend(&status, "b1")["address"].as_str().unwrap().to_owned();
+    fs::write(&ill, &address).unwrap();
+    states(&balancer, &["up", "down"]);
+    let words = format!("the script ended with 1: {address} is ill, says nobody");
+    until(&balancer, "b1", "the reason", |check| check["last_error"] == words.as_str());
+    fs::remove_file(&ill).unwrap();
+    states(&balancer, &["up", "up"]);
+    // A script that is not there says nothing of the backends.
+    fs::remove_file(&script).unwrap();
+    until(&balancer, "b0", "an unknown state", |check| check["unknown"] == true);
+    let now = until(&balancer, "b1", "an unknown state", |check| check["unknown"] == true);
+    assert_eq!(now["state"], "up", "{now}");
+}
+
+/// Three of four backends die together: their failures do not count, and without the setting they do.
+#[test]
+fn most_checks_that_fail_at_once_are_held() {
+    let _alone = common::alone();
+    let lab = common::lab(4);
+    let balancer = common::start(&lab, "concury", 4);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    let good = good.replacen("[balancer]\n", "[balancer]\nhold_checks_at = 60\n", 1);
+    // Failures have the time to come together.
+    let check = "interval = \"300ms\"\ntimeout = \"250ms\"\nrise = 2\nfall = 5";
+    write(&balancer, &good, check, &[]);
+    common::command(&balancer, "reload");
+    states(&balancer, &["up"; 4]);
+    let checked = || {
+        let status = balancer.status().unwrap();
+        (0..4).all(|n| backend(&status, &format!("b{n}"))["check"]["checks"].as_u64() > Some(2))
+    };
+    eventually("all are checked", checked);
+    (0..3).for_each(|n| lab.backend(n).kill());
+    let mut last = Value::Null;
+    eventually("three of four are held", || {
+        last = balancer.status().unwrap();
+        (0..3).all(|n| {
+            let check = &backend(&last, &format!("b{n}"))["check"];
+            check["held"] == true && check["failed"].as_u64() > Some(8)
+        })
+    });
+    states(&balancer, &["up"; 4]);
+    let warnings = last["warnings"].to_string();
+    assert!(warnings.contains("health checks fail at once"), "{warnings}");
+    // Without the setting they go down.
+    write(&balancer, &good.replace("hold_checks_at = 60\n", ""), check, &[]);
+    common::command(&balancer, "reload");
+    states(&balancer, &["down", "down", "down", "up"]);
+}

@@ -1,0 +1,178 @@
+//! A file is put in force whole or not at all, what was changed is remembered, and gone back to.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use common::{WEB4, WEIR, eventually, stderr, stdout};
+use serde_json::Value;
+use weir_lab::Balancer;
+
+fn history(balancer: &Balancer) -> Value {
+    serde_json::from_str(&balancer.command(&["history", "--json"]).unwrap()).unwrap()
+}
+
+fn whats(report: &Value) -> Vec<String> {
+    let entries = report["entries"].as_array().unwrap();
+    entries.iter().map(|one| one["what"].as_str().unwrap().to_owned()).collect()
+}
+
+fn idle(balancer: &Balancer) -> String {
+    fs::read_to_string(balancer.config())
+        .unwrap()
+        .lines()
+        .find(|line| line.starts_with("idle_timeout"))
+        .unwrap_or_default()
+        .to_owned()
+}
+
+#[test]
+fn files_are_applied_whole_and_gone_back_to() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start(&lab, "concury", 3);
+    let mut held = common::hold(&lab, WEB4, 60);
+    let first = fs::read_to_string(balancer.config()).unwrap();
+    fs::set_permissions(balancer.config(), fs::Permissions::from_mode(0o640)).unwrap();
+    let report = history(&balancer);
+    assert_eq!((whats(&report), report["current"].as_u64()), (vec!["start".to_owned()], Some(1)));
+    assert!(report["drift"].is_null(), "{report}");
+
+    // Applied: in force, and the instance's file, with the mode that it had.
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other.toml");
+    let second = first.replacen("[[service]]", "[[service]]\nidle_timeout = \"9m\"", 1);
+    fs::write(&other, &second).unwrap();
+    let path = other.to_str().unwrap();
+    let said = common::command(&balancer, &format!("apply {path} --expect 1"));
+    assert!(said.contains("configuration reloaded") && said.contains("it is change 2"), "{said}");
+    assert_eq!(fs::read_to_string(balancer.config()).unwrap(), second);
+    let mode = fs::metadata(balancer.config()).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o640);
+    let report = history(&balancer);
+    let entry = &report["entries"][1];
+    assert_eq!((&entry["what"], &entry["who"]["uid"]), (&"apply".into(), &0.into()), "{entry}");
+    assert_eq!((&entry["who"]["name"], &entry["broken"]), (&"root".into(), &0.into()), "{entry}");
+    assert!(entry["connections"].as_u64().unwrap() >= 60, "{entry}");
+    assert!(entry["services"].to_string().contains("changed"), "{entry}");
+    common::assert_unbroken(&mut held, "after an apply", &balancer);
+
+    // Who has looked at another state than this is refused; so is what breaks connections, what makes no
+    // sense, and what cannot be written. Nothing of it changes anything.
+    let socket = balancer.socket().to_str().unwrap().to_owned();
+    let breaking = first.replacen("[[service]]", "[[service]]\naffinity = \"client\"", 1);
+    let (bad, odd) = (folder.path().join("bad.toml"), folder.path().join("odd.toml"));
+    fs::write(&bad, &breaking).unwrap();
+    fs::write(&odd, "[balancer]\nname = 7\n").unwrap();
+    for (arguments, code, words) in [
+        (vec!["apply", path, "--expect", "1"], 4, "has the number 2, not 1"),
+        (vec!["apply", bad.to_str().unwrap()], 4, "connections break"),
+        (vec!["apply", odd.to_str().unwrap()], 1, "odd.toml:2: "),
+        (vec!["apply", "/nowhere.toml"], 1, "cannot read /nowhere.toml"),
+        (vec!["rollback", "77"], 3, "no change 77 is remembered; there are 1, 2"),
+    ] {
+        let output = common::weir(&[&arguments[..], &["--socket", &socket]].concat());
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{arguments:?}: {}", stderr(&output));
+    }
+    assert_eq!(fs::read_to_string(balancer.config()).unwrap(), second);
+    assert_eq!(history(&balancer)["entries"], report["entries"]);
+    let beside: Vec<_> = fs::read_dir(balancer.config().parent().unwrap())
+        .unwrap()
+        .filter(|one| one.as_ref().unwrap().file_name().to_string_lossy().contains("weir-new"))
+        .collect();
+    assert!(beside.is_empty(), "{beside:?}");
+
+    // Commands are remembered, and are drift.
+    common::command(&balancer, "backend weight web4 b1 5");
+    let report = history(&balancer);
+    assert_eq!(report["entries"][2]["done"], "backend b1 of web4 has weight 5");
+    let drift = report["drift"].as_str().unwrap();
+    assert!(drift.contains("commands have changed it") && drift.contains("web4"), "{drift}");
+
+    // Back, to before, and with it what the command has changed; and there again.
+    let said = common::command(&balancer, "rollback");
+    assert!(said.contains("back to change 1") && said.contains("it is change 4"), "{said}");
+    assert_eq!(fs::read_to_string(balancer.config()).unwrap(), first);
+    let report = history(&balancer);
+    assert!(report["drift"].is_null() && report["current"] == 4, "{report}");
+    let status = balancer.status().unwrap();
+    assert_eq!(common::backend(common::service(&status, "web4"), "b1")["weight"], 1);
+    common::command(&balancer, "rollback");
+    assert_eq!(idle(&balancer), "idle_timeout = \"9m\"");
+    common::command(&balancer, "rollback 1");
+    assert_eq!(fs::read_to_string(balancer.config()).unwrap(), first);
+    assert_eq!(balancer.command(&["history", "2"]).unwrap(), second);
+
+    // A file that was edited is drift until it is reloaded.
+    fs::write(balancer.config(), &second).unwrap();
+    let drift = history(&balancer)["drift"].as_str().unwrap().to_owned();
+    assert!(drift.contains("the file was edited"), "{drift}");
+    balancer.hang_up();
+    eventually("the reload is remembered", || {
+        whats(&history(&balancer)).last().unwrap() == "reload"
+    });
+    let report = history(&balancer);
+    let last = report["entries"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["who"]["name"], "SIGHUP", "{last}");
+    assert!(report["drift"].is_null(), "{report}");
+
+    // What changes nothing is no change.
+    common::command(&balancer, "reload");
+    common::command(&balancer, &format!("apply {}", other.display()));
+    assert_eq!(history(&balancer)["entries"], report["entries"]);
+
+    // A process that is killed takes none of it along, and a start with the same file is no change.
+    balancer.kill();
+    balancer.launch().unwrap();
+    assert_eq!(history(&balancer)["entries"], report["entries"]);
+    common::command(&balancer, "rollback");
+    assert_eq!(fs::read_to_string(balancer.config()).unwrap(), first);
+    balancer.kill();
+    fs::write(balancer.config(), &second).unwrap();
+    balancer.launch().unwrap();
+    assert_eq!(whats(&history(&balancer)).last().unwrap(), "start");
+    let text = balancer.command(&["history"]).unwrap();
+    for words in ["rollback", "SIGHUP", "root (0)", "the instance is as "] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    common::assert_unbroken(&mut held, "at the end", &balancer);
+}
+
+/// A backend that goes with an applied file: what it held is what the history says.
+#[test]
+fn what_a_change_broke_is_remembered_and_a_pipe_will_do() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let mut held = common::hold(&lab, WEB4, 60);
+    let first = fs::read_to_string(balancer.config()).unwrap();
+    let at = common::spread(&held)["b1"];
+    let known = || {
+        let status = balancer.status().unwrap();
+        common::service(&status, "web4")["states"].as_u64().unwrap() >= 60
+    };
+    eventually("the connections are known", known);
+    let (before, rest) = first.split_once("\n[[service.backend]]\nname = \"b1\"").unwrap();
+    let (_, after) = rest.split_once("\n[[service]]").unwrap();
+    let without = format!("{before}\n[[service]]{after}");
+    let mut apply = Command::new(WEIR)
+        .args(["apply", "-", "--socket", balancer.socket().to_str().unwrap()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut apply.stdin.take().unwrap(), without.as_bytes()).unwrap();
+    let output = apply.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stdout(&output));
+    let report = history(&balancer);
+    let last = report["entries"].as_array().unwrap().last().unwrap().clone();
+    assert!(last["broken"].as_u64().unwrap() >= at, "{at}: {last}");
+    let broken = held.iter_mut().filter_map(common::Held::trouble).count() as u64;
+    assert_eq!(broken, at, "and no other");
+    // The connections are lost; the file is not.
+    common::command(&balancer, "rollback");
+    common::reach_all(&lab, WEB4, 2);
+}

@@ -1,0 +1,264 @@
+//! From a host without a configuration to a balanced request: weir init, weir run, curl.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{WEIR, eventually, stderr, stdout};
+use serde_json::Value;
+use weir_lab::NetNs;
+use weir_testbed::{Namespaces, xdp};
+
+/// A client and two backends on links of a balancer's, which routes between them: 10.60.0.0/24 and
+/// 10.61.0.0/24, and the service's address 10.60.0.100.
+struct World {
+    client: NetNs,
+    balancer: NetNs,
+    backends: Vec<NetNs>,
+    folder: tempfile::TempDir,
+    servers: Vec<Child>,
+    _namespaces: Namespaces,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut namespaces = Namespaces::new("init");
+        let mut add = |role: &str| namespaces.add(role).expect("a namespace (tests run as root)");
+        let (client, balancer, switch) = (add("cl"), add("lb"), add("sw"));
+        let backends = vec![add("b1"), add("b2")];
+        let link = |a: &NetNs, b: &NetNs, at: &str, there: &str| {
+            let line = format!(
+                "link add {at} netns {} type veth peer name {there} netns {}",
+                a.name(),
+                b.name()
+            );
+            a.ip(&line).unwrap();
+            for (netns, name) in [(a, at), (b, there)] {
+                netns.ip(&format!("link set {name} up")).unwrap();
+                netns.no_checksum_offload(name).unwrap();
+            }
+        };
+        link(&client, &balancer, "eth0", "front0");
+        link(&balancer, &switch, "back0", "lb");
+        switch.ip("link add br0 type bridge\nlink set br0 up\nlink set lb master br0").unwrap();
+        for (number, backend) in (1..).zip(&backends) {
+            let port = format!("b{number}");
+            link(backend, &switch, "eth0", &port);
+            switch.ip(&format!("link set {port} master br0")).unwrap();
+            backend.ip(&format!("addr add 10.61.0.{}/24 dev eth0", 10 + number)).unwrap();
+        }
+        client.ip("addr add 10.60.0.2/24 dev eth0").unwrap();
+        balancer.ip("addr add 10.60.0.1/24 dev front0\naddr add 10.61.0.1/24 dev back0").unwrap();
+        // Frames of XDP programs get through a veth only where its other end has one, too.
+        xdp::attach_pass(&client, "eth0").unwrap();
+        xdp::attach_pass(&switch, "lb").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mut world = Self {
+            client,
+            balancer,
+            backends,
+            folder,
+            servers: Vec::new(),
+            _namespaces: namespaces,
+        };
+        world.serve(8080);
+        world
+    }
+
+    /// An nginx for each backend, which tells its name.
+    fn serve(&mut self, port: u16) {
+        for (number, backend) in (1..).zip(&self.backends) {
+            let home = self.folder.path().join(format!("b{number}"));
+            fs::create_dir(&home).unwrap();
+            let home = home.display();
+            let mut text = format!(
+                "daemon off;\nmaster_process off;\nerror_log {home}/error.log;\npid {home}/pid;\n\
+                 events {{ }}\nhttp {{\n  access_log off;\n"
+            );
+            for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+                text += &format!("  {kind}_temp_path {home}/tmp;\n");
+            }
+            text += &format!(
+                "  server {{ listen {port}; location / {{ return 200 \"b{number}\\n\"; }} }}\n}}\n"
+            );
+            let config = format!("{home}/nginx.conf");
+            fs::write(&config, text).unwrap();
+            let mut command = backend.command("nginx").unwrap();
+            command.args(["-c", &config, "-e", &format!("{home}/error.log")]);
+            self.servers.push(command.stdin(Stdio::null()).spawn().expect("nginx"));
+        }
+    }
+
+    fn weir(&self, arguments: &[&str]) -> Output {
+        self.balancer.command(WEIR).unwrap().args(arguments).output().expect("weir")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+/// `weir run`, and what it leaves in the kernel, gone with the value.
+struct Running<'a>(Child, &'a Path);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let config = self.1.to_str().unwrap();
+        let _ = Command::new(WEIR).args(["unload", "--config", config]).output();
+    }
+}
+
+/// The file with a name and a directory of its own: other instances run beside this test.
+fn apart(config: &Path, run_dir: &Path) {
+    let name = format!("init{}", std::process::id());
+    let text = fs::read_to_string(config).unwrap();
+    let own = format!("[balancer]\nname = \"{name}\"\nrun_dir = \"{}\"\n", run_dir.display());
+    fs::write(config, text.replacen("[balancer]\n", &own, 1)).unwrap();
+}
+
+#[test]
+fn three_commands_lead_to_a_balanced_request() {
+    let world = World::new();
+    for backend in &world.backends {
+        backend.ip("route add default via 10.61.0.1").unwrap();
+    }
+    let config = world.folder.path().join("etc/weir.toml");
+    let config_text = config.to_str().unwrap();
+    // The first.
+    let made = world.weir(&[
+        "init",
+        "--vip",
+        "10.60.0.100",
+        "--backend",
+        "10.61.0.11:8080",
+        "--backend",
+        "10.61.0.12:8080",
+        "--forward",
+        "nat",
+        "--prepare",
+        "--output",
+        config_text,
+    ]);
+    let said = stdout(&made);
+    assert!(made.status.success(), "{said}{}", stderr(&made));
+    assert!(said.contains("ip addr add 10.60.0.100/32 dev front0"), "{said}");
+    assert!(said.contains("ip route replace default via 10.61.0.1"), "{said}");
+    let text = fs::read_to_string(&config).unwrap();
+    assert!(text.contains("interfaces = [\"front0\", \"back0\"]"), "{text}");
+    assert!(text.contains("# By back0, at "), "the neighbours have answered: {text}");
+    assert!(!said.contains("look at this"), "{said}");
+    let checked = world.weir(&["check", "--config", config_text]);
+    assert!(checked.status.success(), "{}", stderr(&checked));
+
+    // It is not written twice, whatever is asked for.
+    let again = world.weir(&[
+        "init",
+        "--vip",
+        "10.60.0.9",
+        "--backend",
+        "10.61.0.11",
+        "--output",
+        config_text,
+    ]);
+    assert_eq!(again.status.code(), Some(4), "{}", stderr(&again));
+    assert!(stderr(&again).contains("is there already and stays as it is"), "{}", stderr(&again));
+    assert_eq!(fs::read_to_string(&config).unwrap(), text);
+
+    // The second.
+    let run_dir = world.folder.path().join("run");
+    apart(&config, &run_dir);
+    let log = fs::File::create(world.folder.path().join("log")).unwrap();
+    let mut command = world.balancer.command(WEIR).unwrap();
+    command.args(["run", "--config", config_text]).stdin(Stdio::null()).stderr(log);
+    let _running = Running(command.spawn().unwrap(), &config);
+    let socket = run_dir.join("weir.sock");
+    let ready = || {
+        let said = world.weir(&["status", "--json", "--socket", socket.to_str().unwrap()]);
+        let status: Value = serde_json::from_str(&stdout(&said)).unwrap_or_default();
+        let backends = status["services"][0]["backends"].as_array().cloned().unwrap_or_default();
+        backends.len() == 2
+            && backends
+                .iter()
+                .all(|one| one["check"]["last"].as_str().is_some_and(|s| s.starts_with("conn")))
+    };
+    eventually("the balancer runs, and its backends are well", ready);
+
+    // The third, often enough that both have answered.
+    let mut seen = std::collections::BTreeSet::new();
+    eventually("both backends answer", || {
+        let mut curl = world.client.command("curl").unwrap();
+        curl.args(["-s", "-m", "20", "http://10.60.0.100/"]);
+        let answer = stdout(&curl.output().unwrap());
+        assert!(["b1\n", "b2\n"].contains(&&*answer), "{answer:?}");
+        seen.insert(answer);
+        seen.len() == 2
+    });
+}
+
+#[test]
+fn it_looks_at_the_host_and_says_what_does_not_fit() {
+    let world = World::new();
+    let init = |arguments: &[&str]| {
+        let output = world.weir(&[&["init", "--output", "-"], arguments].concat());
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let (vip, near) = (["--vip", "10.60.0.100"], ["--backend", "10.61.0.11"]);
+    let (code, text, said) = init(&[vip, near].concat());
+    assert_eq!(code, Some(0), "{said}");
+    // What goes to the standard output is the file alone.
+    let file = world.folder.path().join("o.toml");
+    fs::write(&file, &text).unwrap();
+    let checked = world.weir(&["check", "--config", file.to_str().unwrap()]);
+    assert!(checked.status.success(), "{}", stderr(&checked));
+    assert!(text.contains("forward = \"l2\"") && text.contains("port = 80"), "{text}");
+    assert!(said.contains("ip addr add 10.60.0.100/32 dev front0"), "{said}");
+    assert!(said.contains("ip addr add 10.60.0.100/32 dev lo"), "{said}");
+
+    // Backends behind a router get a tunnel; one that is not there is told.
+    world.balancer.ip("route add 10.70.0.0/16 via 10.61.0.12").unwrap();
+    let far = ["--backend", "10.70.0.1"];
+    let (code, text, said) = init(&[vip, near, far].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(text.contains("forward = \"gue\"") && text.contains("behind the router 10.61.0.12"));
+    let (_, text, said) = init(&[vip, ["--backend", "10.61.0.77"]].concat());
+    assert!(text.contains("it did not answer when this was written"), "{text}");
+    assert!(said.contains("10.61.0.77 does not answer on back0"), "{said}");
+    let (_, text, said) =
+        init(&[vip, near].concat().iter().chain(&["--udp"]).copied().collect::<Vec<_>>());
+    assert!(
+        text.contains("protocol = \"udp\"") && text.contains("enabled = false"),
+        "{text}{said}"
+    );
+    // The address of a network that is not ours comes by a router.
+    world.balancer.ip("route add default via 10.60.0.2").unwrap();
+    let (code, text, said) = init(&[["--vip", "198.51.100.7:443"], near].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        text.contains("port = 443") && said.contains("a router must send its packets"),
+        "{said}"
+    );
+
+    for (arguments, code, words) in [
+        ([vip, ["--backend", "10.61.0.1"]].concat(), 1, "is an address of this host"),
+        ([vip, ["--backend", "10.60.0.100"]].concat(), 2, "is the service's own address"),
+        ([vip, near, near].concat(), 2, "is given twice"),
+        ([vip, ["--backend", "10.61.0.11:8080"]].concat(), 2, "for port 8080 give --forward nat"),
+        ([vip, ["--backend", "fd00::1"]].concat(), 2, "are of two families"),
+        ([vip, ["--backend", "10.61.0.300"]].concat(), 2, "give an address"),
+        ([vip, far, ["--forward", "l2"]].concat(), 1, "is behind the router 10.61.0.12"),
+        ([vip, near, ["--interface", "eth9"]].concat(), 1, "there is no interface eth9"),
+    ] {
+        let (found, text, said) = init(&arguments);
+        assert!(found == Some(code) && said.contains(words), "{arguments:?}: {found:?} {said}");
+        assert!(text.is_empty(), "{text}");
+    }
+}

@@ -403,10 +403,12 @@ impl ServiceRuntime {
     /// What new connections meet if the checks have down every backend that could take them; `None`
     /// if one is up, or none could.
     pub fn all_down(&self) -> Option<AllDown> {
-        let all_down = self.configured.check.as_ref().map(|check| check.all_down);
+        // Without any check nobody is down by one.
+        let own = || self.configured.backend_checks.values().flatten().next();
+        let all_down = self.configured.check.as_ref().or_else(own)?.all_down;
         let mut takers = self.pool.iter().filter(|m| m.wanted.weight > 0 && !m.wanted.drain);
         let first = takers.next()?;
-        (!first.up && takers.all(|member| !member.up)).then_some(all_down.unwrap_or_default())
+        (!first.up && takers.all(|member| !member.up)).then_some(all_down)
     }
 
     /// Whether a backend may get new connections as far as its check is concerned.

@@ -53,7 +53,10 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
     match verb {
         Verb::Run { config, break_connections } => done(run(&config, break_connections)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
-        Verb::Doctor { config, no_probe, json } => control::doctor(&config, !no_probe, json),
+        Verb::Doctor { backend: true, options, json, .. } => agent::doctor(&options, json),
+        Verb::Doctor { options, no_probe, json, .. } => {
+            control::doctor(&agent::balancers_file(*options), !no_probe, json)
+        }
         Verb::Check { config } => done(control::check(&config)),
         Verb::Fib { what } => fib::run(what),
         Verb::Completions { shell } => done(manual::completions(shell)),

@@ -24,7 +24,7 @@ pub mod xsk;
 
 use weir_steering::MethodId;
 
-pub use abi::{BackendEntry, BackendFlags};
+pub use abi::{BackendEntry, BackendFlags, tunnel_number};
 pub use error::Error;
 #[doc(hidden)]
 pub use kernel::ResizeStep;

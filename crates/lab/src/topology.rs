@@ -371,6 +371,9 @@ impl Role {
             Self::Backend(_) if bare => all.extend([
                 ("ipv4/conf/all/rp_filter", "1"),
                 ("ipv4/conf/default/rp_filter", "1"),
+                // The echo server listens at the VIP before the host has it.
+                ("ipv4/ip_nonlocal_bind", "1"),
+                ("ipv6/ip_nonlocal_bind", "1"),
                 ("ipv4/tcp_no_metrics_save", "1"),
                 ("ipv4/tcp_max_syn_backlog", "8192"),
                 ("core/somaxconn", "8192"),

@@ -33,8 +33,8 @@ pub(super) fn words(address: IpAddr) -> [u64; 2] {
 
 /// The two places of an address: the twin of `what_is` in `bpf/backend.bpf.c`.
 fn places([high, low]: [u64; 2], seed: u64) -> [usize; 2] {
-    let hash = (high ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let hash = (hash ^ low ^ hash >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let part = |word: u64, factor: u64| (word ^ word >> 32).wrapping_add(seed).wrapping_mul(factor);
+    let hash = part(low, 0x9e37_79b9_7f4a_7c15) ^ part(high, 0xbf58_476d_1ce4_e5b9);
     [hash >> 53, hash >> 32].map(|at| at as usize & (PLACES - 1))
 }
 
@@ -93,6 +93,21 @@ mod tests {
             }
         }
         assert_eq!(table.iter().flatten().count(), 512);
+    }
+
+    /// Networks as people number them: hosts in a row, networks in a row, the same host of many networks.
+    #[test]
+    fn there_is_a_table_for_every_usual_set_of_addresses() {
+        let one = BTreeSet::from([IpAddr::from([192, 0, 2, 1])]);
+        for step in [1u32, 2, 16, 256, 1 << 16, 3 << 18] {
+            let all = (0..511u32)
+                .map(|n| Ipv4Addr::from(0x0a00_0001u32.wrapping_add(n.wrapping_mul(step))));
+            assert!(table(&one, &all.map(IpAddr::V4).collect()).is_some(), "{step}");
+        }
+        for shift in [0, 4, 16, 32, 48, 64, 80, 96] {
+            let all = (0..511u128).map(|n| Ipv6Addr::from(0x2001_0db8 << 96 | 1 | n << shift));
+            assert!(table(&one, &all.map(IpAddr::V6).collect()).is_some(), "{shift}");
+        }
     }
 
     #[test]

@@ -205,10 +205,7 @@ impl Ready {
         }
         let mut ready =
             Self { wanted: wanted.clone(), state, told, programs, timestamps: None, _alone: alone };
-        let started = ready.reach(say).and_then(|()| match timestamps {
-            Some(options) => ready.write_timestamps(options, say),
-            None => Ok(()),
-        });
+        let started = ready.reach(timestamps, say);
         match started {
             Ok(()) => Ok(ready),
             Err(error) => {
@@ -223,10 +220,14 @@ impl Ready {
         }
     }
 
-    /// Does whatever is not done: at the start all of it, later what somebody else has undone.
-    fn reach(&mut self, say: Say<'_>) -> Result<(), Error> {
+    /// Does whatever is not done: at the start all of it, later what somebody else has undone. The addresses
+    /// come last, as packets are taken from then on.
+    fn reach(&mut self, timestamps: Option<&Options>, say: Say<'_>) -> Result<(), Error> {
         self.set(say)?;
         self.attach(say)?;
+        if let Some(options) = timestamps {
+            self.write_timestamps(options, say)?;
+        }
         self.give_addresses(say)
     }
 
@@ -374,7 +375,7 @@ impl Ready {
                 self.told = told;
             }
         }
-        self.reach(say)?;
+        self.reach(None, say)?;
         if let Some(agent) = &mut self.timestamps {
             for name in agent.mend()? {
                 say(format_args!("{name}: the programs that write cookies were gone; put back"));
@@ -404,6 +405,12 @@ impl Ready {
     /// # Errors
     /// The first thing that could not be undone; all others are.
     pub fn end(mut self, say: Say<'_>) -> Result<(), Error> {
+        let is_address = |one: &&Change| matches!(one, Change::Address(_));
+        let addresses: Vec<_> = self.state.changes().iter().filter(is_address).cloned().collect();
+        let mut result = Ok(());
+        for change in addresses.iter().rev() {
+            result = result.and(undo_one(&mut self.state, change, say));
+        }
         if let Some(agent) = self.timestamps.take() {
             let change = Change::Timestamps { interfaces: self.wanted.interfaces.clone() };
             // What is left of it, also of agents before this one, is undone with all else.
@@ -412,7 +419,7 @@ impl Ready {
                 say(format_args!("writes no more cookies"));
             }
         }
-        undo_all(&mut self.state, say)
+        result.and(undo_all(&mut self.state, say))
     }
 }
 

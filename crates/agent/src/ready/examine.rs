@@ -112,7 +112,7 @@ fn vips(wanted: &Wanted, found: &mut Vec<Finding>) {
         found.push(Finding::fail("vip", "lo is down, so its addresses are not this host's", AGENT));
     }
     for &address in &wanted.services {
-        let on = |index: u32| present.iter().any(|one| *one == (index, address));
+        let on = |index: u32| present.contains(&(index, address));
         let elsewhere =
             present.iter().find(|(index, one)| *index != netlink::LOOPBACK && *one == address);
         let (bits, more) =

@@ -344,11 +344,6 @@ fn write_timestamps(options: &AgentOptions) -> anyhow::Result<()> {
     };
     let mut agent = Agent::start(&wanted)?;
     let names = interfaces.join(", ");
-    say(format_args!(
-        "writes cookies into timestamps at {names}; remembers {} connections; maps in {}",
-        agent.flows(),
-        agent.pins().display()
-    ));
     if agent.took_over() {
         let size = match agent.flows() == *flows {
             true => String::new(),
@@ -356,6 +351,11 @@ fn write_timestamps(options: &AgentOptions) -> anyhow::Result<()> {
         };
         say(format_args!("took over what an agent before this one knew of connections{size}"));
     }
+    say(format_args!(
+        "writes cookies into timestamps at {names}; remembers {} connections; maps in {}",
+        agent.flows(),
+        agent.pins().display()
+    ));
     while weir_lab::sleep(LOOK_EVERY) {
         match agent.mend() {
             Ok(mended) => {

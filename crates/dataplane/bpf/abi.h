@@ -255,4 +255,6 @@ struct quic_known {
 
 #pragma clang diagnostic pop
 
+#include "trace.h"
+
 #endif

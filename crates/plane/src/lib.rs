@@ -4,6 +4,7 @@
 //!   plane brings the frames, one at a time or in bursts, and what is remembered between them.
 //! - [`Soft`]: a plane that is only memory. It is the oracle of the BPF program and the data plane
 //!   of unit tests.
+//! - [`Wanted`], [`Sample`]: which packets somebody looks at, and what is told of each.
 #![forbid(unsafe_code)]
 
 mod allowance;
@@ -15,6 +16,7 @@ mod paths;
 pub mod pipeline;
 mod plane;
 mod soft;
+mod trace;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
@@ -27,3 +29,4 @@ pub use plane::{
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
+pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};

@@ -16,16 +16,36 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             if json { out::json(&report) } else { Ok(()) }
         }
         BenchVerb::Xdp {
-            flows, packets, rounds, neighbour, marks, forward, product, json, ..
+            flows,
+            packets,
+            rounds,
+            neighbour,
+            marks,
+            forward,
+            decapsulate,
+            product,
+            json,
+            ..
         } => {
             let (company, marks) = (neighbour.into(), marks.into());
             let product = product.then(std::env::current_exe).transpose()?;
             let tunnels = forward.iter().filter_map(|name| tunnel(name)).collect();
+            let decapsulated = decapsulate.iter().filter_map(|name| tunnel(name)).collect();
             let nat = forward.iter().any(|name| name == "nat");
-            let request =
-                xdp::Request { flows, packets, rounds, company, marks, tunnels, nat, product };
+            let request = xdp::Request {
+                flows,
+                packets,
+                rounds,
+                company,
+                marks,
+                tunnels,
+                decapsulated,
+                nat,
+                product,
+            };
             let report = xdp::run(&request, |rows| lines(rows, json))?;
             lines(&report.quic, json);
+            lines(&report.decapsulation, json);
             if json { out::json(&report) } else { Ok(()) }
         }
         BenchVerb::Update { states, rounds, json } => {

@@ -159,11 +159,14 @@ pub enum Verb {
         #[arg(long)]
         config: PathBuf,
     },
-    /// Look for what would stop packets, and say how to mend it. Ends with 1 if anything would.
+    /// Look for what would stop packets, and say how to mend it. Ends with 1 if anything would. With
+    /// --backend it looks at this host as one that packets are sent to.
     Doctor {
-        /// The configuration file.
+        /// Look at this host as a backend, as `weir agent` with the same options makes it.
         #[arg(long)]
-        config: PathBuf,
+        backend: bool,
+        #[command(flatten)]
+        options: Box<crate::agent::BackendOptions>,
         /// Do not send a SYN to each backend of a TCP service, to see whether it accepts packets for
         /// the service.
         #[arg(long)]
@@ -300,9 +303,8 @@ pub enum Verb {
         /// The directory; it is made if there is none.
         directory: PathBuf,
     },
-    /// On a backend that answers clients directly: write cookies into the TCP timestamps of its answers
-    /// (docs/agent.md).
-    Agent(crate::agent::AgentOptions),
+    /// On a backend: make it ready for packets from balancers, and undo that at the end (docs/agent.md).
+    Agent(Box<crate::agent::AgentOptions>),
     /// Run real clients and servers around a balancer in network namespaces, and count what breaks.
     /// Ends with 1 if anything did that should not (docs/lab.md).
     Lab(Box<LabCommand>),
@@ -601,6 +603,9 @@ pub enum BenchVerb {
         /// Tunnels that are measured besides, with concury over IPv4; and nat, in both directions.
         #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat"])]
         forward: Vec<String>,
+        /// Tunnels over IPv4 that the program of `weir agent` takes packets out of, as a backend does.
+        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre"])]
+        decapsulate: Vec<String>,
         /// Measure `weir run` besides, with tables that it made itself, of first packets and of a change
         /// of the pool.
         #[arg(long)]

@@ -194,6 +194,10 @@ fn forwarded_by(spec: &mut DemoSpec, forward: &str) -> anyhow::Result<()> {
         );
     }
     spec.lab.topology = if forward == "nat" { Topology::Nat } else { Topology::Routed };
+    if forward != "nat" && spec.lab.agent.is_none() {
+        spec.lab.bare = true;
+        spec.lab.agent = Some(AgentSpec::ready(&spec.balancer.weir, forward));
+    }
     service_line(spec, format!("forward = {forward:?}"));
     Ok(())
 }

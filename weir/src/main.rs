@@ -59,7 +59,10 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Run { config, break_connections } => done(run(&config, break_connections)),
         Verb::Init(options) => done(init::run(options)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
-        Verb::Doctor { config, no_probe, json } => control::doctor(&config, !no_probe, json),
+        Verb::Doctor { backend: true, options, json, .. } => agent::doctor(&options, json),
+        Verb::Doctor { options, no_probe, json, .. } => {
+            control::doctor(&agent::balancers_file(*options), !no_probe, json)
+        }
         Verb::Check { config } => done(control::check(&config)),
         Verb::Fib { what } => fib::run(what),
         Verb::Schema => done(out::json(&weir_control::config::schema())),

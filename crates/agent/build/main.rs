@@ -1,4 +1,4 @@
-//! Compiles the BPF program with clang and generates its skeleton. What it shares with the balancer's, and
+//! Compiles the BPF programs with clang and generates their skeletons. What they share with the balancer's, and
 //! the compiler, are those of `weir-dataplane`'s build, which tells where they are.
 
 use libbpf_cargo::SkeletonBuilder;
@@ -16,11 +16,14 @@ fn main() {
     println!("cargo::rerun-if-changed={sources}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arguments = told("ARGUMENTS").split('\u{1f}').map(str::to_owned).collect::<Vec<_>>();
-    SkeletonBuilder::new()
-        .source("bpf/agent.bpf.c")
-        .obj(out.join("agent.bpf.o"))
-        .clang(told("CLANG"))
-        .clang_args(arguments)
-        .build_and_generate(out.join("agent.skel.rs"))
-        .unwrap_or_else(|error| panic!("bpf/agent.bpf.c: {error:?}"));
+    for name in ["agent", "backend"] {
+        let source = format!("bpf/{name}.bpf.c");
+        SkeletonBuilder::new()
+            .source(&source)
+            .obj(out.join(format!("{name}.bpf.o")))
+            .clang(told("CLANG"))
+            .clang_args(&arguments)
+            .build_and_generate(out.join(format!("{name}.skel.rs")))
+            .unwrap_or_else(|error| panic!("{source}: {error:?}"));
+    }
 }

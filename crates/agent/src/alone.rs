@@ -51,6 +51,11 @@ impl Drop for Alone {
     }
 }
 
+/// The process of the agent that runs in this network namespace, and its interfaces.
+pub(crate) fn running() -> Option<(i32, String)> {
+    ask(&SocketAddr::from_abstract_name(NAME).ok()?).ok()
+}
+
 fn ask(name: &SocketAddr) -> io::Result<(i32, String)> {
     let mut other = UnixStream::connect_addr(name)?;
     other.set_read_timeout(Some(PATIENCE))?;

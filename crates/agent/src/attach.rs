@@ -92,15 +92,12 @@ fn present(program: BorrowedFd<'_>, index: u32, way: TcAttachPoint) -> Option<Pr
     }
     // SAFETY: the descriptor was opened just now, and nobody else has it.
     let other = unsafe { OwnedFd::from_raw_fd(fd) };
-    let name = info(other.as_fd()).map_or_else(String::new, |info| {
-        let bytes = info.name.iter().map(|letter| *letter as u8).take_while(|byte| *byte != 0);
-        String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
-    });
+    let name = name(other.as_fd()).unwrap_or_default();
     if name.starts_with(OURS) { Some(Present::Ours) } else { Some(Present::Other(name)) }
 }
 
 /// What the kernel says of a program.
-fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
+pub(crate) fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     let mut info = libbpf_sys::bpf_prog_info::default();
     let mut length = size_of_val(&info) as u32;
     // SAFETY: the kernel writes at most as many bytes as it is told that there are.
@@ -110,11 +107,18 @@ fn info(program: BorrowedFd<'_>) -> Option<libbpf_sys::bpf_prog_info> {
     (failed == 0).then_some(info)
 }
 
+/// The name that the kernel knows a program by.
+pub(crate) fn name(program: BorrowedFd<'_>) -> Option<String> {
+    let info = info(program)?;
+    let bytes = info.name.iter().map(|letter| *letter as u8).take_while(|byte| *byte != 0);
+    Some(String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned())
+}
+
 /// While it lives libbpf says nothing: that there is no filter, or a discipline already, is no trouble.
-struct Quiet(Option<(PrintLevel, PrintCallback)>);
+pub(crate) struct Quiet(Option<(PrintLevel, PrintCallback)>);
 
 impl Quiet {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(set_print(None))
     }
 }

@@ -35,6 +35,68 @@ pub enum Error {
         /// What it was given.
         interfaces: String,
     },
+    /// Somebody else's XDP program is at the interface.
+    #[error(
+        "interface {interface}: it has an XDP program that is not weir agent's ({program:?}); \
+         `ip link show {interface}` shows it. An interface has one: give the agent another interface, \
+         or let the kernel's tunnel devices take the packets (without --forward)"
+    )]
+    Xdp {
+        /// The interface.
+        interface: String,
+        /// Name of its program.
+        program: String,
+    },
+    /// The services' and the host's own addresses are too many.
+    #[error(
+        "{services} addresses of services and {own} of this host's own are more than the {most} that \
+         there is room for"
+    )]
+    TooManyAddresses {
+        /// Addresses of services.
+        services: usize,
+        /// Addresses of this host.
+        own: usize,
+        /// Those that there is room for.
+        most: usize,
+    },
+    /// Tunnels end at too many ports.
+    #[error("tunnels end at {ports} UDP ports, and there is room for {most}")]
+    TooManyPorts {
+        /// Those that were given.
+        ports: usize,
+        /// Those that there is room for.
+        most: usize,
+    },
+    /// Too many networks.
+    #[error("tunnels may come from {sources} networks, and there is room for {most}")]
+    TooManySources {
+        /// Those that were given.
+        sources: usize,
+        /// Those that there is room for.
+        most: usize,
+    },
+    /// IPv6 is turned off, and a service has an address of it.
+    #[error(
+        "IPv6 is off at {interface}, and a service has an address of it; \
+         `sysctl -w net.ipv6.conf.{interface}.disable_ipv6=0` turns it on"
+    )]
+    NoIpv6 {
+        /// The interface.
+        interface: String,
+    },
+    /// What an agent has left cannot be read.
+    #[error(
+        "{}: it says what an agent has changed on this host, and cannot be read ({why}). It is left as \
+         it is, and nothing is changed; if you have put things right by hand, remove it",
+        path.display()
+    )]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Somebody else's filter is where the program would be.
     #[error(
         "interface {interface}: a filter that is not weir's ({program:?}) has priority {priority} and \

@@ -13,6 +13,9 @@ pub enum Error {
     /// Something that the measurement stands on failed.
     #[error(transparent)]
     Below(#[from] weir_testbed::Below),
+    /// The programs of backends.
+    #[error(transparent)]
+    Agent(#[from] weir_agent::Error),
     /// The kernel plane.
     #[error(transparent)]
     Dataplane(#[from] weir_dataplane::Error),

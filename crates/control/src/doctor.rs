@@ -97,6 +97,13 @@ pub fn examine(input: &DoctorInput) -> Vec<Finding> {
     findings
 }
 
+/// Examines only what every program of weir's needs of a host: rights, the kernel, and its BPF.
+pub fn examine_host() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    host::examine(&mut findings);
+    findings
+}
+
 /// The backends that are only reachable through a router, and so not at all, if this is the host that
 /// the configuration is for: one of the services' addresses is its own. Elsewhere routes say nothing.
 pub fn behind_routers(config: &Config) -> Vec<String> {

@@ -23,6 +23,11 @@ struct settings {
 	__u32 first_id; /* of QUIC packets, which these are if there are ids: where theirs begin */
 	__u32 ids;      /* and how many there are, flow after flow */
 	__u32 back;     /* whether they are answers: what is the destination else is the source */
+	__u32 tunnel;   /* what they come in, TUNNEL_*, as the balancer sends it over IPv4 */
+	__be32 tunnel_source;
+	__be32 tunnel_end;
+	__be16 tunnel_port;
+	__u16 tunnel_check; /* of the outer header, which is the same for all */
 };
 
 struct settings settings = {};
@@ -91,23 +96,9 @@ static __always_inline __u64 draw(void)
 	return z ^ (z >> 31);
 }
 
-/* Writes every header byte: in live-frames mode a frame comes back with whatever the far end wrote
- * into it. Flow n has source 10.(n >> 16).(n >> 8).n with the bits above 24 in the port. */
-SEC("xdp")
-int bench_generate(struct xdp_md *ctx)
+/* A packet of a flow, without options. */
+static __always_inline void write_packet(struct ipv4 *ip, struct tcp *tcp, __u32 flow)
 {
-	void *data = (void *)(long)ctx->data;
-	struct ethernet *eth = data;
-	struct ipv4 *ip = (void *)(eth + 1);
-	struct tcp *tcp = (void *)(ip + 1);
-
-	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
-		return XDP_DROP;
-	__u32 flow = settings.in_order ? settings.draws++ : scale(draw(), settings.flows);
-
-	__builtin_memcpy(eth->destination, settings.destination_mac, 6);
-	__builtin_memcpy(eth->source, settings.own_mac, 6);
-	eth->type = bpf_htons(ETH_P_IP);
 	ip->version_ihl = 0x45;
 	ip->tos = 0;
 	ip->total_length = bpf_htons(sizeof(*ip) + sizeof(*tcp));
@@ -126,6 +117,75 @@ int bench_generate(struct xdp_md *ctx)
 	tcp->window = 0;
 	tcp->check = 0;
 	tcp->urgent = 0;
+}
+
+/* Bytes between the outer header and the packet. */
+static __always_inline __u32 between(__u32 tunnel)
+{
+	switch (tunnel) {
+	case TUNNEL_GRE:
+		return 4;
+	case TUNNEL_FOU:
+		return 8;
+	case TUNNEL_GUE:
+		return 12;
+	}
+	return 0;
+}
+
+/* The packet in a tunnel. */
+static __always_inline int tunnelled(struct xdp_md *ctx, struct ipv4 *outer, __u32 flow)
+{
+	__be32 *words = (void *)(outer + 1);
+	__u32 bytes = between(settings.tunnel) & 12;
+	struct ipv4 *ip = (void *)words + bytes;
+	struct tcp *tcp = (void *)(ip + 1);
+	__u32 length = bytes + sizeof(*ip) + sizeof(*tcp);
+
+	if ((void *)(words + 3) > (void *)(long)ctx->data_end ||
+	    (void *)(tcp + 1) > (void *)(long)ctx->data_end)
+		return XDP_DROP;
+	outer->version_ihl = 0x45;
+	outer->tos = 0;
+	outer->total_length = bpf_htons(sizeof(*outer) + length);
+	outer->id = 0;
+	outer->fragment = bpf_htons(0x4000);
+	outer->ttl = 64;
+	outer->protocol = settings.tunnel == TUNNEL_IPIP ? 4 : settings.tunnel == TUNNEL_GRE ? 47 : PROTOCOL_UDP;
+	outer->check = settings.tunnel_check;
+	outer->src = settings.tunnel_source;
+	outer->dst = settings.tunnel_end;
+	if (settings.tunnel == TUNNEL_GRE) {
+		words[0] = bpf_htonl(ETH_P_IP);
+	} else if (settings.tunnel != TUNNEL_IPIP) {
+		words[0] = bpf_htons(0xc000 | (flow & 0x3fff)) | (__u32)settings.tunnel_port << 16;
+		words[1] = bpf_htonl(length << 16);
+		words[2] = bpf_htonl(4 << 16);
+	}
+	write_packet(ip, tcp, flow);
+	return bpf_redirect(settings.egress, 0);
+}
+
+/* Writes every header byte: in live-frames mode a frame comes back with whatever the far end wrote
+ * into it. Flow n has source 10.(n >> 16).(n >> 8).n with the bits above 24 in the port. */
+SEC("xdp")
+int bench_generate(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	struct ethernet *eth = data;
+	struct ipv4 *ip = (void *)(eth + 1);
+	struct tcp *tcp = (void *)(ip + 1);
+
+	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
+		return XDP_DROP;
+	__u32 flow = settings.in_order ? settings.draws++ : scale(draw(), settings.flows);
+
+	__builtin_memcpy(eth->destination, settings.destination_mac, 6);
+	__builtin_memcpy(eth->source, settings.own_mac, 6);
+	eth->type = bpf_htons(ETH_P_IP);
+	if (settings.tunnel)
+		return tunnelled(ctx, ip, flow);
+	write_packet(ip, tcp, flow);
 	if (settings.ids)
 		return datagram(ctx, ip, flow);
 	if (settings.stamps) {

@@ -115,6 +115,16 @@ pub struct BackendEntry {
     pub spread: u8,
 }
 
+/// The number of a kind of tunnels, in all programs.
+pub fn tunnel_number(encapsulation: Encapsulation) -> u8 {
+    match encapsulation {
+        Encapsulation::Ipip => numbers::TUNNEL_IPIP,
+        Encapsulation::Gre => numbers::TUNNEL_GRE,
+        Encapsulation::Fou(_) => numbers::TUNNEL_FOU,
+        Encapsulation::Gue(_) => numbers::TUNNEL_GUE,
+    }
+}
+
 impl BackendEntry {
     /// A backend that is present, with its next hop still unknown.
     pub fn new(address: IpAddr, incarnation: u32) -> Self {
@@ -135,13 +145,11 @@ impl BackendEntry {
 
     /// With what its packets are put into.
     pub fn with_tunnel(mut self, tunnel: &Tunnel) -> Self {
-        let (number, port) = match tunnel.encapsulation {
-            Encapsulation::Ipip => (numbers::TUNNEL_IPIP, 0),
-            Encapsulation::Gre => (numbers::TUNNEL_GRE, 0),
-            Encapsulation::Fou(port) => (numbers::TUNNEL_FOU, port),
-            Encapsulation::Gue(port) => (numbers::TUNNEL_GUE, port),
+        self.tunnel = tunnel_number(tunnel.encapsulation);
+        self.port = match tunnel.encapsulation {
+            Encapsulation::Ipip | Encapsulation::Gre => 0,
+            Encapsulation::Fou(port) | Encapsulation::Gue(port) => port,
         };
-        (self.tunnel, self.port) = (number, port);
         (self.mtu, self.spread) = (tunnel.mtu, tunnel.spread);
         if let Some(source) = tunnel.source {
             self.source = map_address(source);

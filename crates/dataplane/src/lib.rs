@@ -24,7 +24,7 @@ pub mod xsk;
 
 use weir_steering::MethodId;
 
-pub use abi::{BackendEntry, BackendFlags};
+pub use abi::{BackendEntry, BackendFlags, tunnel_number};
 pub use error::Error;
 /// The rules of the program's source, as samples of packets name them.
 pub use kernel::RULES;

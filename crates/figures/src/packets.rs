@@ -126,6 +126,7 @@ fn measure(setup: &Setup<'_>, flows: Vec<u32>) -> Result<Vec<Row>> {
         rounds: setup.size.pick(1, 5, 9),
         company: Company::Quiet,
         tunnels: Vec::new(),
+        decapsulated: Vec::new(),
         nat: false,
         marks: Marks::On,
         product: None,

@@ -26,14 +26,41 @@ const POLL: Duration = Duration::from_millis(10);
 pub struct AgentSpec {
     /// Path of the program `weir`.
     pub weir: PathBuf,
-    /// Further arguments of `weir agent --timestamps-only --interface eth0 --service ...`.
+    /// How packets come to backends on which nothing else has set anything, as `--forward` of `weir agent`
+    /// has it; none: these are ready, and the agent writes cookies only.
+    pub forward: Option<String>,
+    /// Further arguments.
     pub arguments: Vec<String>,
 }
 
 impl AgentSpec {
-    /// With the usual arguments.
+    /// They write cookies into timestamps.
     pub fn new(weir: impl Into<PathBuf>) -> Self {
-        Self { weir: weir.into(), arguments: Vec::new() }
+        Self { weir: weir.into(), forward: None, arguments: Vec::new() }
+    }
+
+    /// They make bare backends ready.
+    pub fn ready(weir: impl Into<PathBuf>, forward: impl Into<String>) -> Self {
+        Self { forward: Some(forward.into()), ..Self::new(weir) }
+    }
+
+    /// What they do, and what they say when that is done.
+    fn work(&self, state: &Path) -> (Vec<String>, &'static str) {
+        let vips = [IpAddr::V4(VIP4), IpAddr::V6(VIP6)];
+        let words = |words: &[&str]| words.iter().map(|&one| one.to_owned()).collect::<Vec<_>>();
+        let Some(forward) = &self.forward else {
+            let services = vips.map(|vip| SocketAddr::new(vip, WEB_PORT).to_string());
+            let services = services.iter().flat_map(|service| words(&["--service", service]));
+            return (
+                words(&["--timestamps-only"]).into_iter().chain(services).collect(),
+                "writes cookies",
+            );
+        };
+        let vips = vips.map(|vip| vip.to_string());
+        let vips = vips.iter().flat_map(|vip| words(&["--vip", vip]));
+        let state = state.display().to_string();
+        let others = words(&["--forward", forward, "--state-dir", &state]);
+        (others.into_iter().chain(vips).collect(), "ready at")
     }
 }
 
@@ -51,10 +78,9 @@ impl Agent {
             .doing(|| format!("opening {}", log.display()))?;
         let said = fs::metadata(log).map_or(0, |log| log.len()) as usize;
         let mut weir = netns.command(&spec.weir)?;
-        let services = [IpAddr::V4(VIP4), IpAddr::V6(VIP6)];
-        let services = services.map(|vip| SocketAddr::new(vip, WEB_PORT).to_string());
-        weir.args(["agent", "--timestamps-only", "--interface", INTERFACE])
-            .args(services.iter().flat_map(|service| ["--service", service]))
+        let (work, ready) = spec.work(log.parent().unwrap_or(Path::new("/")));
+        weir.args(["agent", "--interface", INTERFACE])
+            .args(work)
             .args(&spec.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -64,7 +90,7 @@ impl Agent {
         loop {
             let text = fs::read_to_string(log).unwrap_or_default();
             let text = text.get(said..).unwrap_or_default();
-            if text.contains("writes cookies") {
+            if text.contains(ready) {
                 return Ok(agent);
             }
             if agent.ended() || started.elapsed() > LIMIT {

@@ -41,6 +41,9 @@ pub struct LabSpec {
     pub big_rate: u64,
     /// TCP ports at which nginx of each backend answers, besides [`WEB_PORT`].
     pub more_ports: Vec<u16>,
+    /// Whether backends are hosts on which nothing was set for them to be backends: without the VIP, with
+    /// the kernel's usual settings, and nothing that takes packets out of tunnels.
+    pub bare: bool,
     /// The agents that backends run, if they do.
     pub agent: Option<AgentSpec>,
     /// Whether the servers of each backend have a control group of their own, which tells what they
@@ -58,6 +61,7 @@ impl Default for LabSpec {
             big_bytes: 8 << 20,
             big_rate: 1 << 20,
             more_ports: Vec::new(),
+            bare: false,
             agent: None,
             cgroups: false,
         }
@@ -201,8 +205,8 @@ impl Lab {
     }
 
     fn plan(&self) -> Plan {
-        let LabSpec { topology, addresses_per_client: client_addresses, .. } = self.spec;
-        Plan { topology, client_addresses }
+        let LabSpec { topology, addresses_per_client: client_addresses, bare, .. } = self.spec;
+        Plan { topology, client_addresses, bare }
     }
 
     /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.

@@ -179,6 +179,8 @@ pub(crate) struct Plan {
     pub(crate) topology: Topology,
     /// Source addresses of each client and family.
     pub(crate) client_addresses: usize,
+    /// Whether backends are hosts like any other: whoever wants packets to reach them makes them ready.
+    pub(crate) bare: bool,
 }
 
 /// One interface of a node, and the port of the bridge that it is joined to.
@@ -341,7 +343,7 @@ impl Role {
     }
 
     /// Settings under /proc/sys/net that must be there before the node has an interface.
-    fn sysctls(self) -> Vec<(&'static str, &'static str)> {
+    fn sysctls(self, bare: bool) -> Vec<(&'static str, &'static str)> {
         let mut all = vec![
             ("ipv6/conf/default/accept_dad", "0"),
             ("ipv6/conf/default/accept_ra", "0"),
@@ -365,6 +367,17 @@ impl Role {
                 ("ipv4/ip_local_port_range", "1024 65535"),
                 ("ipv4/tcp_no_metrics_save", "1"),
             ]),
+            // As distributions have it: a strict filter of sources, and answers for all addresses.
+            Self::Backend(_) if bare => all.extend([
+                ("ipv4/conf/all/rp_filter", "1"),
+                ("ipv4/conf/default/rp_filter", "1"),
+                // The echo server listens at the VIP before the host has it.
+                ("ipv4/ip_nonlocal_bind", "1"),
+                ("ipv6/ip_nonlocal_bind", "1"),
+                ("ipv4/tcp_no_metrics_save", "1"),
+                ("ipv4/tcp_max_syn_backlog", "8192"),
+                ("core/somaxconn", "8192"),
+            ]),
             // A backend has the VIP and must not say so.
             Self::Backend(_) => all.extend([
                 ("ipv4/conf/all/arp_ignore", "1"),
@@ -382,7 +395,7 @@ impl Role {
     /// The `ip -batch` lines that run inside the node once its veths are there.
     fn setup(self, plan: Plan) -> String {
         let mut lines = link::up("lo");
-        if let (Self::Backend(_), true) = (self, plan.topology != Topology::Nat) {
+        if let (Self::Backend(_), true) = (self, plan.topology != Topology::Nat && !plan.bare) {
             lines += &link::address(&format!("{VIP4}/32"), "lo");
             lines += &link::address(&format!("{VIP6}/128"), "lo");
         }
@@ -393,6 +406,7 @@ impl Role {
             lines += &link::up(cable.interface);
         }
         for (to, router, more) in self.routes(plan.topology) {
+            let more = if plan.bare { "" } else { more };
             lines += &format!("route add {to} via {router}{more}\n");
         }
         lines
@@ -414,7 +428,7 @@ pub(crate) struct Node {
 /// Wires the nodes of a topology, whose namespaces exist. The first node is the switch.
 pub(crate) fn wire(switch: &Node, others: &[Node], plan: Plan) -> Result<()> {
     for node in std::iter::once(switch).chain(others) {
-        node.netns.enter(|| set_sysctls(node.role))??;
+        node.netns.enter(|| set_sysctls(node.role, plan.bare))??;
     }
     let mut lines = String::new();
     for bridge in [BRIDGE, BACKENDS_BRIDGE] {
@@ -454,7 +468,7 @@ fn set_up(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()>
             xdp::attach_pass(switch, &cable.port)?;
         }
     }
-    if let (Topology::Routed, Role::Backend(_)) = (plan.topology, role) {
+    if let (Topology::Routed, Role::Backend(_), false) = (plan.topology, role, plan.bare) {
         decapsulate::attach(netns, INTERFACE)?;
     }
     Ok(())
@@ -469,8 +483,8 @@ pub(crate) fn replace(switch: &NetNs, node: &Node, plan: Plan) -> Result<()> {
 }
 
 /// Runs on a thread inside the namespace: /proc/sys/net is that of the reading thread.
-fn set_sysctls(role: Role) -> Result<()> {
-    for (name, value) in role.sysctls() {
+fn set_sysctls(role: Role, bare: bool) -> Result<()> {
+    for (name, value) in role.sysctls(bare) {
         match weir_testbed::sysctl(name, value) {
             Err(error) if is_optional(name) => tracing::debug!("{error}"),
             set => set?,
@@ -501,7 +515,7 @@ mod tests {
             [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed, Topology::Tiers]
         {
             let (mut seen, mut macs) = (HashSet::new(), HashSet::new());
-            let plan = Plan { topology, client_addresses: MAX_CLIENT_ADDRESSES };
+            let plan = Plan { topology, client_addresses: MAX_CLIENT_ADDRESSES, bare: false };
             for role in &roles {
                 for cable in role.cables(topology) {
                     assert!(macs.insert(cable.mac), "{role:?}");

@@ -1,11 +1,13 @@
 //! `weir bench xdp`: what the XDP program costs above a reflector.
 
+mod decapsulation;
 mod product;
 
 use crate::error::{demand, ensure};
 use crate::neighbour::Neighbour;
 use crate::{Company, Spread};
 use crate::{Error, Result};
+pub use decapsulation::DecapsulationRow;
 use product::Product;
 use serde::Serialize;
 use std::fmt;
@@ -64,6 +66,8 @@ pub struct Request {
     pub marks: Marks,
     /// Tunnels to measure beside frames that go as they are, with concury.
     pub tunnels: Vec<Encapsulation>,
+    /// Tunnels that a backend takes packets out of.
+    pub decapsulated: Vec<Encapsulation>,
     /// Whether NAT is measured beside them, in both directions.
     pub nat: bool,
     /// The program, if `weir run` is to be measured besides, with tables that it made itself.
@@ -85,6 +89,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// One for each number of flows, quiet or beside a neighbour: services that are led by QUIC ids.
     pub quic: Vec<QuicRow>,
+    /// One for each tunnel that a backend takes packets out of, as above.
+    pub decapsulation: Vec<DecapsulationRow>,
 }
 
 /// What QUIC ids cost, at one number of flows. Every packet is led by its id.
@@ -205,20 +211,21 @@ pub struct Row {
 /// The kernel refuses a program or a veth pair.
 pub fn run(request: &Request, mut progress: impl FnMut(&[Row])) -> Result<Report> {
     let (packets, rounds) = (request.packets, request.rounds);
-    let (mut rows, mut quic) = (Vec::new(), Vec::new());
+    let (mut rows, mut quic, mut decapsulation) = (Vec::new(), Vec::new(), Vec::new());
     for &count in &request.flows {
         // Each number of flows gets a thread, because a bench keeps its thread's namespace.
         let part = Request { flows: vec![count], ..request.clone() };
         let measured = thread::spawn(move || measure(count, &part));
-        let (found, led) =
+        let (found, led, taken) =
             measured.join().map_err(|_| Error::Fault("the bench panicked".into()))??;
         progress(&found);
         rows.extend(found);
         quic.extend(led);
+        decapsulation.extend(taken);
     }
     let floor_ns = Spread::of(rows.iter().map(|row| row.floor_ns)).median;
     let neighbour_bytes = request.company.bytes();
-    Ok(Report { floor_ns, packets, rounds, neighbour_bytes, rows, quic })
+    Ok(Report { floor_ns, packets, rounds, neighbour_bytes, rows, quic, decapsulation })
 }
 
 impl fmt::Display for Row {
@@ -304,6 +311,9 @@ fn ways(request: &Request) -> Vec<Way> {
         let nat = [Subject::Nat, Subject::NatBack(FEW_CLIENTS), Subject::NatBack(u32::MAX)];
         ways.extend(nat.map(Way::Bench));
     }
+    for &tunnel in &request.decapsulated {
+        ways.extend([Subject::InTunnel(tunnel), Subject::Decapsulated(tunnel)].map(Way::Bench));
+    }
     let led = Method::QUIC.map(|method| Subject::Balancer { method, marks: false });
     ways.extend(led.map(Way::Bench));
     // The last ones are compared with tracked whatever the request is.
@@ -312,9 +322,11 @@ fn ways(request: &Request) -> Vec<Way> {
     ways
 }
 
+type Measured = (Vec<Row>, Vec<QuicRow>, Vec<DecapsulationRow>);
+
 /// All methods at one number of flows, quiet, beside a neighbour, or in turn; in a network
 /// namespace of the thread's own, on one processor.
-fn measure(flows: u32, request: &Request) -> Result<(Vec<Row>, Vec<QuicRow>)> {
+fn measure(flows: u32, request: &Request) -> Result<Measured> {
     let company = request.company.ways();
     let neighbour = match company {
         [false] => None,
@@ -346,7 +358,10 @@ fn measure(flows: u32, request: &Request) -> Result<(Vec<Row>, Vec<QuicRow>)> {
         ))?;
     }
     let mut storage = Storage::uninit();
-    let bench = XdpBench::new(&mut storage, flows, [generator, balancer])?;
+    let mut bench = XdpBench::new(&mut storage, flows, [generator, balancer])?;
+    if !request.decapsulated.is_empty() {
+        bench.set_decapsulation(decapsulation::program()?);
+    }
     let mut bench = Bench { bench, product, flows, ways: ways(request) };
     bench.make_ready(request.packets)?;
     let mut samples: Vec<Vec<Round>> = company.iter().map(|_| Vec::new()).collect();
@@ -361,7 +376,9 @@ fn measure(flows: u32, request: &Request) -> Result<(Vec<Row>, Vec<QuicRow>)> {
     }
     let found = || company.iter().zip(&samples);
     let rows = found().flat_map(|(&awake, samples)| bench.rows(awake, samples)).collect();
-    Ok((rows, found().map(|(&awake, samples)| bench.quic_row(awake, samples)).collect()))
+    let quic = found().map(|(&awake, samples)| bench.quic_row(awake, samples)).collect();
+    let taken = found().flat_map(|(&awake, samples)| bench.decapsulation_rows(awake, samples));
+    Ok((rows, quic, taken.collect()))
 }
 
 /// A sample of each way.

@@ -17,13 +17,13 @@ pub use tables::concury_table;
 use crate::error::{Context, Error};
 use crate::kernel::KernelPlane;
 use crate::mapped::Mapped;
-use crate::{BackendEntry, Interface};
+use crate::{BackendEntry, Interface, tunnel_number};
 use clock::Clock;
 use libbpf_rs::skel::SkelBuilder;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use tables::{BACKENDS, STANDBY};
 use weir_plane::forward::{Encapsulation, Translation, Tunnel};
 use weir_plane::{Limits, Translations, VipKey};
@@ -128,6 +128,10 @@ pub enum Subject {
     Nat,
     /// The same with answers of such a backend, to so many clients at most.
     NatBack(u32),
+    /// Frames in a tunnel, sent back as they come: the floor of the next one.
+    InTunnel(Encapsulation),
+    /// Frames in a tunnel, through the program that takes packets out and sends them back.
+    Decapsulated(Encapsulation),
     /// A program that does what no program of this method could do without, and nothing else.
     Bound(Method),
 }
@@ -137,7 +141,11 @@ impl Subject {
     pub fn method(self) -> Method {
         match self {
             Self::Reflector(method) | Self::Balancer { method, .. } | Self::Bound(method) => method,
-            Self::Tunnel(_) | Self::Nat | Self::NatBack(_) => Method::Concury,
+            Self::Tunnel(_)
+            | Self::Nat
+            | Self::NatBack(_)
+            | Self::InTunnel(_)
+            | Self::Decapsulated(_) => Method::Concury,
         }
     }
 }
@@ -201,6 +209,10 @@ pub struct XdpBench<'a> {
     forward: Forward,
     /// Whether the frames are answers.
     back: bool,
+    /// What the frames are in just now, if they come in a tunnel.
+    tunnel: Option<Encapsulation>,
+    /// What takes packets out of tunnels.
+    decapsulation: Option<OwnedFd>,
     /// QUIC ids of each kind.
     pub ids: u32,
     /// What the tables take.
@@ -269,6 +281,8 @@ impl<'a> XdpBench<'a> {
             armed,
             forward: Forward::Plain,
             back: false,
+            tunnel: None,
+            decapsulation: None,
             ids,
             memory,
         };
@@ -282,6 +296,12 @@ impl<'a> XdpBench<'a> {
     /// Whatever the kernel refuses.
     pub fn sink(&self, generator: &Interface) -> Result<(), Error> {
         attach(self.skel.progs.bench_sink.as_fd(), generator.index)
+    }
+
+    /// What [`Subject::Decapsulated`] is: a program that takes packets out of tunnels to [`TUNNEL_END`],
+    /// for the address of concury's service, and sends them back where they came from.
+    pub fn set_decapsulation(&mut self, program: OwnedFd) {
+        self.decapsulation = Some(program);
     }
 
     /// Puts the subject behind the veth and sends it `packets` packets of `flows` flows, drawn at
@@ -298,7 +318,11 @@ impl<'a> XdpBench<'a> {
     ) -> Result<Sample, Error> {
         let programs = &self.skel.progs;
         let program = match subject {
-            Subject::Reflector(_) => programs.bench_reflect.as_fd(),
+            Subject::Reflector(_) | Subject::InTunnel(_) => programs.bench_reflect.as_fd(),
+            Subject::Decapsulated(_) => match &self.decapsulation {
+                Some(program) => program.as_fd(),
+                None => programs.bench_reflect.as_fd(),
+            },
             Subject::Balancer { .. } | Subject::Tunnel(_) | Subject::Nat | Subject::NatBack(_) => {
                 self.plane.program()
             }
@@ -342,7 +366,15 @@ impl<'a> XdpBench<'a> {
         let of_marks = match subject {
             Subject::Balancer { method, marks } => Some((method, marks)),
             Subject::Tunnel(_) | Subject::Nat => Some((Method::Concury, true)),
-            Subject::NatBack(_) | Subject::Reflector(_) | Subject::Bound(_) => None,
+            Subject::NatBack(_)
+            | Subject::Reflector(_)
+            | Subject::Bound(_)
+            | Subject::InTunnel(_)
+            | Subject::Decapsulated(_) => None,
+        };
+        self.tunnel = match subject {
+            Subject::InTunnel(tunnel) | Subject::Decapsulated(tunnel) => Some(tunnel),
+            _ => None,
         };
         if let Some((method, marks)) = of_marks
             && let Some(armed) = self.armed.iter().find(|armed| armed.method == method)
@@ -373,6 +405,17 @@ impl<'a> XdpBench<'a> {
             data.settings.vip = u32::from(BACKEND).to_be();
             data.settings.vip_port = NAT_PORT.to_be();
         }
+        data.settings.tunnel = 0;
+        if let Some(tunnel) = self.tunnel {
+            data.settings.tunnel = tunnel_number(tunnel).into();
+            data.settings.tunnel_source = u32::from(TUNNEL_SOURCE).to_be();
+            data.settings.tunnel_end = u32::from(TUNNEL_END).to_be();
+            data.settings.tunnel_port = match tunnel {
+                Encapsulation::Fou(port) | Encapsulation::Gue(port) => port.to_be(),
+                Encapsulation::Ipip | Encapsulation::Gre => 0,
+            };
+            data.settings.tunnel_check = outer_check(tunnel).to_be();
+        }
         data.settings.stamps = match stream.method {
             Method::Cheetah => 1,
             Method::CheetahStateful => 2,
@@ -389,7 +432,8 @@ impl<'a> XdpBench<'a> {
         let before = data.sunk;
         let clock = Clock::new();
         let started = clock.used()?;
-        generate(self.skel.progs.bench_generate.as_fd(), stream.packets)?;
+        let bytes = if self.tunnel.is_some() { TUNNELLED } else { PLAIN };
+        generate(self.skel.progs.bench_generate.as_fd(), stream.packets, bytes)?;
         let returned = self.await_frames(before, stream.packets.into());
         let elapsed = clock.used()? - started;
         Ok(Sample {
@@ -474,10 +518,37 @@ fn arm(plane: &KernelPlane, flows: u32) -> Result<[Armed; 2], Error> {
     Ok([arm(Method::Concury)?, arm(Method::Residue)?])
 }
 
-fn generate(program: BorrowedFd<'_>, packets: u32) -> Result<(), Error> {
+/// Where tunnels that are taken off begin, and where they end.
+const TUNNEL_SOURCE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
+/// Where tunnels that are taken off end.
+pub const TUNNEL_END: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// Room for a TCP header with timestamps, and for a QUIC packet with an id.
+const PLAIN: usize = 72;
+/// Room for a segment in GUE.
+const TUNNELLED: usize = 86;
+
+/// The sum of the outer header that the generator writes.
+fn outer_check(tunnel: Encapsulation) -> u16 {
+    let protocol = match tunnel {
+        Encapsulation::Ipip => 4,
+        Encapsulation::Gre => 47,
+        Encapsulation::Fou(_) | Encapsulation::Gue(_) => 17,
+    };
+    let length = 20 + tunnel.header_bytes() as u32 + 40;
+    let ends = [TUNNEL_SOURCE, TUNNEL_END].map(u32::from);
+    let halves = ends.map(|end| (end >> 16) + (end & 0xffff));
+    let mut sum = 0x4500 + length + 0x4000 + (64 << 8 | protocol) + halves[0] + halves[1];
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !sum as u16
+}
+
+/// `bytes`: of each frame.
+fn generate(program: BorrowedFd<'_>, packets: u32, bytes: usize) -> Result<(), Error> {
     const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
-    // Room for a TCP header with timestamps, and for a QUIC packet with an id.
-    let frame = [0u8; 72];
+    let frame = [0u8; TUNNELLED];
+    let frame = &frame[..bytes];
     let mut options = libbpf_rs::libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_rs::libbpf_sys::bpf_test_run_opts>() as _,
         data_in: frame.as_ptr().cast(),

@@ -15,6 +15,7 @@ mod paths;
 pub mod pipeline;
 mod plane;
 mod soft;
+mod sources;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
@@ -27,3 +28,4 @@ pub use plane::{
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
+pub use sources::{BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_STEPS, SourceTable, Sources};

@@ -220,7 +220,7 @@ impl Sources {
         let mut said: Vec<(u128, bool)> = Vec::new();
         let mut around: Vec<(u128, bool)> = Vec::new();
         let otherwise = !self.denies_others;
-        let mut ends = |around: &mut Vec<(u128, bool)>, said: &mut Vec<(u128, bool)>| {
+        let ends = |around: &mut Vec<(u128, bool)>, said: &mut Vec<(u128, bool)>| {
             let Some((last, _)) = around.pop() else { return };
             let outer = around.last().map_or(otherwise, |(_, allows)| *allows);
             said.extend(last.checked_add(1).map(|next| (next, outer)));

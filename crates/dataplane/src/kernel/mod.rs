@@ -28,6 +28,7 @@ pub use resize::ResizeStep;
 pub use stamp::Layout;
 
 use crate::mapped::{Mapped, Parted};
+use crate::sources::Lists;
 use crate::tables::Tables;
 use crate::vips::VipTable;
 use by_id::ByIds;
@@ -51,6 +52,8 @@ pub struct KernelPlane {
     /// Services whose packets are led by QUIC ids.
     ids: ByIds,
     tables: Tables,
+    /// The sources that are taken, of services that do not take all.
+    lists: Lists,
     control: Mapped,
     backends: Mapped,
     loads: Mapped,

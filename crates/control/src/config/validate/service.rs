@@ -14,10 +14,10 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, AllDown, Backend, Forward, Key, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
+    Affinity, AllDown, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
 };
 use super::scope::Scope;
-use super::{forward, quic};
+use super::{forward, lists, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -35,6 +35,7 @@ pub(in super::super) struct Service {
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
     pub mss: Option<Mss>,
+    pub lists: Option<Lists>,
     pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
@@ -128,6 +129,7 @@ pub(super) fn validate(
     let nat = forward.is_some_and(Forward::is_nat);
     let any_port = matches!(port, Port::Any);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
+    let lists = lists::of_service(&raw, &mut scope);
     let check = check(raw.check, default_port, &mut scope)
         .map(|check| Check { backends_port: check.backends_port && nat, ..check });
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
@@ -149,6 +151,7 @@ pub(super) fn validate(
         idle_timeout,
         forward: forward.unwrap_or_default(),
         mss,
+        lists,
         quic,
         check,
         backends,

@@ -10,7 +10,7 @@ from packet import FRAGMENT, HOP, Ext, Ip, Ip6, Packet, Raw, Tcp, Udp, Vlan
 from parsing import NAMES, data
 
 B1 = backend(1)
-DENY = ["10.1.0.0/24", "192.0.2.128/25", "203.0.113.7/32", "0.0.0.0/4", "255.255.255.255/32",
+DENY = ["10.1.0.0/24", "192.0.2.128/25", "203.0.113.7/32", "16.0.0.0/4", "255.255.255.255/32",
         "2001:db8:1::/64", "2001:db8:66::5/128", "fe80::/10"]
 NESTED_ALLOW = ["10.1.0.0/16", "10.1.2.3/32", "2001:db8::/32", "2001:db8:1:2::7/128"]
 NESTED_DENY = ["10.1.2.0/24", "10.1.2.2/31", "2001:db8:1:2::/64", "2001:db8::/47"]
@@ -86,8 +86,8 @@ def books():
     # Prefixes far from others are reached over bits in which nothing else is decided.
     book.setup("far", [B1], services({"deny": ["198.51.100.77/32", "2001:db8:66::5/128", "2001:db8:66:1::/64"]}))
     far = book.setups["far"]["services"][0]
-    for source, rule in (("198.51.100.76", "sources.passed"), ("198.51.100.77", "sources.ipv4"),
-                         ("198.51.100.78", "sources.answer_beyond"), ("198.51.101.77", "sources.others"),
+    for source, rule in (("198.51.100.76", "sources.answer_beyond"), ("198.51.100.77", "sources.ipv4"),
+                         ("198.51.100.78", "sources.others"), ("198.51.101.77", "sources.others"),
                          ("199.0.0.1", "sources.others"), ("10.1.0.1", "sources.answer"),
                          ("2001:db8:66::4", "sources.passed"), ("2001:db8:66::5", "sources.answer_beyond"),
                          ("2001:db8:66:1::9", "sources.denied"), ("2001:db8:66:2::9", "sources.passed"),

@@ -22,8 +22,9 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let product = product.then(std::env::current_exe).transpose()?;
             let tunnels = forward.iter().filter_map(|name| tunnel(name)).collect();
             let nat = forward.iter().any(|name| name == "nat");
+            let lists = forward.iter().any(|name| name == "lists");
             let request =
-                xdp::Request { flows, packets, rounds, company, marks, tunnels, nat, product };
+                xdp::Request { flows, packets, rounds, company, marks, tunnels, nat, lists, product };
             let report = xdp::run(&request, |rows| lines(rows, json))?;
             lines(&report.quic, json);
             if json { out::json(&report) } else { Ok(()) }

@@ -23,6 +23,7 @@ struct settings {
 	__u32 first_id; /* of QUIC packets, which these are if there are ids: where theirs begin */
 	__u32 ids;      /* and how many there are, flow after flow */
 	__u32 back;     /* whether they are answers: what is the destination else is the source */
+	__u32 scatter;  /* odd factor that makes sources of any network of the flows' numbers; 0: one network's */
 };
 
 struct settings settings = {};
@@ -116,7 +117,8 @@ int bench_generate(struct xdp_md *ctx)
 	ip->ttl = 64;
 	ip->protocol = PROTOCOL_TCP;
 	ip->check = 0;
-	ip->src = bpf_htonl(0x0a000000 | (flow & 0xffffff));
+	ip->src = bpf_htonl(settings.scatter ? flow * settings.scatter :
+					       0x0a000000 | (flow & 0xffffff));
 	ip->dst = settings.vip;
 	tcp->ports = bpf_htons(1024 + (flow >> 24)) | (__u32)settings.vip_port << 16;
 	tcp->seq = 0;

@@ -192,7 +192,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		if (number & TABLE_LISTED && is_denied(number, p->src[0], p->src[1]))
 			return leave(REASON_DENIED_SOURCE, XDP_DROP); /* rule: sources.denied */
 		number &= ~LIST_FLAGS;
-		if (number >= table_count &&
+		if (number & TABLE_BY_ID &&
 		    (!apart || (!p->quoted && !p->fragmented && !was_plain(ctx, p->ip_length)))) {
 			int verdict = balance_by_id(ctx, number, vip->id_lengths, p->ip_length);
 

@@ -127,6 +127,7 @@ fn measure(setup: &Setup<'_>, flows: Vec<u32>) -> Result<Vec<Row>> {
         company: Company::Quiet,
         tunnels: Vec::new(),
         nat: false,
+        lists: false,
         marks: Marks::On,
         product: None,
     };

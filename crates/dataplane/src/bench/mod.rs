@@ -20,13 +20,14 @@ use crate::mapped::Mapped;
 use crate::{BackendEntry, Interface};
 use clock::Clock;
 use libbpf_rs::skel::SkelBuilder;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use tables::{BACKENDS, STANDBY};
 use weir_plane::forward::{Encapsulation, Translation, Tunnel};
-use weir_plane::{Limits, Translations, VipKey};
+use weir_plane::{Limits, Prefix, SourceTable, Sources, Translations, VipKey};
 use weir_steering::{BackendId, Flags, ServiceId, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
@@ -128,6 +129,10 @@ pub enum Subject {
     Nat,
     /// The same with answers of such a backend, to so many clients at most.
     NatBack(u32),
+    /// The balancer with concury and clients of any network, all of which it takes.
+    Scattered,
+    /// The same with a list of [`LIST_PREFIXES`] prefixes that it does not take.
+    Listed,
     /// A program that does what no program of this method could do without, and nothing else.
     Bound(Method),
 }
@@ -137,7 +142,11 @@ impl Subject {
     pub fn method(self) -> Method {
         match self {
             Self::Reflector(method) | Self::Balancer { method, .. } | Self::Bound(method) => method,
-            Self::Tunnel(_) | Self::Nat | Self::NatBack(_) => Method::Concury,
+            Self::Tunnel(_)
+            | Self::Nat
+            | Self::NatBack(_)
+            | Self::Scattered
+            | Self::Listed => Method::Concury,
         }
     }
 }
@@ -201,6 +210,12 @@ pub struct XdpBench<'a> {
     forward: Forward,
     /// Whether the frames are answers.
     back: bool,
+    /// Factor of the sources that are of any network.
+    scatter: u32,
+    /// Flows that there are.
+    flows: u32,
+    /// The sources that are not taken, once they were asked for.
+    list: Option<SourceTable>,
     /// QUIC ids of each kind.
     pub ids: u32,
     /// What the tables take.
@@ -236,6 +251,7 @@ impl<'a> XdpBench<'a> {
             slot_partitions: tables::partitions(flows),
             table_bytes: (64 << 20) + u64::from(flows) * 5,
             translations: 1024,
+            list_prefixes: LIST_PREFIXES,
             ..Limits::default()
         };
         let (mut plane, _) = KernelPlane::open(None, &limits)?;
@@ -269,6 +285,9 @@ impl<'a> XdpBench<'a> {
             armed,
             forward: Forward::Plain,
             back: false,
+            scatter: 0,
+            flows,
+            list: None,
             ids,
             memory,
         };
@@ -299,9 +318,12 @@ impl<'a> XdpBench<'a> {
         let programs = &self.skel.progs;
         let program = match subject {
             Subject::Reflector(_) => programs.bench_reflect.as_fd(),
-            Subject::Balancer { .. } | Subject::Tunnel(_) | Subject::Nat | Subject::NatBack(_) => {
-                self.plane.program()
-            }
+            Subject::Balancer { .. }
+            | Subject::Tunnel(_)
+            | Subject::Nat
+            | Subject::NatBack(_)
+            | Subject::Scattered
+            | Subject::Listed => self.plane.program(),
             Subject::Bound(Method::Concury) => programs.bound_concury.as_fd(),
             Subject::Bound(Method::Tracked) => programs.bound_tracked.as_fd(),
             Subject::Bound(Method::Jet) => programs.bound_jet.as_fd(),
@@ -339,9 +361,16 @@ impl<'a> XdpBench<'a> {
             _ => flows,
         };
         self.back = matches!(subject, Subject::NatBack(_));
+        let most = self.flows;
+        let list = (subject == Subject::Listed).then(|| self.list.get_or_insert_with(|| strangers(most)));
+        self.plane.set_sources(Method::Concury.service(), list.as_deref())?;
+        let scattered = matches!(subject, Subject::Scattered | Subject::Listed);
+        self.scatter = if scattered { SCATTER } else { 0 };
         let of_marks = match subject {
             Subject::Balancer { method, marks } => Some((method, marks)),
-            Subject::Tunnel(_) | Subject::Nat => Some((Method::Concury, true)),
+            Subject::Tunnel(_) | Subject::Nat | Subject::Scattered | Subject::Listed => {
+                Some((Method::Concury, true))
+            }
             Subject::NatBack(_) | Subject::Reflector(_) | Subject::Bound(_) => None,
         };
         if let Some((method, marks)) = of_marks
@@ -369,6 +398,7 @@ impl<'a> XdpBench<'a> {
         data.settings.vip = u32::from(stream.method.vip()).to_be();
         data.settings.vip_port = PORT.to_be();
         data.settings.back = self.back.into();
+        data.settings.scatter = self.scatter;
         if self.back {
             data.settings.vip = u32::from(BACKEND).to_be();
             data.settings.vip_port = NAT_PORT.to_be();
@@ -417,6 +447,34 @@ impl XdpBench<'_> {
         }
         last
     }
+}
+
+/// Prefixes of the list of sources, a third each hosts, networks of 16 and of 256.
+pub const LIST_PREFIXES: u32 = 100_000;
+/// Makes sources of any network of the numbers of flows; and of other numbers prefixes.
+const SCATTER: u32 = 0x9e37_79b1;
+
+/// A list that denies prefixes of any network, but for those of so many flows.
+fn strangers(flows: u32) -> SourceTable {
+    let lengths = [32u8, 28, 24];
+    let known: [HashSet<u32>; 3] = lengths.map(|length| {
+        let network = |n: u32| n.wrapping_mul(SCATTER) >> (32 - length);
+        (0..flows).map(network).collect()
+    });
+    let mut draw = 1u64;
+    let mut rules = BTreeSet::new();
+    while rules.len() < LIST_PREFIXES as usize {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (address, kind) = ((draw >> 32) as u32, rules.len() % lengths.len());
+        let length = lengths[kind];
+        if !known[kind].contains(&(address >> (32 - length))) {
+            rules.insert((address >> (32 - length) << (32 - length), length));
+        }
+    }
+    let prefixes = rules.into_iter().filter_map(|(address, length)| {
+        Some((Prefix::new(Ipv4Addr::from_bits(address).into(), length)?, false))
+    });
+    Sources::new(prefixes).expect("all deny").table()
 }
 
 /// How packets reach the backends.

@@ -23,8 +23,17 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let tunnels = forward.iter().filter_map(|name| tunnel(name)).collect();
             let nat = forward.iter().any(|name| name == "nat");
             let lists = forward.iter().any(|name| name == "lists");
-            let request =
-                xdp::Request { flows, packets, rounds, company, marks, tunnels, nat, lists, product };
+            let request = xdp::Request {
+                flows,
+                packets,
+                rounds,
+                company,
+                marks,
+                tunnels,
+                nat,
+                lists,
+                product,
+            };
             let report = xdp::run(&request, |rows| lines(rows, json))?;
             lines(&report.quic, json);
             if json { out::json(&report) } else { Ok(()) }

@@ -109,7 +109,8 @@ fn explained(balancer: &Balancer, number: usize, to: SocketAddr) -> Value {
 }
 
 fn lab() -> (Arc<Lab>, Balancer) {
-    let lab = common::lab_of(LabSpec { backends: POOL, addresses_per_client: 3, ..LabSpec::default() });
+    let lab =
+        common::lab_of(LabSpec { backends: POOL, addresses_per_client: 3, ..LabSpec::default() });
     let balancer = common::start(&lab, "concury", POOL);
     (lab, balancer)
 }
@@ -164,7 +165,10 @@ fn lists_hold_for_connections_too_and_outlive_the_process() {
     assert_taken(&lab, &balancer, [true, false], "one network is allowed");
     let said = explained(&balancer, 1, WEB4);
     assert_eq!(said["source"], "denied: no prefix allows it");
-    reload(&balancer, &format!("allow = [{FIRST}, {FURTHER}]\ndeny = [\"10.77.1.1\", \"fd77::1:1\"]"));
+    reload(
+        &balancer,
+        &format!("allow = [{FIRST}, {FURTHER}]\ndeny = [\"10.77.1.1\", \"fd77::1:1\"]"),
+    );
     assert_taken(&lab, &balancer, [false, true], "all but one of two networks");
 
     // Changed while nobody looks.
@@ -227,7 +231,12 @@ fn a_hundred_thousand_prefixes_and_files_that_are_refused() {
     for (name, text, lines, wanted) in [
         ("bad.txt", "10.0.0.0/8\n10.0.0.1/8\n", "deny_file = \"bad.txt\"", "bad.txt:2: "),
         ("bad.txt", "\n# so\n10.0.0.0/33 # far\n", "deny_file = \"bad.txt\"", "bad.txt:3: "),
-        ("bad.txt", "10.0.0.0/8\n", "allow_file = \"bad.txt\"\ndeny = [\"10.0.0.0/8\"]", "bad.txt:1: "),
+        (
+            "bad.txt",
+            "10.0.0.0/8\n",
+            "allow_file = \"bad.txt\"\ndeny = [\"10.0.0.0/8\"]",
+            "bad.txt:1: ",
+        ),
         ("bad.txt", "\n\n# nobody\n", "allow_file = \"bad.txt\"", "allows no source at all"),
         ("bad.txt", "::ffff:10.0.0.0/104\n", "deny_file = \"bad.txt\"", "write 10.0.0.0/8"),
         ("bad.txt", "", "deny_file = \"none.txt\"", "none.txt: No such file"),
@@ -241,7 +250,10 @@ fn a_hundred_thousand_prefixes_and_files_that_are_refused() {
         let refused = common::try_command(&balancer, "reload").unwrap_err();
         assert!(refused.contains(wanted), "{lines}: {refused}");
         let file = balancer.config().file_name().unwrap().to_str().unwrap().to_owned();
-        assert!(refused.contains(wanted) && refused.contains(&file) || refused.contains("bad.txt:"), "{refused}");
+        assert!(
+            refused.contains(wanted) && refused.contains(&file) || refused.contains("bad.txt:"),
+            "{refused}"
+        );
         assert_eq!(digest(&balancer.status().unwrap()), in_force, "{lines}");
     }
     assert_taken(&lab, &balancer, [true, false], "after what was refused");

@@ -65,11 +65,7 @@ impl Lists {
 
     /// Writes a list on the side that is not in use, and makes it the service's, for the caller to let
     /// packets see it. The former one stays until it is [released](Self::release). Returns what it was.
-    pub fn write(
-        &mut self,
-        service: ServiceId,
-        table: &SourceTable,
-    ) -> Result<Option<u32>, Error> {
+    pub fn write(&mut self, service: ServiceId, table: &SourceTable) -> Result<Option<u32>, Error> {
         let former = self.current.get(&service).copied();
         let number = former.map_or(service.0 * 2, |former| former ^ 1);
         self.place(number, table)?;
@@ -127,16 +123,18 @@ impl Lists {
             let (needed, used, room) = (bytes(words), bytes(used), bytes(count));
             return Err(Error::ListsFull { needed, used, room });
         };
-        let filled = self.words.part(first as usize * WORD, words as usize * WORD).map(|mut part| {
-            let (nodes, children) = part.bytes_mut().split_at_mut(node_words * WORD);
-            let words = table.nodes.iter().flatten();
-            for (to, word) in nodes.chunks_exact_mut(WORD).zip(words) {
-                to.copy_from_slice(&word.to_ne_bytes());
-            }
-            for (to, child) in children.chunks_exact_mut(size_of::<u32>()).zip(&table.children) {
-                to.copy_from_slice(&child.to_ne_bytes());
-            }
-        });
+        let filled =
+            self.words.part(first as usize * WORD, words as usize * WORD).map(|mut part| {
+                let (nodes, children) = part.bytes_mut().split_at_mut(node_words * WORD);
+                let words = table.nodes.iter().flatten();
+                for (to, word) in nodes.chunks_exact_mut(WORD).zip(words) {
+                    to.copy_from_slice(&word.to_ne_bytes());
+                }
+                for (to, child) in children.chunks_exact_mut(size_of::<u32>()).zip(&table.children)
+                {
+                    to.copy_from_slice(&child.to_ne_bytes());
+                }
+            });
         if let Err(error) = filled {
             self.room.give_back(first, words);
             return Err(error);

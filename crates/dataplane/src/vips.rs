@@ -4,7 +4,9 @@ use crate::abi::types;
 use crate::error::Error;
 use crate::kernel::grace;
 use crate::mapped::Mapped;
-use crate::numbers::{TABLE_BY_ID, TABLE_LIST_SIDE, TABLE_LISTED, VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND};
+use crate::numbers::{
+    TABLE_BY_ID, TABLE_LIST_SIDE, TABLE_LISTED, VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND,
+};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use weir_dataplane::{
-    BackendEntry, FrameRun, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict, XdpMode,
-    run_frame,
+    BackendEntry, FrameRun, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict,
+    XdpMode, run_frame,
 };
 use weir_plane::{Plane, Prefix, SourceTable, Sources, VipKey};
 use weir_steering::update::Plane as _;

@@ -610,9 +610,17 @@ mod tests {
         assert_eq!(right("10.1.2.3/8"), Err("write 10.0.0.0/8".into()));
         assert_eq!(right("2001:db8::1/64"), Err("write 2001:db8::/64".into()));
         assert_eq!(right("::ffff:10.0.0.0/104"), Err("write 10.0.0.0/8".into()));
-        for text in
-            ["", "/", "10.0.0/8", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/08", "10.0.0.0/33", "::/129", "a/8"]
-        {
+        for text in [
+            "",
+            "/",
+            "10.0.0/8",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "10.0.0.0/08",
+            "10.0.0.0/33",
+            "::/129",
+            "a/8",
+        ] {
             let right = right(text).expect_err("no prefix");
             assert!(right.starts_with("give one such as"), "{text}: {right}");
         }

@@ -445,9 +445,7 @@ impl Bench<'_> {
                 | Subject::NatBack(_)
                 | Subject::Scattered
                 | Subject::Listed,
-            ) => {
-                Some(self.row(which, Method::Concury, true, false, neighbour, samples))
-            }
+            ) => Some(self.row(which, Method::Concury, true, false, neighbour, samples)),
             Way::Bench(_) => None,
         });
         rows.collect()

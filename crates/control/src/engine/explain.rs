@@ -12,8 +12,8 @@ use weir_steering::{
     BackendId, BackendLoad, Decide, Decision, Echoes, Flags, Image, Known, MethodId, Note,
     Question, Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
 };
-use weir_wire::{FlowKey, Reason};
 use weir_wire::quic::Id;
+use weir_wire::{FlowKey, Reason};
 
 /// A flow's way through the tables, as `weir explain` shows it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

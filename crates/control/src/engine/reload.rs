@@ -481,9 +481,8 @@ impl<P: Plane> Engine<P> {
             service.unlisted = match found {
                 Ok(()) => None,
                 Err(error) => {
-                    let why = format!("{stands}: {error}");
-                    failures.push(EngineError::Unfinished(format!("service {name}: {why}")));
-                    Some(why)
+                    failures.push(EngineError::Unfinished(format!("service {name}: {error}")));
+                    Some(format!("{stands}: {error}"))
                 }
             };
         }

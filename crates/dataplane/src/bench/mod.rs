@@ -142,11 +142,9 @@ impl Subject {
     pub fn method(self) -> Method {
         match self {
             Self::Reflector(method) | Self::Balancer { method, .. } | Self::Bound(method) => method,
-            Self::Tunnel(_)
-            | Self::Nat
-            | Self::NatBack(_)
-            | Self::Scattered
-            | Self::Listed => Method::Concury,
+            Self::Tunnel(_) | Self::Nat | Self::NatBack(_) | Self::Scattered | Self::Listed => {
+                Method::Concury
+            }
         }
     }
 }
@@ -362,7 +360,8 @@ impl<'a> XdpBench<'a> {
         };
         self.back = matches!(subject, Subject::NatBack(_));
         let most = self.flows;
-        let list = (subject == Subject::Listed).then(|| self.list.get_or_insert_with(|| strangers(most)));
+        let list =
+            (subject == Subject::Listed).then(|| self.list.get_or_insert_with(|| strangers(most)));
         self.plane.set_sources(Method::Concury.service(), list.as_deref())?;
         let scattered = matches!(subject, Subject::Scattered | Subject::Listed);
         self.scatter = if scattered { SCATTER } else { 0 };

@@ -99,15 +99,18 @@ impl Service {
         if !matches!(self, Listed | Listed6) {
             return None;
         }
-        let other = |n: u32| [Ipv4Addr::from(n << 22).into(), Ipv6Addr::from(u128::from(n) << 110).into()];
+        let other =
+            |n: u32| [Ipv4Addr::from(n << 22).into(), Ipv6Addr::from(u128::from(n) << 110).into()];
         let others = (1..1024).flat_map(other);
         let near = [Self::Listed, Self::Listed6].map(|service| service.flow(DENIED).src);
         let near = near.map(|source| unmap_address(&source));
-        let all = others.map(|address: IpAddr| (address, 20)).filter(|(address, _)| {
-            !matches!(address, IpAddr::V4(v4) if v4.octets()[0] == 10)
-        });
-        let all = all.chain(near.map(|address| (address, if address.is_ipv4() { 32 } else { 128 })));
-        let rules = all.filter_map(|(address, length)| Some((Prefix::new(address, length)?, false)));
+        let all = others
+            .map(|address: IpAddr| (address, 20))
+            .filter(|(address, _)| !matches!(address, IpAddr::V4(v4) if v4.octets()[0] == 10));
+        let all =
+            all.chain(near.map(|address| (address, if address.is_ipv4() { 32 } else { 128 })));
+        let rules =
+            all.filter_map(|(address, length)| Some((Prefix::new(address, length)?, false)));
         Some(Sources::new(rules).expect("all deny").table())
     }
 
@@ -273,8 +276,7 @@ impl World {
     /// A data plane with this build of the program.
     pub fn new(object: Option<&[u8]>) -> Result<Self, Error> {
         // Small, since the interpreter copies the pool of tables.
-        let limits =
-            Limits { table_bytes: 4 << 20, list_prefixes: 4096, ..Limits::default() };
+        let limits = Limits { table_bytes: 4 << 20, list_prefixes: 4096, ..Limits::default() };
         let (mut plane, _, code) = KernelPlane::open_inspected(object, None, &limits, Code::of)?;
         for backend in 0..BACKENDS {
             let entry = BackendEntry::new([192, 0, 2, 1].into(), 1);

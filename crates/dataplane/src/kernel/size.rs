@@ -163,7 +163,11 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
         stranger_words: sizer.array("strangers", size_of::<u64>(), stranger_words)? / 2,
         seen_lines: sizer.array("seen", size_of::<types::seen_line>(), seen_lines)?,
         partitions: partitions.min(stacks),
-        source_words: sizer.array("sources", size_of::<u64>(), limits.list_prefixes.max(1) * PREFIX_WORDS)?,
+        source_words: sizer.array(
+            "sources",
+            size_of::<u64>(),
+            limits.list_prefixes.max(1) * PREFIX_WORDS,
+        )?,
     })
 }
 

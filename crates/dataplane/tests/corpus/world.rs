@@ -15,8 +15,8 @@ use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
-    self, Counters, Hop, IdOutcome, IdRoutes, Prefix, Soft, SourceTable, Sources, Translations, VipKey,
-    Way,
+    self, Counters, Hop, IdOutcome, IdRoutes, Prefix, Soft, SourceTable, Sources, Translations,
+    VipKey, Way,
 };
 use weir_steering::update::Plane as _;
 use weir_steering::{

@@ -16,9 +16,13 @@ impl World {
         let services = self.tables.services.len() as u32;
         let service = ServiceId(self.rng.random_range(0..services.div_ceil(ONE_IN)) * ONE_IN);
         let sources = self.rng.random_bool(0.8).then(|| self.sources().table());
-        Plane::set_sources(&mut self.plane.kernel, service, sources.as_ref()).expect("there is room");
+        Plane::set_sources(&mut self.plane.kernel, service, sources.as_ref())
+            .expect("there is room");
         Plane::set_sources(&mut self.plane.oracle, service, sources.as_ref()).expect("it may");
-        let digests = [self.plane.kernel.source_digest(service), Plane::source_digest(&self.plane.oracle, service)];
+        let digests = [
+            self.plane.kernel.source_digest(service),
+            Plane::source_digest(&self.plane.oracle, service),
+        ];
         assert_eq!(digests[0], digests[1]);
     }
 
@@ -29,7 +33,9 @@ impl World {
             let number: u32 = self.rng.random_range(0..300);
             let near = self.rng.random_bool(0.7);
             let address: IpAddr = match (self.rng.random_bool(0.5), near) {
-                (true, true) => Ipv4Addr::new(10, 8, (number >> 4) as u8, (number & 15) as u8).into(),
+                (true, true) => {
+                    Ipv4Addr::new(10, 8, (number >> 4) as u8, (number & 15) as u8).into()
+                }
                 (true, false) => Ipv4Addr::from_bits(self.rng.random()).into(),
                 (false, true) => {
                     let (a, b) = ((number >> 4) as u16, (number & 15) as u16);

@@ -63,7 +63,8 @@ pub(super) fn of_service(raw: &written::Service, scope: &mut Scope<'_, '_>) -> O
     // A list that was lost on its way here must not take everybody.
     if given && !rules.values().any(|(allows, _)| *allows) {
         let field = if raw.allow.is_some() { "allow" } else { "allow_file" };
-        let lists = [raw.allow.as_ref().map(Spanned::span), raw.allow_file.as_ref().map(Spanned::span)];
+        let lists =
+            [raw.allow.as_ref().map(Spanned::span), raw.allow_file.as_ref().map(Spanned::span)];
         let span = lists.into_iter().flatten().next().unwrap_or_else(|| scope.span());
         let right = "name at least one prefix, or remove it if all sources are to be taken but \
                      those denied";
@@ -173,7 +174,8 @@ fn read(path: &Path) -> Result<String, (String, &'static str)> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let bytes = error.as_bytes();
-        let line = bytes[..error.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count();
+        let line =
+            bytes[..error.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count();
         (format!("line {} is not text", line + 1), "give one prefix a line, as text")
     })
 }

@@ -14,7 +14,8 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, AllDown, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
+    Affinity, AllDown, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic,
+    resolve,
 };
 use super::scope::Scope;
 use super::{forward, lists, quic};

@@ -30,6 +30,64 @@ pub struct Instance {
     pub socket: PathBuf,
 }
 
+/// How to look at packets.
+#[derive(Args)]
+pub struct TraceOptions {
+    #[command(flatten)]
+    pub wanted: TraceWanted,
+    /// End after so many packets.
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after so long: 10s, 5m.
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub duration: Option<Duration>,
+    /// Tell which rules of the program each packet goes through.
+    #[arg(long)]
+    pub rules: bool,
+    /// Write packets, as they came and as they left, to a file of pcapng, for Wireshark or tcpdump.
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["json", "rules"])]
+    pub write: Option<PathBuf>,
+    /// Print each packet as a line of JSON.
+    #[arg(long, conflicts_with = "rules")]
+    pub json: bool,
+}
+
+/// Which packets to look at: those of which all that is given is true.
+#[derive(Args)]
+pub struct TraceWanted {
+    /// Those for this service.
+    #[arg(long)]
+    pub service: Option<String>,
+    /// Those that go to this backend of it.
+    #[arg(long, requires = "service")]
+    pub backend: Option<String>,
+    /// Those whose flow has an end at this address, or in this network: 192.0.2.7, 2001:db8::/32.
+    #[arg(long, value_name = "NETWORK")]
+    pub host: Option<String>,
+    /// Those whose flow has an end with this port.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// tcp or udp.
+    #[arg(long)]
+    pub protocol: Option<String>,
+    /// Those that are sent, passed to this host, or dropped.
+    #[arg(long, value_parser = ["sent", "passed", "dropped"])]
+    pub fate: Option<String>,
+    /// Those that are not forwarded for this reason, as `weir status` names it: no_backend.
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Of all those, one in so many.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub every: Option<u32>,
+}
+
+impl From<TraceWanted> for weir_control::engine::TraceRequest {
+    fn from(wanted: TraceWanted) -> Self {
+        let TraceWanted { service, backend, host, port, protocol, fate, reason, every } = wanted;
+        Self { service, backend, host, port, protocol, fate, reason, every }
+    }
+}
+
 #[derive(Subcommand)]
 pub enum Verb {
     /// Run the balancer. When it ends, forwarding goes on; started again, it resumes.
@@ -94,6 +152,14 @@ pub enum Verb {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Look at packets as they come, with what becomes of each and why, until Ctrl-C. Meanwhile packets go
+    /// through a slower program that takes notes.
+    Trace {
+        #[command(flatten)]
+        options: Box<TraceOptions>,
+        #[command(flatten)]
+        instance: Instance,
     },
     /// Change a service's backends. Changes outlive a restart, and end when the file's description
     /// of the service changes or the file is reloaded.
@@ -727,7 +793,7 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 5] = ["status", "explain", "backend", "reload", "plan"];
+    const TALK: [&str; 6] = ["status", "explain", "backend", "reload", "plan", "trace"];
 
     /// Every verb with its words, those below other verbs included.
     fn verbs() -> Vec<(String, Command)> {

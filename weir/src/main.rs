@@ -9,9 +9,11 @@ mod fib;
 mod lab;
 mod manual;
 mod out;
+mod pcapng;
 mod plan;
 mod reproduce;
 mod sim;
+mod trace;
 
 use clap::Parser;
 use cli::{Cli, Verb};
@@ -68,6 +70,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
             let flow = FlowRequest { protocol, source, destination, connection_id };
             done(control::explain(instance, &flow, json))
         }
+        Verb::Trace { options, instance } => done(trace::run(instance, *options)),
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
         Verb::Plan { file, instance, json } => done(plan::run(instance, file, json)),
         Verb::Reload { instance, break_connections, json } => {

@@ -34,6 +34,16 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints a value as JSON, in one line.
+///
+/// # Errors
+///
+/// A value that JSON cannot hold.
+pub fn compact_json(value: &impl Serialize) -> anyhow::Result<()> {
+    line(serde_json::to_string(value)?);
+    Ok(())
+}
+
 /// Says something on the error output. Nobody to read it is no reason to stop.
 pub fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");

@@ -10,6 +10,7 @@
 //! | `PUT /v1/services/S/backends/B/weight` `{"weight": 3}` | changes its weight |
 //! | `PUT /v1/services/S/backends/B/load` `{"load": 0.7}` | says how loaded it is |
 //! | `POST /v1/plan` `{"file": "/etc/weir.toml"}` | [`PlanReport`]: what a file would change; without one, the instance's own |
+//! | `POST /v1/trace` [`TraceRequest`] | [`TraceLine`]s as they come, one to a line, until the connection ends |
 //! | `POST /v1/reload` | reads the configuration file again |
 //!
 //! A request that is refused is answered with `{"error": "...", "kind": "..."}`:
@@ -24,17 +25,23 @@
 //! | 503 | `busy` | the instance is stopping |
 
 use crate::config::Backend;
-use crate::engine::{Command, EngineError, Explanation, Kind, PlanReport, Sender, Status};
+use crate::engine::{
+    Command, EngineError, Explanation, Kind, PlanReport, Sender, Status, TraceLine, TraceRequest,
+};
+use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
+use futures_util::stream;
 use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
@@ -262,6 +269,23 @@ async fn plan(
     Ok(Json(ask(&engine, |reply| Command::Plan(file, reply)).await?))
 }
 
+async fn trace(
+    State(engine): State<Sender>,
+    request: Option<Json<TraceRequest>>,
+) -> Result<Response, Failure> {
+    let request = Box::new(request.map_or_else(Default::default, |Json(request)| request));
+    let back = engine.clone();
+    let lines = ask(&engine, |reply| Command::Trace(request, back, reply)).await?;
+    let lines = stream::unfold(lines, |mut lines| async {
+        let line = lines.recv().await?;
+        let mut text = serde_json::to_vec(&line).unwrap_or_default();
+        text.push(b'\n');
+        Some((Ok::<_, Infallible>(text), lines))
+    });
+    let headers = [(CONTENT_TYPE, "application/x-ndjson")];
+    Ok((headers, Body::from_stream(lines)).into_response())
+}
+
 async fn reload(
     State(engine): State<Sender>,
     request: Option<Json<ReloadRequest>>,
@@ -284,6 +308,7 @@ pub async fn serve(socket: &FilePath, engine: Sender) -> io::Result<()> {
         .route("/v1/status", get(status))
         .route("/v1/explain", post(explain))
         .route("/v1/plan", post(plan))
+        .route("/v1/trace", post(trace))
         .route("/v1/reload", post(reload))
         .route("/v1/services/{service}/backends", post(add))
         .route("/v1/services/{service}/backends/{backend}", delete(remove))
@@ -354,7 +379,55 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, ClientError> {
-        let odd = |error: &dyn std::fmt::Display| ClientError::Protocol(error.to_string());
+        let response = self.send(method, path, body).await?;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.map_err(|e| odd(&e))?.to_bytes();
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|e| odd(&e));
+        }
+        Err(refusal(status, &bytes))
+    }
+
+    /// Looks at packets: `take` is given each line, until it says that it wants no more, or there
+    /// is none.
+    ///
+    /// # Errors
+    /// [`ClientError`]; also when the instance goes away in between.
+    pub async fn trace(
+        &self,
+        wanted: &TraceRequest,
+        mut take: impl FnMut(TraceLine) -> bool,
+    ) -> Result<(), ClientError> {
+        let response = self.send("POST", "/v1/trace", Some(wanted)).await?;
+        let status = response.status();
+        let mut body = response.into_body();
+        if !status.is_success() {
+            let bytes = body.collect().await.map_err(|e| odd(&e))?.to_bytes();
+            return Err(refusal(status, &bytes));
+        }
+        let mut text = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.map_err(|e| odd(&e))?.into_data() else { continue };
+            text.extend_from_slice(&data);
+            let mut begin = 0;
+            while let Some(length) = text[begin..].iter().position(|byte| *byte == b'\n') {
+                let line = serde_json::from_slice(&text[begin..begin + length]);
+                if !take(line.map_err(|e| odd(&e))?) {
+                    return Ok(());
+                }
+                begin += length + 1;
+            }
+            text.drain(..begin);
+        }
+        Ok(())
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<hyper::Response<Incoming>, ClientError> {
         let stream = UnixStream::connect(&self.socket)
             .await
             .map_err(|source| ClientError::Connect { path: self.socket.clone(), source })?;
@@ -370,19 +443,21 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(json.unwrap_or_default())))
             .map_err(|e| odd(&e))?;
-        let response = sender.send_request(request).await.map_err(|e| odd(&e))?;
-        let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(|e| odd(&e))?.to_bytes();
-        if status.is_success() {
-            return serde_json::from_slice(&bytes).map_err(|e| odd(&e));
-        }
-        // What is not the API's own: a path that there is not, a body that is no JSON.
-        let foreign = || Refusal {
-            error: String::from_utf8_lossy(&bytes).into_owned(),
-            kind: if status.is_client_error() { Kind::Invalid } else { Kind::Failed },
-        };
-        let refusal = serde_json::from_slice(&bytes).unwrap_or_else(|_| foreign());
-        let Refusal { error: words, kind } = refusal;
-        Err(ClientError::Refused { kind, words })
+        sender.send_request(request).await.map_err(|e| odd(&e))
     }
+}
+
+fn odd(error: &dyn std::fmt::Display) -> ClientError {
+    ClientError::Protocol(error.to_string())
+}
+
+fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
+    // What is not the API's own: a path that there is not, a body that is no JSON.
+    let foreign = || Refusal {
+        error: String::from_utf8_lossy(bytes).into_owned(),
+        kind: if status.is_client_error() { Kind::Invalid } else { Kind::Failed },
+    };
+    let refusal = serde_json::from_slice(bytes).unwrap_or_else(|_| foreign());
+    let Refusal { error: words, kind } = refusal;
+    ClientError::Refused { kind, words }
 }

@@ -266,4 +266,6 @@ struct quic_known {
 
 #pragma clang diagnostic pop
 
+#include "trace.h"
+
 #endif

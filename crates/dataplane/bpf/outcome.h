@@ -9,6 +9,7 @@ static __noinline int leave(__u32 reason, int verdict)
 {
 	struct outcome *outcome = bpf_map_lookup_elem(&outcomes, &reason);
 
+	NOTE_REASON(reason);
 	if (outcome) {
 		if (verdict == XDP_PASS)
 			outcome->passed++;

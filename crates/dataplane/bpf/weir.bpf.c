@@ -108,6 +108,7 @@ static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __
 {
 	struct lane *lane = bpf_map_lookup_elem(&lanes, &id);
 
+	NOTE_BACKEND(id);
 	if (!lane)
 		return leave(REASON_NO_NEXT_HOP, XDP_DROP); /* rule: deliver.no_lane */
 	if (unlikely(!lane->resolved || bpf_jiffies64() - lane->resolved > RESOLVE_JIFFIES)) {
@@ -127,6 +128,7 @@ __noinline int balance_by_id(struct xdp_md *ctx, __u32 number, __u64 lengths, __
 	number ^= TABLE_BY_ID;
 	if (number >= table_count)
 		return leave(REASON_NO_TABLE, XDP_DROP); /* rule: table.none */
+	NOTE_SERVICE(number / 2);
 	__u32 id = backend_by_id(ctx, number / 2, lengths);
 
 	return id == NO_BACKEND ? ASK_APART : deliver(ctx, id, bytes, 0);
@@ -161,6 +163,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 	__u32 port = p->ports >> 16 | (__u32)p->protocol << 16;
 	struct vip *vip = find_vip(p->dst[0], p->dst[1], port);
 
+	NOTE_FLOW(p);
 	if (unlikely(!vip)) {
 		enum reason reason = REASON_NO_SERVICE;
 
@@ -205,6 +208,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		if (number >= table_count)
 			return leave(REASON_NO_TABLE, XDP_DROP); /* rule: table.none_apart */
 	}
+	NOTE_SERVICE(number / 2);
 	struct table *table = AT(tables, number, table_count);
 	ask(&q, ctx, p, table, number / 2, apart);
 	__u32 id = apart ? steer_any(table, p, &q) : steer(table, p, &q);
@@ -275,8 +279,7 @@ static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 	return reject(&p, reason); /* rule: ipv6.rejected */
 }
 
-SEC("xdp")
-int weir_balance(struct xdp_md *ctx)
+static __always_inline int balance_frame(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
@@ -297,11 +300,17 @@ int weir_balance(struct xdp_md *ctx)
 	return leave(REASON_NOT_IP, XDP_PASS); /* rule: ethernet.not_ip */
 }
 
+SEC("xdp")
+int weir_balance(struct xdp_md *ctx)
+{
+	LOOK_AT(ctx);
+	return LOOKED_AT(balance_frame(ctx));
+}
+
 /* The whole way again, for what the plain one does not do: frames that are longer than their first
  * buffer, methods that are not inlined there, ICMP errors, fragments. A program of its own, so that the ways of all
  * others have nothing to keep for it, and both have the verifier's whole patience and the whole stack. */
-SEC("xdp")
-int weir_apart(struct xdp_md *ctx)
+static __always_inline int balance_apart(struct xdp_md *ctx)
 {
 	struct packet p = {};
 	void *data = (void *)(long)ctx->data;
@@ -356,4 +365,10 @@ int weir_apart(struct xdp_md *ctx)
 			return balance_later(ctx, &p);
 	}
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
+}
+
+SEC("xdp")
+int weir_apart(struct xdp_md *ctx)
+{
+	return LOOKED_AT(balance_apart(ctx));
 }

@@ -40,6 +40,20 @@ pub fn of_object(object: &Path) -> String {
     text
 }
 
+/// The program's constants, and where each stands.
+pub fn constants(object: &Path) -> Vec<(String, u32)> {
+    let btf = Btf::from_path(object)
+        .unwrap_or_else(|error| panic!("types of {}: {error}", object.display()));
+    let mut sections = btf.type_by_kind::<DataSec<'_>>();
+    let section = sections.find(|section| section.name().is_some_and(|name| name == ".rodata"));
+    let section = section.unwrap_or_else(|| panic!("no constants in {}", object.display()));
+    let of = |ty| btf.type_by_id::<Var<'_>>(ty).and_then(|variable| variable.name());
+    let place = |variable: libbpf_rs::btf::types::VarSecInfo| {
+        (of(variable.ty).unwrap_or_default().to_string_lossy().into_owned(), variable.offset)
+    };
+    section.iter().map(place).collect()
+}
+
 fn describe(btf: &Btf<'_>, of: BtfType<'_>, text: &mut String) {
     let of = of.skip_mods_and_typedefs();
     match of.kind() {

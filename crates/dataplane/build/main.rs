@@ -5,6 +5,7 @@ mod header;
 mod layout;
 #[path = "../src/numbers.rs"]
 mod numbers;
+mod rules;
 
 use libbpf_cargo::SkeletonBuilder;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,7 @@ fn main() {
             .build_and_generate(out.join(format!("{name}.skel.rs")))
             .unwrap_or_else(|error| panic!("bpf/{name}.bpf.c: {error:?}"));
     }
+    trace(&compiler, &out);
     let layout = header::layout() + &layout::of_object(&out.join("weir.bpf.o"));
     write(&out.join("stamp.rs"), &format!("{:#x}", layout::stamp(&layout)));
     write(&out.join("layout.txt"), &layout);
@@ -40,6 +42,47 @@ fn main() {
 
 fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+/// The program that notes what it does with packets: the sources with a mark in the place of each rule.
+fn trace(compiler: &Compiler, out: &Path) {
+    let copies = out.join("traced");
+    let mut names = Vec::new();
+    for directory in ["", "forward", "methods"] {
+        let from = Path::new("bpf").join(directory);
+        let to = copies.join(directory);
+        fs::create_dir_all(&to).expect("OUT_DIR is writable");
+        let entries = fs::read_dir(&from).unwrap_or_else(|error| panic!("{from:?}: {error}"));
+        let mut files: Vec<_> = entries.map(|entry| entry.expect("it is listed").path()).collect();
+        files.sort();
+        for file in files.iter().filter(|file| file.extension().is_some_and(|end| end == "h")) {
+            copy_marked(file, &to, &mut names);
+        }
+    }
+    copy_marked(Path::new("bpf/weir.bpf.c"), &copies, &mut names);
+    let object = out.join("traced.bpf.o");
+    let mut arguments = vec![format!("-I{}", copies.display()), "-DWEIR_TRACED".into()];
+    arguments.extend_from_slice(&compiler.arguments);
+    SkeletonBuilder::new()
+        .source(copies.join("weir.bpf.c"))
+        .obj(&object)
+        .clang(&compiler.clang)
+        .clang_args(&arguments)
+        .build_and_generate(out.join("traced.skel.rs"))
+        .unwrap_or_else(|error| panic!("the traced bpf/weir.bpf.c: {error:?}"));
+    assert_eq!(
+        layout::constants(&out.join("weir.bpf.o")),
+        layout::constants(&object),
+        "both programs get their sizes at the same places"
+    );
+    let list = names.iter().map(|name| format!("    {name:?},\n"));
+    write(&out.join("rules.rs"), &format!("&[\n{}]", list.collect::<String>()));
+}
+
+fn copy_marked(file: &Path, to: &Path, names: &mut Vec<String>) {
+    let source = fs::read_to_string(file).unwrap_or_else(|error| panic!("{file:?}: {error}"));
+    let name = file.file_name().expect("it is a file");
+    write(&to.join(name), &rules::mark(&source, names));
 }
 
 struct Compiler {

@@ -27,8 +27,12 @@ use weir_steering::MethodId;
 
 pub use abi::{BackendEntry, BackendFlags};
 pub use error::Error;
+/// The rules of the program's source, as samples of packets name them.
+pub use kernel::RULES;
 #[doc(hidden)]
 pub use kernel::ResizeStep;
+#[doc(hidden)]
+pub use kernel::TRACED;
 pub use kernel::{Attached, KernelPlane, Layout, OpenReport, Pinned, grace};
 pub use link::{Interface, XdpMode};
 pub use plane::LivePlane;

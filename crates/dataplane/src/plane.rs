@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::kernel::{self, KernelPlane, ResizeStep};
 use crate::link::XdpMode;
 use crate::reports::Reports;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -13,7 +14,8 @@ use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, Returned, SeenFlows, SourceTable, TrackedFlows, Translations, VipKey,
+    Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts,
+    TrackedFlows, Translations, VipKey, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -409,6 +411,33 @@ impl Plane for LivePlane {
 
     fn next_seen_generation(&mut self) {
         self.kernel.next_seen_generation();
+    }
+
+    fn prepare_trace(&self) -> Result<Option<PrepareTrace>, Error> {
+        let load = self.kernel.trace_program()?;
+        Ok(Some(Box::new(|| match load() {
+            Ok(program) => Ok(Box::new(program) as Box<dyn Any + Send>),
+            Err(error) => Err(error.into()),
+        })))
+    }
+
+    fn trace(
+        &mut self,
+        prepared: Box<dyn Any + Send>,
+        wanted: &Wanted,
+    ) -> Result<Option<Box<dyn Samples>>, Error> {
+        match prepared.downcast() {
+            Ok(program) => self.kernel.trace(*program, wanted).map(Some),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn keep_tracing(&mut self) -> Result<Option<TraceCounts>, Error> {
+        self.kernel.keep_tracing()
+    }
+
+    fn end_trace(&mut self) -> Result<(), Error> {
+        self.kernel.end_trace()
     }
 
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Error> {

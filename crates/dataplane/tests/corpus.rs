@@ -39,6 +39,22 @@ fn every_case_holds_in_both_planes() {
     .expect("needs root");
 }
 
+/// The program that takes notes of packets (`weir trace`) does with them what the usual one does.
+#[test]
+fn every_case_holds_while_somebody_looks() {
+    in_own_namespace(|| {
+        let files = format::files();
+        let mut kernels = Kernels::new(Some(weir_dataplane::TRACED.to_vec()));
+        let wrong: Vec<String> = files
+            .iter()
+            .flat_map(|file| file.case.iter().map(move |case| (file, case)))
+            .flat_map(|(file, case)| world::run(&mut kernels, file, case).expect("it loads"))
+            .collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    })
+    .expect("needs root");
+}
+
 /// Every rule of the source has a case that goes through it, and every case goes through the rule that it
 /// names. Prints how many do.
 #[test]

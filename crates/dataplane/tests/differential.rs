@@ -1034,3 +1034,21 @@ fn frames_without_a_socket_pass() {
     }
     assert_eq!(redirect.group_frames().unwrap(), groups);
 }
+
+/// The program that takes notes while somebody looks (`weir trace`) loads, on every kernel that this test
+/// is run on, and what is no service's is the kernel's by it, too. (What it does with the packets of
+/// services: `corpus.rs`.)
+#[test]
+fn the_program_that_takes_notes_loads() {
+    let limits = Limits { table_bytes: 1 << 20, ..Limits::default() };
+    let (plane, _) =
+        KernelPlane::open_object(weir_dataplane::TRACED, None, &limits).expect("load (needs root)");
+    let mut rng = ChaCha8Rng::seed_from_u64(from_environment("WEIR_SEED", rand::random));
+    for _ in 0..2000 {
+        let mut frame: Vec<u8> = (0..rng.random_range(14..200)).map(|_| rng.random()).collect();
+        frame[12..14].copy_from_slice(&[[8, 0], [0x86, 0xdd]][rng.random_range(0..2)]);
+        let run = run_frame(plane.program(), &frame).unwrap();
+        assert_eq!(run.verdict, Verdict::Pass);
+        assert_eq!(run.frame, frame);
+    }
+}

@@ -4,6 +4,7 @@
 //!   plane brings the frames, one at a time or in bursts, and what is remembered between them.
 //! - [`Soft`]: a plane that is only memory. It is the oracle of the BPF program and the data plane
 //!   of unit tests.
+//! - [`Wanted`], [`Sample`]: which packets somebody looks at, and what is told of each.
 #![forbid(unsafe_code)]
 
 mod allowance;
@@ -16,6 +17,7 @@ pub mod pipeline;
 mod plane;
 mod soft;
 mod sources;
+mod trace;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
@@ -29,3 +31,4 @@ pub use plane::{
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
 pub use sources::{BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_STEPS, SourceTable, Sources};
+pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};

@@ -6,6 +6,8 @@ use crate::forward::{NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
+use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
+use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -430,6 +432,44 @@ pub trait Plane: update::Plane {
 
     /// Begins a new generation of the "seen recently" filter.
     fn next_seen_generation(&mut self);
+
+    /// Begins to look at packets: returns what is to be called first, on another thread since it may
+    /// take seconds. `None`: this plane has no way to.
+    ///
+    /// # Errors
+    /// What the plane says.
+    fn prepare_trace(&self) -> Result<Option<PrepareTrace>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Looks at packets, with what that has returned; a look that is under way ends.
+    ///
+    /// # Errors
+    /// What the plane says; nobody looks then.
+    fn trace(
+        &mut self,
+        _prepared: Box<dyn Any + Send>,
+        _wanted: &Wanted,
+    ) -> Result<Option<Box<dyn Samples>>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Says that somebody still looks, which is to be said every few seconds. `None` if nobody does:
+    /// something else has ended it.
+    ///
+    /// # Errors
+    /// What the plane says.
+    fn keep_tracing(&mut self) -> Result<Option<TraceCounts>, Self::Error> {
+        Ok(None)
+    }
+
+    /// Looks no more.
+    ///
+    /// # Errors
+    /// What the plane says; it is to be tried again then.
+    fn end_trace(&mut self) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// Takes frames that are addressed to these interfaces, as their addresses are now. One that is
     /// not there is left out.

@@ -1,8 +1,10 @@
 //! What the engine is asked to do, and how it changes pools.
 
 use super::service::{PoolMember, ServiceRuntime};
+use super::trace::{GiveSamples, Loaded};
 use super::{
-    Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlanReport, PlaneResult, Status, tolerate,
+    Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlanReport, PlaneResult, Sender, Status,
+    TraceLine, TraceRequest, tolerate,
 };
 use crate::config::Backend;
 use crate::health::{Target, Transition};
@@ -12,12 +14,15 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info};
 use weir_plane::Plane;
 use weir_steering::{BackendId, ServiceId, StateKey};
 use weir_wire::FlowKey;
 use weir_wire::quic::Id;
+
+/// Answer to a request to look at packets: where the lines come out.
+pub type TraceReply = Result<mpsc::Receiver<TraceLine>, EngineError>;
 
 /// Answer to a request that changes something: what was done, in words.
 pub type Done = Result<String, EngineError>;
@@ -47,6 +52,12 @@ pub enum Command {
     Network(Change),
     /// What a file would change; without one, the instance's own.
     Plan(Option<PathBuf>, oneshot::Sender<Result<PlanReport, EngineError>>),
+    /// Looks at packets; the sender is for the word that nobody reads what is told.
+    Trace(Box<TraceRequest>, Sender, oneshot::Sender<TraceReply>),
+    /// The program of the trace with this number is loaded, or cannot be.
+    TraceLoaded(u64, Loaded, GiveSamples),
+    /// Nobody reads what a trace tells: the one with this number.
+    TraceEnded(u64),
     /// Reads the configuration file again, and follows it; if so asked, also where that breaks
     /// connections.
     Reload(bool, oneshot::Sender<Done>),
@@ -61,6 +72,11 @@ impl<P: Plane> Engine<P> {
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Explain(flow, id, reply) => drop(reply.send(self.explain(&flow, id.as_ref()))),
             Command::Plan(file, reply) => drop(reply.send(self.plan_of(file.as_deref()))),
+            Command::Trace(request, commands, reply) => {
+                self.begin_trace(&request, commands, reply);
+            }
+            Command::TraceLoaded(number, loaded, give) => self.trace_loaded(number, loaded, give),
+            Command::TraceEnded(number) => self.trace_ended(number),
             Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
             Command::Add(service, backend, reply) => {
                 drop(reply.send(self.add_backend(&service, backend)));

@@ -22,6 +22,7 @@ mod slots;
 mod status;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod turn;
 mod update;
 mod upkeep;
@@ -35,6 +36,7 @@ pub use status::{
     BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
     TunnelStatus,
 };
+pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
 use crate::config::{Config, Table, XdpMode, place_of};
 use crate::neigh::{NeighError, Neighbour};
@@ -239,6 +241,10 @@ pub struct Engine<P: Plane = LivePlane> {
     /// Seconds by which a test is ahead of its time.
     #[cfg(test)]
     ahead: u32,
+    /// Somebody looks at packets.
+    trace: Option<trace::Trace>,
+    /// How many times somebody has.
+    traces: u64,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
     _lock: RunLock,
@@ -449,6 +455,8 @@ impl<P: Plane> Engine<P> {
             clocked: 0,
             #[cfg(test)]
             ahead: 0,
+            trace: None,
+            traces: 0,
             metrics: None,
             _lock: lock,
             name: None,
@@ -500,6 +508,7 @@ impl<P: Plane> Engine<P> {
     pub fn run(mut self, mut commands: Commands) -> Result<(), EngineError> {
         let mut timers = Timers::new();
         while self.turn(&mut commands, &mut timers) {}
+        self.end_trace();
         self.save()?;
         Ok(self.journal.rewrite(&self.document)?)
     }
@@ -560,6 +569,7 @@ impl<P: Plane> Engine<P> {
         }
         tolerate("look at half-open connections", self.look_at_half_open());
         self.turn_clock();
+        self.go_on_tracing();
         if timers.slots.due(SLOTS_EVERY) {
             tolerate("give slots back", self.sweep_slots());
         }

@@ -136,6 +136,7 @@ static __always_inline enum reason readdress_checked(struct xdp_md *ctx, const s
 
 static __always_inline int send(struct xdp_md *ctx, const struct lane *lane)
 {
+	NOTE_WAY(lane->ifindex);
 	if (lane->ifindex == ctx->ingress_ifindex || lane->ifindex == 0)
 		return XDP_TX; /* rule: l2.back */
 	return bpf_redirect(lane->ifindex, 0); /* rule: l2.redirect */

@@ -17,10 +17,11 @@ use crate::sources::Lists;
 use crate::tables::{Tables, service_of};
 use crate::vips::{NO_TABLE, VipTable};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sys};
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use weir_plane::Limits;
@@ -130,6 +131,7 @@ impl KernelPlane {
         };
         let mapped = |name: &str| array(name).and_then(|(map, bytes)| Mapped::new(&map, bytes));
         let parted = |name: &str| array(name).and_then(|(map, bytes)| Parted::new(&map, bytes));
+        let shared = SHARED.iter().map(|name| Ok::<_, Error>((*name, handle(name)?)));
         let vips = VipTable::new(mapped("vips")?, sizes.vip_slots);
         let listed = vips.services();
         let services: Vec<_> = listed.iter().map(|(key, leads)| (*key, leads.table)).collect();
@@ -178,6 +180,8 @@ impl KernelPlane {
             sizes,
             stamp,
             object: None,
+            shared: shared.collect::<Result<_, _>>()?,
+            tracing: None,
             lost: None,
             former: None,
         })
@@ -230,6 +234,8 @@ pub(super) struct Loading<'a> {
     pub twins: Option<&'a dyn Fn(&str) -> PathBuf>,
 }
 
+/// Maps that are not pinned, since what is in them is found out again, or is soon of no use.
+pub(super) const SHARED: [&str; 4] = ["buckets", "fragments", "quic_known", "ways"];
 /// Maps that have twins.
 pub(super) const TWINS: [&str; 3] = ["pending", "connections", "answers"];
 
@@ -277,6 +283,40 @@ impl Loading<'_> {
         let maps = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), map));
         Sizer { maps: maps.collect(), place: self.place, kept: Vec::new() }
     }
+}
+
+/// Loads another build of the program over memory that is there: all its maps but its own ones.
+pub(super) fn load_over(
+    object: &[u8],
+    memory: &HashMap<String, MapHandle>,
+    own: &[&str],
+    sizes: &Sizes,
+) -> Result<Object, Error> {
+    let loading = Loading { object, place: &|_| None, twins: None };
+    let mut open = loading.open()?;
+    let mut sizer = loading.sizer(&mut open);
+    for (name, map) in &mut sizer.maps {
+        let section = name.strip_prefix(".data.");
+        let Some(there) = memory.get(section.unwrap_or(name)) else {
+            if name.contains(".rodata") || own.contains(&&name[..]) {
+                continue;
+            }
+            return Err(missing("map", name));
+        };
+        let what = || format!("share map {name}");
+        if section.is_some() {
+            // So that the memory that libbpf sees it by has its size, too.
+            map.set_value_size(there.value_size()).context(what)?;
+        }
+        map.reuse_fd(there.as_fd()).context(what)?;
+    }
+    let frags = takes_frags();
+    set_sizes(&mut sizer, sizes, false, frags)?;
+    drop(sizer);
+    if frags {
+        open.progs_mut().for_each(|mut program| program.set_flags(XDP_HAS_FRAGS));
+    }
+    open.load().context(|| "load the XDP program".into())
 }
 
 pub(super) fn missing(what: &str, name: &str) -> Error {

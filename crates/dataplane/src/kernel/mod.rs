@@ -18,6 +18,7 @@ mod publish;
 mod resize;
 mod size;
 mod stamp;
+mod trace;
 mod translations;
 
 pub use attach::Attached;
@@ -26,6 +27,7 @@ pub use load::OpenReport;
 pub use pinned::Pinned;
 pub use resize::ResizeStep;
 pub use stamp::Layout;
+pub use trace::{RULES, TRACED};
 
 use crate::mapped::{Mapped, Parted};
 use crate::sources::Lists;
@@ -69,6 +71,10 @@ pub struct KernelPlane {
     stamp: Option<Stamp>,
     /// The build of the program, if it is not this crate's.
     object: Option<Vec<u8>>,
+    /// Its maps that are not pinned and that another program over this memory is to have, too.
+    shared: Vec<(&'static str, MapHandle)>,
+    /// Somebody looks at packets.
+    tracing: Option<trace::Tracing>,
     /// Who counts frames that are lost on their way out, if the kernel tells.
     lost: Option<Lost>,
     /// What this memory has taken the place of, until nothing is left in it.

@@ -47,9 +47,14 @@ impl Program {
         self.entry.as_fd()
     }
 
-    fn pin_name(&self) -> Result<String, Error> {
+    /// What tells it apart from all others that are loaded.
+    pub fn number(&self) -> Result<u32, Error> {
         let info = self.parts.info().context(|| format!("ask for map {PARTS}"))?;
-        Ok(format!("{PREFIX}{}", info.info.id))
+        Ok(info.info.id)
+    }
+
+    fn pin_name(&self) -> Result<String, Error> {
+        Ok(format!("{PREFIX}{}", self.number()?))
     }
 
     /// Makes the program whole for as long as a link has it, whatever becomes of this process.

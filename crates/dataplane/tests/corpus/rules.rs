@@ -10,8 +10,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-const BEGIN: &str = "/* rule: ";
-const END: &str = " */";
+#[path = "../../build/rules.rs"]
+mod source;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,46 +35,12 @@ pub struct Marked {
     pub object: Vec<u8>,
 }
 
-/// The rule that a line ends with, and the line without it.
-fn rule_of(line: &str) -> Option<(&str, &str)> {
-    let (before, after) = line.split_once(BEGIN)?;
-    Some((after.trim_end().strip_suffix(END)?, before.trim_end()))
-}
-
-/// A line that also makes a mark: before what it returns, behind a brace that it opens, or before what else
-/// it does.
-fn marked(line: &str, mark: usize) -> String {
-    let mark = format!("RULE_MARK({mark})");
-    let code = line.split("/*").next().unwrap_or(line).trim_end();
-    let indent: String = code.chars().take_while(|letter| letter.is_whitespace()).collect();
-    if code.trim_start() == "return;" {
-        format!("{indent}{{ {mark}; return; }}")
-    } else if let Some((before, after)) = code.split_once("return ") {
-        format!("{before}return {mark}, {after}")
-    } else if code.ends_with('{') {
-        format!("{code} {mark};")
-    } else {
-        format!("{indent}{mark}, {}", code.trim_start())
-    }
-}
-
 impl Marked {
     pub fn build() -> Self {
         let mut sources = object::sources();
         let mut names = Vec::new();
         for text in sources.values_mut() {
-            let mut out = String::new();
-            for line in text.lines() {
-                match rule_of(line) {
-                    Some((name, before)) => {
-                        out += &marked(before, names.len());
-                        names.push(name.to_owned());
-                    }
-                    None => out += line,
-                }
-                out.push('\n');
-            }
-            *text = out;
+            *text = source::mark(text, &mut names);
         }
         // The kernel keeps 15 letters of a map's name.
         let map = format!(".data.r{:x}", std::process::id());

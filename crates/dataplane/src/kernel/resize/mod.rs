@@ -148,6 +148,7 @@ impl KernelPlane {
             let source = io::Error::other("it is not pinned, or is being resized");
             return Err(source).context(|| "resize the data plane".into());
         };
+        self.end_trace()?;
         let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
         // Packets write to slots that are in use, and those have no twins: their memory stays.
         let mut limits = *limits;

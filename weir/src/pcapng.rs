@@ -1,0 +1,109 @@
+//! Packets of a trace in a file of pcapng, which Wireshark and tcpdump read: each as it came and as it
+//! left, with what became of it as a comment.
+
+use anyhow::Context;
+use pcap_file::DataLink;
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weir_control::engine::TracedPacket;
+
+/// Timestamps are nanoseconds: 10 to the minus 9.
+const NANOSECONDS: u8 = 9;
+/// Directions of a packet, in the lowest bits of its flags.
+const INBOUND: u32 = 1;
+const OUTBOUND: u32 = 2;
+
+/// A file that packets are written to.
+pub struct Capture {
+    writer: PcapNgWriter<BufWriter<File>>,
+    interfaces: HashMap<String, u32>,
+    path: PathBuf,
+}
+
+impl Capture {
+    /// Makes the file; one that is there is written anew.
+    pub fn create(path: &Path) -> anyhow::Result<Self> {
+        let file = File::create(path).with_context(|| format!("write {}", path.display()))?;
+        let writer = PcapNgWriter::new(BufWriter::new(file));
+        let writer = writer.with_context(|| format!("write {}", path.display()))?;
+        Ok(Self { writer, interfaces: HashMap::new(), path: path.to_owned() })
+    }
+
+    /// Adds a packet, with what became of it in words.
+    pub fn add(&mut self, packet: &TracedPacket, words: &str) -> anyhow::Result<()> {
+        let rules = packet.rules.join(" ");
+        let comment = format!("{words}\nrules: {rules}");
+        let came = (&packet.frame[..], packet.length, INBOUND);
+        self.block(&packet.interface, packet.time, came, comment)?;
+        if let (Some(out), Some(frame), Some(length)) =
+            (&packet.out, packet.frame_after.as_deref(), packet.length_after)
+        {
+            let comment = format!("as it left: {words}\nrules: {rules}");
+            self.block(out, packet.time, (frame, length, OUTBOUND), comment)?;
+        }
+        Ok(())
+    }
+
+    fn block(
+        &mut self,
+        interface: &str,
+        time: u64,
+        (frame, length, direction): (&str, u32, u32),
+        comment: String,
+    ) -> anyhow::Result<()> {
+        let interface_id = self.interface(interface)?;
+        let byte = |at: usize| u8::from_str_radix(frame.get(at..at + 2)?, 16).ok();
+        let data: Vec<u8> = (0..frame.len()).step_by(2).map_while(byte).collect();
+        let block = EnhancedPacketBlock {
+            interface_id,
+            timestamp: Duration::from_nanos(time),
+            original_len: length,
+            data: data.into(),
+            options: vec![
+                EnhancedPacketOption::Flags(direction),
+                EnhancedPacketOption::Comment(comment.into()),
+            ],
+        };
+        let written = self.writer.write_pcapng_block(block);
+        written.map(drop).with_context(|| format!("write {}", self.path.display()))
+    }
+
+    /// The number of an interface in the file.
+    fn interface(&mut self, name: &str) -> anyhow::Result<u32> {
+        if let Some(number) = self.interfaces.get(name) {
+            return Ok(*number);
+        }
+        let block = InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(name.to_owned().into()),
+                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+            ],
+        };
+        let written = self.writer.write_pcapng_block(block);
+        written.with_context(|| format!("write {}", self.path.display()))?;
+        let number = self.interfaces.len() as u32;
+        self.interfaces.insert(name.to_owned(), number);
+        Ok(number)
+    }
+
+    /// Has what was added stand in the file.
+    pub fn flush(&mut self) -> anyhow::Result<()> {
+        let flushed = self.writer.get_mut().flush();
+        flushed.with_context(|| format!("write {}", self.path.display()))
+    }
+
+    /// No more packets.
+    pub fn finish(mut self) -> anyhow::Result<()> {
+        self.flush()
+    }
+}

@@ -1,0 +1,174 @@
+//! `weir trace`: packets as they come, with what became of each and why.
+
+use crate::cli::{Instance, TraceOptions};
+use crate::out;
+use crate::pcapng::Capture;
+use anyhow::Context;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use weir_control::api::Client;
+use weir_control::engine::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
+use weir_wire::Reason;
+
+/// What each rule of the program says.
+const RULES: &str = include_str!("../../corpus/rules.toml");
+
+pub fn run(instance: Instance, options: TraceOptions) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(follow(instance, options))
+}
+
+async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()> {
+    let TraceOptions { wanted, count, duration, rules, write, json } = options;
+    let mut capture = write.as_deref().map(Capture::create).transpose()?;
+    let sentences = if rules { rule_sentences()? } else { BTreeMap::new() };
+    let client = Client::new(instance.socket);
+    let request = TraceRequest::from(wanted);
+    let (mut shown, mut totals, mut ended) = (0u64, TraceTotals::default(), None);
+    let mut failure = None;
+    let (began, mut since) = oneshot::channel();
+    let mut began = Some(began);
+    let looking = client.trace(&request, |line| {
+        match line {
+            TraceLine::Packet(packet) => {
+                shown += 1;
+                let told = match &mut capture {
+                    Some(capture) => capture.add(&packet, &sentence(&packet)),
+                    None if json => out::compact_json(&packet),
+                    None => {
+                        tell(&packet, &sentences);
+                        Ok(())
+                    }
+                };
+                failure = told.err();
+                failure.is_none() && count.is_none_or(|count| shown < count)
+            }
+            TraceLine::Counts(counts) => {
+                if let Some(began) = began.take() {
+                    let _ = began.send(());
+                    out::note("looking at packets; Ctrl-C ends it");
+                }
+                totals = counts;
+                // Whoever looks at the file meanwhile finds what is there.
+                failure = capture.as_mut().and_then(|capture| capture.flush().err());
+                failure.is_none()
+            }
+            TraceLine::Ended(why) => {
+                ended = Some(why);
+                false
+            }
+        }
+    });
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let stopped = tokio::select! {
+        looked = looking => { looked?; false }
+        _ = interrupt.recv() => true,
+        _ = terminate.recv() => true,
+        () = enough(duration, &mut since) => true,
+    };
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    if let Some(capture) = capture {
+        capture.finish()?;
+    }
+    let TraceTotals { seen, lost, .. } = totals;
+    let what = if shown == 1 { "packet" } else { "packets" };
+    out::note(format_args!(
+        "{shown} {what} told; up to the last second {seen} came, and {lost} were not told since they \
+         came too fast"
+    ));
+    if let Some(why) = ended {
+        anyhow::bail!("the trace has ended: {why}");
+    }
+    anyhow::ensure!(
+        stopped || count.is_some_and(|count| shown >= count),
+        "the trace has ended: the instance has stopped"
+    );
+    Ok(())
+}
+
+/// Ends so long after the first packets may have come; without a time never.
+async fn enough(duration: Option<Duration>, began: &mut oneshot::Receiver<()>) {
+    match duration {
+        Some(duration) if began.await.is_ok() => tokio::time::sleep(duration).await,
+        _ => std::future::pending().await,
+    }
+}
+
+fn rule_sentences() -> anyhow::Result<BTreeMap<String, String>> {
+    #[derive(serde::Deserialize)]
+    struct Rules {
+        rules: BTreeMap<String, String>,
+    }
+    let rules: Rules = toml::from_str(RULES).context("the rules of this build")?;
+    Ok(rules.rules)
+}
+
+fn tell(packet: &TracedPacket, sentences: &BTreeMap<String, String>) {
+    let time = SystemTime::UNIX_EPOCH + Duration::from_nanos(packet.time);
+    let time = humantime::format_rfc3339_micros(time).to_string();
+    let time = time.split_once('T').map_or(&time[..], |(_, time)| time);
+    out::line(format_args!("{time} {} {}", packet.interface, sentence(packet)));
+    if sentences.is_empty() {
+        return;
+    }
+    if packet.more_rules {
+        out::line("    ...");
+    }
+    for rule in &packet.rules {
+        let sentence = sentences.get(rule).map_or("", |sentence| sentence);
+        out::line(format_args!("    {rule:<26} {sentence}"));
+    }
+}
+
+/// A packet, and what became of it, in a line.
+fn sentence(packet: &TracedPacket) -> String {
+    let TracedPacket { length, fate, out, .. } = packet;
+    let flow = match (&packet.protocol, packet.source, packet.destination) {
+        (Some(protocol), Some(source), Some(destination)) => {
+            let flags = match &packet.flags[..] {
+                [] => String::new(),
+                flags => format!(" {}", flags.join("+")),
+            };
+            format!("{source} > {destination} {protocol}{flags}, {length} bytes")
+        }
+        _ => format!("{}, {length} bytes", kind(&packet.frame)),
+    };
+    let service = packet.service.as_ref().map_or_else(String::new, |name| format!("{name}: "));
+    let reason = packet.reason.as_ref().map_or_else(String::new, |name| {
+        let reason = Reason::ALL.iter().find(|reason| reason.name() == name);
+        let why = reason.map_or("", |reason| reason.description());
+        format!(", {name} ({})", why.trim_end_matches('.'))
+    });
+    let by = out.as_ref().map_or_else(String::new, |out| format!(" by {out}"));
+    let after = packet.length_after.filter(|after| after != length);
+    let after = after.map_or_else(String::new, |after| format!(" as {after} bytes"));
+    let fate = match (&fate[..], &packet.backend) {
+        ("sent", Some(backend)) => format!("to {backend}{by}{after}"),
+        ("sent", None) => format!("sent{by}{after}"),
+        ("passed", _) => "passed to this host".into(),
+        (fate, _) => fate.to_owned(),
+    };
+    format!("{flow} -> {service}{fate}{reason}")
+}
+
+/// What a frame without a flow is, by its EtherType.
+fn kind(frame: &str) -> String {
+    match frame.get(24..28) {
+        Some("0800") => match frame.get(46..48) {
+            Some("01") => "ICMP".into(),
+            _ => "IPv4".into(),
+        },
+        Some("86dd") => match frame.get(40..42) {
+            Some("3a") => "ICMPv6".into(),
+            _ => "IPv6".into(),
+        },
+        Some("0806") => "ARP".into(),
+        Some(other) => format!("EtherType 0x{other}"),
+        None => "a frame without an EtherType".into(),
+    }
+}

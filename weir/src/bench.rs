@@ -32,6 +32,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let tunnels = forward.iter().filter_map(|name| tunnel(name)).collect();
             let decapsulated = decapsulate.iter().filter_map(|name| tunnel(name)).collect();
             let nat = forward.iter().any(|name| name == "nat");
+            let lists = forward.iter().any(|name| name == "lists");
             let request = xdp::Request {
                 flows,
                 packets,
@@ -41,6 +42,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
                 tunnels,
                 decapsulated,
                 nat,
+                lists,
                 product,
             };
             let report = xdp::run(&request, |rows| lines(rows, json))?;

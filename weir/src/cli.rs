@@ -600,8 +600,9 @@ pub enum BenchVerb {
         /// for a known flow, as where somebody else lists the flows.
         #[arg(long, value_enum, default_value = "on")]
         marks: MarksName,
-        /// Tunnels that are measured besides, with concury over IPv4; and nat, in both directions.
-        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat"])]
+        /// Tunnels that are measured besides, with concury over IPv4; nat, in both directions; and lists
+        /// of sources.
+        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat", "lists"])]
         forward: Vec<String>,
         /// Tunnels over IPv4 that the program of `weir agent` takes packets out of, as a backend does.
         #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre"])]

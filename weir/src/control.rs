@@ -155,6 +155,14 @@ fn print_service(service: &ServiceStatus) {
             tracking.evicted
         ));
     }
+    if let Some(sources) = &service.sources {
+        let others = if sources.allow > 0 { "denied" } else { "allowed" };
+        let pending = if sources.digest.is_some() { "" } else { "; not in force yet" };
+        out::line(format_args!(
+            "sources: {} prefixes allow, {} deny; all others are {others}{pending}",
+            sources.allow, sources.deny
+        ));
+    }
     service.quic.iter().for_each(print_quic);
     let mut header = vec![
         "backend",
@@ -288,6 +296,7 @@ pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Re
     lines.push(("service", said.service.zip(said.method).map(|(s, m)| format!("{s} ({m})"))));
     let table = said.generation.zip(said.digest);
     lines.push(("table", table.map(|(g, d)| format!("generation {g}, digest {d}"))));
+    lines.push(("source", said.source));
     lines.push(("QUIC id", said.id));
     lines.push(("hash", said.hash));
     let reserved = if said.reserved { " (reserved)" } else { "" };

@@ -17,6 +17,7 @@
 mod check;
 mod error;
 mod forward;
+mod lists;
 mod place;
 mod quic;
 mod resolve;
@@ -46,6 +47,7 @@ use weir_steering::{
 pub use check::{AllDown, Check, Codes, Dns, Exchange, Http, Record, Script, Tls, What};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
+pub use lists::Lists;
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 pub use schema::schema;
@@ -178,6 +180,10 @@ pub struct Limits {
     /// each service, half-open ones apart; 0: as many as there are. Further flows are steered and not
     /// remembered.
     pub states_per_prefix: u32,
+    /// Prefixes of sources in the lists of all services. The memory is taken only if a service has such
+    /// a list.
+    #[serde(default = "lists::default_prefixes")]
+    pub list_prefixes: u32,
 }
 
 impl Limits {
@@ -208,6 +214,7 @@ impl Default for Limits {
             states_per_service: 4 << 20,
             half_open_flows: Self::default_half_open(4 << 20),
             states_per_prefix: Self::default_of_prefix(4 << 20),
+            list_prefixes: lists::default_prefixes(),
         }
     }
 }
@@ -240,6 +247,9 @@ pub struct Service {
     /// How large segments SYNs may ask for; none: as large as they like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mss: Option<Mss>,
+    /// The sources that packets are taken from; none: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lists: Option<Lists>,
     /// What leads packets by their QUIC ids, before the method is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,

@@ -51,8 +51,19 @@ struct vip {
 	__u64 high;
 	__u64 low;
 	__u32 port_protocol; /* port as on the wire, protocol << 16, VIP_IN_USE */
-	__u32 table;         /* service * 2 + side, TABLE_BY_ID; storing it publishes the table */
+	__u32 table;         /* service * 2 + side, TABLE_ flags; storing it publishes the table */
 	__u64 id_lengths;    /* of QUIC ids: a byte for each configuration, 0: there is none */
+};
+
+/* Where a table of sources stands among their words, two for each service (sources.h). */
+struct source_list {
+	__u32 first4;   /* the word that its nodes begin at, with those of IPv4 */
+	__u32 shift4;   /* an address shifted right by so many bits is a first node and a bit of it */
+	__u32 first6;   /* where those of IPv6 begin */
+	__u32 shift6;   /* of the first 64 bits of an address */
+	__u32 children; /* the first word of their children, two to a word */
+	__u32 words;    /* in all; 0: there is none */
+	__u64 digest;   /* of its contents */
 };
 
 struct backend {

@@ -28,6 +28,7 @@ struct settings {
 	__be32 tunnel_end;
 	__be16 tunnel_port;
 	__u16 tunnel_check; /* of the outer header, which is the same for all */
+	__u32 scatter;  /* odd factor that makes sources of any network of the flows' numbers; 0: one network's */
 };
 
 struct settings settings = {};
@@ -107,7 +108,8 @@ static __always_inline void write_packet(struct ipv4 *ip, struct tcp *tcp, __u32
 	ip->ttl = 64;
 	ip->protocol = PROTOCOL_TCP;
 	ip->check = 0;
-	ip->src = bpf_htonl(0x0a000000 | (flow & 0xffffff));
+	ip->src = bpf_htonl(settings.scatter ? flow * settings.scatter :
+					       0x0a000000 | (flow & 0xffffff));
 	ip->dst = settings.vip;
 	tcp->ports = bpf_htons(1024 + (flow >> 24)) | (__u32)settings.vip_port << 16;
 	tcp->seq = 0;

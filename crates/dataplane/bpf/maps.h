@@ -22,6 +22,11 @@ RESIZED(__u8, pool);
 
 RESIZED(struct backend, backends);
 
+/* The sources that services take packets from: two for each service, of which its entry in `vips` names
+ * one, as ranges of the words. */
+RESIZED(struct source_list, lists);
+RESIZED(__u64, sources);
+
 /* The marks of active flows, those written and those being read: lanes of the flows that are armed,
  * and bits for all others. */
 RESIZED(__u64, marks);
@@ -56,6 +61,7 @@ const volatile __u32 mark_words = 1; /* of one half */
 const volatile __u32 stranger_words = 1; /* of one half; a power of two */
 const volatile __u32 seen_lines = 1;
 const volatile __u32 partition_count = 1;
+const volatile __u32 source_count = 2; /* words of all sources */
 /* While maps of another size take the place of these: what is noted here is noted in their twins, too
  * (crates/dataplane/src/kernel/resize). */
 const volatile __u32 twins = 0;

@@ -5,6 +5,7 @@
 #include "outcome.h"
 #include "parse.h"
 #include "service.h"
+#include "sources.h"
 #include "methods/registry.h"
 #include "icmp.h"
 #include "fragment.h"
@@ -188,10 +189,14 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		return leave(REASON_OTHER_HOST, XDP_DROP); /* rule: host.other */
 	__u32 number = *(volatile __u32 *)&vip->table;
 
+	/* A service that does not take all sources, or whose packets are led by their ids first, is here, so
+	 * that the packets of all others have nothing to ask for it. */
 	if (number >= table_count) {
-		/* A service whose packets are led by their ids first is here, so that the packets of all
-		 * others have nothing to ask for it. */
-		if (!apart || (!p->quoted && !p->fragmented && !was_plain(ctx, p->ip_length))) {
+		if (number & TABLE_LISTED && is_denied(number, p->src[0], p->src[1]))
+			return leave(REASON_DENIED_SOURCE, XDP_DROP); /* rule: sources.denied */
+		number &= ~LIST_FLAGS;
+		if (number & TABLE_BY_ID &&
+		    (!apart || (!p->quoted && !p->fragmented && !was_plain(ctx, p->ip_length)))) {
 			int verdict = balance_by_id(ctx, number, vip->id_lengths, p->ip_length);
 
 			if (verdict != ASK_APART)
@@ -199,7 +204,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 			if (!apart)
 				return go_apart(ctx);
 		}
-		number ^= TABLE_BY_ID;
+		number &= ~TABLE_BY_ID;
 		if (number >= table_count)
 			return leave(REASON_NO_TABLE, XDP_DROP); /* rule: table.none_apart */
 	}

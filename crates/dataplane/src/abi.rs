@@ -46,6 +46,7 @@ macro_rules! plain {
 
 plain!(
     vip,
+    source_list,
     backend,
     lane,
     device,

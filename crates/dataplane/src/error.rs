@@ -98,6 +98,19 @@ pub enum Error {
         /// Bytes of the pool in all.
         pool: usize,
     },
+    /// There is no room for a list of sources.
+    #[error(
+        "no room for a list of sources of {needed} bytes: {used} of {room} bytes are in use; raise \
+         limits.list_prefixes (a list is made beside the one that it replaces)"
+    )]
+    ListsFull {
+        /// Bytes of the list.
+        needed: usize,
+        /// Bytes in use.
+        used: usize,
+        /// Bytes in all.
+        room: usize,
+    },
     /// There are not as many free partitions for connections by index.
     #[error(
         "no room for {needed} partitions of connections by index: {free} of the {partitions} of \

@@ -18,6 +18,7 @@ mod reports;
 mod room;
 mod run;
 mod slots;
+mod sources;
 mod tables;
 mod vips;
 pub mod xsk;

@@ -92,6 +92,14 @@ numbers! {
 
     /// beside the number of a service's table: its packets are led by their QUIC ids first
     TABLE_BY_ID: u32 = 1 << 30;
+    /// not all sources are taken
+    TABLE_LISTED: u32 = 1 << 29;
+    /// which of the service's two lists of sources says so
+    TABLE_LIST_SIDE: u32 = 1 << 28;
+    /// more nodes are passed by no source
+    SOURCE_STEPS: u32 = 22;
+    /// of a node that passes over bits: the answer for sources with others
+    SOURCE_OTHERS_ALLOWED: u64 = 1 << 8;
     /// words of an expanded AES key
     AES_WORDS: usize = 44;
     /// configurations of a service, by the first three bits of an id; the last one is none

@@ -14,8 +14,8 @@ use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, TraceCounts, TrackedFlows,
-    Translations, VipKey, Wanted,
+    Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts,
+    TrackedFlows, Translations, VipKey, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -236,6 +236,18 @@ impl Plane for LivePlane {
         routes: Option<&IdRoutes>,
     ) -> Result<(), Error> {
         self.kernel.set_id_routes(service, routes)
+    }
+
+    fn set_sources(
+        &mut self,
+        service: ServiceId,
+        sources: Option<&SourceTable>,
+    ) -> Result<(), Error> {
+        self.kernel.set_sources(service, sources)
+    }
+
+    fn source_digest(&self, service: ServiceId) -> Option<u64> {
+        self.kernel.source_digest(service)
     }
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), Error> {

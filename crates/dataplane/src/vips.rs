@@ -4,15 +4,17 @@ use crate::abi::types;
 use crate::error::Error;
 use crate::kernel::grace;
 use crate::mapped::Mapped;
-use crate::numbers::{TABLE_BY_ID, VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND};
+use crate::numbers::{
+    TABLE_BY_ID, TABLE_LIST_SIDE, TABLE_LISTED, VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND,
+};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_plane::VipKey;
 use weir_wire::Protocol;
 
-/// The number of no table.
-pub(crate) const NO_TABLE: u32 = u32::MAX;
+/// The number of no table: no list is asked for it.
+pub(crate) const NO_TABLE: u32 = !TABLE_LISTED;
 
 /// Moves of entries tried before the table counts as full.
 const MAX_MOVES: usize = 64;
@@ -33,23 +35,38 @@ pub(crate) struct Leads {
     pub table: u32,
     /// Of its QUIC ids, a byte for each configuration; 0: packets are not led by ids.
     pub id_lengths: u64,
+    /// Which of its two lists says what sources are taken; none: all are.
+    pub list: Option<u32>,
 }
 
 impl Leads {
     /// By this table alone.
     pub fn by_table(table: u32) -> Self {
-        Self { table, id_lengths: 0 }
+        Self { table, id_lengths: 0, list: None }
     }
 
     /// What packets read.
     fn word(&self) -> u32 {
-        let by_id = self.id_lengths != 0 && self.table != NO_TABLE;
-        self.table | if by_id { TABLE_BY_ID } else { 0 }
+        if self.table == NO_TABLE {
+            return NO_TABLE;
+        }
+        let by_id = if self.id_lengths != 0 { TABLE_BY_ID } else { 0 };
+        let listed = match self.list {
+            None => 0,
+            Some(0) => TABLE_LISTED,
+            Some(_) => TABLE_LISTED | TABLE_LIST_SIDE,
+        };
+        self.table | by_id | listed
     }
 
     fn of_entry(vip: &types::vip) -> Self {
-        let bit = if vip.table == NO_TABLE { 0 } else { TABLE_BY_ID };
-        Self { table: vip.table & !bit, id_lengths: vip.id_lengths }
+        let id_lengths = vip.id_lengths;
+        if vip.table == NO_TABLE {
+            return Self { table: NO_TABLE, id_lengths, list: None };
+        }
+        let table = vip.table & !(TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE);
+        let side = u32::from(vip.table & TABLE_LIST_SIDE != 0);
+        Self { table, id_lengths, list: (vip.table & TABLE_LISTED != 0).then_some(side) }
     }
 }
 
@@ -320,12 +337,18 @@ mod tests {
         }
     }
 
-    /// A service that is led by ids keeps its table's number, and one without a table has none.
+    /// A service that is led by ids, or does not take all sources, keeps its table's number, and one
+    /// without a table has none.
     #[test]
-    fn the_mark_of_ids_is_no_part_of_a_table() {
+    fn the_marks_of_ids_and_lists_are_no_part_of_a_table() {
         let mut table = table(16);
-        for (number, word) in [(6, 6 | TABLE_BY_ID), (NO_TABLE, NO_TABLE)] {
-            let leads = Leads { table: number, id_lengths: 8 };
+        for (number, list, word) in [
+            (6, None, 6 | TABLE_BY_ID),
+            (6, Some(0), 6 | TABLE_BY_ID | TABLE_LISTED),
+            (7, Some(1), 7 | TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE),
+            (NO_TABLE, None, NO_TABLE),
+        ] {
+            let leads = Leads { table: number, id_lengths: 8, list };
             table.insert(&key(1), leads).expect("there is room");
             let slot = table.find(Match::of(&key(1))).expect("it is there");
             assert_eq!(table.load(slot).table, word);

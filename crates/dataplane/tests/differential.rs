@@ -13,6 +13,8 @@ mod options;
 mod services;
 #[path = "differential/slots.rs"]
 mod slots;
+#[path = "differential/sources.rs"]
+mod sources;
 #[path = "differential/told.rs"]
 mod told;
 #[path = "differential/tunnels.rs"]
@@ -163,6 +165,7 @@ impl World {
             event_ring_bytes: 1 << 20,
             marked_flows: 2 << 10,
             stranger_bits: 1 << 16,
+            list_prefixes: 1 << 14,
         };
         let (mut kernel, _) = KernelPlane::open(None, &limits).expect("load (needs root)");
         let mut oracle = Soft::new(SoftMemory::new(PENDING as usize, 1 << 10, 32));
@@ -859,6 +862,7 @@ fn kernel_and_oracle_agree() {
         }
         if packet % 4096 == 0 {
             tunnels::set_messages(&mut world.plane, &mut world.rng);
+            world.change_sources();
         }
         if packet % 256 == 0 {
             slots::pass_time(&mut world.plane, world.rng.random_range(0..4));

@@ -5,15 +5,15 @@
 use libbpf_rs::{MapCore, MapHandle, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use weir_dataplane::{
-    BackendEntry, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict, XdpMode,
-    run_frame,
+    BackendEntry, FrameRun, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict,
+    XdpMode, run_frame,
 };
-use weir_plane::{Plane, VipKey};
+use weir_plane::{Plane, Prefix, SourceTable, Sources, VipKey};
 use weir_steering::update::Plane as _;
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceId,
@@ -37,6 +37,7 @@ const SMALL: Limits = Limits {
     event_ring_bytes: 1 << 14,
     marked_flows: 1024,
     stranger_bits: 1024,
+    list_prefixes: 300,
 };
 
 const LARGE: Limits = Limits {
@@ -53,11 +54,23 @@ const LARGE: Limits = Limits {
     event_ring_bytes: 1 << 20,
     marked_flows: 1024,
     stranger_bits: 1024,
+    list_prefixes: 5000,
 };
 
 /// Its flows on this backend's Dcodes are pending when they start.
 const DRAINING: u16 = 2;
 const BACKENDS: u16 = 6;
+
+/// A client whose source no service takes.
+const DENIED: u32 = 0xf107;
+
+/// Its sources: all but that one, one beside which there are no clients, and a few networks.
+fn sources(service: u32) -> SourceTable {
+    let prefix = |text: String| (text.parse::<Prefix>().expect("a prefix"), false);
+    let networks = (0..100 + service).map(|n| prefix(format!("192.0.{n}.0/24")));
+    let clients = ["10.2.241.7", "10.3.0.0/16", "2001:db8:1::/48"].map(|one| prefix(one.into()));
+    Sources::new(networks.chain(clients)).expect("all deny").table()
+}
 
 /// The services: concury over TCP and UDP, and tracked.
 const SERVICES: [(u16, Protocol); 3] =
@@ -160,6 +173,9 @@ impl World {
             plane.kernel.pin(&pins).unwrap();
             plane.kernel.publish(ServiceId(service), &image).unwrap();
         }
+        for service in [0, 2] {
+            plane.kernel.set_sources(ServiceId(service), Some(&sources(service))).unwrap();
+        }
         plane.kernel.attach(&self.names, XdpMode::Auto).unwrap();
         self.next_client = 200;
         // A first packet of the known UDP flows: from here on they are known to be old.
@@ -185,8 +201,14 @@ impl World {
         self.next_client += count;
     }
 
-    /// Later packets of all flows, and repeated first ones, go where they live.
+    /// Later packets of all flows, and repeated first ones, go where they live; and denied sources are
+    /// denied.
     fn check(&mut self, when: &str) {
+        for (service, at) in [(0, 0), (2, 1), (0, 1), (2, 0)] {
+            let denied = Frame::new(flow(service, DENIED)).tcp_flags(TcpFlags::ACK).build();
+            let run = run_attached(&self.pins, &self.names[at], self.macs[at], denied);
+            assert_eq!(run.verdict, Verdict::Drop, "{when}: service {service}");
+        }
         for (service, client, backend) in self.flows.clone() {
             for flags in [TcpFlags::ACK, TcpFlags::SYN] {
                 let went = self.send(service, client, flags);
@@ -250,15 +272,22 @@ impl Drop for World {
 }
 
 fn send(
-    pins: &std::path::Path,
+    pins: &Path,
     interface: &str,
     mac: [u8; 6],
     service: usize,
     client: u32,
     flags: TcpFlags,
 ) -> u16 {
+    let frame = Frame::new(flow(service, client)).tcp_flags(flags).build();
+    let run = run_attached(pins, interface, mac, frame);
+    assert_eq!(run.verdict, Verdict::Transmit, "{service}, client {client}, {flags:?}");
+    u16::from(run.frame[5])
+}
+
+/// Takes a frame through the program that is attached to an interface now.
+fn run_attached(pins: &Path, interface: &str, mac: [u8; 6], mut frame: Vec<u8>) -> FrameRun {
     let link = libbpf_rs::Link::open(pins.join(format!("link-{interface}"))).expect("a link");
-    let mut frame = Frame::new(flow(service, client)).tcp_flags(flags).build();
     frame[..6].copy_from_slice(&mac);
     loop {
         let number = link.info().expect("of it").prog_id;
@@ -268,8 +297,7 @@ fn send(
         // Frames of an interface are through before their program is replaced for good; one that is
         // run by hand may come long after. Then its sender sends it again.
         if link.info().expect("of it").prog_id == number {
-            assert_eq!(run.verdict, Verdict::Transmit, "{service}, client {client}, {flags:?}");
-            return u16::from(run.frame[5]);
+            return run;
         }
     }
 }

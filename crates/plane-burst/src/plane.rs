@@ -50,7 +50,7 @@ impl Short {
             u64::from_le_bytes([mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0])
         };
         Self {
-            services: Services::new(&soft.vips, &soft.tables),
+            services: Services::new(soft),
             ways: Ways::new(soft),
             own_mac: soft.own_macs.first().map_or(0, word),
             mac_bits: if soft.own_macs.is_empty() { 0 } else { MAC },

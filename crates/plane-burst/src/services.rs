@@ -1,8 +1,7 @@
 //! Which service a packet is for: destinations and numbers, looked through from a hash on.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use weir_plane::VipKey;
+use weir_plane::Soft;
 use weir_steering::{Image, MethodId, ServiceId};
 use weir_wire::{Protocol, unmap_address};
 
@@ -91,14 +90,17 @@ fn port_word(port: Option<u16>) -> u64 {
 }
 
 impl Services {
-    /// Of what is configured. Services of other methods, and those without a table, are known too, so that
-    /// no service for any port takes their packets.
-    pub fn new(vips: &HashMap<VipKey, ServiceId>, tables: &HashMap<ServiceId, Arc<Image>>) -> Self {
+    /// Of what is configured. Services of other methods, those that do not take all sources, and those
+    /// without a table, are known too, so that no service for any port takes their packets.
+    pub fn new(soft: &Soft) -> Self {
         let mut services = Vec::new();
         let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
-        for (vip, &id) in vips.iter().filter(|(vip, _)| vip.protocol == Protocol::Tcp) {
+        for (vip, &id) in soft.vips.iter().filter(|(vip, _)| vip.protocol == Protocol::Tcp) {
             let is_ipv4 = unmap_address(&vip.address).is_ipv4();
-            let number = match tables.get(&id).filter(|table| is_short(table.method())) {
+            let short = |table: &&Arc<Image>| {
+                is_short(table.method()) && !soft.sources.contains_key(&id)
+            };
+            let number = match soft.tables.get(&id).filter(short) {
                 Some(table) if services.len() < usize::from(LONG) => {
                     services.push(Service { id, table: table.clone(), ipv4: is_ipv4 });
                     services.len() as u16 - 1
@@ -144,7 +146,7 @@ fn words(address: &[u8; 16]) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_plane::Soft;
+    use weir_plane::VipKey;
     use weir_steering::{BackendId, Member, Role, ServiceConfig, Settings};
     use weir_wire::map_address;
 
@@ -184,7 +186,7 @@ mod tests {
             add(first + 3, address, Some(82), Protocol::Tcp, None);
             add(first + 4, address, Some(83), Protocol::Udp, concury);
         }
-        let services = Services::new(&soft.vips, &soft.tables);
+        let services = Services::new(&soft);
         let id = |number| (number != NONE).then(|| services.get(number).id.0);
         let ipv4 = |address: [u8; 4], port: u16| {
             let to = u64::from(u32::from_le_bytes(address)) | u64::from(port.to_be()) << 32;
@@ -199,7 +201,7 @@ mod tests {
             assert_eq!(ipv6("fd00::1", port), wanted.map(|number| number + 10));
         }
         assert_eq!((ipv4([10, 0, 0, 2], 80), ipv6("fd00::2", 80)), (None, None));
-        let nothing = Services::new(&HashMap::new(), &HashMap::new());
+        let nothing = Services::new(&Soft::default());
         assert_eq!((nothing.of_ipv4(0), nothing.of_ipv6([0; 2], 0)), (NONE, NONE));
     }
 }

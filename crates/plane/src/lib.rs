@@ -16,6 +16,7 @@ mod paths;
 pub mod pipeline;
 mod plane;
 mod soft;
+mod sources;
 mod trace;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
@@ -29,4 +30,5 @@ pub use plane::{
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
+pub use sources::{BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_STEPS, SourceTable, Sources};
 pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};

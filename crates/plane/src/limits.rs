@@ -30,6 +30,8 @@ pub struct Limits {
     pub marked_flows: u32,
     /// Bits of each of the two bitmaps of activity for all others.
     pub stranger_bits: u32,
+    /// Prefixes of sources that services take packets from, or do not, of all services together.
+    pub list_prefixes: u32,
 }
 
 impl Default for Limits {
@@ -48,6 +50,7 @@ impl Default for Limits {
             event_ring_bytes: 16 << 20,
             marked_flows: 1 << 20,
             stranger_bits: 16 << 20,
+            list_prefixes: 1,
         }
     }
 }
@@ -69,6 +72,7 @@ impl Limits {
             event_ring_bytes: self.event_ring_bytes.max(other.event_ring_bytes),
             marked_flows: self.marked_flows.max(other.marked_flows),
             stranger_bits: self.stranger_bits.max(other.stranger_bits),
+            list_prefixes: self.list_prefixes.max(other.list_prefixes),
         }
     }
 }

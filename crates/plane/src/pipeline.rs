@@ -59,6 +59,11 @@ pub trait Directory {
         let _ = service;
         None
     }
+    /// Whether a service takes packets from a source.
+    fn allows(&self, service: ServiceId, source: &[u8; 16]) -> bool {
+        let _ = (service, source);
+        true
+    }
 }
 
 /// What is to be done with a frame.
@@ -258,7 +263,11 @@ fn whose<'a>(
     if !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
         return Err(Verdict::Drop(Reason::OtherHost));
     }
-    Ok((service, to.table(service).map_err(Verdict::Drop)?))
+    let table = to.table(service).map_err(Verdict::Drop)?;
+    if !to.allows(service, &flow.src) {
+        return Err(Verdict::Drop(Reason::DeniedSource));
+    }
+    Ok((service, table))
 }
 
 /// From the TCP or UDP header on, without what pads the frame.

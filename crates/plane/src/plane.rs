@@ -5,6 +5,7 @@ use crate::counters::{LaneCounters, Returned};
 use crate::forward::{NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
+use crate::sources::SourceTable;
 use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
@@ -207,6 +208,21 @@ pub trait Plane: update::Plane {
     fn id_outcomes(&self) -> Result<IdOutcomes, Self::Error> {
         Ok(IdOutcomes::new())
     }
+
+    /// Takes packets of a service from these sources alone, from now on; `None`: from all. A packet is
+    /// judged by the sources before or by these, and none by those before when this returns. It holds
+    /// whether or not packets find the service yet, and until the service is removed.
+    ///
+    /// # Errors
+    /// If there is no room for them; those before hold then.
+    fn set_sources(
+        &mut self,
+        service: ServiceId,
+        sources: Option<&SourceTable>,
+    ) -> Result<(), Self::Error>;
+
+    /// The digest of the sources that packets of a service are taken from; `None`: all are.
+    fn source_digest(&self, service: ServiceId) -> Option<u64>;
 
     /// Translates the answers of these backends, from now on, and of no others.
     ///

@@ -12,6 +12,7 @@ use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
 use crate::plane::{
     Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
 };
+use crate::sources::SourceTable;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -55,6 +56,8 @@ pub enum Operation {
     SetService,
     /// Remove a service.
     RemoveService,
+    /// Change the sources that a service takes packets from.
+    SetSources,
     /// Read a published table back.
     ReadTable,
     /// Set what is known of a backend.
@@ -122,6 +125,8 @@ pub struct Soft {
     pub vips: HashMap<VipKey, ServiceId>,
     /// What leads packets by their QUIC ids, by service.
     pub id_routes: HashMap<ServiceId, IdRoutes>,
+    /// The sources that are taken, by service; all, of a service that is not there.
+    pub sources: HashMap<ServiceId, SourceTable>,
     /// Whose answers are translated, and to what.
     pub translations: Translations,
     /// Published tables by service.
@@ -160,6 +165,7 @@ pub struct Soft {
 struct View<'a> {
     vips: &'a HashMap<VipKey, ServiceId>,
     id_routes: &'a HashMap<ServiceId, IdRoutes>,
+    sources: &'a HashMap<ServiceId, SourceTable>,
     translations: &'a Translations,
     tables: &'a HashMap<ServiceId, Arc<Image>>,
     unknown: &'a HashSet<ServiceId>,
@@ -198,6 +204,10 @@ impl Directory for View<'_> {
     fn id_routes(&self, service: ServiceId) -> Option<&IdRoutes> {
         self.id_routes.get(&service)
     }
+
+    fn allows(&self, service: ServiceId, source: &[u8; 16]) -> bool {
+        self.sources.get(&service).is_none_or(|table| table.allows(source))
+    }
 }
 
 impl Soft {
@@ -210,6 +220,7 @@ impl Soft {
         View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            sources: &self.sources,
             translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
@@ -233,6 +244,7 @@ impl Soft {
         let to = View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            sources: &self.sources,
             translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
@@ -305,6 +317,7 @@ impl Soft {
         let to = View {
             vips: &self.vips,
             id_routes: &self.id_routes,
+            sources: &self.sources,
             translations: &self.translations,
             tables: &self.tables,
             unknown: &self.unknown,
@@ -638,6 +651,7 @@ impl Plane for Soft {
         self.tables.remove(&service);
         self.former.remove(&service);
         self.id_routes.remove(&service);
+        self.sources.remove(&service);
         self.memory.slots.remove(&service);
         Ok(())
     }
@@ -653,6 +667,23 @@ impl Plane for Soft {
             None => self.id_routes.remove(&service),
         };
         Ok(())
+    }
+
+    fn set_sources(
+        &mut self,
+        service: ServiceId,
+        sources: Option<&SourceTable>,
+    ) -> Result<(), SoftError> {
+        self.ask(Operation::SetSources)?;
+        match sources {
+            Some(sources) => self.sources.insert(service, sources.clone()),
+            None => self.sources.remove(&service),
+        };
+        Ok(())
+    }
+
+    fn source_digest(&self, service: ServiceId) -> Option<u64> {
+        self.sources.get(&service).map(SourceTable::digest)
     }
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), SoftError> {

@@ -85,6 +85,7 @@ reasons! {
     55 PathMtu "path_mtu" "A router says what the way to a backend behind a tunnel takes; the next packets follow it.";
     56 EchoAnswered "echo_answered" "An echo request to a service's address; its frame went back as the reply.";
     57 EchoLimited "echo_limited" "An echo request to a service's address, when no more could be answered at the moment.";
+    58 DeniedSource "denied_source" "The service's lists of sources deny the packet's.";
 }
 
 impl Reason {

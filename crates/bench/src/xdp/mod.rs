@@ -70,6 +70,8 @@ pub struct Request {
     pub decapsulated: Vec<Encapsulation>,
     /// Whether NAT is measured beside them, in both directions.
     pub nat: bool,
+    /// Whether a service that does not take all sources is, with clients of any network.
+    pub lists: bool,
     /// The program, if `weir run` is to be measured besides, with tables that it made itself.
     pub product: Option<PathBuf>,
 }
@@ -314,6 +316,9 @@ fn ways(request: &Request) -> Vec<Way> {
     for &tunnel in &request.decapsulated {
         ways.extend([Subject::InTunnel(tunnel), Subject::Decapsulated(tunnel)].map(Way::Bench));
     }
+    if request.lists {
+        ways.extend([Subject::Scattered, Subject::Listed].map(Way::Bench));
+    }
     let led = Method::QUIC.map(|method| Subject::Balancer { method, marks: false });
     ways.extend(led.map(Way::Bench));
     // The last ones are compared with tracked whatever the request is.
@@ -451,9 +456,13 @@ impl Bench<'_> {
             Way::Running(method) => {
                 Some(self.row(which, method, method.has_marks(), true, neighbour, samples))
             }
-            Way::Bench(Subject::Tunnel(_) | Subject::Nat | Subject::NatBack(_)) => {
-                Some(self.row(which, Method::Concury, true, false, neighbour, samples))
-            }
+            Way::Bench(
+                Subject::Tunnel(_)
+                | Subject::Nat
+                | Subject::NatBack(_)
+                | Subject::Scattered
+                | Subject::Listed,
+            ) => Some(self.row(which, Method::Concury, true, false, neighbour, samples)),
             Way::Bench(_) => None,
         });
         rows.collect()
@@ -530,7 +539,14 @@ impl Bench<'_> {
             Way::Bench(Subject::Nat) => "nat",
             Way::Bench(Subject::NatBack(FEW_CLIENTS)) => "nat, answers to 1024 clients",
             Way::Bench(Subject::NatBack(_)) => "nat, answers",
+            Way::Bench(Subject::Scattered) => "any sources",
+            Way::Bench(Subject::Listed) => "any sources, 100000 prefixes",
             _ => "l2",
+        };
+        // A list is compared with the same clients without it.
+        let plain = match self.ways[which] {
+            Way::Bench(Subject::Listed) => self.at(Way::Bench(Subject::Scattered)).unwrap_or(plain),
+            _ => plain,
         };
         let above_l2 = (forward != "l2").then(|| {
             Spread::of(samples.iter().map(|row| {

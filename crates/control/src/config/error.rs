@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
 
 use serde::Serialize;
@@ -146,9 +146,33 @@ impl<'a> Problems<'a> {
         });
     }
 
-    /// The problems in the order of the file.
+    /// Adds a problem on a line of another file.
+    pub(super) fn add_in(
+        &mut self,
+        (file, line): (&Path, usize),
+        field: impl Into<String>,
+        wrong: impl Into<String>,
+        right: impl Into<String>,
+    ) {
+        self.list.push(Problem {
+            file: file.display().to_string(),
+            line,
+            column: 1,
+            field: field.into(),
+            wrong: wrong.into(),
+            right: right.into(),
+        });
+    }
+
+    /// The file, as it is called.
+    pub(super) fn file(&self) -> &'a Path {
+        Path::new(self.file)
+    }
+
+    /// The problems in the order of the file; then those in files that it names.
     pub(super) fn finish(mut self) -> Vec<Problem> {
-        self.list.sort_by_key(|problem| (problem.line, problem.column));
+        let own = self.file;
+        self.list.sort_by_key(|problem| (problem.file != own, problem.line, problem.column));
         self.list
     }
 

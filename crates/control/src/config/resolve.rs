@@ -90,6 +90,7 @@ fn limits(given: &validate::Limits, services: &[validate::Service]) -> Limits {
         table_bytes,
         states_per_service: states,
         half_open_flows: half_open,
+        list_prefixes: given.list_prefixes.unwrap_or(default.list_prefixes),
         states_per_prefix: given
             .states_per_prefix
             .unwrap_or_else(|| Limits::default_of_prefix(states)),
@@ -112,6 +113,7 @@ fn service(given: validate::Service) -> Service {
         idle_timeout: given.idle_timeout.unwrap_or(idle),
         forward: given.forward,
         mss: given.mss,
+        lists: given.lists,
         quic: given.quic,
         check: given.check.and_then(check),
         backend_checks: given

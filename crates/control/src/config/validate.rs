@@ -2,6 +2,7 @@
 
 mod check;
 mod forward;
+mod lists;
 mod quic;
 mod scope;
 mod service;
@@ -17,6 +18,7 @@ use weir_steering::MethodId;
 use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::error::Problems;
+use super::lists::MOST_LIST_PREFIXES;
 use super::{TunnelSource, XdpMode, written};
 pub(super) use check::Check;
 use scope::Scope;
@@ -60,6 +62,7 @@ pub(super) struct Limits {
     pub states_per_service: Option<u32>,
     pub half_open_flows: Option<u32>,
     pub states_per_prefix: Option<u32>,
+    pub list_prefixes: Option<u32>,
 }
 
 /// Validates a file for a data plane that runs these methods. The result is usable only if `problems` stayed empty.
@@ -89,6 +92,7 @@ pub(super) fn validate(
         .collect();
     if services.len() == given {
         partitions_fit(&services, &places, &limits, problems);
+        lists::fit(&services, &places, &limits, problems);
     }
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
@@ -239,6 +243,7 @@ fn limits(raw: Option<Spanned<written::Limits>>, problems: &mut Problems<'_>) ->
         states_per_service: count(raw.states_per_service, "states_per_service", 1, 1 << 28),
         half_open_flows: count(raw.half_open_flows, "half_open_flows", 1, 1 << 28),
         states_per_prefix: count(raw.states_per_prefix, "states_per_prefix", 0, 1 << 28),
+        list_prefixes: count(raw.list_prefixes, "list_prefixes", 1, MOST_LIST_PREFIXES),
     };
     let states = super::Limits::default().states_per_service;
     let states = limits.states_per_service.unwrap_or(states);

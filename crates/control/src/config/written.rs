@@ -56,6 +56,7 @@ pub(super) struct Limits {
     pub states_per_service: Field<i64>,
     pub half_open_flows: Field<i64>,
     pub states_per_prefix: Field<i64>,
+    pub list_prefixes: Field<i64>,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +73,10 @@ pub(super) struct Service {
     pub tunnel_port: Field<i64>,
     pub mss: Field<Value>,
     pub cookie_key: Field<String>,
+    pub allow: Field<Vec<Spanned<String>>>,
+    pub deny: Field<Vec<Spanned<String>>>,
+    pub allow_file: Field<String>,
+    pub deny_file: Field<String>,
     pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
@@ -120,7 +125,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 15] = [
+    const OWN: [&str; 19] = [
         "name",
         "vip",
         "protocol",
@@ -133,6 +138,10 @@ fn names() -> &'static [&'static str] {
         "tunnel_port",
         "mss",
         "cookie_key",
+        "allow",
+        "deny",
+        "allow_file",
+        "deny_file",
         "quic",
         "check",
         "backend",
@@ -184,6 +193,10 @@ impl<'de> Visitor<'de> for Fields {
                 "tunnel_port" => service.tunnel_port = Some(map.next_value()?),
                 "mss" => service.mss = Some(map.next_value()?),
                 "cookie_key" => service.cookie_key = Some(map.next_value()?),
+                "allow" => service.allow = Some(map.next_value()?),
+                "deny" => service.deny = Some(map.next_value()?),
+                "allow_file" => service.allow_file = Some(map.next_value()?),
+                "deny_file" => service.deny_file = Some(map.next_value()?),
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,

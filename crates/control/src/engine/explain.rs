@@ -7,13 +7,13 @@ use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult, TunnelStatus};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use weir_plane::Plane;
+use weir_plane::{Plane, SourceTable};
 use weir_steering::{
     BackendId, BackendLoad, Decide, Decision, Echoes, Flags, Image, Known, MethodId, Note,
     Question, Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
 };
-use weir_wire::FlowKey;
 use weir_wire::quic::Id;
+use weir_wire::{FlowKey, Reason};
 
 /// A flow's way through the tables, as `weir explain` shows it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -58,6 +58,9 @@ pub struct Explanation {
     /// What the packet's QUIC id says, if one was given and the service is led by ids.
     #[serde(default)]
     pub id: Option<String>,
+    /// What the service's lists say of the flow's source, if it has lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// Why the flow goes there, as a sentence.
     pub why: String,
 }
@@ -81,6 +84,9 @@ impl<P: Plane> Engine<P> {
             said.why = "the service has no published table; its packets are dropped".into();
             return Ok(said);
         };
+        if self.judge(service, flow, &mut said) {
+            return Ok(said);
+        }
         match connection_id.and_then(|id| service.led_by(id)) {
             Some(Ok((backend, config, server))) => {
                 said.id = Some(format!("server {server:?} in configuration {config}"));
@@ -123,6 +129,30 @@ impl<P: Plane> Engine<P> {
         }
         said.why = because(service, image.method(), state, &decided, &alone);
         Ok(said)
+    }
+
+    /// Says what the service's lists say of the source; returns whether they deny it.
+    fn judge(&self, service: &ServiceRuntime, flow: &FlowKey, said: &mut Explanation) -> bool {
+        let Some(lists) = &service.configured.lists else { return false };
+        let in_force = self.plane.source_digest(service.number);
+        if lists.table().map(SourceTable::digest) != in_force {
+            said.source = Some("the lists of the file are not in force yet".into());
+            return false;
+        }
+        let Some((prefix, allowed)) = lists.decide(&flow.src) else { return false };
+        let verb = if allowed { "allowed" } else { "denied" };
+        said.source = Some(match prefix {
+            Some(prefix) => format!("{verb} by {prefix}"),
+            None if allowed => "allowed: no prefix denies it".into(),
+            None => "denied: no prefix allows it".into(),
+        });
+        if !allowed {
+            said.why = format!(
+                "the service's lists deny the source; its packets are dropped as {}",
+                Reason::DeniedSource
+            );
+        }
+        !allowed
     }
 
     /// What the flow's packets echo, as far as the data plane remembers it.

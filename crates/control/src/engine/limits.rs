@@ -50,6 +50,7 @@ pub(super) fn wanted(config: &Config) -> Limits {
     let mut methods = config.services.iter().map(|service| service.method.id());
     let answers = config.services.iter().any(Service::answers_pass);
     let translated = config.services.iter().any(|service| service.forward.is_nat());
+    let listed = config.services.iter().any(|service| service.lists.is_some());
     let slots = methods.any(|method| method == MethodId::CheetahStateful);
     Limits {
         services: given.services,
@@ -65,6 +66,7 @@ pub(super) fn wanted(config: &Config) -> Limits {
         udp_flows: given.udp_flows,
         event_ring_bytes: given.event_ring_bytes,
         marked_flows: given.states_per_service,
+        list_prefixes: if listed { given.list_prefixes } else { 1 },
         ..Limits::default()
     }
 }

@@ -477,22 +477,30 @@ impl<P: Plane> Engine<P> {
         risen.iter().for_each(|one| self.health_changed(one));
     }
 
-    /// Lets packets find the services that they do not find yet. Returns why they cannot.
+    /// Says from which sources the services take packets, and lets packets find those that they do not
+    /// find yet: none before its sources are in force. Returns what could not be done.
     pub(super) fn list_services(&mut self) -> Vec<EngineError> {
         let mut failures = Vec::new();
         let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
         for (name, service) in &mut self.services {
-            if listed.contains(&(service.vip(), service.number)) {
-                service.unlisted = None;
-                continue;
-            }
-            service.unlisted = match self.plane.set_service(&service.vip(), service.number).plane()
-            {
+            let there = listed.contains(&(service.vip(), service.number));
+            let told = match service.sources() {
+                Some(sources) => self.plane.set_sources(service.number, sources).plane(),
+                None => Ok(()),
+            };
+            let stands = match told {
+                Err(_) if there => "packets are taken from the sources before",
+                _ => "packets do not find it",
+            };
+            let found = told.and_then(|()| match there {
+                true => Ok(()),
+                false => self.plane.set_service(&service.vip(), service.number).plane(),
+            });
+            service.unlisted = match found {
                 Ok(()) => None,
                 Err(error) => {
-                    let why = error.to_string();
-                    failures.push(EngineError::Unfinished(format!("service {name}: {why}")));
-                    Some(why)
+                    failures.push(EngineError::Unfinished(format!("service {name}: {error}")));
+                    Some(format!("{stands}: {error}"))
                 }
             };
         }

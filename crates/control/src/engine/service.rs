@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::warn;
 use weir_hash::{HashKey, Key};
-use weir_plane::VipKey;
+use weir_plane::{SourceTable, VipKey};
 use weir_steering::{
     BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role, Scheduler,
     ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
@@ -91,7 +91,7 @@ pub(super) struct ServiceRuntime {
     forgotten_before: u64,
     /// When there were more half-open connections than there is room for.
     pub flooded: Option<Instant>,
-    /// Why packets do not find it.
+    /// That packets do not find it, or are taken from other sources than they are to be; and why.
     pub unlisted: Option<String>,
     /// The data plane may have been told where QUIC ids lead.
     pub told_ids: bool,
@@ -126,6 +126,15 @@ pub(super) struct ServiceRuntime {
 }
 
 impl ServiceRuntime {
+    /// The sources that its packets are to be taken from, `Some(None)`: from all. None if what they are was
+    /// not read: those in force stay.
+    pub(super) fn sources(&self) -> Option<Option<&SourceTable>> {
+        match &self.configured.lists {
+            None => Some(None),
+            Some(lists) => lists.table().map(Some),
+        }
+    }
+
     /// `may_wait`: where there is no room for its log, it is begun later.
     pub fn new(
         ((number, seed), may_wait): ((ServiceId, u64), bool),

@@ -128,11 +128,25 @@ pub struct ServiceStatus {
     /// How much its rows track; none if the method is not `jet`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracking: Option<TrackingStatus>,
+    /// The sources that its packets are taken from, if not all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<SourceStatus>,
     /// How its packets are led by QUIC ids, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<QuicStatus>,
     /// The backends, in the order of the pool.
     pub backends: Vec<BackendStatus>,
+}
+
+/// From which sources a service takes packets.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SourceStatus {
+    /// Prefixes that allow; if there are any, a source that no prefix has is denied.
+    pub allow: usize,
+    /// Prefixes that deny.
+    pub deny: usize,
+    /// Digest of the list that packets follow, hexadecimal; none: they follow none yet.
+    pub digest: Option<String>,
 }
 
 /// How full a table of connections by index is, and what it has refused.
@@ -532,6 +546,11 @@ impl<P: Plane> Engine<P> {
             last_update_ms: service.last_update.map(|d| d.as_millis() as u64),
             slots: self.slot_status(service.number),
             tracking,
+            sources: configured.lists.as_ref().map(|lists| {
+                let (allow, deny) = lists.counts();
+                let digest = self.plane.source_digest(service.number);
+                SourceStatus { allow, deny, digest: digest.map(|digest| format!("{digest:016x}")) }
+            }),
             quic: service.quic_status(&self.config.balancer.run_dir),
             backends,
         })

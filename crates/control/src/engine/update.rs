@@ -320,7 +320,7 @@ impl<P: Plane> Engine<P> {
                 found.push(format!("service {name}: {what}; {behind}; tried again in {seconds} s"));
             }
             if let Some(why) = &service.unlisted {
-                found.push(format!("service {name}: packets do not find it: {why}; tried again"));
+                found.push(format!("service {name}: {why}; tried again"));
             }
             if let Some(turn) = &service.turn {
                 found.push(format!("service {name}: {}", turn.stands(service)));

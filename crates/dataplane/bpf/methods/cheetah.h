@@ -323,8 +323,12 @@ __noinline int answer(struct xdp_md *ctx, const struct flow_key *given, __u8 fla
 		return REASON_NO_SERVICE;
 	__u32 at = *(volatile __u32 *)&vip->table;
 
-	if (at >= table_count)
-		return REASON_NO_SERVICE;
+	/* Whatever its lists of sources say: answers are not judged. */
+	if (at >= table_count) {
+		at &= ~LIST_FLAGS;
+		if (at >= table_count)
+			return REASON_NO_SERVICE;
+	}
 	const struct table *table = AT(tables, at, table_count);
 	struct answer *known;
 

@@ -20,13 +20,14 @@ use crate::mapped::Mapped;
 use crate::{BackendEntry, Interface, tunnel_number};
 use clock::Clock;
 use libbpf_rs::skel::SkelBuilder;
+use std::collections::{BTreeSet, HashSet};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use tables::{BACKENDS, STANDBY};
 use weir_plane::forward::{Encapsulation, Translation, Tunnel};
-use weir_plane::{Limits, Translations, VipKey};
+use weir_plane::{Limits, Prefix, SourceTable, Sources, Translations, VipKey};
 use weir_steering::{BackendId, Flags, ServiceId, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
@@ -132,6 +133,10 @@ pub enum Subject {
     InTunnel(Encapsulation),
     /// Frames in a tunnel, through the program that takes packets out and sends them back.
     Decapsulated(Encapsulation),
+    /// The balancer with concury and clients of any network, all of which it takes.
+    Scattered,
+    /// The same with a list of [`LIST_PREFIXES`] prefixes that it does not take.
+    Listed,
     /// A program that does what no program of this method could do without, and nothing else.
     Bound(Method),
 }
@@ -145,7 +150,9 @@ impl Subject {
             | Self::Nat
             | Self::NatBack(_)
             | Self::InTunnel(_)
-            | Self::Decapsulated(_) => Method::Concury,
+            | Self::Decapsulated(_)
+            | Self::Scattered
+            | Self::Listed => Method::Concury,
         }
     }
 }
@@ -213,6 +220,12 @@ pub struct XdpBench<'a> {
     tunnel: Option<Encapsulation>,
     /// What takes packets out of tunnels.
     decapsulation: Option<OwnedFd>,
+    /// Factor of the sources that are of any network.
+    scatter: u32,
+    /// Flows that there are.
+    flows: u32,
+    /// The sources that are not taken, once they were asked for.
+    list: Option<SourceTable>,
     /// QUIC ids of each kind.
     pub ids: u32,
     /// What the tables take.
@@ -248,6 +261,7 @@ impl<'a> XdpBench<'a> {
             slot_partitions: tables::partitions(flows),
             table_bytes: (64 << 20) + u64::from(flows) * 5,
             translations: 1024,
+            list_prefixes: LIST_PREFIXES,
             ..Limits::default()
         };
         let (mut plane, _) = KernelPlane::open(None, &limits)?;
@@ -283,6 +297,9 @@ impl<'a> XdpBench<'a> {
             back: false,
             tunnel: None,
             decapsulation: None,
+            scatter: 0,
+            flows,
+            list: None,
             ids,
             memory,
         };
@@ -323,9 +340,12 @@ impl<'a> XdpBench<'a> {
                 Some(program) => program.as_fd(),
                 None => programs.bench_reflect.as_fd(),
             },
-            Subject::Balancer { .. } | Subject::Tunnel(_) | Subject::Nat | Subject::NatBack(_) => {
-                self.plane.program()
-            }
+            Subject::Balancer { .. }
+            | Subject::Tunnel(_)
+            | Subject::Nat
+            | Subject::NatBack(_)
+            | Subject::Scattered
+            | Subject::Listed => self.plane.program(),
             Subject::Bound(Method::Concury) => programs.bound_concury.as_fd(),
             Subject::Bound(Method::Tracked) => programs.bound_tracked.as_fd(),
             Subject::Bound(Method::Jet) => programs.bound_jet.as_fd(),
@@ -363,9 +383,17 @@ impl<'a> XdpBench<'a> {
             _ => flows,
         };
         self.back = matches!(subject, Subject::NatBack(_));
+        let most = self.flows;
+        let list =
+            (subject == Subject::Listed).then(|| self.list.get_or_insert_with(|| strangers(most)));
+        self.plane.set_sources(Method::Concury.service(), list.as_deref())?;
+        let scattered = matches!(subject, Subject::Scattered | Subject::Listed);
+        self.scatter = if scattered { SCATTER } else { 0 };
         let of_marks = match subject {
             Subject::Balancer { method, marks } => Some((method, marks)),
-            Subject::Tunnel(_) | Subject::Nat => Some((Method::Concury, true)),
+            Subject::Tunnel(_) | Subject::Nat | Subject::Scattered | Subject::Listed => {
+                Some((Method::Concury, true))
+            }
             Subject::NatBack(_)
             | Subject::Reflector(_)
             | Subject::Bound(_)
@@ -401,6 +429,7 @@ impl<'a> XdpBench<'a> {
         data.settings.vip = u32::from(stream.method.vip()).to_be();
         data.settings.vip_port = PORT.to_be();
         data.settings.back = self.back.into();
+        data.settings.scatter = self.scatter;
         if self.back {
             data.settings.vip = u32::from(BACKEND).to_be();
             data.settings.vip_port = NAT_PORT.to_be();
@@ -461,6 +490,34 @@ impl XdpBench<'_> {
         }
         last
     }
+}
+
+/// Prefixes of the list of sources, a third each hosts, networks of 16 and of 256.
+pub const LIST_PREFIXES: u32 = 100_000;
+/// Makes sources of any network of the numbers of flows; and of other numbers prefixes.
+const SCATTER: u32 = 0x9e37_79b1;
+
+/// A list that denies prefixes of any network, but for those of so many flows.
+fn strangers(flows: u32) -> SourceTable {
+    let lengths = [32u8, 28, 24];
+    let known: [HashSet<u32>; 3] = lengths.map(|length| {
+        let network = |n: u32| n.wrapping_mul(SCATTER) >> (32 - length);
+        (0..flows).map(network).collect()
+    });
+    let mut draw = 1u64;
+    let mut rules = BTreeSet::new();
+    while rules.len() < LIST_PREFIXES as usize {
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let (address, kind) = ((draw >> 32) as u32, rules.len() % lengths.len());
+        let length = lengths[kind];
+        if !known[kind].contains(&(address >> (32 - length))) {
+            rules.insert((address >> (32 - length) << (32 - length), length));
+        }
+    }
+    let prefixes = rules.into_iter().filter_map(|(address, length)| {
+        Some((Prefix::new(Ipv4Addr::from_bits(address).into(), length)?, false))
+    });
+    Sources::new(prefixes).expect("all deny").table()
 }
 
 /// How packets reach the backends.

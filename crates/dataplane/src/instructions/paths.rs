@@ -4,16 +4,16 @@ use super::machine::Code;
 use crate::error::Error;
 use crate::run::{Verdict, run_frame};
 use crate::{BackendEntry, KernelPlane, Limits, Reports};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_hash::{HashKey, Key};
-use weir_plane::{IdRoutes, VipKey};
+use weir_plane::{IdRoutes, Prefix, SourceTable, Sources, VipKey};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
     ServiceConfig, ServiceId, ServiceState, Settings, StateKey, TrackedBuilder,
 };
 use weir_wire::craft::Frame;
 use weir_wire::quic::{Id, QuicLb, QuicLbConfigs};
-use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
+use weir_wire::{FlowKey, Protocol, TcpFlags, map_address, unmap_address};
 
 /// Runs of each path: one in the kernel, one that is counted.
 const RUNS: u32 = 2;
@@ -67,12 +67,15 @@ enum Service {
     Plain,
     ThreePasses,
     OnePass,
+    /// Some sources are denied.
+    Listed,
+    Listed6,
 }
 
 use Service::*;
 
 impl Service {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Concury,
         Concury6,
         ConcuryUdp,
@@ -87,7 +90,29 @@ impl Service {
         Plain,
         ThreePasses,
         OnePass,
+        Listed,
+        Listed6,
     ];
+
+    /// The sources that are taken, if not all are: other networks are denied, and one of the clients.
+    fn sources(self) -> Option<SourceTable> {
+        if !matches!(self, Listed | Listed6) {
+            return None;
+        }
+        let other =
+            |n: u32| [Ipv4Addr::from(n << 22).into(), Ipv6Addr::from(u128::from(n) << 110).into()];
+        let others = (1..1024).flat_map(other);
+        let near = [Self::Listed, Self::Listed6].map(|service| service.flow(DENIED).src);
+        let near = near.map(|source| unmap_address(&source));
+        let all = others
+            .map(|address: IpAddr| (address, 20))
+            .filter(|(address, _)| !matches!(address, IpAddr::V4(v4) if v4.octets()[0] == 10));
+        let all =
+            all.chain(near.map(|address| (address, if address.is_ipv4() { 32 } else { 128 })));
+        let rules =
+            all.filter_map(|(address, length)| Some((Prefix::new(address, length)?, false)));
+        Some(Sources::new(rules).expect("all deny").table())
+    }
 
     /// How its packets are led by ids, if they are.
     fn led(self) -> Option<QuicLb> {
@@ -127,7 +152,7 @@ impl Service {
 
     fn address(self) -> SocketAddr {
         let number = self.number().0 as u8 + 1;
-        if matches!(self, Concury6 | Tracked6) {
+        if matches!(self, Concury6 | Tracked6 | Listed6) {
             ([0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()], 80).into()
         } else {
             ([198, 51, 100, number], 80).into()
@@ -238,6 +263,9 @@ fn backend_of(n: u32) -> u16 {
 /// The id of the server that QUIC ids name.
 const SERVER: [u8; 4] = [9, 8, 7, 6];
 
+/// A flow whose source is denied; those of the sources beside it are not.
+const DENIED: u32 = 0x80_0009;
+
 /// A flow whose packets are noticed.
 const WATCHED: u32 = 9;
 
@@ -248,7 +276,7 @@ impl World {
     /// A data plane with this build of the program.
     pub fn new(object: Option<&[u8]>) -> Result<Self, Error> {
         // Small, since the interpreter copies the pool of tables.
-        let limits = Limits { table_bytes: 4 << 20, ..Limits::default() };
+        let limits = Limits { table_bytes: 4 << 20, list_prefixes: 4096, ..Limits::default() };
         let (mut plane, _, code) = KernelPlane::open_inspected(object, None, &limits, Code::of)?;
         for backend in 0..BACKENDS {
             let entry = BackendEntry::new([192, 0, 2, 1].into(), 1);
@@ -262,6 +290,7 @@ impl World {
                 seen_keys.push((service.number(), table.header().key));
                 plane.publish(service.number(), &table)?;
             }
+            plane.set_sources(service.number(), service.sources().as_ref())?;
             if let Some(config) = service.led() {
                 let mut configs = QuicLbConfigs::default();
                 configs.set(config);
@@ -440,6 +469,12 @@ paths! {
     "QUIC, id in one pass of AES, remembered" => Transmit, |_, _| OnePass.with_id(1),
         before |world, _run| run_frame(world.plane.program(), &OnePass.with_id(1)).map(|_| ());
     "QUIC, id in one pass of AES, decoded" => Transmit, |_, run| OnePass.with_id(fresh(run));
+    "listed, source far from others, IPv4" => Transmit, |_, _| later(Listed.flow(1));
+    "listed, source far from others, IPv6" => Transmit, |_, _| later(Listed6.flow(1));
+    "listed, source beside a denied one, IPv4" => Transmit, |_, _| later(Listed.flow(DENIED + 1));
+    "listed, source beside a denied one, IPv6" => Transmit, |_, _| later(Listed6.flow(DENIED + 1));
+    "listed, source denied, IPv4" => Drop, |_, _| later(Listed.flow(DENIED));
+    "listed, source denied, IPv6" => Drop, |_, _| later(Listed6.flow(DENIED));
     "no service, TCP" => Pass, |_, _| later(elsewhere(Concury.flow(1)));
     "no service, UDP over IPv6" => Pass,
         |_, _| later(FlowKey { protocol: Protocol::Udp, ..elsewhere(Concury6.flow(1)) });

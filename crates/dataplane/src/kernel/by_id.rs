@@ -31,9 +31,9 @@ impl ByIds {
         Self(led.map(|(_, leads)| (service_of(leads.table), leads.id_lengths)).collect())
     }
 
-    /// Where packets of a service with this table are led.
-    pub fn leads(&self, service: ServiceId, table: u32) -> Leads {
-        Leads { table, id_lengths: self.0.get(&service).copied().unwrap_or(0) }
+    /// Those of a service; 0: its packets are not led by ids.
+    pub fn lengths(&self, service: ServiceId) -> u64 {
+        self.0.get(&service).copied().unwrap_or(0)
     }
 }
 
@@ -57,7 +57,7 @@ impl KernelPlane {
                 return Ok(());
             }
             // Before what leads them is gone.
-            self.lead_by_ids(service)?;
+            self.lead_again(service)?;
         }
         let configs: Vec<_> = wanted.configs().map(|one| config_entry(service, one)).collect();
         let servers: Vec<_> = wanted
@@ -75,17 +75,9 @@ impl KernelPlane {
         let generation = self.control.word64(offset_of!(types::control, quic_generation));
         generation.fetch_add(1, Ordering::SeqCst);
         if lengths != 0 && self.ids.0.insert(service, lengths) != Some(lengths) {
-            self.lead_by_ids(service)?;
+            self.lead_again(service)?;
         }
         Ok(())
-    }
-
-    /// Tells packets whether they are led by ids.
-    fn lead_by_ids(&mut self, service: ServiceId) -> Result<(), Error> {
-        match (self.keys.get(&service), self.tables.current(service)) {
-            (Some(key), Some(table)) => self.vips.insert(key, self.ids.leads(service, table)),
-            _ => Ok(()),
-        }
     }
 
     /// What became of packets that could be led by their ids.

@@ -13,6 +13,7 @@ use crate::error::{Context, Error};
 use crate::link::{self, LINK_PREFIX};
 use crate::mapped::{Mapped, Parted};
 use crate::slots::Slots;
+use crate::sources::Lists;
 use crate::tables::{Tables, service_of};
 use crate::vips::{NO_TABLE, VipTable};
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sys};
@@ -137,6 +138,7 @@ impl KernelPlane {
         let slots = Slots::new(parted("slots")?, mapped("stacks")?, sizes.partitions);
         let (headers, pool) = (mapped("tables")?, parted("pool")?);
         let tables = Tables::new(headers, pool, sizes.pool_elements, slots, &services);
+        let lists = Lists::new(mapped("lists")?, parted("sources")?, sizes.source_words, &listed);
         // A service whose first table was never published cannot be told by its number.
         let keys = services.into_iter().filter(|(_, table)| *table != NO_TABLE);
         Ok(Self {
@@ -144,6 +146,7 @@ impl KernelPlane {
             ids: ByIds::found(&listed),
             vips,
             tables,
+            lists,
             maps: Maps {
                 lanes: handle("lanes")?,
                 outcomes: handle("outcomes")?,
@@ -344,6 +347,7 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> 
         stranger_words = sizes.stranger_words;
         seen_lines = sizes.seen_lines;
         partition_count = sizes.partitions;
+        source_count = sizes.source_words;
         twins = twins.into();
         has_frags = frags.into();
     }

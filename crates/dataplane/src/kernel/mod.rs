@@ -30,6 +30,7 @@ pub use stamp::Layout;
 pub use trace::{RULES, TRACED};
 
 use crate::mapped::{Mapped, Parted};
+use crate::sources::Lists;
 use crate::tables::Tables;
 use crate::vips::VipTable;
 use by_id::ByIds;
@@ -53,6 +54,8 @@ pub struct KernelPlane {
     /// Services whose packets are led by QUIC ids.
     ids: ByIds,
     tables: Tables,
+    /// The sources that are taken, of services that do not take all.
+    lists: Lists,
     control: Mapped,
     backends: Mapped,
     loads: Mapped,

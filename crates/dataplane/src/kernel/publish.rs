@@ -4,10 +4,10 @@ use super::{KernelPlane, grace};
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
 use crate::numbers::{UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_NAT, UNUSUAL_NAT_ANY};
-use crate::vips::NO_TABLE;
+use crate::vips::{Leads, NO_TABLE};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::{Described, VipKey};
+use weir_plane::{Described, SourceTable, VipKey};
 use weir_steering::{BackendId, Flags, Image, ServiceId};
 
 impl KernelPlane {
@@ -19,7 +19,8 @@ impl KernelPlane {
     pub fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Error> {
         self.check_service(service)?;
         let table = self.tables.current(service).unwrap_or(NO_TABLE);
-        self.vips.insert(key, self.ids.leads(service, table))?;
+        let leads = self.leads(service, table);
+        self.vips.insert(key, leads)?;
         self.keys.insert(service, *key);
         self.set_unusual(service);
         Ok(())
@@ -37,7 +38,59 @@ impl KernelPlane {
             grace()?;
         }
         self.tables.remove(service);
+        if let Some(list) = self.lists.leave(service) {
+            self.lists.release(list);
+        }
         self.set_id_routes(service, None)
+    }
+
+    /// Where packets of a service with this table are led.
+    pub(super) fn leads(&self, service: ServiceId, table: u32) -> Leads {
+        Leads { table, id_lengths: self.ids.lengths(service), list: self.lists.side(service) }
+    }
+
+    /// Leads packets of a service that they find as it is to be now.
+    pub(super) fn lead_again(&mut self, service: ServiceId) -> Result<(), Error> {
+        let leads = self.tables.current(service).map(|table| self.leads(service, table));
+        match (self.keys.get(&service), leads) {
+            (Some(key), Some(leads)) => self.vips.insert(key, leads),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes packets of a service from these sources alone, from now on; `None`: from all. The list is
+    /// written beside the one in use and seen by one store. When this returns, no packet follows the
+    /// former one, and its room is free again.
+    ///
+    /// # Errors
+    /// [`Error::Beyond`], [`Error::ListsFull`]; the former list holds then. [`Error::System`] if there is
+    /// no waiting for a grace period: the new one holds, and the former one's room is not free.
+    pub fn set_sources(
+        &mut self,
+        service: ServiceId,
+        sources: Option<&SourceTable>,
+    ) -> Result<(), Error> {
+        self.check_service(service)?;
+        if sources.map(SourceTable::digest) == self.lists.digest(service) {
+            return Ok(());
+        }
+        let former = match sources {
+            Some(sources) => self.lists.write(service, sources)?,
+            None => self.lists.leave(service),
+        };
+        if let Err(error) = self.lead_again(service) {
+            self.lists.undo(service, former);
+            return Err(error);
+        }
+        let Some(former) = former else { return Ok(()) };
+        grace()?;
+        self.lists.release(former);
+        Ok(())
+    }
+
+    /// The digest of the sources that packets of a service are taken from; `None`: all are.
+    pub fn source_digest(&self, service: ServiceId) -> Option<u64> {
+        self.lists.digest(service)
     }
 
     /// The services in the data plane, by number.
@@ -119,7 +172,10 @@ impl KernelPlane {
             stamp.note(header.method, header.layout)?;
         }
         match self.keys.get(&service) {
-            Some(key) => self.vips.insert(key, self.ids.leads(service, number)),
+            Some(key) => {
+                let leads = self.leads(service, number);
+                self.vips.insert(key, leads)
+            }
             None => Ok(()),
         }
     }

@@ -9,7 +9,7 @@ use crate::slots::{PARTITION_BYTES, STACKS_BYTES};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use weir_plane::Limits;
+use weir_plane::{BYTES_PER_PREFIX, Limits};
 use weir_steering::{ELEMENT_BYTES, HEADER_BYTES, SEEN_WAYS};
 use weir_wire::Reason;
 
@@ -24,6 +24,7 @@ pub(super) struct Sizes {
     pub stranger_words: u32,
     pub seen_lines: u32,
     pub partitions: u32,
+    pub source_words: u32,
 }
 
 /// Sets sizes and pins of the program's maps; a map that is pinned already keeps its size.
@@ -151,6 +152,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.array("turns", size_of::<u64>(), limits.services)?;
     sizer.array("entered", size_of::<u64>(), limits.services)?;
     sizer.array("watched", size_of::<u64>(), WATCHED_WORDS as u32)?;
+    sizer.array("lists", size_of::<types::source_list>(), limits.services * 2)?;
     let backends = sizer.array("backends", size_of::<types::backend>(), limits.backends)?;
     Ok(Sizes {
         services: sizer.array("tables", HEADER_BYTES, limits.services * 2)? / 2,
@@ -161,5 +163,20 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
         stranger_words: sizer.array("strangers", size_of::<u64>(), stranger_words)? / 2,
         seen_lines: sizer.array("seen", size_of::<types::seen_line>(), seen_lines)?,
         partitions: partitions.min(stacks),
+        source_words: sizer.array(
+            "sources",
+            size_of::<u64>(),
+            limits.list_prefixes.max(1) * PREFIX_WORDS,
+        )?,
     })
+}
+
+/// Words for each prefix of a list of sources: a list is made beside the one that it replaces.
+const PREFIX_WORDS: u32 = 2 * (BYTES_PER_PREFIX / size_of::<u64>()) as u32;
+
+impl Sizes {
+    /// Prefixes of lists of sources that there is room for.
+    pub fn list_prefixes(&self) -> u32 {
+        self.source_words / PREFIX_WORDS
+    }
 }

@@ -110,6 +110,10 @@ pub struct Service {
     pub key: Option<Vec<Hex>>,
     #[serde(default)]
     pub ids: Vec<Ids>,
+    #[serde(default)]
+    pub allow: Vec<String>,
+    #[serde(default)]
+    pub deny: Vec<String>,
 }
 
 /// A configuration of QUIC-LB, and the backends that server ids lead to.

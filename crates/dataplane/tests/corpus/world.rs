@@ -14,7 +14,10 @@ use std::time::Duration;
 use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
-use weir_plane::{self, Counters, Hop, IdOutcome, IdRoutes, Soft, Translations, VipKey, Way};
+use weir_plane::{
+    self, Counters, Hop, IdOutcome, IdRoutes, Prefix, Soft, SourceTable, Sources, Translations,
+    VipKey, Way,
+};
 use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
 use weir_steering::{
@@ -96,6 +99,16 @@ fn routes(service: &Service, numbers: &BTreeMap<&str, BackendId>) -> IdRoutes {
         }
     }
     routes
+}
+
+/// The sources that it takes; none: all.
+fn sources(service: &Service) -> Option<SourceTable> {
+    let rules = |list: &[String], allows| {
+        let prefix = |text: &String| (text.parse().expect("a prefix"), allows);
+        list.iter().map(prefix).collect::<Vec<(Prefix, bool)>>()
+    };
+    let all = [rules(&service.allow, true), rules(&service.deny, false)].concat();
+    (!all.is_empty()).then(|| Sources::new(all).expect("no prefix does both").table())
 }
 
 impl<'a> World<'a> {
@@ -243,6 +256,11 @@ impl<'a> World<'a> {
         }
         self.services.push((number, builder));
         self.publish(at, &service.backends.iter().map(String::as_str).collect::<Vec<_>>());
+        let sources = sources(service);
+        self.kernel.live.kernel.set_sources(number, sources.as_ref()).expect("there is room");
+        if let Some(sources) = sources {
+            self.oracle.sources.insert(number, sources);
+        }
         if !service.ids.is_empty() {
             let routes = routes(service, &self.numbers);
             self.kernel.live.set_id_routes(number, Some(&routes)).expect("there is room");

@@ -1,6 +1,7 @@
 //! Checks of single fields, within a named part of the file.
 
 use std::ops::{Range, RangeInclusive};
+use std::path::Path;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -49,6 +50,22 @@ impl<'p, 't> Scope<'p, 't> {
 
     pub(super) fn missing(&mut self, field: &str, right: impl Into<String>) {
         self.here(field, "is missing", right);
+    }
+
+    /// Reports something in another file.
+    pub(super) fn problem_in(
+        &mut self,
+        place: (&Path, usize),
+        field: &str,
+        wrong: impl Into<String>,
+        right: impl Into<String>,
+    ) {
+        self.problems.add_in(place, format!("{}: {field}", self.title), wrong, right);
+    }
+
+    /// The file, as it is called.
+    pub(super) fn file(&self) -> &Path {
+        self.problems.file()
     }
 
     pub(super) fn span(&self) -> Range<usize> {

@@ -14,11 +14,11 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, Backend, Forward, Key, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
+    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{forward, quic};
+use super::{forward, lists, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -36,6 +36,7 @@ pub(in super::super) struct Service {
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
     pub mss: Option<Mss>,
+    pub lists: Option<Lists>,
     pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
@@ -118,6 +119,7 @@ pub(super) fn validate(
     let nat = forward.is_some_and(Forward::is_nat);
     let any_port = matches!(port, Port::Any);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
+    let lists = lists::of_service(&raw, &mut scope);
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
@@ -139,6 +141,7 @@ pub(super) fn validate(
         idle_timeout,
         forward: forward.unwrap_or_default(),
         mss,
+        lists,
         quic,
         check,
         backend_checks,

@@ -62,6 +62,7 @@ pub(super) fn fill(
                 let limit = ("backends", new.maps.translations.max_entries());
                 carry(&old.maps.translations, &new.maps.translations, limit)?;
             }
+            "lists" => new.lists.copy(&old.lists)?,
             "seen" => seen(old, new)?,
             // With the services; and reports are taken out of the memory that they are in.
             _ => {}

@@ -44,10 +44,11 @@ const NEXT: &str = "next";
 const TAKEN: &str = "taken";
 
 /// Maps that can only take each other's place together.
-const TOGETHER: [&[&str]; 3] = [
+const TOGETHER: [&[&str]; 4] = [
     &["tables", "vips", "pool", "turns", "entered"],
     &["backends", "lanes", "loads"],
     &["slots", "stacks"],
+    &["lists", "sources"],
 ];
 /// Those that stand alone.
 const ALONE: [&str; 8] =
@@ -127,6 +128,7 @@ impl KernelPlane {
             event_ring_bytes: entries(&self.maps.events),
             marked_flows: self.sizes.mark_words * 2,
             stranger_bits: self.sizes.stranger_words * u64::BITS,
+            list_prefixes: self.sizes.list_prefixes(),
         }
     }
 
@@ -281,6 +283,9 @@ impl Moving {
         let mut plane = KernelPlane::of_object(&loaded, sizes, Some(&self.directory), None)?;
         plane.keys.clone_from(&old.keys);
         plane.ids.clone_from(&old.ids);
+        if !self.has("lists") {
+            plane.lists.take_over(&old.lists);
+        }
         fill::fits(old, &plane)?;
         let reports = plane.reports()?;
         let own = REPORTS.iter().any(|name| self.has(name));

@@ -97,9 +97,8 @@ impl Services {
         let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
         for (vip, &id) in soft.vips.iter().filter(|(vip, _)| vip.protocol == Protocol::Tcp) {
             let is_ipv4 = unmap_address(&vip.address).is_ipv4();
-            let short = |table: &&Arc<Image>| {
-                is_short(table.method()) && !soft.sources.contains_key(&id)
-            };
+            let short =
+                |table: &&Arc<Image>| is_short(table.method()) && !soft.sources.contains_key(&id);
             let number = match soft.tables.get(&id).filter(short) {
                 Some(table) if services.len() < usize::from(LONG) => {
                     services.push(Service { id, table: table.clone(), ipv4: is_ipv4 });

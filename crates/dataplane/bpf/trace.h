@@ -163,13 +163,13 @@ static __always_inline __u32 frame_length(struct xdp_md *ctx)
 /* The beginning of a frame; returns how much of it. */
 static __always_inline __u32 keep_head(struct xdp_md *ctx, __u8 *to, __u32 length)
 {
-	__u64 bytes = length < TRACE_HEAD ? length : TRACE_HEAD;
+	__u64 before_last = (length < TRACE_HEAD ? length : TRACE_HEAD) - 1ULL;
 
-	/* Older verifiers lose sight of a bound that the compiler has moved. */
-	asm volatile("if %0 <= %1 goto +1\n\t%0 = %1" : "+r"(bytes) : "i"(TRACE_HEAD));
-	if (!bytes || bpf_xdp_load_bytes(ctx, 0, to, bytes))
+	/* Verifiers before Linux 6.8 do not see that what is not 0 is at least 1. */
+	asm volatile("" : "+r"(before_last));
+	if (before_last >= TRACE_HEAD || bpf_xdp_load_bytes(ctx, 0, to, before_last + 1))
 		return 0;
-	return bytes;
+	return before_last + 1;
 }
 
 __noinline int look_at(struct xdp_md *ctx)

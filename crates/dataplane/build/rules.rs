@@ -29,17 +29,17 @@ fn marked(line: &str, mark: usize) -> String {
     }
 }
 
-/// A source with its marks, `RULE_MARK(n)`; the rules are put behind those that are there, of which the
-/// numbers are the places.
-pub fn mark(source: &str, names: &mut Vec<String>) -> String {
+/// A source with its marks, `RULE_MARK(n)`, but of rules in `left_out`; the others are put behind those that
+/// are there, of which the numbers are the places.
+pub fn mark(source: &str, names: &mut Vec<String>, left_out: &[&str]) -> String {
     let mut out = String::new();
     for line in source.lines() {
         match rule_of(line) {
-            Some((name, before)) => {
+            Some((name, before)) if !left_out.contains(&name) => {
                 out += &marked(before, names.len());
                 names.push(name.to_owned());
             }
-            None => out += line,
+            _ => out += line,
         }
         out.push('\n');
     }

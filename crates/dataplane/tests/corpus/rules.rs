@@ -40,7 +40,7 @@ impl Marked {
         let mut sources = object::sources();
         let mut names = Vec::new();
         for text in sources.values_mut() {
-            *text = source::mark(text, &mut names);
+            *text = source::mark(text, &mut names, &[]);
         }
         // The kernel keeps 15 letters of a map's name.
         let map = format!(".data.r{:x}", std::process::id());

@@ -221,7 +221,8 @@ fn random_changes_break_no_flow() {
             world.wait(silent * draw(2) as u32);
         }
         assert_eq!(world.warnings(), Vec::<String>::new());
-        assert!(world.live.len() > 100, "{}", world.live.len());
+        // Each backend that was removed has taken its flows along.
+        assert!(world.live.len() > 20, "{}", world.live.len());
     }
 }
 

@@ -34,8 +34,8 @@ pub struct BackendOptions {
     /// With a file: those that have the backend's addresses, if this is not given.
     #[arg(long = "interface", value_name = "NAME")]
     pub interfaces: Vec<String>,
-    /// How packets come, in place of a file: l2, ipip, gre, fou[:PORT], gue[:PORT] (5555 and 6080, if no
-    /// port is given).
+    /// How packets come, in place of a file: l2, ipip, gre, fou or fou:PORT, gue or gue:PORT
+    /// (5555 and 6080, if no port is given).
     #[arg(long, value_name = "WAY,...", value_delimiter = ',', value_parser = way)]
     pub forward: Vec<Way>,
     /// Networks or addresses that tunnels are taken from, those of the balancers; from anywhere, if this

@@ -259,6 +259,7 @@ impl<'a> World<'a> {
         let sources = sources(service);
         self.kernel.live.kernel.set_sources(number, sources.as_ref()).expect("there is room");
         if let Some(sources) = sources {
+            self.burst.soft().sources.insert(number, sources.clone());
             self.oracle.sources.insert(number, sources);
         }
         if !service.ids.is_empty() {

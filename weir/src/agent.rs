@@ -248,15 +248,7 @@ impl BackendOptions {
 pub fn doctor(options: &BackendOptions, json: bool) -> anyhow::Result<bool> {
     let backend = options.resolve()?;
     let mut findings = doctor::examine_host();
-    findings.extend(ready::examine(&backend.wanted, &backend.servers).into_iter().map(|one| {
-        let ready::Finding { check, verdict, detail, mend } = one;
-        let verdict = match verdict {
-            ready::Verdict::Ok => doctor::Verdict::Ok,
-            ready::Verdict::Warn => doctor::Verdict::Warn,
-            ready::Verdict::Fail => doctor::Verdict::Fail,
-        };
-        doctor::Finding { check, verdict, detail, mend }
-    }));
+    findings.extend(ready::examine(&backend.wanted, &backend.servers));
     if json {
         out::json(&findings)?;
     } else {

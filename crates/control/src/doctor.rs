@@ -21,10 +21,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::config::Config;
 use crate::neigh::{self, NeighError};
+
+pub use weir_host::{Finding, Verdict};
 
 /// What [`examine`] is to look at, and how long.
 #[derive(Clone, Debug)]
@@ -41,45 +41,6 @@ impl DoctorInput {
     /// All checks, probes included, with two seconds of patience.
     pub fn new(config: Config) -> Self {
         Self { config, probe: true, patience: Duration::from_secs(2) }
-    }
-}
-
-/// How a check came out; the words `ok`, `warn` and `FAIL` of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// As it should be.
-    Ok,
-    /// It works, but not as well as it could, or not under all circumstances.
-    Warn,
-    /// It does not work like this.
-    Fail,
-}
-
-/// The outcome of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// Name of the check, for example `next-hop`.
-    pub check: &'static str,
-    /// How it came out.
-    pub verdict: Verdict,
-    /// What was found, in one line.
-    pub detail: String,
-    /// What to do about it, a command where one does it; `None` if all is well.
-    pub mend: Option<String>,
-}
-
-impl Finding {
-    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Ok, detail: detail.into(), mend: None }
-    }
-
-    fn warn(check: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Warn, mend: Some(mend.into()), ..Self::ok(check, detail) }
-    }
-
-    fn fail(check: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Fail, ..Self::warn(check, detail, mend) }
     }
 }
 

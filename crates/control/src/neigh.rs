@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 mod events;
-mod netlink;
 
 #[cfg(test)]
 mod tests;
@@ -16,8 +15,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::link::{
     InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
     VlanProtocol, XdpAttached,
@@ -29,7 +27,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 pub use events::{Change, watch};
-use netlink::ask;
+use weir_host::rtnetlink::ask;
 
 /// The discard service, RFC 863: whoever listens there throws away what it gets.
 const DISCARD: u16 = 9;
@@ -261,7 +259,7 @@ pub fn provoke(address: IpAddr, ifindex: u32) {
 /// [`NeighError::Kernel`].
 pub fn interfaces() -> Result<Vec<Interface>, NeighError> {
     let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    let answers = ask(question, NLM_F_REQUEST | NLM_F_DUMP).map_err(kernel("interfaces"))?;
+    let answers = ask(question, NLM_F_DUMP).map_err(kernel("interfaces"))?;
     let links = answers.into_iter().filter_map(|answer| match answer {
         RouteNetlinkMessage::NewLink(link) => Some(describe(link)),
         _ => None,
@@ -353,7 +351,7 @@ pub fn interface_by_index(index: u32) -> Result<Interface, NeighError> {
 }
 
 fn get_link(question: LinkMessage, name: &str) -> Result<Interface, NeighError> {
-    let answers = match ask(RouteNetlinkMessage::GetLink(question), NLM_F_REQUEST) {
+    let answers = match ask(RouteNetlinkMessage::GetLink(question), 0) {
         // ERANGE and EINVAL: the kernel does not take it for a name at all.
         Err(error)
             if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL)) =>
@@ -446,31 +444,7 @@ fn ethernet(address: &[u8]) -> Option<[u8; 6]> {
 /// # Errors
 /// [`NeighError::Kernel`].
 pub fn addresses() -> Result<Vec<(u32, IpAddr)>, NeighError> {
-    let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    let answers = ask(question, NLM_F_REQUEST | NLM_F_DUMP).map_err(kernel("addresses"))?;
-    let mut all = Vec::new();
-    for answer in answers {
-        let RouteNetlinkMessage::NewAddress(message) = answer else {
-            continue;
-        };
-        // With a peer, IFA_ADDRESS is the peer's and IFA_LOCAL is ours; IPv6 has no IFA_LOCAL
-        // without a peer.
-        let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| {
-            message.attributes.iter().find_map(wanted)
-        };
-        let local = find(|attribute| match attribute {
-            AddressAttribute::Local(address) => Some(*address),
-            _ => None,
-        });
-        let address = find(|attribute| match attribute {
-            AddressAttribute::Address(address) => Some(*address),
-            _ => None,
-        });
-        if let Some(address) = local.or(address) {
-            all.push((message.header.index, address));
-        }
-    }
-    Ok(all)
+    weir_host::rtnetlink::addresses().map_err(kernel("addresses"))
 }
 
 /// Our address for talking to `address`: the kernel's choice, or if that is one of `except`
@@ -501,7 +475,7 @@ pub fn route(address: IpAddr) -> Result<Route, NeighError> {
     question.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
     question.attributes.push(RouteAttribute::Destination(address.into()));
     let no_route = |source| NeighError::NoRoute { address, source };
-    let answers = match ask(RouteNetlinkMessage::GetRoute(question), NLM_F_REQUEST) {
+    let answers = match ask(RouteNetlinkMessage::GetRoute(question), 0) {
         Err(error)
             if matches!(
                 error.kind(),
@@ -575,7 +549,7 @@ pub fn neighbour(address: IpAddr, ifindex: u32) -> Result<Resolution, NeighError
     question.header.family = family(address);
     question.header.ifindex = ifindex;
     question.attributes.push(NeighbourAttribute::Destination(address.into()));
-    let answers = match ask(RouteNetlinkMessage::GetNeighbour(question), NLM_F_REQUEST) {
+    let answers = match ask(RouteNetlinkMessage::GetNeighbour(question), 0) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Resolution::Unknown),
         answers => answers.map_err(kernel("a neighbour"))?,
     };

@@ -155,11 +155,6 @@ struct trail trails[TRAILS] SEC(".data.trails") = {};
 #define NOTE_REASON(value) (TRAIL->reason = (value))
 #define NOTE_WAY(ifindex) (TRAIL->way = (ifindex))
 
-static __always_inline __u32 frame_length(struct xdp_md *ctx)
-{
-	return bpf_xdp_get_buff_len(ctx);
-}
-
 /* The beginning of a frame; returns how much of it. */
 static __always_inline __u32 keep_head(struct xdp_md *ctx, __u8 *to, __u32 length)
 {
@@ -195,7 +190,7 @@ __noinline int look_at(struct xdp_md *ctx)
 	sample->time = now;
 	sample->ifindex = ctx->ingress_ifindex;
 	sample->queue = ctx->rx_queue_index;
-	sample->length = frame_length(ctx);
+	sample->length = bpf_xdp_get_buff_len(ctx);
 	sample->kept = keep_head(ctx, sample->before, sample->length);
 	return 0;
 }
@@ -242,7 +237,7 @@ __noinline int looked(struct xdp_md *ctx, int verdict)
 	sample->kept_after = 0;
 	sample->length_after = 0;
 	if (verdict == XDP_TX || verdict == XDP_REDIRECT) {
-		sample->length_after = frame_length(ctx);
+		sample->length_after = bpf_xdp_get_buff_len(ctx);
 		sample->kept_after = keep_head(ctx, sample->after, sample->length_after);
 	}
 	sample->src[0] = trail->src[0];

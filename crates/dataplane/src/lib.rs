@@ -27,8 +27,6 @@ use weir_steering::MethodId;
 
 pub use abi::{BackendEntry, BackendFlags, tunnel_number};
 pub use error::Error;
-/// The rules of the program's source, as samples of packets name them.
-pub use kernel::RULES;
 #[doc(hidden)]
 pub use kernel::ResizeStep;
 #[doc(hidden)]

@@ -6,44 +6,8 @@ use crate::alone;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_dataplane::Interface;
-
-/// How a check came out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
-    /// As it should be.
-    Ok,
-    /// It works, but not as well as it could, or not under all circumstances.
-    Warn,
-    /// It does not work like this.
-    Fail,
-}
-
-/// The outcome of one check.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finding {
-    /// Name of the check.
-    pub check: &'static str,
-    /// How it came out.
-    pub verdict: Verdict,
-    /// What was found, in one line.
-    pub detail: String,
-    /// What to do about it; `None` if all is well.
-    pub mend: Option<String>,
-}
-
-impl Finding {
-    fn ok(check: &'static str, detail: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Ok, detail: detail.into(), mend: None }
-    }
-
-    fn warn(check: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Warn, mend: Some(mend.into()), ..Self::ok(check, detail) }
-    }
-
-    fn fail(check: &'static str, detail: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Fail, ..Self::warn(check, detail, mend) }
-    }
-}
+use weir_host::Finding;
+use weir_host::rtnetlink::interface_name;
 
 /// A service whose server should be on this host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -120,7 +84,7 @@ fn vips(wanted: &Wanted, found: &mut Vec<Finding>) {
         let add = format!("ip addr add {address}/{bits} dev lo {more}");
         found.push(match elsewhere {
             Some((index, _)) => {
-                let name = netlink::name(*index);
+                let name = interface_name(*index);
                 Finding::fail(
                     "vip",
                     format!(
@@ -331,6 +295,7 @@ fn socket(line: &str) -> Option<(IpAddr, u16, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_host::Verdict;
 
     #[test]
     fn sockets_are_read_as_the_kernel_writes_them() {

@@ -10,7 +10,7 @@ mod programs;
 mod settings;
 mod state;
 
-pub use examine::{Finding, Server, Verdict, examine};
+pub use examine::{Server, examine};
 pub use programs::{Decapsulated, How, decapsulation};
 
 use crate::alone::Alone;
@@ -24,6 +24,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::str::FromStr;
 use weir_dataplane::Interface;
+use weir_host::rtnetlink::interface_name;
 use weir_plane::forward::Encapsulation;
 
 /// Where it is noted what was changed, if nothing else is said: a place that a boot clears.
@@ -340,7 +341,7 @@ impl Ready {
         let mut all = Vec::new();
         for (index, address) in present {
             if index != netlink::LOOPBACK && self.wanted.services.contains(&address) {
-                let name = netlink::name(index);
+                let name = interface_name(index);
                 all.push(format!(
                     "{address} is a service's, and on {name}: this host answers for it there, past \
                      the balancer"
@@ -487,7 +488,7 @@ fn undo_all(state: &mut State, say: Say<'_>) -> Result<(), Error> {
 fn undo_one(state: &mut State, change: &Change, say: Say<'_>) -> Result<(), Error> {
     // By its number: it may have got another name since.
     let find = |index: u32| {
-        Interface::find(&netlink::name(index)).ok().filter(|interface| interface.index == index)
+        Interface::find(&interface_name(index)).ok().filter(|interface| interface.index == index)
     };
     match change {
         Change::Loopback { bare } => {

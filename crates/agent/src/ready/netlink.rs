@@ -1,90 +1,26 @@
 //! Addresses, interfaces and filters of the kernel's, over rtnetlink and ioctls.
 
 use crate::error::{Context, Error};
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use netlink_packet_route::address::{
     AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope, CacheInfo,
 };
 use netlink_packet_route::tc::{TcHandle, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use nix::sys::socket::{
-    AddressFamily as SocketFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType,
-    connect, recv, send, setsockopt, socket, sockopt,
-};
-use nix::sys::time::TimeVal;
+use nix::sys::socket::{AddressFamily as SocketFamily, SockFlag, SockType, socket};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
+use weir_host::rtnetlink::{self, ask};
 
-/// The kernel sends dumps in parts of at most 32 KiB.
-const BUFFER: usize = 64 << 10;
 /// The loopback device's number, in every network namespace.
 pub(super) const LOOPBACK: u32 = 1;
 /// A lifetime without an end.
 const FOR_EVER: u32 = u32::MAX;
 
-/// Asks rtnetlink and collects the answers; of what changes something, only whether it is done.
-fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
-    let mut request = NetlinkMessage::from(question);
-    request.header.flags = NLM_F_REQUEST | flags;
-    request.header.sequence_number = 1;
-    request.finalize();
-    let mut bytes = vec![0; request.buffer_len()];
-    request.serialize(&mut bytes);
-    let socket = socket(
-        SocketFamily::Netlink,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::NetlinkRoute,
-    )?;
-    // It answers at once; if it ever does not, an error is better than a process that hangs.
-    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(5, 0))?;
-    connect(socket.as_raw_fd(), &NetlinkAddr::new(0, 0))?;
-    send(socket.as_raw_fd(), &bytes, MsgFlags::empty())?;
-    let mut buffer = vec![0; BUFFER];
-    let mut answers = Vec::new();
-    loop {
-        let received = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-        let mut rest = &buffer[..received];
-        if rest.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        while !rest.is_empty() {
-            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-            // Messages are padded to four bytes.
-            let used = (message.header.length as usize).next_multiple_of(4);
-            rest = rest.get(used.max(4)..).unwrap_or_default();
-            match message.payload {
-                NetlinkPayload::InnerMessage(answer) => answers.push(answer),
-                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(answers),
-                _ => {}
-            }
-        }
-    }
-}
-
 /// Every address of this network namespace, with the number of its interface.
 pub(super) fn addresses() -> Result<Vec<(u32, IpAddr)>, Error> {
-    let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
-    let answers = ask(question, NLM_F_DUMP).context(|| "ask for addresses".into())?;
-    let one = |answer| {
-        let RouteNetlinkMessage::NewAddress(message) = answer else { return None };
-        let (mut local, mut address) = (None, None);
-        for attribute in &message.attributes {
-            match attribute {
-                AddressAttribute::Local(found) => local = Some(*found),
-                AddressAttribute::Address(found) => address = Some(*found),
-                _ => {}
-            }
-        }
-        // With a peer, IFA_ADDRESS is the peer's and IFA_LOCAL is ours.
-        Some((message.header.index, local.or(address)?))
-    };
-    Ok(answers.into_iter().filter_map(one).collect())
+    rtnetlink::addresses().context(|| "ask for addresses".into())
 }
 
 /// An address of the loopback device that nothing is sent from unless it is asked for: of host scope in IPv4,
@@ -146,18 +82,6 @@ pub(super) fn has_filters(index: u32) -> Result<bool, Error> {
         }
     }
     Ok(false)
-}
-
-/// The name of an interface, or its number if it is gone.
-pub(super) fn name(index: u32) -> String {
-    let mut bytes = [0; libc::IFNAMSIZ];
-    // SAFETY: the buffer has as many bytes as a name may have with its end.
-    let found = unsafe { libc::if_indextoname(index, bytes.as_mut_ptr()) };
-    if found.is_null() {
-        return format!("interface {index}");
-    }
-    let letters = bytes.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
-    String::from_utf8_lossy(&letters.collect::<Vec<_>>()).into_owned()
 }
 
 fn request(name: &str) -> libc::ifreq {

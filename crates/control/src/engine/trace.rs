@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
+use weir_host::rtnetlink::interface_name;
 use weir_plane::{Fate, Frame, Plane, Sample, Samples, TraceCounts, Wanted};
 use weir_steering::{BackendId, ServiceId};
 use weir_wire::{Protocol, Reason};
@@ -411,11 +412,7 @@ impl Reader {
     }
 
     fn interface(&mut self, index: u32) -> String {
-        let name = self.interfaces.entry(index).or_insert_with(|| {
-            let name = nix::net::if_::if_indextoname(index).ok();
-            let name = name.and_then(|name| name.into_string().ok());
-            name.unwrap_or_else(|| format!("interface {index}"))
-        });
+        let name = self.interfaces.entry(index).or_insert_with(|| interface_name(index));
         name.clone()
     }
 

@@ -27,7 +27,7 @@ pub use load::OpenReport;
 pub use pinned::Pinned;
 pub use resize::ResizeStep;
 pub use stamp::Layout;
-pub use trace::{RULES, TRACED};
+pub use trace::TRACED;
 
 use crate::mapped::{Mapped, Parted};
 use crate::sources::Lists;

@@ -42,7 +42,7 @@ unsafe impl Plain for types::trace_counts {}
 pub const TRACED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/traced.bpf.o"));
 
 /// The rules of its source, by their numbers.
-pub const RULES: &[&str] = include!(concat!(env!("OUT_DIR"), "/rules.rs"));
+const RULES: &[&str] = include!(concat!(env!("OUT_DIR"), "/rules.rs"));
 
 /// For so long after it was last said to go on, the program takes notes.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,13 +1,15 @@
-//! One question to rtnetlink and its answers.
+//! Questions to rtnetlink and their answers.
 //!
 //! `netlink-packet-route` knows the messages; the socket is ours. The kernel answers within
 //! the `send`, so a crate that drives such sockets asynchronously would only add weight.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send,
     setsockopt, socket, sockopt,
@@ -18,14 +20,15 @@ use nix::sys::time::TimeVal;
 const BUFFER: usize = 64 << 10;
 const SEQUENCE: u32 = 1;
 
-/// Asks and collects the answers: one, or all of a dump.
-pub(super) fn ask(
-    question: RouteNetlinkMessage,
-    flags: u16,
-) -> io::Result<Vec<RouteNetlinkMessage>> {
-    let dump = flags & netlink_packet_core::NLM_F_DUMP == netlink_packet_core::NLM_F_DUMP;
+/// Asks and collects the answers: one, or all of a dump (`NLM_F_DUMP`), or until what is to be changed
+/// is done (`NLM_F_ACK`). `NLM_F_REQUEST` is understood.
+///
+/// # Errors
+/// What the kernel says.
+pub fn ask(question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+    let one = flags & NLM_F_DUMP != NLM_F_DUMP && flags & NLM_F_ACK == 0;
     let mut request = NetlinkMessage::from(question);
-    request.header.flags = flags;
+    request.header.flags = NLM_F_REQUEST | flags;
     request.header.sequence_number = SEQUENCE;
     request.finalize();
     let mut bytes = vec![0; request.buffer_len()];
@@ -59,7 +62,7 @@ pub(super) fn ask(
             match message.payload {
                 NetlinkPayload::InnerMessage(answer) => {
                     answers.push(answer);
-                    if !dump {
+                    if one {
                         return Ok(answers);
                     }
                 }
@@ -72,4 +75,34 @@ pub(super) fn ask(
             }
         }
     }
+}
+
+/// Every address of this network namespace, with the number of the interface that has it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn addresses() -> io::Result<Vec<(u32, IpAddr)>> {
+    let question = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+    let one = |answer| {
+        let RouteNetlinkMessage::NewAddress(message) = answer else { return None };
+        let (mut local, mut address) = (None, None);
+        for attribute in &message.attributes {
+            match attribute {
+                AddressAttribute::Local(found) => local = Some(*found),
+                AddressAttribute::Address(found) => address = Some(*found),
+                _ => {}
+            }
+        }
+        // With a peer, IFA_ADDRESS is the peer's and IFA_LOCAL is ours; IPv6 has no IFA_LOCAL
+        // without a peer.
+        Some((message.header.index, local.or(address)?))
+    };
+    Ok(ask(question, NLM_F_DUMP)?.into_iter().filter_map(one).collect())
+}
+
+/// The name of an interface, or its number if it is gone.
+pub fn interface_name(index: u32) -> String {
+    let name = nix::net::if_::if_indextoname(index).ok();
+    let name = name.and_then(|name| name.into_string().ok());
+    name.unwrap_or_else(|| format!("interface {index}"))
 }

@@ -157,6 +157,11 @@ pub struct Soft {
     pub nanoseconds: u64,
     /// The interfaces that it is attached to.
     pub attached: Vec<String>,
+    /// Frames that come just before the next table is seen: the flows that have started were collected
+    /// by then.
+    pub meanwhile: Vec<Vec<u8>>,
+    /// What became of them.
+    pub came: Vec<Outcome>,
     asked: RefCell<BTreeMap<Operation, u64>>,
     refusals: RefCell<BTreeMap<Operation, Refusal>>,
 }
@@ -556,6 +561,10 @@ impl update::Plane for Soft {
         image: &Arc<Image>,
         flags: Flags,
     ) -> Result<(), SoftError> {
+        for frame in std::mem::take(&mut self.meanwhile) {
+            let became = self.process(&frame);
+            self.came.push(became);
+        }
         self.ask(Operation::Show)?;
         self.former.remove(&service);
         if self.table_bytes() + image.bytes() > self.bounds.table_bytes {

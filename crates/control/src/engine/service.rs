@@ -65,6 +65,8 @@ pub(super) struct ServiceRuntime {
     /// The way from the latter to the former, if they differ.
     pub turn: Option<Turn>,
     pub left_connections: bool,
+    /// Flows that began since the last *collect* may be pending and were not reported.
+    pub unreported: bool,
     pub pool: Vec<PoolMember>,
     /// The build face of its method.
     pub builder: Counted,
@@ -175,6 +177,7 @@ impl ServiceRuntime {
             in_force: InForce::of(&configured),
             turn: None,
             left_connections: false,
+            unreported: false,
             configured,
             log_name,
             run_dir: run_dir.to_owned(),
@@ -596,7 +599,10 @@ impl ServiceRuntime {
         self.generation += 1;
         match self.turned(now) {
             Ok(true) => {}
-            Ok(false) => self.builder.publish_draft(),
+            Ok(false) => {
+                self.builder.publish_draft();
+                self.unreported = false;
+            }
             failed => self.written(failed.map(drop)),
         }
         // Packets mark by its key from now on, whether or not a sweep has begun a period yet.

@@ -146,6 +146,9 @@ impl Services for Tables<'_> {
         if builder.method().info().tracks_all {
             return Judgement::Tracked;
         }
+        if service.is_unreported(&state.key, backend) {
+            return Judgement::Apart;
+        }
         if !service.takes_as_up(member) && builder.leads_to(&state.key, backend) {
             Judgement::Lost
         } else if builder.agrees(&state.key, backend) {

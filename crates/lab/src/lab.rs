@@ -46,6 +46,14 @@ pub struct LabSpec {
     pub bare: bool,
     /// The agents that backends run, if they do.
     pub agent: Option<AgentSpec>,
+    /// Whether no packet overtakes another on the way through the lab, however busy the machine is. Without,
+    /// one that a processor has taken and not passed on yet is overtaken by those of another, by
+    /// milliseconds where both have much to do; TCP then drops, rightly, what is older than what it has
+    /// seen (RFC 7323, PAWS).
+    pub in_order: bool,
+    /// Whether nginx of each backend has an application behind it, which works on one request for
+    /// `/work/<microseconds>` after the other, for as long as it says.
+    pub work: bool,
     /// Whether the servers of each backend have a control group of their own, which tells what they
     /// use of the CPUs.
     pub cgroups: bool,
@@ -63,6 +71,8 @@ impl Default for LabSpec {
             more_ports: Vec::new(),
             bare: false,
             agent: None,
+            in_order: false,
+            work: false,
             cgroups: false,
         }
     }
@@ -157,6 +167,9 @@ impl Lab {
         self.home.note_namespaces(&names)?;
         NetNs::create(&names)?;
         topology::wire(switch, others, self.plan())?;
+        if self.spec.in_order {
+            std::iter::once(switch).chain(others).try_for_each(|node| node.netns.keep_order())?;
+        }
         tracing::debug!("wired after {:?}", started.elapsed());
         let big = self.home.path().join("big");
         File::create(&big)

@@ -53,7 +53,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const WHY: &str = "Real packets, real nginx, real TCP, on one machine of a few processors: so a server \
     does not burn CPU for a request but waits for the time that it takes, one request after the \
     other, in an application behind its nginx. Their demands are longer than the paper’s by as \
-    much as its machines have more processors. Times do not compare; factors between schedulers do. The \
+    much as its machines have more processors. Times do not compare; factors between schedulers do, on a \
+    machine that does nothing else: if it does, its pauses are in the 99th percentile of either. The \
     hash is that of weir’s concury; the paper’s are those of Click, DPDK and a NIC.";
 
 const LOAD: Axis = Axis { label: "average load of the servers, percent", scale: Scale::Near };

@@ -77,6 +77,9 @@ pub struct BalancerSpec {
     pub more_services: String,
     /// Whether each service's backends have addresses of the other family, which a tunnel takes.
     pub other_family: bool,
+    /// Port at which balancers in front ask the stateful ones whether they are there, which serve their
+    /// metrics at it. Without one nobody asks.
+    pub member_port: Option<u16>,
     /// Which balancer of the lab.
     pub node: Node,
     /// How many backends the pool begins with: the lab's first ones.
@@ -98,6 +101,7 @@ impl BalancerSpec {
             balancer_lines: String::new(),
             more_services: String::new(),
             other_family: false,
+            member_port: None,
             node: Node::Balancer,
             pool,
             check_interval: Duration::from_millis(500),
@@ -473,8 +477,13 @@ fn config_text(
             "web6" => (VIP6.into(), "tcp", WEB_PORT, String::new()),
             _ => (VIP4.into(), "udp", ECHO_PORT, format!("port = {}\n", topology.web_port())),
         };
-        // Nothing listens at a balancer's own address.
-        let check = match spec.node.leads_to_balancers() {
+        let members = spec.node.leads_to_balancers();
+        let check_port = match spec.member_port.filter(|_| members) {
+            Some(port) => format!("port = {port}\n"),
+            None => check_port,
+        };
+        let check = match members && spec.member_port.is_none() {
+            // Nothing listens at a balancer's own address.
             true => "enabled = false\n".to_owned(),
             false => format!(
                 "interval = \"{}ms\"\ntimeout = \"{}ms\"\nrise = 2\nfall = 2\n{check_port}",

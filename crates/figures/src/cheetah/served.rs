@@ -476,7 +476,7 @@ pub static FIG_9: Figure = Figure {
             let worst = line.range().map_or(0.0, |(_, high)| high);
             let (ended, broken) =
                 seconds.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
-            let why = requests.iter().filter_map(|request| request.failure.as_ref()).next();
+            let why = requests.iter().find_map(|request| request.failure.as_ref());
             let first = why.map_or(String::new(), |why| format!(" (the first: {why})"));
             facts.push(format!(
                 "{}: {broken} of {ended} requests broke{first}, {} % in the worst second.",

@@ -461,6 +461,10 @@ impl Plane for LivePlane {
         self.kernel.set_devices(devices)
     }
 
+    fn set_members(&mut self, members: &[u32]) -> Result<(), Error> {
+        self.kernel.set_members(members)
+    }
+
     fn set_message_rates(&mut self, errors: u32, echoes: u32) {
         self.kernel.set_message_rates(errors, echoes);
     }

@@ -42,7 +42,7 @@ pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
 use crate::config::{Config, Table, XdpMode, place_of};
 use crate::history::{History, Who};
-use crate::neigh::{NeighError, Neighbour};
+use crate::neigh::{self, NeighError, Neighbour};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
 use reload::How;
@@ -495,6 +495,7 @@ impl<P: Plane> Engine<P> {
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
         self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.config_path)?;
+        self.tell_members(interfaces, &neigh::interfaces().unwrap_or_default())?;
         for attached in &self.attached {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");

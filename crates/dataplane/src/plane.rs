@@ -202,7 +202,11 @@ impl Plane for LivePlane {
         let flows = self.reports.take_unreported(most)?;
         flows.iter().for_each(take);
         self.reports.forget_unreported(&flows)?;
-        Ok(flows.len() >= most)
+        let more = flows.len() >= most;
+        if !flows.is_empty() {
+            self.kernel.forget_untold(&flows, !more);
+        }
+        Ok(more)
     }
 
     fn pin_limit(&self) -> usize {

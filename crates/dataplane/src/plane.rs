@@ -465,6 +465,18 @@ impl Plane for LivePlane {
         self.kernel.set_devices(devices)
     }
 
+    fn limit_of(error: &Error) -> Option<&'static str> {
+        match error {
+            Error::TooSmall { limit, .. } => Some(limit),
+            Error::ServicesFull => Some("services"),
+            Error::PoolFull { .. } => Some("table_bytes"),
+            Error::ListsFull { .. } => Some("list_prefixes"),
+            Error::SlotsFull { .. } => Some("slot_partitions"),
+            Error::PinsFull { .. } => Some("unreported_flows"),
+            _ => None,
+        }
+    }
+
     fn set_members(&mut self, members: &[u32]) -> Result<(), Error> {
         self.kernel.set_members(members)
     }

@@ -509,6 +509,11 @@ pub trait Plane: update::Plane {
         Ok(())
     }
 
+    /// The limit, by its name in `[limits]`, that an error is about.
+    fn limit_of(_error: &Self::Error) -> Option<&'static str> {
+        None
+    }
+
     /// Sets the members of bonds that frames are taken from: what comes in by these interfaces and is
     /// [`lost`](Self::lost) counts, too.
     ///

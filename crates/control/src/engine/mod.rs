@@ -93,6 +93,14 @@ pub enum EngineError {
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// There is less room than is in use or asked for, of what the file limits.
+    #[error("{place}{source}")]
+    Limit {
+        /// The file and the line, as [`place_of`] says it.
+        place: String,
+        /// What there is no room for.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The run directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -162,6 +170,7 @@ impl EngineError {
             Self::Store(StoreError::Locked { .. } | StoreError::Running { .. }) => Kind::Busy,
             Self::Plane(_)
             | Self::Interfaces { .. }
+            | Self::Limit { .. }
             | Self::Store(_)
             | Self::Build(_)
             | Self::Unpublished { .. }

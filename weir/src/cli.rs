@@ -483,13 +483,17 @@ pub struct LabOptions {
     /// What is done besides changes of the pool (docs/lab.md).
     #[arg(long, value_name = "NAME", value_parser = scenario_name(), default_value = "churn")]
     pub scenario: String,
-    /// How the nodes are wired: l2, inline, routed or nat (docs/lab.md). Without it, as the method and the way
-    /// of forwarding need it.
+    /// How the nodes are wired: l2, inline, routed, nat, tiers, vlan or bond-MODE (docs/lab.md). Without it, as
+    /// the method and the way of forwarding need it.
     #[arg(long)]
     pub topology: Option<weir_lab::topology::Topology>,
     /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
     #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat"], default_value = "l2")]
     pub forward: String,
+    /// What takes packets out of tunnels on the backends: weir's agent, or the tunnel devices of a kernel that
+    /// has them.
+    #[arg(long, value_parser = ["agent", "kernel"], default_value = "agent")]
+    pub receivers: String,
     /// Who writes the cookies of the method cheetah: the balancer, in the way of the answers, or an agent
     /// on each backend, which answers clients directly.
     #[arg(long, value_parser = ["inline", "backend"])]

@@ -151,6 +151,7 @@ struct control {
 	__u32 seen_generation;    /* 1..3; entries of the generation before are still known */
 	__u32 unusual;            /* UNUSUAL_: what else a destination without a service may be */
 	__u64 unrecorded;         /* flows that neither ring nor unreported map could take */
+	__s64 untold;             /* flows in the map, of all services */
 	__u32 clock;              /* seconds, by which slots grow old; they stop with the control plane */
 	__u32 bare;               /* packets that did not echo the cookie that their backend was told */
 	__u64 quic_generation;    /* raised when configurations or servers of QUIC ids have changed */

@@ -51,6 +51,9 @@ RESIZED(__u64, turns);
  * tell how many of them are there no more. */
 RESIZED(__u64, entered);
 
+/* How many flows of each service stand in the map of those that are not reported yet. */
+RESIZED(__s64, untold);
+
 /* Their sizes, set before loading; the verifier folds them into the program. */
 const volatile __u32 vip_slots = 1;
 const volatile __u32 vip_shift = 63; /* 64 - log2 of it */
@@ -62,6 +65,7 @@ const volatile __u32 stranger_words = 1; /* of one half; a power of two */
 const volatile __u32 seen_lines = 1;
 const volatile __u32 partition_count = 1;
 const volatile __u32 source_count = 2; /* words of all sources */
+const volatile __u32 untold_room = 1; /* entries of `unreported` */
 /* While maps of another size take the place of these: what is noted here is noted in their twins, too
  * (crates/dataplane/src/kernel/resize). */
 const volatile __u32 twins = 0;

@@ -202,7 +202,11 @@ impl Plane for LivePlane {
         let flows = self.reports.take_unreported(most)?;
         flows.iter().for_each(take);
         self.reports.forget_unreported(&flows)?;
-        Ok(flows.len() >= most)
+        let more = flows.len() >= most;
+        if !flows.is_empty() {
+            self.kernel.forget_untold(&flows, !more);
+        }
+        Ok(more)
     }
 
     fn pin_limit(&self) -> usize {
@@ -459,6 +463,22 @@ impl Plane for LivePlane {
 
     fn set_devices(&mut self, devices: &[Device]) -> Result<(), Error> {
         self.kernel.set_devices(devices)
+    }
+
+    fn limit_of(error: &Error) -> Option<&'static str> {
+        match error {
+            Error::TooSmall { limit, .. } => Some(limit),
+            Error::ServicesFull => Some("services"),
+            Error::PoolFull { .. } => Some("table_bytes"),
+            Error::ListsFull { .. } => Some("list_prefixes"),
+            Error::SlotsFull { .. } => Some("slot_partitions"),
+            Error::PinsFull { .. } => Some("unreported_flows"),
+            _ => None,
+        }
+    }
+
+    fn set_members(&mut self, members: &[u32]) -> Result<(), Error> {
+        self.kernel.set_members(members)
     }
 
     fn set_message_rates(&mut self, errors: u32, echoes: u32) {

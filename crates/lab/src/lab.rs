@@ -15,8 +15,8 @@ use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
 use crate::topology::{
-    self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Plan, Role,
-    STATEFUL, Topology, VIP4, VIP6, WEB_PORT,
+    self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Plan,
+    Receivers, Role, STATEFUL, Topology, VIP4, VIP6, WEB_PORT,
 };
 use weir_testbed::NetNs;
 use weir_testbed::cgroup::Cgroup;
@@ -44,6 +44,8 @@ pub struct LabSpec {
     /// Whether backends are hosts on which nothing was set for them to be backends: without the VIP, with
     /// the kernel's usual settings, and nothing that takes packets out of tunnels.
     pub bare: bool,
+    /// What takes packets out of tunnels on backends that are not bare, in the topology `routed`.
+    pub receivers: Receivers,
     /// The agents that backends run, if they do.
     pub agent: Option<AgentSpec>,
     /// Whether no packet overtakes another on the way through the lab, however busy the machine is. Without,
@@ -70,6 +72,7 @@ impl Default for LabSpec {
             big_rate: 1 << 20,
             more_ports: Vec::new(),
             bare: false,
+            receivers: Receivers::Testbed,
             agent: None,
             in_order: false,
             work: false,
@@ -218,8 +221,9 @@ impl Lab {
     }
 
     fn plan(&self) -> Plan {
-        let LabSpec { topology, addresses_per_client: client_addresses, bare, .. } = self.spec;
-        Plan { topology, client_addresses, bare }
+        let LabSpec { topology, bare, receivers, clients, backends, .. } = self.spec;
+        let client_addresses = self.spec.addresses_per_client;
+        Plan { topology, client_addresses, bare, receivers, clients, backends }
     }
 
     /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.

@@ -509,6 +509,20 @@ pub trait Plane: update::Plane {
         Ok(())
     }
 
+    /// The limit, by its name in `[limits]`, that an error is about.
+    fn limit_of(_error: &Self::Error) -> Option<&'static str> {
+        None
+    }
+
+    /// Sets the members of bonds that frames are taken from: what comes in by these interfaces and is
+    /// [`lost`](Self::lost) counts, too.
+    ///
+    /// # Errors
+    /// What the plane says, for example that it has no room for so many.
+    fn set_members(&mut self, _members: &[u32]) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
     /// Sets how many ICMP errors, and how many replies to echo requests, each processor may send in a second.
     /// 0: none, as at first; echo requests are the kernel's then.
     fn set_message_rates(&mut self, _errors: u32, _echoes: u32) {}

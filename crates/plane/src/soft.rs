@@ -925,6 +925,15 @@ impl Plane for Soft {
         self.memory.seen_generation = if now >= 3 { 1 } else { now + 1 };
     }
 
+    fn limit_of(error: &SoftError) -> Option<&'static str> {
+        match error {
+            SoftError::Full(Operation::Show) => Some("table_bytes"),
+            SoftError::Full(Operation::Pin) => Some("unreported_flows"),
+            SoftError::Full(Operation::Resize) => Some("backends"),
+            _ => None,
+        }
+    }
+
     fn accept_own_macs(&mut self, _: &[String]) -> Result<(), SoftError> {
         self.ask(Operation::OwnMacs)
     }

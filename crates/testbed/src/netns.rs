@@ -164,6 +164,24 @@ impl NetNs {
         process::run(ip, "").map(drop)
     }
 
+    /// Makes an interface put VLAN tags into the frames that it sends, in place of beside them, where XDP
+    /// programs at the other end of a veth do not see them.
+    ///
+    /// # Errors
+    /// [`Error::Command`](crate::Error::Command) with what `ethtool` said.
+    pub fn no_tag_offload(&self, interface: &str) -> Result<()> {
+        let mut ethtool = self.command("ethtool")?;
+        ethtool.args([
+            "-K",
+            interface,
+            "tx-vlan-hw-insert",
+            "off",
+            "tx-vlan-stag-hw-insert",
+            "off",
+        ]);
+        process::run(ethtool, "").map(drop)
+    }
+
     /// Takes the name away; the namespace itself goes when nothing is inside any more. It is no
     /// error if it is gone already.
     ///

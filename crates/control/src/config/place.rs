@@ -9,6 +9,8 @@ use std::path::Path;
 pub enum Table<'a> {
     /// `[balancer]`.
     Balancer,
+    /// `[limits]`.
+    Limits,
     /// `[[service]]` of this name.
     Service(&'a str),
 }
@@ -25,6 +27,7 @@ fn line_of(text: &str, table: Table<'_>, field: &str) -> usize {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let header = match table {
         Table::Balancer => "[balancer]",
+        Table::Limits => "[limits]",
         Table::Service(_) => "[[service]]",
     };
     let begins = (0..lines.len()).filter(|at| is_header(lines[*at], header));
@@ -65,7 +68,7 @@ mod tests {
 
     const TEXT: &str = "# one\n[balancer] # two\nmode = \"auto\"\n\n[[service]]\nname = \"a\"\n\
                         port = 80\n[service.check]\nport = 81\n[[service]]\nport = 82\nname = 'b' # b\n\
-                        method = \"jet\"\n";
+                        method = \"jet\"\n[limits]\n# few\nbackends = 7\n";
 
     #[test]
     fn fields_are_found_in_their_tables() {
@@ -77,5 +80,7 @@ mod tests {
         assert_eq!(at(Table::Service("b"), "method"), 13);
         assert_eq!(at(Table::Service("a"), "method"), 5);
         assert_eq!(at(Table::Service("c"), "method"), 1);
+        assert_eq!(at(Table::Limits, "backends"), 16);
+        assert_eq!(at(Table::Limits, "services"), 14);
     }
 }

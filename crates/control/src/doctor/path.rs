@@ -215,7 +215,7 @@ fn next_hop(
             "next-hop",
             format!("{address} is reached through {what}, where frames of XDP programs are lost"),
             "give this host its address on the backends' link on an interface of its own, a VLAN of \
-             one or a bond; or set balancer.mode = \"generic\", which is several times slower",
+             one, or a bond of mode 802.3ad, balance-xor, balance-rr or active-backup; or set balancer.mode = \"generic\", which is several times slower",
         );
     }
     let interfaces = config.balancer.interfaces.iter();

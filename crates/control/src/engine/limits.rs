@@ -1,7 +1,8 @@
 //! How large the data plane is, and how it becomes as the file wants it while packets are forwarded.
 
-use super::{Engine, EngineError, PlaneResult};
-use crate::config::{Config, Service};
+use super::{Engine, EngineError};
+use crate::config::{Config, Service, Table, place_of};
+use std::path::Path;
 use tracing::{info, warn};
 use weir_plane::{Limits, Plane};
 use weir_steering::MethodId;
@@ -30,17 +31,34 @@ impl<P: Plane> Engine<P> {
         });
     }
 
+    /// Where the file has a limit, or is to have it.
+    pub(super) fn place_of_limit(&self, limit: &str) -> String {
+        place_of(&self.config_path, Table::Limits, limit)
+    }
+
     fn resize(&mut self, limits: &Limits) -> Result<(), EngineError> {
         let before = self.plane.limits();
         if before == *limits {
             return Ok(());
         }
-        self.plane.resize(limits).plane()?;
+        let resized = self.plane.resize(limits);
+        resized.map_err(|error| of_limits::<P>(&self.config_path, error))?;
         let now = self.plane.limits();
         if now != before {
             info!(?before, ?now, "the data plane has other limits");
         }
         Ok(())
+    }
+}
+
+/// What a plane says; with the place in the file, if it is about one of its limits.
+pub(super) fn of_limits<P: Plane>(file: &Path, error: P::Error) -> EngineError {
+    match P::limit_of(&error) {
+        Some(limit) => {
+            let place = place_of(file, Table::Limits, limit);
+            EngineError::Limit { place, source: Box::new(error) }
+        }
+        None => EngineError::Plane(Box::new(error)),
     }
 }
 

@@ -42,7 +42,7 @@ pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
 use crate::config::{Config, Table, XdpMode, place_of};
 use crate::history::{History, Who};
-use crate::neigh::{NeighError, Neighbour};
+use crate::neigh::{self, NeighError, Neighbour};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
 use reload::How;
@@ -91,6 +91,14 @@ pub enum EngineError {
         /// The file and the line, as [`place_of`] says it.
         place: String,
         /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There is less room than is in use or asked for, of what the file limits.
+    #[error("{place}{source}")]
+    Limit {
+        /// The file and the line, as [`place_of`] says it.
+        place: String,
+        /// What there is no room for.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The run directory cannot be used.
@@ -162,6 +170,7 @@ impl EngineError {
             Self::Store(StoreError::Locked { .. } | StoreError::Running { .. }) => Kind::Busy,
             Self::Plane(_)
             | Self::Interfaces { .. }
+            | Self::Limit { .. }
             | Self::Store(_)
             | Self::Build(_)
             | Self::Unpublished { .. }
@@ -495,6 +504,7 @@ impl<P: Plane> Engine<P> {
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
         self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.config_path)?;
+        self.tell_members(interfaces, &neigh::interfaces().unwrap_or_default())?;
         for attached in &self.attached {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");

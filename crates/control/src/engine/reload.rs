@@ -9,6 +9,7 @@
 use super::commands::Done;
 use super::document::{self, SavedService};
 use super::forward::translation;
+use super::limits::of_limits;
 use super::numbers::Numbers;
 use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
@@ -482,10 +483,12 @@ impl<P: Plane> Engine<P> {
     pub(super) fn list_services(&mut self) -> Vec<EngineError> {
         let mut failures = Vec::new();
         let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
+        let file = self.config_path.clone();
+        let refused = |error| of_limits::<P>(&file, error);
         for (name, service) in &mut self.services {
             let there = listed.contains(&(service.vip(), service.number));
             let told = match service.sources() {
-                Some(sources) => self.plane.set_sources(service.number, sources).plane(),
+                Some(sources) => self.plane.set_sources(service.number, sources).map_err(refused),
                 None => Ok(()),
             };
             let stands = match told {
@@ -494,7 +497,7 @@ impl<P: Plane> Engine<P> {
             };
             let found = told.and_then(|()| match there {
                 true => Ok(()),
-                false => self.plane.set_service(&service.vip(), service.number).plane(),
+                false => self.plane.set_service(&service.vip(), service.number).map_err(refused),
             });
             service.unlisted = match found {
                 Ok(()) => None,

@@ -172,6 +172,7 @@ impl KernelPlane {
             loads: mapped("loads")?,
             turns: mapped("turns")?,
             entered: mapped("entered")?,
+            untold: mapped("untold")?,
             marks: parted("marks")?,
             strangers: parted("strangers")?,
             watched: parted("watched")?,
@@ -348,6 +349,7 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> 
         seen_lines = sizes.seen_lines;
         partition_count = sizes.partitions;
         source_count = sizes.source_words;
+        untold_room = sizes.untold_room;
         twins = twins.into();
         has_frags = frags.into();
     }

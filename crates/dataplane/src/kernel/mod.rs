@@ -61,6 +61,7 @@ pub struct KernelPlane {
     loads: Mapped,
     turns: Mapped,
     entered: Mapped,
+    untold: Mapped,
     marks: Parted,
     strangers: Parted,
     watched: Parted,

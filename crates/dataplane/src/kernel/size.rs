@@ -25,6 +25,8 @@ pub(super) struct Sizes {
     pub seen_lines: u32,
     pub partitions: u32,
     pub source_words: u32,
+    /// Entries of the map of flows that are not reported yet.
+    pub untold_room: u32,
 }
 
 /// Sets sizes and pins of the program's maps; a map that is pinned already keeps its size.
@@ -125,7 +127,8 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("pending", limits.pending_flows)?;
     sizer.entries("pinned", limits.unreported_flows)?;
     sizer.entries("events", limits.event_ring_bytes)?;
-    sizer.entries("unreported", limits.unreported_flows)?;
+    let untold_room = sizer.entries("unreported", limits.unreported_flows)?;
+    sizer.array("untold", size_of::<i64>(), limits.services)?;
     sizer.entries("connections", limits.tracked_flows)?;
     sizer.entries("answers", limits.answered_flows)?;
     let translations = sizer.entries("translations", limits.translations)?;
@@ -163,6 +166,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
         stranger_words: sizer.array("strangers", size_of::<u64>(), stranger_words)? / 2,
         seen_lines: sizer.array("seen", size_of::<types::seen_line>(), seen_lines)?,
         partitions: partitions.min(stacks),
+        untold_room,
         source_words: sizer.array(
             "sources",
             size_of::<u64>(),

@@ -45,7 +45,7 @@ const TAKEN: &str = "taken";
 
 /// Maps that can only take each other's place together.
 const TOGETHER: [&[&str]; 4] = [
-    &["tables", "vips", "pool", "turns", "entered"],
+    &["tables", "vips", "pool", "turns", "entered", "untold"],
     &["backends", "lanes", "loads"],
     &["slots", "stacks"],
     &["lists", "sources"],

@@ -78,7 +78,7 @@ const DATAGRAM: usize = 4096;
 /// Whom datagrams are sent to, and how.
 enum Asker {
     Host(UdpSocket),
-    Way(Datagrams),
+    Way(Box<Datagrams>),
 }
 
 impl Asker {
@@ -90,7 +90,8 @@ impl Asker {
         Ok(match way {
             None => Self::Host(datagrams(source, address).await?),
             Some((way, frames)) => {
-                Self::Way(Datagrams::new(way.find(address, Upper::Udp, frames).await?)?)
+                let passage = way.find(address, Upper::Udp, frames).await?;
+                Self::Way(Box::new(Datagrams::new(passage)?))
             }
         })
     }

@@ -5,7 +5,6 @@
 //! with one socket, whose packets go the way of the service's.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -294,18 +293,16 @@ impl Datagrams {
         Ok(self.0.go_on()?)
     }
 
-    pub(super) fn receive(&mut self) -> impl Future<Output = Result<Vec<u8>, Trouble>> {
-        async {
-            loop {
-                let from: smoltcp::wire::IpEndpoint = self.0.passage.service.into();
-                if let Ok((bytes, about)) = self.0.udp().recv()
-                    && about.endpoint == from
-                {
-                    return Ok(bytes.to_vec());
-                }
-                self.0.wait().await;
-                self.0.go_on()?;
+    pub(super) async fn receive(&mut self) -> Result<Vec<u8>, Trouble> {
+        let from: smoltcp::wire::IpEndpoint = self.0.passage.service.into();
+        loop {
+            if let Ok((bytes, about)) = self.0.udp().recv()
+                && about.endpoint == from
+            {
+                return Ok(bytes.to_vec());
             }
+            self.0.wait().await;
+            self.0.go_on()?;
         }
     }
 }

@@ -73,5 +73,5 @@ fn text(file: &std::path::Path) -> anyhow::Result<String> {
         std::fs::File::open(file)?.take(MOST + 1).read_to_end(&mut bytes)?
     };
     anyhow::ensure!(length as u64 <= MOST, "it is larger than {} MiB", MOST >> 20);
-    Ok(String::from_utf8(bytes).context("it is not UTF-8 text")?)
+    String::from_utf8(bytes).context("it is not UTF-8 text")
 }

@@ -8,7 +8,7 @@ FRAMES := 1000000
 FORWARD := l2
 RUNS := 10
 .DEFAULT_GOAL := help
-.PHONY: help setup build deb demo test bench soak soak-faults soak-kills fuzz mutations kernel-test clean
+.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills fuzz mutations kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -36,6 +36,7 @@ help:
 	@echo '            the BPF programs under the kernel of Debian, in QEMU (installs it), and a laboratory'
 	@echo '            there with VLANs, bonds and the ends of tunnels that the kernel has'
 	@echo 'make build  target/release/weir'
+	@echo 'make site   the documentation as pages for a browser, in target/site'
 	@echo 'make deb    Debian packages of it, in target/deb'
 	@echo 'make setup  install what is missing (demo and test do it themselves)'
 	@echo 'make clean  remove what was built'
@@ -70,6 +71,10 @@ soak-faults:
 soak-kills:
 	@scripts/setup test
 	@WEIR_KILLS=$(KILLS) cargo test --locked --release -p weir --test sigkill -- --nocapture
+
+# The documentation as pages for a browser.
+site:
+	@cargo run --locked --release --quiet -p weir-site -- . target/site
 
 # Without cargo-fuzz: see scripts/fuzz.
 fuzz:

@@ -143,6 +143,9 @@ pub enum Verb {
     },
     /// Look at this host and write a configuration for it, with comments. Refused if the file is there.
     Init(InitOptions),
+    /// Write a configuration from another balancer's: keepalived.conf, what `ipvsadm -S -n` prints, or the
+    /// state file of cilium's load balancer. What has no counterpart is told, by line.
+    Import(crate::import::ImportOptions),
     /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends. Refused
     /// while the instance runs.
     Unload {
@@ -392,8 +395,19 @@ pub enum BackendVerb {
         #[arg(value_parser = name)]
         name: String,
         /// Let it serve again.
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["wait", "deadline", "quiet"])]
         undo: bool,
+        /// Return when its last connection has ended.
+        #[arg(long)]
+        wait: bool,
+        /// Wait for so long at most, such as 5m; then say how many connections are left, and end with 1.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "wait")]
+        deadline: Option<Duration>,
+        /// With a method that does not tell connections by backend: it has none if no packet has come for so
+        /// long.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "wait",
+              default_value = "60s")]
+        quiet: Duration,
     },
     /// Change a backend's weight.
     Weight {

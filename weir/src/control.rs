@@ -191,7 +191,7 @@ fn print_service(service: &ServiceStatus) {
                 None => backend.address.to_string(),
             },
             backend.state.clone(),
-            backend.weight.to_string(),
+            crate::out::weight(backend),
             backend.states.map_or("-".into(), |n| n.to_string()),
             backend.flows.to_string(),
             backend.packets.to_string(),
@@ -330,9 +330,16 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
         BackendVerb::Remove { service, name } => {
             request(instance, "DELETE", &at(&service, &format!("/{name}")), NO_BODY)
         }
-        BackendVerb::Drain { service, name, undo } => {
+        BackendVerb::Drain { service, name, undo, wait, deadline, quiet } => {
             let body = DrainRequest { drain: !undo };
-            request(instance, "PUT", &at(&service, &format!("/{name}/drain")), Some(&body))
+            let again = Instance { socket: instance.socket.clone() };
+            let path = at(&service, &format!("/{name}/drain"));
+            let answer = request(instance, "PUT", &path, Some(&body))?;
+            if !wait {
+                return say(&answer, json);
+            }
+            let wanted = drain::Wanted { service, name, deadline, quiet };
+            Ok(drain::wait(&again, &wanted, (!json).then_some(&answer))?)
         }
         BackendVerb::Weight { service, name, weight } => {
             let body = WeightRequest { weight };
@@ -345,6 +352,8 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
     }?;
     say(&answer, json)
 }
+
+mod drain;
 
 pub fn reload(instance: Instance, break_connections: bool, json: bool) -> anyhow::Result<()> {
     let body = ReloadRequest { break_connections };

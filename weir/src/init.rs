@@ -90,7 +90,7 @@ fn there_already(path: &Path) -> anyhow::Error {
 }
 
 /// Writes a file that is not there yet: whole, or not at all.
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o755).create(parent).with_context(failed)?;

@@ -7,6 +7,7 @@ mod cli;
 mod control;
 mod fib;
 mod history;
+mod import;
 mod init;
 mod lab;
 mod manual;
@@ -58,6 +59,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
     match verb {
         Verb::Run { config, break_connections } => done(run(&config, break_connections)),
         Verb::Init(options) => done(init::run(options)),
+        Verb::Import(options) => done(import::run(options)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
         Verb::Doctor { backend: true, options, json, .. } => agent::doctor(&options, json),
         Verb::Doctor { options, no_probe, json, .. } => {

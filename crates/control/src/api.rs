@@ -284,7 +284,7 @@ async fn add(
     Json(new): Json<NewBackend>,
 ) -> Reply<Answer> {
     let NewBackend { name, address, port, weight } = new;
-    let backend = Backend { name, address, port, weight, drain: false };
+    let backend = Backend { name, address, port, weight, drain: false, backup: false };
     let done = change(&engine, from, |reply| Command::Add(service, backend, reply)).await?;
     Ok(Json(Answer { done }))
 }

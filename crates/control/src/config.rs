@@ -44,7 +44,10 @@ use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
-pub use check::{AllDown, Check, Codes, Dns, Exchange, Http, Record, Script, Tls, What};
+pub use check::{
+    AllDown, Check, Codes, DeadConnections, Dns, Exchange, Http, Record, Script, Spoken, Tls, Via,
+    WeightIn, What,
+};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
 pub use lists::Lists;
@@ -450,6 +453,9 @@ pub struct Backend {
     pub weight: u16,
     /// Gets no new connection, and keeps those that it has until they end.
     pub drain: bool,
+    /// Gets new connections only while no other is up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub backup: bool,
 }
 
 impl Backend {

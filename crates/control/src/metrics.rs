@@ -368,6 +368,12 @@ fn backends(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
         "Share of the new connections, 0 to 65,535",
         |one: &BackendStatus| Some(f64::from(one.weight))
     );
+    each!(
+        gauges,
+        "backend_effective_weight",
+        "Its weight as it counts now: less in a slow start, or what its health check's answers say",
+        |one: &BackendStatus| Some(one.effective_weight)
+    );
     each!(gauges, "backend_states", "Connections that are known there", |one: &BackendStatus| one
         .states
         .map(|states| states as f64));

@@ -512,6 +512,30 @@ pub fn source_for(address: IpAddr, except: &BTreeSet<IpAddr>) -> Option<IpAddr> 
     ours.into_iter().filter(|(index, _)| *index == route.ifindex).map(|(_, a)| a).find(usable)
 }
 
+/// An address of ours, of the family of a service's, that a backend reached by an interface can answer to: none of
+/// `except`.
+pub fn own_address(
+    vip: IpAddr,
+    backend: IpAddr,
+    ifindex: u32,
+    except: &BTreeSet<IpAddr>,
+) -> Option<IpAddr> {
+    if vip.is_ipv4() == backend.is_ipv4() {
+        return source_for(backend, except);
+    }
+    let all = addresses().ok()?;
+    let usable = |address: &IpAddr| {
+        let local = match address {
+            IpAddr::V4(v4) => v4.is_link_local() || v4.is_loopback(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_loopback(),
+        };
+        address.is_ipv4() == vip.is_ipv4() && !local && !except.contains(address)
+    };
+    let there = all.iter().filter(|(_, address)| usable(address));
+    let best = there.clone().find(|(index, _)| *index == ifindex);
+    best.or_else(|| there.clone().next()).map(|(_, address)| *address)
+}
+
 /// The route to an address.
 ///
 /// # Errors

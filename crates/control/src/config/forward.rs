@@ -145,7 +145,7 @@ impl From<Mss> for Segments {
 }
 
 /// The source address of tunnels over IPv4, or a prefix whose last bits are the flow's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TunnelSource {
     /// The address, or the prefix's first.
     pub address: Ipv4Addr,
@@ -154,7 +154,7 @@ pub struct TunnelSource {
 }
 
 /// Where the tunnels of this host begin, by family, if the file says it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TunnelSources {
     /// Of IPv4.
     pub v4: Option<TunnelSource>,

@@ -15,6 +15,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 const CHECK_RISE: u32 = 2;
 const CHECK_FALL: u32 = 3;
+/// Per cent.
+const WEIGHT_STEP: u32 = 10;
+const WEIGHT_EVERY: Duration = Duration::from_secs(10);
 /// RFC 5382, section 5: a middlebox keeps an idle TCP connection for at least 2 hours 4
 /// minutes, so that keep-alives, two hours apart, hold it.
 const IDLE_TCP: Duration = Duration::from_secs(135 * 60);
@@ -137,11 +140,17 @@ fn check(given: validate::Check) -> Option<Check> {
         interval,
         jitter: given.jitter.unwrap_or(0),
         flap_window: given.flap_window.unwrap_or_default(),
+        via: given.via.unwrap_or_default(),
+        weight_step: given.weight_step.unwrap_or(WEIGHT_STEP),
+        weight_every: given.weight_every.unwrap_or(WEIGHT_EVERY),
+        slow_start: given.slow_start.unwrap_or_default(),
+        slow_start_curve: given.slow_start_curve.unwrap_or(1),
         timeout: given.timeout.unwrap_or_else(|| CHECK_TIMEOUT.min(interval / 2)),
         rise: given.rise.unwrap_or(CHECK_RISE),
         fall: given.fall.unwrap_or(CHECK_FALL),
         port,
         backends_port: given.backends_port,
         all_down: given.all_down.unwrap_or_default(),
+        dead_connections: given.dead_connections.unwrap_or_default(),
     })
 }

@@ -137,9 +137,13 @@ fn service(object: &mut Value) {
 fn check(object: &mut Value) {
     words(object, "type", &["tcp", "http", "https", "dns", "udp", "script"]);
     words(object, "all_down", &["keep", "refuse"]);
+    words(object, "dead_connections", &["keep", "move"]);
+    words(object, "via", &["direct", "service"]);
     words(object, "record", &["A", "AAAA", "NS", "SOA", "CNAME", "PTR", "MX", "TXT", "SRV"]);
     range(object, &["rise", "fall"], 1, 1000);
     range(object, &["jitter"], 0, 50);
+    range(object, &["weight_step"], 0, 100);
+    range(object, &["slow_start_curve"], 1, 10);
     range(object, &["port"], 1, 65_535);
     add(object, "path", json!({ "pattern": "^/" }));
     add(object, "ca", json!({ "pattern": "^/" }));

@@ -219,8 +219,14 @@ pub(super) struct Check {
     pub rise: Field<i64>,
     pub fall: Field<i64>,
     pub flap_window: Field<String>,
+    pub via: Field<String>,
+    pub weight_step: Field<i64>,
+    pub weight_every: Field<String>,
+    pub slow_start: Field<String>,
+    pub slow_start_curve: Field<i64>,
     pub port: Field<i64>,
     pub all_down: Field<String>,
+    pub dead_connections: Field<String>,
     pub method: Field<String>,
     pub path: Field<String>,
     pub host: Field<String>,
@@ -228,6 +234,8 @@ pub(super) struct Check {
     pub status: Field<Vec<Spanned<Value>>>,
     pub body: Field<String>,
     pub answer_headers: Field<BTreeMap<String, String>>,
+    pub weight_header: Field<String>,
+    pub weight_body: Field<String>,
     pub sni: Field<String>,
     pub verify: Field<bool>,
     pub ca: Field<String>,
@@ -257,6 +265,9 @@ impl Check {
         if self.expect.is_some() || self.expect_hex.is_some() {
             (base.expect, base.expect_hex) = (None, None);
         }
+        if self.weight_header.is_some() || self.weight_body.is_some() {
+            (base.weight_header, base.weight_body) = (None, None);
+        }
         macro_rules! over {
             ($($shared:ident)*; $($own:ident)*) => {
                 Self {
@@ -265,8 +276,10 @@ impl Check {
                 }
             };
         }
-        over!(enabled interval timeout jitter rise fall flap_window all_down; kind port method path
-            host headers status body answer_headers sni verify ca expiry_warning query record send
+        over!(enabled interval timeout jitter rise fall flap_window via weight_step weight_every slow_start
+            slow_start_curve all_down
+            dead_connections; kind port method path
+            host headers status body answer_headers weight_header weight_body sni verify ca expiry_warning query record send
             send_hex expect expect_hex command user)
     }
 }
@@ -299,6 +312,7 @@ pub(super) struct Backend {
     pub port: Field<i64>,
     pub weight: Field<i64>,
     pub drain: Field<bool>,
+    pub backup: Field<bool>,
     pub check: Field<Check>,
 }
 

@@ -2,13 +2,14 @@
 
 use super::history::{Apply, HistoryReport};
 use super::service::{PoolMember, ServiceRuntime};
+use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
 use super::{
     Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlanReport, PlaneResult, Sender, Status,
     TraceLine, TraceRequest, tolerate,
 };
-use crate::config::Backend;
-use crate::health::{Target, Transition};
+use crate::config::{Backend, DeadConnections, Via};
+use crate::health::{Target, Transition, Way};
 use crate::history::Who;
 use crate::neigh::{self, Change, NeighError};
 use std::collections::HashMap;
@@ -141,9 +142,17 @@ impl<P: Plane> Engine<P> {
         let Some(service) = self.services.get_mut(&name) else { return };
         let Some(member) = service.pool.iter_mut().find(|member| member.id == id) else { return };
         member.detail.clone_from(&transition.detail);
+        if let Some(spoken) = transition.spoken.filter(|spoken| member.spoken != Some(*spoken)) {
+            member.spoken = Some(spoken);
+            service.dirty = true;
+            let backend = &member.wanted.name;
+            info!(service = name, backend, weight = %spoken, "a backend says its weight");
+        }
         if member.up != transition.up {
             member.up = transition.up;
             member.down_since = (!transition.up).then_some(transition.at);
+            let check = service.configured.check_of(&member.wanted);
+            member.rising = Rising::begin(check.filter(|_| transition.up), transition.at);
             // Where marking fails, the table says it, and the next look at its next hop again.
             let id = member.id;
             if let Some(backend) = self.plane.backend(id) {
@@ -160,7 +169,55 @@ impl<P: Plane> Engine<P> {
             let backend = &member.wanted.name;
             let (up, detail) = (transition.up, &*transition.detail);
             info!(service = name, backend, up, detail, "health check");
+            let moves = check.is_some_and(|check| check.dead_connections == DeadConnections::Move);
+            // With nobody up there is no better place for them.
+            if moves && !up && service.all_down().is_none() {
+                self.give_connections_away(&name, id);
+            }
         }
+    }
+
+    /// What a dead backend has goes where new connections do: as if it were removed, and added again under
+    /// another number.
+    fn give_connections_away(&mut self, service: &str, id: BackendId) {
+        let given = self.renumber(service, id);
+        if let Err(error) = given {
+            // They stay there, as without the setting.
+            error!(service, %error, "cannot move the connections of a backend that is down");
+        }
+    }
+
+    fn renumber(&mut self, name: &str, id: BackendId) -> Result<(), EngineError> {
+        // What has started there is known before, so that it stays known if this is refused.
+        self.drain_reports()?;
+        let service = self.service(name)?;
+        let Some(before) = service.pool.iter().find(|member| member.id == id).cloned() else {
+            return Ok(());
+        };
+        let configured = &service.configured;
+        let way = (configured.forward, configured.segments());
+        let held = service.states_of(id);
+        let fresh = self.allot(before.wanted.clone(), false, &mut self.numbers())?;
+        let number = fresh.id;
+        let fresh = PoolMember { id: number, incarnation: fresh.incarnation, ..before };
+        let done = self.install(&fresh, way, true).and_then(|()| {
+            self.commit(name, |service| {
+                if let Some(member) = service.pool.iter_mut().find(|member| member.id == id) {
+                    *member = fresh;
+                }
+                service.leaving.push(id);
+            })
+        });
+        match done {
+            Ok(()) => {
+                let connections = held.map_or(-1, |held| held as i64);
+                info!(service = name, connections, "connections of a dead backend have moved");
+            }
+            Err(_) => {
+                tolerate("take a number back", self.plane.set_backend(number, None).plane());
+            }
+        }
+        done
     }
 
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
@@ -284,13 +341,14 @@ impl<P: Plane> Engine<P> {
         &'a self,
         services: impl IntoIterator<Item = &'a ServiceRuntime>,
     ) -> Vec<Target> {
-        let vips = self.vips();
+        let vips = Arc::new(self.vips());
         let interfaces: Arc<[String]> = self.config.balancer.interfaces.clone().into();
         // Many backends may be on one host.
         let mut sources: HashMap<IpAddr, Option<IpAddr>> = HashMap::new();
         let mut targets = Vec::new();
         for service in services {
             let configured = &service.configured;
+            let way = Arc::new(Way::of(configured, &self.config.balancer, Arc::clone(&vips)));
             let shared = configured.check.as_ref().map(|check| Arc::new(check.what.clone()));
             targets.extend(service.pool.iter().filter_map(|member| {
                 let check = configured.check_of(&member.wanted)?;
@@ -304,6 +362,7 @@ impl<P: Plane> Engine<P> {
                     id: service.target(member.id),
                     source: *sources.entry(address).or_insert_with(find),
                     address: (address, configured.check_port(check, &member.wanted)).into(),
+                    way: (check.via == Via::Service).then(|| Arc::clone(&way)),
                     what,
                     interfaces: Arc::clone(&interfaces),
                     interval: check.interval,
@@ -312,6 +371,8 @@ impl<P: Plane> Engine<P> {
                     rise: check.rise,
                     fall: check.fall,
                     flap_window: check.flap_window,
+                    weight_step: check.weight_step,
+                    weight_every: check.weight_every,
                     initially_up: member.up,
                 })
             }));

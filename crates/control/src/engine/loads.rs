@@ -164,8 +164,7 @@ impl<P: Plane> Engine<P> {
             .collect();
         let each: Vec<f64> = known.iter().map(|load| load.unwrap_or(0.0)).collect();
         let values = BackendLoad::in_proportion(&each);
-        for (member, value) in service.pool.iter().zip(&values) {
-            let weight = u32::from(member.wanted.weight);
+        for ((member, value), weight) in service.pool.iter().zip(&values).zip(service.weights()) {
             plane.set_load(member.id, weight, (!counts).then_some(*value));
         }
         if scheduler != Scheduler::Awrr {

@@ -19,6 +19,7 @@ mod plan;
 mod prefixes;
 mod reload;
 mod service;
+mod shares;
 mod slots;
 mod status;
 #[cfg(test)]
@@ -586,6 +587,7 @@ impl<P: Plane> Engine<P> {
         if timers.loads.due(LOADS_EVERY) {
             tolerate("read loads", self.look_at_loads());
         }
+        self.rise();
         tolerate("look at half-open connections", self.look_at_half_open());
         self.turn_clock();
         self.go_on_tracing();

@@ -471,7 +471,13 @@ impl<P: Plane> Engine<P> {
             for member in service.pool.iter().filter(|member| !member.up) {
                 if service.configured.check_of(&member.wanted).is_none() {
                     let (id, at) = (service.target(member.id), std::time::Instant::now());
-                    risen.push(Transition { id, up: true, detail: "not checked".into(), at });
+                    risen.push(Transition {
+                        id,
+                        up: true,
+                        spoken: None,
+                        detail: "not checked".into(),
+                        at,
+                    });
                 }
             }
         }
@@ -654,7 +660,8 @@ impl<P: Plane> Engine<P> {
         let down_since = (!up).then(std::time::Instant::now);
         let before = self.document.incarnations.get(&id.get()).copied().unwrap_or_default();
         let incarnation = before + u32::from(anew);
-        PoolMember { id, incarnation, wanted, up, down_since, detail: detail.into() }
+        let (spoken, rising, detail) = (None, None, detail.into());
+        PoolMember { id, incarnation, wanted, up, down_since, spoken, rising, detail }
     }
 
     /// Tells the data plane of a backend. `anew`: its number stood for another one before.

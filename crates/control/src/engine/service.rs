@@ -4,10 +4,13 @@ use super::document::{SavedBackend, SavedService};
 use super::half_open::HalfOpen;
 use super::loads::Loads;
 use super::prefixes::{Counted, name_of};
+use super::shares::Rising;
 use super::turn::{InForce, Turn};
 use super::update::Trouble;
 use super::{EngineError, SWEEP_EVERY};
-use crate::config::{Affinity, AllDown, Backend, Limits, Protocol, Service, is_host, is_name};
+use crate::config::{
+    Affinity, AllDown, Backend, Limits, Protocol, Service, Spoken, is_host, is_name,
+};
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -33,6 +36,10 @@ pub(super) struct PoolMember {
     pub up: bool,
     /// Since when the health check has it down.
     pub down_since: Option<Instant>,
+    /// The weight that it says is its own.
+    pub spoken: Option<Spoken>,
+    /// It has come up not long ago, and gets a part of its weight.
+    pub rising: Option<Rising>,
     /// What the last health check said.
     pub detail: Arc<str>,
 }
@@ -46,6 +53,7 @@ impl PoolMember {
             port: self.wanted.port,
             weight: self.wanted.weight,
             drain: self.wanted.drain,
+            backup: self.wanted.backup,
             up: self.up,
         }
     }
@@ -399,17 +407,26 @@ impl ServiceRuntime {
         let factor = |id| if follows { self.loads.factor(id) } else { 1 };
         self.pool
             .iter()
-            .map(|member| Member {
+            .zip(self.weights())
+            .map(|(member, weight)| Member {
                 backend: member.id,
                 name: member.wanted.name.clone(),
-                weight: u32::from(member.wanted.weight) * factor(member.id),
-                role: match (member.up || keep, member.wanted.drain) {
+                weight: weight.saturating_mul(factor(member.id)),
+                role: match (member.up || keep, member.wanted.drain || self.is_spare(member)) {
                     (false, _) => Role::Down,
                     (true, true) => Role::Draining,
                     (true, false) => Role::Serving,
                 },
             })
             .collect()
+    }
+
+    /// Whether it is a backup that another makes needless: it keeps what connections it has.
+    pub fn is_spare(&self, member: &PoolMember) -> bool {
+        let serves =
+            |other: &PoolMember| !other.wanted.backup && other.wanted.takes_new() && other.up;
+        // With all of them down, the others are the likelier ones to be well.
+        member.wanted.backup && (!member.up || self.pool.iter().any(serves))
     }
 
     /// What new connections meet if the checks have down every backend that could take them; `None`
@@ -627,8 +644,9 @@ impl ServiceRuntime {
     pub fn is_saved_as(&self, saved: &SavedService) -> bool {
         let same = |(member, saved): (&PoolMember, &SavedBackend)| {
             let PoolMember { id, wanted, up, .. } = member;
-            (id.get(), &wanted.name, wanted.address, wanted.weight, wanted.drain, *up)
-                == (saved.id, &saved.name, saved.address, saved.weight, saved.drain, saved.up)
+            (id.get(), &wanted.name, wanted.address, wanted.weight, *up)
+                == (saved.id, &saved.name, saved.address, saved.weight, saved.up)
+                && (wanted.drain, wanted.backup) == (saved.drain, saved.backup)
         };
         (self.number, self.seed, self.generation)
             == (ServiceId(saved.number), saved.seed, saved.generation)

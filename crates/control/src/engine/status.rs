@@ -226,6 +226,16 @@ pub struct BackendStatus {
     /// The load that was told last, whether a scheduler reads it or not.
     #[serde(default)]
     pub told_load: Option<f64>,
+    /// Its weight as it counts now, in units of `weight`: less while it starts slowly, and what it says of
+    /// itself in its checks' answers.
+    #[serde(default)]
+    pub effective_weight: f64,
+    /// What it says: a weight, or per cent of the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spoken_weight: Option<String>,
+    /// It has come up not long ago, and its share still grows.
+    #[serde(default)]
+    pub slow_start: bool,
     /// Whether a packet of a flow that is known there did not echo the cookie that it was told
     /// (`answers = "backend"`).
     #[serde(default)]
@@ -495,6 +505,7 @@ impl<P: Plane> Engine<P> {
             let state = match (member.up, member.wanted.drain) {
                 (false, _) => "down",
                 (true, true) => "draining",
+                (true, false) if service.is_spare(member) => "backup",
                 (true, false) => "up",
             };
             backends.push(BackendStatus {
@@ -515,6 +526,9 @@ impl<P: Plane> Engine<P> {
                 flows: lane.flows,
                 load: service.load_of(member.id, self.plane.load(member.id).value),
                 told_load: service.loads.told(member.id),
+                effective_weight: service.effective_weight(member),
+                spoken_weight: member.spoken.map(|spoken| spoken.to_string()),
+                slow_start: member.rising.is_some(),
                 bare: self.plane.echoes(member.id).bare,
             });
         }

@@ -423,13 +423,14 @@ fn backends(
     let none_takes_new = raw.iter().all(|backend| {
         let backend = backend.get_ref();
         let zero = backend.weight.as_ref().is_some_and(|w| *w.get_ref() == 0);
-        zero || backend.drain.as_ref().is_some_and(|d| *d.get_ref())
+        let is = |field: &Option<Spanned<bool>>| field.as_ref().is_some_and(|is| *is.get_ref());
+        zero || is(&backend.drain) || is(&backend.backup)
     });
     if none_takes_new {
         scope.here(
             "backend",
             "service would have no backend for new connections",
-            "give at least one backend a weight above 0 and no drain",
+            "give at least one backend a weight above 0, no drain and no backup",
         );
     }
     let mut names = HashMap::new();
@@ -472,6 +473,7 @@ fn backend(
         port,
         weight: weight.unwrap_or(resolve::WEIGHT),
         drain: raw.drain.is_some_and(Spanned::into_inner),
+        backup: raw.backup.is_some_and(Spanned::into_inner),
     })
 }
 

@@ -288,7 +288,10 @@ pub fn table(header: &[&str]) -> Table {
 }
 
 pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Result<()> {
-    let said: Explanation = request(instance, "POST", "/v1/explain", Some(flow))?;
+    print_explanation(request(instance, "POST", "/v1/explain", Some(flow))?, json)
+}
+
+pub fn print_explanation(said: Explanation, json: bool) -> anyhow::Result<()> {
     if json {
         return out::json(&said);
     }

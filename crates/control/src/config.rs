@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod check;
 mod error;
 mod forward;
@@ -44,6 +45,7 @@ use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
+pub use api::{Api, ApiTls, Client, Identity, Role, Web};
 pub use check::{AllDown, Check, Codes, Dns, Exchange, Http, Record, Script, Tls, What};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
@@ -77,6 +79,9 @@ pub struct Config {
     pub balancer: Balancer,
     /// Sizes of the data plane.
     pub limits: Limits,
+    /// Who may ask for what, beside root at the socket.
+    #[serde(default)]
+    pub api: Api,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
 }
@@ -105,6 +110,9 @@ pub struct Balancer {
     /// Where metrics are served; none: nowhere.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// Where a page for browsers is served; none: nowhere.
+    #[serde(default)]
+    pub web: Option<Web>,
     /// Per cent of all health checks that must fail at once for none of them to count; 0: never.
     #[serde(default)]
     pub hold_checks_at: u32,

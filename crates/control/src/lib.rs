@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod neigh;
 pub mod notify;
 pub mod run;
+pub mod snapshot;
 pub mod store;
 
 #[cfg(test)]

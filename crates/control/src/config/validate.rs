@@ -1,5 +1,6 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod api;
 mod check;
 mod forward;
 mod lists;
@@ -18,6 +19,7 @@ use weir_steering::MethodId;
 use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::error::Problems;
+use super::api::{Api, Web};
 use super::lists::MOST_LIST_PREFIXES;
 use super::{TunnelSource, XdpMode, written};
 pub(super) use check::Check;
@@ -29,6 +31,7 @@ pub(super) use service::{Service, is_host, is_name};
 pub(super) struct File {
     pub balancer: Balancer,
     pub limits: Limits,
+    pub api: Api,
     pub services: Vec<Service>,
 }
 
@@ -41,6 +44,7 @@ pub(super) struct Balancer {
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
     pub metrics: Option<SocketAddr>,
+    pub web: Option<Web>,
     pub hold_checks_at: Option<u32>,
     pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
@@ -78,6 +82,7 @@ pub(super) fn validate(
         fields.into_iter().find_map(|field| field.as_ref().map(Spanned::span))
     });
     let limits = limits(file.limits, problems);
+    let api = api::api(file.api, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
@@ -97,7 +102,7 @@ pub(super) fn validate(
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
-    (services.len() == given).then_some(File { balancer, limits, services })
+    (services.len() == given).then_some(File { balancer, limits, api, services })
 }
 
 /// One for each microsecond.
@@ -121,6 +126,7 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         }
         good
     });
+    let web = api::web(&raw, &mut scope);
     Balancer {
         name: name.map(|name| name.get_ref().clone()),
         interfaces: interfaces(raw.interfaces, &mut scope),
@@ -152,19 +158,13 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             0..=MOST_ICMP_PER_SECOND,
         ),
         echo: raw.echo.map(Spanned::into_inner),
-        metrics: raw.metrics.and_then(|address| {
-            let parsed = address.get_ref().parse::<SocketAddr>().ok();
-            let good = parsed.filter(|address| address.port() != 0);
-            if good.is_none() {
-                scope.problem(
-                    address.span(),
-                    "metrics",
-                    format!("{:?} is not an address with a port", address.get_ref()),
-                    "give one such as \"127.0.0.1:9469\" or \"[::1]:9469\"",
-                );
-            }
-            good
-        }),
+        metrics: api::address(
+            raw.metrics.as_ref(),
+            "metrics",
+            "\"127.0.0.1:9469\" or \"[::1]:9469\"",
+            &mut scope,
+        ),
+        web,
         hold_checks_at: scope.integer(raw.hold_checks_at.as_ref(), "hold_checks_at", 0..=100),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),

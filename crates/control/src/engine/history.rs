@@ -2,9 +2,10 @@
 
 use super::commands::Done;
 use super::plan::PlanReport;
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, Happening};
 use crate::config::{Config, ConfigError};
 use crate::history::{Entry, Who, digest};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -14,7 +15,7 @@ use tracing::warn;
 use weir_plane::Plane;
 
 /// A configuration that is to be in force, and to be the instance's file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
     /// What problems call it.
@@ -30,7 +31,7 @@ pub struct Apply {
 }
 
 /// What has been changed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryReport {
     /// The instance's file.
     pub file: String,
@@ -124,7 +125,11 @@ impl<P: Plane> Engine<P> {
             kept: false,
             digest: String::new(),
         };
-        match self.history.add(entry, text) {
+        let added = self.history.add(entry, text);
+        if let Some(entry) = self.history.entries().last() {
+            self.events.push(Happening::Change { change: Box::new(entry.clone()) });
+        }
+        match added {
             Ok(number) => Some(number),
             Err(error) => {
                 warn!(%error, "the change is in force, and not in the history");

@@ -6,6 +6,7 @@
 mod by_id;
 mod commands;
 mod document;
+mod events;
 mod explain;
 mod forward;
 mod half_open;
@@ -18,8 +19,10 @@ mod numbers;
 mod plan;
 mod prefixes;
 mod reload;
+mod sample;
 mod service;
 mod slots;
+mod snapshot;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -29,28 +32,34 @@ mod update;
 mod upkeep;
 
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
-pub use commands::Command;
+pub use commands::{Asked, Command};
+pub use events::{Event, Events, Happening};
 pub use explain::Explanation;
 pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
+pub use sample::{Counted, Sample};
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
+pub use snapshot::{Inside, TableSnapshot};
+pub(crate) use snapshot::decode_table;
 pub use status::{
     BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
     TunnelStatus,
 };
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
-use crate::config::{Config, Table, XdpMode, place_of};
+use crate::config::{Api, Config, Table, Web, XdpMode, place_of};
 use crate::history::{History, Who};
 use crate::neigh::{NeighError, Neighbour};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
 use reload::How;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -60,6 +69,15 @@ use weir_steering::{Action, BackendId, Driver, ServiceId, Side};
 
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";
+
+/// What the configuration says of who is served, and where.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Front {
+    /// The API.
+    pub api: Api,
+    /// The page for browsers.
+    pub web: Option<Web>,
+}
 
 /// How often the engine looks what is due. A command or a report wakes it.
 const TICK: Duration = Duration::from_millis(10);
@@ -129,7 +147,7 @@ pub enum EngineError {
 
 /// What kind of refusal an error is, for programs. The API answers with its name and its status,
 /// the command line with its exit status.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The request makes no sense.
@@ -140,6 +158,8 @@ pub enum Kind {
     NotFound,
     /// It contradicts what is in force.
     Conflict,
+    /// Whoever asks may not.
+    Forbidden,
     /// Somebody else is at it, or nobody answers.
     Busy,
     /// It was tried, and failed.
@@ -250,6 +270,10 @@ pub struct Engine<P: Plane = LivePlane> {
     traces: u64,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
+    /// Who serves the API and the page.
+    front: Option<watch::Sender<Front>>,
+    /// What has happened lately.
+    events: Arc<Events>,
     history: History,
     /// Who asks for what is done just now.
     who: Who,
@@ -464,6 +488,8 @@ impl<P: Plane> Engine<P> {
             trace: None,
             traces: 0,
             metrics: None,
+            front: None,
+            events: Arc::default(),
             history: History::open(run_dir),
             who: Who::nobody("start"),
             _lock: lock,

@@ -7,6 +7,7 @@
 
 use super::commands::TraceReply;
 use super::{Command, Engine, EngineError, PlaneResult, Sender};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ const LINES: usize = 1024;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Which packets to look at; what is left out matches all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TraceRequest {
     /// Those for this service.
@@ -60,7 +61,7 @@ pub struct TraceRequest {
 }
 
 /// A line of a trace.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceLine {
     /// A packet.
@@ -72,7 +73,7 @@ pub enum TraceLine {
 }
 
 /// What became of packets since a trace began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceTotals {
     /// All that came.
     pub seen: u64,
@@ -83,7 +84,7 @@ pub struct TraceTotals {
 }
 
 /// A packet, and what became of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TracedPacket {
     /// When it came: nanoseconds since 1970.
     pub time: u64,

@@ -954,9 +954,8 @@ mod tests {
 
     /// Verbs that talk to an instance.
     const TALK: [&str; 11] = [
-        "snapshot",
-        "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback", "history",
-        "trace",
+        "snapshot", "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback",
+        "history", "trace",
     ];
 
     /// Every verb with its words, those below other verbs included.

@@ -105,6 +105,14 @@ fn print_status(status: &Status) {
     }
     print_lost(status);
     print_ids(status);
+    if let Some(seen) = status.consistency {
+        let is = if seen.active { "is" } else { "is to be" };
+        out::line(format_args!(
+            "\none connection in {} {is} followed: {} so far, of whose {} packets {} went to another backend \
+             than the one before, and {} more as theirs was removed",
+            seen.one_in, seen.followed, seen.packets, seen.moved, seen.orphaned
+        ));
+    }
     out::line(format_args!(
         "\ntables {} of {} bytes; {} flows pending; {} reports taken, {} flows unrecorded",
         status.table_bytes_used,

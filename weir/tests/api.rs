@@ -44,7 +44,8 @@ fn exchange<S: Read + Write>(mut stream: S, request: &str) -> (u16, String) {
     let _ = stream.read_to_end(&mut answer);
     let answer = String::from_utf8_lossy(&answer).into_owned();
     let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {answer:?}"));
+    let (head, body) =
+        answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no HTTP: {answer:?}"));
     let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
     (status.expect("a status"), if chunked { dechunked(body) } else { body.to_owned() })
 }
@@ -73,13 +74,7 @@ fn connect(from: &NetNs, at: &str) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn at_web(
-    from: &NetNs,
-    method: &str,
-    path: &str,
-    headers: &[&str],
-    body: &str,
-) -> (u16, String) {
+fn at_web(from: &NetNs, method: &str, path: &str, headers: &[&str], body: &str) -> (u16, String) {
     exchange(connect(from, WEB).unwrap(), &request(method, path, headers, body))
 }
 
@@ -145,15 +140,33 @@ fn changes_are_made_once_and_refusals_say_why() {
         ("GET", "/v1/services/none", "", 404, "not_found", "no service none"),
         ("PATCH", "/v1/status", "", 405, "invalid", "not allowed"),
         ("PUT", own.as_str(), "{\"address\": 7}", 400, "invalid", "the body: "),
-        ("PUT", "/v1/services/web4/backends/a%20b", "{\"address\": \"192.0.2.7\"}", 400, "invalid", "name"),
+        (
+            "PUT",
+            "/v1/services/web4/backends/a%20b",
+            "{\"address\": \"192.0.2.7\"}",
+            400,
+            "invalid",
+            "name",
+        ),
         ("GET", "/v1/history/seven", "", 400, "invalid", "seven"),
         ("GET", "/v1/watch?interval=99", "", 400, "invalid", "interval"),
-        ("PUT", "/v1/services/web4/backends/b/drain?expect=x", "{\"drain\": true}", 400, "invalid", "expect"),
+        (
+            "PUT",
+            "/v1/services/web4/backends/b/drain?expect=x",
+            "{\"drain\": true}",
+            400,
+            "invalid",
+            "expect",
+        ),
         ("POST", "/v1/explain", large.as_str(), 413, "invalid", "65536"),
         ("POST", "/v1/plan", "{\"file\": \"relative\"}", 400, "invalid", "absolute"),
     ] {
         let (status, said) = at_socket(&balancer, method, path, body);
-        assert_eq!((status, said["kind"].as_str()), (wanted, Some(kind)), "{method} {path}: {said}");
+        assert_eq!(
+            (status, said["kind"].as_str()),
+            (wanted, Some(kind)),
+            "{method} {path}: {said}"
+        );
         let error = said["error"].as_str().unwrap().to_lowercase();
         assert!(error.contains(words), "{method} {path}: {error}");
     }
@@ -164,7 +177,10 @@ fn changes_are_made_once_and_refusals_say_why() {
     // All of that by root at the socket is in the log: what was done, and what was not.
     let log = audited(&balancer);
     let line = log.iter().find(|line| line["status"] == 409).unwrap();
-    assert_eq!((&line["who"], &line["uid"], &line["role"]), (&json!("root"), &json!(0), &json!("admin")));
+    assert_eq!(
+        (&line["who"], &line["uid"], &line["role"]),
+        (&json!("root"), &json!(0), &json!("admin"))
+    );
     assert_eq!((&line["method"], &line["body"]), (&json!("PUT"), &json!("{\"weight\":4}")));
     assert!(line["outcome"].as_str().unwrap().contains("somebody else"), "{line}");
     assert!(log.iter().filter(|line| line["status"] == 200).count() >= 6, "{log:?}");
@@ -186,7 +202,16 @@ while part := s.recv(65536):
 sys.stdout.write(answer.decode())
 "#;
     let output = Command::new("setpriv")
-        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "/usr/bin/python3", "-c", ASK])
+        .args([
+            "--reuid",
+            "65534",
+            "--regid",
+            "65534",
+            "--clear-groups",
+            "/usr/bin/python3",
+            "-c",
+            ASK,
+        ])
         .arg(balancer.socket())
         .arg(request(method, path, &[], body))
         .output()
@@ -210,7 +235,7 @@ fn rewrite(balancer: &Balancer, from: &str, to: &str) {
 #[test]
 fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
     let _alone = common::alone();
-    let lab = common::lab(1);
+    let lab = common::lab(2);
     let balancer = start(&lab, "# here\n");
     // Others may come to the socket; what they may there is the socket's business.
     for folder in balancer.socket().ancestors().skip(1) {
@@ -221,7 +246,9 @@ fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
     assert_eq!(mode(), 0o600);
     assert_eq!(as_nobody(&balancer, "GET", "/v1/status", ""), None, "the socket is its owner's");
     let api = |role: &str| {
-        format!("[api]\nsocket_group = \"nogroup\"\n[[api.client]]\nuser = \"nobody\"\nrole = \"{role}\"\n")
+        format!(
+            "[api]\nsocket_group = \"nogroup\"\n[[api.client]]\nuser = \"nobody\"\nrole = \"{role}\"\n"
+        )
     };
     rewrite(&balancer, "# here\n", &format!("# here\n{}", api("read")));
     eventually("the socket is the group's", || mode() == 0o660);
@@ -250,7 +277,10 @@ fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
     assert_eq!(ask("POST", "/v1/plan", "").0, 200);
     let log = audited(&balancer);
     let of_nobody: Vec<&Value> = log.iter().filter(|line| line["who"] == "nobody").collect();
-    assert!(of_nobody.iter().any(|line| line["status"] == 403 && line["role"] == "read"), "{log:?}");
+    assert!(
+        of_nobody.iter().any(|line| line["status"] == 403 && line["role"] == "read"),
+        "{log:?}"
+    );
     assert!(of_nobody.iter().any(|line| line["status"] == 200 && line["role"] == "operate"));
     assert!(of_nobody.iter().all(|line| line["uid"] == 65_534));
     // The history says who it was, too.
@@ -341,7 +371,7 @@ fn certificates_have_the_roles_that_the_file_gives_them() {
     let (ours, theirs) = (Authority::new(), Authority::new());
     let ca = ours.write(folder, "ca.pem");
     let (certificate, key) = ours.certify(folder, "server", "balancer");
-    let lab = common::lab(1);
+    let lab = common::lab(2);
     let api = format!(
         "[api]\nlisten = \"{TLS}\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nclient_ca = \"{ca}\"\n\
          [[api.client]]\ncertificate = \"alice\"\nrole = \"operate\"\n\
@@ -388,16 +418,23 @@ fn certificates_have_the_roles_that_the_file_gives_them() {
     }
     let log = audited(&balancer);
     let of = |who: &str, status: u64| {
-        log.iter().any(|line| line["who"] == format!("certificate {who}") && line["status"] == status)
+        log.iter()
+            .any(|line| line["who"] == format!("certificate {who}") && line["status"] == status)
     };
     assert!(of("alice", 200) && of("alice", 403) && of("bob", 403) && of("eve", 403), "{log:?}");
-    assert!(log.iter().all(|line| line["from"].as_str().is_none_or(|from| from.starts_with("127."))));
+    assert!(
+        log.iter().all(|line| line["from"].as_str().is_none_or(|from| from.starts_with("127.")))
+    );
     eventually("who is not let in is said", || {
         common::log(&balancer).contains("refused in the handshake of TLS")
     });
     // A role that is taken away is gone, for connections that there are too; another certificate is shown
     // after a reload.
-    rewrite(&balancer, "certificate = \"alice\"\nrole = \"operate\"", "certificate = \"alice\"\nrole = \"read\"");
+    rewrite(
+        &balancer,
+        "certificate = \"alice\"\nrole = \"operate\"",
+        "certificate = \"alice\"\nrole = \"read\"",
+    );
     let other = Authority::new();
     let (again, its_key) = other.certify(folder, "server2", "balancer");
     fs::copy(again, &certificate).unwrap();
@@ -413,7 +450,7 @@ fn certificates_have_the_roles_that_the_file_gives_them() {
 #[test]
 fn the_page_is_for_eyes_unless_it_may_more_and_for_no_other_site() {
     let _alone = common::alone();
-    let lab = common::lab(1);
+    let lab = common::lab(2);
     let here = lab.balancer();
     let balancer = start(&lab, &format!("web = \"{WEB}\"\n"));
     eventually("the page is served", || connect(here, WEB).is_ok());
@@ -442,13 +479,25 @@ fn the_page_is_for_eyes_unless_it_may_more_and_for_no_other_site() {
     let link_of_others = ["Sec-Fetch-Site: cross-site", "Sec-Fetch-Mode: navigate"];
     assert_eq!(at_web(here, "GET", "/", &link_of_others, "").0, 200);
     // With more rights, on loopback: from the page itself, and from nowhere else.
-    rewrite(&balancer, &format!("web = \"{WEB}\"\n"), &format!("web = \"{WEB}\"\nweb_role = \"operate\"\nweb_hosts = [\"lb.example\"]\n"));
+    rewrite(
+        &balancer,
+        &format!("web = \"{WEB}\"\n"),
+        &format!("web = \"{WEB}\"\nweb_role = \"operate\"\nweb_hosts = [\"lb.example\"]\n"),
+    );
     for (headers, wanted) in [
         (&["Content-Length: 15"][..0], 403),
         (&["X-Weir: 1", "Origin: http://evil.example", "Host: 127.0.0.1:8080"], 403),
         (&["X-Weir: 1", "Sec-Fetch-Site: same-site"], 403),
         (&["X-Weir: 1", "Host: evil.example"], 403),
-        (&["X-Weir: 1", "Origin: http://127.0.0.1:8080", "Host: 127.0.0.1:8080", "Sec-Fetch-Site: same-origin"], 200),
+        (
+            &[
+                "X-Weir: 1",
+                "Origin: http://127.0.0.1:8080",
+                "Host: 127.0.0.1:8080",
+                "Sec-Fetch-Site: same-origin",
+            ],
+            200,
+        ),
         (&["X-Weir: 1", "Host: lb.example:8080"], 200),
     ] {
         let (status, said) = change(headers);
@@ -462,13 +511,17 @@ fn the_page_is_for_eyes_unless_it_may_more_and_for_no_other_site() {
     let file = balancer.config().with_extension("other");
     fs::write(&file, text).unwrap();
     let output = common::weir(&["check", "--config", file.to_str().unwrap()]);
-    assert!(!output.status.success() && stderr(&output).contains("web_role"), "{}", stderr(&output));
+    assert!(
+        !output.status.success() && stderr(&output).contains("web_role"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
 fn slow_and_half_open_clients_keep_nobody_waiting() {
     let _alone = common::alone();
-    let lab = common::lab(1);
+    let lab = common::lab(2);
     let here = lab.balancer();
     let balancer = start(&lab, &format!("web = \"{WEB}\"\n"));
     eventually("the page is served", || connect(here, WEB).is_ok());
@@ -566,7 +619,9 @@ fn watchers_are_told_what_happens() {
     assert!(!told.contains(" drains"), "{told}");
     let (_, list) = at_socket(&balancer, "GET", &format!("/v1/events?after={id}"), "");
     let events = list["events"].as_array().unwrap();
-    assert!(events.iter().any(|event| event["change"]["done"].to_string().contains("serves again")));
+    assert!(
+        events.iter().any(|event| event["change"]["done"].to_string().contains("serves again"))
+    );
     assert!(events.iter().all(|event| event["number"].as_u64() > id.parse().ok()), "{list}");
 }
 

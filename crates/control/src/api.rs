@@ -27,11 +27,11 @@ pub use client::{Client, ClientError};
 pub use watch::{EventList, Rate, Rates};
 
 use crate::config::{Backend, Role};
-use crate::snapshot::Snapshot;
 use crate::engine::{
-    Apply, Asked, Command, EngineError, Events, Explanation, Front, HistoryReport, Kind, PlanReport,
-    Sender, ServiceStatus, Status, TraceLine, TraceRequest,
+    Apply, Asked, Command, EngineError, Events, Explanation, Front, HistoryReport, Kind,
+    PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
 };
+use crate::snapshot::Snapshot;
 use access::Caller;
 use audit::Audit;
 use axum::body::Body;
@@ -254,7 +254,8 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Resp
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let media = kind.split(';').next().unwrap_or_default().trim();
     if !media.eq_ignore_ascii_case("application/json") {
-        let words = format!("the body is {media:?}; send JSON, with Content-Type: application/json");
+        let words =
+            format!("the body is {media:?}; send JSON, with Content-Type: application/json");
         return Err(guard::refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, words));
     }
     serde_json::from_slice(body)
@@ -266,7 +267,8 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Input<T> {
 
     async fn from_request(request: Request, state: &Shared) -> Result<Self, Response> {
         let headers = request.headers().clone();
-        let body = Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+        let body =
+            Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
         read(&headers, &body).map(Self)
     }
 }
@@ -276,7 +278,8 @@ impl<T: DeserializeOwned + Default> FromRequest<Shared> for Maybe<T> {
 
     async fn from_request(request: Request, state: &Shared) -> Result<Self, Response> {
         let headers = request.headers().clone();
-        let body = Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+        let body =
+            Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
         if body.is_empty() { Ok(Self(T::default())) } else { read(&headers, &body).map(Self) }
     }
 }
@@ -446,7 +449,6 @@ async fn text_of(State(engine): State<Sender>, Path(number): Path<String>) -> Re
     Ok(Json(FileText { text }))
 }
 
-
 async fn set(
     State(engine): State<Sender>,
     from: Asker,
@@ -479,10 +481,7 @@ async fn service(
     found.map(Json).ok_or_else(missing)
 }
 
-async fn events(
-    State(hub): State<Arc<Hub>>,
-    Query(query): Query<EventQuery>,
-) -> Json<EventList> {
+async fn events(State(hub): State<Arc<Hub>>, Query(query): Query<EventQuery>) -> Json<EventList> {
     Json(hub.events(query))
 }
 

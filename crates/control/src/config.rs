@@ -18,6 +18,7 @@ mod api;
 mod check;
 mod error;
 mod forward;
+mod include;
 mod lists;
 mod place;
 mod quic;
@@ -116,6 +117,9 @@ pub struct Balancer {
     /// Per cent of all health checks that must fail at once for none of them to count; 0: never.
     #[serde(default)]
     pub hold_checks_at: u32,
+    /// One TCP connection in so many is followed, a power of two; 0: none.
+    #[serde(default)]
+    pub follow_flows: u32,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,
@@ -478,17 +482,13 @@ impl Config {
         Self::parse(&Self::text(path)?, &path.display().to_string())
     }
 
-    /// The text of a file.
+    /// The text of a file, with those that it includes: one text, which means the same by itself.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text.
+    /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text, or if a file
+    /// that it includes cannot be read or has something else than services in it.
     pub fn text(path: &Path) -> Result<String, ConfigError> {
-        let bytes = fs::read(path)
-            .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        String::from_utf8(bytes).map_err(|error| {
-            let problem = Problem::of_no_text(&error, &path.display().to_string());
-            ConfigError::Invalid { problems: vec![problem] }
-        })
+        include::whole(path, text_of(path)?)
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.
@@ -523,6 +523,16 @@ impl Config {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
+}
+
+/// The text of one file.
+fn text_of(path: &Path) -> Result<String, ConfigError> {
+    let bytes =
+        fs::read(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let problem = Problem::of_no_text(&error, &path.display().to_string());
+        ConfigError::Invalid { problems: vec![problem] }
+    })
 }
 
 /// Durations as people write them (`2h 15m`), in JSON too.

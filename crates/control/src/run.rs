@@ -36,6 +36,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let (where_else, front) = watch::channel(Front::default());
     let events = Arc::new(Events::default());
     let told = Arc::clone(&events);
+    let own = sender.clone();
     let run_dir = config.balancer.run_dir.clone();
     let (opened, ready) = std_mpsc::channel();
     let path = config_path.to_owned();
@@ -48,6 +49,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
             Ok(mut engine) => {
                 engine.serve_metrics_by(where_metrics);
                 engine.serve_front_by(where_else, told);
+                engine.commands_go_to(own);
                 let _ = opened.send(());
                 drop(opened);
                 engine.run(commands)

@@ -133,7 +133,12 @@ impl Host {
 
 impl Snapshot {
     /// Puts one together, and looks at the host for it; that takes a moment.
-    pub fn take(inside: Inside, status: Status, history: HistoryReport, events: Vec<Event>) -> Self {
+    pub fn take(
+        inside: Inside,
+        status: Status,
+        history: HistoryReport,
+        events: Vec<Event>,
+    ) -> Self {
         let Inside { config, file, tables } = inside;
         let configuration = match Config::text(&file).map(|text| text.parse::<toml::Table>()) {
             Ok(Ok(table)) => {
@@ -145,6 +150,10 @@ impl Snapshot {
             Ok(Err(_)) => Value::String("the file is not TOML".into()),
             Err(error) => Value::String(error.to_string()),
         };
+        // Refusals quote what they refuse.
+        let differs = "the instance differs from its file, or its file would be refused";
+        let drift = history.drift.as_ref().map(|_| differs.to_owned());
+        let history = HistoryReport { drift, ..history };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let host = Host::look(&config.balancer.interfaces);
         let findings = doctor::examine(&DoctorInput { probe: false, ..DoctorInput::new(config) });
@@ -169,7 +178,8 @@ impl Snapshot {
     /// Why the text is none.
     pub fn read(text: &str) -> Result<Self, String> {
         let wrong = |error| format!("it is no snapshot of this version of weir: {error}");
-        let snapshot: Self = serde_json::from_str(text).map_err(|error| wrong(format!("{error}")))?;
+        let snapshot: Self =
+            serde_json::from_str(text).map_err(|error| wrong(format!("{error}")))?;
         if snapshot.format == FORMAT {
             Ok(snapshot)
         } else {
@@ -193,9 +203,10 @@ impl Snapshot {
         let flow = FlowKey::new(request.source, request.destination, protocol);
         let mut said = Explanation { flow: flow.to_string(), ..Explanation::default() };
         let Some(service) = self.service_of(request.destination, protocol) else {
-            said.why = "no service was configured at this destination; its packets were left to the \
+            said.why =
+                "no service was configured at this destination; its packets were left to the \
                         kernel"
-                .into();
+                    .into();
             return Ok(said);
         };
         said.service = Some(service.name.clone());

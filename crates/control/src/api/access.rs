@@ -123,7 +123,8 @@ fn alternatives(certificate: &X509Certificate<'_>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    const FROM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+    const FROM: SocketAddr =
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
     fn client(who: Identity, role: Role) -> Client {
         Client { who, role }
@@ -143,7 +144,8 @@ mod tests {
         assert_eq!(role(&[]), None, "a certificate alone is nobody");
         assert_eq!(role(&[client(named("bob"), Role::Admin)]), None);
         assert_eq!(role(&[client(named("*"), Role::Read)]), Some(Role::Read));
-        let both = [client(named("alice"), Role::Read), client(named("deploy.example"), Role::Operate)];
+        let both =
+            [client(named("alice"), Role::Read), client(named("deploy.example"), Role::Operate)];
         assert_eq!(role(&both), Some(Role::Operate));
         // The same words about a user are about somebody else.
         assert_eq!(role(&[client(Identity::User("alice".into()), Role::Admin)]), None);
@@ -162,7 +164,10 @@ mod tests {
         let everybody = client(Identity::Certificate("*".into()), Role::Admin);
         assert_eq!(other.role(&[everybody], None), None);
         let unknown = Caller::at_socket(None, None, None);
-        assert_eq!(unknown.role(&[client(Identity::User("somebody".into()), Role::Admin)], None), None);
+        assert_eq!(
+            unknown.role(&[client(Identity::User("somebody".into()), Role::Admin)], None),
+            None
+        );
     }
 
     #[test]

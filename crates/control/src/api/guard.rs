@@ -80,7 +80,8 @@ pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     let body = match timeout(BODY, to_bytes(body, gate.rule.most)).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
-            let words = format!("the body has more than {} bytes, or has ended early", gate.rule.most);
+            let words =
+                format!("the body has more than {} bytes, or has ended early", gate.rule.most);
             return refuse(StatusCode::PAYLOAD_TOO_LARGE, words);
         }
         Err(_) => {
@@ -174,9 +175,11 @@ impl Gate {
         }
         from_no_other_site(&parts.headers, host(parts).unwrap_or_default())?;
         if self.rule.changes && !parts.headers.contains_key(HEADER) {
-            return Err("what changes something needs the header X-Weir: 1 here, which no other site \
+            return Err(
+                "what changes something needs the header X-Weir: 1 here, which no other site \
                         can have a browser send"
-                .into());
+                    .into(),
+            );
         }
         Ok(())
     }

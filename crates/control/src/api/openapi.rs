@@ -128,7 +128,8 @@ impl Route {
             Gives::Other(media, make) => (media, make.map(|make| make(generator))),
         };
         let content = schema.map_or_else(|| json!({}), |schema| json!({ "schema": schema }));
-        let mut responses = json!({ "200": { "description": "Done.", "content": { media: content } } });
+        let mut responses =
+            json!({ "200": { "description": "Done.", "content": { media: content } } });
         let refusals: &[&str] = match self.method {
             "get" => &["400", "403", "404", "500", "503"],
             _ => &["400", "403", "404", "408", "409", "413", "415", "422", "500", "503"],
@@ -146,8 +147,7 @@ impl Route {
         });
         if let Some((make, required)) = self.takes {
             let schema = make(generator);
-            operation["requestBody"] =
-                json!({ "required": required, "content": { "application/json": { "schema": schema } } });
+            operation["requestBody"] = json!({ "required": required, "content": { "application/json": { "schema": schema } } });
         }
         operation
     }

@@ -92,10 +92,7 @@ struct Crowd {
 
 impl Crowd {
     /// Takes a connection in; `serve` is given what says that it works.
-    fn take<F: Future<Output = ()> + Send + 'static>(
-        &mut self,
-        serve: impl FnOnce(Arc<()>) -> F,
-    ) {
+    fn take<F: Future<Output = ()> + Send + 'static>(&mut self, serve: impl FnOnce(Arc<()>) -> F) {
         while self.tasks.try_join_next().is_some() {}
         let mut places = lock(&self.places);
         if !places.make_room() {

@@ -90,6 +90,7 @@ fn balancer(object: &mut Value) {
     range(object, &["icmp_per_second"], 0, 1_000_000);
     words(object, "web_role", &["read", "operate"]);
     range(object, &["hold_checks_at"], 0, 100);
+    range(object, &["follow_flows"], 0, 65_536);
 }
 
 fn api(object: &mut Value) {

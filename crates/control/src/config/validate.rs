@@ -18,8 +18,8 @@ use toml::Spanned;
 use weir_steering::MethodId;
 use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
-use super::error::Problems;
 use super::api::{Api, Web};
+use super::error::Problems;
 use super::lists::MOST_LIST_PREFIXES;
 use super::{TunnelSource, XdpMode, written};
 pub(super) use check::Check;
@@ -46,6 +46,7 @@ pub(super) struct Balancer {
     pub metrics: Option<SocketAddr>,
     pub web: Option<Web>,
     pub hold_checks_at: Option<u32>,
+    pub follow_flows: Option<u32>,
     pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
@@ -105,6 +106,8 @@ pub(super) fn validate(
     (services.len() == given).then_some(File { balancer, limits, api, services })
 }
 
+/// Fewer would find nothing in a day.
+const MOST_FOLLOWED: u32 = 65_536;
 /// One for each microsecond.
 const MOST_ICMP_PER_SECOND: u32 = 1_000_000;
 
@@ -127,6 +130,11 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         good
     });
     let web = api::web(&raw, &mut scope);
+    if let Some(include) = &raw.include {
+        // In files it is a comment by now.
+        let wrong = "this text comes by itself, without the files beside it";
+        scope.problem(include.span(), "include", wrong, "send all of it as one text");
+    }
     Balancer {
         name: name.map(|name| name.get_ref().clone()),
         interfaces: interfaces(raw.interfaces, &mut scope),
@@ -165,10 +173,26 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             &mut scope,
         ),
         web,
+        follow_flows: follow_flows(raw.follow_flows.as_ref(), &mut scope),
         hold_checks_at: scope.integer(raw.hold_checks_at.as_ref(), "hold_checks_at", 0..=100),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
     }
+}
+
+/// One connection in so many is followed.
+fn follow_flows(field: Option<&Spanned<i64>>, scope: &mut Scope<'_, '_>) -> Option<u32> {
+    let one_in = scope.integer(field, "follow_flows", 0..=MOST_FOLLOWED)?;
+    if one_in == 0 || one_in.is_power_of_two() {
+        return Some(one_in);
+    }
+    scope.problem(
+        field?.span(),
+        "follow_flows",
+        format!("{one_in} is not a power of two"),
+        format!("for example {}", one_in.next_power_of_two()),
+    );
+    None
 }
 
 fn interfaces(
@@ -271,17 +295,17 @@ pub(super) fn is_instance_name(name: &str) -> bool {
 }
 
 fn unique_names(services: &[Spanned<written::Service>], problems: &mut Problems<'_>) {
-    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut seen: HashMap<&str, String> = HashMap::new();
     for service in services {
         let Some(name) = &service.get_ref().name else {
             continue;
         };
         if let Some(first) = seen.get(name.get_ref().as_str()) {
-            let wrong = format!("a service of this name is on line {first} already");
+            let wrong = format!("a service of this name is on {first} already");
             let field = format!("service {:?}: name", name.get_ref());
             problems.add(name.span(), field, wrong, "rename one of them");
         } else {
-            seen.insert(name.get_ref(), problems.line(name.span().start));
+            seen.insert(name.get_ref(), problems.said(name.span().start));
         }
     }
 }

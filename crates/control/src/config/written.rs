@@ -39,7 +39,9 @@ pub(super) struct Balancer {
     pub web: Field<String>,
     pub web_role: Field<String>,
     pub web_hosts: Field<Vec<Spanned<String>>>,
+    pub include: Field<Vec<Spanned<String>>>,
     pub hold_checks_at: Field<i64>,
+    pub follow_flows: Field<i64>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
 }

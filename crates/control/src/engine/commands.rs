@@ -4,8 +4,8 @@ use super::history::{Apply, HistoryReport};
 use super::service::{PoolMember, ServiceRuntime};
 use super::trace::{GiveSamples, Loaded};
 use super::{
-    Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, PlanReport, PlaneResult, Sample, Sender, Status,
-    TraceLine, TraceRequest, tolerate,
+    Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, PlanReport, PlaneResult,
+    Sample, Sender, Status, TraceLine, TraceRequest, tolerate,
 };
 use crate::config::Backend;
 use crate::health::{Target, Transition};

@@ -90,7 +90,7 @@ impl<P: Plane> Engine<P> {
     /// Remembers what the start has found in its file, if that is another than before.
     pub(super) fn remember_start(&mut self) {
         // A test's engine has no file.
-        let Ok(text) = fs::read_to_string(&self.config_path) else { return };
+        let Ok(text) = Config::text(&self.config_path) else { return };
         if self.history.current().is_some_and(|entry| entry.digest == digest(&text)) {
             return;
         }
@@ -237,11 +237,12 @@ impl<P: Plane> Engine<P> {
 
     /// In what the instance differs from its file.
     fn drift(&self) -> Option<String> {
-        let text = match fs::read_to_string(&self.config_path) {
+        let text = match Config::text(&self.config_path) {
             Ok(text) => text,
-            Err(source) => {
-                let error = ConfigError::Read { path: self.config_path.clone(), source };
-                return Some(error.to_string());
+            Err(error @ ConfigError::Read { .. }) => return Some(error.to_string()),
+            Err(error) => {
+                let file = self.config_path.display();
+                return Some(format!("{file} would be refused: {error}"));
             }
         };
         let edited = self.history.current().is_some_and(|entry| entry.digest != digest(&text));

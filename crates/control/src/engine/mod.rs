@@ -8,6 +8,7 @@ mod commands;
 mod document;
 mod events;
 mod explain;
+mod follow;
 mod forward;
 mod half_open;
 mod history;
@@ -35,12 +36,13 @@ pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::{Asked, Command};
 pub use events::{Event, Events, Happening};
 pub use explain::Explanation;
+pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
-pub use sample::{Counted, Sample};
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
-pub use snapshot::{Inside, TableSnapshot};
+pub use sample::{Counted, Sample};
 pub(crate) use snapshot::decode_table;
+pub use snapshot::{Inside, TableSnapshot};
 pub use status::{
     BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
     TunnelStatus,
@@ -268,6 +270,8 @@ pub struct Engine<P: Plane = LivePlane> {
     trace: Option<trace::Trace>,
     /// How many times somebody has.
     traces: u64,
+    /// Connections are followed.
+    following: follow::Following,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
     /// Who serves the API and the page.
@@ -487,6 +491,7 @@ impl<P: Plane> Engine<P> {
             ahead: 0,
             trace: None,
             traces: 0,
+            following: follow::Following::default(),
             metrics: None,
             front: None,
             events: Arc::default(),
@@ -605,6 +610,7 @@ impl<P: Plane> Engine<P> {
         tolerate("look at half-open connections", self.look_at_half_open());
         self.turn_clock();
         self.go_on_tracing();
+        self.follow_connections();
         if timers.slots.due(SLOTS_EVERY) {
             tolerate("give slots back", self.sweep_slots());
         }

@@ -2,7 +2,7 @@
 
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError, PlaneResult};
+use super::{ConsistencyStatus, Engine, EngineError, PlaneResult};
 use crate::config::What;
 use crate::{health, neigh};
 use schemars::JsonSchema;
@@ -49,6 +49,9 @@ pub struct Status {
     /// Packets of services that are led by QUIC ids, by what became of the id.
     #[serde(default)]
     pub ids: Vec<IdStatus>,
+    /// What following connections has found (`follow_flows`); none if it was never asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<ConsistencyStatus>,
     /// Flows that neither the ring nor the *unreported* map could take.
     pub unrecorded_flows: u64,
     /// Packets of known flows that did not echo the cookie that their backend was told.
@@ -447,6 +450,7 @@ impl<P: Plane> Engine<P> {
                 .chain(self.troubles())
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
+                .chain(self.following.trouble())
                 .chain(ending)
                 .collect(),
             lost,
@@ -454,6 +458,7 @@ impl<P: Plane> Engine<P> {
             outcomes,
             returned,
             ids: self.id_status()?,
+            consistency: self.following.status(self.config.balancer.follow_flows),
             unrecorded_flows: self.plane.unrecorded(),
             bare_packets: self.plane.bare(),
             reports: self.events_taken,

@@ -135,11 +135,7 @@ pub(super) fn api(raw: Option<Spanned<written::Api>>, problems: &mut Problems<'_
     Api { tls, socket_group: socket_group.map(Spanned::into_inner), audit, clients }
 }
 
-fn path(
-    field: Option<&Spanned<String>>,
-    name: &str,
-    scope: &mut Scope<'_, '_>,
-) -> Option<PathBuf> {
+fn path(field: Option<&Spanned<String>>, name: &str, scope: &mut Scope<'_, '_>) -> Option<PathBuf> {
     let field = field?;
     let path = PathBuf::from(field.get_ref());
     if path.is_absolute() {

@@ -53,7 +53,7 @@ fn call(from: &NetNs, method: &str, path: &str, body: &Value) -> Result<Value, S
         let text = String::from_utf8_lossy(&answer);
         let whole = text.split_once("\r\n\r\n").is_some_and(|(head, body)| {
             let head = head.to_ascii_lowercase();
-            let says = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let says = head.lines().find_map(|line| line.strip_prefix("content-length:"));
             says.is_some_and(|says| says.trim().parse() == Ok(body.len()))
         });
         if whole || length == 0 {

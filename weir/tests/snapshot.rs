@@ -24,8 +24,8 @@ fn explained(output: &std::process::Output) -> Value {
 #[test]
 fn flows_go_by_a_snapshot_where_they_go_by_the_balancer() {
     let _alone = common::alone();
-    let lab = common::lab(4);
     for method in ["concury", "residue", "jet", "tracked"] {
+        let lab = common::lab(4);
         let balancer = common::start_spec(
             &lab,
             BalancerSpec { method: method.into(), ..BalancerSpec::new(WEIR, 4) },

@@ -160,7 +160,7 @@ fn a_browser_shows_and_drains() {
     // Whoever hears the page: everything that can be pressed has a name, pictures say what they show.
     let nameless = browser.run(
         "return [...document.querySelectorAll('button, summary, [role=img]')].filter(e => \
-         !(e.getAttribute('aria-label') || e.textContent.trim())).length",
+         e.checkVisibility() && !(e.getAttribute('aria-label') || e.textContent.trim())).length",
     );
     assert_eq!(nameless, 0);
     // By keyboard alone: to the button, the question, which begins with Cancel, and the answer.

@@ -184,6 +184,9 @@ fn query_parameters(schema: &Schema) -> Vec<Value> {
         let mut schema = schema.clone();
         let about = schema.as_object_mut().and_then(|fields| fields.remove("description"));
         // What is not given is not there; a query has no null.
+        if let Some(fields) = schema.as_object_mut() {
+            fields.retain(|_, value| !value.is_null());
+        }
         if let Some(kinds) = schema.get_mut("type")
             && let Some(kind) = kinds.as_array().and_then(|all| all.first()).cloned()
         {

@@ -249,37 +249,48 @@ struct Input<T>(T);
 /// A body of JSON, or none, for the defaults.
 struct Maybe<T>(T);
 
-/// What is wrong with a body, as the API says it.
-fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Response> {
+/// A body that makes no sense, and HTTP's status for it.
+struct Senseless(StatusCode, String);
+
+impl IntoResponse for Senseless {
+    fn into_response(self) -> Response {
+        guard::refuse(self.0, self.1)
+    }
+}
+
+fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Senseless> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let media = kind.split(';').next().unwrap_or_default().trim();
     if !media.eq_ignore_ascii_case("application/json") {
         let words =
             format!("the body is {media:?}; send JSON, with Content-Type: application/json");
-        return Err(guard::refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, words));
+        return Err(Senseless(StatusCode::UNSUPPORTED_MEDIA_TYPE, words));
     }
     serde_json::from_slice(body)
-        .map_err(|error| Failure(Kind::Invalid, format!("the body: {error}")).into_response())
+        .map_err(|error| Senseless(StatusCode::BAD_REQUEST, format!("the body: {error}")))
+}
+
+/// Headers and body of a request.
+async fn taken(request: Request, state: &Shared) -> Result<(HeaderMap, Bytes), Senseless> {
+    let headers = request.headers().clone();
+    let odd = |error| Senseless(StatusCode::BAD_REQUEST, format!("the body: {error}"));
+    Ok((headers, Bytes::from_request(request, state).await.map_err(odd)?))
 }
 
 impl<T: DeserializeOwned> FromRequest<Shared> for Input<T> {
-    type Rejection = Response;
+    type Rejection = Senseless;
 
-    async fn from_request(request: Request, state: &Shared) -> Result<Self, Response> {
-        let headers = request.headers().clone();
-        let body =
-            Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+    async fn from_request(request: Request, state: &Shared) -> Result<Self, Senseless> {
+        let (headers, body) = taken(request, state).await?;
         read(&headers, &body).map(Self)
     }
 }
 
 impl<T: DeserializeOwned + Default> FromRequest<Shared> for Maybe<T> {
-    type Rejection = Response;
+    type Rejection = Senseless;
 
-    async fn from_request(request: Request, state: &Shared) -> Result<Self, Response> {
-        let headers = request.headers().clone();
-        let body =
-            Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+    async fn from_request(request: Request, state: &Shared) -> Result<Self, Senseless> {
+        let (headers, body) = taken(request, state).await?;
         if body.is_empty() { Ok(Self(T::default())) } else { read(&headers, &body).map(Self) }
     }
 }

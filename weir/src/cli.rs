@@ -205,11 +205,28 @@ pub enum Verb {
         /// The destination connection id of a QUIC packet, hexadecimal: where that one goes.
         #[arg(long, value_name = "HEX")]
         connection_id: Option<String>,
+        /// Ask the tables of this snapshot (weir snapshot --tables), and no balancer.
+        #[arg(long, value_name = "FILE")]
+        snapshot: Option<PathBuf>,
         #[command(flatten)]
         instance: Instance,
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Write everything that a report of a fault needs into one file: configuration without secrets, status,
+    /// counters, history, host, and what doctor finds.
+    Snapshot {
+        /// The file, which must not be there; - for the standard output. Without it, one in this directory
+        /// with the instance's name and the time.
+        #[arg(long, short)]
+        output: Option<PathBuf>,
+        /// Also the tables, for weir explain --snapshot. The keys of their hashes are in them: whoever has
+        /// them can aim at a backend until the service is made anew.
+        #[arg(long)]
+        tables: bool,
+        #[command(flatten)]
+        instance: Instance,
     },
     /// Look at packets as they come, with what becomes of each and why, until Ctrl-C. Meanwhile packets go
     /// through a slower program that takes notes.
@@ -294,8 +311,12 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Print the JSON Schema of the configuration file, for editors.
-    Schema,
+    /// Print the JSON Schema of the configuration file, for editors; or the description of the API.
+    Schema {
+        /// Print the OpenAPI document of the control API instead (docs/api.md).
+        #[arg(long)]
+        api: bool,
+    },
     /// Print what a shell needs to complete weir's commands and options.
     Completions {
         /// The shell.
@@ -950,9 +971,9 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 10] = [
-        "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback", "history",
-        "trace",
+    const TALK: [&str; 11] = [
+        "snapshot", "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback",
+        "history", "trace",
     ];
 
     /// Every verb with its words, those below other verbs included.

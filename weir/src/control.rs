@@ -105,6 +105,14 @@ fn print_status(status: &Status) {
     }
     print_lost(status);
     print_ids(status);
+    if let Some(seen) = status.consistency {
+        let is = if seen.active { "is" } else { "is to be" };
+        out::line(format_args!(
+            "\none connection in {} {is} followed: {} so far, of whose {} packets {} went to another backend \
+             than the one before, and {} more as theirs was removed",
+            seen.one_in, seen.followed, seen.packets, seen.moved, seen.orphaned
+        ));
+    }
     out::line(format_args!(
         "\ntables {} of {} bytes; {} flows pending; {} reports taken, {} flows unrecorded",
         status.table_bytes_used,
@@ -288,7 +296,10 @@ pub fn table(header: &[&str]) -> Table {
 }
 
 pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Result<()> {
-    let said: Explanation = request(instance, "POST", "/v1/explain", Some(flow))?;
+    print_explanation(request(instance, "POST", "/v1/explain", Some(flow))?, json)
+}
+
+pub fn print_explanation(said: Explanation, json: bool) -> anyhow::Result<()> {
     if json {
         return out::json(&said);
     }

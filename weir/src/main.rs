@@ -16,6 +16,7 @@ mod pcapng;
 mod plan;
 mod reproduce;
 mod sim;
+mod snapshot;
 mod top;
 mod trace;
 
@@ -45,7 +46,7 @@ fn status(error: &anyhow::Error) -> u8 {
         client.or_else(|| cause.downcast_ref::<EngineError>().map(EngineError::kind))
     });
     match kind {
-        None | Some(Kind::File | Kind::Failed) => 1,
+        None | Some(Kind::File | Kind::Failed | Kind::Forbidden) => 1,
         Some(Kind::Invalid) => 2,
         Some(Kind::NotFound) => 3,
         Some(Kind::Conflict) => 4,
@@ -67,7 +68,8 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         }
         Verb::Check { config } => done(control::check(&config)),
         Verb::Fib { what } => fib::run(what),
-        Verb::Schema => done(out::json(&weir_control::config::schema())),
+        Verb::Schema { api: true } => done(out::json(&weir_control::api::openapi())),
+        Verb::Schema { api: false } => done(out::json(&weir_control::config::schema())),
         Verb::Completions { shell } => done(manual::completions(shell)),
         Verb::Man { directory } => done(manual::write(&directory)),
         Verb::Agent(options) => done(agent::run(&options)),
@@ -76,9 +78,23 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Reproduce(options) => done(reproduce::run(&options)),
         Verb::Bench { what } => done(bench::run(what)),
         Verb::Status { instance, json } => done(control::status(instance, json)),
-        Verb::Explain { protocol, source, destination, connection_id, instance, json } => {
+        Verb::Explain {
+            protocol,
+            source,
+            destination,
+            connection_id,
+            snapshot,
+            instance,
+            json,
+        } => {
             let flow = FlowRequest { protocol, source, destination, connection_id };
-            done(control::explain(instance, &flow, json))
+            done(match snapshot {
+                Some(file) => snapshot::explain(&file, &flow, json),
+                None => control::explain(instance, &flow, json),
+            })
+        }
+        Verb::Snapshot { output, tables, instance } => {
+            done(snapshot::take(instance, output, tables))
         }
         Verb::Trace { options, instance } => done(trace::run(instance, *options)),
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),

@@ -14,9 +14,11 @@
 
 #![forbid(unsafe_code)]
 
+mod api;
 mod check;
 mod error;
 mod forward;
+mod include;
 mod lists;
 mod place;
 mod quic;
@@ -44,6 +46,7 @@ use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
+pub use api::{Api, ApiTls, Client, Identity, Role, Web};
 pub use check::{
     AllDown, Check, Codes, DeadConnections, Dns, Exchange, Http, Record, Script, Spoken, Tls, Via,
     WeightIn, What,
@@ -80,6 +83,9 @@ pub struct Config {
     pub balancer: Balancer,
     /// Sizes of the data plane.
     pub limits: Limits,
+    /// Who may ask for what, beside root at the socket.
+    #[serde(default)]
+    pub api: Api,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
 }
@@ -108,9 +114,15 @@ pub struct Balancer {
     /// Where metrics are served; none: nowhere.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// Where a page for browsers is served; none: nowhere.
+    #[serde(default)]
+    pub web: Option<Web>,
     /// Per cent of all health checks that must fail at once for none of them to count; 0: never.
     #[serde(default)]
     pub hold_checks_at: u32,
+    /// One TCP connection in so many is followed, a power of two; 0: none.
+    #[serde(default)]
+    pub follow_flows: u32,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,
@@ -476,17 +488,13 @@ impl Config {
         Self::parse(&Self::text(path)?, &path.display().to_string())
     }
 
-    /// The text of a file.
+    /// The text of a file, with those that it includes: one text, which means the same by itself.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text.
+    /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text, or if a file
+    /// that it includes cannot be read or has something else than services in it.
     pub fn text(path: &Path) -> Result<String, ConfigError> {
-        let bytes = fs::read(path)
-            .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        String::from_utf8(bytes).map_err(|error| {
-            let problem = Problem::of_no_text(&error, &path.display().to_string());
-            ConfigError::Invalid { problems: vec![problem] }
-        })
+        include::whole(path, text_of(path)?)
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.
@@ -521,6 +529,16 @@ impl Config {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
+}
+
+/// The text of one file.
+fn text_of(path: &Path) -> Result<String, ConfigError> {
+    let bytes =
+        fs::read(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let problem = Problem::of_no_text(&error, &path.display().to_string());
+        ConfigError::Invalid { problems: vec![problem] }
+    })
 }
 
 /// Durations as people write them (`2h 15m`), in JSON too.

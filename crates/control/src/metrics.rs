@@ -155,6 +155,25 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         out.counter("returned_packets", "Answers that were translated", returned.packets)?;
         out.counter("returned_bytes", "Bytes of the answers that were translated", returned.bytes)?;
     }
+    if let Some(seen) = status.consistency {
+        out.gauge(
+            "followed_one_in",
+            "One TCP connection in so many is followed; 0: none",
+            if seen.active { seen.one_in.into() } else { 0.0 },
+        )?;
+        out.counter("followed_flows", "Connections that were followed", seen.followed)?;
+        out.counter("followed_packets", "Packets of connections that were followed", seen.packets)?;
+        out.counter(
+            "moved_packets",
+            "Packets of followed connections that went to another backend than the one before",
+            seen.moved,
+        )?;
+        out.counter(
+            "orphaned_packets",
+            "The same, where the backend before was removed",
+            seen.orphaned,
+        )?;
+    }
     out.counter(
         "unrecorded_flows",
         "Flows that neither the ring nor the map of unreported flows could take",

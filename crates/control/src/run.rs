@@ -2,14 +2,14 @@
 
 use crate::api;
 use crate::config::Config;
-use crate::engine::{Command, Engine, EngineError, Sender, channel};
+use crate::engine::{Command, Engine, EngineError, Events, Front, Sender, channel};
 use crate::health::{Checker, raise_limits};
 use crate::history::Who;
 use crate::metrics;
 use crate::neigh;
 use crate::notify;
 use std::path::Path;
-use std::sync::mpsc as std_mpsc;
+use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
@@ -33,6 +33,11 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let (checker, mut transitions) = Checker::new();
     let (sender, commands) = channel(QUEUE)?;
     let (where_metrics, metrics) = watch::channel(None);
+    let (where_else, front) = watch::channel(Front::default());
+    let events = Arc::new(Events::default());
+    let told = Arc::clone(&events);
+    let own = sender.clone();
+    let run_dir = config.balancer.run_dir.clone();
     let (opened, ready) = std_mpsc::channel();
     let path = config_path.to_owned();
     let runtime = tokio::runtime::Handle::current();
@@ -43,6 +48,8 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
         let result = match Engine::open(config, path, checker, breaking) {
             Ok(mut engine) => {
                 engine.serve_metrics_by(where_metrics);
+                engine.serve_front_by(where_else, told);
+                engine.commands_go_to(own);
                 let _ = opened.send(());
                 drop(opened);
                 engine.run(commands)
@@ -72,7 +79,8 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = api::serve(api::listen(&socket)?, sender.clone());
+    let places = (socket.clone(), run_dir);
+    let server = api::serve(api::listen(&socket)?, places, sender.clone(), front, events);
     tokio::pin!(server);
     info!(socket = %socket.display(), "ready");
     notify::tell("READY=1");

@@ -14,6 +14,7 @@
 #include "forward/beyond.h"
 #include "back.h"
 #include "path_mtu.h"
+#include "follow.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 

@@ -1,8 +1,9 @@
 //! Where in a file a field stands, for refusals that are found after it was read: what contradicts a
 //! running balancer.
 
-use std::fs;
 use std::path::Path;
+
+use super::include;
 
 /// A table of the file.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +20,10 @@ pub enum Table<'a> {
 /// first one where there is no such table either.
 pub fn place_of(path: &Path, table: Table<'_>, field: &str) -> String {
     // A file that has gone since it was read is named all the same.
-    let text = fs::read_to_string(path).unwrap_or_default();
-    format!("{}:{}: ", path.display(), line_of(&text, table, field))
+    let text = super::Config::text(path).or_else(|_| super::text_of(path)).unwrap_or_default();
+    let own = path.display().to_string();
+    let (file, line) = include::place(&text, &own, line_of(&text, table, field));
+    format!("{file}:{line}: ")
 }
 
 fn line_of(text: &str, table: Table<'_>, field: &str) -> usize {

@@ -35,12 +35,15 @@ pub(super) fn resolve(file: validate::File) -> Config {
             echo: balancer.echo.unwrap_or_else(echo),
             icmp_per_second: balancer.icmp_per_second.unwrap_or_else(icmp_per_second),
             metrics: balancer.metrics,
+            web: balancer.web,
             hold_checks_at: balancer.hold_checks_at.unwrap_or(0),
+            follow_flows: balancer.follow_flows.unwrap_or(0),
             tunnel_source: balancer.tunnel_source,
             tunnel_source6: balancer.tunnel_source6,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
         limits: limits(&file.limits, &file.services),
+        api: file.api,
         services: file.services.into_iter().map(service).collect(),
     }
 }

@@ -27,6 +27,8 @@ pub fn schema() -> Value {
         ("", balancer_required as fn(&mut Value)),
         ("balancer", balancer),
         ("limits", limits),
+        ("api", api),
+        ("api.client", api_client),
         ("service", service),
         ("service.check", check),
         ("service.backend", backend),
@@ -86,7 +88,20 @@ fn balancer(object: &mut Value) {
     add(object, "run_dir", json!({ "pattern": "^/" }));
     words(object, "mode", &["auto", "native", "generic"]);
     range(object, &["icmp_per_second"], 0, 1_000_000);
+    words(object, "web_role", &["read", "operate"]);
     range(object, &["hold_checks_at"], 0, 100);
+    range(object, &["follow_flows"], 0, 65_536);
+}
+
+fn api(object: &mut Value) {
+    for field in ["certificate", "key", "client_ca", "audit"] {
+        add(object, field, json!({ "pattern": "^/" }));
+    }
+}
+
+fn api_client(object: &mut Value) {
+    require(object, &["role"]);
+    words(object, "role", &["read", "operate", "admin"]);
 }
 
 fn limits(object: &mut Value) {

@@ -1,5 +1,6 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod api;
 mod check;
 mod forward;
 mod lists;
@@ -17,6 +18,7 @@ use toml::Spanned;
 use weir_steering::MethodId;
 use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
+use super::api::{Api, Web};
 use super::error::Problems;
 use super::lists::MOST_LIST_PREFIXES;
 use super::{TunnelSource, XdpMode, written};
@@ -29,6 +31,7 @@ pub(super) use service::{Service, is_host, is_name};
 pub(super) struct File {
     pub balancer: Balancer,
     pub limits: Limits,
+    pub api: Api,
     pub services: Vec<Service>,
 }
 
@@ -41,7 +44,9 @@ pub(super) struct Balancer {
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
     pub metrics: Option<SocketAddr>,
+    pub web: Option<Web>,
     pub hold_checks_at: Option<u32>,
+    pub follow_flows: Option<u32>,
     pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
@@ -78,6 +83,7 @@ pub(super) fn validate(
         fields.into_iter().find_map(|field| field.as_ref().map(Spanned::span))
     });
     let limits = limits(file.limits, problems);
+    let api = api::api(file.api, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
@@ -97,9 +103,11 @@ pub(super) fn validate(
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
-    (services.len() == given).then_some(File { balancer, limits, services })
+    (services.len() == given).then_some(File { balancer, limits, api, services })
 }
 
+/// Fewer would find nothing in a day.
+const MOST_FOLLOWED: u32 = 65_536;
 /// One for each microsecond.
 const MOST_ICMP_PER_SECOND: u32 = 1_000_000;
 
@@ -121,6 +129,12 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         }
         good
     });
+    let web = api::web(&raw, &mut scope);
+    if let Some(include) = &raw.include {
+        // In files it is a comment by now.
+        let wrong = "this text comes by itself, without the files beside it";
+        scope.problem(include.span(), "include", wrong, "send all of it as one text");
+    }
     Balancer {
         name: name.map(|name| name.get_ref().clone()),
         interfaces: interfaces(raw.interfaces, &mut scope),
@@ -152,23 +166,33 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             0..=MOST_ICMP_PER_SECOND,
         ),
         echo: raw.echo.map(Spanned::into_inner),
-        metrics: raw.metrics.and_then(|address| {
-            let parsed = address.get_ref().parse::<SocketAddr>().ok();
-            let good = parsed.filter(|address| address.port() != 0);
-            if good.is_none() {
-                scope.problem(
-                    address.span(),
-                    "metrics",
-                    format!("{:?} is not an address with a port", address.get_ref()),
-                    "give one such as \"127.0.0.1:9469\" or \"[::1]:9469\"",
-                );
-            }
-            good
-        }),
+        metrics: api::address(
+            raw.metrics.as_ref(),
+            "metrics",
+            "\"127.0.0.1:9469\" or \"[::1]:9469\"",
+            &mut scope,
+        ),
+        web,
+        follow_flows: follow_flows(raw.follow_flows.as_ref(), &mut scope),
         hold_checks_at: scope.integer(raw.hold_checks_at.as_ref(), "hold_checks_at", 0..=100),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
     }
+}
+
+/// One connection in so many is followed.
+fn follow_flows(field: Option<&Spanned<i64>>, scope: &mut Scope<'_, '_>) -> Option<u32> {
+    let one_in = scope.integer(field, "follow_flows", 0..=MOST_FOLLOWED)?;
+    if one_in == 0 || one_in.is_power_of_two() {
+        return Some(one_in);
+    }
+    scope.problem(
+        field?.span(),
+        "follow_flows",
+        format!("{one_in} is not a power of two"),
+        format!("for example {}", one_in.next_power_of_two()),
+    );
+    None
 }
 
 fn interfaces(
@@ -271,17 +295,17 @@ pub(super) fn is_instance_name(name: &str) -> bool {
 }
 
 fn unique_names(services: &[Spanned<written::Service>], problems: &mut Problems<'_>) {
-    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut seen: HashMap<&str, String> = HashMap::new();
     for service in services {
         let Some(name) = &service.get_ref().name else {
             continue;
         };
         if let Some(first) = seen.get(name.get_ref().as_str()) {
-            let wrong = format!("a service of this name is on line {first} already");
+            let wrong = format!("a service of this name is on {first} already");
             let field = format!("service {:?}: name", name.get_ref());
             problems.add(name.span(), field, wrong, "rename one of them");
         } else {
-            seen.insert(name.get_ref(), problems.line(name.span().start));
+            seen.insert(name.get_ref(), problems.said(name.span().start));
         }
     }
 }

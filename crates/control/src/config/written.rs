@@ -20,6 +20,7 @@ type Field<T> = Option<Spanned<T>>;
 pub(super) struct File {
     pub balancer: Field<Balancer>,
     pub limits: Field<Limits>,
+    pub api: Field<Api>,
     #[serde(default)]
     pub service: Vec<Spanned<Service>>,
 }
@@ -35,9 +36,36 @@ pub(super) struct Balancer {
     pub icmp_per_second: Field<i64>,
     pub echo: Field<bool>,
     pub metrics: Field<String>,
+    pub web: Field<String>,
+    pub web_role: Field<String>,
+    pub web_hosts: Field<Vec<Spanned<String>>>,
+    pub include: Field<Vec<Spanned<String>>>,
     pub hold_checks_at: Field<i64>,
+    pub follow_flows: Field<i64>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Api {
+    pub listen: Field<String>,
+    pub certificate: Field<String>,
+    pub key: Field<String>,
+    pub client_ca: Field<String>,
+    pub socket_group: Field<String>,
+    pub audit: Field<String>,
+    #[serde(default)]
+    pub client: Vec<Spanned<ApiClient>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ApiClient {
+    pub certificate: Field<String>,
+    pub user: Field<String>,
+    pub group: Field<String>,
+    pub role: Field<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -5,8 +5,8 @@ use super::service::{PoolMember, ServiceRuntime};
 use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
 use super::{
-    Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlanReport, PlaneResult, Sender, Status,
-    TraceLine, TraceRequest, tolerate,
+    Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, PlanReport, PlaneResult,
+    Sample, Sender, Status, TraceLine, TraceRequest, tolerate,
 };
 use crate::config::{Backend, DeadConnections, Via};
 use crate::health::{Target, Transition, Way};
@@ -29,6 +29,18 @@ pub type TraceReply = Result<mpsc::Receiver<TraceLine>, EngineError>;
 
 /// Answer to a request that changes something: what was done, in words.
 pub type Done = Result<String, EngineError>;
+
+/// A change, and what whoever asks for it knows.
+pub struct Asked {
+    /// Who asks.
+    pub who: Who,
+    /// Refused if the last change of the instance has another number.
+    pub expect: Option<u64>,
+    /// What is asked for.
+    pub command: Command,
+    /// The number of the last change, once it is done.
+    pub last: oneshot::Sender<u64>,
+}
 
 /// A request to the engine.
 pub enum Command {
@@ -65,6 +77,14 @@ pub enum Command {
     Ping(oneshot::Sender<()>),
     /// Whoever asks for something.
     By(Who, Box<Command>),
+    /// As [`By`](Self::By), with what is expected of the instance.
+    Asked(Box<Asked>),
+    /// Makes a backend what it is to be: adds it, or changes weight and draining of the one that is there.
+    Set(String, Backend, oneshot::Sender<Done>),
+    /// What a snapshot needs; if so asked, with the tables themselves.
+    Inside(bool, oneshot::Sender<Result<Inside, EngineError>>),
+    /// A few numbers of each service.
+    Sample(oneshot::Sender<Result<Sample, EngineError>>),
     /// Follows a configuration, and makes it the instance's file.
     Apply(Box<Apply>, oneshot::Sender<Done>),
     /// Goes back to the file of a change, or to the one before; if so asked, also where that breaks
@@ -79,7 +99,43 @@ pub enum Command {
     Reload(bool, oneshot::Sender<Done>),
 }
 
+impl Command {
+    /// Answers that it was refused, if it changes something.
+    fn refuse(self, error: EngineError) {
+        match self {
+            Self::Add(.., reply)
+            | Self::Set(.., reply)
+            | Self::Remove(.., reply)
+            | Self::Drain(.., reply)
+            | Self::Weight(.., reply)
+            | Self::Load(.., reply)
+            | Self::Apply(.., reply)
+            | Self::Rollback(.., reply)
+            | Self::Reload(.., reply) => drop(reply.send(Err(error))),
+            // Whoever asks learns that nobody answers.
+            _ => {}
+        }
+    }
+}
+
 impl<P: Plane> Engine<P> {
+    fn asked(&mut self, asked: Asked) {
+        let Asked { who, expect, command, last } = asked;
+        let now = self.history.last();
+        match expect.filter(|expect| *expect != now) {
+            Some(expect) => command.refuse(EngineError::Conflict(format!(
+                "the last change has the number {now}, not {expect}: somebody else has changed something; \
+                 look at the status and ask again"
+            ))),
+            None => {
+                self.asked_by(who);
+                self.handle(command);
+                self.asked_by(Who::nobody("weir"));
+            }
+        }
+        let _ = last.send(self.history.last());
+    }
+
     pub(super) fn handle(&mut self, command: Command) {
         match command {
             Command::Stop => {}
@@ -100,6 +156,16 @@ impl<P: Plane> Engine<P> {
                 self.handle(*command);
                 self.asked_by(Who::nobody("weir"));
             }
+            Command::Asked(asked) => self.asked(*asked),
+            Command::Inside(whole, reply) => drop(reply.send(self.inside(whole))),
+            Command::Sample(reply) => drop(reply.send(self.sample())),
+            Command::Set(service, backend, reply) => {
+                let done = self.make_backend(&service, backend);
+                if let Ok((said, true)) = &done {
+                    self.remember_command(&Ok(said.clone()));
+                }
+                drop(reply.send(done.map(|(said, _)| said)));
+            }
             Command::Apply(apply, reply) => drop(reply.send(self.apply(&apply, "apply"))),
             Command::Rollback(number, breaking, reply) => {
                 drop(reply.send(self.rollback(number, breaking)));
@@ -119,19 +185,16 @@ impl<P: Plane> Engine<P> {
             Command::Drain(service, backend, drain, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.drain = drain);
                 let word = if drain { "drains" } else { "serves again" };
-                let said = done.map(|()| format!("backend {backend} of {service} {word}"));
-                self.remember_command(&said);
-                drop(reply.send(said));
+                let said = |()| format!("backend {backend} of {service} {word}");
+                self.changed(done, said, reply);
             }
             Command::Load(service, backend, load, reply) => {
                 drop(reply.send(self.told_load(&service, &backend, load)));
             }
             Command::Weight(service, backend, weight, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.weight = weight);
-                let said =
-                    done.map(|()| format!("backend {backend} of {service} has weight {weight}"));
-                self.remember_command(&said);
-                drop(reply.send(said));
+                let said = |()| format!("backend {backend} of {service} has weight {weight}");
+                self.changed(done, said, reply);
             }
         }
     }
@@ -171,7 +234,14 @@ impl<P: Plane> Engine<P> {
             info!(service = name, backend, up, detail, "health check");
             let moves = check.is_some_and(|check| check.dead_connections == DeadConnections::Move);
             // With nobody up there is no better place for them.
-            if moves && !up && service.all_down().is_none() {
+            let moves = moves && !up && service.all_down().is_none();
+            self.events.push(Happening::Health {
+                service: name.clone(),
+                backend: backend.clone(),
+                up,
+                detail: detail.to_owned(),
+            });
+            if moves {
                 self.give_connections_away(&name, id);
             }
         }
@@ -258,18 +328,70 @@ impl<P: Plane> Engine<P> {
         })
     }
 
+    /// Whether anything has changed: what is asked for twice is done once, and remembered once.
     fn change_backend(
         &mut self,
         service: &str,
         backend: &str,
         change: impl FnOnce(&mut Backend),
-    ) -> Result<(), EngineError> {
-        self.find(service, backend)?;
+    ) -> Result<bool, EngineError> {
+        let before = self.find(service, backend)?.wanted;
+        let mut wanted = before.clone();
+        change(&mut wanted);
+        if wanted == before {
+            return Ok(false);
+        }
         self.commit(service, |service| {
             if let Some(member) = service.member_mut(backend) {
-                change(&mut member.wanted);
+                member.wanted = wanted;
             }
-        })
+        })?;
+        Ok(true)
+    }
+
+    /// Remembers a change of a backend, if it is one, and answers.
+    fn changed(
+        &mut self,
+        done: Result<bool, EngineError>,
+        said: impl FnOnce(()) -> String,
+        reply: oneshot::Sender<Done>,
+    ) {
+        let done = match done {
+            Ok(false) => Ok(format!("{} already", said(()))),
+            Ok(true) => {
+                let done = Ok(said(()));
+                self.remember_command(&done);
+                done
+            }
+            Err(error) => Err(error),
+        };
+        drop(reply.send(done));
+    }
+
+    /// Makes a backend what it is to be. Also says whether that has changed anything.
+    fn make_backend(
+        &mut self,
+        service: &str,
+        wanted: Backend,
+    ) -> Result<(String, bool), EngineError> {
+        let name = wanted.name.clone();
+        let Some(there) = self.service(service)?.member(&name) else {
+            return self.add_backend(service, wanted).map(|said| (said, true));
+        };
+        let there = &there.wanted;
+        if (there.address, there.port) != (wanted.address, wanted.port) {
+            return Err(EngineError::Conflict(format!(
+                "backend {name} of {service} has the address {} and cannot move; remove it, or give the \
+                 new one another name",
+                there.address
+            )));
+        }
+        let changed = self.change_backend(service, &name, |backend| {
+            (backend.weight, backend.drain) = (wanted.weight, wanted.drain);
+        })?;
+        let drains = if wanted.drain { " and drains" } else { "" };
+        let said = format!("backend {name} of {service} has weight {}{drains}", wanted.weight);
+        Ok((if changed { said } else { format!("{said} already") }, changed))
     }
 
     pub(super) fn find(&self, service: &str, backend: &str) -> Result<PoolMember, EngineError> {

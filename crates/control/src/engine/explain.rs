@@ -5,6 +5,7 @@
 
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult, TunnelStatus};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use weir_plane::{Plane, SourceTable};
@@ -16,7 +17,7 @@ use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Reason};
 
 /// A flow's way through the tables, as `weir explain` shows it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
     /// The flow: protocol, source and destination.
     pub flow: String,

@@ -6,7 +6,9 @@
 mod by_id;
 mod commands;
 mod document;
+mod events;
 mod explain;
+mod follow;
 mod forward;
 mod half_open;
 mod history;
@@ -18,9 +20,11 @@ mod numbers;
 mod plan;
 mod prefixes;
 mod reload;
+mod sample;
 mod service;
 mod shares;
 mod slots;
+mod snapshot;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -30,28 +34,35 @@ mod update;
 mod upkeep;
 
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
-pub use commands::Command;
+pub use commands::{Asked, Command};
+pub use events::{Event, Events, Happening};
 pub use explain::Explanation;
+pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
+pub use sample::{Counted, Sample};
+pub(crate) use snapshot::decode_table;
+pub use snapshot::{Inside, TableSnapshot};
 pub use status::{
     BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
     TunnelStatus,
 };
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
-use crate::config::{Config, Table, XdpMode, place_of};
+use crate::config::{Api, Config, Table, Web, XdpMode, place_of};
 use crate::history::{History, Who};
 use crate::neigh::{self, NeighError, Neighbour};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
 use reload::How;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -61,6 +72,15 @@ use weir_steering::{Action, BackendId, Driver, ServiceId, Side};
 
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";
+
+/// What the configuration says of who is served, and where.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Front {
+    /// The API.
+    pub api: Api,
+    /// The page for browsers.
+    pub web: Option<Web>,
+}
 
 /// How often the engine looks what is due. A command or a report wakes it.
 const TICK: Duration = Duration::from_millis(10);
@@ -138,7 +158,7 @@ pub enum EngineError {
 
 /// What kind of refusal an error is, for programs. The API answers with its name and its status,
 /// the command line with its exit status.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The request makes no sense.
@@ -149,6 +169,8 @@ pub enum Kind {
     NotFound,
     /// It contradicts what is in force.
     Conflict,
+    /// Whoever asks may not.
+    Forbidden,
     /// Somebody else is at it, or nobody answers.
     Busy,
     /// It was tried, and failed.
@@ -258,8 +280,14 @@ pub struct Engine<P: Plane = LivePlane> {
     trace: Option<trace::Trace>,
     /// How many times somebody has.
     traces: u64,
+    /// Connections are followed.
+    following: follow::Following,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
+    /// Who serves the API and the page.
+    front: Option<watch::Sender<Front>>,
+    /// What has happened lately.
+    events: Arc<Events>,
     history: History,
     /// Who asks for what is done just now.
     who: Who,
@@ -473,7 +501,10 @@ impl<P: Plane> Engine<P> {
             ahead: 0,
             trace: None,
             traces: 0,
+            following: follow::Following::default(),
             metrics: None,
+            front: None,
+            events: Arc::default(),
             history: History::open(run_dir),
             who: Who::nobody("start"),
             _lock: lock,
@@ -591,6 +622,7 @@ impl<P: Plane> Engine<P> {
         tolerate("look at half-open connections", self.look_at_half_open());
         self.turn_clock();
         self.go_on_tracing();
+        self.follow_connections();
         if timers.slots.due(SLOTS_EVERY) {
             tolerate("give slots back", self.sweep_slots());
         }

@@ -454,7 +454,11 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
         self.config.balancer.metrics = config.balancer.metrics;
         self.config.balancer.hold_checks_at = config.balancer.hold_checks_at;
+        self.config.balancer.web.clone_from(&config.balancer.web);
+        self.config.api.clone_from(&config.api);
+        self.config.balancer.follow_flows = config.balancer.follow_flows;
         self.tell_metrics();
+        self.tell_front();
         let rate = config.balancer.icmp_per_second;
         self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
         self.set_targets();

@@ -2,9 +2,10 @@
 
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError, PlaneResult};
+use super::{ConsistencyStatus, Engine, EngineError, PlaneResult};
 use crate::config::What;
 use crate::{health, neigh};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,7 +15,7 @@ use weir_plane::{LaneCounters, Plane, TrackedFlows};
 use weir_steering::{Image, MethodId};
 
 /// The state of an instance, as `weir status` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Name of the instance.
     pub name: String,
@@ -24,6 +25,10 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: u64,
+    /// Number of the last change of the instance, by a command or by its file: what `expect` is compared
+    /// with; 0: there was none.
+    #[serde(default)]
+    pub change: u64,
     /// Whether it resumed a data plane that was there.
     pub resumed: bool,
     /// Interfaces that packets are taken from, each with "native" or "generic".
@@ -44,6 +49,9 @@ pub struct Status {
     /// Packets of services that are led by QUIC ids, by what became of the id.
     #[serde(default)]
     pub ids: Vec<IdStatus>,
+    /// What following connections has found (`follow_flows`); none if it was never asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<ConsistencyStatus>,
     /// Flows that neither the ring nor the *unreported* map could take.
     pub unrecorded_flows: u64,
     /// Packets of known flows that did not echo the cookie that their backend was told.
@@ -60,7 +68,7 @@ pub struct Status {
 }
 
 /// Frames that were to leave by an interface, and did not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LostStatus {
     /// Name of the interface, or its number if it is gone.
     pub interface: String,
@@ -69,7 +77,7 @@ pub struct LostStatus {
 }
 
 /// A service and its published table.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceStatus {
     /// Name of the service.
     pub name: String,
@@ -139,7 +147,7 @@ pub struct ServiceStatus {
 }
 
 /// From which sources a service takes packets.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SourceStatus {
     /// Prefixes that allow; if there are any, a source that no prefix has is denied.
     pub allow: usize,
@@ -150,7 +158,7 @@ pub struct SourceStatus {
 }
 
 /// How full a table of connections by index is, and what it has refused.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SlotStatus {
     /// Slots in use.
     pub used: u64,
@@ -165,7 +173,7 @@ pub struct SlotStatus {
 }
 
 /// What JET's published rows track.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TrackingStatus {
     /// The part of the new flows that get into the connection table, 0 to 1.
     pub tracked_share: f64,
@@ -191,7 +199,7 @@ impl TrackingStatus {
 }
 
 /// A backend and what went to it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BackendStatus {
     /// Name of the backend, unique in its service.
     pub name: String,
@@ -206,6 +214,9 @@ pub struct BackendStatus {
     pub weight: u16,
     /// "up", "down" or "draining".
     pub state: String,
+    /// Whether it is drained: by a command or by the file, whatever its check says.
+    #[serde(default)]
+    pub drain: bool,
     /// What its health check says.
     pub check: CheckStatus,
     /// States that it holds; none if the method keeps no states.
@@ -243,7 +254,7 @@ pub struct BackendStatus {
 }
 
 /// The tunnel to a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TunnelStatus {
     /// Where it begins: the source address of the outer packets; none if this host has none there.
     pub source: Option<IpAddr>,
@@ -265,7 +276,7 @@ impl TunnelStatus {
 }
 
 /// Answers of translated backends that went back to clients as the services'.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReturnedStatus {
     /// How many.
     pub packets: u64,
@@ -274,7 +285,7 @@ pub struct ReturnedStatus {
 }
 
 /// What the health check of a backend says.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CheckStatus {
     /// Whether the backend counts as up.
     pub up: bool,
@@ -369,7 +380,7 @@ fn ending(service: &ServiceRuntime, status: &ServiceStatus) -> Vec<String> {
 }
 
 /// Packets that were not forwarded for one reason.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct OutcomeStatus {
     /// The reason in snake case, for example `no_service`.
     pub reason: String,
@@ -435,6 +446,7 @@ impl<P: Plane> Engine<P> {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs(),
+            change: self.history.last(),
             resumed: self.resumed,
             interfaces: self
                 .attached
@@ -448,6 +460,7 @@ impl<P: Plane> Engine<P> {
                 .chain(self.troubles())
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
+                .chain(self.following.trouble())
                 .chain(ending)
                 .collect(),
             lost,
@@ -455,6 +468,7 @@ impl<P: Plane> Engine<P> {
             outcomes,
             returned,
             ids: self.id_status()?,
+            consistency: self.following.status(self.config.balancer.follow_flows),
             unrecorded_flows: self.plane.unrecorded(),
             bare_packets: self.plane.bare(),
             reports: self.events_taken,
@@ -515,6 +529,7 @@ impl<P: Plane> Engine<P> {
                 port: member.wanted.port,
                 weight: member.wanted.weight,
                 state: state.into(),
+                drain: member.wanted.drain,
                 check: CheckStatus::of(service, member, check),
                 states: service.states_of(member.id),
                 tunnel: self.plane.backend(member.id).and_then(|backend| {

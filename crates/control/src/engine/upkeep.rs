@@ -3,12 +3,13 @@
 use super::forward::{Reached, translation};
 use super::network::{Look, Of, own_and_above};
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError, PlaneResult};
+use super::{Engine, EngineError, Events, Front, PlaneResult};
 use crate::config::{AllDown, Forward, Protocol};
 use crate::neigh::NeighError;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tracing::warn;
@@ -386,6 +387,21 @@ impl<P: Plane> Engine<P> {
     pub(crate) fn serve_metrics_by(&mut self, server: watch::Sender<Option<SocketAddr>>) {
         self.metrics = Some(server);
         self.tell_metrics();
+    }
+
+    /// Tells who serves the API and the page what the file says of it, now and at every reload, as
+    /// certificates may be others; and where events go.
+    pub(crate) fn serve_front_by(&mut self, server: watch::Sender<Front>, events: Arc<Events>) {
+        self.front = Some(server);
+        self.events = events;
+        self.tell_front();
+    }
+
+    pub(super) fn tell_front(&self) {
+        let (api, web) = (self.config.api.clone(), self.config.balancer.web.clone());
+        if let Some(server) = &self.front {
+            server.send_replace(Front { api, web });
+        }
     }
 
     pub(super) fn tell_metrics(&self) {

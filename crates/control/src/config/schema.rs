@@ -87,6 +87,8 @@ fn balancer(object: &mut Value) {
     words(object, "mode", &["auto", "native", "generic"]);
     range(object, &["icmp_per_second"], 0, 1_000_000);
     range(object, &["hold_checks_at"], 0, 100);
+    add(object, "nat_sources", json!({ "uniqueItems": true }));
+    add(object, "nat_ports", json!({ "pattern": "^ *[0-9]{1,5} *- *[0-9]{1,5} *$" }));
 }
 
 fn limits(object: &mut Value) {
@@ -100,6 +102,7 @@ fn limits(object: &mut Value) {
     range(object, &["table_bytes"], 1 << 20, 1 << 29);
     range(object, &["states_per_service", "half_open_flows"], 1, 1 << 28);
     range(object, &["states_per_prefix"], 0, 1 << 28);
+    range(object, &["nat_connections"], 2, 1 << 21);
 }
 
 fn service(object: &mut Value) {
@@ -107,7 +110,7 @@ fn service(object: &mut Value) {
     add(object, "name", json!({ "pattern": NAME }));
     words(object, "protocol", &["tcp", "udp"]);
     words(object, "affinity", &["flow", "client"]);
-    words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat"]);
+    words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"]);
     range(object, &["port"], 0, 65_535);
     range(object, &["tunnel_port"], 1, 65_535);
     add(object, "backend", json!({ "minItems": 1 }));

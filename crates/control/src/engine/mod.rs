@@ -8,6 +8,7 @@ mod commands;
 mod document;
 mod explain;
 mod forward;
+mod full_nat;
 mod half_open;
 mod history;
 mod limits;
@@ -35,8 +36,8 @@ pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use status::{
-    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
-    TunnelStatus,
+    BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, ReturnedStatus,
+    ServiceStatus, Status, TunnelStatus,
 };
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
@@ -219,6 +220,8 @@ pub struct Engine<P: Plane = LivePlane> {
     translated: Option<weir_plane::Translations>,
     /// The routers that lead to backends behind tunnels.
     gateways: HashMap<IpAddr, IpAddr>,
+    /// What is counted of connections under full NAT.
+    sweep: full_nat::Sweep,
     started: Instant,
     clock: Box<dyn Fn() -> u32 + Send>,
     resumed: bool,
@@ -443,6 +446,7 @@ impl<P: Plane> Engine<P> {
             path: crate::neigh::path,
             translated: None,
             gateways: HashMap::new(),
+            sweep: full_nat::Sweep::default(),
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
             resumed: found.resumed,
@@ -580,6 +584,7 @@ impl<P: Plane> Engine<P> {
         self.turn_clock();
         self.go_on_tracing();
         if timers.slots.due(SLOTS_EVERY) {
+            self.sweep_mappings();
             tolerate("give slots back", self.sweep_slots());
         }
         if timers.seen.due(SEEN_GENERATION_EVERY) {

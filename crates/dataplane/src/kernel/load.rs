@@ -176,6 +176,8 @@ impl KernelPlane {
             strangers: parted("strangers")?,
             watched: parted("watched")?,
             seen: parted("seen")?,
+            mappings: mapped("mappings")?,
+            origins: mapped("origins")?,
             directory: directory.map(Path::to_owned),
             sizes,
             stamp,
@@ -348,6 +350,7 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> 
         seen_lines = sizes.seen_lines;
         partition_count = sizes.partitions;
         source_count = sizes.source_words;
+        mapping_count = sizes.mappings;
         twins = twins.into();
         has_frags = frags.into();
     }

@@ -272,6 +272,14 @@ def to_clients():
                     book.case(f"{name}_error_{kind[0]}_{kind[1]}_{said}_{keep or 'all'}", "nat.with_quote", "port",
                               "An error about what was sent to a backend is the service's, about what the client has sent.",
                               back(error(family, kind, before, pick(CLIENT, CLIENT6)), vip, None, quote=after))
+        made = [Packet(Ip(src=CLIENT, dst=to) if family == 4 else Ip6(src=CLIENT6, dst=to),
+                       Tcp(sport=5555, dport=1234, flags="PA"), data(40)).bytes() for to in (inside, vip)]
+        book.case(f"{name}_error_any_port", "back.about_any_port", "any", "An error about a packet to any port of a backend.",
+                  back(error(family, pick((3, 4), (2, 0)), made[0], pick(CLIENT, CLIENT6)), vip, None, quote=made[1]))
+        head = Ip(src=ROUTER, dst=CLIENT, df=0) if family == 4 else Ip6(src=ROUTER6, dst=CLIENT6)
+        asks = Icmp(type=pick(8, 128), code=0, word=7, v6=family == 6)
+        book.case(f"{name}_no_error", "back.about_nothing", "port", "An echo request to somebody quotes nothing.",
+                  passes(Packet(eth(), head, asks, data(8)), "other_protocol"))
         foreign = Packet(Ip(src=CLIENT, dst=NOBODY) if family == 4 else Ip6(src=CLIENT6, dst=NOBODY6),
                          Tcp(sport=5555, dport=PORT), data(40)).bytes()
         book.case(f"{name}_error_about_others", "back.none", "port", "An error about what was sent to others.",

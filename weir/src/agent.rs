@@ -73,7 +73,7 @@ fn way(text: &str) -> Result<Way, String> {
         (_, "gre") => Ok(Way::Tunnel(Encapsulation::Gre)),
         ("fou", _) => Ok(Way::Tunnel(Encapsulation::Fou(port(FOU_PORT)?))),
         ("gue", _) => Ok(Way::Tunnel(Encapsulation::Gue(port(GUE_PORT)?))),
-        (_, "nat") => Err("backends of forward = \"nat\" need no agent".into()),
+        (_, "nat" | "fullnat") => Err(format!("backends of forward = {name:?} need no agent")),
         _ => Err("there are l2, ipip, gre, fou[:PORT] and gue[:PORT]".into()),
     }
 }
@@ -194,7 +194,7 @@ impl BackendOptions {
             let here = service.backends.iter().find(|one| holders(one.address).next().is_some());
             let Some(backend) = here else { continue };
             if service.forward.is_nat() {
-                translated = Some(&service.name);
+                translated = Some((&service.name, service.forward));
                 continue;
             }
             indices.extend(holders(backend.address).map(|(index, _)| *index));
@@ -210,9 +210,10 @@ impl BackendOptions {
             }
         }
         let file = path.display();
-        if let (true, Some(service)) = (vips.is_empty(), translated) {
+        if let (true, Some((service, forward))) = (vips.is_empty(), translated) {
             anyhow::bail!(
-                "{file}: service {service:?} has forward = \"nat\": its backends need no agent"
+                "{file}: service {service:?} has forward = {:?}: its backends need no agent",
+                forward.name()
             );
         }
         if vips.is_empty() {

@@ -354,7 +354,7 @@ pub struct InitOptions {
     /// The address that clients connect to, with a port if it is not 80.
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = crate::init::address)]
     pub vip: (IpAddr, Option<u16>),
-    /// A backend, as often as there are some; with --forward nat also with the port that it listens on.
+    /// A backend, as often as there are some; with --forward nat or --nat also with the port that it listens on.
     #[arg(long = "backend", value_name = "ADDRESS[:PORT]", required = true, value_parser = crate::init::address)]
     pub backends: Vec<(IpAddr, Option<u16>)>,
     /// Name of the service.
@@ -363,10 +363,15 @@ pub struct InitOptions {
     /// A service of UDP.
     #[arg(long)]
     pub udp: bool,
-    /// How packets reach the backends: as frames (l2), with the backend's address (nat), or in tunnels.
+    /// How packets reach the backends: as frames (l2), with the backend's address (nat), from this host's
+    /// besides (fullnat), or in tunnels.
     /// Without it: l2 if all backends are on links of this host's, else gue.
-    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat"])]
+    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"])]
     pub forward: Option<String>,
+    /// For backends that nobody may configure: full NAT, --forward fullnat. Their answers come to an address of
+    /// this host's.
+    #[arg(long, conflicts_with = "forward")]
+    pub nat: bool,
     /// Interface whose packets are balanced, as often as there are some. Without it, those that lead to
     /// the clients and to the backends.
     #[arg(long = "interface", value_name = "INTERFACE")]
@@ -391,7 +396,7 @@ pub enum BackendVerb {
         name: String,
         /// Its address.
         address: IpAddr,
-        /// The port that it listens on, of a service with forward = "nat"; without it, the service's.
+        /// The port that it listens on, of a service with forward = "nat" or "fullnat"; without it, the service's.
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
         port: Option<u16>,
         /// Its weight.
@@ -518,12 +523,12 @@ pub struct LabOptions {
     /// What is done besides changes of the pool (docs/lab.md).
     #[arg(long, value_name = "NAME", value_parser = scenario_name(), default_value = "churn")]
     pub scenario: String,
-    /// How the nodes are wired: l2, inline, routed, nat, tiers, vlan or bond-MODE (docs/lab.md). Without it, as
-    /// the method and the way of forwarding need it.
+    /// How the nodes are wired: l2, inline, routed, nat, fullnat, tiers, vlan or bond-MODE (docs/lab.md). Without
+    /// it, as the method and the way of forwarding need it.
     #[arg(long)]
     pub topology: Option<weir_lab::topology::Topology>,
     /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
-    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat"], default_value = "l2")]
+    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"], default_value = "l2")]
     pub forward: String,
     /// What takes packets out of tunnels on the backends: weir's agent, or the tunnel devices of a kernel that
     /// has them.
@@ -639,9 +644,9 @@ pub enum BenchVerb {
         /// for a known flow, as where somebody else lists the flows.
         #[arg(long, value_enum, default_value = "on")]
         marks: MarksName,
-        /// Tunnels that are measured besides, with concury over IPv4; nat, in both directions; and lists
+        /// Tunnels that are measured besides, with concury over IPv4; nat, in both directions; fullnat; and lists
         /// of sources.
-        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat", "lists"])]
+        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat", "fullnat", "lists"])]
         forward: Vec<String>,
         /// Tunnels over IPv4 that the program of `weir agent` takes packets out of, as a backend does.
         #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre"])]

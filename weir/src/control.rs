@@ -16,8 +16,8 @@ use weir_control::api::{
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, EngineError, Explanation, QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus,
-    Status,
+    self, EngineError, Explanation, NatSourceStatus, QuicConfigStatus, QuicStatus, ReturnedStatus,
+    ServiceStatus, Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -103,6 +103,7 @@ fn print_status(status: &Status) {
     if let Some(ReturnedStatus { packets, bytes }) = status.returned {
         out::line(format_args!("\nanswers that were translated: {packets}, {bytes} bytes"));
     }
+    status.nat_sources.iter().for_each(print_nat_source);
     print_lost(status);
     print_ids(status);
     if let Some(seen) = status.consistency {
@@ -123,6 +124,14 @@ fn print_status(status: &Status) {
     ));
 }
 
+fn print_nat_source(source: &NatSourceStatus) {
+    let NatSourceStatus { address, ports: (first, last), open, opening, resting } = source;
+    out::line(format_args!(
+        "from {address} ports {first} to {last}: {open} connections open, {opening} not answered, {resting} \
+         ended, whose ports rest"
+    ));
+}
+
 fn print_service(service: &ServiceStatus) {
     let port = service.port.map_or("any".into(), |port| port.to_string());
     let by = service.load.as_ref().map_or_else(String::new, |load| format!(" by {load}"));
@@ -131,7 +140,7 @@ fn print_service(service: &ServiceStatus) {
     let to_port = service.tunnel_port.map_or_else(String::new, |port| format!(" to port {port}"));
     let forward = match service.forward.as_str() {
         "" | "l2" => String::new(),
-        "nat" => ", by nat".into(),
+        forward @ ("nat" | "fullnat") => format!(", by {forward}"),
         tunnel => format!(", through {tunnel}{to_port}"),
     };
     let loads = service.load.is_some() || service.backends.iter().any(|b| b.told_load.is_some());
@@ -320,6 +329,7 @@ pub fn print_explanation(said: Explanation, json: bool) -> anyhow::Result<()> {
     lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}"))));
     lines.push(("through", said.tunnel));
     lines.push(("translated", said.translation));
+    lines.push(("source", said.from));
     lines.push(("if it is new", said.backend_if_new));
     lines.push(("why", Some(said.why)));
     lines.push(("asked", (!said.asked.is_empty()).then(|| said.asked.join("; "))));

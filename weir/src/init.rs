@@ -30,7 +30,9 @@ pub fn address(text: &str) -> Result<(IpAddr, Option<u16>), String> {
 }
 
 pub fn run(options: InitOptions) -> anyhow::Result<()> {
-    let InitOptions { vip, backends, name, udp, forward, interfaces, output, prepare } = options;
+    let InitOptions { vip, backends, name, udp, forward, nat, interfaces, output, prepare } =
+        options;
+    let forward = if nat { Some("fullnat".into()) } else { forward };
     let (ip, port) = vip;
     let wanted = Wanted {
         name,

@@ -197,8 +197,12 @@ fn forwarded_by(spec: &mut DemoSpec, forward: &str, receivers: &str) -> anyhow::
              backends answer clients directly; cheetah with --answers backend does that, too"
         );
     }
-    spec.lab.topology = if forward == "nat" { Topology::Nat } else { Topology::Routed };
-    if forward != "nat" && !by_kernel && spec.lab.agent.is_none() {
+    spec.lab.topology = match forward {
+        "nat" => Topology::Nat,
+        "fullnat" => Topology::FullNat,
+        _ => Topology::Routed,
+    };
+    if !spec.lab.topology.is_nat() && !by_kernel && spec.lab.agent.is_none() {
         spec.lab.bare = true;
         spec.lab.agent = Some(AgentSpec::ready(&spec.balancer.weir, forward));
     }

@@ -52,7 +52,7 @@ pub use check::{
     WeightIn, What,
 };
 pub use error::{ConfigError, Problem};
-pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
+pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
 pub use lists::Lists;
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
@@ -129,6 +129,9 @@ pub struct Balancer {
     /// The same over IPv6.
     #[serde(default)]
     pub tunnel_source6: Option<Ipv6Addr>,
+    /// Where packets under full NAT come from.
+    #[serde(default)]
+    pub nat: NatSources,
 }
 
 impl Balancer {
@@ -199,6 +202,10 @@ pub struct Limits {
     /// a list.
     #[serde(default = "lists::default_prefixes")]
     pub list_prefixes: u32,
+    /// Connections of all services with `forward = "fullnat"`. The memory, twice 64 bytes for each, is taken
+    /// only if there is such a service.
+    #[serde(default = "resolve::nat_connections")]
+    pub nat_connections: u32,
 }
 
 impl Limits {
@@ -230,6 +237,7 @@ impl Default for Limits {
             half_open_flows: Self::default_half_open(4 << 20),
             states_per_prefix: Self::default_of_prefix(4 << 20),
             list_prefixes: lists::default_prefixes(),
+            nat_connections: resolve::nat_connections(),
         }
     }
 }
@@ -300,7 +308,7 @@ impl Service {
     pub fn answers_of(&self, backend: &Backend) -> Option<Answers> {
         let service = (self.vip, self.port);
         let answers = Answers::of(service, self.protocol, backend.address, backend.port);
-        self.forward.is_nat().then_some(answers)
+        (self.forward == Forward::Nat).then_some(answers)
     }
 
     /// The check of a backend: its own, or the service's.

@@ -151,6 +151,20 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "Frames that were sent and lost before they left an interface",
         status.lost.iter().flatten().map(|one| (vec![("interface", &*one.interface)], one.frames)),
     )?;
+    let nat = status.nat_sources.iter().flat_map(|one| {
+        let states = [("open", one.open), ("opening", one.opening), ("resting", one.resting)];
+        states.map(|(state, count)| (one.address.to_string(), state, count))
+    });
+    let nat: Vec<_> = nat.collect();
+    if !nat.is_empty() {
+        out.gauges(
+            "nat_connections",
+            "Connections under full NAT, by their address towards backends and by state",
+            nat.iter().map(|(address, state, count)| {
+                (vec![("source", &**address), ("state", *state)], *count as f64)
+            }),
+        )?;
+    }
     if let Some(returned) = status.returned {
         out.counter("returned_packets", "Answers that were translated", returned.packets)?;
         out.counter("returned_bytes", "Bytes of the answers that were translated", returned.bytes)?;

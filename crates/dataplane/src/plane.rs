@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_plane::forward::NextHop;
+use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
     Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts,
@@ -256,6 +256,26 @@ impl Plane for LivePlane {
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), Error> {
         self.kernel.set_translations(wanted)
+    }
+
+    fn set_mapping_rules(&mut self, rules: &MappingRules) -> Result<(), Error> {
+        self.kernel.set_mapping_rules(rules)
+    }
+
+    fn mapping_rules(&self) -> Option<MappingRules> {
+        self.kernel.mapping_rules()
+    }
+
+    fn mapping_places(&self) -> usize {
+        self.kernel.mapping_places()
+    }
+
+    fn mapping(&self, place: usize) -> Option<Mapping> {
+        self.kernel.mapping(place)
+    }
+
+    fn mapping_tick(&self) -> u32 {
+        self.kernel.mapping_tick()
     }
 
     fn returned(&self) -> Result<Returned, Error> {

@@ -145,7 +145,7 @@ impl Backend {
         }
         let log = self.directory.join("error.log");
         let log = File::create(&log).doing(|| format!("creating {}", log.display()))?;
-        let own = (self.topology == Topology::Nat).then(|| (self.address4(), self.address6()));
+        let own = self.topology.is_nat().then(|| (self.address4(), self.address6()));
         let echo = Echo::start(&self.netns, &self.name, own)?;
         let work = self.works.then(|| Work::start(&self.directory, &self.name)).transpose()?;
         let mut nginx = self.netns.command("nginx")?;

@@ -455,7 +455,7 @@ fn address(service: &str, spec: &BalancerSpec, backend: usize) -> IpAddr {
 /// The port of a backend of one of [`SERVICES`], where that is another than the service's.
 fn own_port(service: &str, topology: Topology) -> Option<u16> {
     let port = if service.starts_with("echo") { topology.echo_port() } else { topology.web_port() };
-    (topology == Topology::Nat).then_some(port)
+    topology.is_nat().then_some(port)
 }
 
 fn config_text(
@@ -466,8 +466,15 @@ fn config_text(
     pool: &BTreeMap<usize, Member>,
 ) -> String {
     let interfaces = topology.interfaces();
+    let sources = match topology {
+        Topology::FullNat => {
+            let (v4, v6) = (topology::BALANCER4, topology::BALANCER6);
+            format!("nat_sources = [\"{v4}\", \"{v6}\"]\n")
+        }
+        _ => String::new(),
+    };
     let mut text = format!(
-        "[balancer]\nname = \"{name}\"\ninterfaces = {interfaces:?}\nrun_dir = \"{}\"\n{}",
+        "[balancer]\nname = \"{name}\"\ninterfaces = {interfaces:?}\nrun_dir = \"{}\"\n{sources}{}",
         run_dir.display(),
         lines(&spec.balancer_lines)
     );

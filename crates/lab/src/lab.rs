@@ -134,7 +134,8 @@ impl Lab {
         let node =
             |role: Role| Node { role, netns: NetNs::named(format!("{prefix}{}", role.name())) };
         let switch = node(Role::Switch);
-        let router = (spec.topology == Topology::Routed).then_some(Role::Router);
+        let router =
+            matches!(spec.topology, Topology::Routed | Topology::FullNat).then_some(Role::Router);
         let tiers = spec.topology == Topology::Tiers;
         let fronts = (1..if tiers { FRONTS } else { 1 }).map(Role::Front);
         let stateful = (0..if tiers { STATEFUL } else { 0 }).map(Role::Stateful);

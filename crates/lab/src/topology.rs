@@ -2,12 +2,13 @@
 //!
 //! `l2` is a bridge, and everybody on it. In `inline` clients and backends have a bridge each, with the
 //! balancer between them; so in `nat`, whose backends know nothing of the service. In `routed` there is a
-//! router between them, and the balancer is on the clients'. In `tiers` there are several balancers on the
-//! one bridge. In `vlan` the balancer's interface is a trunk, in `bond-MODE` it is a bond. `docs/lab.md` has
-//! the pictures.
+//! router between them, and the balancer is on the clients'; so in `fullnat`, whose backends know nothing of the
+//! service, and nothing of the balancer. In `tiers` there are several balancers on the one bridge. In `vlan` the
+//! balancer's interface is a trunk, in `bond-MODE` it is a bond. `docs/lab.md` has the pictures.
 
 mod receive;
 mod trunk;
+
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -28,7 +29,7 @@ pub const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
 pub const WEB_PORT: u16 = 80;
 /// Port of the echo service, UDP.
 pub const ECHO_PORT: u16 = 5353;
-/// Port of the web service at backends of the topology `nat`.
+/// Port of the web service at backends of the topologies `nat` and `fullnat`.
 pub const NAT_WEB_PORT: u16 = 8080;
 /// Port of the echo service there.
 pub const NAT_ECHO_PORT: u16 = 9953;
@@ -49,8 +50,10 @@ pub const MAX_CLIENTS: usize = 100;
 /// Most source addresses per client namespace and family.
 pub const MAX_CLIENT_ADDRESSES: usize = 200;
 
-const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+/// The balancer's own address.
+pub const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// That of IPv6.
+pub const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// The router of `routed`, where the clients are.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
@@ -69,6 +72,9 @@ pub enum Topology {
     Inline,
     /// The same with backends that have not the service's addresses, and listen on other ports.
     Nat,
+    /// Two bridges with a router between them, which is the default route of backends that know nothing of the
+    /// service: packets come to them from an address of the balancer's.
+    FullNat,
     /// Two bridges with a router between them: backends are in another subnet than the balancer, take
     /// packets out of tunnels, and answer clients through the router.
     Routed,
@@ -85,7 +91,15 @@ pub enum Topology {
 impl Topology {
     /// Every topology.
     pub fn all() -> impl Iterator<Item = Self> {
-        let plain = [Self::L2, Self::Inline, Self::Nat, Self::Routed, Self::Tiers, Self::Vlan];
+        let plain = [
+            Self::L2,
+            Self::Inline,
+            Self::Nat,
+            Self::FullNat,
+            Self::Routed,
+            Self::Tiers,
+            Self::Vlan,
+        ];
         plain.into_iter().chain(Bond::ALL.map(Self::Bond))
     }
 
@@ -95,6 +109,7 @@ impl Topology {
             Self::L2 => "l2",
             Self::Inline => "inline",
             Self::Nat => "nat",
+            Self::FullNat => "fullnat",
             Self::Routed => "routed",
             Self::Tiers => "tiers",
             Self::Vlan => "vlan",
@@ -105,20 +120,25 @@ impl Topology {
     /// The balancer's interfaces that weir takes frames from.
     pub fn interfaces(self) -> &'static [&'static str] {
         match self {
-            Self::L2 | Self::Routed | Self::Tiers | Self::Vlan => &[INTERFACE],
+            Self::L2 | Self::FullNat | Self::Routed | Self::Tiers | Self::Vlan => &[INTERFACE],
             Self::Bond(_) => &[BOND],
             Self::Inline | Self::Nat => &[INTERFACE, BACKENDS_INTERFACE],
         }
     }
 
+    /// Whether backends have not the service's address.
+    pub fn is_nat(self) -> bool {
+        matches!(self, Self::Nat | Self::FullNat)
+    }
+
     /// The port at which backends listen for the web service.
     pub fn web_port(self) -> u16 {
-        if self == Self::Nat { NAT_WEB_PORT } else { WEB_PORT }
+        if self.is_nat() { NAT_WEB_PORT } else { WEB_PORT }
     }
 
     /// The port at which backends listen for the echo service.
     pub fn echo_port(self) -> u16 {
-        if self == Self::Nat { NAT_ECHO_PORT } else { ECHO_PORT }
+        if self.is_nat() { NAT_ECHO_PORT } else { ECHO_PORT }
     }
 }
 
@@ -262,10 +282,9 @@ impl Role {
         let own = Cable {
             port: self.name(),
             bridge: match (topology, self) {
-                (Topology::Inline | Topology::Nat | Topology::Routed, Self::Backend(_)) => {
-                    BACKENDS_BRIDGE
-                }
                 (Topology::Vlan, role) => trunk::bridge(role),
+                (Topology::L2 | Topology::Tiers | Topology::Bond(_), Self::Backend(_)) => BRIDGE,
+                (_, Self::Backend(_)) => BACKENDS_BRIDGE,
                 _ => BRIDGE,
             },
             interface: INTERFACE,
@@ -274,7 +293,7 @@ impl Role {
         let between = match topology {
             Topology::L2 | Topology::Tiers | Topology::Vlan | Topology::Bond(_) => None,
             Topology::Inline | Topology::Nat => Some(Self::Balancer),
-            Topology::Routed => Some(Self::Router),
+            Topology::Routed | Topology::FullNat => Some(Self::Router),
         };
         if between != Some(self) {
             return vec![own];
@@ -295,19 +314,20 @@ impl Role {
         let router = [format!("{ROUTER4}/24"), format!("{ROUTER6}/112")];
         let (mine, second) = match (plan.topology, self) {
             // The VIP is nobody's address: clients have a route to it.
-            (Topology::Tiers | Topology::Vlan, Self::Balancer) => {
+            (Topology::Tiers | Topology::Vlan | Topology::FullNat, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], Vec::new())
             }
             (Topology::Inline | Topology::Nat, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], router.into())
             }
-            (Topology::Routed, Self::Router) => {
+            (Topology::Routed | Topology::FullNat, Self::Router) => {
                 (vec![format!("{GATEWAY4}/16"), format!("{GATEWAY6}/64")], router.into())
             }
-            (
-                Topology::Inline | Topology::Nat | Topology::Routed | Topology::Vlan,
-                Self::Backend(i),
-            ) => (vec![format!("{}/24", backend4(i)), format!("{}/112", backend6(i))], Vec::new()),
+            (topology, Self::Backend(i))
+                if !matches!(topology, Topology::L2 | Topology::Tiers | Topology::Bond(_)) =>
+            {
+                (vec![format!("{}/24", backend4(i)), format!("{}/112", backend6(i))], Vec::new())
+            }
             _ => (self.addresses_l2(plan.client_addresses), Vec::new()),
         };
         let of = |interface| move |address| (address, interface);
@@ -345,7 +365,10 @@ impl Role {
     /// Its routes: a destination and a router for each, with what else there is to say.
     fn routes(self, topology: Topology) -> Vec<(String, IpAddr, &'static str)> {
         match (topology, self) {
-            (Topology::Inline | Topology::Nat | Topology::Vlan, Self::Client(_)) => vec![
+            (
+                Topology::Inline | Topology::Nat | Topology::FullNat | Topology::Vlan,
+                Self::Client(_),
+            ) => vec![
                 (format!("{VIP4}/32"), BALANCER4.into(), ""),
                 (format!("{VIP6}/128"), BALANCER6.into(), ""),
             ],
@@ -353,10 +376,13 @@ impl Role {
                 (format!("{VIP4}/32"), front4(i % FRONTS).into(), ""),
                 (format!("{VIP6}/128"), front6(i % FRONTS).into(), ""),
             ],
-            (Topology::Inline | Topology::Nat | Topology::Vlan, Self::Backend(_)) => {
+            (
+                Topology::Inline | Topology::Nat | Topology::FullNat | Topology::Vlan,
+                Self::Backend(_),
+            ) => {
                 vec![("0.0.0.0/0".into(), ROUTER4.into(), ""), ("::/0".into(), ROUTER6.into(), "")]
             }
-            (Topology::Routed, Self::Balancer) => vec![
+            (Topology::Routed | Topology::FullNat, Self::Balancer) => vec![
                 ("10.77.2.0/24".into(), GATEWAY4.into(), ""),
                 ("fd77::2:0/112".into(), GATEWAY6.into(), ""),
             ],
@@ -422,7 +448,7 @@ impl Role {
     /// The `ip -batch` lines that run inside the node once its veths are there.
     fn setup(self, plan: Plan) -> String {
         let mut lines = link::up("lo");
-        if let (Self::Backend(_), true) = (self, plan.topology != Topology::Nat && !plan.bare) {
+        if let (Self::Backend(_), true) = (self, !plan.topology.is_nat() && !plan.bare) {
             lines += &link::address(&format!("{VIP4}/32"), "lo");
             lines += &link::address(&format!("{VIP6}/128"), "lo");
         }

@@ -40,12 +40,18 @@ pub(super) fn resolve(file: validate::File) -> Config {
             follow_flows: balancer.follow_flows.unwrap_or(0),
             tunnel_source: balancer.tunnel_source,
             tunnel_source6: balancer.tunnel_source6,
+            nat: balancer.nat,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
         limits: limits(&file.limits, &file.services),
         api: file.api,
         services: file.services.into_iter().map(service).collect(),
     }
+}
+
+/// A quarter of a million connections under full NAT: 32 MiB.
+pub(super) fn nat_connections() -> u32 {
+    262_144
 }
 
 /// Who can reach a service can ping it.
@@ -97,6 +103,7 @@ fn limits(given: &validate::Limits, services: &[validate::Service]) -> Limits {
         states_per_service: states,
         half_open_flows: half_open,
         list_prefixes: given.list_prefixes.unwrap_or(default.list_prefixes),
+        nat_connections: given.nat_connections.unwrap_or(default.nat_connections),
         states_per_prefix: given
             .states_per_prefix
             .unwrap_or_else(|| Limits::default_of_prefix(states)),

@@ -91,6 +91,8 @@ fn balancer(object: &mut Value) {
     words(object, "web_role", &["read", "operate"]);
     range(object, &["hold_checks_at"], 0, 100);
     range(object, &["follow_flows"], 0, 65_536);
+    add(object, "nat_sources", json!({ "uniqueItems": true }));
+    add(object, "nat_ports", json!({ "pattern": "^ *[0-9]{1,5} *- *[0-9]{1,5} *$" }));
 }
 
 fn api(object: &mut Value) {
@@ -115,6 +117,7 @@ fn limits(object: &mut Value) {
     range(object, &["table_bytes"], 1 << 20, 1 << 29);
     range(object, &["states_per_service", "half_open_flows"], 1, 1 << 28);
     range(object, &["states_per_prefix"], 0, 1 << 28);
+    range(object, &["nat_connections"], 2, 1 << 21);
 }
 
 fn service(object: &mut Value) {
@@ -122,7 +125,7 @@ fn service(object: &mut Value) {
     add(object, "name", json!({ "pattern": NAME }));
     words(object, "protocol", &["tcp", "udp"]);
     words(object, "affinity", &["flow", "client"]);
-    words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat"]);
+    words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"]);
     range(object, &["port"], 0, 65_535);
     range(object, &["tunnel_port"], 1, 65_535);
     add(object, "backend", json!({ "minItems": 1 }));

@@ -3,6 +3,7 @@
 mod api;
 mod check;
 mod forward;
+mod full_nat;
 mod lists;
 mod quic;
 mod scope;
@@ -20,6 +21,7 @@ use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::api::{Api, Web};
 use super::error::Problems;
+use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
 use super::{TunnelSource, XdpMode, written};
 pub(super) use check::Check;
@@ -50,6 +52,7 @@ pub(super) struct Balancer {
     pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
+    pub nat: NatSources,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +71,7 @@ pub(super) struct Limits {
     pub half_open_flows: Option<u32>,
     pub states_per_prefix: Option<u32>,
     pub list_prefixes: Option<u32>,
+    pub nat_connections: Option<u32>,
 }
 
 /// Validates a file for a data plane that runs these methods. The result is usable only if `problems` stayed empty.
@@ -88,6 +92,7 @@ pub(super) fn validate(
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
     forward::answers_apart(&file.service, problems);
+    full_nat::has_sources(&file.service, &balancer.nat, problems);
     fits(&file.service, &limits, problems);
     let places: Vec<Range<usize>> = file.service.iter().map(Spanned::span).collect();
     let services: Vec<Service> = file
@@ -177,6 +182,7 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         hold_checks_at: scope.integer(raw.hold_checks_at.as_ref(), "hold_checks_at", 0..=100),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
+        nat: full_nat::sources(raw.nat_sources, raw.nat_ports.as_ref(), raw.nat_log, &mut scope),
     }
 }
 
@@ -268,6 +274,8 @@ fn limits(raw: Option<Spanned<written::Limits>>, problems: &mut Problems<'_>) ->
         half_open_flows: count(raw.half_open_flows, "half_open_flows", 1, 1 << 28),
         states_per_prefix: count(raw.states_per_prefix, "states_per_prefix", 0, 1 << 28),
         list_prefixes: count(raw.list_prefixes, "list_prefixes", 1, MOST_LIST_PREFIXES),
+        // 256 MiB of memory, twice as many mappings.
+        nat_connections: count(raw.nat_connections, "nat_connections", 2, 1 << 21),
     };
     let states = super::Limits::default().states_per_service;
     let states = limits.states_per_service.unwrap_or(states);

@@ -44,6 +44,9 @@ pub(super) struct Balancer {
     pub follow_flows: Field<i64>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
+    pub nat_sources: Field<Vec<Spanned<String>>>,
+    pub nat_ports: Field<String>,
+    pub nat_log: Field<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -85,6 +88,7 @@ pub(super) struct Limits {
     pub half_open_flows: Field<i64>,
     pub states_per_prefix: Field<i64>,
     pub list_prefixes: Field<i64>,
+    pub nat_connections: Field<i64>,
 }
 
 #[derive(Debug, Default)]

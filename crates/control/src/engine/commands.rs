@@ -306,8 +306,9 @@ impl<P: Plane> Engine<P> {
         let mut numbers = self.numbers();
         let member = self.allot(backend, !checked, &mut numbers)?;
         let id = member.id;
+        let nat = self.config.balancer.nat.clone();
         let added = self
-            .install(&member, (forward, segments), true)
+            .install(&member, (forward, segments, &nat), true)
             .and_then(|()| self.commit(service, |service| service.pool.push(member)));
         if added.is_err() {
             tolerate("take a backend back", self.plane.set_backend(id, None).plane());

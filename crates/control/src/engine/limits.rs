@@ -4,7 +4,8 @@ use super::{Engine, EngineError};
 use crate::config::{Config, Service, Table, place_of};
 use std::path::Path;
 use tracing::{info, warn};
-use weir_plane::{Limits, Plane};
+use weir_plane::forward::mapping::ORIGINS;
+use weir_plane::{Limits, Plane, mapping_places};
 use weir_steering::MethodId;
 
 impl<P: Plane> Engine<P> {
@@ -68,6 +69,7 @@ pub(super) fn wanted(config: &Config) -> Limits {
     let mut methods = config.services.iter().map(|service| service.method.id());
     let answers = config.services.iter().any(Service::answers_pass);
     let translated = config.services.iter().any(|service| service.forward.is_nat());
+    let full_nat = config.services.iter().any(|service| service.forward.is_full_nat());
     let listed = config.services.iter().any(|service| service.lists.is_some());
     let slots = methods.any(|method| method == MethodId::CheetahStateful);
     Limits {
@@ -80,7 +82,9 @@ pub(super) fn wanted(config: &Config) -> Limits {
         // Nobody else asks that memory.
         answered_flows: if answers { given.answered_flows } else { 1 },
         slot_partitions: if slots { given.slot_partitions } else { 1 },
-        translations: if translated { given.backends } else { 1 },
+        // And the balancer's own addresses.
+        translations: if translated { given.backends + ORIGINS as u32 } else { 1 },
+        mappings: if full_nat { mapping_places(given.nat_connections) / 2 } else { 1 },
         udp_flows: given.udp_flows,
         event_ring_bytes: given.event_ring_bytes,
         marked_flows: given.states_per_service,

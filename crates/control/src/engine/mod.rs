@@ -10,6 +10,7 @@ mod events;
 mod explain;
 mod follow;
 mod forward;
+mod full_nat;
 mod half_open;
 mod history;
 mod limits;
@@ -45,8 +46,8 @@ pub use sample::{Counted, Sample};
 pub(crate) use snapshot::decode_table;
 pub use snapshot::{Inside, TableSnapshot};
 pub use status::{
-    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
-    TunnelStatus,
+    BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, ReturnedStatus,
+    ServiceStatus, Status, TunnelStatus,
 };
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
@@ -251,6 +252,8 @@ pub struct Engine<P: Plane = LivePlane> {
     translated: Option<weir_plane::Translations>,
     /// The routers that lead to backends behind tunnels.
     gateways: HashMap<IpAddr, IpAddr>,
+    /// What is counted of connections under full NAT.
+    sweep: full_nat::Sweep,
     started: Instant,
     clock: Box<dyn Fn() -> u32 + Send>,
     resumed: bool,
@@ -481,6 +484,7 @@ impl<P: Plane> Engine<P> {
             path: crate::neigh::path,
             translated: None,
             gateways: HashMap::new(),
+            sweep: full_nat::Sweep::default(),
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
             resumed: found.resumed,
@@ -624,6 +628,7 @@ impl<P: Plane> Engine<P> {
         self.go_on_tracing();
         self.follow_connections();
         if timers.slots.due(SLOTS_EVERY) {
+            self.sweep_mappings();
             tolerate("give slots back", self.sweep_slots());
         }
         if timers.seen.due(SEEN_GENERATION_EVERY) {

@@ -14,7 +14,7 @@ use super::numbers::Numbers;
 use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, Service, Table, place_of};
+use crate::config::{Backend, Config, Forward, NatSources, Service, Table, place_of};
 use crate::health::Transition;
 use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
@@ -182,10 +182,12 @@ impl<P: Plane> Engine<P> {
         for wanted in &config.services {
             let now = there.get(&vip_of(wanted)).copied();
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
-            let change = match now.and_then(|now| readdressed(&now.configured, wanted)) {
-                Some(why) => Change::Breaks(why),
-                None => change,
-            };
+            let moved = || self.resourced(wanted, config);
+            let change =
+                match now.and_then(|now| readdressed(&now.configured, wanted).or_else(moved)) {
+                    Some(why) => Change::Breaks(why),
+                    None => change,
+                };
             // What packets do not follow breaks nothing.
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
@@ -332,7 +334,8 @@ impl<P: Plane> Engine<P> {
         for planned in &plan.services {
             for member in planned.pool.iter().filter(|member| planned.new.contains(&member.id)) {
                 prepared.members.push(member.id);
-                let way = (planned.wanted.forward, planned.wanted.segments());
+                let nat = &config.balancer.nat;
+                let way = (planned.wanted.forward, planned.wanted.segments(), nat);
                 self.install(member, way, true)?;
             }
             let wanted = &planned.wanted;
@@ -445,6 +448,8 @@ impl<P: Plane> Engine<P> {
         self.believe_the_unchecked();
         self.services.values_mut().for_each(ServiceRuntime::try_at_once);
         failures.extend(self.tell_all_ids());
+        self.config.balancer.nat.clone_from(&config.balancer.nat);
+        failures.extend(self.tell_mapping_rules().err());
         failures.extend(self.tell_translations().err());
         failures.extend(self.publish_due());
         failures.extend(self.list_services());
@@ -613,7 +618,8 @@ impl<P: Plane> Engine<P> {
                 Some(former) => self.member(former, wanted, up, false),
                 None => self.allot(wanted, up, numbers)?,
             };
-            let way = (runtime.configured.forward, runtime.configured.segments());
+            let nat = self.config.balancer.nat.clone();
+            let way = (runtime.configured.forward, runtime.configured.segments(), &nat);
             self.install(&member, way, Some(member.id) != former)?;
             runtime.pool.push(member);
         }
@@ -672,7 +678,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn install(
         &mut self,
         member: &PoolMember,
-        (forward, segments): (Forward, Option<Segments>),
+        (forward, segments, nat): (Forward, Option<Segments>, &NatSources),
         anew: bool,
     ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
@@ -687,7 +693,7 @@ impl<P: Plane> Engine<P> {
         let asked = forward.passes_routers();
         let path = asked.then(|| (self.path)(address, &self.vips()).ok()).flatten();
         let tunnel = self.tunnel(address, forward, path.as_ref());
-        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu));
+        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu), nat);
         let entry = weir_plane::Backend {
             address,
             incarnation,
@@ -745,7 +751,8 @@ impl<P: Plane> Engine<P> {
 
 /// Why connections break if a service's packets get other addresses, or get none any more.
 fn readdressed(now: &Service, wanted: &Service) -> Option<String> {
-    let other = now.forward.is_nat() != wanted.forward.is_nat();
+    let kind = |forward: Forward| (forward.is_nat(), forward.is_full_nat());
+    let other = kind(now.forward) != kind(wanted.forward);
     other.then(|| {
         let (from, to) = (now.forward.name(), wanted.forward.name());
         format!(

@@ -13,6 +13,7 @@ use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
 use weir_plane::{LaneCounters, Plane, TrackedFlows};
 use weir_steering::{Image, MethodId};
+use weir_wire::Reason;
 
 /// The state of an instance, as `weir status` shows it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -46,6 +47,9 @@ pub struct Status {
     /// Answers that were translated; none if no service is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returned: Option<ReturnedStatus>,
+    /// The addresses that packets under full NAT come from, and how their ports are used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<NatSourceStatus>,
     /// Packets of services that are led by QUIC ids, by what became of the id.
     #[serde(default)]
     pub ids: Vec<IdStatus>,
@@ -284,6 +288,22 @@ pub struct ReturnedStatus {
     pub bytes: u64,
 }
 
+/// How the ports of an address are used that packets under full NAT come from: connections as they were
+/// counted last. A port may be used towards many backends at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NatSourceStatus {
+    /// The address.
+    pub address: IpAddr,
+    /// The first port that is for connections, and the last one.
+    pub ports: (u16, u16),
+    /// Open connections.
+    pub open: u64,
+    /// Those that the backend has not answered.
+    pub opening: u64,
+    /// Those that have ended, whose ports rest.
+    pub resting: u64,
+}
+
 /// What the health check of a backend says.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CheckStatus {
@@ -412,7 +432,7 @@ fn bare_warning(packets: u32, services: &[ServiceStatus]) -> Option<String> {
 impl<P: Plane> Engine<P> {
     pub(super) fn status(&self) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
-        let outcomes = self
+        let outcomes: Vec<OutcomeStatus> = self
             .plane
             .outcomes()
             .plane()?
@@ -440,6 +460,12 @@ impl<P: Plane> Engine<P> {
                  (hold_checks_at); look at this host's own network first"
             )
         });
+        let found_none: u64 = outcomes
+            .iter()
+            .filter(|outcome| outcome.reason == Reason::NoPort.name())
+            .map(|outcome| outcome.dropped)
+            .sum();
+        let nat = self.nat_warning(found_none);
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
             name: self.config.balancer.name.clone(),
@@ -461,12 +487,14 @@ impl<P: Plane> Engine<P> {
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
                 .chain(self.following.trouble())
+                .chain(nat)
                 .chain(ending)
                 .collect(),
             lost,
             services,
             outcomes,
             returned,
+            nat_sources: self.nat_status(),
             ids: self.id_status()?,
             consistency: self.following.status(self.config.balancer.follow_flows),
             unrecorded_flows: self.plane.unrecorded(),

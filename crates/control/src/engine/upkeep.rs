@@ -302,6 +302,7 @@ impl<P: Plane> Engine<P> {
         look.over = rest.is_none();
         look.after = addresses.last().copied();
         let mut found: HashMap<(IpAddr, Forward), Result<Reached, NeighError>> = HashMap::new();
+        let nat = &self.config.balancer.nat;
         for service in self.services.values() {
             let forward = service.configured.forward;
             let segments = service.configured.segments();
@@ -319,8 +320,10 @@ impl<P: Plane> Engine<P> {
                             warn!(%address, %error, "no next hop");
                         }
                         let tunnel = now.and_then(|now| now.tunnel);
-                        let translated = now.and_then(|now| now.translation).map(|now| now.port);
-                        let wanted = translation(forward, &member.wanted, 0).map(|to| to.port);
+                        let translated =
+                            now.and_then(|now| now.translation).map(|now| (now.port, now.ports));
+                        let wanted = translation(forward, &member.wanted, 0, nat)
+                            .map(|to| (to.port, to.ports));
                         if tunnel.map(|tunnel| tunnel.encapsulation) == forward.encapsulation()
                             && translated == wanted
                         {
@@ -336,7 +339,7 @@ impl<P: Plane> Engine<P> {
                     }
                 };
                 let Reached { next, gateway, tunnel, mtu } = reached;
-                let translation = translation(forward, &member.wanted, mtu);
+                let translation = translation(forward, &member.wanted, mtu, nat);
                 match gateway {
                     Some(gateway) => self.gateways.insert(address, gateway),
                     None => self.gateways.remove(&address),

@@ -177,6 +177,8 @@ impl KernelPlane {
             strangers: parted("strangers")?,
             watched: parted("watched")?,
             seen: parted("seen")?,
+            mappings: mapped("mappings")?,
+            origins: mapped("origins")?,
             directory: directory.map(Path::to_owned),
             sizes,
             stamp,
@@ -350,6 +352,7 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> 
         partition_count = sizes.partitions;
         source_count = sizes.source_words;
         untold_room = sizes.untold_room;
+        mapping_count = sizes.mappings;
         twins = twins.into();
         has_frags = frags.into();
     }

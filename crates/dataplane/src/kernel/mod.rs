@@ -11,6 +11,7 @@ mod guard;
 mod load;
 mod loads;
 mod lost;
+mod mappings;
 mod messages;
 mod pinned;
 mod program;
@@ -66,6 +67,8 @@ pub struct KernelPlane {
     strangers: Parted,
     watched: Parted,
     seen: Parted,
+    mappings: Mapped,
+    origins: Mapped,
     directory: Option<PathBuf>,
     sizes: Sizes,
     /// What the pinned memory is made of; nothing is pinned without a directory.

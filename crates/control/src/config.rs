@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod check;
 mod error;
 mod forward;
@@ -44,6 +45,7 @@ use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
+pub use agents::{Agents, States};
 pub use check::{AllDown, Check, Codes, Dns, Exchange, Http, Record, Script, Tls, What};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
@@ -77,6 +79,9 @@ pub struct Config {
     pub balancer: Balancer,
     /// Sizes of the data plane.
     pub limits: Limits,
+    /// How agents on backends reach this balancer; none: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<Agents>,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
 }
@@ -235,6 +240,9 @@ pub struct Service {
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
+    /// Who says what connections there are.
+    #[serde(default)]
+    pub states: States,
     /// What cookies are hidden under, if it is not for the balancer to draw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie_key: Option<Key>,

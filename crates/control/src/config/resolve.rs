@@ -13,6 +13,8 @@ pub(super) const WEIGHT: u16 = 1;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Agents that wait for a balancer call it every few seconds.
+pub(super) const LEARN: Duration = Duration::from_secs(10);
 const CHECK_RISE: u32 = 2;
 const CHECK_FALL: u32 = 3;
 /// RFC 5382, section 5: a middlebox keeps an idle TCP connection for at least 2 hours 4
@@ -38,6 +40,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
         limits: limits(&file.limits, &file.services),
+        agents: file.agents,
         services: file.services.into_iter().map(service).collect(),
     }
 }
@@ -109,6 +112,7 @@ fn service(given: validate::Service) -> Service {
         port: given.port,
         method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
+        states: given.states.unwrap_or_default(),
         cookie_key: given.cookie_key,
         idle_timeout: given.idle_timeout.unwrap_or(idle),
         forward: given.forward,

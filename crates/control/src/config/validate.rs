@@ -1,5 +1,6 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod agents;
 mod check;
 mod forward;
 mod lists;
@@ -19,7 +20,7 @@ use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::error::Problems;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{TunnelSource, XdpMode, written};
+use super::{Agents, TunnelSource, XdpMode, written};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -29,6 +30,7 @@ pub(super) use service::{Service, is_host, is_name};
 pub(super) struct File {
     pub balancer: Balancer,
     pub limits: Limits,
+    pub agents: Option<Agents>,
     pub services: Vec<Service>,
 }
 
@@ -78,6 +80,8 @@ pub(super) fn validate(
         fields.into_iter().find_map(|field| field.as_ref().map(Spanned::span))
     });
     let limits = limits(file.limits, problems);
+    let heard = file.agents.is_some();
+    let agents = agents::table(file.agents, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
@@ -93,11 +97,12 @@ pub(super) fn validate(
     if services.len() == given {
         partitions_fit(&services, &places, &limits, problems);
         lists::fit(&services, &places, &limits, problems);
+        agents::are_heard(&services, &places, heard, problems);
     }
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
-    (services.len() == given).then_some(File { balancer, limits, services })
+    (services.len() == given).then_some(File { balancer, limits, agents, services })
 }
 
 /// One for each microsecond.

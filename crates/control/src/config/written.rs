@@ -20,6 +20,7 @@ type Field<T> = Option<Spanned<T>>;
 pub(super) struct File {
     pub balancer: Field<Balancer>,
     pub limits: Field<Limits>,
+    pub agents: Field<Agents>,
     #[serde(default)]
     pub service: Vec<Spanned<Service>>,
 }
@@ -59,6 +60,16 @@ pub(super) struct Limits {
     pub list_prefixes: Field<i64>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Agents {
+    pub listen: Field<String>,
+    pub certificate: Field<String>,
+    pub key: Field<String>,
+    pub ca: Field<String>,
+    pub learn: Field<String>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Service {
     pub name: Field<String>,
@@ -68,6 +79,7 @@ pub(super) struct Service {
     pub any_port: Field<bool>,
     pub method: Field<String>,
     pub affinity: Field<String>,
+    pub states: Field<String>,
     pub idle_timeout: Field<String>,
     pub forward: Field<String>,
     pub tunnel_port: Field<i64>,
@@ -125,7 +137,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 19] = [
+    const OWN: [&str; 20] = [
         "name",
         "vip",
         "protocol",
@@ -133,6 +145,7 @@ fn names() -> &'static [&'static str] {
         "any_port",
         "method",
         "affinity",
+        "states",
         "idle_timeout",
         "forward",
         "tunnel_port",
@@ -188,6 +201,7 @@ impl<'de> Visitor<'de> for Fields {
                 "any_port" => service.any_port = Some(map.next_value()?),
                 "method" => service.method = Some(map.next_value()?),
                 "affinity" => service.affinity = Some(map.next_value()?),
+                "states" => service.states = Some(map.next_value()?),
                 "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
                 "forward" => service.forward = Some(map.next_value()?),
                 "tunnel_port" => service.tunnel_port = Some(map.next_value()?),

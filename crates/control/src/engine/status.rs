@@ -1,5 +1,6 @@
 //! `weir status`: everything there is to tell, for people and for programs.
 
+use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
@@ -36,6 +37,15 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
     pub services: Vec<ServiceStatus>,
+    /// Agents of backends.
+    #[serde(default)]
+    pub agents: Vec<AgentStatus>,
+    /// Calls of agents that were refused.
+    #[serde(default)]
+    pub agents_turned_away: u64,
+    /// Connections that agents named and that were not theirs.
+    #[serde(default)]
+    pub agents_refused: u64,
     /// Packets that were not forwarded, by reason.
     pub outcomes: Vec<OutcomeStatus>,
     /// Answers that were translated; none if no service is.
@@ -105,6 +115,18 @@ pub struct ServiceStatus {
     pub states: usize,
     /// States in the published table.
     pub published_states: u64,
+    /// Who says what connections there are: "observed" or "agents".
+    #[serde(default)]
+    pub states_from: String,
+    /// Connections that have begun and that no agent has told of yet (`states = "agents"`).
+    #[serde(default)]
+    pub young: usize,
+    /// Those of them that were forgotten, as there were more than a sixteenth of limits.half_open_flows.
+    #[serde(default)]
+    pub forgotten_young: u64,
+    /// Connections of which packets were seen, and no agent has told in 65 s.
+    #[serde(default)]
+    pub untold: u64,
     /// Connections of which only the SYN was seen; some may have turned out to be open since.
     #[serde(default)]
     pub half_open: usize,
@@ -226,6 +248,9 @@ pub struct BackendStatus {
     /// The load that was told last, whether a scheduler reads it or not.
     #[serde(default)]
     pub told_load: Option<f64>,
+    /// Whether its agent says what connections it has.
+    #[serde(default)]
+    pub told_of: bool,
     /// Whether a packet of a flow that is known there did not echo the cookie that it was told
     /// (`answers = "backend"`).
     #[serde(default)]
@@ -419,6 +444,7 @@ impl<P: Plane> Engine<P> {
                  (hold_checks_at); look at this host's own network first"
             )
         });
+        let (agents_turned_away, agents_refused) = self.agents_refused();
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
             name: self.config.balancer.name.clone(),
@@ -439,9 +465,13 @@ impl<P: Plane> Engine<P> {
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
                 .chain(ending)
+                .chain(self.agent_warnings())
                 .collect(),
             lost,
             services,
+            agents: self.agent_status(),
+            agents_turned_away,
+            agents_refused,
             outcomes,
             returned,
             ids: self.id_status()?,
@@ -515,6 +545,7 @@ impl<P: Plane> Engine<P> {
                 flows: lane.flows,
                 load: service.load_of(member.id, self.plane.load(member.id).value),
                 told_load: service.loads.told(member.id),
+                told_of: service.is_told_of(member.id),
                 bare: self.plane.echoes(member.id).bare,
             });
         }
@@ -537,6 +568,10 @@ impl<P: Plane> Engine<P> {
             digest: table.map_or_else(String::new, |table| format!("{:016x}", table.digest)),
             states: service.builder.states(),
             published_states: table.map_or(0, |table| table.states),
+            states_from: configured.states.name().into(),
+            young: service.young.len(),
+            forgotten_young: service.young.pushed_out,
+            untold: service.young.untold,
             half_open: service.half_open.len(),
             forgotten_half_open: service.half_open.forgotten,
             refused_states: service.refused(),

@@ -133,6 +133,9 @@ struct Speaker {
     dump: Option<Dump>,
     /// It was asked for a dump that has not begun.
     asked: bool,
+    /// It has named connections that are known to be elsewhere, maybe of an earlier time: it is asked again
+    /// when another agent has told all.
+    disputes: bool,
     /// What it has told all of.
     held: BTreeSet<(ServiceId, BackendId)>,
     lag: Option<Duration>,
@@ -429,6 +432,7 @@ impl<P: Plane> Engine<P> {
             next,
             dump: None,
             asked: false,
+            disputes: false,
             held,
             lag: None,
             cpu: 0.0,
@@ -524,6 +528,7 @@ impl<P: Plane> Engine<P> {
             && let Some(one) = self.agents.speakers.get_mut(&session)
         {
             one.refused += 1;
+            one.disputes = true;
         }
     }
 
@@ -581,6 +586,11 @@ impl<P: Plane> Engine<P> {
             let Some(service) = self.numbered(number) else { continue };
             let done = service.remembered(|service| service.dumped(backend, &found, now));
             tolerate("take up what an agent has listed", done);
+        }
+        let disputing = self.agents.speakers.iter_mut().filter(|(other, _)| **other != session);
+        for (_, other) in disputing.filter(|(_, other)| other.disputes && !other.asked) {
+            other.asked = other.newcomer.orders.try_send(Order::Dump).is_ok();
+            other.disputes = false;
         }
         // What agents before it said counts no more.
         self.agents.lost.retain(|lost| !lost.addresses.iter().any(|one| addresses.contains(one)));

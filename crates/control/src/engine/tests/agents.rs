@@ -396,6 +396,28 @@ fn agents_hear_of_backends_that_come() {
     assert_eq!(world.at(9_000), None);
 }
 
+/// What the log of an earlier time says of a connection that has moved meanwhile, its agent puts right,
+/// whoever is heard first.
+#[test]
+fn what_is_known_of_an_earlier_time_is_put_right() {
+    let (mut world, _clock) = world(10_000, 10_000);
+    // As read from the log: all at b1.
+    let b1 = world.engine.services["a"].member("b1").unwrap().id;
+    let service = world.engine.services.get_mut("a").unwrap();
+    for client in 0..10 {
+        service.builder.restore(StateKey::of_flow(&flow(0, client)), b1, 900).unwrap();
+    }
+    let (mut second, mut first) = (world.call(2, 2, 2), world.call(1, 1, 1));
+    world.dumps(&mut second, 0..4);
+    assert_eq!(world.at(0), Some(1), "one of two is wrong");
+    world.dumps(&mut first, 4..10);
+    assert_eq!(world.at(0), None);
+    assert!(matches!(second.orders.try_recv(), Ok(Order::Dump)));
+    world.dumps(&mut second, 0..4);
+    let at: Vec<_> = (0..10).map(|client| world.at(client).unwrap()).collect();
+    assert_eq!(at, [2, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
+}
+
 #[test]
 fn a_new_balancer_takes_no_packets_before_it_knows() {
     let (mut world, _clock) = world(10_000, 10_000);

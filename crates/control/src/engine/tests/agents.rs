@@ -109,7 +109,7 @@ impl World {
     }
 
     /// SYNs, whose connections the agents tell as open.
-    fn open(&mut self, agents: &mut [Agent], clients: std::ops::Range<u32>) {
+    fn open_told(&mut self, agents: &mut [Agent], clients: std::ops::Range<u32>) {
         let began = self.start(0, clients.clone());
         self.engine.drain_reports().unwrap();
         for (n, agent) in (1..).zip(agents) {
@@ -139,7 +139,7 @@ impl World {
 fn a_flood_of_syns_makes_no_state() {
     let (mut world, _clock) = world(10_000, 80_000);
     let mut agents = world.agents();
-    world.open(&mut agents, 0..500);
+    world.open_told(&mut agents, 0..500);
     assert_eq!(world.states(), 500);
     world.live.clear();
     for round in 0..20 {
@@ -162,7 +162,7 @@ fn what_begins_before_an_update_and_is_told_after_it_stays() {
     let mut agents = world.agents();
     for round in 0..12u32 {
         // Open, half-open, and half-open with its report still in the ring.
-        world.open(&mut agents, round * 1_000..round * 1_000 + 300);
+        world.open_told(&mut agents, round * 1_000..round * 1_000 + 300);
         world.start(0, round * 1_000 + 300..round * 1_000 + 350);
         world.engine.drain_reports().unwrap();
         world.start(0, round * 1_000 + 350..round * 1_000 + 400);
@@ -188,7 +188,7 @@ fn what_begins_before_an_update_and_is_told_after_it_stays() {
 fn ends_are_known_at_once_and_silence_says_nothing() {
     let (mut world, clock) = world(10_000, 10_000);
     let mut agents = world.agents();
-    world.open(&mut agents, 0..300);
+    world.open_told(&mut agents, 0..300);
     // Much longer than any timeout.
     for _ in 0..40 {
         clock.fetch_add(600, Ordering::Relaxed);
@@ -224,7 +224,7 @@ fn ends_are_known_at_once_and_silence_says_nothing() {
 fn an_agent_speaks_for_its_own_connections_only() {
     let (mut world, _clock) = world(1_000, 10_000);
     let mut agents = world.agents();
-    world.open(&mut agents, 0..90);
+    world.open_told(&mut agents, 0..90);
     let before: Vec<_> = (0..90).map(|client| world.at(client)).collect();
     // b1 claims all, says that all have ended, and lists all.
     let mut liar = agents.remove(0);
@@ -260,7 +260,7 @@ fn an_agent_speaks_for_its_own_connections_only() {
     world.tells(&mut liar, Kind::Opened, 1_000..3_000);
     assert!(world.engine.services["a"].states_of(own).unwrap() <= 500);
     let room = world.engine.services["a"].refused();
-    world.open(&mut agents[..], 5_000..5_050);
+    world.open_told(&mut agents[..], 5_000..5_050);
     assert_eq!(world.engine.services["a"].refused(), room);
     world.check_counters();
 }
@@ -269,7 +269,7 @@ fn an_agent_speaks_for_its_own_connections_only() {
 fn a_dump_puts_right_what_was_missed() {
     let (mut world, _clock) = world(10_000, 10_000);
     let mut agents = world.agents();
-    world.open(&mut agents, 0..300);
+    world.open_told(&mut agents, 0..300);
     let own: Vec<u32> = (0..300).filter(|client| world.number_of(*client) == 2).collect();
     // Half of them have ended, and others have begun, while nobody listened.
     let (gone, stay) = own.split_at(own.len() / 2);
@@ -296,7 +296,7 @@ fn a_dump_puts_right_what_was_missed() {
 fn a_backend_without_an_agent_is_observed() {
     let (mut world, clock) = world(10_000, 10_000);
     let mut agents = world.agents();
-    world.open(&mut agents, 0..300);
+    world.open_told(&mut agents, 0..300);
     // Its agent goes; what it said counts for a while, and SYNs are kept aside.
     let lost = agents.remove(0);
     world.engine.handle(Command::AgentGone(Some(lost.session)));
@@ -347,7 +347,7 @@ fn a_backend_without_an_agent_is_observed() {
 fn a_second_agent_of_a_backend_ends_the_first() {
     let (mut world, _clock) = world(10_000, 10_000);
     let mut agents = world.agents();
-    world.open(&mut agents, 0..100);
+    world.open_told(&mut agents, 0..100);
     let mut second = world.call(20, 1, 50);
     assert!(
         agents[0]
@@ -383,7 +383,7 @@ fn agents_hear_of_backends_that_come() {
     world.dumps(&mut fourth, []);
     assert!(world.engine.services["a"].is_told_of(own));
     agents.push(fourth);
-    world.open(&mut agents, 0..400);
+    world.open_told(&mut agents, 0..400);
     assert_eq!(world.states(), 400);
     world.ask(|reply| Command::Remove("a".into(), "b4".into(), reply)).unwrap();
     world.engine.look_at_agents();

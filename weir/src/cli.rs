@@ -327,7 +327,13 @@ pub enum Verb {
         /// The directory; it is made if there is none.
         directory: PathBuf,
     },
-    /// On a backend: make it ready for packets from balancers, and undo that at the end (docs/agent.md).
+    /// Make certificates for balancers and agents, where there is no authority that does (docs/agent.md).
+    Pki {
+        #[command(subcommand)]
+        verb: crate::pki::PkiVerb,
+    },
+    /// On a backend: make it ready for packets from balancers, tell those what it holds, and undo all at the
+    /// end (docs/agent.md).
     Agent(Box<crate::agent::AgentOptions>),
     /// Run real clients and servers around a balancer in network namespaces, and count what breaks.
     /// Ends with 1 if anything did that should not (docs/lab.md).

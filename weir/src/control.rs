@@ -114,6 +114,7 @@ fn print_status(status: &Status) {
             seen.one_in, seen.followed, seen.packets, seen.moved, seen.orphaned
         ));
     }
+    print_agents(status);
     out::line(format_args!(
         "\ntables {} of {} bytes; {} flows pending; {} reports taken, {} flows unrecorded",
         status.table_bytes_used,
@@ -130,6 +131,36 @@ fn print_nat_source(source: &NatSourceStatus) {
         "from {address} ports {first} to {last}: {open} connections open, {opening} not answered, {resting} \
          ended, whose ports rest"
     ));
+}
+
+fn print_agents(status: &Status) {
+    if status.agents.is_empty() && status.agents_turned_away == 0 {
+        return;
+    }
+    let (away, refused) = (status.agents_turned_away, status.agents_refused);
+    out::line(format_args!(
+        "\nagents: {} ({away} calls refused, {refused} connections of others refused)",
+        status.agents.len()
+    ));
+    let mut table = table(&["agent", "from", "speaks for", "state", "lag", "connections", "cpu"]);
+    for agent in &status.agents {
+        let addresses: Vec<String> = agent.addresses.iter().map(ToString::to_string).collect();
+        let state = match (agent.from, agent.told) {
+            (Some(_), true) => "tells".to_owned(),
+            (Some(_), false) => "lists".to_owned(),
+            (None, _) => format!("lost for {} s", agent.seconds),
+        };
+        table.add_row([
+            agent.name.clone(),
+            agent.from.map_or_else(String::new, |from| from.to_string()),
+            addresses.join(", "),
+            state,
+            agent.lag_ms.map_or_else(String::new, |lag| format!("{lag:.1} ms")),
+            agent.connections.to_string(),
+            format!("{:.0} %", agent.cpu * 100.0),
+        ]);
+    }
+    out::line(table);
 }
 
 fn print_service(service: &ServiceStatus) {
@@ -155,6 +186,14 @@ fn print_service(service: &ServiceStatus) {
         service.digest,
         service.states
     ));
+    if service.states_from == "agents" {
+        let told = service.backends.iter().filter(|backend| backend.told_of).count();
+        out::line(format_args!(
+            "connections as agents tell, of {told} of {} backends; {} have begun and are not told of yet",
+            service.backends.len(),
+            service.young
+        ));
+    }
     if let Some(slots) = &service.slots {
         out::line(format_args!(
             "connections by index: {} of {} slots; {} found none; {} cookies named a free slot, {} \

@@ -13,6 +13,7 @@ mod lab;
 mod manual;
 mod out;
 mod pcapng;
+mod pki;
 mod plan;
 mod reproduce;
 mod sim;
@@ -72,6 +73,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Schema { api: false } => done(out::json(&weir_control::config::schema())),
         Verb::Completions { shell } => done(manual::completions(shell)),
         Verb::Man { directory } => done(manual::write(&directory)),
+        Verb::Pki { verb } => pki::run(verb),
         Verb::Agent(options) => done(agent::run(&options)),
         Verb::Lab(command) => lab::run(*command),
         Verb::Sim(options) => done(sim::run(&options)),

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod api;
 mod check;
 mod error;
@@ -46,6 +47,7 @@ use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
+pub use agents::{Agents, States};
 pub use api::{Api, ApiTls, Client, Identity, Role, Web};
 pub use check::{
     AllDown, Check, Codes, DeadConnections, Dns, Exchange, Http, Record, Script, Spoken, Tls, Via,
@@ -86,6 +88,9 @@ pub struct Config {
     /// Who may ask for what, beside root at the socket.
     #[serde(default)]
     pub api: Api,
+    /// How agents on backends reach this balancer; none: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<Agents>,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
 }
@@ -258,6 +263,9 @@ pub struct Service {
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
+    /// Who says what connections there are.
+    #[serde(default)]
+    pub states: States,
     /// What cookies are hidden under, if it is not for the balancer to draw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie_key: Option<Key>,

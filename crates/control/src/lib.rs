@@ -1,5 +1,6 @@
 //! The control plane of weir: configuration, health, persistence and the state of the host.
 
+pub mod agents;
 pub mod api;
 pub mod config;
 pub mod doctor;

@@ -1,5 +1,6 @@
 //! `weir run`: puts engine, health checks, API and signals together.
 
+use crate::agents;
 use crate::api;
 use crate::config::Config;
 use crate::engine::{Command, Engine, EngineError, Events, Front, Sender, channel};
@@ -38,6 +39,12 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let told = Arc::clone(&events);
     let own = sender.clone();
     let run_dir = config.balancer.run_dir.clone();
+    let (where_agents, agents_at) = watch::channel(None);
+    let (agents_trouble, trouble) = watch::channel(None);
+    // A start is refused before anything of it is in force.
+    if let Some(agents) = &config.agents {
+        agents.files().server()?;
+    }
     let (opened, ready) = std_mpsc::channel();
     let path = config_path.to_owned();
     let runtime = tokio::runtime::Handle::current();
@@ -50,6 +57,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
                 engine.serve_metrics_by(where_metrics);
                 engine.serve_front_by(where_else, told);
                 engine.commands_go_to(own);
+                engine.hear_agents_by(where_agents, trouble);
                 let _ = opened.send(());
                 drop(opened);
                 engine.run(commands)
@@ -76,6 +84,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     });
     follow(sender.clone());
     tokio::spawn(metrics::serve(sender.clone(), metrics));
+    tokio::spawn(agents::serve(sender.clone(), agents_at, agents_trouble));
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -71,6 +71,8 @@ pub struct BalancerSpec {
     pub method: String,
     /// Further lines of TOML for each `[[service]]`.
     pub service_lines: String,
+    /// Further lines of TOML for each `[[service]]` of TCP.
+    pub tcp_lines: String,
     /// Further lines of TOML for `[balancer]`, and tables that may follow it, such as `[limits]`.
     pub balancer_lines: String,
     /// TOML at the end of the file: further services. Changes of the pool leave them alone.
@@ -98,6 +100,7 @@ impl BalancerSpec {
             weir: weir.into(),
             method: "concury".into(),
             service_lines: String::new(),
+            tcp_lines: String::new(),
             balancer_lines: String::new(),
             more_services: String::new(),
             other_family: false,
@@ -501,9 +504,10 @@ fn config_text(
         let _ = write!(
             text,
             "\n[[service]]\nname = \"{service}\"\nvip = \"{vip}\"\nprotocol = \"{protocol}\"\n\
-             port = {port}\nmethod = \"{}\"\n{}\n[service.check]\n{check}",
+             port = {port}\nmethod = \"{}\"\n{}{}\n[service.check]\n{check}",
             spec.method,
             lines(&spec.service_lines),
+            lines(if protocol == "tcp" { &spec.tcp_lines } else { "" }),
         );
         for (backend, member) in pool {
             let _ = write!(

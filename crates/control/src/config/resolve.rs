@@ -13,6 +13,8 @@ pub(super) const WEIGHT: u16 = 1;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Agents that wait for a balancer call it every few seconds.
+pub(super) const LEARN: Duration = Duration::from_secs(10);
 const CHECK_RISE: u32 = 2;
 const CHECK_FALL: u32 = 3;
 /// Per cent.
@@ -45,6 +47,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
         },
         limits: limits(&file.limits, &file.services),
         api: file.api,
+        agents: file.agents,
         services: file.services.into_iter().map(service).collect(),
     }
 }
@@ -122,6 +125,7 @@ fn service(given: validate::Service) -> Service {
         port: given.port,
         method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
+        states: given.states.unwrap_or_default(),
         cookie_key: given.cookie_key,
         idle_timeout: given.idle_timeout.unwrap_or(idle),
         forward: given.forward,

@@ -29,6 +29,7 @@ pub fn schema() -> Value {
         ("limits", limits),
         ("api", api),
         ("api.client", api_client),
+        ("agents", agents),
         ("service", service),
         ("service.check", check),
         ("service.backend", backend),
@@ -106,6 +107,13 @@ fn api_client(object: &mut Value) {
     words(object, "role", &["read", "operate", "admin"]);
 }
 
+fn agents(object: &mut Value) {
+    require(object, &["listen", "certificate", "key", "ca"]);
+    for field in ["certificate", "key", "ca"] {
+        add(object, field, json!({ "pattern": "^/" }));
+    }
+}
+
 fn limits(object: &mut Value) {
     range(object, &["services"], 1, 65_536);
     range(object, &["backends"], 1, 32_767);
@@ -125,6 +133,7 @@ fn service(object: &mut Value) {
     add(object, "name", json!({ "pattern": NAME }));
     words(object, "protocol", &["tcp", "udp"]);
     words(object, "affinity", &["flow", "client"]);
+    words(object, "states", &["observed", "agents"]);
     words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"]);
     range(object, &["port"], 0, 65_535);
     range(object, &["tunnel_port"], 1, 65_535);
@@ -190,8 +199,10 @@ fn quic_config(object: &mut Value) {
 fn describe(schema: &mut Value) {
     let (mut table, mut said, mut used) = (String::new(), Vec::new(), false);
     for line in EXAMPLE.lines() {
-        let header = line.trim_start_matches('[').trim_end_matches(']');
-        if line.starts_with('[') && header.len() < line.len() {
+        // A table that need not be there is commented out.
+        let there = line.strip_prefix("#   ").unwrap_or(line);
+        let header = there.trim_start_matches('[').trim_end_matches(']');
+        if there.starts_with('[') && header.len() < there.len() {
             (table, said) = (header.to_owned(), Vec::new());
             continue;
         }

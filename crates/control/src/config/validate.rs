@@ -1,5 +1,6 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod agents;
 mod api;
 mod check;
 mod forward;
@@ -23,7 +24,7 @@ use super::api::{Api, Web};
 use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{TunnelSource, XdpMode, written};
+use super::{Agents, TunnelSource, XdpMode, written};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -34,6 +35,7 @@ pub(super) struct File {
     pub balancer: Balancer,
     pub limits: Limits,
     pub api: Api,
+    pub agents: Option<Agents>,
     pub services: Vec<Service>,
 }
 
@@ -88,6 +90,8 @@ pub(super) fn validate(
     });
     let limits = limits(file.limits, problems);
     let api = api::api(file.api, problems);
+    let heard = file.agents.is_some();
+    let agents = agents::table(file.agents, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
@@ -104,11 +108,12 @@ pub(super) fn validate(
     if services.len() == given {
         partitions_fit(&services, &places, &limits, problems);
         lists::fit(&services, &places, &limits, problems);
+        agents::are_heard(&services, &places, heard, problems);
     }
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
-    (services.len() == given).then_some(File { balancer, limits, api, services })
+    (services.len() == given).then_some(File { balancer, limits, api, agents, services })
 }
 
 /// Fewer would find nothing in a day.

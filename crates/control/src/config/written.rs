@@ -21,6 +21,7 @@ pub(super) struct File {
     pub balancer: Field<Balancer>,
     pub limits: Field<Limits>,
     pub api: Field<Api>,
+    pub agents: Field<Agents>,
     #[serde(default)]
     pub service: Vec<Spanned<Service>>,
 }
@@ -91,6 +92,16 @@ pub(super) struct Limits {
     pub nat_connections: Field<i64>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Agents {
+    pub listen: Field<String>,
+    pub certificate: Field<String>,
+    pub key: Field<String>,
+    pub ca: Field<String>,
+    pub learn: Field<String>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Service {
     pub name: Field<String>,
@@ -100,6 +111,7 @@ pub(super) struct Service {
     pub any_port: Field<bool>,
     pub method: Field<String>,
     pub affinity: Field<String>,
+    pub states: Field<String>,
     pub idle_timeout: Field<String>,
     pub forward: Field<String>,
     pub tunnel_port: Field<i64>,
@@ -157,7 +169,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 19] = [
+    const OWN: [&str; 20] = [
         "name",
         "vip",
         "protocol",
@@ -165,6 +177,7 @@ fn names() -> &'static [&'static str] {
         "any_port",
         "method",
         "affinity",
+        "states",
         "idle_timeout",
         "forward",
         "tunnel_port",
@@ -220,6 +233,7 @@ impl<'de> Visitor<'de> for Fields {
                 "any_port" => service.any_port = Some(map.next_value()?),
                 "method" => service.method = Some(map.next_value()?),
                 "affinity" => service.affinity = Some(map.next_value()?),
+                "states" => service.states = Some(map.next_value()?),
                 "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
                 "forward" => service.forward = Some(map.next_value()?),
                 "tunnel_port" => service.tunnel_port = Some(map.next_value()?),

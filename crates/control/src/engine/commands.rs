@@ -5,8 +5,8 @@ use super::service::{PoolMember, ServiceRuntime};
 use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
 use super::{
-    Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, PlanReport, PlaneResult,
-    Sample, Sender, Status, TraceLine, TraceRequest, tolerate,
+    Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, Newcomer, PlanReport,
+    PlaneResult, Said, Sample, Sender, Status, TraceLine, TraceRequest, tolerate,
 };
 use crate::config::{Backend, DeadConnections, Via};
 use crate::health::{Target, Transition, Way};
@@ -20,6 +20,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info};
 use weir_plane::Plane;
+use weir_rpc::Welcome;
 use weir_steering::{BackendId, ServiceId, StateKey};
 use weir_wire::FlowKey;
 use weir_wire::quic::Id;
@@ -73,6 +74,12 @@ pub enum Command {
     TraceLoaded(u64, Loaded, GiveSamples),
     /// Nobody reads what a trace tells: the one with this number.
     TraceEnded(u64),
+    /// An agent calls: what it is welcomed with, or why it is not.
+    AgentCalls(Box<Newcomer>, oneshot::Sender<Result<Welcome, String>>),
+    /// An agent says something, by the number of its session; the answer says what is wrong with it.
+    AgentSays(u64, Said, oneshot::Sender<Result<(), String>>),
+    /// An agent was not let in, or its session ends.
+    AgentGone(Option<u64>),
     /// Whether it answers.
     Ping(oneshot::Sender<()>),
     /// Whoever asks for something.
@@ -151,6 +158,11 @@ impl<P: Plane> Engine<P> {
             Command::TraceEnded(number) => self.trace_ended(number),
             Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
             Command::Ping(reply) => drop(reply.send(())),
+            Command::AgentCalls(newcomer, reply) => drop(reply.send(self.agent_calls(*newcomer))),
+            Command::AgentSays(session, said, reply) => {
+                drop(reply.send(self.agent_says(session, said)));
+            }
+            Command::AgentGone(session) => self.agent_gone(session),
             Command::By(who, command) => {
                 self.asked_by(who);
                 self.handle(*command);

@@ -36,6 +36,11 @@ impl Loads {
         self.told.get(&id).copied()
     }
 
+    /// A backend says how loaded it is, or somebody else does.
+    pub fn tell(&mut self, id: BackendId, load: f64) {
+        self.told.insert(id, load);
+    }
+
     /// What a backend's weight is multiplied by.
     pub fn factor(&self, id: BackendId) -> u32 {
         self.buckets.get(&id).copied().unwrap_or(buckets(&[None])[0])

@@ -3,6 +3,7 @@
 //! Everything that changes tables goes through it, one thing after the other, so there is nothing
 //! to lock. Health checks and the API run elsewhere and send it [`Command`]s.
 
+mod agents;
 mod by_id;
 mod commands;
 mod document;
@@ -29,11 +30,14 @@ mod snapshot;
 mod status;
 #[cfg(test)]
 mod tests;
+mod told;
 mod trace;
 mod turn;
 mod update;
 mod upkeep;
+mod young;
 
+pub use agents::{AgentStatus, Newcomer, Order, Said};
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::{Asked, Command};
 pub use events::{Event, Events, Happening};
@@ -100,6 +104,8 @@ const LOADS_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
 const SLOTS_EVERY: Duration = Duration::from_secs(1);
+/// Whether agents are to be told of other backends, or have been lost for too long.
+const AGENTS_EVERY: Duration = Duration::from_millis(200);
 
 /// What can go wrong in the engine.
 #[derive(Debug, thiserror::Error)]
@@ -291,6 +297,8 @@ pub struct Engine<P: Plane = LivePlane> {
     front: Option<watch::Sender<Front>>,
     /// What has happened lately.
     events: Arc<Events>,
+    /// Agents of backends.
+    agents: agents::Agents,
     history: History,
     /// Who asks for what is done just now.
     who: Who,
@@ -509,6 +517,7 @@ impl<P: Plane> Engine<P> {
             metrics: None,
             front: None,
             events: Arc::default(),
+            agents: agents::Agents::default(),
             history: History::open(run_dir),
             who: Who::nobody("start"),
             _lock: lock,
@@ -531,7 +540,9 @@ impl<P: Plane> Engine<P> {
         if let (false, Some(failure)) = (engine.resumed, followed.failures.into_iter().next()) {
             return Err(failure);
         }
-        engine.attach(&config)?;
+        if !engine.begin_to_learn(&config) {
+            engine.attach(&config)?;
+        }
         engine.remember_start();
         Ok(engine)
     }
@@ -624,6 +635,9 @@ impl<P: Plane> Engine<P> {
         }
         self.rise();
         tolerate("look at half-open connections", self.look_at_half_open());
+        if timers.agents.due(AGENTS_EVERY) {
+            self.look_at_agents();
+        }
         self.turn_clock();
         self.go_on_tracing();
         self.follow_connections();
@@ -754,6 +768,7 @@ struct Timers {
     loads: Timer,
     seen: Timer,
     slots: Timer,
+    agents: Timer,
 }
 
 impl Timers {
@@ -767,6 +782,7 @@ impl Timers {
             loads: now(),
             seen: now(),
             slots: now(),
+            agents: now(),
         }
     }
 }

@@ -136,6 +136,9 @@ impl<P: Plane> Engine<P> {
 
     /// Attaches to interfaces that have come back, and takes frames to new addresses of theirs.
     pub(super) fn follow_interfaces(&mut self) -> Result<(), EngineError> {
+        if self.is_learning() {
+            return Ok(());
+        }
         let names = self.config.balancer.interfaces.clone();
         self.plane.accept_own_macs(&own_and_above(&names)).plane()?;
         let now: Vec<Seen> = names.iter().map(|name| seen(name)).collect();

@@ -366,7 +366,8 @@ impl<P: Plane> Engine<P> {
             runtime.pool.clone_from(&planned.pool);
             prepared.created.push(runtime);
         }
-        if !how.start && self.config.balancer.interfaces != config.balancer.interfaces {
+        let others = self.config.balancer.interfaces != config.balancer.interfaces;
+        if !how.start && others && !self.is_learning() {
             prepared.attached = true;
             self.attach(config)?;
         }
@@ -464,6 +465,7 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.follow_flows = config.balancer.follow_flows;
         self.tell_metrics();
         self.tell_front();
+        self.tell_listener();
         let rate = config.balancer.icmp_per_second;
         self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
         self.set_targets();

@@ -7,6 +7,7 @@ use super::prefixes::{Counted, name_of};
 use super::shares::Rising;
 use super::turn::{InForce, Turn};
 use super::update::Trouble;
+use super::young::Young;
 use super::{EngineError, SWEEP_EVERY};
 use crate::config::{
     Affinity, AllDown, Backend, Limits, Protocol, Service, Spoken, is_host, is_name,
@@ -133,6 +134,12 @@ pub(super) struct ServiceRuntime {
     /// Why states could not be written down: a control plane that dies now forgets some.
     pub unwritten: Option<String>,
     pub last_update: Option<Duration>,
+    /// The backends whose agents say what connections they have.
+    pub told_of: BTreeSet<BackendId>,
+    /// Of those: connections that have begun, and are not told of yet.
+    pub young: Young,
+    /// Those of them that the table has which is built now.
+    pub folded: Vec<(StateKey, BackendId)>,
 }
 
 impl ServiceRuntime {
@@ -178,7 +185,7 @@ impl ServiceRuntime {
         let marked_under = builder.published().map(|image| image.header().key);
         let mut half_open = HalfOpen::default();
         half_open.set_budget(limits.half_open_flows as usize);
-        let runtime = Self {
+        let mut runtime = Self {
             number,
             seed,
             generation: 0,
@@ -217,7 +224,11 @@ impl ServiceRuntime {
             trouble: None,
             unwritten,
             last_update: None,
+            told_of: BTreeSet::new(),
+            young: Young::default(),
+            folded: Vec::new(),
         };
+        runtime.set_young(limits);
         Ok((runtime, records))
     }
 
@@ -239,6 +250,17 @@ impl ServiceRuntime {
         self.count_prefixes();
         self.builder.set_max_states(self.states);
         self.half_open.set_budget(limits.half_open_flows as usize);
+        self.set_young(limits);
+    }
+
+    /// States that it may have which are not half-open.
+    pub fn most_open(&self) -> usize {
+        self.most_open
+    }
+
+    /// A connection was not remembered because there are so many.
+    pub fn count_beyond(&mut self) {
+        self.beyond += 1;
     }
 
     /// Counts its states by prefix, if there is a limit to that.
@@ -451,7 +473,11 @@ impl ServiceRuntime {
         match event.kind {
             EventKind::Start => self.start(event.state.key, event.backend, now),
             EventKind::End => {
-                self.builder.end(&event.state.key, now);
+                // What an agent says of its connections no packet says, whoever sent it.
+                let known = self.builder.known(&event.state.key);
+                if !known.is_some_and(|known| self.is_told_of(known.backend)) {
+                    self.builder.end(&event.state.key, now);
+                }
                 Ok(())
             }
         }
@@ -515,6 +541,10 @@ impl ServiceRuntime {
         if self.told(key, backend) {
             return Ok(());
         }
+        if self.is_told_of(backend) {
+            self.begins(key, backend, now);
+            return Ok(());
+        }
         let known = self.builder.known(&key);
         let tells = self.tells_half_open();
         let open = self.builder.states().saturating_sub(self.half_open.waiting());
@@ -553,7 +583,7 @@ impl ServiceRuntime {
 
     /// Whether the source prefix of a connection has as many as it may. Half-open ones have a budget of
     /// their own, so that SYNs in the name of a prefix take nothing from its connections.
-    fn is_crowded(&self, key: &StateKey) -> bool {
+    pub fn is_crowded(&self, key: &StateKey) -> bool {
         if self.most_of_prefix == 0 {
             return false;
         }
@@ -592,6 +622,18 @@ impl ServiceRuntime {
         now: u32,
         most: usize,
     ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
+        let built = self.fold_young().and_then(|()| self.build_folded(now, most));
+        if built.is_err() {
+            self.unfold_young();
+        }
+        built
+    }
+
+    fn build_folded(
+        &mut self,
+        now: u32,
+        most: usize,
+    ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
@@ -622,6 +664,7 @@ impl ServiceRuntime {
             }
             failed => self.written(failed.map(drop)),
         }
+        self.unfold_young();
         // Packets mark by its key from now on, whether or not a sweep has begun a period yet.
         self.marked_under = self.marked_under.or_else(|| self.hash_key());
         let mut orphans = std::mem::take(&mut self.orphans);
@@ -634,10 +677,12 @@ impl ServiceRuntime {
     /// The table built last cannot be published: the one before stays.
     pub fn discard(&mut self) -> Result<(), EngineError> {
         self.orphans.clear();
-        if self.not_turned() {
-            return Ok(());
-        }
-        Ok(self.builder.discard_draft()?)
+        let discarded = match self.not_turned() {
+            true => Ok(()),
+            false => self.builder.discard_draft(),
+        };
+        self.unfold_young();
+        Ok(discarded?)
     }
 
     /// Whether a restart would find it as it is.

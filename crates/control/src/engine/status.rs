@@ -1,5 +1,6 @@
 //! `weir status`: everything there is to tell, for people and for programs.
 
+use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{ConsistencyStatus, Engine, EngineError, PlaneResult};
@@ -42,6 +43,15 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
     pub services: Vec<ServiceStatus>,
+    /// Agents of backends.
+    #[serde(default)]
+    pub agents: Vec<AgentStatus>,
+    /// Calls of agents that were refused.
+    #[serde(default)]
+    pub agents_turned_away: u64,
+    /// Connections that agents named and that were not theirs.
+    #[serde(default)]
+    pub agents_refused: u64,
     /// Packets that were not forwarded, by reason.
     pub outcomes: Vec<OutcomeStatus>,
     /// Answers that were translated; none if no service is.
@@ -117,6 +127,18 @@ pub struct ServiceStatus {
     pub states: usize,
     /// States in the published table.
     pub published_states: u64,
+    /// Who says what connections there are: "observed" or "agents".
+    #[serde(default)]
+    pub states_from: String,
+    /// Connections that have begun and that no agent has told of yet (`states = "agents"`).
+    #[serde(default)]
+    pub young: usize,
+    /// Those of them that were forgotten, as there were more than a sixteenth of limits.half_open_flows.
+    #[serde(default)]
+    pub forgotten_young: u64,
+    /// Connections of which packets were seen, and no agent has told in 65 s.
+    #[serde(default)]
+    pub untold: u64,
     /// Connections of which only the SYN was seen; some may have turned out to be open since.
     #[serde(default)]
     pub half_open: usize,
@@ -251,6 +273,9 @@ pub struct BackendStatus {
     /// It has come up not long ago, and its share still grows.
     #[serde(default)]
     pub slow_start: bool,
+    /// Whether its agent says what connections it has.
+    #[serde(default)]
+    pub told_of: bool,
     /// Whether a packet of a flow that is known there did not echo the cookie that it was told
     /// (`answers = "backend"`).
     #[serde(default)]
@@ -466,6 +491,7 @@ impl<P: Plane> Engine<P> {
             .map(|outcome| outcome.dropped)
             .sum();
         let nat = self.nat_warning(found_none);
+        let (agents_turned_away, agents_refused) = self.agents_refused();
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
             name: self.config.balancer.name.clone(),
@@ -489,9 +515,13 @@ impl<P: Plane> Engine<P> {
                 .chain(self.following.trouble())
                 .chain(nat)
                 .chain(ending)
+                .chain(self.agent_warnings())
                 .collect(),
             lost,
             services,
+            agents: self.agent_status(),
+            agents_turned_away,
+            agents_refused,
             outcomes,
             returned,
             nat_sources: self.nat_status(),
@@ -572,6 +602,7 @@ impl<P: Plane> Engine<P> {
                 effective_weight: service.effective_weight(member),
                 spoken_weight: member.spoken.map(|spoken| spoken.to_string()),
                 slow_start: member.rising.is_some(),
+                told_of: service.is_told_of(member.id),
                 bare: self.plane.echoes(member.id).bare,
             });
         }
@@ -594,6 +625,10 @@ impl<P: Plane> Engine<P> {
             digest: table.map_or_else(String::new, |table| format!("{:016x}", table.digest)),
             states: service.builder.states(),
             published_states: table.map_or(0, |table| table.states),
+            states_from: configured.states.name().into(),
+            young: service.young.len(),
+            forgotten_young: service.young.pushed_out,
+            untold: service.young.untold,
             half_open: service.half_open.len(),
             forgotten_half_open: service.half_open.forgotten,
             refused_states: service.refused(),

@@ -3,6 +3,7 @@
 //! `weir status` shows it until it has been made up for.
 
 mod activity;
+mod agents;
 mod forward;
 
 use super::prefixes::Counted;

@@ -234,6 +234,7 @@ impl ServiceRuntime {
         self.builder = next;
         self.builder.publish_draft();
         self.count_prefixes();
+        self.tell_builder(now);
         (self.refused_before, self.unwritten) = (0, None);
         info!(service = self.configured.name, %from, %to, states = self.builder.states(), "turned");
         if !to.needs().states {

@@ -16,7 +16,7 @@ use tracing::warn;
 use weir_hash::Key;
 use weir_plane::forward::NextHop;
 use weir_plane::{Backend, Hop, Plane, SeenFlows};
-use weir_steering::{BackendId, Event, ServiceId, ServiceState, Side};
+use weir_steering::{BackendId, Event, ServiceId, ServiceState, Side, StateKey};
 
 /// Reports that are taken up before the engine looks for commands again: some milliseconds' worth.
 const REPORTS_AT_A_TIME: usize = 8192;
@@ -147,10 +147,12 @@ impl<P: Plane> Engine<P> {
             service.warn_of_refused();
             service.write_again(now);
             let keys = std::mem::take(&mut service.read_under);
-            let idle = service.builder.sweep(now, &|state| {
+            let active = |state: &StateKey| {
                 let mut hashes = keys.iter().map(|key| state.hash(key));
                 hashes.any(|hash| if udp { seen.has(hash, number) } else { marks.has(hash) })
-            });
+            };
+            let idle = service.builder.sweep(now, &active);
+            service.young.sweep(now, active);
             if service.half_open.look_again() {
                 self.unlooked.push(service.number);
             }

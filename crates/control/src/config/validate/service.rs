@@ -14,11 +14,12 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
+    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic, States,
+    resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{forward, lists, quic};
+use super::{agents, forward, lists, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -32,6 +33,7 @@ pub(in super::super) struct Service {
     pub port: Option<u16>,
     pub method: Method,
     pub affinity: Option<Affinity>,
+    pub states: Option<States>,
     pub cookie_key: Option<Key>,
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
@@ -103,6 +105,8 @@ pub(super) fn validate(
         let right = "remove it, or set method = \"concury\"";
         scope.problem(given.span(), "affinity", wrong, right);
     }
+    let known = (method.as_ref().map(Method::id), protocol, affinity);
+    let states = agents::states(raw.states.as_ref(), known, &mut scope);
     let cookie_key = cookie_key(raw.cookie_key.as_ref(), method.as_ref(), &mut scope);
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
@@ -137,6 +141,7 @@ pub(super) fn validate(
         },
         method: method?,
         affinity,
+        states,
         cookie_key,
         idle_timeout,
         forward: forward.unwrap_or_default(),

@@ -50,6 +50,12 @@ impl Route {
         self.length
     }
 
+    /// Whether an address is in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        address.is_ipv6() == self.is_ipv6()
+            && Self::network(address, self.length).is_some_and(|network| network == *self)
+    }
+
     /// Whether it is of IPv6.
     pub fn is_ipv6(&self) -> bool {
         self.address.is_ipv6()

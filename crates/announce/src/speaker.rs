@@ -64,7 +64,7 @@ impl From<Community> for String {
 }
 
 /// What every route is announced with.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Attributes {
     /// The next hop of IPv4; none: the speaker's own address.
     pub next_hop: Option<Ipv4Addr>,
@@ -77,7 +77,8 @@ pub struct Attributes {
 }
 
 /// A speaker, and how it is reached.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SpeakerConfig {
     /// GoBGP, by its API.
     Gobgp {

@@ -11,6 +11,8 @@
 //! | `PUT /v1/services/S/backends/B/load` `{"load": 0.7}` | says how loaded it is |
 //! | `POST /v1/plan` `{"file": "/etc/weir.toml"}` | [`PlanReport`]: what a file would change; without one, the instance's own |
 //! | `POST /v1/trace` [`TraceRequest`] | [`TraceLine`]s as they come, one to a line, until the connection ends |
+//! | `GET /v1/announce` | [`Report`]: which routes are announced, and why others are not |
+//! | `PUT /v1/announce/drain` `{"drain": true}` | withdraws this balancer from routers, or takes that back |
 //! | `POST /v1/reload` | reads the configuration file again |
 //! | `POST /v1/apply` `{"file": "weir.toml", "text": "..."}` | [`Apply`]: puts a configuration in force, and in the place of the instance's file |
 //! | `POST /v1/rollback` `{"number": 7}` | goes back to the file of a change; without a number, to the one before |
@@ -56,6 +58,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path as FilePath, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
+use weir_announce::Report;
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Protocol};
 
@@ -309,6 +312,19 @@ async fn drain(
     Ok(Json(Answer { done }))
 }
 
+async fn announced(State(engine): State<Sender>) -> Reply<Report> {
+    Ok(Json(ask(&engine, Command::Announced).await?))
+}
+
+async fn drain_self(
+    State(engine): State<Sender>,
+    from: Asker,
+    Json(DrainRequest { drain }): Json<DrainRequest>,
+) -> Reply<Answer> {
+    let done = change(&engine, from, |reply| Command::DrainSelf(drain, reply)).await?;
+    Ok(Json(Answer { done }))
+}
+
 async fn weight(
     State(engine): State<Sender>,
     from: Asker,
@@ -420,6 +436,8 @@ pub async fn serve(listener: UnixListener, engine: Sender) -> io::Result<()> {
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/explain", post(explain))
+        .route("/v1/announce", get(announced))
+        .route("/v1/announce/drain", put(drain_self))
         .route("/v1/plan", post(plan))
         .route("/v1/trace", post(trace))
         .route("/v1/reload", post(reload))

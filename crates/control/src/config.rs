@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod announce;
 mod check;
 mod error;
 mod forward;
@@ -44,6 +45,7 @@ use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
+pub use announce::Announce;
 pub use check::{AllDown, Check, Codes, Dns, Exchange, Http, Record, Script, Tls, What};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
@@ -77,6 +79,9 @@ pub struct Config {
     pub balancer: Balancer,
     /// Sizes of the data plane.
     pub limits: Limits,
+    /// What is announced to routers; none: nothing.
+    #[serde(default)]
+    pub announce: Option<Announce>,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
 }
@@ -250,6 +255,9 @@ pub struct Service {
     /// The sources that packets are taken from; none: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lists: Option<Lists>,
+    /// Backends that must be up for the service's address to be announced; 0: it is in any case.
+    #[serde(default = "resolve::need")]
+    pub need: u32,
     /// What leads packets by their QUIC ids, before the method is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,

@@ -38,8 +38,14 @@ pub(super) fn resolve(file: validate::File) -> Config {
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
         limits: limits(&file.limits, &file.services),
+        announce: file.announce,
         services: file.services.into_iter().map(service).collect(),
     }
+}
+
+/// With any backend it can be served.
+pub(super) fn need() -> u32 {
+    1
 }
 
 /// Who can reach a service can ping it.
@@ -114,6 +120,7 @@ fn service(given: validate::Service) -> Service {
         forward: given.forward,
         mss: given.mss,
         lists: given.lists,
+        need: given.need.unwrap_or_else(need),
         quic: given.quic,
         check: given.check.and_then(check),
         backend_checks: given

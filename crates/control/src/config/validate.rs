@@ -1,5 +1,6 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod announce;
 mod check;
 mod forward;
 mod lists;
@@ -19,7 +20,7 @@ use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::error::Problems;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{TunnelSource, XdpMode, written};
+use super::{Announce, TunnelSource, XdpMode, written};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -29,6 +30,7 @@ pub(super) use service::{Service, is_host, is_name};
 pub(super) struct File {
     pub balancer: Balancer,
     pub limits: Limits,
+    pub announce: Option<Announce>,
     pub services: Vec<Service>,
 }
 
@@ -78,6 +80,7 @@ pub(super) fn validate(
         fields.into_iter().find_map(|field| field.as_ref().map(Spanned::span))
     });
     let limits = limits(file.limits, problems);
+    let announce = announce::validate(file.announce, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
@@ -97,7 +100,7 @@ pub(super) fn validate(
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
-    (services.len() == given).then_some(File { balancer, limits, services })
+    (services.len() == given).then_some(File { balancer, limits, announce, services })
 }
 
 /// One for each microsecond.

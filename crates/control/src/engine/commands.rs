@@ -60,6 +60,10 @@ pub enum Command {
     TraceLoaded(u64, Loaded, GiveSamples),
     /// Nobody reads what a trace tells: the one with this number.
     TraceEnded(u64),
+    /// What is announced to routers.
+    Announced(oneshot::Sender<Result<weir_announce::Report, EngineError>>),
+    /// Withdraws this balancer from routers, or takes that back.
+    DrainSelf(bool, oneshot::Sender<Done>),
     /// Whether it answers.
     Ping(oneshot::Sender<()>),
     /// Whoever asks for something.
@@ -94,6 +98,12 @@ impl<P: Plane> Engine<P> {
             Command::TraceEnded(number) => self.trace_ended(number),
             Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
             Command::Ping(reply) => drop(reply.send(())),
+            Command::Announced(reply) => drop(reply.send(self.announce_report())),
+            Command::DrainSelf(drain, reply) => {
+                let done = self.drain_self(drain);
+                self.remember_command(&done);
+                drop(reply.send(done));
+            }
             Command::By(who, command) => {
                 self.asked_by(who);
                 self.handle(*command);

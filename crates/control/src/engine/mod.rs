@@ -3,6 +3,7 @@
 //! Everything that changes tables goes through it, one thing after the other, so there is nothing
 //! to lock. Health checks and the API run elsewhere and send it [`Command`]s.
 
+mod announce;
 mod by_id;
 mod commands;
 mod document;
@@ -28,6 +29,7 @@ mod turn;
 mod update;
 mod upkeep;
 
+pub use announce::announced_file;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::Command;
 pub use explain::Explanation;
@@ -77,6 +79,8 @@ const NEXT_HOPS_TRIES: u32 = 20;
 const LOADS_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
+/// Beside each command: tables are published later, too.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(500);
 const SLOTS_EVERY: Duration = Duration::from_secs(1);
 
 /// What can go wrong in the engine.
@@ -250,6 +254,8 @@ pub struct Engine<P: Plane = LivePlane> {
     traces: u64,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
+    /// Who tells routers.
+    announcer: Option<announce::Announcer>,
     history: History,
     /// Who asks for what is done just now.
     who: Who,
@@ -464,6 +470,7 @@ impl<P: Plane> Engine<P> {
             trace: None,
             traces: 0,
             metrics: None,
+            announcer: None,
             history: History::open(run_dir),
             who: Who::nobody("start"),
             _lock: lock,
@@ -518,6 +525,7 @@ impl<P: Plane> Engine<P> {
         let mut timers = Timers::new();
         while self.turn(&mut commands, &mut timers) {}
         self.end_trace();
+        self.announce_stop();
         self.save()?;
         Ok(self.journal.rewrite(&self.document)?)
     }
@@ -526,13 +534,18 @@ impl<P: Plane> Engine<P> {
     /// others have their turn. Returns whether there is another one.
     fn turn(&mut self, commands: &mut Commands, timers: &mut Timers) -> bool {
         tolerate("read reports", self.wait_for_reports(TICK, commands.bell()));
+        let mut commanded = false;
         let more = commands.take(COMMANDS_AT_A_TIME, |command| {
             let last = matches!(command, Command::Stop);
             self.handle(command);
+            commanded = true;
             !last
         });
         if more {
             self.upkeep(timers);
+            if commanded || timers.announce.due(ANNOUNCE_EVERY) {
+                self.tell_announcer();
+            }
         }
         more
     }
@@ -705,6 +718,7 @@ struct Timers {
     loads: Timer,
     seen: Timer,
     slots: Timer,
+    announce: Timer,
 }
 
 impl Timers {
@@ -718,6 +732,7 @@ impl Timers {
             loads: now(),
             seen: now(),
             slots: now(),
+            announce: now(),
         }
     }
 }

@@ -453,6 +453,7 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
         self.config.balancer.metrics = config.balancer.metrics;
         self.config.balancer.hold_checks_at = config.balancer.hold_checks_at;
+        self.config.announce.clone_from(&config.announce);
         self.tell_metrics();
         let rate = config.balancer.icmp_per_second;
         self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });

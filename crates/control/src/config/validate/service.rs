@@ -21,6 +21,8 @@ use super::scope::Scope;
 use super::{forward, lists, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+/// As many as there can be.
+const MOST_NEED: u32 = 32_767;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A service with every given value in range.
@@ -41,6 +43,7 @@ pub(in super::super) struct Service {
     /// `None` if turned off.
     pub check: Option<Check>,
     pub backend_checks: BTreeMap<String, Option<Check>>,
+    pub need: Option<u32>,
     pub backends: Vec<Backend>,
 }
 
@@ -122,6 +125,7 @@ pub(super) fn validate(
     let lists = lists::of_service(&raw, &mut scope);
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
+    let need = scope.integer(raw.need.as_ref(), "need", 0..=MOST_NEED);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
@@ -145,6 +149,7 @@ pub(super) fn validate(
         quic,
         check,
         backend_checks,
+        need,
         backends,
     })
 }

@@ -65,6 +65,26 @@ fn bench_method(text: &str) -> Result<MethodId, String> {
     method.ok_or_else(|| format!("{text}: give some of {known}"))
 }
 
+/// More about what is announced.
+#[derive(Subcommand)]
+pub enum AnnounceVerb {
+    /// Whether an address is to be announced: ends with 0 if it is, 1 if not. For keepalived's scripts.
+    Check {
+        /// The address.
+        address: IpAddr,
+    },
+    /// Beside `weir run`: withdraw what it has announced when it has not answered for some time. Forwarding
+    /// goes on without it; who wants that announced does not run this.
+    Guard {
+        /// The configuration file.
+        #[arg(long, default_value = "/etc/weir/weir.toml")]
+        config: PathBuf,
+        /// For how long it must not have answered.
+        #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+        after: Duration,
+    },
+}
+
 #[derive(Args)]
 pub struct Instance {
     /// Socket of the instance to talk to.
@@ -293,6 +313,38 @@ pub enum Verb {
     History {
         /// Print the file of this change instead.
         number: Option<u64>,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what this balancer announces to routers, and why not the rest (docs/announcing.md).
+    Announce {
+        #[command(subcommand)]
+        verb: Option<AnnounceVerb>,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long, global = true)]
+        json: bool,
+    },
+    /// Withdraw this balancer's addresses from routers, before maintenance. It outlives restarts.
+    Drain {
+        /// What: self.
+        #[arg(value_parser = ["self"])]
+        what: String,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Announce this balancer's addresses again.
+    Undrain {
+        /// What: self.
+        #[arg(value_parser = ["self"])]
+        what: String,
         #[command(flatten)]
         instance: Instance,
         /// Print JSON.

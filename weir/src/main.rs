@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod announce;
 mod bench;
 mod cli;
 mod control;
@@ -109,6 +110,9 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
             done(history::rollback(instance, number, break_connections, json))
         }
         Verb::History { number, instance, json } => done(history::show(instance, number, json)),
+        Verb::Announce { verb, instance, json } => announce::run(instance, verb, json),
+        Verb::Drain { instance, json, .. } => done(announce::drain(instance, true, json)),
+        Verb::Undrain { instance, json, .. } => done(announce::drain(instance, false, json)),
         Verb::Reload { instance, break_connections, json } => {
             done(control::reload(instance, break_connections, json))
         }

@@ -59,6 +59,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{oneshot, watch as updates};
 use tracing::warn;
 use watch::{EventQuery, Hub, RateQuery, WatchQuery};
+use weir_announce::Report;
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Protocol};
 
@@ -368,6 +369,18 @@ async fn drain(
     change(&engine, from, |reply| Command::Drain(service, backend, drain, reply)).await
 }
 
+async fn announced(State(engine): State<Sender>) -> Reply<Report> {
+    Ok(Json(ask(&engine, Command::Announced).await?))
+}
+
+async fn drain_self(
+    State(engine): State<Sender>,
+    from: Asker,
+    Input(DrainRequest { drain }): Input<DrainRequest>,
+) -> Reply<Answer> {
+    change(&engine, from, |reply| Command::DrainSelf(drain, reply)).await
+}
+
 async fn weight(
     State(engine): State<Sender>,
     from: Asker,
@@ -642,6 +655,11 @@ fn routes() -> Vec<Route> {
         Route::new("put", "/v1/services/{service}/backends/{backend}/load", put(load), "Says how loaded a backend is, \
             for schedulers that are told")
             .changes(Operate).often().takes::<LoadRequest>().gives::<Answer>(),
+        Route::new("get", "/v1/announce", get(announced), "Which routes are announced, and why others are not")
+            .gives::<Report>(),
+        Route::new("put", "/v1/announce/drain", put(drain_self), "Withdraws this balancer from routers, or takes \
+            that back")
+            .changes(Operate).asks::<Expected>().takes::<DrainRequest>().gives::<Answer>(),
         Route::new("post", "/v1/reload", post(reload), "Reads the configuration file again")
             .changes(Admin).asks::<Expected>().may_take::<ReloadRequest>().gives::<Answer>(),
         Route::new("post", "/v1/apply", post(apply), "Puts a configuration in force, and in the place of the \

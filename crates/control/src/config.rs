@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod agents;
+mod announce;
 mod api;
 mod check;
 mod error;
@@ -48,6 +49,7 @@ use weir_steering::{
 };
 
 pub use agents::{Agents, States};
+pub use announce::Announce;
 pub use api::{Api, ApiTls, Client, Identity, Role, Web};
 pub use check::{
     AllDown, Check, Codes, DeadConnections, Dns, Exchange, Http, Record, Script, Spoken, Tls, Via,
@@ -91,6 +93,9 @@ pub struct Config {
     /// How agents on backends reach this balancer; none: they do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<Agents>,
+    /// What is announced to routers; none: nothing.
+    #[serde(default)]
+    pub announce: Option<Announce>,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
 }
@@ -281,6 +286,9 @@ pub struct Service {
     /// The sources that packets are taken from; none: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lists: Option<Lists>,
+    /// Backends that must be up for the service's address to be announced; 0: it is in any case.
+    #[serde(default = "resolve::need")]
+    pub need: u32,
     /// What leads packets by their QUIC ids, before the method is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,

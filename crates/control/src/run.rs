@@ -12,6 +12,7 @@ use crate::notify;
 use std::path::Path;
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
@@ -20,6 +21,8 @@ use tracing::{error, info, warn};
 const QUEUE: usize = 1024;
 /// Checks whose transitions the engine is told of at once.
 const CHANGES: usize = 1024;
+/// How long a speaker has to withdraw routes at the end.
+const LAST_WORD: Duration = Duration::from_secs(6);
 
 /// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
 /// pinned. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
@@ -58,19 +61,24 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
                 engine.serve_front_by(where_else, told);
                 engine.commands_go_to(own);
                 engine.hear_agents_by(where_agents, trouble);
-                let _ = opened.send(());
-                drop(opened);
-                engine.run(commands)
+                match engine.announce() {
+                    Ok((keeper, wanted, reports)) => {
+                        let _ = opened.send(tokio::spawn(keeper.run(wanted, reports)));
+                        drop(opened);
+                        engine.run(commands)
+                    }
+                    Err(error) => Err(error),
+                }
             }
             Err(error) => Err(error),
         };
         let _ = ended.send(result);
     })?;
-    if tokio::task::spawn_blocking(move || ready.recv()).await?.is_err() {
+    let Ok(announcing) = tokio::task::spawn_blocking(move || ready.recv()).await? else {
         let result = end.await?;
         let _ = engine.join();
         return Err(result.err().map_or_else(|| anyhow::anyhow!("the engine ended"), Into::into));
-    }
+    };
     let forward = sender.clone();
     tokio::spawn(async move {
         let mut changes = Vec::new();
@@ -108,6 +116,8 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     let _ = sender.send(Command::Stop).await;
     let ended = flatten((&mut end).await);
     let _ = engine.join();
+    // Routes may be to be withdrawn; a speaker that does not answer is not waited for for ever.
+    let _ = tokio::time::timeout(LAST_WORD, announcing).await;
     let _ = std::fs::remove_file(&socket);
     result.and(ended)
 }

@@ -48,6 +48,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
         limits: limits(&file.limits, &file.services),
         api: file.api,
         agents: file.agents,
+        announce: file.announce,
         services: file.services.into_iter().map(service).collect(),
     }
 }
@@ -55,6 +56,11 @@ pub(super) fn resolve(file: validate::File) -> Config {
 /// A quarter of a million connections under full NAT: 32 MiB.
 pub(super) fn nat_connections() -> u32 {
     262_144
+}
+
+/// With any backend it can be served.
+pub(super) fn need() -> u32 {
+    1
 }
 
 /// Who can reach a service can ping it.
@@ -131,6 +137,7 @@ fn service(given: validate::Service) -> Service {
         forward: given.forward,
         mss: given.mss,
         lists: given.lists,
+        need: given.need.unwrap_or_else(need),
         quic: given.quic,
         check: given.check.and_then(check),
         backend_checks: given

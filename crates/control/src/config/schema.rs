@@ -30,6 +30,7 @@ pub fn schema() -> Value {
         ("api", api),
         ("api.client", api_client),
         ("agents", agents),
+        ("announce", announce),
         ("service", service),
         ("service.check", check),
         ("service.backend", backend),
@@ -128,6 +129,17 @@ fn limits(object: &mut Value) {
     range(object, &["nat_connections"], 2, 1 << 21);
 }
 
+fn announce(object: &mut Value) {
+    require(object, &["speaker"]);
+    words(object, "speaker", &["gobgp", "bird", "none"]);
+    words(object, "at_stop", &["keep", "withdraw"]);
+    range(object, &["med"], 0, u32::MAX.into());
+    add(object, "socket", json!({ "pattern": "^/" }));
+    add(object, "file", json!({ "pattern": "^/" }));
+    let community = json!({ "type": "string", "pattern": "^[0-9]{1,5}:[0-9]{1,5}$" });
+    add(object, "communities", json!({ "items": community, "uniqueItems": true }));
+}
+
 fn service(object: &mut Value) {
     require(object, &["name", "vip", "backend"]);
     add(object, "name", json!({ "pattern": NAME }));
@@ -137,6 +149,7 @@ fn service(object: &mut Value) {
     words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"]);
     range(object, &["port"], 0, 65_535);
     range(object, &["tunnel_port"], 1, 65_535);
+    range(object, &["need"], 0, 32_767);
     add(object, "backend", json!({ "minItems": 1 }));
     add(object, "cookie_key", json!({ "pattern": "^[0-9A-Fa-f]{32}$" }));
     let methods: Vec<&str> = weir_dataplane::methods().map(MethodId::name).collect();

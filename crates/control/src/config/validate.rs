@@ -1,6 +1,7 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
 mod agents;
+mod announce;
 mod api;
 mod check;
 mod forward;
@@ -24,7 +25,7 @@ use super::api::{Api, Web};
 use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{Agents, TunnelSource, XdpMode, written};
+use super::{Agents, Announce, TunnelSource, XdpMode, written};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -36,6 +37,7 @@ pub(super) struct File {
     pub limits: Limits,
     pub api: Api,
     pub agents: Option<Agents>,
+    pub announce: Option<Announce>,
     pub services: Vec<Service>,
 }
 
@@ -92,6 +94,7 @@ pub(super) fn validate(
     let api = api::api(file.api, problems);
     let heard = file.agents.is_some();
     let agents = agents::table(file.agents, problems);
+    let announce = announce::validate(file.announce, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
@@ -113,7 +116,8 @@ pub(super) fn validate(
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
-    (services.len() == given).then_some(File { balancer, limits, api, agents, services })
+    let whole = services.len() == given;
+    whole.then_some(File { balancer, limits, api, agents, announce, services })
 }
 
 /// Fewer would find nothing in a day.

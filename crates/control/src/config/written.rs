@@ -22,6 +22,7 @@ pub(super) struct File {
     pub limits: Field<Limits>,
     pub api: Field<Api>,
     pub agents: Field<Agents>,
+    pub announce: Field<Announce>,
     #[serde(default)]
     pub service: Vec<Spanned<Service>>,
 }
@@ -102,6 +103,21 @@ pub(super) struct Agents {
     pub learn: Field<String>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Announce {
+    pub speaker: Field<String>,
+    pub api: Field<String>,
+    pub socket: Field<String>,
+    pub file: Field<String>,
+    pub next_hop: Field<String>,
+    pub next_hop6: Field<String>,
+    pub communities: Field<Vec<Spanned<String>>>,
+    pub med: Field<i64>,
+    pub learn_delay: Field<String>,
+    pub at_stop: Field<String>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Service {
     pub name: Field<String>,
@@ -121,6 +137,7 @@ pub(super) struct Service {
     pub deny: Field<Vec<Spanned<String>>>,
     pub allow_file: Field<String>,
     pub deny_file: Field<String>,
+    pub need: Field<i64>,
     pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
@@ -187,6 +204,7 @@ fn names() -> &'static [&'static str] {
         "deny",
         "allow_file",
         "deny_file",
+        "need",
         "quic",
         "check",
         "backend",
@@ -243,6 +261,7 @@ impl<'de> Visitor<'de> for Fields {
                 "deny" => service.deny = Some(map.next_value()?),
                 "allow_file" => service.allow_file = Some(map.next_value()?),
                 "deny_file" => service.deny_file = Some(map.next_value()?),
+                "need" => service.need = Some(map.next_value()?),
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,

@@ -80,6 +80,10 @@ pub enum Command {
     AgentSays(u64, Said, oneshot::Sender<Result<(), String>>),
     /// An agent was not let in, or its session ends.
     AgentGone(Option<u64>),
+    /// What is announced to routers.
+    Announced(oneshot::Sender<Result<weir_announce::Report, EngineError>>),
+    /// Withdraws this balancer from routers, or takes that back.
+    DrainSelf(bool, oneshot::Sender<Done>),
     /// Whether it answers.
     Ping(oneshot::Sender<()>),
     /// Whoever asks for something.
@@ -163,6 +167,12 @@ impl<P: Plane> Engine<P> {
                 drop(reply.send(self.agent_says(session, said)));
             }
             Command::AgentGone(session) => self.agent_gone(session),
+            Command::Announced(reply) => drop(reply.send(self.announce_report())),
+            Command::DrainSelf(drain, reply) => {
+                let done = self.drain_self(drain);
+                self.remember_command(&done);
+                drop(reply.send(done));
+            }
             Command::By(who, command) => {
                 self.asked_by(who);
                 self.handle(*command);

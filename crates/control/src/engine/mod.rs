@@ -4,6 +4,7 @@
 //! to lock. Health checks and the API run elsewhere and send it [`Command`]s.
 
 mod agents;
+mod announce;
 mod by_id;
 mod commands;
 mod document;
@@ -38,6 +39,7 @@ mod upkeep;
 mod young;
 
 pub use agents::{AgentStatus, Newcomer, Order, Said};
+pub use announce::announced_file;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::{Asked, Command};
 pub use events::{Event, Events, Happening};
@@ -103,6 +105,8 @@ const NEXT_HOPS_TRIES: u32 = 20;
 const LOADS_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
+/// Beside each command: tables are published later, too.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(500);
 const SLOTS_EVERY: Duration = Duration::from_secs(1);
 /// Whether agents are to be told of other backends, or have been lost for too long.
 const AGENTS_EVERY: Duration = Duration::from_millis(200);
@@ -299,6 +303,8 @@ pub struct Engine<P: Plane = LivePlane> {
     events: Arc<Events>,
     /// Agents of backends.
     agents: agents::Agents,
+    /// Who tells routers.
+    announcer: Option<announce::Announcer>,
     history: History,
     /// Who asks for what is done just now.
     who: Who,
@@ -518,6 +524,7 @@ impl<P: Plane> Engine<P> {
             front: None,
             events: Arc::default(),
             agents: agents::Agents::default(),
+            announcer: None,
             history: History::open(run_dir),
             who: Who::nobody("start"),
             _lock: lock,
@@ -575,6 +582,7 @@ impl<P: Plane> Engine<P> {
         let mut timers = Timers::new();
         while self.turn(&mut commands, &mut timers) {}
         self.end_trace();
+        self.announce_stop();
         self.save()?;
         Ok(self.journal.rewrite(&self.document)?)
     }
@@ -583,13 +591,18 @@ impl<P: Plane> Engine<P> {
     /// others have their turn. Returns whether there is another one.
     fn turn(&mut self, commands: &mut Commands, timers: &mut Timers) -> bool {
         tolerate("read reports", self.wait_for_reports(TICK, commands.bell()));
+        let mut commanded = false;
         let more = commands.take(COMMANDS_AT_A_TIME, |command| {
             let last = matches!(command, Command::Stop);
             self.handle(command);
+            commanded = true;
             !last
         });
         if more {
             self.upkeep(timers);
+            if commanded || timers.announce.due(ANNOUNCE_EVERY) {
+                self.tell_announcer();
+            }
         }
         more
     }
@@ -769,6 +782,7 @@ struct Timers {
     seen: Timer,
     slots: Timer,
     agents: Timer,
+    announce: Timer,
 }
 
 impl Timers {
@@ -783,6 +797,7 @@ impl Timers {
             seen: now(),
             slots: now(),
             agents: now(),
+            announce: now(),
         }
     }
 }

@@ -463,6 +463,7 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.web.clone_from(&config.balancer.web);
         self.config.api.clone_from(&config.api);
         self.config.balancer.follow_flows = config.balancer.follow_flows;
+        self.config.announce.clone_from(&config.announce);
         self.tell_metrics();
         self.tell_front();
         self.tell_listener();

@@ -22,6 +22,8 @@ use super::scope::Scope;
 use super::{agents, forward, lists, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+/// As many as there can be.
+const MOST_NEED: u32 = 32_767;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A service with every given value in range.
@@ -43,6 +45,7 @@ pub(in super::super) struct Service {
     /// `None` if turned off.
     pub check: Option<Check>,
     pub backend_checks: BTreeMap<String, Option<Check>>,
+    pub need: Option<u32>,
     pub backends: Vec<Backend>,
 }
 
@@ -126,6 +129,7 @@ pub(super) fn validate(
     let lists = lists::of_service(&raw, &mut scope);
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
+    let need = scope.integer(raw.need.as_ref(), "need", 0..=MOST_NEED);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
@@ -150,6 +154,7 @@ pub(super) fn validate(
         quic,
         check,
         backend_checks,
+        need,
         backends,
     })
 }

@@ -70,7 +70,9 @@ impl World {
         for (number, netns) in (1..).zip(&backends) {
             connect(netns, &format!("b{number}"), &format!("10.60.0.{}", 10 + number));
             netns.sysctl("net.ipv4.conf.all.arp_ignore", "1").unwrap();
-            netns.ip(&format!("addr add {VIP}/32 dev lo\nroute add default via 10.60.0.254")).unwrap();
+            netns
+                .ip(&format!("addr add {VIP}/32 dev lo\nroute add default via 10.60.0.254"))
+                .unwrap();
         }
         let line = format!("link add eth0 netns {} type veth peer name eth1", client.name());
         router.ip(&line).unwrap();
@@ -143,8 +145,11 @@ impl World {
 
     /// Waits until the router has these next hops, balancers by their numbers.
     fn leads_to(&self, what: &str, numbers: &[usize]) {
-        let wanted: Vec<String> = numbers.iter().map(|number| format!("10.60.0.{number}")).collect();
-        eventually(&format!("{what}: the router leads to {wanted:?}"), || self.next_hops() == wanted);
+        let wanted: Vec<String> =
+            numbers.iter().map(|number| format!("10.60.0.{number}")).collect();
+        eventually(&format!("{what}: the router leads to {wanted:?}"), || {
+            self.next_hops() == wanted
+        });
     }
 
     /// So many requests, each of which is answered.

@@ -481,7 +481,7 @@ async fn set(
 ) -> Reply<Answer> {
     let WantedBackend { address, port, weight, drain } = wanted;
     may_be_called(&name)?;
-    let backend = Backend { name, address, port, weight, drain };
+    let backend = Backend { name, address, port, weight, drain, backup: false };
     change(&engine, from, |reply| Command::Set(service, backend, reply)).await
 }
 

@@ -33,6 +33,7 @@ const LIMITS: Limits = Limits {
     marked_flows: 128,
     stranger_bits: 1024,
     list_prefixes: 1,
+    mappings: 1,
 };
 
 /// Services 1 to 4 of `concury`, at 10.1.0.1 to 10.1.0.4.

@@ -9,7 +9,6 @@
 mod receive;
 mod trunk;
 
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 

@@ -60,7 +60,7 @@ pub fn wait(
                     format!("backend {name} of {service} has had no packet for {quiet}")
                 }
             };
-            return Ok(Answer { done });
+            return Ok(Answer { done, change: None });
         }
         if wanted.deadline.is_some_and(|deadline| begin.elapsed() >= deadline) {
             let left = match backend.states {

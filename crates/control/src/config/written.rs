@@ -186,7 +186,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 20] = [
+    const OWN: [&str; 21] = [
         "name",
         "vip",
         "protocol",

@@ -8,6 +8,7 @@ use super::service::ServiceRuntime;
 use super::told::Told;
 use super::{Engine, tolerate};
 use crate::config::{Agents as Configured, Config, Protocol, States};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -183,7 +184,7 @@ pub(super) struct Agents {
 }
 
 /// An agent, as `weir status` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct AgentStatus {
     /// Name in its certificate.
     pub name: String,

@@ -251,7 +251,7 @@ impl<P: Plane> Engine<P> {
             if let Some(trouble) = &mut service.trouble {
                 trouble.again = Instant::now();
             }
-            let backend = &member.wanted.name;
+            let backend = member.wanted.name.clone();
             let (up, detail) = (transition.up, &*transition.detail);
             info!(service = name, backend, up, detail, "health check");
             let moves = check.is_some_and(|check| check.dead_connections == DeadConnections::Move);
@@ -259,7 +259,7 @@ impl<P: Plane> Engine<P> {
             let moves = moves && !up && service.all_down().is_none();
             self.events.push(Happening::Health {
                 service: name.clone(),
-                backend: backend.clone(),
+                backend,
                 up,
                 detail: detail.to_owned(),
             });
@@ -287,7 +287,8 @@ impl<P: Plane> Engine<P> {
             return Ok(());
         };
         let configured = &service.configured;
-        let way = (configured.forward, configured.segments());
+        let nat = self.config.balancer.nat.clone();
+        let way = (configured.forward, configured.segments(), &nat);
         let held = service.states_of(id);
         let fresh = self.allot(before.wanted.clone(), false, &mut self.numbers())?;
         let number = fresh.id;

@@ -57,7 +57,8 @@ impl Pins {
                         if one.1 != other.1 {
                             missing.push(**one);
                         }
-                        (new.next(), old.next());
+                        new.next();
+                        old.next();
                     }
                 },
             }

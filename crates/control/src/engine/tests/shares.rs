@@ -57,7 +57,7 @@ impl World {
     }
 
     /// Its check says so, some time ago.
-    fn says(&mut self, name: &str, up: bool, spoken: Option<Spoken>, ago: u64) -> BackendId {
+    fn check_says(&mut self, name: &str, up: bool, spoken: Option<Spoken>, ago: u64) -> BackendId {
         let service = self.service();
         let id = service.member(name).expect("there").id;
         let target = service.target(id);
@@ -96,17 +96,17 @@ fn a_weight_that_is_said_counts_and_moves_nobody() {
     let _inside = runtime.enter();
     let mut world = checked(asks_weight);
     world.start(0, 0..300);
-    let id = world.says("b1", true, Some(Spoken::Percent(50)), 0);
+    let id = world.check_says("b1", true, Some(Spoken::Percent(50)), 0);
     assert!((world.effective("b1") - 0.5).abs() < 1e-9);
     let share = world.share(id, 1000..3000);
     assert!((0.13..0.27).contains(&share), "{share}, not about 0.2");
     world.check();
-    let id = world.says("b1", true, Some(Spoken::Weight(0)), 0);
+    let id = world.check_says("b1", true, Some(Spoken::Weight(0)), 0);
     assert_eq!(world.share(id, 3000..3300), 0.0);
     world.check();
     // If nobody wants anything, somebody has to take it.
-    world.says("b2", true, Some(Spoken::Percent(0)), 0);
-    world.says("b3", true, Some(Spoken::Weight(0)), 0);
+    world.check_says("b2", true, Some(Spoken::Percent(0)), 0);
+    world.check_says("b3", true, Some(Spoken::Weight(0)), 0);
     let share = world.share(id, 4000..5000);
     assert!((0.2..0.5).contains(&share), "{share}");
     world.check();
@@ -119,7 +119,7 @@ fn a_weight_that_is_said_counts_and_moves_nobody() {
     let mut world = checked(asks_weight);
     let none = world.ask(|reply| Command::Weight("a".into(), "b1".into(), 0, reply));
     none.expect("it can be");
-    let id = world.says("b1", true, Some(Spoken::Weight(9)), 0);
+    let id = world.check_says("b1", true, Some(Spoken::Weight(9)), 0);
     assert_eq!(world.share(id, 0..300), 0.0);
 }
 
@@ -129,23 +129,23 @@ fn a_backend_that_comes_up_grows_to_its_weight() {
     let _inside = runtime.enter();
     let mut world = checked(|check| check.slow_start = Duration::from_secs(90));
     world.start(0, 0..300);
-    world.says("b1", false, None, 0);
-    let id = world.says("b1", true, None, 0);
+    world.check_says("b1", false, None, 0);
+    let id = world.check_says("b1", true, None, 0);
     assert!((world.effective("b1") - 0.1).abs() < 1e-9);
     let share = world.share(id, 1000..5000);
     assert!((0.01..0.1).contains(&share), "{share}, not about 0.048");
-    world.says("b1", false, None, 0);
-    world.says("b1", true, None, 45);
+    world.check_says("b1", false, None, 0);
+    world.check_says("b1", true, None, 45);
     assert!((world.effective("b1") - 0.5).abs() < 1e-9);
-    world.says("b1", false, None, 0);
-    world.says("b1", true, None, 91);
+    world.check_says("b1", false, None, 0);
+    world.check_says("b1", true, None, 91);
     assert!((world.effective("b1") - 1.0).abs() < 1e-9);
     world.check();
     // Alone it takes everything, and the setting may go away under it.
-    world.says("b1", false, None, 0);
-    let id = world.says("b1", true, None, 0);
-    world.says("b2", false, None, 0);
-    world.says("b3", false, None, 0);
+    world.check_says("b1", false, None, 0);
+    let id = world.check_says("b1", true, None, 0);
+    world.check_says("b2", false, None, 0);
+    world.check_says("b3", false, None, 0);
     assert_eq!(world.share(id, 6000..6100), 1.0);
     world.service().configured.check = Some(usual_check(Duration::from_secs(1)));
     world.upkeep();
@@ -162,20 +162,20 @@ fn a_backup_serves_while_no_other_does() {
     world.upkeep();
     let spare = world.service().member("b3").expect("there").id;
     assert_eq!(world.share(spare, 0..300), 0.0);
-    world.says("b1", false, None, 0);
+    world.check_says("b1", false, None, 0);
     assert_eq!(world.share(spare, 300..600), 0.0);
-    world.says("b2", false, None, 0);
+    world.check_says("b2", false, None, 0);
     assert_eq!(world.share(spare, 1000..1200), 1.0);
-    world.says("b1", true, None, 0);
+    world.check_says("b1", true, None, 0);
     assert_eq!(world.share(spare, 2000..2200), 0.0);
     let state = world.engine.status().unwrap().services[0].backends[2].state.clone();
     assert_eq!(state, "backup");
     // With all down, the others take what comes.
-    world.says("b1", false, None, 0);
-    world.says("b3", false, None, 0);
+    world.check_says("b1", false, None, 0);
+    world.check_says("b3", false, None, 0);
     assert_eq!(world.share(spare, 3000..3200), 0.0);
     for name in ["b1", "b2", "b3"] {
-        world.says(name, true, None, 0);
+        world.check_says(name, true, None, 0);
     }
     world.check();
 }
@@ -190,7 +190,7 @@ fn connections_of_a_dead_backend_move_if_that_is_wanted() {
     let theirs: Vec<FlowKey> =
         world.live.iter().filter(|(_, at)| **at == dead).map(|(flow, _)| *flow).collect();
     assert!(theirs.len() > 100);
-    let number = world.says("b1", false, None, 0);
+    let number = world.check_says("b1", false, None, 0);
     assert_ne!(number, dead);
     world.live.retain(|_, at| *at != dead);
     // Nobody else has noticed.
@@ -204,7 +204,7 @@ fn connections_of_a_dead_backend_move_if_that_is_wanted() {
     }
     assert_eq!(world.engine.status().unwrap().services[0].backends[0].state, "down");
     assert_eq!(world.warnings(), Vec::<String>::new());
-    let again = world.says("b1", true, None, 0);
+    let again = world.check_says("b1", true, None, 0);
     assert_eq!(again, number);
     assert!(world.share(again, 2000..2300) > 0.2);
     world.check();
@@ -213,15 +213,15 @@ fn connections_of_a_dead_backend_move_if_that_is_wanted() {
     assert_eq!((saved.id, saved.name.as_str()), (number.get(), "b1"));
     // While nobody is up, they stay.
     for name in ["b1", "b2"] {
-        world.says(name, false, None, 0);
+        world.check_says(name, false, None, 0);
     }
     let last = world.service().member("b3").expect("there").id;
-    assert_eq!(world.says("b3", false, None, 0), last);
+    assert_eq!(world.check_says("b3", false, None, 0), last);
     // Without the setting they stay in any case.
     let mut world = checked(|_| {});
     world.start(0, 0..300);
     let before = world.service().member("b1").expect("there").id;
-    assert_eq!(world.says("b1", false, None, 0), before);
+    assert_eq!(world.check_says("b1", false, None, 0), before);
     world.stays();
 }
 
@@ -234,7 +234,7 @@ fn connections_that_cannot_move_stay() {
     world.start(0, 0..300);
     let before = world.service().member("b1").expect("there").id;
     world.engine.plane.refuse(Operation::Show);
-    assert_eq!(world.says("b1", false, None, 0), before);
+    assert_eq!(world.check_says("b1", false, None, 0), before);
     world.engine.plane.refuse_nothing();
     world.upkeep();
     assert_eq!(world.warnings(), Vec::<String>::new());

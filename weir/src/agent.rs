@@ -132,7 +132,7 @@ pub struct AgentOptions {
 #[derive(Args)]
 pub struct TellOptions {
     /// A balancer that is told what connections this backend holds, and how loaded it is: an address or a
-    /// name, which its certificate names, and the port of its [agents] listen (4479); may be given more than
+    /// name, which its certificate names, and the port of `listen` in its table agents (4479); may be given more than
     /// once.
     #[arg(long = "balancer", value_name = "HOST[:PORT]", value_delimiter = ',',
         requires_all = ["certificate", "key", "ca"], conflicts_with_all = ["once", "timestamps_only"])]

@@ -1,6 +1,6 @@
 //! `weir import`: a configuration made of what another balancer has.
 //!
-//! A reader for each form ([`keepalived`], [`ipvs`], [`cilium`]) makes drafts of services, and a [`Note`] with
+//! A reader for each form (`keepalived`, `ipvs`, `cilium`) makes drafts of services, and a [`Note`] with
 //! its line for whatever has no counterpart here. What is written passes `weir check`: it is asked, and a
 //! backend or service that it refuses is left out, with what was wrong as a note of its line.
 

@@ -318,8 +318,7 @@ pub fn pin_directory(name: &str) -> PathBuf {
     PathBuf::from(PIN_ROOT).join(name)
 }
 
-/// Looks up where a backend's frames go, as [`neigh::resolve_now`](crate::neigh::resolve_now)
-/// does.
+/// Looks up where a backend's frames go, as [`neigh::resolve_now`] does.
 pub type Resolve = fn(IpAddr) -> Result<Option<Neighbour>, NeighError>;
 
 /// Looks up the way of a tunnel, as [`neigh::path`](crate::neigh::path) does.

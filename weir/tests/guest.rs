@@ -1,6 +1,6 @@
 //! What this machine's kernel may have no devices for: VLANs, bonds, and its own ends of tunnels.
-//! `make kernel-test` runs them in a guest with Debian's kernel; `--ignored` does where there are such
-//! devices.
+//! `make kernel-test` runs them in a guest with Debian's kernel; built with the feature `guest`, they run
+//! where there are such devices.
 
 mod common;
 
@@ -91,7 +91,6 @@ fn of(topology: Topology) -> LabSpec {
 
 /// Tags are pushed, changed to those of another VLAN or another protocol, and taken off.
 #[test]
-#[ignore = "needs VLAN devices: make kernel-test"]
 fn backends_are_in_vlans_of_one_interface() {
     let _alone = common::alone();
     let (lab, balancer) = unbroken(&of(Topology::Vlan), BalancerSpec::new(WEIR, BACKENDS), |_| ());
@@ -143,32 +142,27 @@ fn by_a_bond(bond: Bond) {
 }
 
 #[test]
-#[ignore = "needs bonds: make kernel-test"]
 fn a_bond_by_lacp_leads_to_backends() {
     by_a_bond(Bond::Lacp);
 }
 
 #[test]
-#[ignore = "needs bonds: make kernel-test"]
 fn a_bond_with_a_backup_leads_to_backends() {
     by_a_bond(Bond::ActiveBackup);
 }
 
 #[test]
-#[ignore = "needs bonds: make kernel-test"]
 fn a_bond_by_hash_leads_to_backends() {
     by_a_bond(Bond::Xor);
 }
 
 #[test]
-#[ignore = "needs bonds: make kernel-test"]
 fn a_bond_by_turns_leads_to_backends() {
     by_a_bond(Bond::RoundRobin);
 }
 
 /// A bond of a mode without XDP is found by `weir doctor`, and what would be lost there is counted.
 #[test]
-#[ignore = "needs bonds: make kernel-test"]
 fn bonds_that_cannot_are_refused() {
     let _alone = common::alone();
     let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
@@ -236,32 +230,27 @@ fn by_tunnels(forward: &str, other_family: bool) {
 }
 
 #[test]
-#[ignore = "needs tunnel devices: make kernel-test"]
 fn the_kernels_own_ipip_receives() {
     by_tunnels("ipip", false);
 }
 
 /// IPv4 in IPv6 and the other way round.
 #[test]
-#[ignore = "needs tunnel devices: make kernel-test"]
 fn the_kernels_own_ipip_receives_the_other_family() {
     by_tunnels("ipip", true);
 }
 
 #[test]
-#[ignore = "needs tunnel devices: make kernel-test"]
 fn the_kernels_own_gre_receives() {
     by_tunnels("gre", false);
 }
 
 #[test]
-#[ignore = "needs tunnel devices: make kernel-test"]
 fn the_kernels_own_fou_receives() {
     by_tunnels("fou", false);
 }
 
 #[test]
-#[ignore = "needs tunnel devices: make kernel-test"]
 fn the_kernels_own_gue_receives() {
     by_tunnels("gue", false);
 }

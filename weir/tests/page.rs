@@ -1,7 +1,6 @@
 //! The page in a real browser, headless Chromium: what it shows is what the status says, a backend is drained
-//! by keyboard and after a question, and a phone needs no scrolling sideways. It needs Debian's packages
-//! chromium and chromium-driver, which weigh more than all others together:
-//! `cargo test -p weir --test page -- --ignored`; WEIR_SHOTS=DIRECTORY keeps pictures.
+//! by keyboard and after a question, and a phone needs no scrolling sideways. WEIR_SHOTS=DIRECTORY keeps
+//! pictures.
 
 mod common;
 
@@ -126,7 +125,6 @@ impl<'a> Browser<'a> {
 }
 
 #[test]
-#[ignore = "needs Debian's chromium and chromium-driver"]
 fn a_browser_shows_and_drains() {
     let _alone = common::alone();
     let lab = common::lab(3);

@@ -69,7 +69,7 @@ impl World {
         }
         for (number, netns) in (1..).zip(&backends) {
             connect(netns, &format!("b{number}"), &format!("10.60.0.{}", 10 + number));
-            netns.sysctl("net.ipv4.conf.all.arp_ignore", "1").unwrap();
+            netns.sysctl("ipv4/conf/all/arp_ignore", "1").unwrap();
             netns
                 .ip(&format!("addr add {VIP}/32 dev lo\nroute add default via 10.60.0.254"))
                 .unwrap();
@@ -79,7 +79,7 @@ impl World {
         client.ip("link set eth0 up\naddr add 10.61.0.2/24 dev eth0").unwrap();
         client.ip("route add default via 10.61.0.254").unwrap();
         router.ip("link set eth1 up\naddr add 10.61.0.254/24 dev eth1").unwrap();
-        router.sysctl("net.ipv4.ip_forward", "1").unwrap();
+        router.sysctl("ipv4/ip_forward", "1").unwrap();
         for (netns, name) in [(&client, "eth0"), (&router, "eth1")] {
             netns.no_checksum_offload(name).unwrap();
         }

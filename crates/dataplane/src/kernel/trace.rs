@@ -58,7 +58,8 @@ const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
 
 /// The maps that it has for itself; parts and twins are made anew with every program.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
+    "being_translated",
     "followed",
     "sampled",
     "wanted",

@@ -1034,9 +1034,9 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 11] = [
+    const TALK: [&str; 14] = [
         "snapshot", "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback",
-        "history", "trace",
+        "history", "trace", "announce", "drain", "undrain",
     ];
 
     /// Every verb with its words, those below other verbs included.

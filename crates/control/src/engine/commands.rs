@@ -120,6 +120,7 @@ impl Command {
             | Self::Drain(.., reply)
             | Self::Weight(.., reply)
             | Self::Load(.., reply)
+            | Self::DrainSelf(.., reply)
             | Self::Apply(.., reply)
             | Self::Rollback(.., reply)
             | Self::Reload(.., reply) => drop(reply.send(Err(error))),

@@ -271,6 +271,8 @@ impl Drop for Node {
 
 #[test]
 fn routers_are_led_to_balancers_that_can_serve() {
+    // Instances are named by the process.
+    let _alone = common::alone();
     let mut world = World::new();
     world.leads_to("both have begun", &[1, 2]);
     world.requests(6);
@@ -318,6 +320,8 @@ fn routers_are_led_to_balancers_that_can_serve() {
 
 #[test]
 fn control_planes_and_speakers_die_and_come_back() {
+    // Instances are named by the process.
+    let _alone = common::alone();
     let mut world = World::new();
     world.leads_to("both have begun", &[1, 2]);
 

@@ -34,7 +34,7 @@ pub struct Ready {
 
 /// A method of the registry, in one of its forms.
 pub struct Method {
-    /// Which.
+    /// Which method of the registry it is.
     pub id: MethodId,
     /// Name on the command line and in reports.
     pub name: &'static str,

@@ -272,7 +272,7 @@ impl KernelPlane {
         self.control.word32(offset_of!(types::control, clock)).store(seconds, Ordering::Relaxed);
     }
 
-    /// That clock.
+    /// What that clock shows, in seconds; it comes round after 2^32 of them.
     pub fn clock(&self) -> u32 {
         self.control.word32(offset_of!(types::control, clock)).load(Ordering::Relaxed)
     }

@@ -91,7 +91,7 @@ pub struct SlotEntry {
 pub struct SlotCounts {
     /// Slots in use, those included whose time is up but that no sweep has found.
     pub used: u64,
-    /// All slots.
+    /// Slots that there are, in use or free.
     pub slots: u64,
     /// Connections that found their partition full.
     pub full: u64,

@@ -295,6 +295,29 @@ fn a_new_balancer_learns_what_there_is() {
     assert_eq!(world.status()["resumed"], false);
 }
 
+/// Where agents are listened for is what the file says now, and not what it said before.
+#[test]
+fn a_reload_listens_elsewhere_at_once() {
+    let _alone = common::alone();
+    let world = World::new("");
+    let file = world.balancer.config().to_owned();
+    let text = fs::read_to_string(&file).unwrap();
+    let listens = |port: u16| {
+        let address = std::net::SocketAddr::from((front4(0), port));
+        let tried = world.lab.balancer().enter(|| TcpStream::connect_timeout(&address, PATIENCE));
+        tried.unwrap().is_ok()
+    };
+    assert!(listens(PORT) && !listens(PORT + 1));
+    let port = |port: u16| format!("listen = \"{}:{port}\"", front4(0));
+    fs::write(&file, text.replace(&port(PORT), &port(PORT + 1))).unwrap();
+    common::command(&world.balancer, "reload");
+    common::eventually("it listens elsewhere", || listens(PORT + 1) && !listens(PORT));
+    fs::write(&file, &text).unwrap();
+    common::command(&world.balancer, "reload");
+    common::eventually("it listens where it did", || listens(PORT) && !listens(PORT + 1));
+    world.told();
+}
+
 #[test]
 fn a_flood_of_syns_makes_no_state_and_breaks_nothing() {
     let _alone = common::alone();

@@ -340,8 +340,9 @@ fn a_flood_of_syns_makes_no_state_and_breaks_nothing() {
         let (mut round, mut most) = (0, 0);
         let started = Instant::now();
         while round < 6 || sent.load(Relaxed) < 200_000 {
-            let (number, undo) = (round / 2 % POOL, if round % 2 == 0 { "" } else { " --undo" });
-            common::command(&world.balancer, &format!("backend drain web4 b{number}{undo}"));
+            let (number, verb) =
+                (round / 2 % POOL, if round % 2 == 0 { "drain" } else { "undrain" });
+            common::command(&world.balancer, &format!("backend {verb} web4 b{number}"));
             held.extend(common::hold(lab, WEB4, 10));
             common::assert_unbroken(&mut held, "in a flood", &world.balancer);
             let status = world.status();

@@ -24,6 +24,7 @@ use weir_lab::{Balancer, BalancerSpec, Flood, FloodKind, Lab, LabSpec, NetNs};
 use weir_rpc::pki::{self, Request, Role};
 
 const PORT: u16 = 4479;
+const METRICS: u16 = 9469;
 const BACKENDS: usize = 5;
 /// Those of the pool at first.
 const POOL: usize = 4;
@@ -98,8 +99,8 @@ fn spec(lab: &Lab, method: &str, limits: &str) -> BalancerSpec {
         method: method.into(),
         tcp_lines: "states = \"agents\"".into(),
         balancer_lines: format!(
-            "[agents]\nlisten = \"{}:{PORT}\"\ncertificate = {:?}\nkey = {:?}\nca = {:?}\n\
-             learn = \"60s\"\n[limits]\n{limits}\n",
+            "metrics = \"{0}:{METRICS}\"\n[agents]\nlisten = \"{0}:{PORT}\"\ncertificate = {1:?}\nkey = {2:?}\n\
+             ca = {3:?}\nlearn = \"60s\"\n[limits]\n{limits}\n",
             front4(0),
             file("lb.pem"),
             file("lb.key"),
@@ -163,6 +164,18 @@ impl World {
             thread::sleep(Duration::from_millis(50));
         }
         panic!("{known} states, and {held} connections: {:#}", self.status()["agents"]);
+    }
+
+    /// What is served for Prometheus.
+    fn served(&self) -> String {
+        let served = || {
+            let address = std::net::SocketAddr::from((front4(0), METRICS));
+            let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).map(|_| text)
+        };
+        self.lab.balancer().enter(served).unwrap().unwrap()
     }
 
     /// Connections of an agent to the balancer are lost, or come through again.
@@ -293,6 +306,22 @@ fn a_new_balancer_learns_what_there_is() {
     }
     world.knows_exactly(held.len() as u64);
     assert_eq!(world.status()["resumed"], false);
+    // What is seen of agents from outside.
+    let served = world.served();
+    for number in 0..BACKENDS {
+        let line = |name: &str, value: u32| {
+            format!("weir_agent_{name}{{agent=\"b{number}\"}} {value}.0\n")
+        };
+        assert!(served.contains(&line("connected", 1)), "{served}");
+        assert!(number >= POOL || served.contains(&line("told", 1)), "{served}");
+    }
+    for name in ["lag_seconds", "connections", "events_total", "certificate_ends_timestamp_seconds"]
+    {
+        assert!(
+            served.contains(&format!("weir_agent_{name}{{agent=\"b0\"}} ")),
+            "{name}: {served}"
+        );
+    }
 }
 
 /// Where agents are listened for is what the file says now, and not what it said before.

@@ -3,8 +3,8 @@
 use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
-use super::{ConsistencyStatus, Engine, EngineError, PlaneResult};
-use crate::config::What;
+use super::{ConsistencyStatus, Engine, EngineError, PlaneResult, slow};
+use crate::config::{Backend, What};
 use crate::{health, neigh};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -509,7 +509,9 @@ impl<P: Plane> Engine<P> {
                 .warnings
                 .iter()
                 .cloned()
+                .chain(self.attached.iter().filter(|a| a.generic).map(|a| slow(&a.interface)))
                 .chain(self.troubles())
+                .chain(self.pool_warnings())
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
                 .chain(self.following.trouble())
@@ -534,6 +536,28 @@ impl<P: Plane> Engine<P> {
             table_bytes_used: used,
             table_bytes: all,
         })
+    }
+
+    /// Services without anybody for new connections, and backends that packets cannot be sent to.
+    fn pool_warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, service) in &self.services {
+            if !service.pool.iter().any(|member| member.wanted.takes_new()) {
+                found.push(format!(
+                    "service {name}: no backend takes new connections (all drain, have the weight 0, or were \
+                     removed): they are dropped as no_backend"
+                ));
+            }
+            for member in &service.pool {
+                let Backend { name: backend, address, .. } = &member.wanted;
+                if let Some(why) = self.unreachable.get(address) {
+                    found.push(format!(
+                        "service {name}: backend {backend} gets no packets, whatever its check says: {why}"
+                    ));
+                }
+            }
+        }
+        found
     }
 
     /// What was lost on its way out, by interface.

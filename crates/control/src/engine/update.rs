@@ -54,7 +54,7 @@ struct Tables<'a> {
     /// ones go only when the next ones stand.
     pins: usize,
     /// Those that need not be, as packets know them otherwise.
-    armed: Option<(u64, ArmedFlows)>,
+    armed: Option<&'a (u64, ArmedFlows)>,
 }
 
 impl Tables<'_> {
@@ -109,13 +109,10 @@ impl Services for Tables<'_> {
 
     fn build(&mut self, number: ServiceId) -> Result<Built, EngineError> {
         let (now, pins) = (self.now, self.pins);
-        let armed = self.armed.take();
-        let known = armed
-            .as_ref()
+        let armed = self
+            .armed
             .map_or(Armed::NONE, |(period, armed)| Armed { period: *period, has: &*armed.has });
-        let built = self.expect(number).and_then(|service| service.build(now, pins, known));
-        self.armed = armed;
-        let (image, pins, tracked) = built?;
+        let (image, pins, tracked) = self.expect(number)?.build(now, pins, armed)?;
         debug!(service = number.0, states = image.header().states, "table built");
         Ok(Built { image, pins, tracked })
     }
@@ -217,19 +214,22 @@ impl<P: Plane> Engine<P> {
         self.arm_for(&numbers);
         let armed = self.armed();
         let pins = self.plane.pin_limit() / 2;
-        let (services, names) = (&mut self.services, &self.names);
-        let mut tables = Tables { services, names, now, taken: 0, pins, armed };
         self.driver.begin(numbers.iter().copied());
-        let mut begun = Instant::now();
-        while let Some(action) = self.driver.step(&mut self.plane, &mut tables) {
+        loop {
+            let begun = Instant::now();
+            let (services, names) = (&mut self.services, &self.names);
+            let armed = armed.as_ref();
+            let mut tables = Tables { services, names, now, taken: 0, pins, armed };
+            let action = self.driver.step(&mut self.plane, &mut tables);
+            self.events_taken += tables.taken;
+            let Some(action) = action else { break };
             let took = begun.elapsed();
             if took >= TELLING {
                 debug!(?action, microseconds = took.as_micros() as u64, "a step of an update");
             }
-            begun = Instant::now();
+            self.attend(true);
         }
         let outcomes = self.driver.outcomes();
-        self.events_taken += tables.taken;
         // Only these can have become so: a balancer has thousands of others.
         let updated = numbers.iter().filter_map(|number| self.names.get(number));
         let mut updated = updated.filter_map(|name| self.services.get(name));
@@ -240,6 +240,8 @@ impl<P: Plane> Engine<P> {
         let names = numbers.iter().filter_map(|number| self.names.get(number).cloned());
         let names: Vec<String> = names.collect();
         self.save_some_later(names.iter().map(String::as_str));
+        // After the outcomes, which say that the pools are as they were published.
+        self.catch_up();
         failures
     }
 

@@ -124,6 +124,8 @@ pub(super) struct ServiceRuntime {
     pub unpinned: usize,
     /// Hash key under which its flows are armed in the activity marks.
     pub marked_under: Option<HashKey>,
+    /// Other keys under which packets have marked flows since.
+    pub marked_since: Vec<HashKey>,
     /// Backends of which all flows are armed.
     pub armed_all_of: BTreeSet<BackendId>,
     /// Flows that began since.
@@ -224,6 +226,7 @@ impl ServiceRuntime {
             beyond_prefix_before: 0,
             unpinned: 0,
             marked_under,
+            marked_since: Vec::new(),
             armed_all_of: BTreeSet::new(),
             begun_since: 0,
             read_under: Vec::new(),
@@ -326,6 +329,17 @@ impl ServiceRuntime {
         self.marked_under.is_some() && self.hash_key() != self.marked_under
     }
 
+    /// The keys under which packets have marked flows in this period of activity.
+    pub fn keys_of_marks(&self) -> Vec<HashKey> {
+        let mut keys: Vec<HashKey> = self.marked_under.into_iter().collect();
+        for key in self.marked_since.iter().copied().chain(self.hash_key()) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
+    }
+
     /// Another period of activity begins: the hashes of the flows that may be watched in it to `open`
     /// and, of those of which only the first packet is known, to `opening`. Those of backends that take
     /// no new flow are armed in any case: so it is known that they live.
@@ -335,8 +349,8 @@ impl ServiceRuntime {
         // Without marks nobody need look which flows to mark.
         self.builder.rest(if self.marks_under().is_some() { rest } else { 0 });
         let key = self.hash_key();
-        self.read_under = self.marked_under.into_iter().chain(key).collect();
-        self.read_under.dedup();
+        self.read_under = self.keys_of_marks();
+        self.marked_since.clear();
         self.marked_under = key;
         // Also those that the published table has for such, should the next one not have come about.
         self.armed_all_of = self.not_serving();
@@ -708,6 +722,10 @@ impl ServiceRuntime {
             failed => self.written(failed.map(drop)),
         }
         self.unfold_young();
+        // Before the next period begins there may be other keys yet.
+        if let Some(key) = self.hash_key().filter(|key| !self.marked_since.contains(key)) {
+            self.marked_since.push(key);
+        }
         // Packets mark by its key from now on, whether or not a sweep has begun a period yet.
         self.marked_under = self.marked_under.or_else(|| self.hash_key());
         let mut orphans = std::mem::take(&mut self.orphans);

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
-    Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts,
-    TrackedFlows, Translations, VipKey, Wanted,
+    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes,
+    LaneCounters, Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable,
+    TraceCounts, TrackedFlows, Translations, VipKey, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -427,6 +427,10 @@ impl Plane for LivePlane {
 
     fn is_armed(&self, hash: u64) -> Result<bool, Error> {
         self.kernel.is_armed(hash)
+    }
+
+    fn armed(&self) -> Result<ArmedFlows, Error> {
+        self.kernel.armed()
     }
 
     fn seen_flows(&self) -> Result<SeenFlows, Error> {

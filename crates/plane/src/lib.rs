@@ -26,7 +26,7 @@ pub use limits::{Limits, mapping_places};
 pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
-    Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
+    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};

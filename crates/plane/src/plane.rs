@@ -51,6 +51,14 @@ pub struct TrackedFlows {
     pub evicted: u64,
 }
 
+/// Flows that are known to packets.
+pub struct ArmedFlows {
+    /// Flows that there is room for: so many, and each is among them if it was to be.
+    pub room: usize,
+    /// Whether one is, by its hash, exactly as packets find it.
+    pub has: Box<dyn Fn(u64) -> bool>,
+}
+
 /// A next hop and the interface that it is reached by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hop {
@@ -442,6 +450,12 @@ pub trait Plane: update::Plane {
     /// # Errors
     /// If that cannot be read.
     fn is_armed(&self, hash: u64) -> Result<bool, Self::Error>;
+
+    /// The flows that are known to packets, until the next [`flip_marks`](Self::flip_marks).
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn armed(&self) -> Result<ArmedFlows, Self::Error>;
 
     /// The UDP flows seen in this generation of the filter or the one before.
     ///

@@ -22,6 +22,11 @@ numbers! {
 
     /// the entry of the service table is in use; beside port and protocol in `port_protocol`
     VIP_IN_USE: u32 = 1 << 24;
+    /// which kind of prefix or block of ports it is of: above these bits; 0 is that of one address, and one
+    /// port or any
+    VIP_KIND_SHIFT: u32 = 25;
+    /// kinds that there may be
+    KINDS: u32 = 64;
     /// odd factor of a service's first slot
     VIP_FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
     /// odd factor of its second slot
@@ -96,6 +101,8 @@ numbers! {
     TABLE_LISTED: u32 = 1 << 29;
     /// which of the service's two lists of sources says so
     TABLE_LIST_SIDE: u32 = 1 << 28;
+    /// its address is one of several: the state of a flow depends on which
+    TABLE_SALTED: u32 = 1 << 27;
     /// more nodes are passed by no source
     SOURCE_STEPS: u32 = 22;
     /// of a node that passes over bits: the answer for sources with others
@@ -129,6 +136,8 @@ numbers! {
     UNUSUAL_NAT: u32 = 4;
     /// those of some backend from any port
     UNUSUAL_NAT_ANY: u32 = 8;
+    /// some service takes a prefix or a block of ports: what takes any port stands among these, too
+    UNUSUAL_WIDE: u32 = 16;
 
     /// a timestamp of the backend was seen
     ANSWER_STARTED: u8 = 1;

@@ -42,8 +42,8 @@ pub const MAX_CLIENTS: usize = 100;
 /// Most source addresses per client namespace and family.
 pub const MAX_CLIENT_ADDRESSES: usize = 200;
 
-const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+pub const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// The router of `routed`, where the clients are.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);

@@ -17,7 +17,7 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
     ] {
         let mut services = config.services.iter();
         let found =
-            services.find(|service| service.vip.is_ipv4() == ipv4 && service.answers_come());
+            services.find(|service| service.has_family(ipv4) && service.answers_come());
         if let Some(service) = found {
             findings.push(forwarding(&service.name, setting, read(file).as_deref()));
         }

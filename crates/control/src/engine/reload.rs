@@ -3,24 +3,25 @@
 //! leaves everything as it was; in the last step nothing is refused any more, and what cannot be done
 //! at once is shown and tried again.
 //!
-//! A service is known by its address, protocol and port: one that keeps them is changed under its
-//! connections, whatever else becomes of it, its name included.
+//! A service is known by its addresses, protocol and ports (`places.rs`): one that keeps some of them is
+//! changed under its connections, whatever else becomes of it, its name included.
 
 use super::commands::Done;
 use super::document::{self, SavedService};
 use super::forward::translation;
 use super::numbers::Numbers;
-use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
+use super::places::{pair, salted};
+use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::config::{Backend, Config, Forward, Service, Table, place_of};
 use crate::health::Transition;
 use crate::store::StateRecord;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use tracing::info;
 use weir_plane::forward::Segments;
-use weir_plane::{Plane, VipKey};
+use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, Phase, ServiceId};
 
 /// How a configuration is to be followed.
@@ -174,12 +175,9 @@ impl<P: Plane> Engine<P> {
         config: &Config,
         breaking: bool,
     ) -> Result<(Vec<Change>, Vec<String>), EngineError> {
-        let there: HashMap<VipKey, &ServiceRuntime> =
-            self.services.values().map(|service| (service.vip(), service)).collect();
         let tracked = config.limits.tracked_flows as usize;
         let (mut changes, mut refused, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-        for wanted in &config.services {
-            let now = there.get(&vip_of(wanted)).copied();
+        for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
             let change = match now.and_then(|now| readdressed(&now.configured, wanted)) {
                 Some(why) => Change::Breaks(why),
@@ -217,16 +215,18 @@ impl<P: Plane> Engine<P> {
         how: How,
     ) -> Result<(Plan, Vec<String>), EngineError> {
         let (changes, mut notes) = self.changes(config, how.breaking)?;
-        let mut there: HashMap<VipKey, &ServiceRuntime> =
-            self.services.values().map(|service| (service.vip(), service)).collect();
+        let mut there: HashSet<&str> = self.services.keys().map(String::as_str).collect();
         let mut numbers = self.numbers();
         let mut services = Vec::new();
-        for (wanted, change) in config.services.iter().zip(changes) {
-            let now = there.remove(&vip_of(wanted));
+        let pairs = self.pairs(&config.services);
+        for ((wanted, change), now) in config.services.iter().zip(changes).zip(pairs) {
+            if let Some(now) = now {
+                there.remove(now.configured.name.as_str());
+                notes.extend(self.moved(now, wanted));
+            }
             services.push(self.plan_service(now, wanted, change, &mut numbers, how)?);
         }
-        let mut remove: Vec<String> =
-            there.values().map(|gone| gone.configured.name.clone()).collect();
+        let mut remove: Vec<String> = there.into_iter().map(ToOwned::to_owned).collect();
         remove.sort_unstable();
         for gone in remove.iter().filter_map(|name| self.services.get(name)) {
             notes.push(format!(
@@ -238,6 +238,27 @@ impl<P: Plane> Engine<P> {
         let new = services.iter().filter(|planned| planned.now.is_none()).count();
         let numbers = self.service_numbers(new, &remove)?;
         Ok((Plan { services, remove, numbers }, notes))
+    }
+
+    /// For each wanted service the running one that it is.
+    fn pairs(&self, wanted: &[Service]) -> Vec<Option<&ServiceRuntime>> {
+        let there: Vec<&ServiceRuntime> = self.services.values().collect();
+        let configured: Vec<&Service> = there.iter().map(|one| &one.configured).collect();
+        pair(&configured, wanted).into_iter().map(|at| at.map(|at| there[at])).collect()
+    }
+
+    /// What there is to tell of the addresses and ports that a service gives up.
+    pub(super) fn moved(&self, now: &ServiceRuntime, wanted: &Service) -> Option<String> {
+        let (before, after) = (&now.configured, wanted);
+        let kept = after.addresses();
+        let gone = before.addresses().into_iter().filter(|vip| !kept.contains(vip));
+        let mut gone: Vec<String> = gone.map(|vip| vip.to_string()).collect();
+        if before.ports != after.ports && before.ports.is_some() {
+            gone.push(format!("ports {} that are not of {}", before.port_text(), after.port_text()));
+        }
+        (!gone.is_empty()).then(|| {
+            format!("service {}: connections to {} end", wanted.name, gone.join(", "))
+        })
     }
 
     /// How many connections of a service are known, without those that have ended; none if nobody knows.
@@ -481,9 +502,13 @@ impl<P: Plane> Engine<P> {
     /// find yet: none before its sources are in force. Returns what could not be done.
     pub(super) fn list_services(&mut self) -> Vec<EngineError> {
         let mut failures = Vec::new();
-        let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
+        let mut listed: HashMap<ServiceId, Vec<Listen>> = HashMap::new();
+        for (at, number) in self.plane.services() {
+            listed.entry(number).or_default().push(at);
+        }
         for (name, service) in &mut self.services {
-            let there = listed.contains(&(service.vip(), service.number));
+            let now = listed.get(&service.number).map_or(&[][..], Vec::as_slice);
+            let there = !now.is_empty();
             let told = match service.sources() {
                 Some(sources) => self.plane.set_sources(service.number, sources).plane(),
                 None => Ok(()),
@@ -492,9 +517,10 @@ impl<P: Plane> Engine<P> {
                 Err(_) if there => "packets are taken from the sources before",
                 _ => "packets do not find it",
             };
-            let found = told.and_then(|()| match there {
-                true => Ok(()),
-                false => self.plane.set_service(&service.vip(), service.number).plane(),
+            let wanted = salted(&service.configured, now);
+            let found = told.and_then(|()| {
+                let mut new = wanted.iter().filter(|at| !now.contains(at));
+                new.try_for_each(|at| self.plane.set_service(at, service.number).plane())
             });
             service.unlisted = match found {
                 Ok(()) => None,
@@ -504,16 +530,30 @@ impl<P: Plane> Engine<P> {
                 }
             };
         }
+        failures.extend(self.leave_places().err());
         failures
+    }
+
+    /// Services are not found any more where they do not listen any more. After all are found where they do,
+    /// so that what goes from one to another is never nobody's.
+    fn leave_places(&mut self) -> Result<(), EngineError> {
+        let wanted = |service: &ServiceRuntime| (service.number, service.configured.places());
+        let wanted: HashMap<ServiceId, Vec<Listen>> = self.services.values().map(wanted).collect();
+        for (at, number) in self.plane.services() {
+            if wanted.get(&number).is_some_and(|places| !places.contains(&at.place())) {
+                self.plane.leave_place(&at, number).plane()?;
+            }
+        }
+        Ok(())
     }
 
     /// Services in the data plane that nothing here knows: left by a run with another file.
     fn remove_strangers(&mut self) -> Result<(), EngineError> {
-        for (key, number) in self.plane.services() {
-            let known = self.services.values().any(|s| s.number == number && s.vip() == key);
-            if !known {
-                self.plane.remove_service(number).plane()?;
-            }
+        let known: HashSet<ServiceId> = self.services.values().map(|one| one.number).collect();
+        let there: BTreeSet<ServiceId> =
+            self.plane.services().into_iter().map(|(_, number)| number).collect();
+        for number in there.difference(&known.into_iter().collect()) {
+            self.plane.remove_service(*number).plane()?;
         }
         Ok(())
     }
@@ -545,12 +585,15 @@ impl<P: Plane> Engine<P> {
     /// The services that an earlier run has left and this file has, too, as they were left: what
     /// packets follow is taken up first, and changed then.
     pub(super) fn restore(&mut self, config: &Config) -> Result<(), EngineError> {
-        let wanted: HashSet<VipKey> = config.services.iter().map(vip_of).collect();
         let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
         let mut numbers = self.numbers();
-        let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
-        for saved in saved {
-            if wanted.contains(&vip_of(&saved.configured)) {
+        let listed: HashSet<(Listen, ServiceId)> =
+            self.plane.services().into_iter().map(|(at, number)| (at.place(), number)).collect();
+        let configured: Vec<&Service> = saved.iter().map(|saved| &saved.configured).collect();
+        let kept: BTreeSet<usize> =
+            pair(&configured, &config.services).into_iter().flatten().collect();
+        for (at, saved) in saved.into_iter().enumerate() {
+            if kept.contains(&at) {
                 self.restore_service(saved, config, &listed, &mut numbers)?;
             }
         }
@@ -561,14 +604,14 @@ impl<P: Plane> Engine<P> {
         &mut self,
         saved: SavedService,
         config: &Config,
-        listed: &HashSet<(VipKey, ServiceId)>,
+        listed: &HashSet<(Listen, ServiceId)>,
         numbers: &mut Numbers,
     ) -> Result<(), EngineError> {
         let SavedService { number, seed, generation, configured, in_force, log, backends } = saved;
         let number = ServiceId(number);
         // What the data plane has under this number is this service's only if it is known here
         // whose numbers its slots hold.
-        let ours = listed.contains(&(vip_of(&configured), number));
+        let ours = configured.places().into_iter().any(|at| listed.contains(&(at, number)));
         let published = if ours { self.plane.published(number).plane()? } else { None };
         // It may have been published, and the process have died before that was written down.
         let in_force = in_force.filter(|before| {

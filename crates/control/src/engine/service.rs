@@ -339,7 +339,7 @@ impl ServiceRuntime {
         self.marks_under().is_some() && !self.not_serving().is_subset(&self.armed_all_of)
     }
 
-    /// What the data plane listens on.
+    /// The address and port that it listens on, of several the first; of a range of ports, any.
     pub fn vip(&self) -> VipKey {
         vip_of(&self.configured)
     }
@@ -655,7 +655,7 @@ impl ServiceRuntime {
     pub fn may_add(&self, wanted: &Backend) -> Result<(), EngineError> {
         let &Backend { ref name, address, port, .. } = wanted;
         let service = &self.configured.name;
-        let vip = self.configured.vip;
+        let vips = self.configured.addresses();
         let refuse = |wrong: String| Err(EngineError::Conflict(wrong));
         let invalid = |wrong: String| Err(EngineError::Invalid(wrong));
         if !is_name(name) {
@@ -677,16 +677,19 @@ impl ServiceRuntime {
         if !is_host(address) {
             return invalid(format!("{address} is not the address of one host"));
         }
-        if address.is_ipv4() != vip.is_ipv4() && !self.configured.forward.is_tunnel() {
-            let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+        let family = self.configured.has_family(address.is_ipv4());
+        if !family && !self.configured.forward.is_tunnel() {
+            let family = if address.is_ipv4() { "IPv6" } else { "IPv4" };
+            let vip = self.configured.address_text();
             return invalid(format!(
                 "service {service}: its address {vip} is {family}, so its backends' must be too; \
                  {address} is not"
             ));
         }
-        if address == vip {
+        if let Some(vip) = vips.iter().find(|vip| vip.contains(address)) {
+            let is = if vip.is_host() { "the".into() } else { format!("of {vip}, a") };
             return invalid(format!(
-                "{address} is the vip of service {service} itself; give the backend's own address"
+                "{address} is {is} vip of service {service} itself; give the backend's own address"
             ));
         }
         if self.member(name).is_some() {
@@ -773,14 +776,11 @@ fn shared_seed(service: &Service) -> Option<u64> {
     Some(xxh3_64(&bytes))
 }
 
-/// What a configured service listens on.
+/// What a configured service listens on, of several addresses the first.
 pub(super) fn vip_of(service: &Service) -> VipKey {
     VipKey {
         address: map_address(service.vip),
-        protocol: match service.protocol {
-            Protocol::Tcp => weir_wire::Protocol::Tcp,
-            Protocol::Udp => weir_wire::Protocol::Udp,
-        },
+        protocol: service.protocol.on_the_wire(),
         port: service.port,
     }
 }

@@ -3,7 +3,7 @@
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::What;
+use crate::config::{Ports, Vip, What};
 use crate::{health, neigh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -77,10 +77,16 @@ pub struct ServiceStatus {
     pub number: u32,
     /// Address that clients connect to.
     pub vip: IpAddr,
+    /// All addresses and prefixes that clients connect to, if it is not that one alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vips: Vec<Vip>,
     /// Transport protocol, "tcp" or "udp".
     pub protocol: String,
-    /// Port; none if the service takes any.
+    /// Port; none if the service takes any, or several.
     pub port: Option<u16>,
+    /// Ports, if they are a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Ports>,
     /// Steering method, as the configuration names it.
     pub method: String,
     /// Who gets first packets, as the configuration names it; none if the method has no choice.
@@ -388,6 +394,23 @@ fn bare_warning(packets: u32, services: &[ServiceStatus]) -> Option<String> {
     })
 }
 
+impl ServiceStatus {
+    /// The addresses in words.
+    pub fn address_text(&self) -> String {
+        let all: Vec<String> = self.vips.iter().map(ToString::to_string).collect();
+        if all.is_empty() { self.vip.to_string() } else { all.join(", ") }
+    }
+
+    /// The port or ports in words.
+    pub fn port_text(&self) -> String {
+        match (self.port, self.ports) {
+            (Some(port), _) => port.to_string(),
+            (None, Some(ports)) => ports.to_string(),
+            (None, None) => "any".into(),
+        }
+    }
+}
+
 impl<P: Plane> Engine<P> {
     pub(super) fn status(&self) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
@@ -522,8 +545,10 @@ impl<P: Plane> Engine<P> {
             name: configured.name.clone(),
             number: service.number.0,
             vip: configured.vip,
+            vips: configured.vips.clone(),
             protocol: configured.protocol.name().into(),
             port: configured.port,
+            ports: configured.ports,
             method: configured.method.name().into(),
             scheduler: service.has_scheduler().then(|| scheduler.name().into()),
             load: scheduler.reads_loads().then(|| load.name().into()),

@@ -1,5 +1,6 @@
 //! Looking at packets: which ones, and what is told of each.
 
+use crate::sources::Prefix;
 use std::any::Any;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -9,9 +10,8 @@ use weir_wire::{Protocol, Reason};
 /// Which packets are looked at: those of which all of this is true.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
-    /// Either end of the flow is in this network: an address and the length of its prefix. What has no
-    /// flow is not.
-    pub network: Option<(IpAddr, u8)>,
+    /// Either end of the flow is in this network. What has no flow is not.
+    pub network: Option<Prefix>,
     /// Either end of the flow has this port.
     pub port: Option<u16>,
     /// The flow's protocol.

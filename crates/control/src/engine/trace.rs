@@ -10,7 +10,7 @@ use super::{Command, Engine, EngineError, PlaneResult, Sender};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, mpsc as std_mpsc};
 use std::thread;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 use weir_host::rtnetlink::interface_name;
-use weir_plane::{Fate, Frame, Plane, Sample, Samples, TraceCounts, Wanted};
+use weir_plane::{Fate, Frame, Plane, Prefix, PrefixError, Sample, Samples, TraceCounts, Wanted};
 use weir_steering::{BackendId, ServiceId};
 use weir_wire::{Protocol, Reason};
 
@@ -372,16 +372,12 @@ impl<P: Plane> Engine<P> {
     }
 }
 
-/// An address, or a network with the length of its prefix.
-fn network_of(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, prefix) = match text.split_once('/') {
-        Some((address, prefix)) => (address, Some(prefix.parse::<u8>().ok()?)),
-        None => (text, None),
-    };
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = prefix.unwrap_or(most);
-    (prefix <= most).then_some((address, prefix))
+/// An address or a network, by any address that is in it.
+fn network_of(text: &str) -> Option<Prefix> {
+    match text.parse() {
+        Err(PrefixError::Behind(_, _, network)) => Some(network),
+        parsed => parsed.ok(),
+    }
 }
 
 /// What reads the ring.
@@ -480,14 +476,20 @@ mod tests {
 
     #[test]
     fn networks_are_addresses_with_or_without_a_prefix() {
-        let some =
-            |text: &str| network_of(text).map(|(address, prefix)| (address.to_string(), prefix));
-        assert_eq!(some("192.0.2.7"), Some(("192.0.2.7".into(), 32)));
-        assert_eq!(some("192.0.2.0/24"), Some(("192.0.2.0".into(), 24)));
-        assert_eq!(some("2001:db8::/32"), Some(("2001:db8::".into(), 32)));
-        assert_eq!(some("0.0.0.0/0"), Some(("0.0.0.0".into(), 0)));
+        for (text, network) in [
+            ("192.0.2.7", "192.0.2.7/32"),
+            ("192.0.2.0/24", "192.0.2.0/24"),
+            ("192.0.2.7/24", "192.0.2.0/24"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+        ] {
+            assert_eq!(
+                network_of(text).map(|network| network.to_string()).as_deref(),
+                Some(network)
+            );
+        }
         for wrong in ["", "192.0.2.0/33", "2001:db8::/129", "192.0.2.0/", "a", "10.0.0.1/-1"] {
-            assert_eq!(some(wrong), None, "{wrong}");
+            assert_eq!(network_of(wrong), None, "{wrong}");
         }
     }
 }

@@ -234,22 +234,7 @@ fn monotonic() -> u64 {
 }
 
 fn for_program(wanted: &Wanted) -> types::wanted {
-    let (address, mask) = wanted.network.map_or(([0; 2], [0; 2]), |(address, prefix)| {
-        let bits = if address.is_ipv4() { 96 + u32::from(prefix) } else { prefix.into() };
-        let mask = !u128::MAX.checked_shr(bits).unwrap_or(0);
-        // An IPv4 network is one of mapped addresses, so its whole length is looked at.
-        let words = |bytes: [u8; 16]| {
-            let word =
-                |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-            [word(0), word(8)]
-        };
-        let mapped = match address {
-            std::net::IpAddr::V4(address) => address.to_ipv6_mapped(),
-            std::net::IpAddr::V6(address) => address,
-        };
-        let network = u128::from(mapped) & mask;
-        (words(network.to_be_bytes()), words(mask.to_be_bytes()))
-    });
+    let (address, mask) = wanted.network.map_or_else(Default::default, |one| one.words());
     let verdicts = match wanted.fate {
         None => u32::MAX,
         Some(Fate::Sent) => 1 << XDP_TX | 1 << XDP_REDIRECT,

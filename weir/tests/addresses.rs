@@ -116,7 +116,11 @@ fn addresses_come_and_go(method: &str) {
     assert_eq!(service["vips"].as_array().map(Vec::len), Some(4), "{service}");
     assert_eq!((&service["ports"]["first"], &service["port"]), (&8000.into(), &().into()));
     let shown = common::command(&balancer, "status");
-    assert!(shown.contains("wide: tcp 10.77.0.101, 10.77.0.102, 10.78.0.0/24, fd78::/112 port 8000-8063"));
+    assert!(
+        shown.contains(
+            "wide: tcp 10.77.0.101, 10.77.0.102, 10.78.0.0/24, fd78::/112 port 8000-8063"
+        )
+    );
     // The port beside the range is nobody's: the balancer's own stack resets it.
     let to = SocketAddr::new(STAYS[0].parse().unwrap(), OTHER);
     let refused = lab.clients()[0].enter(|| std::net::TcpStream::connect(to)).unwrap();
@@ -131,9 +135,13 @@ fn addresses_come_and_go(method: &str) {
     common::assert_unbroken(&mut leaving, "after two drains", &balancer);
     for one in held.iter().step_by(17) {
         let said = explained(&balancer, one);
-        assert_eq!((&said["service"], &said["backend"]), (&"wide".into(), &one.backend.as_str().into()), "{said}");
+        assert_eq!(
+            (&said["service"], &said["backend"]),
+            (&"wide".into(), &one.backend.as_str().into()),
+            "{said}"
+        );
     }
-    common::command(&balancer, "backend undrain wide b0");
+    common::command(&balancer, "backend drain wide b0 --undo");
 
     // One address goes, another comes; the range begins and ends elsewhere.
     replace(&balancer, VIPS, LATER);
@@ -152,7 +160,7 @@ fn addresses_come_and_go(method: &str) {
 
     common::kill_and_launch(&lab, &balancer, &mut held, "after SIGKILL");
     common::command(&balancer, "backend drain wide b2");
-    common::command(&balancer, "backend undrain wide b1");
+    common::command(&balancer, "backend drain wide b1 --undo");
     common::assert_unbroken(&mut held, "after a restart and a drain", &balancer);
     assert!(common::spread(&held).len() > 1);
 }

@@ -176,10 +176,7 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
 }
 
 fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
-    let ports: Vec<String> = services
-        .iter()
-        .map(ServiceStatus::port_text)
-        .collect();
+    let ports: Vec<String> = services.iter().map(ServiceStatus::port_text).collect();
     let vips: Vec<String> = services.iter().map(ServiceStatus::address_text).collect();
     let about = services.iter().zip(&ports).zip(&vips).map(|((one, port), vip)| {
         let labels = vec![

@@ -117,7 +117,8 @@ impl Kinds {
         let used = |known: &Known| {
             let (bits, port_bits) = known.exactness;
             all.iter().any(|at| {
-                at.address_bits == bits && (at.port_bits == port_bits || port_bits == 0 && bits < 128)
+                at.address_bits == bits
+                    && (at.port_bits == port_bits || port_bits == 0 && bits < 128)
             })
         };
         let known = self.known.iter().copied().filter(used).collect();

@@ -14,8 +14,8 @@ use std::time::Duration;
 use weir_plane::forward::NextHop;
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts,
-    TrackedFlows, Translations, Listen, Wanted,
+    Limits, Listen, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable,
+    TraceCounts, TrackedFlows, Translations, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{

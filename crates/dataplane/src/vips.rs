@@ -188,9 +188,8 @@ impl VipTable {
         // The address first: a fragment for the service must not be the kernel's for a moment.
         let known = self.find(address).is_some();
         let nowhere = address.entry(Leads::by_table(NO_TABLE), None);
-        let placed = self
-            .put(address, nowhere)
-            .and_then(|()| self.put(own, own.entry(leads, Some(at))));
+        let placed =
+            self.put(address, nowhere).and_then(|()| self.put(own, own.entry(leads, Some(at))));
         if placed.is_err() && !known {
             self.clear(address);
         }
@@ -201,9 +200,10 @@ impl VipTable {
     pub fn remove(&mut self, at: &Listen) {
         let Some((own, address)) = self.matches(at) else { return };
         self.clear(own);
-        let still = self.services().iter().any(|(other, _)| {
-            (other.address, other.address_bits) == (at.address, at.address_bits)
-        });
+        let still = self
+            .services()
+            .iter()
+            .any(|(other, _)| (other.address, other.address_bits) == (at.address, at.address_bits));
         if !still {
             self.clear(address);
         }
@@ -358,7 +358,8 @@ mod tests {
         file.set_len(bytes as u64).expect("its length");
         std::fs::remove_file(&path).expect("it is there");
         let memory = Mapped::new(&file, bytes).expect("its memory");
-        let control = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let control =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path);
         let control = control.expect("a file in the temporary directory");
         control.set_len(size_of::<types::control>() as u64).expect("its length");
         std::fs::remove_file(&path).expect("it is there");
@@ -489,9 +490,8 @@ mod tests {
             all.sort();
             all
         };
-        let there = |table: &VipTable| {
-            sorted(table.services().into_iter().map(|(at, _)| at).collect())
-        };
+        let there =
+            |table: &VipTable| sorted(table.services().into_iter().map(|(at, _)| at).collect());
         assert_eq!(there(&table), sorted(all.to_vec()));
         assert!(table.is_wide());
         // As the next control plane finds it.

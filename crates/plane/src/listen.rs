@@ -59,7 +59,11 @@ impl From<&Listen> for Listen {
 
 impl Listen {
     /// An address, or with fewer `bits` than its family has a prefix, and a block of ports.
-    pub fn new((address, bits): (IpAddr, u8), protocol: Protocol, (port, port_bits): Block) -> Self {
+    pub fn new(
+        (address, bits): (IpAddr, u8),
+        protocol: Protocol,
+        (port, port_bits): Block,
+    ) -> Self {
         let before = if address.is_ipv4() { MAPPED_BITS } else { 0 };
         let address = map_address(address);
         Self { address, address_bits: before + bits, protocol, port, port_bits, salt: 0 }
@@ -72,7 +76,8 @@ impl Listen {
 
     /// As a key, if it is one address, and one port or any.
     pub fn key(&self) -> Option<VipKey> {
-        let Self { address, address_bits: ADDRESS_BITS, protocol, port, port_bits, .. } = *self else {
+        let Self { address, address_bits: ADDRESS_BITS, protocol, port, port_bits, .. } = *self
+        else {
             return None;
         };
         let port = match port_bits {
@@ -184,15 +189,19 @@ mod tests {
     /// Each port of a range is in one block, and no other one is in any.
     #[test]
     fn blocks_are_the_range() {
-        for (first, last) in [(1, 65535), (8000, 8999), (80, 80), (1, 2), (65535, 65535), (0, 65535)] {
+        for (first, last) in
+            [(1, 65535), (8000, 8999), (80, 80), (1, 2), (65535, 65535), (0, 65535)]
+        {
             let all = blocks(first, last);
             assert!(all.len() <= 30, "{first}-{last}: {all:?}");
             for port in 0..=u16::MAX {
-                let within = |&&(at, bits): &&Block| {
-                    u32::from(at ^ port) >> (16 - bits) == 0
-                };
+                let within = |&&(at, bits): &&Block| u32::from(at ^ port) >> (16 - bits) == 0;
                 let found = all.iter().filter(within).count();
-                assert_eq!(found, usize::from((first..=last).contains(&port)), "{first}-{last} {port}");
+                assert_eq!(
+                    found,
+                    usize::from((first..=last).contains(&port)),
+                    "{first}-{last} {port}"
+                );
             }
         }
         assert_eq!(blocks(0, 65535), [(0, 0)]);

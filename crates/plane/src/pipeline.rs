@@ -2,8 +2,8 @@
 //! ([`forward`](crate::forward)). Pure: frames, tables and memory come in as arguments.
 
 use crate::IdRoutes;
-use crate::listen::Listen;
 use crate::forward::Translation;
+use crate::listen::Listen;
 use std::net::IpAddr;
 use weir_steering::{
     BackendId, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask, decide_by,

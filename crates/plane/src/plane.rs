@@ -181,11 +181,8 @@ pub trait Plane: update::Plane {
     ///
     /// # Errors
     /// If there is no room for another place.
-    fn set_service(
-        &mut self,
-        at: impl Into<Listen>,
-        service: ServiceId,
-    ) -> Result<(), Self::Error>;
+    fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId)
+    -> Result<(), Self::Error>;
 
     /// Does not let packets find a service there any more, but where else it is. Does nothing if it is not
     /// there.

@@ -660,11 +660,7 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn set_service(
-        &mut self,
-        at: impl Into<Listen>,
-        service: ServiceId,
-    ) -> Result<(), SoftError> {
+    fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), SoftError> {
         self.ask(Operation::SetService)?;
         let at = at.into();
         let known = self.plain(&at).is_some_and(|key| self.vips.contains_key(&key));

@@ -106,7 +106,11 @@ fn service(given: validate::Service) -> Service {
     Service {
         name: given.name,
         vip: given.vips.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |vip| vip.address),
-        vips: if given.vips.len() == 1 && given.vips[0].is_host() { Vec::new() } else { given.vips },
+        vips: if given.vips.len() == 1 && given.vips[0].is_host() {
+            Vec::new()
+        } else {
+            given.vips
+        },
         protocol: given.protocol,
         port: given.port,
         ports: given.ports,

@@ -92,7 +92,6 @@ fn faults_of_one_service_field() {
         ),
         ("port = \"80\"", &["port: \"80\" is no range of ports", "a number without quotes"]),
         ("port = \"9-8\"", &["port: \"9-8\" is no range", "\"8000-8999\""]),
-        ("port = \"8-9\"\nany_port = true", &["port = \"8-9\" and any_port = true contradict"]),
         ("port = [80]", &["invalid type: sequence", "[[service]] port"]),
         ("any_port = 1", &["invalid type: integer `1`", "true or false"]),
         ("port = 80\nname = \"again\"", &["duplicate key"]),

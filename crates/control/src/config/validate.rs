@@ -406,11 +406,7 @@ fn tables_fit(
 }
 
 /// A service counts as many times as it has addresses and blocks of ports.
-fn places_fit(
-    services: &[Spanned<written::Service>],
-    most: usize,
-    problems: &mut Problems<'_>,
-) {
+fn places_fit(services: &[Spanned<written::Service>], most: usize, problems: &mut Problems<'_>) {
     let (mut total, mut beyond) = (0, None);
     for service in services {
         let Some((claim, _)) = service::claim(service.get_ref()) else { continue };

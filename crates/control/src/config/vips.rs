@@ -54,9 +54,8 @@ impl Vip {
 
     /// Whether an address is one of its.
     pub fn contains(&self, address: IpAddr) -> bool {
-        let at = |vip: &Self| {
-            Listen::new((vip.address, vip.bits), weir_wire::Protocol::Tcp, (0, 0))
-        };
+        let at =
+            |vip: &Self| Listen::new((vip.address, vip.bits), weir_wire::Protocol::Tcp, (0, 0));
         at(self).has_address(&weir_wire::map_address(address))
             && self.address.is_ipv4() == address.is_ipv4()
     }
@@ -169,9 +168,10 @@ pub(super) fn places(
     };
     let of = |vip: &Vip| {
         let (vip, protocol) = (*vip, protocol.on_the_wire());
-        blocks.clone().into_iter().map(move |block| {
-            Listen::new((vip.address, vip.bits), protocol, block)
-        })
+        blocks
+            .clone()
+            .into_iter()
+            .map(move |block| Listen::new((vip.address, vip.bits), protocol, block))
     };
     vips.iter().flat_map(of).collect()
 }
@@ -269,7 +269,10 @@ mod tests {
         let wide = r#"vip = ["10.0.0.1", "2001:db8::/64"]
 port = "8000-8999""#;
         let all = read(&[wide]).expect("it is as it should be");
-        assert_eq!((all[0].address_text(), all[0].port_text()), ("10.0.0.1, 2001:db8::/64".into(), "8000-8999".into()));
+        assert_eq!(
+            (all[0].address_text(), all[0].port_text()),
+            ("10.0.0.1, 2001:db8::/64".into(), "8000-8999".into())
+        );
         assert_eq!(all[0].places().len(), 12);
         // It comes back as it went, and what is one address is written as it always was.
         let text = serde_json::to_string(&all[0]).expect("JSON");
@@ -285,7 +288,11 @@ port = "8000-8999""#;
     fn whose_a_packet_is_must_be_told() {
         let at = |vip: &str, port: &str| format!("vip = {vip}\n{port}");
         let clash = [
-            (at(r#""10.0.0.0/24""#, "port = 80"), at(r#""10.0.0.0/24""#, "port = 80"), "10.0.0.0/24 tcp port 80"),
+            (
+                at(r#""10.0.0.0/24""#, "port = 80"),
+                at(r#""10.0.0.0/24""#, "port = 80"),
+                "10.0.0.0/24 tcp port 80",
+            ),
             (
                 at(r#"["10.0.0.1", "10.0.0.2"]"#, "any_port = true"),
                 at(r#"["10.0.0.3", "10.0.0.2"]"#, "any_port = true"),
@@ -307,7 +314,10 @@ port = "8000-8999""#;
             (at(r#""10.0.0.0/24""#, "port = 80"), at(r#""10.0.0.0/25""#, "port = 80")),
             (at(r#""10.0.0.1""#, "port = \"8000-8999\""), at(r#""10.0.0.1""#, "port = 8500")),
             (at(r#""10.0.0.1""#, "port = \"8000-8999\""), at(r#""10.0.0.1""#, "any_port = true")),
-            (at(r#""10.0.0.1""#, "port = \"8000-8999\""), at(r#""10.0.0.1""#, "port = \"9000-9001\"")),
+            (
+                at(r#""10.0.0.1""#, "port = \"8000-8999\""),
+                at(r#""10.0.0.1""#, "port = \"9000-9001\""),
+            ),
             (at(r#""10.0.0.1""#, "port = \"80-90\""), at(r#""10.0.0.0/24""#, "port = \"85-99\"")),
         ];
         for (one, other) in apart {
@@ -320,13 +330,31 @@ port = "8000-8999""#;
         for (lines, words) in [
             ("vip = []\nport = 80", "vip: the list is empty"),
             ("vip = [\"10.0.0.1\", \"10.0.0.1\"]\nport = 80", "10.0.0.1 is listed twice"),
-            ("vip = [\"10.0.0.0/24\", \"10.0.0.9\"]\nport = 80", "10.0.0.9 is in 10.0.0.0/24 already"),
-            ("vip = \"10.9.0.0/16\"\nport = 80", "10.9.0.1 is one of the service's own vip 10.9.0.0/16"),
-            ("vip = [\"2001:db8::1\", \"2001:db8::2\"]\nport = 80", "is not of the family of the vip"),
+            (
+                "vip = [\"10.0.0.0/24\", \"10.0.0.9\"]\nport = 80",
+                "10.0.0.9 is in 10.0.0.0/24 already",
+            ),
+            (
+                "vip = \"10.9.0.0/16\"\nport = 80",
+                "10.9.0.1 is one of the service's own vip 10.9.0.0/16",
+            ),
+            (
+                "vip = [\"2001:db8::1\", \"2001:db8::2\"]\nport = 80",
+                "is not of the family of the vip",
+            ),
             ("vip = \"10.0.0.1/24\"\nport = 80", "has bits behind the prefix"),
-            ("vip = [\"10.0.0.1\", \"10.0.0.2\"]\nport = 80\nforward = \"nat\"", "does not go with forward = \"nat\""),
-            ("vip = \"10.0.0.1\"\nport = \"80-90\"\nforward = \"nat\"", "the range of ports 80-90 does not go with"),
-            ("vip = \"10.0.0.0/24\"\nport = 80\nmethod = \"cheetah\"", "does not go with method = \"cheetah\""),
+            (
+                "vip = [\"10.0.0.1\", \"10.0.0.2\"]\nport = 80\nforward = \"nat\"",
+                "does not go with forward = \"nat\"",
+            ),
+            (
+                "vip = \"10.0.0.1\"\nport = \"80-90\"\nforward = \"nat\"",
+                "the range of ports 80-90 does not go with",
+            ),
+            (
+                "vip = \"10.0.0.0/24\"\nport = 80\nmethod = \"cheetah\"",
+                "does not go with method = \"cheetah\"",
+            ),
             ("vip = 80\nport = 80", "a text in quotes, or a list of such"),
             ("vip = [80]\nport = 80", "expected a text in quotes"),
         ] {
@@ -334,7 +362,8 @@ port = "8000-8999""#;
             assert!(said.contains(words), "{lines}: {said}");
         }
         // Both families of one service go with cookies, which tell one address of each.
-        read(&["vip = [\"10.0.0.1\", \"2001:db8::1\"]\nport = 80\nmethod = \"cheetah\""]).expect("fine");
+        read(&["vip = [\"10.0.0.1\", \"2001:db8::1\"]\nport = 80\nmethod = \"cheetah\""])
+            .expect("fine");
     }
 
     /// What packets ask for, and what there is room for, is bounded.
@@ -344,7 +373,8 @@ port = "8000-8999""#;
         let lines = format!("vip = [{}]\nport = \"1-4000\"", many.join(", "));
         let said = read(&[&lines]).expect_err("there is no such room");
         assert!(said.contains("addresses and blocks of ports of all services"), "{said}");
-        let nets: Vec<String> = (9..=32).map(|bits| format!("\"{}.0.0.0/{bits}\"", bits * 2)).collect();
+        let nets: Vec<String> =
+            (9..=32).map(|bits| format!("\"{}.0.0.0/{bits}\"", bits * 2)).collect();
         let lines = format!("vip = [{}]\nport = \"8000-8999\"", nets.join(", "));
         let said = read(&[&lines]).expect_err("more than 64");
         assert!(said.contains("more than 64 kinds"), "{said}");

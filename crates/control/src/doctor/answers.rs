@@ -16,8 +16,7 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
         (false, "/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
     ] {
         let mut services = config.services.iter();
-        let found =
-            services.find(|service| service.has_family(ipv4) && service.answers_come());
+        let found = services.find(|service| service.has_family(ipv4) && service.answers_come());
         if let Some(service) = found {
             findings.push(forwarding(&service.name, setting, read(file).as_deref()));
         }

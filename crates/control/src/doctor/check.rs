@@ -14,7 +14,8 @@ use super::{DoctorInput, Finding};
 
 pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let config = &input.config;
-    let vips: BTreeSet<IpAddr> = config.services.iter().flat_map(Service::addresses).map(|vip| vip.address).collect();
+    let vips: BTreeSet<IpAddr> =
+        config.services.iter().flat_map(Service::addresses).map(|vip| vip.address).collect();
     let checked: Vec<(&Service, &Backend, &Check)> = config
         .services
         .iter()

@@ -7,6 +7,7 @@
 
 use crate::config::Service;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::RangeInclusive;
 use weir_plane::Listen;
 
 /// For each wanted service the number of the one that it is, of those that there are; none twice.
@@ -61,16 +62,31 @@ pub(super) fn salted(service: &Service, now: &[Listen]) -> Vec<Listen> {
     let mut places = service.places();
     let kept: BTreeSet<_> = places.iter().map(of).collect();
     salts.extend(now.iter().filter(|at| kept.contains(&of(at))).map(|at| (of(at), at.salt)));
-    let mut used: HashSet<(bool, u16)> = now.iter().map(|at| (ipv4(at), at.salt)).collect();
+    let mut used: Vec<(bool, RangeInclusive<u16>)> =
+        now.iter().map(|at| (ipv4(at), salts_of(at, at.salt))).collect();
     for at in &mut places {
+        let family = ipv4(at);
         at.salt = *salts.entry(of(at)).or_insert_with(|| {
-            let family = ipv4(at);
-            let free = (0..=u16::MAX).find(|salt| !used.contains(&(family, *salt))).unwrap_or(0);
-            used.insert((family, free));
+            let meets = |salts: &RangeInclusive<u16>| {
+                used.iter().any(|(of, taken)| {
+                    *of == family && taken.start() <= salts.end() && salts.start() <= taken.end()
+                })
+            };
+            let step = 1usize << at.host_bits().min(16);
+            let mut all = (0..=u16::MAX).step_by(step);
+            // Where there is no room, some addresses share states.
+            let free = all.find(|salt| !meets(&salts_of(at, *salt))).unwrap_or(0);
+            used.push((family, salts_of(at, free)));
             free
         });
     }
     places
+}
+
+/// All that destination ports are XORed with at a place that has this salt, a multiple of how many they are.
+fn salts_of(at: &Listen, salt: u16) -> RangeInclusive<u16> {
+    let last = u16::MAX.checked_shr(16 - u32::from(at.host_bits().min(16))).unwrap_or(0);
+    salt..=salt | last
 }
 
 #[cfg(test)]
@@ -125,6 +141,9 @@ mod tests {
         // What was given up lately is not given again at once.
         let fourth = of(r#"["10.0.0.2", "10.0.0.8"]"#, &third);
         assert_eq!(salts(&fourth), [2, 0]);
+        // The addresses of a prefix have a salt each.
+        let nets = of(r#"["10.0.0.1", "10.1.0.0/24", "10.0.0.2", "10.2.0.0/25"]"#, &[]);
+        assert_eq!(salts(&nets), [0, 256, 1, 128]);
         let ranges = services(&[("a", r#"["10.0.0.1", "10.0.0.2"]"#, r#""8000-8999""#)]);
         let all = salted(&ranges[0], &[]);
         assert!(all.len() > 4 && all.iter().all(|at| at.salt == u16::from(at.address[15] == 2)));

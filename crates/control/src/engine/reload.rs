@@ -254,11 +254,14 @@ impl<P: Plane> Engine<P> {
         let gone = before.addresses().into_iter().filter(|vip| !kept.contains(vip));
         let mut gone: Vec<String> = gone.map(|vip| vip.to_string()).collect();
         if before.ports != after.ports && before.ports.is_some() {
-            gone.push(format!("ports {} that are not of {}", before.port_text(), after.port_text()));
+            gone.push(format!(
+                "ports {} that are not of {}",
+                before.port_text(),
+                after.port_text()
+            ));
         }
-        (!gone.is_empty()).then(|| {
-            format!("service {}: connections to {} end", wanted.name, gone.join(", "))
-        })
+        (!gone.is_empty())
+            .then(|| format!("service {}: connections to {} end", wanted.name, gone.join(", ")))
     }
 
     /// How many connections of a service are known, without those that have ended; none if nobody knows.
@@ -539,8 +542,10 @@ impl<P: Plane> Engine<P> {
     fn leave_places(&mut self) -> Result<(), EngineError> {
         let wanted = |service: &ServiceRuntime| (service.number, service.configured.places());
         let wanted: HashMap<ServiceId, Vec<Listen>> = self.services.values().map(wanted).collect();
+        // Whoever wants a place and could not take it yet takes it from whom it is with.
+        let claimed: HashSet<Listen> = wanted.values().flatten().copied().collect();
         for (at, number) in self.plane.services() {
-            if wanted.get(&number).is_some_and(|places| !places.contains(&at.place())) {
+            if wanted.contains_key(&number) && !claimed.contains(&at.place()) {
                 self.plane.leave_place(&at, number).plane()?;
             }
         }

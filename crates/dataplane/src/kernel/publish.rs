@@ -21,11 +21,7 @@ impl KernelPlane {
     ///
     /// # Errors
     /// [`Error::Beyond`], [`Error::ServicesFull`], [`Error::KindsFull`].
-    pub fn set_service(
-        &mut self,
-        at: impl Into<Listen>,
-        service: ServiceId,
-    ) -> Result<(), Error> {
+    pub fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), Error> {
         self.check_service(service)?;
         let at = at.into();
         let table = self.tables.current(service).unwrap_or(NO_TABLE);

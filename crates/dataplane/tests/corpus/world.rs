@@ -15,8 +15,8 @@ use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
-    self, Counters, Hop, IdOutcome, IdRoutes, Prefix, Soft, SourceTable, Sources, Translations,
-    Listen, VipKey, Way, blocks,
+    self, Counters, Hop, IdOutcome, IdRoutes, Listen, Prefix, Soft, SourceTable, Sources,
+    Translations, VipKey, Way, blocks,
 };
 use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
@@ -56,10 +56,11 @@ fn places_of(service: &Service) -> Vec<Listen> {
     let mut all = Vec::new();
     for (salt, address) in (0..).zip(std::iter::once(&service.address).chain(&service.also)) {
         let bits = service.bits.unwrap_or(if address.is_ipv4() { 32 } else { 128 });
-        all.extend(blocks.iter().map(|block| Listen {
-            salt,
-            ..Listen::new((*address, bits), protocol, *block)
-        }));
+        all.extend(
+            blocks
+                .iter()
+                .map(|block| Listen { salt, ..Listen::new((*address, bits), protocol, *block) }),
+        );
     }
     all
 }

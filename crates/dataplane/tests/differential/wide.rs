@@ -11,17 +11,18 @@ use weir_steering::{ServiceState, StateKey};
 use weir_wire::{FlowKey, Protocol, unmap_address};
 
 /// By the number of the service: address, bits, protocol, first port, bits of the port, salt. One takes a part
-/// of what another one does, by its address or by its port.
+/// of what another one does, by its address or by its port. Of services with a connection table no two flows have
+/// one state: in the kernel's that has the address, in the oracle's it has the state.
 const PLACES: [(u32, &str, u8, Protocol, u16, u8, u16); 12] = [
     (0, "10.9.0.101", 32, Protocol::Tcp, 80, 16, 1),
     (0, "10.9.0.102", 32, Protocol::Tcp, 8192, 10, 2),
     (1, "fd09:0:1::", 48, Protocol::Tcp, 440, 13, 3),
     (2, "10.9.16.0", 20, Protocol::Udp, 53, 16, 4),
     (4, "fd09:1::", 100, Protocol::Udp, 0, 0, 5),
-    (5, "10.9.32.0", 19, Protocol::Tcp, 80, 16, 1),
-    (5, "10.9.0.103", 32, Protocol::Tcp, 0, 0, 2),
-    (8, "10.9.32.64", 26, Protocol::Tcp, 0, 0, 1),
-    (9, "fd09:2::", 64, Protocol::Tcp, 1024, 6, 1),
+    (5, "10.9.32.0", 19, Protocol::Tcp, 80, 16, 8192),
+    (5, "10.9.0.103", 32, Protocol::Tcp, 0, 0, 1),
+    (8, "10.9.32.64", 26, Protocol::Tcp, 443, 16, 64),
+    (9, "fd09:2::", 64, Protocol::Tcp, 1024, 16, 8),
     (11, "10.9.32.64", 26, Protocol::Tcp, 64, 10, 1),
     (11, "10.9.0.103", 32, Protocol::Tcp, 80, 12, 9),
     (13, "fd09::", 16, Protocol::Udp, 48, 12, 2),
@@ -52,7 +53,8 @@ pub fn moved(
     let Some((at, _)) = own.choose(rng).filter(|_| rng.random_bool(0.4)) else { return flow };
     // A few of its addresses, so that flows come more than once.
     let mut address = at.address;
-    let host = u128::from_be_bytes(address) | u128::from(rng.random_range(0..3u8)) << rng.random_range(0..2);
+    let host = u128::from_be_bytes(address)
+        | u128::from(rng.random_range(0..3u8)) << rng.random_range(0..2);
     let host_bits = 128 - u32::from(at.address_bits);
     if host_bits >= 2 {
         address = host.to_be_bytes();

@@ -90,7 +90,8 @@ pub(super) fn answers_apart(services: &[Spanned<written::Service>], problems: &m
     for (at, service) in services.iter().enumerate() {
         let raw = service.get_ref();
         let nat = raw.forward.as_ref().is_some_and(|word| word.get_ref() == "nat");
-        let Some((service::Claim { vips, protocol, port, .. }, _)) = claim(raw).filter(|_| nat) else {
+        let Some((service::Claim { vips, protocol, port, .. }, _)) = claim(raw).filter(|_| nat)
+        else {
             continue;
         };
         let Some(vip) = vips.first().map(|vip| vip.address) else { continue };

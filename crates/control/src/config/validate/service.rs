@@ -296,7 +296,12 @@ fn vips(raw: Option<&Spanned<written::Texts>>, scope: &mut Scope<'_, '_>) -> Vec
     };
     let texts = raw.get_ref().each(raw.span());
     if texts.is_empty() {
-        scope.problem(raw.span(), "vip", "the list is empty", format!("give an address such as {example}"));
+        scope.problem(
+            raw.span(),
+            "vip",
+            "the list is empty",
+            format!("give an address such as {example}"),
+        );
     }
     let (mut all, mut good): (Vec<Vip>, bool) = (Vec::new(), true);
     for (text, span) in texts {
@@ -349,9 +354,11 @@ fn places(
     let Some((field, what)) = what else { return };
     let cookies = method.filter(|method| method.needs().timestamps);
     let why = match cookies {
-        _ if nat => "does not go with forward = \"nat\": whose an answer is, is told by the backend's \
+        _ if nat => {
+            "does not go with forward = \"nat\": whose an answer is, is told by the backend's \
                      address and port alone, which would lead back to one address and port"
-            .to_owned(),
+                .to_owned()
+        }
         Some(method) => format!(
             "does not go with method = \"{method}\": whose an answer is, is told by one address and port"
         ),
@@ -376,7 +383,8 @@ enum Port {
 
 fn port(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Port {
     let any = raw.any_port.as_ref().is_some_and(|any| *any.get_ref());
-    let either = "give either port = 1..65535, or a range such as \"8000-8999\", or any_port = true";
+    let either =
+        "give either port = 1..65535, or a range such as \"8000-8999\", or any_port = true";
     let Some(port) = &raw.port else {
         if any {
             return Port::Any;
@@ -389,7 +397,8 @@ fn port(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Port {
         Value::Word(range) => {
             match range.parse() {
                 Ok(_) if any => {
-                    let wrong = format!("port = {range:?} and any_port = true contradict each other");
+                    let wrong =
+                        format!("port = {range:?} and any_port = true contradict each other");
                     scope.problem(port.span(), "port", wrong, either);
                 }
                 Ok(ports) => return Port::Range(ports),

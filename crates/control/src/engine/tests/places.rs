@@ -15,7 +15,7 @@ const VIPS: [(&str, &[&str]); 7] = [
     ("10.0.0.2", &["10.0.0.2"]),
     ("10.0.0.3", &["10.0.0.3"]),
     ("10.3.0.0/24", &["10.3.0.0", "10.3.0.9"]),
-    ("10.4.0.0/16", &["10.4.0.1", "10.4.255.1"]),
+    ("10.4.0.0/20", &["10.4.0.1", "10.4.15.1"]),
     ("2001:db8::1", &["2001:db8::1"]),
     ("2001:db8:7::/64", &["2001:db8:7::1", "2001:db8:7::2"]),
 ];
@@ -82,9 +82,11 @@ fn outlive(live: &mut Live, before: &[Service], wanted: &Config) {
     let there: Vec<&Service> = before.iter().collect();
     let pairs = pair(&there, &wanted.services);
     live.retain(|flow, (name, _)| {
-        let now = wanted.services.iter().zip(&pairs).find(|(_, was)| {
-            was.is_some_and(|was| there[was].name == *name)
-        });
+        let now = wanted
+            .services
+            .iter()
+            .zip(&pairs)
+            .find(|(_, was)| was.is_some_and(|was| there[was].name == *name));
         let takes = |service: &&Service| service.places().iter().any(|at| at.takes(flow));
         let Some(now) = now.map(|(now, _)| now).filter(takes) else { return false };
         name.clone_from(&now.name);
@@ -130,7 +132,9 @@ fn addresses_come_and_go(method: &str) {
                 let weight = rng.random_range(1..9);
                 let ask = |r| Command::Weight((*name).into(), "b1".into(), weight, r);
                 world.ask(ask).expect("nothing is refused");
-                world.ask(|r| Command::Drain((*name).into(), "b2".into(), on, r)).expect("nor this");
+                world
+                    .ask(|r| Command::Drain((*name).into(), "b2".into(), on, r))
+                    .expect("nor this");
             }
             1 => {
                 let World { mut engine, live: none, directory } = world;

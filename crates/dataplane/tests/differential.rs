@@ -5,6 +5,8 @@
 
 #[path = "differential/fragments.rs"]
 mod fragments;
+#[path = "differential/full_nat.rs"]
+mod full_nat;
 #[path = "differential/nat.rs"]
 mod nat;
 #[path = "differential/options.rs"]
@@ -84,6 +86,9 @@ struct World {
     /// Further places that services listen on, and flows to them by their kind.
     places: Vec<(Listen, u32)>,
     to_places: BTreeMap<&'static str, u64>,
+    /// Mappings that were compared, and answers that came to an address of the balancer's.
+    mapped: u64,
+    unmapped: u64,
 }
 
 const BACKENDS: u16 = 512;
@@ -165,6 +170,7 @@ impl World {
             tracked_flows: 262_144,
             answered_flows: 262_144,
             translations: 512,
+            mappings: full_nat::MAPPINGS,
             slot_partitions: 8,
             udp_flows: 128,
             event_ring_bytes: 1 << 20,
@@ -279,8 +285,12 @@ impl World {
             smaller: 0,
             places,
             to_places: BTreeMap::new(),
+            mapped: 0,
+            unmapped: 0,
         };
         tunnels::tag_device(&mut world.plane);
+        let rules = full_nat::rules(&mut world.rng);
+        full_nat::tell(&mut world.plane, &rules);
         for service in 0..world.tables.services.len() {
             for _ in 0..4 {
                 world.add_backend(service);
@@ -695,6 +705,7 @@ impl World {
         let verdict = tunnels::take(&mut self.plane.oracle, &mut written);
         match verdict {
             weir_plane::Verdict::Answer(Some(_)) => self.stamped[0] += 1,
+            weir_plane::Verdict::Return { client: Some(_), .. } => self.unmapped += 1,
             weir_plane::Verdict::Forward { echo: Some(1..), .. } => self.stamped[1] += 1,
             _ => {}
         }
@@ -832,6 +843,7 @@ impl World {
                 _ => {}
             }
         }
+        self.mapped += full_nat::compare(&self.plane);
         self.cookies_lost += slots::compare(&mut self.plane, &mut self.rng);
         if self.rng.random_bool(0.5) {
             self.plane.kernel.next_seen_generation();
@@ -872,6 +884,11 @@ fn kernel_and_oracle_agree() {
             (0..BACKENDS)
                 .for_each(|one| world.plane.kernel.kernel.forget_hop(BackendId::of(one)).unwrap());
         }
+        if packet % 20_000 == 19_999 {
+            let ticks = [12_000, 22_000, 32_000, 42_000];
+            let ticks = ticks[world.rng.random_range(0..ticks.len())];
+            full_nat::pass_time(&mut world.plane, ticks);
+        }
         if packet % 4096 == 0 {
             tunnels::set_messages(&mut world.plane, &mut world.rng);
             world.change_sources();
@@ -901,6 +918,7 @@ fn kernel_and_oracle_agree() {
     println!("through tunnels: {:?}", world.tunnelled);
     println!("later fragments: {:?}", world.followed);
     println!("{} SYNs ask for smaller segments", world.smaller);
+    println!("{} mappings, {} answers to them", world.mapped, world.unmapped);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
@@ -915,6 +933,7 @@ fn kernel_and_oracle_agree() {
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
         assert_eq!(world.tunnelled.len(), 10, "not every tunnel was used, or not both families");
         assert!(seen["returned"] > 10_000, "no answer was translated");
+        assert!(world.mapped > 1_000 && world.unmapped > 5_000, "no connection had a port");
         for what in ["forwarded", "passed", "dropped"] {
             let times = world.followed.get(what).copied().unwrap_or(0);
             assert!(times > 100, "later fragments: {:?}", world.followed);

@@ -21,7 +21,9 @@ mod parse;
 mod plane;
 pub mod ports;
 mod services;
+mod utilisation;
 mod ways;
 
 pub use plane::{Burst, macswap};
 pub use ports::{BURST, Fate, Frame, HEADROOM, Ports};
+pub use utilisation::Utilisation;

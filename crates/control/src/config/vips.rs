@@ -4,14 +4,18 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use weir_plane::{Listen, blocks};
 
 use super::{Protocol, Service};
 
 /// An address that clients connect to, or a prefix of such addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(into = "String", try_from = "String")]
+#[schemars(with = "String")]
 pub struct Vip {
     /// The address, or the prefix's first.
     pub address: IpAddr,
@@ -109,7 +113,9 @@ impl FromStr for Vip {
 }
 
 /// A range of ports, of at least two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub struct Ports {
     /// The first one, 1 or more.
     pub first: u16,
@@ -121,6 +127,11 @@ impl Ports {
     /// Whether some port is of both.
     pub fn meets(&self, other: &Self) -> bool {
         self.first <= other.last && other.first <= self.last
+    }
+
+    /// Whether a port is one of them.
+    pub fn contains(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
     }
 }
 
@@ -156,9 +167,9 @@ impl Protocol {
 
 /// What some addresses, and a port, a range or any port, are listened on by: a place for each address and
 /// block of ports.
-pub(super) fn places(
+pub(crate) fn places(
     vips: &[Vip],
-    protocol: Protocol,
+    protocol: weir_wire::Protocol,
     (port, ports): (Option<u16>, Option<Ports>),
 ) -> Vec<Listen> {
     let blocks = match (port, ports) {
@@ -167,7 +178,7 @@ pub(super) fn places(
         (None, None) => vec![(0, 0)],
     };
     let of = |vip: &Vip| {
-        let (vip, protocol) = (*vip, protocol.on_the_wire());
+        let vip = *vip;
         blocks
             .clone()
             .into_iter()
@@ -185,6 +196,14 @@ impl Service {
     /// Those that are one address.
     pub fn hosts(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses().into_iter().filter(Vip::is_host).map(|vip| vip.address)
+    }
+
+    /// The address at which it is asked for a backend, of a prefix the first: one of the backend's family,
+    /// where there is any.
+    pub fn address_for(&self, backend: IpAddr) -> IpAddr {
+        let all = self.addresses().into_iter().map(|vip| vip.address);
+        let same = |vip: &IpAddr| vip.is_ipv4() == backend.is_ipv4();
+        all.into_iter().find(same).unwrap_or(self.vip)
     }
 
     /// Whether clients of a family connect to it.
@@ -209,7 +228,7 @@ impl Service {
 
     /// All places that it listens on.
     pub fn places(&self) -> Vec<Listen> {
-        places(&self.addresses(), self.protocol, (self.port, self.ports))
+        places(&self.addresses(), self.protocol.on_the_wire(), (self.port, self.ports))
     }
 }
 
@@ -354,6 +373,18 @@ port = "8000-8999""#;
             (
                 "vip = \"10.0.0.0/24\"\nport = 80\nmethod = \"cheetah\"",
                 "does not go with method = \"cheetah\"",
+            ),
+            (
+                "vip = [\"10.0.0.1\", \"2001:db8::1\"]\nport = 80\nforward = \"nat\"",
+                "addresses of both families does not go with forward = \"nat\"",
+            ),
+            (
+                "vip = [\"10.0.0.1\", \"2001:db8::1\"]\nport = 80\nforward = \"fullnat\"",
+                "addresses of both families do not go with forward = \"fullnat\"",
+            ),
+            (
+                "vip = [\"10.0.0.1\", \"10.0.0.2\"]\nport = 80\nstates = \"agents\"",
+                "does not go with states = \"agents\"",
             ),
             ("vip = 80\nport = 80", "a text in quotes, or a list of such"),
             ("vip = [80]\nport = 80", "expected a text in quotes"),

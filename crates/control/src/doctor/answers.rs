@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use super::{Finding, read};
 use crate::config::Config;
@@ -11,6 +12,7 @@ use crate::neigh::{self, WayOut};
 
 pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
     translated(config, findings);
+    sources(config, findings);
     for (ipv4, file, setting) in [
         (true, "/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
         (false, "/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
@@ -28,7 +30,9 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
     let own = neigh::addresses().unwrap_or_default();
     let mut seen = BTreeSet::new();
     for service in config.services.iter().filter(|service| service.forward.is_nat()) {
-        let local = own.iter().any(|(_, address)| *address == service.vip);
+        let addresses = service.addresses();
+        let here = |vip: &IpAddr| own.iter().any(|(_, address)| address == vip);
+        let local = addresses.iter().map(|vip| vip.address).find(|vip| vip.is_ipv4() && here(vip));
         for backend in &service.backends {
             let Ok(route) = neigh::route(backend.address) else { continue };
             let Ok(out) = neigh::interface_by_index(route.ifindex) else { continue };
@@ -48,22 +52,68 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
                     format!("add {:?} to balancer.interfaces", out.name),
                 ));
             }
-            if local && service.vip.is_ipv4() && !accepts_local(&out.name) {
+            if let Some(local) = local.filter(|_| !accepts_local(&out.name)) {
                 findings.push(Finding::warn(
                     "answers",
                     format!(
-                        "{} is on this host: answers to clients whose neighbour is not known yet are \
-                         the kernel's to forward, which takes them for forged",
-                        service.vip
+                        "{local} is on this host: answers to clients whose neighbour is not known yet \
+                         are the kernel's to forward, which takes them for forged"
                     ),
                     format!(
-                        "ip addr del {}/32, with a route to it at the router; or \
+                        "ip addr del {local}/32, with a route to it at the router; or \
                          sysctl -w net.ipv4.conf.{}.accept_local=1",
-                        service.vip, out.name
+                        out.name
                     ),
                 ));
             }
         }
+    }
+}
+
+/// Answers of backends under full NAT come to addresses of this host, on ports that are nobody else's.
+fn sources(config: &Config, findings: &mut Vec<Finding>) {
+    let Some(service) = config.services.iter().find(|service| service.forward.is_full_nat()) else {
+        return;
+    };
+    findings.push(Finding::warn(
+        "sources",
+        format!(
+            "connections of service {:?} are known to this balancer alone: another one that gets their \
+             packets has no port for them, and they break",
+            service.name
+        ),
+        "let routers send each client to one balancer, or take another way to forward where that may change",
+    ));
+    let own = neigh::addresses().unwrap_or_default();
+    let (first, last) = config.balancer.nat.ports;
+    for address in &config.balancer.nat.addresses {
+        if own.iter().any(|(_, known)| known == address) {
+            findings.push(Finding::ok("sources", format!("{address} is on this host")));
+        } else {
+            findings.push(Finding::warn(
+                "sources",
+                format!(
+                    "{address} of balancer.nat_sources is not on this host: answers of backends come here \
+                     only if a route to it leads here"
+                ),
+                format!("ip addr add {address} dev {}", config.balancer.interfaces[0]),
+            ));
+        }
+    }
+    let range = read("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = range.split_whitespace().filter_map(|word| word.parse::<u16>().ok());
+    if let (Some(from), Some(to)) = (ends.next(), ends.next())
+        && from <= last
+        && first <= to
+    {
+        findings.push(Finding::warn(
+            "sources",
+            format!(
+                "this host takes its own connections' ports from {from} to {to}, and balancer.nat_ports are \
+                 {first} to {last}: answers to its health checks may be dropped as no_mapping"
+            ),
+            format!("sysctl -w net.ipv4.ip_local_port_range=\"{} 65535\"", last.saturating_add(1)),
+        ));
     }
 }
 

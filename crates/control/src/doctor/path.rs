@@ -240,7 +240,7 @@ fn next_hop(
             "next-hop",
             format!("{address} is reached through {what}, where frames of XDP programs are lost"),
             "give this host its address on the backends' link on an interface of its own, a VLAN of \
-             one or a bond; or set balancer.mode = \"generic\", which is several times slower",
+             one, or a bond of mode 802.3ad, balance-xor, balance-rr or active-backup; or set balancer.mode = \"generic\", which is several times slower",
         );
     }
     let interfaces = config.balancer.interfaces.iter();
@@ -267,13 +267,6 @@ fn next_hop(
     Finding::ok("next-hop", format!("{address} is at {mac} on {}{tagged}", out.name))
 }
 
-/// The address of a service that a backend is probed at: one of its family, where there is any.
-fn probed(service: &Service, backend: &Backend) -> IpAddr {
-    let all = service.addresses().into_iter().map(|vip| vip.address);
-    let same = |vip: &IpAddr| vip.is_ipv4() == backend.address.is_ipv4();
-    all.into_iter().find(same).unwrap_or(service.vip)
-}
-
 /// Asks every backend, all at once, whether it accepts packets for the service's address.
 fn probes(
     input: &DoctorInput,
@@ -291,8 +284,8 @@ fn probes(
                 continue;
             };
             // The service's address will not do: answers to it would be the balancer's to forward.
-            let vip = probed(service, backend);
-            let Some(source) = own_address(vip, backend.address, hop.ifindex, vips) else {
+            let vip = service.address_for(backend.address);
+            let Some(source) = neigh::own_address(vip, backend.address, hop.ifindex, vips) else {
                 findings.push(Finding::warn(
                     "backend",
                     format!(
@@ -331,29 +324,6 @@ fn probes(
     }
 }
 
-/// An address of ours, of the family of the service's, that a backend can answer to.
-fn own_address(
-    vip: IpAddr,
-    backend: IpAddr,
-    ifindex: u32,
-    vips: &BTreeSet<IpAddr>,
-) -> Option<IpAddr> {
-    if vip.is_ipv4() == backend.is_ipv4() {
-        return neigh::source_for(backend, vips);
-    }
-    let all = neigh::addresses().ok()?;
-    let usable = |address: &IpAddr| {
-        let local = match address {
-            IpAddr::V4(v4) => v4.is_link_local() || v4.is_loopback(),
-            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_loopback(),
-        };
-        address.is_ipv4() == vip.is_ipv4() && !local && !vips.contains(address)
-    };
-    let there = all.iter().filter(|(_, address)| usable(address));
-    let best = there.clone().find(|(index, _)| *index == ifindex);
-    best.or_else(|| there.clone().next()).map(|(_, address)| *address)
-}
-
 fn port(service: &Service) -> u16 {
     let by_tcp =
         |check: &&Check| matches!(check.what, What::Tcp | What::Http(_) | What::Https { .. });
@@ -370,7 +340,7 @@ pub(super) fn title(service: &Service, backend: &Backend) -> String {
 }
 
 fn backend_finding(service: &Service, backend: &Backend, answer: Answer) -> Finding {
-    let (title, vip) = (title(service, backend), probed(service, backend));
+    let (title, vip) = (title(service, backend), service.address_for(backend.address));
     let port = port(service);
     let served = service.protocol == Protocol::Tcp && service.port.is_some();
     match answer {

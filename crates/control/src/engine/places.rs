@@ -5,10 +5,16 @@
 //! addresses do. Each of its addresses has a salt for as long as it is listened on (`weir_plane::Listen`),
 //! which the data plane keeps: the first one of a family has none.
 
-use crate::config::Service;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use crate::config::{Service, Vip};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
 use weir_plane::Listen;
+use weir_steering::StateKey;
+use weir_wire::unmap_address;
+
+/// Addresses that a service had before of which it is known what told them apart.
+const MOST_KEPT: usize = 4096;
 
 /// For each wanted service the number of the one that it is, of those that there are; none twice.
 pub(super) fn pair(there: &[&Service], wanted: &[Service]) -> Vec<Option<usize>> {
@@ -53,40 +59,150 @@ pub(super) fn pair(there: &[&Service], wanted: &[Service]) -> Vec<Option<usize>>
     pairs
 }
 
-/// The places of a service with their salts: those that it has now, and for others numbers that are free.
-/// With affinity by client none has any: all its addresses lead a client to one backend.
-pub(super) fn salted(service: &Service, now: &[Listen]) -> Vec<Listen> {
-    let mut salts: HashMap<([u8; 16], u8), u16> = HashMap::new();
-    let of = |at: &Listen| (at.address, at.address_bits);
-    let ipv4 = |at: &Listen| at.vip().0.is_ipv4();
-    let mut places = service.places();
-    let kept: BTreeSet<_> = places.iter().map(of).collect();
-    salts.extend(now.iter().filter(|at| kept.contains(&of(at))).map(|at| (of(at), at.salt)));
-    let mut used: Vec<(bool, RangeInclusive<u16>)> =
-        now.iter().map(|at| (ipv4(at), salts_of(at, at.salt))).collect();
-    for at in &mut places {
-        let family = ipv4(at);
-        at.salt = *salts.entry(of(at)).or_insert_with(|| {
-            let meets = |salts: &RangeInclusive<u16>| {
-                used.iter().any(|(of, taken)| {
-                    *of == family && taken.start() <= salts.end() && salts.start() <= taken.end()
-                })
-            };
-            let step = 1usize << at.host_bits().min(16);
-            let mut all = (0..=u16::MAX).step_by(step);
-            // Where there is no room, some addresses share states.
-            let free = all.find(|salt| !meets(&salts_of(at, *salt))).unwrap_or(0);
-            used.push((family, salts_of(at, free)));
-            free
-        });
-    }
-    places
+/// What tells the addresses of a service apart: the salt of each, those that it had before included, since
+/// states of their connections may be there still. Who comes back has the one that it had. The longest ago
+/// given up comes first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Salts(Vec<Salt>);
+
+/// The salt of an address or a prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Salt {
+    vip: Vip,
+    salt: u16,
 }
 
-/// All that destination ports are XORed with at a place that has this salt, a multiple of how many they are.
-fn salts_of(at: &Listen, salt: u16) -> RangeInclusive<u16> {
-    let last = u16::MAX.checked_shr(16 - u32::from(at.host_bits().min(16))).unwrap_or(0);
-    salt..=salt | last
+impl Salt {
+    /// All that destination ports are XORed with there. Salts are multiples of how many they are.
+    fn range(&self) -> RangeInclusive<u16> {
+        self.salt..=self.salt | (self.step() - 1) as u16
+    }
+
+    fn step(&self) -> usize {
+        let whole = if self.is_ipv4() { 32 } else { 128 };
+        1 << (whole - self.vip.bits).min(16)
+    }
+
+    fn is_ipv4(&self) -> bool {
+        self.vip.address.is_ipv4()
+    }
+
+    /// Whether a state could be of one of its connections, of a service with this port alone.
+    pub(super) fn has(&self, key: &StateKey, port: u16) -> bool {
+        unmap_address(&key.address).is_ipv4() == self.is_ipv4()
+            && self.range().contains(&(key.dst_port ^ port))
+    }
+}
+
+impl Salts {
+    /// Those of a service's addresses.
+    pub fn of(service: &Service) -> Self {
+        let mut salts = Self::default();
+        salts.follow(&service.addresses());
+        salts
+    }
+
+    /// Whether nothing need be kept of them: all are what a service with these addresses has at first.
+    pub fn are_plain(&self, service: &Service) -> bool {
+        let addresses = service.addresses();
+        self.0.len() == addresses.len()
+            && self.0.iter().all(|one| one.salt == 0 && addresses.contains(&one.vip))
+    }
+
+    /// A place as the data plane has it.
+    pub fn adopt(&mut self, at: &Listen) {
+        let (address, bits) = at.vip();
+        let vip = Vip { address, bits };
+        self.0.retain(|one| one.vip != vip);
+        self.0.push(Salt { vip, salt: at.salt });
+    }
+
+    /// These addresses have one each from now on. Returns what others had that are given to them, because
+    /// no more were left: their connections must be forgotten first.
+    pub fn follow(&mut self, addresses: &[Vip]) -> Vec<Salt> {
+        let wanted: HashSet<&Vip> = addresses.iter().collect();
+        let mut taken = Taken::default();
+        self.0.iter().for_each(|one| taken.add(one));
+        let (mut kept, left): (Vec<Salt>, Vec<Salt>) =
+            self.0.iter().partition(|one| wanted.contains(&one.vip));
+        // Of those that share one anyway nothing is kept.
+        let (left, shared): (Vec<Salt>, Vec<Salt>) =
+            left.into_iter().partition(|one| taken.is_alone(one));
+        let mut left = VecDeque::from(left);
+        shared.iter().for_each(|one| taken.remove(one));
+        let known: HashSet<Vip> = kept.iter().map(|one| one.vip).collect();
+        let mut given = Vec::new();
+        for vip in addresses.iter().filter(|vip| !known.contains(vip)) {
+            let mut one = Salt { vip: *vip, salt: 0 };
+            let mut free = taken.free(&one);
+            while free.is_none() {
+                let oldest = left.iter().position(|old| old.is_ipv4() == one.is_ipv4());
+                let Some(oldest) = oldest.and_then(|at| left.remove(at)) else { break };
+                taken.remove(&oldest);
+                given.push(oldest);
+                free = taken.free(&one);
+            }
+            // Of more addresses than there are salts some share states.
+            one.salt = free.unwrap_or(0);
+            taken.add(&one);
+            kept.push(one);
+        }
+        given.extend(left.drain(..left.len().saturating_sub(MOST_KEPT)));
+        self.0 = left.into_iter().chain(kept).collect();
+        given
+    }
+
+    /// The places of a service. With affinity by client nothing comes of them: all addresses lead a client to
+    /// one backend.
+    pub fn places(&self, service: &Service) -> Vec<Listen> {
+        let salt = |at: &Listen| {
+            let (address, bits) = at.vip();
+            self.get(&Vip { address, bits })
+        };
+        let places = service.places().into_iter();
+        places.map(|at| Listen { salt: salt(&at), ..at }).collect()
+    }
+
+    /// That of one of the addresses.
+    pub fn get(&self, vip: &Vip) -> u16 {
+        self.0.iter().find(|one| one.vip == *vip).map_or(0, |one| one.salt)
+    }
+}
+
+/// How many have each salt, of IPv4 and of IPv6.
+struct Taken([Vec<u32>; 2]);
+
+impl Default for Taken {
+    fn default() -> Self {
+        Self([vec![0; 1 << 16], vec![0; 1 << 16]])
+    }
+}
+
+impl Taken {
+    fn of(&mut self, one: &Salt) -> &mut [u32] {
+        let range = one.range();
+        &mut self.0[usize::from(one.is_ipv4())][(*range.start()).into()..=(*range.end()).into()]
+    }
+
+    fn add(&mut self, one: &Salt) {
+        self.of(one).iter_mut().for_each(|n| *n += 1);
+    }
+
+    fn remove(&mut self, one: &Salt) {
+        self.of(one).iter_mut().for_each(|n| *n -= 1);
+    }
+
+    fn is_alone(&mut self, one: &Salt) -> bool {
+        self.of(one).iter().all(|n| *n == 1)
+    }
+
+    /// The first salt that an address could have for itself.
+    fn free(&self, one: &Salt) -> Option<u16> {
+        let mut all = self.0[usize::from(one.is_ipv4())].chunks(one.step());
+        let free = all.position(|salts| salts.iter().all(|n| *n == 0))?;
+        Some((free * one.step()) as u16)
+    }
 }
 
 #[cfg(test)]
@@ -123,29 +239,87 @@ mod tests {
         assert_eq!(pair(&before, &after), [Some(1), Some(0), None, Some(2)]);
     }
 
-    /// An address that stays keeps its salt, whatever comes and goes beside it; the first one of a family
-    /// has none.
+    fn vips(vips: &[&str]) -> Vec<Vip> {
+        vips.iter().map(|vip| vip.parse().expect("an address or a prefix")).collect()
+    }
+
+    /// What these addresses have, and whose it was before.
+    fn follow(salts: &mut Salts, addresses: &[&str]) -> (Vec<u16>, Vec<String>) {
+        let addresses = vips(addresses);
+        let given = salts.follow(&addresses);
+        let of = |vip: &Vip| salts.0.iter().find(|one| one.vip == *vip).expect("it has one").salt;
+        let all = addresses.iter().map(of).collect();
+        (all, given.iter().map(|one| one.vip.to_string()).collect())
+    }
+
+    /// An address that stays keeps its salt, whatever comes and goes beside it, and one that comes back has
+    /// the one that it had; the first one of a family has none.
     #[test]
     fn salts_stay_with_their_addresses() {
-        let of = |vips: &str, now: &[Listen]| {
-            let all = services(&[("a", vips, "80")]);
-            salted(&all[0], now)
-        };
-        let salts = |all: &[Listen]| all.iter().map(|at| at.salt).collect::<Vec<_>>();
-        let first = of(r#"["10.0.0.1", "2001:db8::1"]"#, &[]);
-        assert_eq!(salts(&first), [0, 0]);
-        let second = of(r#"["10.0.0.7", "10.0.0.1", "10.0.0.2", "2001:db8::1"]"#, &first);
-        assert_eq!(salts(&second), [1, 0, 2, 0]);
-        let third = of(r#"["10.0.0.2", "10.0.0.7"]"#, &second);
-        assert_eq!(salts(&third), [2, 1]);
-        // What was given up lately is not given again at once.
-        let fourth = of(r#"["10.0.0.2", "10.0.0.8"]"#, &third);
-        assert_eq!(salts(&fourth), [2, 0]);
+        let mut salts = Salts::default();
+        let none = Vec::<String>::new();
+        let first = follow(&mut salts, &["10.0.0.1", "2001:db8::1"]);
+        assert_eq!(first, (vec![0, 0], none.clone()));
+        let second = follow(&mut salts, &["10.0.0.7", "10.0.0.1", "10.0.0.2", "2001:db8::1"]);
+        assert_eq!(second, (vec![1, 0, 2, 0], none.clone()));
+        assert_eq!(follow(&mut salts, &["10.0.0.2", "10.0.0.7"]), (vec![2, 1], none.clone()));
+        // What was given up is not given to another one while there are others.
+        assert_eq!(follow(&mut salts, &["10.0.0.2", "10.0.0.8"]), (vec![2, 3], none.clone()));
+        assert_eq!(follow(&mut salts, &["10.0.0.7", "10.0.0.1"]), (vec![1, 0], none.clone()));
         // The addresses of a prefix have a salt each.
-        let nets = of(r#"["10.0.0.1", "10.1.0.0/24", "10.0.0.2", "10.2.0.0/25"]"#, &[]);
-        assert_eq!(salts(&nets), [0, 256, 1, 128]);
+        let nets = ["10.0.0.1", "10.1.0.0/24", "10.0.0.2", "10.2.0.0/25"];
+        assert_eq!(follow(&mut Salts::default(), &nets), (vec![0, 256, 1, 128], none));
         let ranges = services(&[("a", r#"["10.0.0.1", "10.0.0.2"]"#, r#""8000-8999""#)]);
-        let all = salted(&ranges[0], &[]);
+        let all = Salts::of(&ranges[0]).places(&ranges[0]);
         assert!(all.len() > 4 && all.iter().all(|at| at.salt == u16::from(at.address[15] == 2)));
+    }
+
+    /// Where no more are left the one that was given up the longest ago is next, and is told, so that what is
+    /// known of its connections goes first.
+    #[test]
+    fn the_oldest_is_given_again_where_no_more_are_left() {
+        let mut salts = Salts::default();
+        assert_eq!(follow(&mut salts, &["10.0.0.0/17", "10.0.128.0/18"]).0, [0, 0x8000]);
+        assert_eq!(follow(&mut salts, &["10.1.0.0/18"]), (vec![0xc000], vec![]));
+        let again = follow(&mut salts, &["10.1.0.0/18", "10.2.0.0/18"]);
+        assert_eq!(again, (vec![0xc000, 0], vec!["10.0.0.0/17".to_owned()]));
+        // It has nothing left to come back to.
+        let back = follow(&mut salts, &["10.2.0.0/18", "10.0.0.0/17"]);
+        assert_eq!(back.0, [0, 0x8000]);
+        assert_eq!(back.1, ["10.0.128.0/18".to_owned(), "10.1.0.0/18".to_owned()]);
+        // More than there are: they share, and nobody's is given to another.
+        let mut salts = Salts::default();
+        assert_eq!(follow(&mut salts, &["10.1.0.0/16", "10.0.0.1"]), (vec![0, 0], vec![]));
+        assert_eq!(follow(&mut salts, &["10.1.0.0/16"]), (vec![0], vec![]));
+    }
+
+    /// A state is of one address, and of no other one, as long as there is one port.
+    #[test]
+    fn a_state_is_told_from_those_of_other_addresses() {
+        let service = &services(&[("a", r#"["10.0.0.1", "10.1.0.0/24"]"#, "80")])[0];
+        let salts = Salts::of(service);
+        let places = salts.places(service);
+        for (at, to) in [(0, [10, 0, 0, 1]), (1, [10, 1, 0, 0]), (1, [10, 1, 0, 255])] {
+            let flow = weir_wire::FlowKey::new(
+                ([192, 0, 2, 1], 4000).into(),
+                (to, 80).into(),
+                weir_wire::Protocol::Tcp,
+            );
+            let key = StateKey::of_flow_to(&flow, places[at].salt_of(&flow.dst));
+            let has: Vec<bool> = salts.0.iter().map(|one| one.has(&key, 80)).collect();
+            assert_eq!(has, [at == 0, at == 1]);
+        }
+    }
+
+    /// What a restart finds is what was there, also what addresses had that are gone.
+    #[test]
+    fn salts_are_kept_where_they_are_not_the_usual_ones() {
+        let all = services(&[("a", "\"10.0.0.1\"", "80"), ("b", "\"2001:db8::1\"", "80")]);
+        let mut salts = Salts::of(&all[0]);
+        assert!(salts.are_plain(&all[0]));
+        salts.follow(&all[1].addresses());
+        assert!(!salts.are_plain(&all[1]), "{salts:?}");
+        let text = serde_json::to_string(&salts).expect("JSON");
+        assert_eq!(serde_json::from_str::<Salts>(&text).expect("the same"), salts);
     }
 }

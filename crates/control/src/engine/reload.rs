@@ -9,12 +9,13 @@
 use super::commands::Done;
 use super::document::{self, SavedService};
 use super::forward::translation;
+use super::limits::of_limits;
 use super::numbers::Numbers;
-use super::places::{pair, salted};
+use super::places::{Salt, Salts, pair};
 use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, Service, Table, place_of};
+use crate::config::{Backend, Config, Forward, NatSources, Service, Table, place_of};
 use crate::health::Transition;
 use crate::store::StateRecord;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -49,6 +50,8 @@ pub(super) struct Planned {
     pub now: Option<String>,
     pub wanted: Service,
     pub change: Change,
+    /// What tells its addresses apart, and what others had of it, whose connections are to be forgotten.
+    salts: (Salts, Vec<Salt>),
     pub pool: Vec<PoolMember>,
     /// Members that are not there yet.
     new: Vec<BackendId>,
@@ -179,10 +182,12 @@ impl<P: Plane> Engine<P> {
         let (mut changes, mut refused, mut notes) = (Vec::new(), Vec::new(), Vec::new());
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
-            let change = match now.and_then(|now| readdressed(&now.configured, wanted)) {
-                Some(why) => Change::Breaks(why),
-                None => change,
-            };
+            let moved = || self.resourced(wanted, config);
+            let change =
+                match now.and_then(|now| readdressed(&now.configured, wanted).or_else(moved)) {
+                    Some(why) => Change::Breaks(why),
+                    None => change,
+                };
             // What packets do not follow breaks nothing.
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
@@ -297,7 +302,10 @@ impl<P: Plane> Engine<P> {
         numbers: &mut Numbers,
         how: How,
     ) -> Result<Planned, EngineError> {
+        let mut salts = now.map_or_else(Salts::default, |now| now.salts.clone());
+        let given = salts.follow(&wanted.addresses());
         let mut planned = Planned {
+            salts: (salts, given),
             now: now.map(|now| now.configured.name.clone()),
             wanted: wanted.clone(),
             dirty: change != Change::Same,
@@ -355,7 +363,8 @@ impl<P: Plane> Engine<P> {
         for planned in &plan.services {
             for member in planned.pool.iter().filter(|member| planned.new.contains(&member.id)) {
                 prepared.members.push(member.id);
-                let way = (planned.wanted.forward, planned.wanted.segments());
+                let nat = &config.balancer.nat;
+                let way = (planned.wanted.forward, planned.wanted.segments(), nat);
                 self.install(member, way, true)?;
             }
             let wanted = &planned.wanted;
@@ -386,7 +395,8 @@ impl<P: Plane> Engine<P> {
             runtime.pool.clone_from(&planned.pool);
             prepared.created.push(runtime);
         }
-        if !how.start && self.config.balancer.interfaces != config.balancer.interfaces {
+        let others = self.config.balancer.interfaces != config.balancer.interfaces;
+        if !how.start && others && !self.is_learning() {
             prepared.attached = true;
             self.attach(config)?;
         }
@@ -408,7 +418,7 @@ impl<P: Plane> Engine<P> {
                     None => continue,
                 },
             };
-            let saved = runtime.saved_as(&planned.wanted, &planned.pool);
+            let saved = runtime.saved_as(&planned.wanted, &planned.salts.0, &planned.pool);
             changes.extend(self.document.change_to(&planned.wanted.name, saved));
         }
         self.write_down(changes)
@@ -444,6 +454,7 @@ impl<P: Plane> Engine<P> {
         let mut failures: Vec<EngineError> = self.clear_gone().err().into_iter().collect();
         let mut runtimes = Vec::new();
         let mut created = prepared.created.into_iter();
+        let moment = self.now();
         for planned in plan.services {
             let Some(now) = planned.now else {
                 runtimes.extend(created.next());
@@ -451,7 +462,9 @@ impl<P: Plane> Engine<P> {
             };
             let Some(mut runtime) = self.services.remove(&now) else { continue };
             runtime.turn = prepared.turns.remove(&planned.wanted.name);
+            runtime.forget_addresses(&planned.salts.1, moment);
             runtime.configured = planned.wanted;
+            runtime.salts = planned.salts.0;
             runtime.pool = planned.pool;
             runtime.leaving.extend(planned.leaving);
             runtime.dirty |= planned.dirty;
@@ -468,6 +481,8 @@ impl<P: Plane> Engine<P> {
         self.believe_the_unchecked();
         self.services.values_mut().for_each(ServiceRuntime::try_at_once);
         failures.extend(self.tell_all_ids());
+        self.config.balancer.nat.clone_from(&config.balancer.nat);
+        failures.extend(self.tell_mapping_rules().err());
         failures.extend(self.tell_translations().err());
         failures.extend(self.publish_due());
         failures.extend(self.list_services());
@@ -477,7 +492,13 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
         self.config.balancer.metrics = config.balancer.metrics;
         self.config.balancer.hold_checks_at = config.balancer.hold_checks_at;
+        self.config.balancer.web.clone_from(&config.balancer.web);
+        self.config.api.clone_from(&config.api);
+        self.config.balancer.follow_flows = config.balancer.follow_flows;
+        self.config.announce.clone_from(&config.announce);
         self.tell_metrics();
+        self.tell_front();
+        self.tell_listener();
         let rate = config.balancer.icmp_per_second;
         self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
         self.set_targets();
@@ -494,7 +515,13 @@ impl<P: Plane> Engine<P> {
             for member in service.pool.iter().filter(|member| !member.up) {
                 if service.configured.check_of(&member.wanted).is_none() {
                     let (id, at) = (service.target(member.id), std::time::Instant::now());
-                    risen.push(Transition { id, up: true, detail: "not checked".into(), at });
+                    risen.push(Transition {
+                        id,
+                        up: true,
+                        spoken: None,
+                        detail: "not checked".into(),
+                        at,
+                    });
                 }
             }
         }
@@ -509,21 +536,23 @@ impl<P: Plane> Engine<P> {
         for (at, number) in self.plane.services() {
             listed.entry(number).or_default().push(at);
         }
+        let file = self.config_path.clone();
+        let refused = |error| of_limits::<P>(&file, error);
         for (name, service) in &mut self.services {
             let now = listed.get(&service.number).map_or(&[][..], Vec::as_slice);
             let there = !now.is_empty();
             let told = match service.sources() {
-                Some(sources) => self.plane.set_sources(service.number, sources).plane(),
+                Some(sources) => self.plane.set_sources(service.number, sources).map_err(refused),
                 None => Ok(()),
             };
             let stands = match told {
                 Err(_) if there => "packets are taken from the sources before",
                 _ => "packets do not find it",
             };
-            let wanted = salted(&service.configured, now);
+            let wanted = service.salts.places(&service.configured);
             let found = told.and_then(|()| {
                 let mut new = wanted.iter().filter(|at| !now.contains(at));
-                new.try_for_each(|at| self.plane.set_service(at, service.number).plane())
+                new.try_for_each(|at| self.plane.set_service(at, service.number).map_err(refused))
             });
             service.unlisted = match found {
                 Ok(()) => None,
@@ -592,8 +621,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn restore(&mut self, config: &Config) -> Result<(), EngineError> {
         let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
         let mut numbers = self.numbers();
-        let listed: HashSet<(Listen, ServiceId)> =
-            self.plane.services().into_iter().map(|(at, number)| (at.place(), number)).collect();
+        let listed = self.plane.services();
         let configured: Vec<&Service> = saved.iter().map(|saved| &saved.configured).collect();
         let kept: BTreeSet<usize> =
             pair(&configured, &config.services).into_iter().flatten().collect();
@@ -609,14 +637,27 @@ impl<P: Plane> Engine<P> {
         &mut self,
         saved: SavedService,
         config: &Config,
-        listed: &HashSet<(Listen, ServiceId)>,
+        listed: &[(Listen, ServiceId)],
         numbers: &mut Numbers,
     ) -> Result<(), EngineError> {
-        let SavedService { number, seed, generation, configured, in_force, log, backends } = saved;
+        let SavedService {
+            number,
+            seed,
+            generation,
+            configured,
+            in_force,
+            log,
+            salts,
+            backends,
+            ..
+        } = saved;
         let number = ServiceId(number);
         // What the data plane has under this number is this service's only if it is known here
         // whose numbers its slots hold.
-        let ours = configured.places().into_iter().any(|at| listed.contains(&(at, number)));
+        let places: HashSet<Listen> = configured.places().into_iter().collect();
+        let listed = listed.iter().filter(|(at, of)| *of == number && places.contains(&at.place()));
+        let listed: Vec<&Listen> = listed.map(|(at, _)| at).collect();
+        let ours = !listed.is_empty();
         let published = if ours { self.plane.published(number).plane()? } else { None };
         // It may have been published, and the process have died before that was written down.
         let in_force = in_force.filter(|before| {
@@ -640,6 +681,11 @@ impl<P: Plane> Engine<P> {
             now,
         )?;
         runtime.configured = configured;
+        if let Some(salts) = salts {
+            runtime.salts = salts;
+        }
+        // What packets go by, whatever could not be written down.
+        listed.into_iter().for_each(|at| runtime.salts.adopt(at));
         runtime.generation = generation.max(before);
         for backend in backends {
             let (wanted, former) = (backend.wanted(), BackendId::new(backend.id));
@@ -648,7 +694,8 @@ impl<P: Plane> Engine<P> {
                 Some(former) => self.member(former, wanted, up, false),
                 None => self.allot(wanted, up, numbers)?,
             };
-            let way = (runtime.configured.forward, runtime.configured.segments());
+            let nat = self.config.balancer.nat.clone();
+            let way = (runtime.configured.forward, runtime.configured.segments(), &nat);
             self.install(&member, way, Some(member.id) != former)?;
             runtime.pool.push(member);
         }
@@ -699,14 +746,15 @@ impl<P: Plane> Engine<P> {
         let down_since = (!up).then(std::time::Instant::now);
         let before = self.document.incarnations.get(&id.get()).copied().unwrap_or_default();
         let incarnation = before + u32::from(anew);
-        PoolMember { id, incarnation, wanted, up, down_since, detail: detail.into() }
+        let (spoken, rising, detail) = (None, None, detail.into());
+        PoolMember { id, incarnation, wanted, up, down_since, spoken, rising, detail }
     }
 
     /// Tells the data plane of a backend. `anew`: its number stood for another one before.
     pub(super) fn install(
         &mut self,
         member: &PoolMember,
-        (forward, segments): (Forward, Option<Segments>),
+        (forward, segments, nat): (Forward, Option<Segments>, &NatSources),
         anew: bool,
     ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
@@ -721,7 +769,7 @@ impl<P: Plane> Engine<P> {
         let asked = forward.passes_routers();
         let path = asked.then(|| (self.path)(address, &self.vips()).ok()).flatten();
         let tunnel = self.tunnel(address, forward, path.as_ref());
-        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu));
+        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu), nat);
         let entry = weir_plane::Backend {
             address,
             incarnation,
@@ -779,7 +827,8 @@ impl<P: Plane> Engine<P> {
 
 /// Why connections break if a service's packets get other addresses, or get none any more.
 fn readdressed(now: &Service, wanted: &Service) -> Option<String> {
-    let other = now.forward.is_nat() != wanted.forward.is_nat();
+    let kind = |forward: Forward| (forward.is_nat(), forward.is_full_nat());
+    let other = kind(now.forward) != kind(wanted.forward);
     other.then(|| {
         let (from, to) = (now.forward.name(), wanted.forward.name());
         format!(

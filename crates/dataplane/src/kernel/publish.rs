@@ -4,7 +4,7 @@ use super::{KernelPlane, grace};
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
 use crate::numbers::{
-    UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_NAT, UNUSUAL_NAT_ANY, UNUSUAL_WIDE,
+    UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_FULL_NAT, UNUSUAL_NAT, UNUSUAL_NAT_ANY, UNUSUAL_WIDE,
 };
 use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
@@ -165,7 +165,7 @@ impl KernelPlane {
         // Others are asked only if what the changed one has not may be gone with it.
         let all = || self.keys.keys().fold(0, |all, service| all | self.unusual_of(*service));
         let wide = if self.vips.is_wide() { UNUSUAL_WIDE } else { 0 };
-        let translated = before & (UNUSUAL_NAT | UNUSUAL_NAT_ANY);
+        let translated = before & (UNUSUAL_NAT | UNUSUAL_NAT_ANY | UNUSUAL_FULL_NAT);
         let now = if before & !own == 0 { own } else { all() };
         word.store(now | wide | translated, Ordering::Release);
     }

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use weir_plane::{Fate, Frame, Sample, SampledFlow, Samples, TraceCounts, Wanted};
 use weir_steering::{BackendId, ServiceId};
 use weir_wire::{Protocol, Reason, unmap_address};
@@ -47,6 +47,9 @@ const RULES: &[&str] = include!(concat!(env!("OUT_DIR"), "/rules.rs"));
 /// For so long after it was last said to go on, the program takes notes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the same connections are drawn to be followed.
+const DRAWN_FOR: Duration = Duration::from_secs(3600);
+
 const NONE: u32 = u32::MAX;
 const XDP_ABORTED: u32 = 0;
 const XDP_DROP: u32 = 1;
@@ -55,7 +58,9 @@ const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
 
 /// The maps that it has for itself; parts and twins are made anew with every program.
-const OWN: [&str; 9] = [
+const OWN: [&str; 11] = [
+    "being_translated",
+    "followed",
     "sampled",
     "wanted",
     "trace_counts",
@@ -84,6 +89,8 @@ pub(super) struct Tracing {
     /// What is wanted, for the program.
     map: MapHandle,
     wanted: types::wanted,
+    /// When the flows that are followed were drawn.
+    drawn: Instant,
     counts: MapHandle,
 }
 
@@ -153,7 +160,13 @@ impl KernelPlane {
             return Err(source).context(|| "trace".into());
         }
         let TraceProgram { program, wanted: map, counts, samples, .. } = program;
-        let mut tracing = Tracing { plain: program, map, wanted: for_program(wanted), counts };
+        let mut tracing = Tracing {
+            plain: program,
+            map,
+            wanted: for_program(wanted),
+            drawn: Instant::now(),
+            counts,
+        };
         tracing.go_on()?;
         std::mem::swap(&mut self.program, &mut tracing.plain);
         self.tracing = Some(tracing);
@@ -170,7 +183,8 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`].
     pub(crate) fn keep_tracing(&mut self) -> Result<Option<TraceCounts>, Error> {
-        let Some(tracing) = &self.tracing else { return Ok(None) };
+        let Some(tracing) = &mut self.tracing else { return Ok(None) };
+        tracing.draw_anew();
         tracing.go_on()?;
         tracing.counts().map(Some)
     }
@@ -201,6 +215,15 @@ impl KernelPlane {
 }
 
 impl Tracing {
+    /// Now and then other connections are followed: those of which the following has begun stay among them
+    /// for one more time.
+    fn draw_anew(&mut self) {
+        if self.drawn.elapsed() >= DRAWN_FOR {
+            self.drawn = Instant::now();
+            self.wanted.salt_before = std::mem::replace(&mut self.wanted.salt, rand::random());
+        }
+    }
+
     fn go_on(&self) -> Result<(), Error> {
         let mut wanted = self.wanted;
         wanted.until = monotonic() + PATIENCE.as_nanos() as u64;
@@ -219,6 +242,10 @@ impl Tracing {
             all.seen += one.seen;
             all.matched += one.matched;
             all.lost += one.lost;
+            all.followed += one.followed;
+            all.checked += one.checked;
+            all.moved += one.moved;
+            all.orphaned += one.orphaned;
             all
         };
         Ok(each.iter().fold(TraceCounts::default(), sum))
@@ -236,6 +263,7 @@ fn monotonic() -> u64 {
 fn for_program(wanted: &Wanted) -> types::wanted {
     let (address, mask) = wanted.network.map_or_else(Default::default, |one| one.words());
     let verdicts = match wanted.fate {
+        _ if wanted.untold => 0,
         None => u32::MAX,
         Some(Fate::Sent) => 1 << XDP_TX | 1 << XDP_REDIRECT,
         Some(Fate::Passed) => 1 << XDP_PASS,
@@ -252,7 +280,9 @@ fn for_program(wanted: &Wanted) -> types::wanted {
         reason: wanted.reason.map_or(NONE, |reason| reason.code().into()),
         verdicts,
         every: wanted.every,
-        reserved: 0,
+        follow: wanted.follow,
+        salt: rand::random(),
+        salt_before: rand::random(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use toml::Spanned;
+use weir_plane::Listen;
 use weir_steering::cheetah::TIER_BITS;
 use weir_steering::{
     LOAD, MethodId, Misfit, SCHEDULER, Setting, Settings, is_prime, next_prime, why_none,
@@ -14,14 +15,16 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Ports, Protocol, Quic, Vip,
-    VipError, resolve,
+    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Ports, Protocol, Quic, States,
+    Vip, VipError, resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{forward, lists, quic};
+use super::{agents, forward, lists, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+/// As many as there can be.
+const MOST_NEED: u32 = 32_767;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A service with every given value in range.
@@ -35,6 +38,7 @@ pub(in super::super) struct Service {
     pub ports: Option<Ports>,
     pub method: Method,
     pub affinity: Option<Affinity>,
+    pub states: Option<States>,
     pub cookie_key: Option<Key>,
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
@@ -44,6 +48,7 @@ pub(in super::super) struct Service {
     /// `None` if turned off.
     pub check: Option<Check>,
     pub backend_checks: BTreeMap<String, Option<Check>>,
+    pub need: Option<u32>,
     pub backends: Vec<Backend>,
 }
 
@@ -64,6 +69,11 @@ pub(super) struct Claim {
 }
 
 impl Claim {
+    /// All that it would listen on.
+    pub(super) fn places(&self) -> Vec<Listen> {
+        super::super::places(&self.vips, self.protocol.on_the_wire(), (self.port, self.ports))
+    }
+
     /// The ports in words.
     pub(super) fn port_text(&self) -> String {
         match (self.port, self.ports) {
@@ -138,6 +148,8 @@ pub(super) fn validate(
         let right = "remove it, or set method = \"concury\"";
         scope.problem(given.span(), "affinity", wrong, right);
     }
+    let known = (method.as_ref().map(Method::id), protocol, affinity);
+    let states = agents::states(raw.states.as_ref(), known, &mut scope);
     let cookie_key = cookie_key(raw.cookie_key.as_ref(), method.as_ref(), &mut scope);
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
@@ -153,11 +165,12 @@ pub(super) fn validate(
     let forward = forward::of_service(&raw, &mut scope);
     let nat = forward.is_some_and(Forward::is_nat);
     let any_port = matches!(port, Port::Any);
-    places(&raw, &vips, port, (forward, method.as_ref().map(Method::id)), &mut scope);
+    places(&raw, &vips, port, (forward, method.as_ref().map(Method::id), states), &mut scope);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
     let lists = lists::of_service(&raw, &mut scope);
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
+    let need = scope.integer(raw.need.as_ref(), "need", 0..=MOST_NEED);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
@@ -177,6 +190,7 @@ pub(super) fn validate(
         },
         method: method?,
         affinity,
+        states,
         cookie_key,
         idle_timeout,
         forward: forward.unwrap_or_default(),
@@ -185,6 +199,7 @@ pub(super) fn validate(
         quic,
         check,
         backend_checks,
+        need,
         backends,
     })
 }
@@ -332,12 +347,12 @@ fn places(
     raw: &written::Service,
     vips: &[Vip],
     port: Port,
-    (forward, method): (Option<Forward>, Option<MethodId>),
+    (forward, method, states): (Option<Forward>, Option<MethodId>, Option<States>),
     scope: &mut Scope<'_, '_>,
 ) {
     let of_family = |ipv4| vips.iter().filter(|vip| vip.address.is_ipv4() == ipv4).count();
     let prefix = vips.iter().find(|vip| !vip.is_host());
-    let what = if let Some(prefix) = prefix {
+    let of_one_family = if let Some(prefix) = prefix {
         Some(("vip", format!("the prefix {prefix}")))
     } else if of_family(true) > 1 || of_family(false) > 1 {
         Some(("vip", "several addresses of one family".to_owned()))
@@ -346,24 +361,31 @@ fn places(
     } else {
         None
     };
-    let nat = forward.is_some_and(Forward::is_nat);
-    let what = match what {
-        None if nat && vips.len() > 1 => Some(("vip", "several addresses".to_owned())),
-        what => what,
-    };
-    let Some((field, what)) = what else { return };
-    let cookies = method.filter(|method| method.needs().timestamps);
-    let why = match cookies {
-        _ if nat => {
-            "does not go with forward = \"nat\": whose an answer is, is told by the backend's \
-                     address and port alone, which would lead back to one address and port"
-                .to_owned()
-        }
-        Some(method) => format!(
+    let families = (of_family(true) > 0 && of_family(false) > 0)
+        .then(|| ("vip", "addresses of both families".to_owned()));
+    let any = of_one_family.clone().or_else(|| families.clone());
+    let found = if forward.is_some_and(Forward::is_full_nat) && families.is_some() {
+        let why = "do not go with forward = \"fullnat\": a packet of one family cannot be made one of the \
+                   other for a backend that has no other address";
+        families.map(|what| (what, why.to_owned()))
+    } else if forward == Some(Forward::Nat) && any.is_some() {
+        let why = "does not go with forward = \"nat\": whose an answer is, is told by the backend's \
+                   address and port alone, which would lead back to one address and port (with \
+                   forward = \"fullnat\" each connection has its own)";
+        any.map(|what| (what, why.to_owned()))
+    } else if let Some(method) = method.filter(|method| method.needs().timestamps) {
+        let why = format!(
             "does not go with method = \"{method}\": whose an answer is, is told by one address and port"
-        ),
-        None => return,
+        );
+        of_one_family.map(|what| (what, why))
+    } else if states == Some(States::Agents) {
+        let why = "does not go with states = \"agents\": agents are asked for the connections of one \
+                   address and port";
+        any.map(|what| (what, why.to_owned()))
+    } else {
+        None
     };
+    let Some(((field, what), why)) = found else { return };
     let span = match field {
         "port" => raw.port.as_ref().map(Spanned::span),
         _ => raw.vip.as_ref().map(Spanned::span),
@@ -569,13 +591,14 @@ fn backends(
     let none_takes_new = raw.iter().all(|backend| {
         let backend = backend.get_ref();
         let zero = backend.weight.as_ref().is_some_and(|w| *w.get_ref() == 0);
-        zero || backend.drain.as_ref().is_some_and(|d| *d.get_ref())
+        let is = |field: &Option<Spanned<bool>>| field.as_ref().is_some_and(|is| *is.get_ref());
+        zero || is(&backend.drain) || is(&backend.backup)
     });
     if none_takes_new {
         scope.here(
             "backend",
             "service would have no backend for new connections",
-            "give at least one backend a weight above 0 and no drain",
+            "give at least one backend a weight above 0, no drain and no backup",
         );
     }
     let mut names = HashMap::new();
@@ -618,6 +641,7 @@ fn backend(
         port,
         weight: weight.unwrap_or(resolve::WEIGHT),
         drain: raw.drain.is_some_and(Spanned::into_inner),
+        backup: raw.backup.is_some_and(Spanned::into_inner),
     })
 }
 

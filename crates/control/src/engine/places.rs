@@ -314,11 +314,13 @@ mod tests {
     /// What a restart finds is what was there, also what addresses had that are gone.
     #[test]
     fn salts_are_kept_where_they_are_not_the_usual_ones() {
-        let all = services(&[("a", "\"10.0.0.1\"", "80"), ("b", "\"2001:db8::1\"", "80")]);
-        let mut salts = Salts::of(&all[0]);
-        assert!(salts.are_plain(&all[0]));
-        salts.follow(&all[1].addresses());
-        assert!(!salts.are_plain(&all[1]), "{salts:?}");
+        let both = &services(&[("a", r#"["10.0.0.1", "2001:db8::1"]"#, "80")])[0];
+        let one = &services(&[("a", r#""10.0.0.1""#, "80")])[0];
+        let mut salts = Salts::of(both);
+        assert!(salts.are_plain(both) && Salts::of(one).are_plain(one));
+        // An address of the other family that comes next is not the first one.
+        salts.follow(&one.addresses());
+        assert!(!salts.are_plain(one), "{salts:?}");
         let text = serde_json::to_string(&salts).expect("JSON");
         assert_eq!(serde_json::from_str::<Salts>(&text).expect("the same"), salts);
     }

@@ -56,6 +56,15 @@ impl Vip {
         self.bits == Self::whole(self.address)
     }
 
+    /// Whether some address is of both.
+    pub fn meets(&self, other: &Self) -> bool {
+        if self.bits < other.bits {
+            self.contains(other.address)
+        } else {
+            other.contains(self.address)
+        }
+    }
+
     /// Whether an address is one of its.
     pub fn contains(&self, address: IpAddr) -> bool {
         let at =

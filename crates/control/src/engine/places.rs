@@ -8,10 +8,11 @@
 use crate::config::{Service, Vip};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use weir_plane::Listen;
 use weir_steering::StateKey;
-use weir_wire::unmap_address;
+use weir_wire::{map_address, unmap_address};
 
 /// Addresses that a service had before of which it is known what told them apart.
 const MOST_KEPT: usize = 4096;
@@ -42,14 +43,14 @@ pub(super) fn pair(there: &[&Service], wanted: &[Service]) -> Vec<Option<usize>>
             pairs[at] = Some(number);
         }
     }
-    // Ranges that begin or end elsewhere may have no block in common.
-    for (at, service) in wanted.iter().enumerate().filter(|(_, one)| one.ports.is_some()) {
+    // Ranges that begin or end elsewhere may have no block in common, and wider and narrower prefixes are
+    // other places.
+    for (at, service) in wanted.iter().enumerate() {
+        let addresses = service.addresses();
         let meets = |other: &Service| {
-            let ports = other.ports.zip(service.ports).is_some_and(|(one, two)| one.meets(&two));
-            let addresses = other.addresses();
-            ports
-                && other.protocol == service.protocol
-                && service.addresses().iter().any(|vip| addresses.contains(vip))
+            other.protocol == service.protocol
+                && ports_meet(other, service)
+                && other.addresses().iter().any(|one| addresses.iter().any(|two| one.meets(two)))
         };
         if pairs[at].is_none() {
             let found = (0..there.len()).find(|at| !taken.contains(at) && meets(there[*at]));
@@ -57,6 +58,14 @@ pub(super) fn pair(there: &[&Service], wanted: &[Service]) -> Vec<Option<usize>>
         }
     }
     pairs
+}
+
+/// Whether both have the same port, any, or a range with a port in common.
+fn ports_meet(one: &Service, two: &Service) -> bool {
+    match (one.ports, two.ports) {
+        (Some(one), Some(two)) => one.meets(&two),
+        _ => (one.port, one.ports) == (two.port, two.ports),
+    }
 }
 
 /// What tells the addresses of a service apart: the salt of each, those that it had before included, since
@@ -77,6 +86,73 @@ impl Salt {
     /// All that destination ports are XORed with there. Salts are multiples of how many they are.
     fn range(&self) -> RangeInclusive<u16> {
         self.salt..=self.salt | (self.step() - 1) as u16
+    }
+
+    /// What an address of it has.
+    fn at(&self, address: IpAddr) -> u16 {
+        let (at, protocol) = ((self.vip.address, self.vip.bits), weir_wire::Protocol::Tcp);
+        let at = Listen { salt: self.salt, ..Listen::new(at, protocol, (0, 0)) };
+        at.salt_of(&map_address(address))
+    }
+
+    /// Whether its addresses have one each, which halves of it keep.
+    fn divides(&self) -> bool {
+        let whole = if self.is_ipv4() { 32 } else { 128 };
+        whole - self.vip.bits <= 16
+    }
+
+    /// Whether the addresses that both have are told apart by the same in either.
+    fn agrees(&self, other: &Self) -> bool {
+        let (wide, part) =
+            if self.vip.bits < other.vip.bits { (self, other) } else { (other, self) };
+        let whole = wide.divides() || wide.vip.bits == part.vip.bits;
+        whole && wide.vip.contains(part.vip.address) && wide.at(part.vip.address) == part.salt
+    }
+
+    /// What an address that was given up had, or as a part of a prefix. The rest of that stays among those
+    /// given up.
+    fn split_off(&self, left: &mut VecDeque<Salt>) -> Option<u16> {
+        let within = |old: &Salt| {
+            let part = old.divides() && old.vip.bits < self.vip.bits;
+            old.vip == self.vip || part && old.vip.contains(self.vip.address)
+        };
+        let mut old = left.iter().position(within).and_then(|at| left.remove(at))?;
+        while old.vip.bits < self.vip.bits {
+            let bits = old.vip.bits + 1;
+            let halves = halves(&old.vip)
+                .map(|address| Salt { vip: Vip { address, bits }, salt: old.at(address) });
+            let [low, high] = halves;
+            let (own, other) =
+                if high.vip.contains(self.vip.address) { (high, low) } else { (low, high) };
+            left.push_back(other);
+            old = own;
+        }
+        Some(old.salt)
+    }
+
+    /// What a prefix has that an address or a prefix in it which was given up has grown to, if nobody else has
+    /// any of that.
+    fn grown(&self, left: &mut VecDeque<Salt>, taken: &mut Taken) -> Option<u16> {
+        let salt = |old: &Salt| {
+            let zero = Salt { vip: self.vip, salt: 0 };
+            let salt = old.salt ^ zero.at(old.vip.address);
+            let whole = usize::from(salt).is_multiple_of(self.step());
+            let one = Salt { vip: self.vip, salt };
+            (self.divides() && self.vip.bits < old.vip.bits && whole && one.agrees(old))
+                .then_some(salt)
+        };
+        let found = left.iter().rev().find_map(salt)?;
+        let one = Salt { vip: self.vip, salt: found };
+        let (own, others): (Vec<Salt>, Vec<Salt>) =
+            left.iter().partition(|old| self.vip.bits < old.vip.bits && one.agrees(old));
+        own.iter().for_each(|old| taken.remove(old));
+        if !taken.is_vacant(&one) {
+            own.iter().for_each(|old| taken.add(old));
+            return None;
+        }
+        taken.add(&one);
+        *left = others.into();
+        Some(found)
     }
 
     fn step(&self) -> usize {
@@ -135,6 +211,13 @@ impl Salts {
         let mut given = Vec::new();
         for vip in addresses.iter().filter(|vip| !known.contains(vip)) {
             let mut one = Salt { vip: *vip, salt: 0 };
+            if let Some(salt) =
+                one.split_off(&mut left).or_else(|| one.grown(&mut left, &mut taken))
+            {
+                one.salt = salt;
+                kept.push(one);
+                continue;
+            }
             let mut free = taken.free(&one);
             while free.is_none() {
                 let oldest = left.iter().position(|old| old.is_ipv4() == one.is_ipv4());
@@ -164,10 +247,27 @@ impl Salts {
         places.map(|at| Listen { salt: salt(&at), ..at }).collect()
     }
 
+    /// Of an address or a prefix that another list of addresses does not have: the parts of it that this one
+    /// has, and where connections stay as they are. Nothing of it ends if it is one of them itself.
+    pub fn kept_of(&self, gone: &Vip, after: &Self, addresses: &[Vip]) -> Vec<Vip> {
+        let gone = Salt { vip: *gone, salt: self.get(gone) };
+        let now = addresses.iter().map(|vip| Salt { vip: *vip, salt: after.get(vip) });
+        now.filter(|one| one.agrees(&gone)).map(|one| one.vip).collect()
+    }
+
     /// That of one of the addresses.
     pub fn get(&self, vip: &Vip) -> u16 {
         self.0.iter().find(|one| one.vip == *vip).map_or(0, |one| one.salt)
     }
+}
+
+/// The first addresses of both halves of a prefix.
+fn halves(vip: &Vip) -> [IpAddr; 2] {
+    let high = match vip.address {
+        IpAddr::V4(low) => Ipv4Addr::from_bits(low.to_bits() | 1 << (31 - vip.bits)).into(),
+        IpAddr::V6(low) => Ipv6Addr::from_bits(low.to_bits() | 1 << (127 - vip.bits)).into(),
+    };
+    [vip.address, high]
 }
 
 /// How many have each salt, of IPv4 and of IPv6.
@@ -195,6 +295,10 @@ impl Taken {
 
     fn is_alone(&mut self, one: &Salt) -> bool {
         self.of(one).iter().all(|n| *n == 1)
+    }
+
+    fn is_vacant(&mut self, one: &Salt) -> bool {
+        self.of(one).iter().all(|n| *n == 0)
     }
 
     /// The first salt that an address could have for itself.
@@ -272,6 +376,36 @@ mod tests {
         let ranges = services(&[("a", r#"["10.0.0.1", "10.0.0.2"]"#, r#""8000-8999""#)]);
         let all = Salts::of(&ranges[0]).places(&ranges[0]);
         assert!(all.len() > 4 && all.iter().all(|at| at.salt == u16::from(at.address[15] == 2)));
+    }
+
+    /// Parts of a prefix keep what they had in it, and so does what grows, where there is room.
+    #[test]
+    fn what_narrows_and_grows_keeps_its_salts() {
+        let none = Vec::<String>::new();
+        let mut salts = Salts::default();
+        follow(&mut salts, &["10.0.0.1", "10.3.0.0/24"]);
+        let parts = ["10.0.0.1", "10.3.0.128/25", "10.3.0.9", "10.3.0.64/26"];
+        assert_eq!(
+            follow(&mut salts, &parts),
+            (vec![0, 256 + 128, 256 + 9, 256 + 64], none.clone())
+        );
+        let before = salts.clone();
+        assert_eq!(follow(&mut salts, &["10.3.0.0/24"]), (vec![256], none.clone()));
+        let wide = &vips(&["10.3.0.0/24"]);
+        let covers = before.kept_of(&vips(&["10.3.0.9"])[0], &salts, wide);
+        assert_eq!(&covers, wide);
+        // The other way round some of it ends.
+        let part = vips(&["10.3.0.128/25"]);
+        let mut after = salts.clone();
+        after.follow(&part);
+        assert_eq!(salts.kept_of(&wide[0], &after, &part), part);
+        // Beside it is room only for as much as there is.
+        assert_eq!(
+            follow(&mut salts, &["10.3.0.0/24", "10.4.0.0/24"]),
+            (vec![256, 512], none.clone())
+        );
+        assert_eq!(follow(&mut salts, &["10.3.0.0/24", "10.4.0.0/23"]).0, [256, 512]);
+        assert_eq!(follow(&mut salts, &["10.3.0.0/24", "10.4.0.0/22"]), (vec![256, 1024], none));
     }
 
     /// Where no more are left the one that was given up the longest ago is next, and is told, so that what is

@@ -255,9 +255,21 @@ impl<P: Plane> Engine<P> {
     /// What there is to tell of the addresses and ports that a service gives up.
     pub(super) fn moved(&self, now: &ServiceRuntime, wanted: &Service) -> Option<String> {
         let (before, after) = (&now.configured, wanted);
-        let kept = after.addresses();
-        let gone = before.addresses().into_iter().filter(|vip| !kept.contains(vip));
-        let mut gone: Vec<String> = gone.map(|vip| vip.to_string()).collect();
+        let addresses = after.addresses();
+        let mut salts = now.salts.clone();
+        salts.follow(&addresses);
+        let mut gone = Vec::new();
+        for vip in before.addresses().into_iter().filter(|vip| !addresses.contains(vip)) {
+            let kept = now.salts.kept_of(&vip, &salts, &addresses);
+            if kept.iter().any(|part| part.bits <= vip.bits) {
+                continue;
+            }
+            let parts: Vec<String> = kept.iter().map(ToString::to_string).collect();
+            gone.push(match &parts[..] {
+                [] => vip.to_string(),
+                parts => format!("{vip} (but for {})", parts.join(", ")),
+            });
+        }
         if before.ports != after.ports && before.ports.is_some() {
             gone.push(format!(
                 "ports {} that are not of {}",

@@ -174,6 +174,53 @@ fn connections_stay_where_their_addresses_do() {
     }
 }
 
+/// Connections to what stays of a prefix stay, also while it grows again; to what does not, they end, and that
+/// is said.
+#[test]
+fn a_prefix_that_narrows_and_grows_keeps_its_connections() {
+    for method in ["concury", "tracked", "residue"] {
+        let mut world = World::with(1, &format!("method = \"{method}\""));
+        let plain = world.engine.config.clone();
+        let with = |vips: &[&str]| {
+            let mut config = plain.clone();
+            let vips = vips.iter().map(|vip| vip.parse().expect("it is one"));
+            config.services[0].vips = vips.collect();
+            config.services[0].vip = config.services[0].vips[0].address;
+            config
+        };
+        world.follow(&with(&["10.0.0.1", "10.3.0.0/24"])).expect("nothing is refused");
+        let mut live = Live::new();
+        for (host, client) in ["10.3.0.0", "10.3.0.9", "10.3.0.130"]
+            .iter()
+            .flat_map(|host| (0..9).map(move |n| (host, n)))
+        {
+            let flow = flow_to(host, client);
+            let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
+            let Outcome::Forwarded(backend) = world.engine.plane.process(&frame) else {
+                panic!("{flow} is not forwarded")
+            };
+            live.insert(flow, ("a".into(), backend));
+        }
+        world.engine.drain_reports().expect("nothing is refused");
+        world.drain("a", "b2").expect("nothing is refused");
+        check(&mut world, &live, "after a drain");
+        let followed =
+            world.follow(&with(&["10.3.0.0/25", "10.0.0.1"])).expect("nothing is refused");
+        let said = followed.notes.join(" ");
+        assert!(said.contains("10.3.0.0/24 (but for 10.3.0.0/25) end"), "{said}");
+        let beyond = flow_to("10.3.0.130", 0).dst;
+        live.retain(|flow, _| flow.dst != beyond);
+        world.ask(|r| Command::Weight("a".into(), "b1".into(), 9, r)).expect("nothing is refused");
+        check(&mut world, &live, "in the half that stays");
+        let followed =
+            world.follow(&with(&["10.3.0.0/24", "10.0.0.1"])).expect("nothing is refused");
+        assert!(!followed.notes.join(" ").contains(" end"), "{followed:?}");
+        world.ask(|r| Command::Weight("a".into(), "b1".into(), 1, r)).expect("nothing is refused");
+        check(&mut world, &live, "in the whole again");
+        assert_eq!(live.len(), 18);
+    }
+}
+
 /// An address that goes from one service to another is nobody's at no moment: whatever is refused on the
 /// way, its packets are one's or the other's.
 #[test]

@@ -12,6 +12,7 @@ mod by_id;
 pub mod counters;
 pub mod forward;
 mod limits;
+mod listen;
 mod paths;
 pub mod pipeline;
 mod plane;
@@ -23,6 +24,7 @@ pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
 pub use counters::{Counters, LaneCounters, Returned};
 pub use limits::{Limits, mapping_places};
+pub use listen::{Block, KINDS, Listen, blocks};
 pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{

@@ -4,6 +4,7 @@ use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
+use crate::listen::Listen;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
 use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
@@ -182,12 +183,21 @@ pub trait Plane: update::Plane {
     /// before then.
     fn resize(&mut self, limits: &Limits) -> Result<(), Self::Error>;
 
-    /// Lets packets find a service, with the table that it has. Without one they are dropped as
-    /// [`Reason::NoTable`].
+    /// Lets packets find a service there, with the table that it has. Without one they are dropped as
+    /// [`Reason::NoTable`]. It is found at all places that it was given so; where another service was, it
+    /// is found from now on, without a moment in between.
     ///
     /// # Errors
-    /// If there is no room for another service.
-    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Self::Error>;
+    /// If there is no room for another place.
+    fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId)
+    -> Result<(), Self::Error>;
+
+    /// Does not let packets find a service there any more, but where else it is. Does nothing if it is not
+    /// there.
+    ///
+    /// # Errors
+    /// If packets under way cannot be waited for.
+    fn leave_place(&mut self, at: &Listen, service: ServiceId) -> Result<(), Self::Error>;
 
     /// Removes a service and its tables; its packets are the kernel's from now on.
     ///
@@ -195,8 +205,8 @@ pub trait Plane: update::Plane {
     /// If packets under way cannot be waited for: the tables stay then.
     fn remove_service(&mut self, service: ServiceId) -> Result<(), Self::Error>;
 
-    /// The services, by number.
-    fn services(&self) -> Vec<(VipKey, ServiceId)>;
+    /// Where packets find services.
+    fn services(&self) -> Vec<(Listen, ServiceId)>;
 
     /// Leads packets of a service by their QUIC ids first, from now on; `None`: no more. It holds
     /// whether or not packets find the service yet, and until the service is removed.

@@ -20,6 +20,7 @@ mod loads;
 mod mailbox;
 mod network;
 mod numbers;
+mod places;
 mod plan;
 mod prefixes;
 mod reload;

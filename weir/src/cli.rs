@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_control::config::PlaneKind;
 use weir_steering::MethodId;
 
 /// What a command ends with.
@@ -130,6 +131,14 @@ impl From<TraceWanted> for weir_control::engine::TraceRequest {
     }
 }
 
+fn plane_kind(name: &str) -> Result<PlaneKind, String> {
+    let known = PlaneKind::ALL.into_iter().find(|(known, _)| *known == name);
+    known.map(|(_, kind)| kind).ok_or_else(|| {
+        let names = PlaneKind::ALL.map(|(name, _)| name).join(" or ");
+        format!("there are {names}")
+    })
+}
+
 #[derive(Subcommand)]
 pub enum Verb {
     /// Run the balancer. When it ends, forwarding goes on; started again, it resumes.
@@ -140,6 +149,19 @@ pub enum Verb {
         /// Follow the file also where that breaks connections of an earlier run.
         #[arg(long)]
         break_connections: bool,
+        /// What decides packets, if that is not what the file says: "kernel" or "af-xdp".
+        #[arg(long, value_name = "PLANE", value_parser = plane_kind)]
+        plane: Option<PlaneKind>,
+    },
+    /// Decide packets in user space, over a data plane that is pinned; `weir run` starts this.
+    #[command(hide = true)]
+    Plane {
+        /// The directory of the data plane's pins.
+        #[arg(long)]
+        pins: PathBuf,
+        /// The run directory of the instance.
+        #[arg(long)]
+        run_dir: PathBuf,
     },
     /// Look at this host and write a configuration for it, with comments. Refused if the file is there.
     Init(InitOptions),

@@ -91,6 +91,9 @@ pub struct Balancer {
     pub interfaces: Vec<String>,
     /// How the XDP program is attached.
     pub mode: XdpMode,
+    /// What decides packets.
+    #[serde(default)]
+    pub plane: PlaneKind,
     /// Directory of the control socket and of the state that survives a restart.
     pub run_dir: PathBuf,
     /// How often interfaces and next hops are looked up beside the kernel's events, of which some may be
@@ -138,6 +141,31 @@ pub enum XdpMode {
     Native,
     /// In the network stack: works with every driver, and is several times slower.
     Generic,
+}
+
+/// What decides packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlaneKind {
+    /// The program in the kernel, all of them.
+    #[default]
+    Kernel,
+    /// A process with AF_XDP sockets those in the middle of connections, in bursts; the program the others,
+    /// and all of them while there is no such process.
+    AfXdp,
+}
+
+impl PlaneKind {
+    /// All, as the configuration names them.
+    pub const ALL: [(&str, Self); 2] = [("kernel", Self::Kernel), ("af-xdp", Self::AfXdp)];
+
+    /// As the configuration names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::AfXdp => "af-xdp",
+        }
+    }
 }
 
 /// Sizes of the data plane. A changed size counts from the next reload or start: memory of that size

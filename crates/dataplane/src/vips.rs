@@ -25,8 +25,11 @@ pub(crate) struct VipTable {
     slots: u32,
     /// Slots that were taken out of use and may still be read by packets under way.
     cleared: BTreeSet<u32>,
-    grace: fn() -> Result<(), Error>,
+    grace: Grace,
 }
+
+/// How packets under way are waited for.
+pub(crate) type Grace = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
 
 /// Where a service's packets are led.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,7 +126,12 @@ impl Match {
 
 impl VipTable {
     pub fn new(memory: Mapped, slots: u32) -> Self {
-        Self { memory, slots, cleared: BTreeSet::new(), grace }
+        Self { memory, slots, cleared: BTreeSet::new(), grace: Box::new(grace) }
+    }
+
+    /// Waits for packets in this way from now on.
+    pub fn wait_by(&mut self, grace: Grace) {
+        self.grace = grace;
     }
 
     /// Adds a service with the number of its table, or gives it another table: one 32-bit store,
@@ -295,7 +303,7 @@ mod tests {
         file.set_len(bytes as u64).expect("its length");
         std::fs::remove_file(&path).expect("it is there");
         let memory = Mapped::new(&file, bytes).expect("its memory");
-        VipTable { grace: counted, ..VipTable::new(memory, slots) }
+        VipTable { grace: Box::new(counted), ..VipTable::new(memory, slots) }
     }
 
     fn key(n: u8) -> VipKey {

@@ -16,12 +16,15 @@
 //! backends on a link or behind a tunnel. All others go through `Soft`.
 #![forbid(unsafe_code)]
 
+pub mod beside;
 mod later;
 mod parse;
 mod plane;
 pub mod ports;
 mod services;
+mod utilisation;
 mod ways;
 
 pub use plane::{Burst, macswap};
+pub use utilisation::Utilisation;
 pub use ports::{BURST, Fate, Frame, HEADROOM, Ports};

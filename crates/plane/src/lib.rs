@@ -18,6 +18,7 @@ mod plane;
 mod soft;
 mod sources;
 mod trace;
+mod user;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
@@ -31,4 +32,5 @@ pub use plane::{
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
 pub use sources::{BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_STEPS, SourceTable, Sources};
+pub use user::{UserCounts, UserStatus};
 pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};

@@ -6,6 +6,7 @@ use crate::forward::{NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
+use crate::user::UserStatus;
 use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
@@ -528,6 +529,11 @@ pub trait Plane: update::Plane {
     /// If they cannot be read.
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Self::Error> {
         Ok(None)
+    }
+
+    /// What a plane in user space beside this one tells of itself; `None` if none is wanted.
+    fn user_space(&self) -> Option<UserStatus> {
+        None
     }
 
     /// Forgets where frames for a backend went, where a plane keeps that: the next packet asks anew.

@@ -19,7 +19,7 @@ use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
 use super::error::Problems;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{TunnelSource, XdpMode, written};
+use super::{PlaneKind, TunnelSource, XdpMode, written};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -37,6 +37,7 @@ pub(super) struct Balancer {
     pub name: Option<String>,
     pub interfaces: Vec<String>,
     pub mode: Option<XdpMode>,
+    pub plane: Option<PlaneKind>,
     pub run_dir: Option<PathBuf>,
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
@@ -129,6 +130,7 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             "mode",
             &[("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)],
         ),
+        plane: scope.choice(raw.plane.as_ref(), "plane", &PlaneKind::ALL),
         run_dir: raw.run_dir.and_then(|dir| {
             if Path::new(dir.get_ref()).is_absolute() {
                 return Some(PathBuf::from(dir.into_inner()));

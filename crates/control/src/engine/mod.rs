@@ -35,14 +35,15 @@ pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use status::{
-    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, ReturnedStatus, ServiceStatus, Status,
+    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, PlaneStatus, ReturnedStatus, ServiceStatus, Status,
     TunnelStatus,
 };
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
-use crate::config::{Config, Table, XdpMode, place_of};
+use crate::config::{Config, PlaneKind, Table, XdpMode, place_of};
 use crate::history::{History, Who};
 use crate::neigh::{NeighError, Neighbour};
+use crate::process::Supervisor;
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
 use reload::How;
@@ -256,6 +257,8 @@ pub struct Engine<P: Plane = LivePlane> {
     _lock: RunLock,
     /// Held while it runs.
     name: Option<NameLock>,
+    /// Who looks after the plane in user space, if one is wanted.
+    user: Option<Supervisor>,
 }
 
 /// Directory of an instance's pins.
@@ -272,7 +275,8 @@ type Path = fn(IpAddr, &BTreeSet<IpAddr>) -> Result<crate::neigh::Path, NeighErr
 
 impl Engine {
     /// Opens or resumes the data plane in the kernel, and [goes on over it](Self::over).
-    /// `breaking`: the configuration is followed also where that breaks connections.
+    /// `breaking`: the configuration is followed also where that breaks connections. `plane`: what decides
+    /// packets, if that is not what the configuration says.
     ///
     /// # Errors
     /// [`EngineError`].
@@ -281,7 +285,9 @@ impl Engine {
         config_path: PathBuf,
         health: crate::health::Checker,
         breaking: bool,
+        plane: Option<PlaneKind>,
     ) -> Result<Self, EngineError> {
+        let plane = plane.unwrap_or(config.balancer.plane);
         let directory = pin_directory(&config.balancer.name);
         // Who cannot start leaves no run directory behind.
         if !RunLock::is_used(&config.balancer.run_dir) {
@@ -301,7 +307,9 @@ impl Engine {
             source,
         })?;
         let name = NameLock::acquire(&directory)?;
-        match Self::open_pinned(&directory, config, config_path, health, lock, breaking) {
+        let opened =
+            Self::open_pinned(&directory, config, config_path, health, lock, breaking, plane);
+        match opened {
             Ok(mut engine) => {
                 engine.name = Some(name);
                 give_back_memory();
@@ -317,6 +325,7 @@ impl Engine {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what `open` was given, and what it has found")]
     fn open_pinned(
         directory: &FilePath,
         config: Config,
@@ -324,10 +333,15 @@ impl Engine {
         health: crate::health::Checker,
         lock: RunLock,
         breaking: bool,
+        kind: PlaneKind,
     ) -> Result<Self, EngineError> {
-        let (kernel, report) =
+        let (mut kernel, report) =
             KernelPlane::open(Some(directory), &limits::wanted(&config)).plane()?;
+        if kind == PlaneKind::AfXdp {
+            kernel.stand_in_front().plane()?;
+        }
         let plane = LivePlane::new(kernel).plane()?;
+        let run_dir = config.balancer.run_dir.clone();
         let warnings = report.unguarded.map(|error| {
             format!(
                 "no guard: packets of services that come by an interface without the program (one \
@@ -342,7 +356,12 @@ impl Engine {
         });
         let warnings = warnings.into_iter().chain(uncounted).collect();
         let found = Found { resumed: report.resumed, warnings, breaking };
-        Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)
+        let mut engine =
+            Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)?;
+        if kind == PlaneKind::AfXdp {
+            engine.user = Some(Supervisor::start(directory, &run_dir));
+        }
+        Ok(engine)
     }
 }
 
@@ -468,6 +487,7 @@ impl<P: Plane> Engine<P> {
             who: Who::nobody("start"),
             _lock: lock,
             name: None,
+            user: None,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
         if let Err(error) = engine.grow(&config) {

@@ -3,14 +3,14 @@
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::What;
+use crate::config::{PlaneKind, What};
 use crate::{health, neigh};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
-use weir_plane::{LaneCounters, Plane, TrackedFlows};
+use weir_plane::{LaneCounters, Plane, TrackedFlows, UserStatus};
 use weir_steering::{Image, MethodId};
 
 /// The state of an instance, as `weir status` shows it.
@@ -32,6 +32,9 @@ pub struct Status {
     /// interfaces, and for others where there are any; none if the kernel does not tell.
     #[serde(default)]
     pub lost: Option<Vec<LostStatus>>,
+    /// The plane in user space; none if the program in the kernel decides all packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plane: Option<PlaneStatus>,
     /// What an operator should know, a sentence each.
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
@@ -57,6 +60,26 @@ pub struct Status {
     pub table_bytes_used: usize,
     /// Bytes of the tables' memory in all.
     pub table_bytes: usize,
+}
+
+/// A plane in user space: what it is, and what it has done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PlaneStatus {
+    /// "af-xdp".
+    pub kind: String,
+    /// The number of its process; none if it takes no packets: the program in the kernel decides all.
+    pub process: Option<u32>,
+    /// Times that it was started anew since this control plane began, as it had ended.
+    pub restarts: u64,
+    /// Why it does not run, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Of the last second, the share of time that it was at bursts, 0 to 1.
+    pub utilisation: f64,
+    /// The same weighted by how full bursts were: how much of what it could do it did, 0 to 1.
+    pub utilisation_plus: f64,
+    /// What it has counted, by name (docs/planes.md).
+    pub counts: BTreeMap<String, u64>,
 }
 
 /// Frames that were to leave by an interface, and did not.
@@ -419,6 +442,14 @@ impl<P: Plane> Engine<P> {
                  (hold_checks_at); look at this host's own network first"
             )
         });
+        let plane = self.plane_status();
+        let failed = plane.as_ref().and_then(|plane| {
+            let why = plane.failure.as_ref().filter(|_| plane.process.is_none())?;
+            Some(format!(
+                "no plane in user space: the program in the kernel decides all packets; it is tried \
+                 again ({why})"
+            ))
+        });
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
             name: self.config.balancer.name.clone(),
@@ -439,7 +470,9 @@ impl<P: Plane> Engine<P> {
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
                 .chain(ending)
+                .chain(failed)
                 .collect(),
+            plane,
             lost,
             services,
             outcomes,
@@ -451,6 +484,29 @@ impl<P: Plane> Engine<P> {
             pending_flows: self.plane.pending().plane()?.len(),
             table_bytes_used: used,
             table_bytes: all,
+        })
+    }
+
+    /// What the plane in user space tells, if one is wanted.
+    pub(super) fn plane_status(&self) -> Option<PlaneStatus> {
+        let UserStatus { process, counts } = self.plane.user_space()?;
+        let (restarts, failure) =
+            self.user.as_ref().map_or((0, None), |user| (user.restarts(), user.failure()));
+        let share = |millionths: u64| millionths as f64 / 1e6;
+        let running = |share| if process.is_some() { share } else { 0.0 };
+        Some(PlaneStatus {
+            kind: PlaneKind::AfXdp.name().into(),
+            process,
+            restarts,
+            failure,
+            utilisation: running(share(counts.utilisation)),
+            utilisation_plus: running(share(counts.utilisation_plus)),
+            counts: counts
+                .named()
+                .into_iter()
+                .filter(|(name, _)| !name.starts_with("utilisation"))
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
         })
     }
 

@@ -184,6 +184,7 @@ impl KernelPlane {
             tracing: None,
             lost: None,
             former: None,
+            front: None,
         })
     }
 

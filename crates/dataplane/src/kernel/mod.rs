@@ -6,6 +6,7 @@ mod by_id;
 mod connections;
 mod counters;
 mod devices;
+mod front;
 mod grace;
 mod guard;
 mod load;
@@ -22,6 +23,7 @@ mod trace;
 mod translations;
 
 pub use attach::Attached;
+pub(crate) use front::{FrontMaps, Page, open_map};
 pub use grace::grace;
 pub use load::OpenReport;
 pub use pinned::Pinned;
@@ -34,6 +36,7 @@ use crate::sources::Lists;
 use crate::tables::Tables;
 use crate::vips::VipTable;
 use by_id::ByIds;
+use front::Front;
 use libbpf_rs::MapHandle;
 use lost::Lost;
 use resize::Former;
@@ -79,6 +82,8 @@ pub struct KernelPlane {
     lost: Option<Lost>,
     /// What this memory has taken the place of, until nothing is left in it.
     former: Option<Former>,
+    /// Stands in front of the program, if a plane in user space is to take part.
+    front: Option<Front>,
 }
 
 struct Maps {

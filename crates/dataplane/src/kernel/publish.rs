@@ -1,6 +1,6 @@
 //! Services, their tables and backends, as packets see them.
 
-use super::{KernelPlane, grace};
+use super::KernelPlane;
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
 use crate::numbers::{UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_NAT, UNUSUAL_NAT_ANY};
@@ -35,7 +35,7 @@ impl KernelPlane {
         if let Some(key) = self.keys.remove(&service) {
             self.vips.remove(&key);
             self.set_unusual(service);
-            grace()?;
+            self.grace()?;
         }
         self.tables.remove(service);
         if let Some(list) = self.lists.leave(service) {
@@ -83,7 +83,7 @@ impl KernelPlane {
             return Err(error);
         }
         let Some(former) = former else { return Ok(()) };
-        grace()?;
+        self.grace()?;
         self.lists.release(former);
         Ok(())
     }
@@ -138,13 +138,13 @@ impl KernelPlane {
         flags: Flags,
     ) -> Result<(), Error> {
         self.show(service, image, flags)?;
-        grace()?;
+        self.grace()?;
         self.tables.release(service);
         Ok(())
     }
 
     /// The first half of publishing: when it returns, packets that come in follow the new table.
-    /// Follow it with [`grace`] and [`retire`](Self::retire).
+    /// Follow it with a grace period and [`retire`](Self::retire).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).

@@ -160,6 +160,7 @@ impl KernelPlane {
         if changed.is_empty() {
             return Ok(None);
         }
+        self.send_front_away()?;
         let next = directory.join(NEXT);
         fs::create_dir(&next).context(|| format!("create {}", next.display()))?;
         let last = last.unwrap_or(ResizeStep::Arrive);
@@ -168,7 +169,12 @@ impl KernelPlane {
             Ok(Some((mut plane, reports))) => {
                 (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
                 plane.lost = self.lost.take();
+                let fronted = self.front.is_some();
                 *self = plane;
+                // Without it all packets are decided by the program; the next start tries it again.
+                if fronted {
+                    let _ = self.stand_in_front();
+                }
                 if last >= ResizeStep::Arrive {
                     // The new memory is whole. If this fails, nothing is changed in it before the
                     // next grace period, which tries it again.
@@ -196,7 +202,11 @@ impl KernelPlane {
         };
         if !former.left {
             self.program.keep(directory)?;
-            link::replace_all(directory, self.program.entry())?;
+            let entry = match &self.front {
+                Some(front) => front.entry(),
+                None => self.program.entry(),
+            };
+            link::replace_all(directory, entry)?;
             grace()?;
             self.program.forget_others(directory)?;
             former.left = true;

@@ -8,7 +8,7 @@ FRAMES := 1000000
 FORWARD := l2
 RUNS := 10
 .DEFAULT_GOAL := help
-.PHONY: help setup build deb demo test bench soak soak-faults soak-kills fuzz mutations kernel-test clean
+.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills fuzz mutations kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -16,7 +16,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 help:
-	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah] [FORWARD=l2|ipip|gue|fou|gre|nat]'
+	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah] [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat]'
 	@echo '          [SECONDS=30]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
@@ -33,8 +33,10 @@ help:
 	@echo 'make mutations'
 	@echo '            faults of the packet path, each of which the corpus must find'
 	@echo 'make kernel-test'
-	@echo '            the BPF programs under the kernel of Debian, in QEMU (installs it)'
+	@echo '            the BPF programs under the kernel of Debian, in QEMU (installs it), and a laboratory'
+	@echo '            there with VLANs, bonds and the ends of tunnels that the kernel has'
 	@echo 'make build  target/release/weir'
+	@echo 'make site   the documentation as pages for a browser, in target/site'
 	@echo 'make deb    Debian packages of it, in target/deb'
 	@echo 'make setup  install what is missing (demo and test do it themselves)'
 	@echo 'make clean  remove what was built'
@@ -69,6 +71,10 @@ soak-faults:
 soak-kills:
 	@scripts/setup test
 	@WEIR_KILLS=$(KILLS) cargo test --locked --release -p weir --test sigkill -- --nocapture
+
+# The documentation as pages for a browser.
+site:
+	@cargo run --locked --release --quiet -p weir-site -- . target/site
 
 # Without cargo-fuzz: see scripts/fuzz.
 fuzz:

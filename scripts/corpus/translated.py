@@ -14,9 +14,6 @@ SMALL, SMALL6 = "10.1.9.1", "2001:db8:1:9::1"
 THIS_HOST, THIS_HOST6 = "10.5.0.1", "2001:db8:5::1"
 SILENT, SILENT6 = "10.5.0.77", "2001:db8:5::77"
 NOWHERE, NOWHERE6 = "192.0.2.200", "2001:db8:77::1"
-# A fault of the program and of the pipeline (docs/forwarding.md): "too big" about a datagram to a backend is taken for
-# one about a tunnel's, and does not reach the client. Empty this when it is mended.
-UNSEEN = [(3, 4), (2, 0)]
 END = {"src": "sport", "dst": "dport"}
 
 
@@ -267,8 +264,6 @@ def to_clients():
         for kind in ([(3, 4), (3, 1), (11, 0)] if family == 4 else [(2, 0), (1, 4), (3, 0)]):
             for body, said, port in ((Tcp(sport=5555, dport=PORT, flags="PA"), "tcp", 80),
                                      (Udp(sport=5555, dport=PORT), "udp", 53)):
-                if said == "udp" and kind in UNSEEN:
-                    continue
                 for keep in (None, 8):
                     made = [Packet(Ip(src=CLIENT, dst=to) if family == 4 else Ip6(src=CLIENT6, dst=to),
                                    body.but(dport=dport), data(40)).bytes()
@@ -277,6 +272,14 @@ def to_clients():
                     book.case(f"{name}_error_{kind[0]}_{kind[1]}_{said}_{keep or 'all'}", "nat.with_quote", "port",
                               "An error about what was sent to a backend is the service's, about what the client has sent.",
                               back(error(family, kind, before, pick(CLIENT, CLIENT6)), vip, None, quote=after))
+        made = [Packet(Ip(src=CLIENT, dst=to) if family == 4 else Ip6(src=CLIENT6, dst=to),
+                       Tcp(sport=5555, dport=1234, flags="PA"), data(40)).bytes() for to in (inside, vip)]
+        book.case(f"{name}_error_any_port", "back.about_any_port", "any", "An error about a packet to any port of a backend.",
+                  back(error(family, pick((3, 4), (2, 0)), made[0], pick(CLIENT, CLIENT6)), vip, None, quote=made[1]))
+        head = Ip(src=ROUTER, dst=CLIENT, df=0) if family == 4 else Ip6(src=ROUTER6, dst=CLIENT6)
+        asks = Icmp(type=pick(8, 128), code=0, word=7, v6=family == 6)
+        book.case(f"{name}_no_error", "back.about_nothing", "port", "An echo request to somebody quotes nothing.",
+                  passes(Packet(eth(), head, asks, data(8)), "other_protocol"))
         foreign = Packet(Ip(src=CLIENT, dst=NOBODY) if family == 4 else Ip6(src=CLIENT6, dst=NOBODY6),
                          Tcp(sport=5555, dport=PORT), data(40)).bytes()
         book.case(f"{name}_error_about_others", "back.none", "port", "An error about what was sent to others.",

@@ -10,11 +10,13 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_agent::ready::{self, Decapsulated, Network, Ready, Segments, Server, Wanted};
+use weir_agent::speak::{self, Balancer, LoadOf, Speaking};
 use weir_agent::{Agent, CLOCK_BITS, Counts, FLOWS, MOST_FLOWS, Options, Service};
 use weir_control::config::{Config, Protocol};
 use weir_control::{doctor, neigh};
 use weir_plane::forward::Encapsulation;
 use weir_plane::forward::tunnel::{FOU_PORT, GUE_PORT};
+use weir_rpc::tls::Files;
 use weir_steering::cheetah;
 
 /// From one look at the interfaces to the next: somebody may have taken the programs away.
@@ -73,7 +75,7 @@ fn way(text: &str) -> Result<Way, String> {
         (_, "gre") => Ok(Way::Tunnel(Encapsulation::Gre)),
         ("fou", _) => Ok(Way::Tunnel(Encapsulation::Fou(port(FOU_PORT)?))),
         ("gue", _) => Ok(Way::Tunnel(Encapsulation::Gue(port(GUE_PORT)?))),
-        (_, "nat") => Err("backends of forward = \"nat\" need no agent".into()),
+        (_, "nat" | "fullnat") => Err(format!("backends of forward = {name:?} need no agent")),
         _ => Err("there are l2, ipip, gre, fou[:PORT] and gue[:PORT]".into()),
     }
 }
@@ -94,8 +96,10 @@ pub struct AgentOptions {
     pub once: bool,
     /// Undo what an agent has left that was killed, or run with --once or --keep.
     #[arg(long, conflicts_with_all = ["config", "vips", "interfaces", "forward", "from", "once",
-        "timestamps_only", "services", "keep"])]
+        "timestamps_only", "services", "keep", "balancers"])]
     pub undo: bool,
+    #[command(flatten)]
+    pub tell: TellOptions,
     /// Only write cookies into the timestamps of the services of --service.
     #[arg(long, conflicts_with_all = ["config", "vips", "forward", "from"],
         requires_all = ["services", "interfaces"])]
@@ -122,6 +126,67 @@ pub struct AgentOptions {
     #[arg(long, hide = true, default_value_t = CLOCK_BITS,
         value_parser = clap::value_parser!(u32).range(8..=i64::from(CLOCK_BITS)))]
     pub clock_bits: u32,
+}
+
+/// What balancers are told, and how.
+#[derive(Args)]
+pub struct TellOptions {
+    /// A balancer that is told what connections this backend holds, and how loaded it is: an address or a
+    /// name, which its certificate names, and the port of `listen` in its table agents (4479); may be given more than
+    /// once.
+    #[arg(long = "balancer", value_name = "HOST[:PORT]", value_delimiter = ',',
+        requires_all = ["certificate", "key", "ca"], conflicts_with_all = ["once", "timestamps_only"])]
+    pub balancers: Vec<Balancer>,
+    /// This agent's certificate, in PEM, which names the backend's addresses; `weir pki issue` makes one.
+    #[arg(long, value_name = "FILE", requires = "balancers")]
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "balancers")]
+    pub key: Option<PathBuf>,
+    /// The authority of the balancers' certificates.
+    #[arg(long, value_name = "FILE", requires = "balancers")]
+    pub ca: Option<PathBuf>,
+    /// What is told as this backend's load, for services with load = "told": cpu (per cent), run-queue, or
+    /// connections. Nothing, if it is not given.
+    #[arg(long, value_name = "WHAT", value_parser = load_of, requires = "balancers")]
+    pub load: Option<LoadOf>,
+    /// Only tell balancers: the host was made ready by somebody else.
+    #[arg(long, requires = "balancers",
+        conflicts_with_all = ["config", "vips", "interfaces", "forward", "from", "services", "keep"])]
+    pub only_tell: bool,
+    /// Changes of connections that are kept for a balancer that is away: for tests.
+    #[arg(long, hide = true, default_value_t = speak::LOG)]
+    pub log: usize,
+}
+
+fn load_of(text: &str) -> Result<LoadOf, String> {
+    match text {
+        "cpu" => Ok(LoadOf::Cpu),
+        "run-queue" => Ok(LoadOf::RunQueue),
+        "connections" => Ok(LoadOf::Connections),
+        _ => Err("there are cpu, run-queue and connections".into()),
+    }
+}
+
+impl TellOptions {
+    fn files(&self) -> Option<Files> {
+        let (certificate, key, ca) =
+            (self.certificate.clone()?, self.key.clone()?, self.ca.clone()?);
+        Some(Files { certificate, key, ca })
+    }
+
+    /// Begins to tell, if there is anybody to be told. `alone`: nothing else makes this process the agent.
+    fn start(&self, alone: bool) -> anyhow::Result<Option<Speaking>> {
+        let Some(files) = self.files() else { return Ok(None) };
+        let options = speak::Options {
+            balancers: self.balancers.clone(),
+            files,
+            load: self.load,
+            log: self.log,
+            alone,
+        };
+        Ok(Some(Speaking::start(options, say)?))
+    }
 }
 
 /// Says what is wrong with the arguments, and ends.
@@ -194,7 +259,7 @@ impl BackendOptions {
             let here = service.backends.iter().find(|one| holders(one.address).next().is_some());
             let Some(backend) = here else { continue };
             if service.forward.is_nat() {
-                translated = Some(&service.name);
+                translated = Some((&service.name, service.forward));
                 continue;
             }
             indices.extend(holders(backend.address).map(|(index, _)| *index));
@@ -210,9 +275,10 @@ impl BackendOptions {
             }
         }
         let file = path.display();
-        if let (true, Some(service)) = (vips.is_empty(), translated) {
+        if let (true, Some((service, forward))) = (vips.is_empty(), translated) {
             anyhow::bail!(
-                "{file}: service {service:?} has forward = \"nat\": its backends need no agent"
+                "{file}: service {service:?} has forward = {:?}: its backends need no agent",
+                forward.name()
             );
         }
         if vips.is_empty() {
@@ -277,6 +343,17 @@ pub fn run(options: &AgentOptions) -> anyhow::Result<()> {
     if options.timestamps_only {
         return write_timestamps(options);
     }
+    if let Some(files) = options.tell.files() {
+        // Before anything is changed.
+        speak::look_at(&files)?;
+    }
+    if options.tell.only_tell {
+        let _speaking = options.tell.start(true)?;
+        say(format_args!("tells balancers"));
+        while weir_lab::sleep(LOOK_EVERY) {}
+        say(format_args!("ended"));
+        return Ok(());
+    }
     let Backend { wanted, mut stamped, .. } = options.backend.resolve()?;
     stamped.extend(options.services.iter().copied());
     let timestamps = (!stamped.is_empty()).then(|| Options {
@@ -293,6 +370,12 @@ pub fn run(options: &AgentOptions) -> anyhow::Result<()> {
     if options.once {
         say(format_args!("ready at {names}; `weir agent --undo` undoes it"));
         return Ok(());
+    }
+    let started = options.tell.start(false);
+    if started.is_err() {
+        // What was done is undone, as always when not all can be done.
+        let _ = agent.end(&mut say);
+        return started.map(drop);
     }
     say(format_args!("ready at {names}"));
     let mut trouble = String::new();

@@ -32,6 +32,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
             let tunnels = forward.iter().filter_map(|name| tunnel(name)).collect();
             let decapsulated = decapsulate.iter().filter_map(|name| tunnel(name)).collect();
             let nat = forward.iter().any(|name| name == "nat");
+            let full_nat = forward.iter().any(|name| name == "fullnat");
             let lists = forward.iter().any(|name| name == "lists");
             let request = xdp::Request {
                 flows,
@@ -42,6 +43,7 @@ pub fn run(what: BenchVerb) -> anyhow::Result<()> {
                 tunnels,
                 decapsulated,
                 nat,
+                full_nat,
                 lists,
                 product,
             };

@@ -66,6 +66,26 @@ fn bench_method(text: &str) -> Result<MethodId, String> {
     method.ok_or_else(|| format!("{text}: give some of {known}"))
 }
 
+/// More about what is announced.
+#[derive(Subcommand)]
+pub enum AnnounceVerb {
+    /// Whether an address is to be announced: ends with 0 if it is, 1 if not. For keepalived's scripts.
+    Check {
+        /// The address.
+        address: IpAddr,
+    },
+    /// Beside `weir run`: withdraw what it has announced when it has not answered for some time. Forwarding
+    /// goes on without it; who wants that announced does not run this.
+    Guard {
+        /// The configuration file.
+        #[arg(long, default_value = "/etc/weir/weir.toml")]
+        config: PathBuf,
+        /// For how long it must not have answered.
+        #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+        after: Duration,
+    },
+}
+
 #[derive(Args)]
 pub struct Instance {
     /// Socket of the instance to talk to.
@@ -165,6 +185,9 @@ pub enum Verb {
     },
     /// Look at this host and write a configuration for it, with comments. Refused if the file is there.
     Init(InitOptions),
+    /// Write a configuration from another balancer's: keepalived.conf, what `ipvsadm -S -n` prints, or the
+    /// state file of cilium's load balancer. What has no counterpart is told, by line.
+    Import(crate::import::ImportOptions),
     /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends. Refused
     /// while the instance runs.
     Unload {
@@ -224,11 +247,28 @@ pub enum Verb {
         /// The destination connection id of a QUIC packet, hexadecimal: where that one goes.
         #[arg(long, value_name = "HEX")]
         connection_id: Option<String>,
+        /// Ask the tables of this snapshot (weir snapshot --tables), and no balancer.
+        #[arg(long, value_name = "FILE")]
+        snapshot: Option<PathBuf>,
         #[command(flatten)]
         instance: Instance,
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Write everything that a report of a fault needs into one file: configuration without secrets, status,
+    /// counters, history, host, and what doctor finds.
+    Snapshot {
+        /// The file, which must not be there; - for the standard output. Without it, one in this directory
+        /// with the instance's name and the time.
+        #[arg(long, short)]
+        output: Option<PathBuf>,
+        /// Also the tables, for weir explain --snapshot. The keys of their hashes are in them: whoever has
+        /// them can aim at a backend until the service is made anew.
+        #[arg(long)]
+        tables: bool,
+        #[command(flatten)]
+        instance: Instance,
     },
     /// Look at packets as they come, with what becomes of each and why, until Ctrl-C. Meanwhile packets go
     /// through a slower program that takes notes.
@@ -301,6 +341,38 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
+    /// Show what this balancer announces to routers, and why not the rest (docs/announcing.md).
+    Announce {
+        #[command(subcommand)]
+        verb: Option<AnnounceVerb>,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long, global = true)]
+        json: bool,
+    },
+    /// Withdraw this balancer's addresses from routers, before maintenance. It outlives restarts.
+    Drain {
+        /// What: self.
+        #[arg(value_parser = ["self"])]
+        what: String,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Announce this balancer's addresses again.
+    Undrain {
+        /// What: self.
+        #[arg(value_parser = ["self"])]
+        what: String,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Read the configuration file again (as SIGHUP does). A file that `weir check` refuses changes
     /// nothing.
     Reload {
@@ -313,8 +385,12 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Print the JSON Schema of the configuration file, for editors.
-    Schema,
+    /// Print the JSON Schema of the configuration file, for editors; or the description of the API.
+    Schema {
+        /// Print the OpenAPI document of the control API instead (docs/api.md).
+        #[arg(long)]
+        api: bool,
+    },
     /// Print what a shell needs to complete weir's commands and options.
     Completions {
         /// The shell.
@@ -325,7 +401,13 @@ pub enum Verb {
         /// The directory; it is made if there is none.
         directory: PathBuf,
     },
-    /// On a backend: make it ready for packets from balancers, and undo that at the end (docs/agent.md).
+    /// Make certificates for balancers and agents, where there is no authority that does (docs/agent.md).
+    Pki {
+        #[command(subcommand)]
+        verb: crate::pki::PkiVerb,
+    },
+    /// On a backend: make it ready for packets from balancers, tell those what it holds, and undo all at the
+    /// end (docs/agent.md).
     Agent(Box<crate::agent::AgentOptions>),
     /// Run real clients and servers around a balancer in network namespaces, and count what breaks.
     /// Ends with 1 if anything did that should not (docs/lab.md).
@@ -352,7 +434,7 @@ pub struct InitOptions {
     /// The address that clients connect to, with a port if it is not 80.
     #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = crate::init::address)]
     pub vip: (IpAddr, Option<u16>),
-    /// A backend, as often as there are some; with --forward nat also with the port that it listens on.
+    /// A backend, as often as there are some; with --forward nat or --nat also with the port that it listens on.
     #[arg(long = "backend", value_name = "ADDRESS[:PORT]", required = true, value_parser = crate::init::address)]
     pub backends: Vec<(IpAddr, Option<u16>)>,
     /// Name of the service.
@@ -361,10 +443,15 @@ pub struct InitOptions {
     /// A service of UDP.
     #[arg(long)]
     pub udp: bool,
-    /// How packets reach the backends: as frames (l2), with the backend's address (nat), or in tunnels.
+    /// How packets reach the backends: as frames (l2), with the backend's address (nat), from this host's
+    /// besides (fullnat), or in tunnels.
     /// Without it: l2 if all backends are on links of this host's, else gue.
-    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat"])]
+    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"])]
     pub forward: Option<String>,
+    /// For backends that nobody may configure: full NAT, --forward fullnat. Their answers come to an address of
+    /// this host's.
+    #[arg(long, conflicts_with = "forward")]
+    pub nat: bool,
     /// Interface whose packets are balanced, as often as there are some. Without it, those that lead to
     /// the clients and to the backends.
     #[arg(long = "interface", value_name = "INTERFACE")]
@@ -389,7 +476,7 @@ pub enum BackendVerb {
         name: String,
         /// Its address.
         address: IpAddr,
-        /// The port that it listens on, of a service with forward = "nat"; without it, the service's.
+        /// The port that it listens on, of a service with forward = "nat" or "fullnat"; without it, the service's.
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
         port: Option<u16>,
         /// Its weight.
@@ -414,8 +501,19 @@ pub enum BackendVerb {
         #[arg(value_parser = name)]
         name: String,
         /// Let it serve again.
-        #[arg(long)]
+        #[arg(long, conflicts_with_all = ["wait", "deadline", "quiet"])]
         undo: bool,
+        /// Return when its last connection has ended.
+        #[arg(long)]
+        wait: bool,
+        /// Wait for so long at most, such as 5m; then say how many connections are left, and end with 1.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "wait")]
+        deadline: Option<Duration>,
+        /// With a method that does not tell connections by backend: it has none if no packet has come for so
+        /// long.
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, requires = "wait",
+              default_value = "60s")]
+        quiet: Duration,
     },
     /// Change a backend's weight.
     Weight {
@@ -505,13 +603,17 @@ pub struct LabOptions {
     /// What is done besides changes of the pool (docs/lab.md).
     #[arg(long, value_name = "NAME", value_parser = scenario_name(), default_value = "churn")]
     pub scenario: String,
-    /// How the nodes are wired: l2, inline, routed or nat (docs/lab.md). Without it, as the method and the way
-    /// of forwarding need it.
+    /// How the nodes are wired: l2, inline, routed, nat, fullnat, tiers, vlan or bond-MODE (docs/lab.md). Without
+    /// it, as the method and the way of forwarding need it.
     #[arg(long)]
     pub topology: Option<weir_lab::topology::Topology>,
     /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
-    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat"], default_value = "l2")]
+    #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"], default_value = "l2")]
     pub forward: String,
+    /// What takes packets out of tunnels on the backends: weir's agent, or the tunnel devices of a kernel that
+    /// has them.
+    #[arg(long, value_parser = ["agent", "kernel"], default_value = "agent")]
+    pub receivers: String,
     /// Who writes the cookies of the method cheetah: the balancer, in the way of the answers, or an agent
     /// on each backend, which answers clients directly.
     #[arg(long, value_parser = ["inline", "backend"])]
@@ -622,9 +724,9 @@ pub enum BenchVerb {
         /// for a known flow, as where somebody else lists the flows.
         #[arg(long, value_enum, default_value = "on")]
         marks: MarksName,
-        /// Tunnels that are measured besides, with concury over IPv4; nat, in both directions; and lists
+        /// Tunnels that are measured besides, with concury over IPv4; nat, in both directions; fullnat; and lists
         /// of sources.
-        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat", "lists"])]
+        #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre", "nat", "fullnat", "lists"])]
         forward: Vec<String>,
         /// Tunnels over IPv4 that the program of `weir agent` takes packets out of, as a backend does.
         #[arg(long, value_delimiter = ',', value_parser = ["ipip", "gue", "fou", "gre"])]
@@ -954,9 +1056,9 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 10] = [
-        "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback", "history",
-        "trace",
+    const TALK: [&str; 14] = [
+        "snapshot", "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback",
+        "history", "trace", "announce", "drain", "undrain",
     ];
 
     /// Every verb with its words, those below other verbs included.

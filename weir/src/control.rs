@@ -16,8 +16,8 @@ use weir_control::api::{
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, EngineError, Explanation, QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus,
-    Status,
+    self, EngineError, Explanation, NatSourceStatus, QuicConfigStatus, QuicStatus, ReturnedStatus,
+    ServiceStatus, Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -103,8 +103,18 @@ fn print_status(status: &Status) {
     if let Some(ReturnedStatus { packets, bytes }) = status.returned {
         out::line(format_args!("\nanswers that were translated: {packets}, {bytes} bytes"));
     }
+    status.nat_sources.iter().for_each(print_nat_source);
     print_lost(status);
     print_ids(status);
+    if let Some(seen) = status.consistency {
+        let is = if seen.active { "is" } else { "is to be" };
+        out::line(format_args!(
+            "\none connection in {} {is} followed: {} so far, of whose {} packets {} went to another backend \
+             than the one before, and {} more as theirs was removed",
+            seen.one_in, seen.followed, seen.packets, seen.moved, seen.orphaned
+        ));
+    }
+    print_agents(status);
     out::line(format_args!(
         "\ntables {} of {} bytes; {} flows pending; {} reports taken, {} flows unrecorded",
         status.table_bytes_used,
@@ -115,6 +125,44 @@ fn print_status(status: &Status) {
     ));
 }
 
+fn print_nat_source(source: &NatSourceStatus) {
+    let NatSourceStatus { address, ports: (first, last), open, opening, resting } = source;
+    out::line(format_args!(
+        "from {address} ports {first} to {last}: {open} connections open, {opening} not answered, {resting} \
+         ended, whose ports rest"
+    ));
+}
+
+fn print_agents(status: &Status) {
+    if status.agents.is_empty() && status.agents_turned_away == 0 {
+        return;
+    }
+    let (away, refused) = (status.agents_turned_away, status.agents_refused);
+    out::line(format_args!(
+        "\nagents: {} ({away} calls refused, {refused} connections of others refused)",
+        status.agents.len()
+    ));
+    let mut table = table(&["agent", "from", "speaks for", "state", "lag", "connections", "cpu"]);
+    for agent in &status.agents {
+        let addresses: Vec<String> = agent.addresses.iter().map(ToString::to_string).collect();
+        let state = match (agent.from, agent.told) {
+            (Some(_), true) => "tells".to_owned(),
+            (Some(_), false) => "lists".to_owned(),
+            (None, _) => format!("lost for {} s", agent.seconds),
+        };
+        table.add_row([
+            agent.name.clone(),
+            agent.from.map_or_else(String::new, |from| from.to_string()),
+            addresses.join(", "),
+            state,
+            agent.lag_ms.map_or_else(String::new, |lag| format!("{lag:.1} ms")),
+            agent.connections.to_string(),
+            format!("{:.0} %", agent.cpu * 100.0),
+        ]);
+    }
+    out::line(table);
+}
+
 fn print_service(service: &ServiceStatus) {
     let port = service.port.map_or("any".into(), |port| port.to_string());
     let by = service.load.as_ref().map_or_else(String::new, |load| format!(" by {load}"));
@@ -123,7 +171,7 @@ fn print_service(service: &ServiceStatus) {
     let to_port = service.tunnel_port.map_or_else(String::new, |port| format!(" to port {port}"));
     let forward = match service.forward.as_str() {
         "" | "l2" => String::new(),
-        "nat" => ", by nat".into(),
+        forward @ ("nat" | "fullnat") => format!(", by {forward}"),
         tunnel => format!(", through {tunnel}{to_port}"),
     };
     let loads = service.load.is_some() || service.backends.iter().any(|b| b.told_load.is_some());
@@ -138,6 +186,14 @@ fn print_service(service: &ServiceStatus) {
         service.digest,
         service.states
     ));
+    if service.states_from == "agents" {
+        let told = service.backends.iter().filter(|backend| backend.told_of).count();
+        out::line(format_args!(
+            "connections as agents tell, of {told} of {} backends; {} have begun and are not told of yet",
+            service.backends.len(),
+            service.young
+        ));
+    }
     if let Some(slots) = &service.slots {
         out::line(format_args!(
             "connections by index: {} of {} slots; {} found none; {} cookies named a free slot, {} \
@@ -191,7 +247,7 @@ fn print_service(service: &ServiceStatus) {
                 None => backend.address.to_string(),
             },
             backend.state.clone(),
-            backend.weight.to_string(),
+            crate::out::weight(backend),
             backend.states.map_or("-".into(), |n| n.to_string()),
             backend.flows.to_string(),
             backend.packets.to_string(),
@@ -288,7 +344,10 @@ pub fn table(header: &[&str]) -> Table {
 }
 
 pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Result<()> {
-    let said: Explanation = request(instance, "POST", "/v1/explain", Some(flow))?;
+    print_explanation(request(instance, "POST", "/v1/explain", Some(flow))?, json)
+}
+
+pub fn print_explanation(said: Explanation, json: bool) -> anyhow::Result<()> {
     if json {
         return out::json(&said);
     }
@@ -309,6 +368,7 @@ pub fn explain(instance: Instance, flow: &FlowRequest, json: bool) -> anyhow::Re
     lines.push(("backend", said.backend.map(|backend| format!("{backend}{address}"))));
     lines.push(("through", said.tunnel));
     lines.push(("translated", said.translation));
+    lines.push(("source", said.from));
     lines.push(("if it is new", said.backend_if_new));
     lines.push(("why", Some(said.why)));
     lines.push(("asked", (!said.asked.is_empty()).then(|| said.asked.join("; "))));
@@ -330,9 +390,16 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
         BackendVerb::Remove { service, name } => {
             request(instance, "DELETE", &at(&service, &format!("/{name}")), NO_BODY)
         }
-        BackendVerb::Drain { service, name, undo } => {
+        BackendVerb::Drain { service, name, undo, wait, deadline, quiet } => {
             let body = DrainRequest { drain: !undo };
-            request(instance, "PUT", &at(&service, &format!("/{name}/drain")), Some(&body))
+            let again = Instance { socket: instance.socket.clone() };
+            let path = at(&service, &format!("/{name}/drain"));
+            let answer = request(instance, "PUT", &path, Some(&body))?;
+            if !wait {
+                return say(&answer, json);
+            }
+            let wanted = drain::Wanted { service, name, deadline, quiet };
+            Ok(drain::wait(&again, &wanted, (!json).then_some(&answer))?)
         }
         BackendVerb::Weight { service, name, weight } => {
             let body = WeightRequest { weight };
@@ -345,6 +412,8 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
     }?;
     say(&answer, json)
 }
+
+mod drain;
 
 pub fn reload(instance: Instance, break_connections: bool, json: bool) -> anyhow::Result<()> {
     let body = ReloadRequest { break_connections };

@@ -30,7 +30,9 @@ pub fn address(text: &str) -> Result<(IpAddr, Option<u16>), String> {
 }
 
 pub fn run(options: InitOptions) -> anyhow::Result<()> {
-    let InitOptions { vip, backends, name, udp, forward, interfaces, output, prepare } = options;
+    let InitOptions { vip, backends, name, udp, forward, nat, interfaces, output, prepare } =
+        options;
+    let forward = if nat { Some("fullnat".into()) } else { forward };
     let (ip, port) = vip;
     let wanted = Wanted {
         name,
@@ -90,7 +92,7 @@ fn there_already(path: &Path) -> anyhow::Error {
 }
 
 /// Writes a file that is not there yet: whole, or not at all.
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o755).create(parent).with_context(failed)?;

@@ -6,7 +6,7 @@ use anyhow::Context;
 use std::collections::HashSet;
 use std::time::Duration;
 use weir_lab::demo::{self, DemoSpec};
-use weir_lab::topology::Topology;
+use weir_lab::topology::{Receivers, Topology};
 use weir_lab::view::Show;
 use weir_lab::{AgentSpec, Scenario, compare};
 use weir_steering::cheetah::ANSWERS;
@@ -40,7 +40,7 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     if let Some(answers) = options.answers {
         answered_by(&mut spec, &answers)?;
     }
-    forwarded_by(&mut spec, &options.forward)?;
+    forwarded_by(&mut spec, &options.forward, &options.receivers)?;
     if let Some(topology) = options.topology {
         spec.lab.topology = topology;
     }
@@ -182,7 +182,11 @@ fn in_tiers(spec: &mut DemoSpec) -> anyhow::Result<()> {
 }
 
 /// Sets how packets reach backends, and what that needs of the network.
-fn forwarded_by(spec: &mut DemoSpec, forward: &str) -> anyhow::Result<()> {
+fn forwarded_by(spec: &mut DemoSpec, forward: &str, receivers: &str) -> anyhow::Result<()> {
+    let by_kernel = receivers == "kernel";
+    if by_kernel {
+        spec.lab.receivers = Receivers::of_the_kernel(forward)?;
+    }
     if forward == "l2" {
         return Ok(());
     }
@@ -193,8 +197,12 @@ fn forwarded_by(spec: &mut DemoSpec, forward: &str) -> anyhow::Result<()> {
              backends answer clients directly; cheetah with --answers backend does that, too"
         );
     }
-    spec.lab.topology = if forward == "nat" { Topology::Nat } else { Topology::Routed };
-    if forward != "nat" && spec.lab.agent.is_none() {
+    spec.lab.topology = match forward {
+        "nat" => Topology::Nat,
+        "fullnat" => Topology::FullNat,
+        _ => Topology::Routed,
+    };
+    if !spec.lab.topology.is_nat() && !by_kernel && spec.lab.agent.is_none() {
         spec.lab.bare = true;
         spec.lab.agent = Some(AgentSpec::ready(&spec.balancer.weir, forward));
     }

@@ -2,19 +2,23 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod announce;
 mod bench;
 mod cli;
 mod control;
 mod fib;
 mod history;
+mod import;
 mod init;
 mod lab;
 mod manual;
 mod out;
 mod pcapng;
+mod pki;
 mod plan;
 mod reproduce;
 mod sim;
+mod snapshot;
 mod top;
 mod trace;
 mod user_plane;
@@ -46,7 +50,7 @@ fn status(error: &anyhow::Error) -> u8 {
         client.or_else(|| cause.downcast_ref::<EngineError>().map(EngineError::kind))
     });
     match kind {
-        None | Some(Kind::File | Kind::Failed) => 1,
+        None | Some(Kind::File | Kind::Failed | Kind::Forbidden) => 1,
         Some(Kind::Invalid) => 2,
         Some(Kind::NotFound) => 3,
         Some(Kind::Conflict) => 4,
@@ -63,6 +67,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         }
         Verb::Plane { pins, run_dir } => done(user_plane::run(&pins, &run_dir)),
         Verb::Init(options) => done(init::run(options)),
+        Verb::Import(options) => done(import::run(options)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
         Verb::Doctor { backend: true, options, json, .. } => agent::doctor(&options, json),
         Verb::Doctor { options, no_probe, json, .. } => {
@@ -70,18 +75,34 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         }
         Verb::Check { config } => done(control::check(&config)),
         Verb::Fib { what } => fib::run(what),
-        Verb::Schema => done(out::json(&weir_control::config::schema())),
+        Verb::Schema { api: true } => done(out::json(&weir_control::api::openapi())),
+        Verb::Schema { api: false } => done(out::json(&weir_control::config::schema())),
         Verb::Completions { shell } => done(manual::completions(shell)),
         Verb::Man { directory } => done(manual::write(&directory)),
+        Verb::Pki { verb } => pki::run(verb),
         Verb::Agent(options) => done(agent::run(&options)),
         Verb::Lab(command) => lab::run(*command),
         Verb::Sim(options) => done(sim::run(&options)),
         Verb::Reproduce(options) => done(reproduce::run(&options)),
         Verb::Bench { what } => done(bench::run(what)),
         Verb::Status { instance, json } => done(control::status(instance, json)),
-        Verb::Explain { protocol, source, destination, connection_id, instance, json } => {
+        Verb::Explain {
+            protocol,
+            source,
+            destination,
+            connection_id,
+            snapshot,
+            instance,
+            json,
+        } => {
             let flow = FlowRequest { protocol, source, destination, connection_id };
-            done(control::explain(instance, &flow, json))
+            done(match snapshot {
+                Some(file) => snapshot::explain(&file, &flow, json),
+                None => control::explain(instance, &flow, json),
+            })
+        }
+        Verb::Snapshot { output, tables, instance } => {
+            done(snapshot::take(instance, output, tables))
         }
         Verb::Trace { options, instance } => done(trace::run(instance, *options)),
         Verb::Backend { verb, instance, json } => done(control::backend(instance, verb, json)),
@@ -94,6 +115,9 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
             done(history::rollback(instance, number, break_connections, json))
         }
         Verb::History { number, instance, json } => done(history::show(instance, number, json)),
+        Verb::Announce { verb, instance, json } => announce::run(instance, verb, json),
+        Verb::Drain { instance, json, .. } => done(announce::drain(instance, true, json)),
+        Verb::Undrain { instance, json, .. } => done(announce::drain(instance, false, json)),
         Verb::Reload { instance, break_connections, json } => {
             done(control::reload(instance, break_connections, json))
         }

@@ -69,7 +69,9 @@ fn measure(figure: &'static Figure, size: Size, seed: u64, place: &str) -> anyho
         }
     };
     progress("");
-    let run = weir_figures::measure(figure, &Setup { size, seed, progress: &progress })?;
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let setup = Setup { size, seed, program: &program, progress: &progress };
+    let run = weir_figures::measure(figure, &setup)?;
     if terminal {
         let _ = write!(std::io::stderr(), "\r{:<1$}\r", "", width.get());
     }

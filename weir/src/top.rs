@@ -310,7 +310,7 @@ impl Top {
             Cell::from(format!("  {}", backend.name)),
             Cell::from(backend.address.to_string()),
             Cell::from(backend.state.clone()).style(colour),
-            Cell::from(backend.weight.to_string()),
+            Cell::from(crate::out::weight(backend)),
             Cell::from(backend.states.map_or("-".into(), |n| n.to_string())),
             Cell::from(short(rate.packets)),
             Cell::from(short(rate.bits)),

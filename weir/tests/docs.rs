@@ -144,6 +144,34 @@ fn links_lead_somewhere() {
     assert_none(faults);
 }
 
+/// Each finding that `weir doctor` may have has a section of its own.
+#[test]
+fn every_finding_of_doctor_is_explained() {
+    let page = Page::of("docs/troubleshooting.md");
+    let mut names = BTreeSet::new();
+    for path in files().iter().filter(|path| path.starts_with("crates/") && path.ends_with(".rs")) {
+        let text = read(path);
+        for verdict in ["Finding::ok(", "Finding::warn(", "Finding::fail("] {
+            for call in text.split(verdict).skip(1) {
+                let first =
+                    call.trim_start().strip_prefix('"').and_then(|rest| rest.split('"').next());
+                names.extend(first.map(str::to_owned));
+            }
+        }
+    }
+    assert!(names.len() > 20, "{names:?}");
+    let missing = names.iter().filter(|name| !page.headings.contains(*name));
+    assert_none(
+        missing.map(|name| format!("docs/troubleshooting.md has no section {name}")).collect(),
+    );
+    let others = ["findings", "by-symptom", "when-something-does-not-work"];
+    let known = |name: &&String| names.contains(*name) || others.contains(&name.as_str());
+    let stray = page.headings.iter().filter(|heading| !known(heading));
+    assert_none(
+        stray.map(|heading| format!("docs/troubleshooting.md: no finding {heading}")).collect(),
+    );
+}
+
 #[test]
 fn every_page_is_reached_from_the_readme() {
     let readme = Page::of("README.md");

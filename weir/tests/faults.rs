@@ -451,12 +451,20 @@ fn a_start_on_a_full_disc_forwards() {
 }
 
 /// What goes by the calendar, because people and certificates do, and decides nothing about packets.
-const BY_THE_CALENDAR: [&str; 9] = [
+const BY_THE_CALENDAR: [&str; 16] = [
+    // When something happened, was asked for, or was counted.
+    "control/src/api/audit.rs",
+    "control/src/api/watch.rs",
+    "control/src/engine/events.rs",
+    "control/src/snapshot.rs",
     // When a change was made.
     "control/src/history.rs",
     "weir/src/history.rs",
     "weir/src/top.rs",
-    // When a certificate ends.
+    // When a certificate ends, of a server, of this balancer, or of an agent, whose session ends with it.
+    "weir/src/pki.rs",
+    "control/src/agents.rs",
+    "control/src/engine/agents.rs",
     "control/src/health/tls.rs",
     "control/src/engine/status.rs",
     // When a packet came that somebody looks at.

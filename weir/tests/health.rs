@@ -270,3 +270,159 @@ fn most_checks_that_fail_at_once_are_held() {
     common::command(&balancer, "reload");
     states(&balancer, &["down", "down", "down", "up"]);
 }
+
+fn effective(balancer: &Balancer, name: &str) -> f64 {
+    backend(&balancer.status().unwrap(), name)["effective_weight"].as_f64().unwrap()
+}
+
+/// A backend says its weight; new connections follow, and those that are there stay.
+#[test]
+fn a_backend_says_its_weight() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    let home = home(&lab);
+    let page = home.join("www/weight");
+    fs::write(&page, "weight= 10%\n").unwrap();
+    let _server = nginx(lab.backend(0).netns(), &home);
+    let own = "check = { type = \"http\", port = 8081, path = \"/weight\", weight_body = \"weight=\", \
+               weight_step = 10, weight_every = \"1s\" }";
+    write(&balancer, &good, OFTEN, &[("b0", own)]);
+    common::command(&balancer, "reload");
+    let mut held = common::hold(&lab, WEB4, 60);
+    eventually("a tenth", || (effective(&balancer, "b0") - 0.1).abs() < 1e-6);
+    until(&balancer, "b0", "what it says", |check| {
+        check["last"].as_str().is_some_and(|last| last.starts_with("HTTP 200, weight 10%, in "))
+    });
+    let counts = common::shorts(&lab, WEB4, 1200, 1, 1);
+    let share = counts.get("b0").copied().unwrap_or(0);
+    assert!((20..260).contains(&share), "{counts:?}: not about a twelfth of 1200");
+    common::assert_unbroken(&mut held, "with a tenth of the weight", &balancer);
+    let shown = balancer.command(&["status"]).unwrap();
+    assert!(shown.contains("1 (0.10)"), "{shown}");
+    fs::write(&page, "weight= 0\n").unwrap();
+    eventually("nothing", || effective(&balancer, "b0") == 0.0);
+    // A port that was used a moment ago is known where it was: others.
+    eventually("no new connection", || !common::shorts(&lab, WEB4, 100, 2, 2).contains_key("b0"));
+    common::assert_unbroken(&mut held, "with a weight of 0", &balancer);
+    // What is none changes nothing.
+    fs::write(&page, "weight= much\n").unwrap();
+    until(&balancer, "b0", "no weight", |check| {
+        check["last"].as_str().is_some_and(|last| last.starts_with("HTTP 200, without a weight"))
+    });
+    assert_eq!(effective(&balancer, "b0"), 0.0);
+    fs::write(&page, "weight= 3\n").unwrap();
+    eventually("three", || (effective(&balancer, "b0") - 3.0).abs() < 1e-6);
+    // Not asked any more, it counts as the file has it.
+    write(&balancer, &good, OFTEN, &[]);
+    common::command(&balancer, "reload");
+    eventually("one", || (effective(&balancer, "b0") - 1.0).abs() < 1e-6);
+    common::assert_unbroken(&mut held, "at the end", &balancer);
+}
+
+/// A backend that comes back grows to its weight; a backup serves while no other does.
+#[test]
+fn whoever_comes_up_starts_slowly_and_a_backup_waits() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start(&lab, "tracked", 3);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    let check = format!("{OFTEN}\nslow_start = \"30s\"\nslow_start_curve = 2");
+    write(&balancer, &good, &check, &[("b2", "backup = true")]);
+    common::command(&balancer, "reload");
+    states(&balancer, &["up", "up", "backup"]);
+    assert!(!common::shorts(&lab, WEB4, 300, 1, 1).contains_key("b2"));
+    lab.backend(1).kill();
+    states(&balancer, &["up", "down", "backup"]);
+    lab.backend(1).start().unwrap();
+    states(&balancer, &["up", "up", "backup"]);
+    let mut seen = Vec::new();
+    eventually("all of its weight", || {
+        seen.push(effective(&balancer, "b1"));
+        seen.last() == Some(&1.0)
+    });
+    seen.dedup();
+    assert!(seen.is_sorted() && seen.len() >= 3 && seen[0] < 0.5, "{seen:?}");
+    lab.backend(0).kill();
+    lab.backend(1).kill();
+    states(&balancer, &["down", "down", "up"]);
+    let counts = common::shorts(&lab, WEB4, 100, 3, 3);
+    assert_eq!(counts.keys().collect::<Vec<_>>(), ["b2"], "{counts:?}");
+    let mut held = common::hold(&lab, WEB4, 20);
+    assert!(held.iter().all(|one| one.backend == "b2"));
+    lab.backend(0).start().unwrap();
+    states(&balancer, &["up", "down", "backup"]);
+    let counts = common::shorts(&lab, WEB4, 100, 4, 4);
+    assert_eq!(counts.keys().collect::<Vec<_>>(), ["b0"], "{counts:?}");
+    common::assert_unbroken(&mut held, "on the backup, which waits again", &balancer);
+}
+
+/// Clients of a dead machine hang, or are told at once, as the service wants it.
+fn dead_connections(method: &str) {
+    let lab = common::lab(3);
+    let balancer = common::start(&lab, method, 3);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    write(&balancer, &good, &format!("{OFTEN}\ndead_connections = \"move\""), &[]);
+    common::command(&balancer, "reload");
+    let held = common::hold(&lab, WEB4, 60);
+    let (theirs, mut others): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|one| one.backend == "b1");
+    assert!(!theirs.is_empty() && !others.is_empty());
+    let link = weir_lab::topology::INTERFACE;
+    common::sh(lab.backend(1).netns(), &format!("ip link set {link} down"));
+    states(&balancer, &["up", "down", "up"]);
+    for mut one in theirs {
+        let error = one.ask().expect_err("its server is gone");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{method}: {one:?}: {error}");
+    }
+    common::assert_unbroken(&mut others, "beside a dead machine", &balancer);
+    let counts = common::shorts(&lab, WEB4, 200, 5, 5);
+    assert_eq!(counts.keys().collect::<Vec<_>>(), ["b0", "b2"], "{counts:?}");
+}
+
+#[test]
+fn connections_of_a_dead_machine_are_told_at_once() {
+    let _alone = common::alone();
+    dead_connections("concury");
+    dead_connections("tracked");
+}
+
+/// A drain is waited for until its last connection has ended, or a time is over.
+#[test]
+fn a_drain_is_waited_for() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let mut held = common::hold(&lab, WEB4, 40);
+    let socket = balancer.socket().display().to_string();
+    let line = ["backend", "drain", "web4", "b1", "--wait", "--socket", &socket];
+    eventually("the backend's connections are known", || {
+        backend(&balancer.status().unwrap(), "b1")["states"].as_u64().is_some_and(|n| n > 0)
+    });
+    let theirs = held.iter().filter(|one| one.backend == "b1").count();
+    let output = common::weir(&[&line[..], &["--deadline", "1s"]].concat());
+    let said = common::stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("left after 1s"), "{theirs}: {said}");
+    common::assert_unbroken(&mut held, "while it drains", &balancer);
+    // It returns when the last of them has ended, and not before.
+    let mut waiting = std::process::Command::new(common::WEIR);
+    let mut waiting = waiting.args(line).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(waiting.try_wait().unwrap().is_none(), "connections are open");
+    held.retain(|one| one.backend != "b1");
+    let mut ended = None;
+    eventually("the wait is over", || {
+        ended = waiting.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(ended.unwrap().success());
+    let said = common::stdout(&waiting.wait_with_output().unwrap());
+    assert!(said.contains("has no connection left, after "), "{said}");
+    common::assert_unbroken(&mut held, "after the drain", &balancer);
+    // Whoever lets it serve again ends the wait; so does whoever removes it.
+    let other = common::weir(&["backend", "drain", "web4", "b0", "--undo", "--wait"]);
+    assert_eq!(other.status.code(), Some(2), "{}", common::stderr(&other));
+    common::command(&balancer, "backend drain web4 b1 --undo");
+}

@@ -251,7 +251,11 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
         ([vip, ["--backend", "10.61.0.1"]].concat(), 1, "is an address of this host"),
         ([vip, ["--backend", "10.60.0.100"]].concat(), 2, "is the service's own address"),
         ([vip, near, near].concat(), 2, "is given twice"),
-        ([vip, ["--backend", "10.61.0.11:8080"]].concat(), 2, "for port 8080 give --forward nat"),
+        (
+            [vip, ["--backend", "10.61.0.11:8080"]].concat(),
+            2,
+            "for port 8080 give --forward nat, or --nat",
+        ),
         ([vip, ["--backend", "fd00::1"]].concat(), 2, "are of two families"),
         ([vip, ["--backend", "10.61.0.300"]].concat(), 2, "give an address"),
         ([vip, far, ["--forward", "l2"]].concat(), 1, "is behind the router 10.61.0.12"),

@@ -123,6 +123,32 @@ fn documented(samples: &Samples) {
             assert!(known.contains(&name), "a rule asks for weir_{name}");
         }
     }
+    dashboard(&known);
+}
+
+/// Every query of the dashboard is about metrics that there are, and every panel has one.
+fn dashboard(known: &[&str]) {
+    let text = include_str!("../../packaging/grafana-dashboard.json");
+    let board: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    let mut queries: Vec<&str> = Vec::new();
+    for panel in board["panels"].as_array().unwrap() {
+        let targets = panel["targets"].as_array().unwrap();
+        assert!(!targets.is_empty(), "{}", panel["title"]);
+        queries.extend(targets.iter().map(|target| target["expr"].as_str().unwrap()));
+    }
+    let variables = board["templating"]["list"].as_array().unwrap();
+    queries.extend(variables.iter().filter_map(|one| one["query"]["query"].as_str()));
+    let notes = board["annotations"]["list"].as_array().unwrap();
+    queries.extend(notes.iter().filter_map(|one| one["expr"].as_str()));
+    assert!(queries.len() > 20, "{queries:?}");
+    for query in queries {
+        let words = query.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let names: Vec<&str> = words.filter_map(|word| word.strip_prefix("weir_")).collect();
+        assert!(!names.is_empty(), "{query}");
+        for name in names {
+            assert!(known.contains(&name), "the dashboard asks for weir_{name}");
+        }
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use common::Held;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
+use weir_lab::topology::Topology;
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const POOL: usize = 4;
@@ -103,6 +104,59 @@ fn killed_while_a_service_changes_or_started_with_another_file_it_goes_on() {
         assert_follows(&balancer, fields);
         held.extend(common::hold_both(&lab, 10));
         change_pools(&balancer, &mut held, &when);
+    }
+}
+
+/// All methods of the kernel's program, and whether their connections can be carried over to others that are
+/// so marked.
+const ALL: [(&str, bool); 6] = [
+    ("concury", true),
+    ("tracked", true),
+    ("residue", true),
+    ("jet", false),
+    ("cheetah", false),
+    ("cheetah-stateful", false),
+];
+
+/// From each method to each other one, under connections: they go on, or it is refused with the reason, and
+/// they go on as they were.
+#[test]
+fn from_every_method_to_every_other_connections_go_on_or_it_is_refused() {
+    let _alone = common::alone();
+    let topology = Topology::Inline;
+    let lab = common::lab_of(LabSpec { backends: 4, topology, ..LabSpec::default() });
+    let balancer = start(&lab);
+    let line = |method: &str| format!("method = \"{method}\"");
+    for (from, carries) in ALL {
+        write(&balancer, &line(from));
+        common::command(&balancer, "reload --break-connections");
+        let mut held = common::hold_both(&lab, 40);
+        for (to, takes) in ALL.into_iter().filter(|(to, _)| *to != from) {
+            let when = format!("{from} to {to}");
+            write(&balancer, &line(to));
+            let reloaded = common::try_command(&balancer, "reload");
+            common::assert_unbroken(&mut held, &when, &balancer);
+            if carries && takes {
+                assert!(reloaded.is_ok(), "{when}: {reloaded:?}");
+                assert_follows(&balancer, &line(to));
+                held.extend(common::hold_both(&lab, 6));
+                change_pools(&balancer, &mut held, &when);
+            } else {
+                let refused = reloaded.expect_err(&when);
+                let culprit = if carries { to } else { from };
+                let reason =
+                    ["cannot change under connections", "cannot be told where connections live"];
+                assert!(refused.contains("service web4: method: "), "{when}: {refused}");
+                assert!(
+                    refused.contains(culprit) && reason.iter().any(|one| refused.contains(one)),
+                    "{when}: {refused}"
+                );
+                assert_follows(&balancer, &line(from));
+            }
+            write(&balancer, &line(from));
+            common::command(&balancer, "reload");
+            common::assert_unbroken(&mut held, &format!("{when} and back"), &balancer);
+        }
     }
 }
 

@@ -20,8 +20,8 @@ use weir_lab::{Balancer, LabSpec, TrafficSpec};
 
 const BACKENDS: usize = 4;
 const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
-/// Methods that come in turn. (Where changes of method are killed, too, `concury,tracked` or more, one
-/// connection in about 100,000 has been broken in 200 SIGKILLs: README.md, Limits.)
+/// Methods that come in turn. (Where changes of method were killed, too, `concury,tracked` or more, one
+/// connection in about 100,000 was broken, before a cause was mended: README.md, Limits.)
 const METHODS: &str = "concury";
 /// Between the first command of a round and its SIGKILL, at most.
 const MOMENTS: u64 = 250_000;

@@ -24,9 +24,26 @@ fn lab() -> Arc<Lab> {
 }
 
 fn start(lab: &Arc<Lab>) -> Tiers {
+    start_checked(lab, None)
+}
+
+fn start_checked(lab: &Arc<Lab>, member_port: Option<u16>) -> Tiers {
     let balancer_lines = FORGETFUL.into();
-    let spec = BalancerSpec { balancer_lines, ..BalancerSpec::new(WEIR, 3) };
+    let spec = BalancerSpec { balancer_lines, member_port, ..BalancerSpec::new(WEIR, 3) };
     Tiers::start(lab, &spec).expect("two tiers of weir run")
+}
+
+/// Whether both balancers in front have a stateful one up, or both have it down, in all services.
+fn is_up(tiers: &Tiers, member: usize, up: bool) -> bool {
+    let name = format!("b{member}");
+    tiers.fronts().iter().all(|front| {
+        let status = front.status().unwrap();
+        let is = |service: &str| {
+            let state = &common::backend(common::service(&status, service), &name)["state"];
+            (state == "up") == up
+        };
+        common::SERVICES.into_iter().all(is)
+    })
 }
 
 /// Connections in slots of a balancer's web services.
@@ -128,6 +145,58 @@ fn members_of_the_second_tier_come_and_go() {
     let lost: Vec<String> = theirs.iter_mut().filter_map(|(one, _)| one.trouble()).collect();
     assert!(!lost.is_empty() && lost.iter().all(|why| why.contains("reset")), "{lost:#?}");
     common::reach_all(&lab, WEB6, 3);
+}
+
+/// The machine of a stateful balancer dies. The connections that it has are lost, and hear of it when it is
+/// taken out of the fronts' pools; no other notices. Who comes new waits until the fronts' checks have noticed,
+/// and goes to another. Then it is back.
+#[test]
+fn the_death_of_a_stateful_balancer_breaks_its_own_connections_only() {
+    let _alone = common::alone();
+    let lab = lab();
+    let tiers = start_checked(&lab, Some(9469));
+    common::eventually("the fronts see all members", || (0..3).all(|n| is_up(&tiers, n, true)));
+    common::reach_all(&lab, WEB4, 3);
+    let mut held = common::hold_both(&lab, 96);
+    let at = homes(&tiers, &mut held);
+    let gone = at.iter().filter(|home| **home == 0).count();
+    assert!(gone > 4 && gone < held.len() / 2, "{gone} of {} connections", held.len());
+    let (theirs, others): (Vec<_>, Vec<_>) =
+        held.into_iter().zip(at).partition(|(_, home)| *home == 0);
+    let mut theirs: Vec<Held> = theirs.into_iter().map(|(one, _)| one).collect();
+    let mut others: Vec<Held> = others.into_iter().map(|(one, _)| one).collect();
+
+    tiers.die(0).unwrap();
+    assert_unbroken(&mut others, "when a balancer has died");
+    // Their SYNs are sent again until the fronts know better.
+    others.extend(common::hold_both(&lab, 48));
+    common::eventually("the fronts see that it is dead", || is_up(&tiers, 0, false));
+    let noticed = std::time::Instant::now();
+    others.extend(common::hold_both(&lab, 48));
+    println!("48 connections in {:?} when it was noticed", noticed.elapsed());
+    tiers.swap_routes(1).unwrap();
+    for alive in &tiers.stateful()[1..] {
+        alive.add(3, 1).unwrap();
+        alive.drain(1).unwrap();
+    }
+    assert_unbroken(&mut others, "while it is dead, by the other front");
+
+    tiers.leave(0).unwrap();
+    let lost = common::troubles(&mut theirs);
+    assert!(!lost.is_empty() && lost.iter().all(|why| why.contains("reset")), "{lost:#?}");
+    assert_unbroken(&mut others, "when it was taken out");
+
+    tiers.revive(0).unwrap();
+    tiers.stateful()[0].add(3, 1).unwrap();
+    tiers.stateful()[0].drain(1).unwrap();
+    tiers.join(0).unwrap();
+    common::eventually("it is seen again", || is_up(&tiers, 0, true));
+    let before = forwarded(&tiers.stateful()[0]);
+    common::eventually("it gets new connections", || {
+        others.extend(common::hold_both(&lab, 8));
+        forwarded(&tiers.stateful()[0]) > before
+    });
+    assert_unbroken(&mut others, "when it is back");
 }
 
 /// Thousands of connections, while backends change, and the balancers of the second tier.

@@ -16,7 +16,7 @@ fn main() {
     println!("cargo::rerun-if-changed={sources}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let arguments = told("ARGUMENTS").split('\u{1f}').map(str::to_owned).collect::<Vec<_>>();
-    for name in ["agent", "backend"] {
+    for name in ["agent", "backend", "connections"] {
         let source = format!("bpf/{name}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)

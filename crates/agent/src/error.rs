@@ -136,6 +136,20 @@ pub enum Error {
         /// All of them.
         directory: PathBuf,
     },
+    /// What is needed to speak to balancers.
+    #[error(transparent)]
+    Tls(#[from] weir_rpc::tls::TlsError),
+    /// A certificate that cannot be used for this.
+    #[error("{}: {why}", path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something that is no balancer.
+    #[error("{0:?} is not HOST:PORT, like 10.0.0.1:4479, [2001:db8::1]:4479 or lb.example:4479")]
+    Balancer(String),
     /// The compiled program is not as it should be.
     #[error("the compiled program has no constants: weir was built wrongly")]
     Object,

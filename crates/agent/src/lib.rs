@@ -9,6 +9,8 @@
 //! ```
 //! The programs and what they know of connections stay when the process is killed, and the next one takes
 //! both over.
+//!
+//! Beside that, [`ready`] makes a host a backend, and [`speak`] tells balancers what connections it holds.
 
 mod alone;
 mod attach;
@@ -17,6 +19,7 @@ mod error;
 mod maps;
 pub mod ready;
 mod services;
+pub mod speak;
 
 pub use counts::Counts;
 pub use error::Error;
@@ -44,6 +47,9 @@ mod skeleton {
     }
     pub(crate) mod backend {
         include!(concat!(env!("OUT_DIR"), "/backend.skel.rs"));
+    }
+    pub(crate) mod connections {
+        include!(concat!(env!("OUT_DIR"), "/connections.skel.rs"));
     }
 }
 

@@ -49,6 +49,7 @@ fn main() {
             status: vec![Codes(200, 299)],
             body: Some("up".into()),
             answer_headers: [].into(),
+            weight: None,
         })
     } else {
         What::Tcp
@@ -69,6 +70,9 @@ fn main() {
         rise: 2,
         fall: 3,
         flap_window: Duration::ZERO,
+        weight_step: 10,
+        weight_every: Duration::ZERO,
+        way: None,
         initially_up: true,
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

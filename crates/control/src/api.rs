@@ -1,66 +1,70 @@
-//! The control API: HTTP with JSON over a Unix socket (`curl --unix-socket` works too).
-//!
-//! | request | does |
-//! |---|---|
-//! | `GET /v1/status` | [`Status`] |
-//! | `POST /v1/explain` `{"flow": {"protocol", "source", "destination"}}` | [`Explanation`] |
-//! | `POST /v1/services/S/backends` `{"name", "address", "weight"}` | adds a backend |
-//! | `DELETE /v1/services/S/backends/B` | removes it |
-//! | `PUT /v1/services/S/backends/B/drain` `{"drain": true}` | starts or ends its draining |
-//! | `PUT /v1/services/S/backends/B/weight` `{"weight": 3}` | changes its weight |
-//! | `PUT /v1/services/S/backends/B/load` `{"load": 0.7}` | says how loaded it is |
-//! | `POST /v1/plan` `{"file": "/etc/weir.toml"}` | [`PlanReport`]: what a file would change; without one, the instance's own |
-//! | `POST /v1/trace` [`TraceRequest`] | [`TraceLine`]s as they come, one to a line, until the connection ends |
-//! | `POST /v1/reload` | reads the configuration file again |
-//! | `POST /v1/apply` `{"file": "weir.toml", "text": "..."}` | [`Apply`]: puts a configuration in force, and in the place of the instance's file |
-//! | `POST /v1/rollback` `{"number": 7}` | goes back to the file of a change; without a number, to the one before |
-//! | `GET /v1/history` | [`HistoryReport`]: what has been changed, when, by whom |
-//! | `GET /v1/history/N` | the file of a change, as `{"text": "..."}` |
+//! The control API: HTTP with JSON at a Unix socket (`curl --unix-socket` works too), by mutual TLS, and
+//! for the page in a browser; docs/api.md. [`openapi()`] describes every request.
 //!
 //! A request that is refused is answered with `{"error": "...", "kind": "..."}`:
 //!
 //! | status | kind | why |
 //! |---|---|---|
 //! | 400 | `invalid` | the request makes no sense, whatever is in force |
+//! | 403 | `forbidden` | whoever asks may not |
 //! | 404 | `not_found` | there is no such service or backend |
-//! | 409 | `conflict` | it contradicts what is in force |
+//! | 409 | `conflict` | it contradicts what is in force, or not the change was the last that was expected |
 //! | 422 | `file` | the configuration file cannot be used |
 //! | 500 | `failed` | it was tried, and failed; `weir status` shows what is tried again |
-//! | 503 | `busy` | the instance is stopping |
+//! | 503 | `busy` | the instance is stopping, or there is no room for another stream |
+//!
+//! 405, 408, 413 and 415 are HTTP's own, with the kind `invalid`.
 
-use crate::config::Backend;
+mod access;
+mod audit;
+mod client;
+mod guard;
+mod openapi;
+mod server;
+mod watch;
+
+pub use client::{Client, ClientError};
+pub use watch::{EventList, Rate, Rates};
+
+use crate::config::{Backend, Role};
 use crate::engine::{
-    Apply, Command, EngineError, Explanation, HistoryReport, Kind, PlanReport, Sender, Status,
-    TraceLine, TraceRequest,
+    Apply, Asked, Command, EngineError, Events, Explanation, Front, HistoryReport, Kind,
+    PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
 };
-use crate::history::Who;
+use crate::snapshot::Snapshot;
+use access::Caller;
+use audit::Audit;
 use axum::body::Body;
-use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::extract::{Extension, FromRef, FromRequest, Path, Query, Request, State};
+use axum::http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
-use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use futures_util::stream;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper_util::rt::TokioIo;
+use guard::Common;
+use hyper::body::Bytes;
+use openapi::Route;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use server::Working;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path as FilePath, PathBuf};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::oneshot;
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio::sync::{oneshot, watch as updates};
+use tracing::warn;
+use watch::{EventQuery, Hub, RateQuery, WatchQuery};
+use weir_announce::Report;
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Protocol};
 
 /// A backend to be added.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewBackend {
     /// Name, unique in the service.
@@ -80,7 +84,7 @@ fn one() -> u16 {
 }
 
 /// A flow to be explained.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowRequest {
     /// Protocol of the flow, `tcp` or `udp`.
@@ -95,7 +99,7 @@ pub struct FlowRequest {
 }
 
 /// Body of a drain request.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
     /// `true`: no new connections from now on; `false`: new ones again.
@@ -103,7 +107,7 @@ pub struct DrainRequest {
 }
 
 /// Body of a weight request.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WeightRequest {
     /// New weight, 0 to 65,535; with 0 the backend gets no new connection.
@@ -111,7 +115,7 @@ pub struct WeightRequest {
 }
 
 /// Body of a load request.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoadRequest {
     /// How loaded the backend is: a number of 0 or more, in any unit that is the same for all backends
@@ -120,7 +124,7 @@ pub struct LoadRequest {
 }
 
 /// Body of a reload request; without one, the defaults.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReloadRequest {
     /// Also where that breaks connections.
@@ -128,7 +132,7 @@ pub struct ReloadRequest {
 }
 
 /// Body of a plan request; without one, the instance's own file.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlanRequest {
     /// Absolute path of the file.
@@ -137,7 +141,7 @@ pub struct PlanRequest {
 }
 
 /// Body of a rollback request; without one, the defaults.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RollbackRequest {
     /// The change whose file is to be in force again; none: the one before.
@@ -148,21 +152,50 @@ pub struct RollbackRequest {
 }
 
 /// The file of a change.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FileText {
     /// Its text.
     pub text: String,
 }
 
+/// What a backend is to be.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WantedBackend {
+    /// Address, of the family of the service's. Of a backend that is there it cannot change.
+    pub address: IpAddr,
+    /// The port that its packets get, where they are translated.
+    #[serde(default)]
+    pub port: Option<u16>,
+    /// Share of the new connections, 0 to 65,535; 0 gets none.
+    #[serde(default = "one")]
+    pub weight: u16,
+    /// Gets no new connection, and keeps those that it has.
+    #[serde(default)]
+    pub drain: bool,
+}
+
+/// What every change may expect.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+struct Expected {
+    /// Refused with 409 if the last change of the instance has another number (`change` of the status).
+    /// Whoever asks again with the same number has it done once.
+    expect: Option<u64>,
+}
+
 /// Answer to a change.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
     /// What was done, as a sentence for a person.
     pub done: String,
+    /// Number of the last change of the instance, this one included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<u64>,
 }
 
 /// Answer to a request that was refused.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Refusal {
     /// Why nothing was done, as a sentence for a person.
     pub error: String,
@@ -182,6 +215,7 @@ impl IntoResponse for Failure {
         let status = match self.0 {
             Kind::Invalid => StatusCode::BAD_REQUEST,
             Kind::File => StatusCode::UNPROCESSABLE_ENTITY,
+            Kind::Forbidden => StatusCode::FORBIDDEN,
             Kind::NotFound => StatusCode::NOT_FOUND,
             Kind::Conflict => StatusCode::CONFLICT,
             Kind::Busy => StatusCode::SERVICE_UNAVAILABLE,
@@ -210,44 +244,74 @@ async fn ask<T>(
     Ok(answer.await.map_err(|_| gone())??)
 }
 
-/// The process at the other end of a connection, as the kernel tells it.
-#[derive(Clone, Copy, Debug)]
-struct Peer {
-    uid: Option<u32>,
-    pid: Option<i32>,
-}
+/// A body of JSON.
+struct Input<T>(T);
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let known = stream.io().peer_cred().ok();
-        Self {
-            uid: known.as_ref().map(tokio::net::unix::UCred::uid),
-            pid: known.as_ref().and_then(tokio::net::unix::UCred::pid),
-        }
+/// A body of JSON, or none, for the defaults.
+struct Maybe<T>(T);
+
+/// A body that makes no sense, and HTTP's status for it.
+struct Senseless(StatusCode, String);
+
+impl IntoResponse for Senseless {
+    fn into_response(self) -> Response {
+        guard::refuse(self.0, self.1)
     }
 }
 
-impl Peer {
-    async fn who(self) -> Who {
-        let Self { uid, pid } = self;
-        let Some(number) = uid else { return Who { name: "somebody".into(), uid, pid } };
-        // Names may come from far away.
-        let find = move || nix::unistd::User::from_uid(number.into()).ok().flatten();
-        let user = tokio::task::spawn_blocking(find).await.ok().flatten();
-        Who { name: user.map_or_else(|| format!("uid {number}"), |user| user.name), uid, pid }
+fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Senseless> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let media = kind.split(';').next().unwrap_or_default().trim();
+    if !media.eq_ignore_ascii_case("application/json") {
+        let words =
+            format!("the body is {media:?}; send JSON, with Content-Type: application/json");
+        return Err(Senseless(StatusCode::UNSUPPORTED_MEDIA_TYPE, words));
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| Senseless(StatusCode::BAD_REQUEST, format!("the body: {error}")))
+}
+
+/// Headers and body of a request.
+async fn taken(request: Request, state: &Shared) -> Result<(HeaderMap, Bytes), Senseless> {
+    let headers = request.headers().clone();
+    let odd = |error| Senseless(StatusCode::BAD_REQUEST, format!("the body: {error}"));
+    Ok((headers, Bytes::from_request(request, state).await.map_err(odd)?))
+}
+
+impl<T: DeserializeOwned> FromRequest<Shared> for Input<T> {
+    type Rejection = Senseless;
+
+    async fn from_request(request: Request, state: &Shared) -> Result<Self, Senseless> {
+        let (headers, body) = taken(request, state).await?;
+        read(&headers, &body).map(Self)
     }
 }
 
-type Asker = ConnectInfo<Peer>;
+impl<T: DeserializeOwned + Default> FromRequest<Shared> for Maybe<T> {
+    type Rejection = Senseless;
+
+    async fn from_request(request: Request, state: &Shared) -> Result<Self, Senseless> {
+        let (headers, body) = taken(request, state).await?;
+        if body.is_empty() { Ok(Self(T::default())) } else { read(&headers, &body).map(Self) }
+    }
+}
+
+/// Whoever asks, and what they expect.
+type Asker = (Extension<Caller>, Query<Expected>);
 
 /// As [`ask`], for what changes something.
-async fn change<T>(
+async fn change(
     engine: &Sender,
-    ConnectInfo(peer): Asker,
-    command: impl FnOnce(oneshot::Sender<Result<T, EngineError>>) -> Command,
-) -> Result<T, Failure> {
-    let who = peer.who().await;
-    ask(engine, |reply| Command::By(who, Box::new(command(reply)))).await
+    (Extension(caller), Query(Expected { expect })): Asker,
+    command: impl FnOnce(oneshot::Sender<Result<String, EngineError>>) -> Command,
+) -> Reply<Answer> {
+    let (last, number) = oneshot::channel();
+    let asked = |reply| {
+        let command = command(reply);
+        Command::Asked(Box::new(Asked { who: caller.who, expect, command, last }))
+    };
+    let done = ask(engine, asked).await?;
+    Ok(Json(Answer { done, change: number.await.ok() }))
 }
 
 async fn status(State(engine): State<Sender>) -> Reply<Status> {
@@ -256,7 +320,7 @@ async fn status(State(engine): State<Sender>) -> Reply<Status> {
 
 async fn explain(
     State(engine): State<Sender>,
-    Json(request): Json<FlowRequest>,
+    Input(request): Input<FlowRequest>,
 ) -> Reply<Explanation> {
     let protocol: Protocol = request
         .protocol
@@ -281,12 +345,11 @@ async fn add(
     State(engine): State<Sender>,
     from: Asker,
     Path(service): Path<String>,
-    Json(new): Json<NewBackend>,
+    Input(new): Input<NewBackend>,
 ) -> Reply<Answer> {
     let NewBackend { name, address, port, weight } = new;
-    let backend = Backend { name, address, port, weight, drain: false };
-    let done = change(&engine, from, |reply| Command::Add(service, backend, reply)).await?;
-    Ok(Json(Answer { done }))
+    let backend = Backend { name, address, port, weight, drain: false, backup: false };
+    change(&engine, from, |reply| Command::Add(service, backend, reply)).await
 }
 
 async fn remove(
@@ -294,65 +357,79 @@ async fn remove(
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
 ) -> Reply<Answer> {
-    let done = change(&engine, from, |reply| Command::Remove(service, backend, reply)).await?;
-    Ok(Json(Answer { done }))
+    change(&engine, from, |reply| Command::Remove(service, backend, reply)).await
 }
 
 async fn drain(
     State(engine): State<Sender>,
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
-    Json(DrainRequest { drain }): Json<DrainRequest>,
+    Input(DrainRequest { drain }): Input<DrainRequest>,
 ) -> Reply<Answer> {
-    let done =
-        change(&engine, from, |reply| Command::Drain(service, backend, drain, reply)).await?;
-    Ok(Json(Answer { done }))
+    change(&engine, from, |reply| Command::Drain(service, backend, drain, reply)).await
+}
+
+async fn announced(State(engine): State<Sender>) -> Reply<Report> {
+    Ok(Json(ask(&engine, Command::Announced).await?))
+}
+
+async fn drain_self(
+    State(engine): State<Sender>,
+    from: Asker,
+    Input(DrainRequest { drain }): Input<DrainRequest>,
+) -> Reply<Answer> {
+    change(&engine, from, |reply| Command::DrainSelf(drain, reply)).await
 }
 
 async fn weight(
     State(engine): State<Sender>,
     from: Asker,
     Path((service, backend)): Path<(String, String)>,
-    Json(WeightRequest { weight }): Json<WeightRequest>,
+    Input(WeightRequest { weight }): Input<WeightRequest>,
 ) -> Reply<Answer> {
-    let done =
-        change(&engine, from, |reply| Command::Weight(service, backend, weight, reply)).await?;
-    Ok(Json(Answer { done }))
+    change(&engine, from, |reply| Command::Weight(service, backend, weight, reply)).await
 }
 
 async fn load(
     State(engine): State<Sender>,
     Path((service, backend)): Path<(String, String)>,
-    Json(LoadRequest { load }): Json<LoadRequest>,
+    Input(LoadRequest { load }): Input<LoadRequest>,
 ) -> Reply<Answer> {
     let done = ask(&engine, |reply| Command::Load(service, backend, load, reply)).await?;
-    Ok(Json(Answer { done }))
+    Ok(Json(Answer { done, change: None }))
 }
 
 async fn plan(
     State(engine): State<Sender>,
-    request: Option<Json<PlanRequest>>,
+    Extension(caller): Extension<Caller>,
+    State(common): State<Arc<Common>>,
+    Maybe(PlanRequest { file }): Maybe<PlanRequest>,
 ) -> Reply<PlanReport> {
-    let PlanRequest { file } = request.map_or_else(Default::default, |Json(r)| r);
     if let Some(file) = file.as_ref().filter(|file| !file.is_absolute()) {
         let wrong = format!("file: {} is not an absolute path", file.display());
         return Err(Failure(Kind::Invalid, wrong));
+    }
+    // What is wrong with a file is told, and so would be what stands in it.
+    if file.is_some() && common.role(&caller) != Some(Role::Admin) {
+        let wrong = "file: a plan by any file of this host's needs the role admin".into();
+        return Err(Failure(Kind::Forbidden, wrong));
     }
     Ok(Json(ask(&engine, |reply| Command::Plan(file, reply)).await?))
 }
 
 async fn trace(
     State(engine): State<Sender>,
-    request: Option<Json<TraceRequest>>,
+    Extension(working): Extension<Working>,
+    Maybe(request): Maybe<TraceRequest>,
 ) -> Result<Response, Failure> {
-    let request = Box::new(request.map_or_else(Default::default, |Json(request)| request));
+    let request = Box::new(request);
     let back = engine.clone();
     let lines = ask(&engine, |reply| Command::Trace(request, back, reply)).await?;
-    let lines = stream::unfold(lines, |mut lines| async {
+    let lines = stream::unfold((lines, working), |(mut lines, working)| async {
         let line = lines.recv().await?;
         let mut text = serde_json::to_vec(&line).unwrap_or_default();
         text.push(b'\n');
-        Some((Ok::<_, Infallible>(text), lines))
+        Some((Ok::<_, Infallible>(text), (lines, working)))
     });
     let headers = [(CONTENT_TYPE, "application/x-ndjson")];
     Ok((headers, Body::from_stream(lines)).into_response())
@@ -361,11 +438,9 @@ async fn trace(
 async fn reload(
     State(engine): State<Sender>,
     from: Asker,
-    request: Option<Json<ReloadRequest>>,
+    Maybe(ReloadRequest { break_connections }): Maybe<ReloadRequest>,
 ) -> Reply<Answer> {
-    let ReloadRequest { break_connections } = request.map_or_else(Default::default, |Json(r)| r);
-    let done = change(&engine, from, |reply| Command::Reload(break_connections, reply)).await?;
-    Ok(Json(Answer { done }))
+    change(&engine, from, |reply| Command::Reload(break_connections, reply)).await
 }
 
 /// Files are larger than other requests.
@@ -374,207 +449,328 @@ const MOST_TEXT: usize = 16 << 20;
 async fn apply(
     State(engine): State<Sender>,
     from: Asker,
-    Json(request): Json<Apply>,
+    Input(request): Input<Apply>,
 ) -> Reply<Answer> {
-    let done = change(&engine, from, |reply| Command::Apply(Box::new(request), reply)).await?;
-    Ok(Json(Answer { done }))
+    change(&engine, from, |reply| Command::Apply(Box::new(request), reply)).await
 }
 
 async fn rollback(
     State(engine): State<Sender>,
     from: Asker,
-    request: Option<Json<RollbackRequest>>,
+    Maybe(RollbackRequest { number, break_connections }): Maybe<RollbackRequest>,
 ) -> Reply<Answer> {
-    let RollbackRequest { number, break_connections } =
-        request.map_or_else(Default::default, |Json(r)| r);
-    let command = |reply| Command::Rollback(number, break_connections, reply);
-    Ok(Json(Answer { done: change(&engine, from, command).await? }))
+    change(&engine, from, |reply| Command::Rollback(number, break_connections, reply)).await
 }
 
 async fn history(State(engine): State<Sender>) -> Reply<HistoryReport> {
     Ok(Json(ask(&engine, Command::History).await?))
 }
 
-async fn text_of(State(engine): State<Sender>, Path(number): Path<u64>) -> Reply<FileText> {
+async fn text_of(State(engine): State<Sender>, Path(number): Path<String>) -> Reply<FileText> {
+    let wrong = |_| Failure(Kind::Invalid, format!("{number:?} is not the number of a change"));
+    let number = number.parse().map_err(wrong)?;
     let text = ask(&engine, |reply| Command::Text(number, reply)).await?;
     Ok(Json(FileText { text }))
 }
 
-/// Makes the socket. Only the owner of the process may use it.
+async fn set(
+    State(engine): State<Sender>,
+    from: Asker,
+    Path((service, name)): Path<(String, String)>,
+    Input(wanted): Input<WantedBackend>,
+) -> Reply<Answer> {
+    let WantedBackend { address, port, weight, drain } = wanted;
+    may_be_called(&name)?;
+    let backend = Backend { name, address, port, weight, drain, backup: false };
+    change(&engine, from, |reply| Command::Set(service, backend, reply)).await
+}
+
+/// # Errors
+/// If a backend cannot be called so.
+fn may_be_called(name: &str) -> Result<(), Failure> {
+    if crate::config::is_name(name) {
+        return Ok(());
+    }
+    let wrong = format!("name: {name:?} is not a name; use 1 to 64 letters, digits and - _ .");
+    Err(Failure(Kind::Invalid, wrong))
+}
+
+async fn service(
+    State(engine): State<Sender>,
+    Path(service): Path<String>,
+) -> Reply<ServiceStatus> {
+    let status = ask(&engine, Command::Status).await?;
+    let found = status.services.into_iter().find(|one| one.name == service);
+    let missing = || Failure(Kind::NotFound, format!("there is no service {service}"));
+    found.map(Json).ok_or_else(missing)
+}
+
+async fn events(State(hub): State<Arc<Hub>>, Query(query): Query<EventQuery>) -> Json<EventList> {
+    Json(hub.events(query))
+}
+
+async fn rates(State(hub): State<Arc<Hub>>, Query(query): Query<RateQuery>) -> Json<Rates> {
+    Json(hub.rates(&query))
+}
+
+async fn watch(
+    State(hub): State<Arc<Hub>>,
+    Extension(working): Extension<Working>,
+    Query(query): Query<WatchQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    hub.watch(query, &headers, working)
+}
+
+/// Who somebody is, as the instance sees it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Myself {
+    /// What the history calls them.
+    pub name: String,
+    /// What they may do.
+    pub role: Option<Role>,
+}
+
+async fn myself(
+    State(common): State<Arc<Common>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Myself> {
+    let role = common.role(&caller);
+    Json(Myself { name: caller.who.name, role })
+}
+
+/// How much of an instance is to be in a snapshot.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SnapshotRequest {
+    /// Also the tables themselves, with the keys of their hashes, so that `weir explain --snapshot` can read
+    /// them.
+    pub tables: bool,
+}
+
+async fn snapshot(
+    State(Shared { engine, hub, .. }): State<Shared>,
+    Maybe(SnapshotRequest { tables }): Maybe<SnapshotRequest>,
+) -> Reply<Snapshot> {
+    let status = ask(&engine, Command::Status).await?;
+    let inside = ask(&engine, |reply| Command::Inside(tables, reply)).await?;
+    let history = ask(&engine, Command::History).await?;
+    let events = hub.events(EventQuery::default()).events;
+    // It looks at the host, which may take seconds.
+    let take = move || Snapshot::take(inside, status, history, events);
+    let taken = tokio::task::spawn_blocking(take).await;
+    taken.map(Json).map_err(|error| Failure(Kind::Failed, error.to_string()))
+}
+
+async fn description() -> Response {
+    Json(openapi()).into_response()
+}
+
+/// The page: one file, in which nothing is fetched from elsewhere.
+const PAGE: &str = include_str!("api/page.html");
+
+async fn page() -> Response {
+    // Scripts and styles of this answer alone, and nothing that stands in a name of a backend.
+    let nonce = format!("{:032x}", rand::random::<u128>());
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
+         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    let headers = [
+        (CONTENT_TYPE.as_str(), "text/html; charset=utf-8".to_owned()),
+        (CONTENT_SECURITY_POLICY.as_str(), policy),
+        ("x-content-type-options", "nosniff".into()),
+        ("referrer-policy", "no-referrer".into()),
+        ("cache-control", "no-store".into()),
+        ("cross-origin-resource-policy", "same-origin".into()),
+    ];
+    (headers, PAGE.replace("{nonce}", &nonce)).into_response()
+}
+
+/// What handlers share.
+#[derive(Clone, Debug)]
+struct Shared {
+    engine: Sender,
+    hub: Arc<Hub>,
+    common: Arc<Common>,
+}
+
+impl FromRef<Shared> for Sender {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.engine.clone()
+    }
+}
+
+impl FromRef<Shared> for Arc<Hub> {
+    fn from_ref(shared: &Shared) -> Self {
+        Arc::clone(&shared.hub)
+    }
+}
+
+impl FromRef<Shared> for Arc<Common> {
+    fn from_ref(shared: &Shared) -> Self {
+        Arc::clone(&shared.common)
+    }
+}
+
+/// Every request that there is.
+#[rustfmt::skip]
+fn routes() -> Vec<Route> {
+    use Role::{Admin, Operate};
+    vec![
+        Route::new("get", "/v1/status", get(status), "Services, backends and counters")
+            .gives::<Status>(),
+        Route::new("get", "/v1/services/{service}", get(service), "One service of the status")
+            .gives::<ServiceStatus>(),
+        Route::new("get", "/v1/me", get(myself), "Who asks, and what they may do")
+            .gives::<Myself>(),
+        Route::new("get", "/v1/events", get(events), "What has happened lately")
+            .asks::<EventQuery>().gives::<EventList>(),
+        Route::new("get", "/v1/rates", get(rates), "Rates over the last hour, while a page is served")
+            .asks::<RateQuery>().gives::<Rates>(),
+        Route::new("get", "/v1/watch", get(watch), "The status every few seconds and what happens at once, as a \
+            stream of Server-Sent Events named `status` (a Status) and `event` (an Event)")
+            .asks::<WatchQuery>().streams::<String>("text/event-stream"),
+        Route::new("post", "/v1/explain", post(explain), "Where a flow's packets go, and why")
+            .takes::<FlowRequest>().gives::<Explanation>(),
+        Route::new("post", "/v1/plan", post(plan), "What a file would change; without one, the instance's own")
+            .may_take::<PlanRequest>().gives::<PlanReport>(),
+        Route::new("post", "/v1/trace", post(trace), "Packets as they come, until the connection ends: a TraceLine \
+            on each line")
+            .needs(Operate).may_take::<TraceRequest>().streams::<TraceLine>("application/x-ndjson"),
+        Route::new("post", "/v1/services/{service}/backends", post(add), "Adds a backend")
+            .changes(Operate).asks::<Expected>().takes::<NewBackend>().gives::<Answer>(),
+        Route::new("put", "/v1/services/{service}/backends/{backend}", put(set), "Makes a backend what it is to be; \
+            adds it if it is not there. Twice is as once")
+            .changes(Operate).asks::<Expected>().takes::<WantedBackend>().gives::<Answer>(),
+        Route::new("delete", "/v1/services/{service}/backends/{backend}", delete(remove), "Removes a backend; \
+            connections that it still holds are lost")
+            .changes(Operate).asks::<Expected>().gives::<Answer>(),
+        Route::new("put", "/v1/services/{service}/backends/{backend}/drain", put(drain), "Starts or ends the \
+            draining of a backend")
+            .changes(Operate).asks::<Expected>().takes::<DrainRequest>().gives::<Answer>(),
+        Route::new("put", "/v1/services/{service}/backends/{backend}/weight", put(weight), "Changes the weight of a \
+            backend")
+            .changes(Operate).asks::<Expected>().takes::<WeightRequest>().gives::<Answer>(),
+        Route::new("put", "/v1/services/{service}/backends/{backend}/load", put(load), "Says how loaded a backend is, \
+            for schedulers that are told")
+            .changes(Operate).often().takes::<LoadRequest>().gives::<Answer>(),
+        Route::new("get", "/v1/announce", get(announced), "Which routes are announced, and why others are not")
+            .gives::<Report>(),
+        Route::new("put", "/v1/announce/drain", put(drain_self), "Withdraws this balancer from routers, or takes \
+            that back")
+            .changes(Operate).asks::<Expected>().takes::<DrainRequest>().gives::<Answer>(),
+        Route::new("post", "/v1/reload", post(reload), "Reads the configuration file again")
+            .changes(Admin).asks::<Expected>().may_take::<ReloadRequest>().gives::<Answer>(),
+        Route::new("post", "/v1/apply", post(apply), "Puts a configuration in force, and in the place of the \
+            instance's file, whole or not at all")
+            .changes(Admin).file(MOST_TEXT).asks::<Expected>().takes::<Apply>().gives::<Answer>(),
+        Route::new("post", "/v1/rollback", post(rollback), "Goes back to the file of a change; without a number, to \
+            the one before")
+            .changes(Admin).asks::<Expected>().may_take::<RollbackRequest>().gives::<Answer>(),
+        Route::new("get", "/v1/history", get(history), "What has been changed, when, by whom, and what that did to \
+            connections")
+            .gives::<HistoryReport>(),
+        Route::new("get", "/v1/history/{number}", get(text_of), "The file of a change, which may have keys in it")
+            .needs(Admin).gives::<FileText>(),
+        Route::new("post", "/v1/snapshot", post(snapshot), "Everything that a report of a fault needs, without \
+            secrets; the keys of hashes are in tables, if these are asked for")
+            .needs(Admin).may_take::<SnapshotRequest>().gives::<Snapshot>(),
+        Route::new("get", "/v1/openapi.json", get(description), "This description")
+            .gives::<serde_json::Value>(),
+        Route::new("get", "/", get(page), "The page for browsers").shows("text/html"),
+    ]
+}
+
+/// The description of the API, OpenAPI 3.1.
+pub fn openapi() -> serde_json::Value {
+    openapi::document(&routes())
+}
+
+/// Makes the socket. Only the owner of the process may use it, until the configuration is followed.
 ///
 /// # Errors
 /// If it cannot be made.
 pub fn listen(socket: &FilePath) -> io::Result<UnixListener> {
     // The run directory is locked by this process, so a socket that is there is a dead one.
     let _ = std::fs::remove_file(socket);
-    let listener = UnixListener::bind(socket)?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    // The mode that it is born with: between bind and chmod nobody else may slip in.
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+    let listener = UnixListener::bind(socket);
+    nix::sys::stat::umask(before);
+    listener
 }
 
-/// Serves the API until the task is dropped.
+/// Lets the members of a group use the socket, too, or nobody but its owner.
+fn share(socket: &FilePath, group: Option<&str>) -> io::Result<()> {
+    let mode = |bits| std::fs::set_permissions(socket, std::fs::Permissions::from_mode(bits));
+    let Some(group) = group else { return mode(0o600) };
+    let found = nix::unistd::Group::from_name(group).map_err(io::Error::from)?;
+    let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no group {group}"));
+    let gid = found.ok_or_else(missing)?.gid;
+    // First whose it is, then what they may.
+    chown(socket, None, Some(gid.as_raw()))?;
+    mode(0o660)
+}
+
+/// Serves the API until the task is dropped: at the socket, and where `front` says.
 ///
 /// # Errors
 /// If the socket fails.
-pub async fn serve(listener: UnixListener, engine: Sender) -> io::Result<()> {
-    let router = Router::new()
-        .route("/v1/status", get(status))
-        .route("/v1/explain", post(explain))
-        .route("/v1/plan", post(plan))
-        .route("/v1/trace", post(trace))
-        .route("/v1/reload", post(reload))
-        .route("/v1/apply", post(apply).layer(DefaultBodyLimit::max(MOST_TEXT)))
-        .route("/v1/rollback", post(rollback))
-        .route("/v1/history", get(history))
-        .route("/v1/history/{number}", get(text_of))
-        .route("/v1/services/{service}/backends", post(add))
-        .route("/v1/services/{service}/backends/{backend}", delete(remove))
-        .route("/v1/services/{service}/backends/{backend}/drain", put(drain))
-        .route("/v1/services/{service}/backends/{backend}/weight", put(weight))
-        .route("/v1/services/{service}/backends/{backend}/load", put(load))
-        .with_state(engine);
-    axum::serve(listener, router.into_make_service_with_connect_info::<Peer>()).await
+pub async fn serve(
+    listener: UnixListener,
+    (socket, run_dir): (PathBuf, PathBuf),
+    engine: Sender,
+    front: updates::Receiver<Front>,
+    events: Arc<Events>,
+) -> io::Result<()> {
+    let own = run_dir.join("audit.log");
+    let audit = Arc::new(Audit::new(own.clone()));
+    let common = Arc::new(Common { front: front.clone(), audit: Arc::clone(&audit) });
+    let hub = Arc::new(Hub::new(engine.clone(), events));
+    let shared = Shared { engine, hub: Arc::clone(&hub), common: Arc::clone(&common) };
+    let router: Router = openapi::router(routes(), &common).with_state(shared);
+    let rates = hub.keep_rates(front.clone());
+    let at_socket = server::at_socket(listener, router.clone());
+    let elsewhere = follow(front, router, move |front| {
+        if let Err(error) = share(&socket, front.api.socket_group.as_deref()) {
+            warn!(socket = %socket.display(), %error, "the socket stays its owner's");
+        }
+        audit.write_to(front.api.audit.as_ref().unwrap_or(&own));
+    });
+    tokio::select! {
+        served = at_socket => served,
+        ((), ()) = async { tokio::join!(rates, elsewhere) } => Ok(()),
+    }
 }
 
-/// Why a request to an instance has no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// Nobody answers at the socket.
-    #[error(
-        "cannot reach weir at {path}: {source}; is `weir run` running? (--socket or WEIR_SOCKET \
-         name another socket)"
-    )]
-    Connect {
-        /// Path of the socket.
-        path: PathBuf,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// The instance refused the request; its reason.
-    #[error("{words}")]
-    Refused {
-        /// What kind of refusal it is.
-        kind: Kind,
-        /// Why nothing was done.
-        words: String,
-    },
-    /// The connection broke, or the answer is not what the API gives.
-    #[error("talking to weir: {0}")]
-    Protocol(String),
-}
-
-impl ClientError {
-    /// Its kind.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Connect { .. } => Kind::Busy,
-            Self::Refused { kind, .. } => *kind,
-            Self::Protocol(_) => Kind::Failed,
+/// Serves where the configuration says, and elsewhere when it says something else.
+async fn follow(
+    mut front: updates::Receiver<Front>,
+    router: Router,
+    mut changed: impl FnMut(&Front),
+) {
+    let (mut web, mut tls) = (None, None);
+    let plain = server::in_plain(None, router.clone());
+    let secret = server::by_tls(None, router.clone());
+    tokio::pin!(plain, secret);
+    loop {
+        let wanted = front.borrow_and_update().clone();
+        changed(&wanted);
+        let address = wanted.web.map(|web| web.listen);
+        if web != address {
+            web = address;
+            plain.set(server::in_plain(address, router.clone()));
+        }
+        // Certificates may be others under the same names.
+        if tls.is_some() || wanted.api.tls.is_some() {
+            tls.clone_from(&wanted.api.tls);
+            secret.set(server::by_tls(wanted.api.tls, router.clone()));
+        }
+        tokio::select! {
+            () = &mut plain => {}
+            () = &mut secret => {}
+            more = front.changed() => if more.is_err() { return std::future::pending().await },
         }
     }
-}
-
-/// A client of the API, for one instance. It connects anew for each request.
-#[derive(Clone, Debug)]
-pub struct Client {
-    socket: PathBuf,
-}
-
-impl Client {
-    /// A client of the instance at this Unix socket; nothing is connected yet.
-    pub fn new(socket: PathBuf) -> Self {
-        Self { socket }
-    }
-
-    /// Makes a request; `body` is sent as JSON.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn request<T: DeserializeOwned>(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<T, ClientError> {
-        let response = self.send(method, path, body).await?;
-        let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(|e| odd(&e))?.to_bytes();
-        if status.is_success() {
-            return serde_json::from_slice(&bytes).map_err(|e| odd(&e));
-        }
-        Err(refusal(status, &bytes))
-    }
-
-    /// Looks at packets: `take` is given each line, until it says that it wants no more, or there
-    /// is none.
-    ///
-    /// # Errors
-    /// [`ClientError`]; also when the instance goes away in between.
-    pub async fn trace(
-        &self,
-        wanted: &TraceRequest,
-        mut take: impl FnMut(TraceLine) -> bool,
-    ) -> Result<(), ClientError> {
-        let response = self.send("POST", "/v1/trace", Some(wanted)).await?;
-        let status = response.status();
-        let mut body = response.into_body();
-        if !status.is_success() {
-            let bytes = body.collect().await.map_err(|e| odd(&e))?.to_bytes();
-            return Err(refusal(status, &bytes));
-        }
-        let mut text = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.map_err(|e| odd(&e))?.into_data() else { continue };
-            text.extend_from_slice(&data);
-            let mut begin = 0;
-            while let Some(length) = text[begin..].iter().position(|byte| *byte == b'\n') {
-                let line = serde_json::from_slice(&text[begin..begin + length]);
-                if !take(line.map_err(|e| odd(&e))?) {
-                    return Ok(());
-                }
-                begin += length + 1;
-            }
-            text.drain(..begin);
-        }
-        Ok(())
-    }
-
-    async fn send(
-        &self,
-        method: &str,
-        path: &str,
-        body: Option<&impl Serialize>,
-    ) -> Result<hyper::Response<Incoming>, ClientError> {
-        let stream = UnixStream::connect(&self.socket)
-            .await
-            .map_err(|source| ClientError::Connect { path: self.socket.clone(), source })?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|e| odd(&e))?;
-        tokio::spawn(connection);
-        let json = body.map(serde_json::to_vec).transpose().map_err(|e| odd(&e))?;
-        let request = hyper::Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "weir")
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(json.unwrap_or_default())))
-            .map_err(|e| odd(&e))?;
-        sender.send_request(request).await.map_err(|e| odd(&e))
-    }
-}
-
-fn odd(error: &dyn std::fmt::Display) -> ClientError {
-    ClientError::Protocol(error.to_string())
-}
-
-fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
-    // What is not the API's own: a path that there is not, a body that is no JSON.
-    let foreign = || Refusal {
-        error: String::from_utf8_lossy(bytes).into_owned(),
-        kind: if status.is_client_error() { Kind::Invalid } else { Kind::Failed },
-    };
-    let refusal = serde_json::from_slice(bytes).unwrap_or_else(|_| foreign());
-    let Refusal { error: words, kind } = refusal;
-    ClientError::Refused { kind, words }
 }

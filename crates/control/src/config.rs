@@ -14,9 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
+mod announce;
+mod api;
 mod check;
 mod error;
 mod forward;
+mod include;
 mod lists;
 mod place;
 mod quic;
@@ -44,9 +48,15 @@ use weir_steering::{
     Build, DCODE_BITS, Image, MethodId, Misfit, ServiceConfig, Settings, TABLE_SIZE,
 };
 
-pub use check::{AllDown, Check, Codes, Dns, Exchange, Http, Record, Script, Tls, What};
+pub use agents::{Agents, States};
+pub use announce::Announce;
+pub use api::{Api, ApiTls, Client, Identity, Role, Web};
+pub use check::{
+    AllDown, Check, Codes, DeadConnections, Dns, Exchange, Http, Record, Script, Spoken, Tls, Via,
+    WeightIn, What,
+};
 pub use error::{ConfigError, Problem};
-pub use forward::{Answers, Forward, Mss, TunnelSource, TunnelSources};
+pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
 pub use lists::Lists;
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
@@ -77,6 +87,15 @@ pub struct Config {
     pub balancer: Balancer,
     /// Sizes of the data plane.
     pub limits: Limits,
+    /// Who may ask for what, beside root at the socket.
+    #[serde(default)]
+    pub api: Api,
+    /// How agents on backends reach this balancer; none: they do not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<Agents>,
+    /// What is announced to routers; none: nothing.
+    #[serde(default)]
+    pub announce: Option<Announce>,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
 }
@@ -108,15 +127,24 @@ pub struct Balancer {
     /// Where metrics are served; none: nowhere.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// Where a page for browsers is served; none: nowhere.
+    #[serde(default)]
+    pub web: Option<Web>,
     /// Per cent of all health checks that must fail at once for none of them to count; 0: never.
     #[serde(default)]
     pub hold_checks_at: u32,
+    /// One TCP connection in so many is followed, a power of two; 0: none.
+    #[serde(default)]
+    pub follow_flows: u32,
     /// Where tunnels over IPv4 begin; none: at the address that this host would send from.
     #[serde(default)]
     pub tunnel_source: Option<TunnelSource>,
     /// The same over IPv6.
     #[serde(default)]
     pub tunnel_source6: Option<Ipv6Addr>,
+    /// Where packets under full NAT come from.
+    #[serde(default)]
+    pub nat: NatSources,
 }
 
 impl Balancer {
@@ -212,6 +240,10 @@ pub struct Limits {
     /// a list.
     #[serde(default = "lists::default_prefixes")]
     pub list_prefixes: u32,
+    /// Connections of all services with `forward = "fullnat"`. The memory, twice 64 bytes for each, is taken
+    /// only if there is such a service.
+    #[serde(default = "resolve::nat_connections")]
+    pub nat_connections: u32,
 }
 
 impl Limits {
@@ -243,6 +275,7 @@ impl Default for Limits {
             half_open_flows: Self::default_half_open(4 << 20),
             states_per_prefix: Self::default_of_prefix(4 << 20),
             list_prefixes: lists::default_prefixes(),
+            nat_connections: resolve::nat_connections(),
         }
     }
 }
@@ -263,6 +296,9 @@ pub struct Service {
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.
     pub affinity: Affinity,
+    /// Who says what connections there are.
+    #[serde(default)]
+    pub states: States,
     /// What cookies are hidden under, if it is not for the balancer to draw.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cookie_key: Option<Key>,
@@ -278,6 +314,9 @@ pub struct Service {
     /// The sources that packets are taken from; none: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lists: Option<Lists>,
+    /// Backends that must be up for the service's address to be announced; 0: it is in any case.
+    #[serde(default = "resolve::need")]
+    pub need: u32,
     /// What leads packets by their QUIC ids, before the method is asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<Quic>,
@@ -313,7 +352,7 @@ impl Service {
     pub fn answers_of(&self, backend: &Backend) -> Option<Answers> {
         let service = (self.vip, self.port);
         let answers = Answers::of(service, self.protocol, backend.address, backend.port);
-        self.forward.is_nat().then_some(answers)
+        (self.forward == Forward::Nat).then_some(answers)
     }
 
     /// The check of a backend: its own, or the service's.
@@ -478,6 +517,9 @@ pub struct Backend {
     pub weight: u16,
     /// Gets no new connection, and keeps those that it has until they end.
     pub drain: bool,
+    /// Gets new connections only while no other is up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub backup: bool,
 }
 
 impl Backend {
@@ -498,17 +540,13 @@ impl Config {
         Self::parse(&Self::text(path)?, &path.display().to_string())
     }
 
-    /// The text of a file.
+    /// The text of a file, with those that it includes: one text, which means the same by itself.
     ///
     /// # Errors
-    /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text.
+    /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text, or if a file
+    /// that it includes cannot be read or has something else than services in it.
     pub fn text(path: &Path) -> Result<String, ConfigError> {
-        let bytes = fs::read(path)
-            .map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
-        String::from_utf8(bytes).map_err(|error| {
-            let problem = Problem::of_no_text(&error, &path.display().to_string());
-            ConfigError::Invalid { problems: vec![problem] }
-        })
+        include::whole(path, text_of(path)?)
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.
@@ -543,6 +581,16 @@ impl Config {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
+}
+
+/// The text of one file.
+fn text_of(path: &Path) -> Result<String, ConfigError> {
+    let bytes =
+        fs::read(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let problem = Problem::of_no_text(&error, &path.display().to_string());
+        ConfigError::Invalid { problems: vec![problem] }
+    })
 }
 
 /// Durations as people write them (`2h 15m`), in JSON too.

@@ -21,18 +21,22 @@ mod http;
 #[cfg(test)]
 mod kinds;
 mod script;
+mod stack;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod way;
+mod weight;
 
 pub use checker::Checker;
 pub use connect::{Outcome, Passed, ask, raise_limits};
+pub use way::Way;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::config::What;
+use crate::config::{Spoken, What};
 
 /// Turns single results into up or down: `rise` successes in a row bring up what is down,
 /// `fall` failures in a row bring down what is up.
@@ -106,6 +110,8 @@ pub struct Target {
     pub source: Option<IpAddr>,
     /// Address and port that are asked.
     pub address: SocketAddr,
+    /// The way of a service's packets, if the check is to go by it; none: as this host sends.
+    pub way: Option<Arc<Way>>,
     /// What is asked.
     pub what: Arc<What>,
     /// Names of our interfaces that lead to targets: while one of them is not there or down, a
@@ -124,17 +130,23 @@ pub struct Target {
     /// Each time that it goes down within this time of coming up, twice as many successes bring it up
     /// again, 64 times as many at most; zero: never.
     pub flap_window: Duration,
+    /// By how much a weight that it says must have changed to be told, in per cent of the one before.
+    pub weight_step: u32,
+    /// The shortest time between two such changes.
+    pub weight_every: Duration,
     /// Whether the target counts as up before its first check.
     pub initially_up: bool,
 }
 
-/// A target went up or down: what a [`Checker`] reports.
+/// A target went up or down, or says another weight: what a [`Checker`] reports.
 #[derive(Clone, Debug)]
 pub struct Transition {
     /// The [`Target::id`] of the target.
     pub id: u64,
     /// Whether it is up now.
     pub up: bool,
+    /// The weight that it says is its own, if that has changed.
+    pub spoken: Option<Spoken>,
     /// The result that decided, for example `connection refused`.
     pub detail: Arc<str>,
     /// When it was decided.
@@ -170,6 +182,8 @@ pub struct Status {
     pub took: Option<Duration>,
     /// When the server's certificate ends, in seconds since 1970.
     pub certificate_ends: Option<i64>,
+    /// The weight that it said and that was told last.
+    pub spoken: Option<Spoken>,
     /// Whether its last failure did not count, since most checks failed.
     pub held: bool,
     /// Successes in a row that bring it up now.

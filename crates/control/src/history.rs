@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -25,7 +26,7 @@ const BYTES: usize = 16 << 20;
 const COMMANDS: usize = 200;
 
 /// Who has asked for a change.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Who {
     /// Name of the user, or what it was if it was nobody: a start, a signal.
     pub name: String,
@@ -45,7 +46,7 @@ impl Who {
 }
 
 /// One change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
     /// Its number; later ones have higher numbers.
     pub number: u64,
@@ -118,6 +119,11 @@ impl History {
     /// All changes, the oldest first.
     pub fn entries(&self) -> &[Entry] {
         &self.list.entries
+    }
+
+    /// Number of the last change, of whatever kind; 0: there was none.
+    pub fn last(&self) -> u64 {
+        self.list.last
     }
 
     /// The change that made the file what it is.

@@ -156,6 +156,11 @@ impl Plan {
     }
 }
 
+/// Whether backends get packets with their own address.
+fn is_nat(forward: &str) -> bool {
+    matches!(forward, "nat" | "fullnat")
+}
+
 /// What is wanted must make sense, wherever it is.
 fn agree(wanted: &Wanted) -> Result<(), InitError> {
     let say = |words: String| Err(InitError::Wanted(words));
@@ -175,16 +180,16 @@ fn agree(wanted: &Wanted) -> Result<(), InitError> {
             return say(format!("--backend {address} is given twice"));
         }
         if let Some(port) = port.filter(|port| *port != wanted.vip.port())
-            && forward != Some("nat")
+            && !forward.is_some_and(is_nat)
         {
             return say(format!(
                 "--backend {}: packets reach backends at the service's port, {}; for port {port} give \
-                 --forward nat",
+                 --forward nat, or --nat if nobody may configure the backends",
                 SocketAddr::new(*address, port),
                 wanted.vip.port()
             ));
         }
-        let tunnel = forward.is_some_and(|forward| !matches!(forward, "l2" | "nat"));
+        let tunnel = forward.is_some_and(|forward| forward != "l2" && !is_nat(forward));
         if address.is_ipv4() != vip.is_ipv4() && !tunnel {
             return say(format!(
                 "--backend {address} and --vip {vip} are of two families; a tunnel gets there: \
@@ -284,7 +289,8 @@ fn forward<'a>(wanted: &'a Wanted, ways: &[Way]) -> Result<&'a str, InitError> {
             let way = behind[0];
             Err(InitError::Host(format!(
                 "{} is behind the router {}, where frames do not get: give --forward gue (a tunnel), or \
-                 --forward nat if answers come back by this host",
+                 --forward nat if answers come back by this host, or --nat (full NAT) if nobody may \
+                 configure the backend",
                 way.address,
                 way.gateway.map_or_else(String::new, |gateway| gateway.to_string()),
             )))
@@ -317,6 +323,9 @@ fn here(vip: IpAddr, front: &Interface, held: bool, interfaces: &[String]) -> Ve
 
 /// What each backend needs.
 fn there(vip: IpAddr, forward: &str, ways: &[Way]) -> Vec<String> {
+    if forward == "fullnat" {
+        return Vec::new();
+    }
     if forward == "nat" {
         let source = ways.first().and_then(|way| neigh::route(way.address).ok()?.source);
         let own = source.map_or_else(|| "THIS-HOST".into(), |own| own.to_string());
@@ -366,6 +375,19 @@ fn text(
         text += "# One of them is made of software that takes no frames from XDP programs: in the network stack \
                  it works,\n# several times slower.\nmode = \"generic\"\n";
     }
+    if forward == "fullnat" {
+        let of = |way: &Way| neigh::route(way.address).ok()?.source;
+        let mut own: Vec<IpAddr> = ways.iter().filter_map(of).collect();
+        own.sort_unstable();
+        own.dedup();
+        let own: Vec<String> = own.iter().map(|own| format!("\"{own}\"")).collect();
+        let _ = writeln!(
+            text,
+            "# Backends see connections from here, and answer to it; by which ports, nat_ports says.\n\
+             nat_sources = [{}]",
+            own.join(", ")
+        );
+    }
     text += "# Metrics for Prometheus.\n#   metrics = \"127.0.0.1:9469\"\n";
     let _ = write!(
         text,
@@ -379,6 +401,10 @@ fn text(
         }
         "nat" => {
             "Backends get packets with their own address; their answers come back by this host."
+        }
+        "fullnat" => {
+            "Backends get packets with their own address, from an address of this host's: nobody need \
+             configure them."
         }
         _ => "Backends behind routers get packets in other packets, and answer clients directly.",
     };
@@ -409,7 +435,7 @@ fn text(
             "\n[[service.backend]]\nname = \"b{}\"\n# {seen}\naddress = \"{address}\"\n",
             number + 1
         );
-        if let Some(port) = way.port.filter(|_| forward == "nat") {
+        if let Some(port) = way.port.filter(|_| is_nat(forward)) {
             let _ = writeln!(text, "port = {port}");
         }
     }

@@ -1,17 +1,21 @@
 //! The control plane of weir: configuration, health, persistence and the state of the host.
 
+pub mod agents;
 pub mod api;
 pub mod config;
 pub mod doctor;
 pub mod engine;
+pub mod frames;
 pub mod health;
 pub mod history;
+pub mod import;
 pub mod init;
 pub mod metrics;
 pub mod neigh;
 pub mod notify;
 pub mod process;
 pub mod run;
+pub mod snapshot;
 pub mod store;
 
 #[cfg(test)]

@@ -151,9 +151,42 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "Frames that were sent and lost before they left an interface",
         status.lost.iter().flatten().map(|one| (vec![("interface", &*one.interface)], one.frames)),
     )?;
+    let nat = status.nat_sources.iter().flat_map(|one| {
+        let states = [("open", one.open), ("opening", one.opening), ("resting", one.resting)];
+        states.map(|(state, count)| (one.address.to_string(), state, count))
+    });
+    let nat: Vec<_> = nat.collect();
+    if !nat.is_empty() {
+        out.gauges(
+            "nat_connections",
+            "Connections under full NAT, by their address towards backends and by state",
+            nat.iter().map(|(address, state, count)| {
+                (vec![("source", &**address), ("state", *state)], *count as f64)
+            }),
+        )?;
+    }
     if let Some(returned) = status.returned {
         out.counter("returned_packets", "Answers that were translated", returned.packets)?;
         out.counter("returned_bytes", "Bytes of the answers that were translated", returned.bytes)?;
+    }
+    if let Some(seen) = status.consistency {
+        out.gauge(
+            "followed_one_in",
+            "One TCP connection in so many is followed; 0: none",
+            if seen.active { seen.one_in.into() } else { 0.0 },
+        )?;
+        out.counter("followed_flows", "Connections that were followed", seen.followed)?;
+        out.counter("followed_packets", "Packets of connections that were followed", seen.packets)?;
+        out.counter(
+            "moved_packets",
+            "Packets of followed connections that went to another backend than the one before",
+            seen.moved,
+        )?;
+        out.counter(
+            "orphaned_packets",
+            "The same, where the backend before was removed",
+            seen.orphaned,
+        )?;
     }
     out.counter(
         "unrecorded_flows",
@@ -367,6 +400,12 @@ fn backends(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
         "backend_weight",
         "Share of the new connections, 0 to 65,535",
         |one: &BackendStatus| Some(f64::from(one.weight))
+    );
+    each!(
+        gauges,
+        "backend_effective_weight",
+        "Its weight as it counts now: less in a slow start, or what its health check's answers say",
+        |one: &BackendStatus| Some(one.effective_weight)
     );
     each!(gauges, "backend_states", "Connections that are known there", |one: &BackendStatus| one
         .states

@@ -17,8 +17,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
 use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp,
-    VlanProtocol, XdpAttached,
+    BondMode, BondXmitHashPolicy, InfoBond, InfoData, InfoKind, InfoVlan, LinkAttribute, LinkFlags,
+    LinkInfo, LinkMessage, LinkXdp, VlanProtocol, XdpAttached,
 };
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{
@@ -172,7 +172,10 @@ pub enum Kind {
     /// A bridge.
     Bridge,
     /// Several interfaces that act as one.
-    Bond,
+    Bond {
+        /// Why it has nothing to do with XDP programs, if that is so: `of mode balance-alb`.
+        refuses: Option<String>,
+    },
     /// Something else, by its name, such as `macvlan`.
     Other(String),
 }
@@ -288,11 +291,17 @@ pub enum WayOut {
 /// XDP programs, and the kernel drops them without a word to the program.
 pub fn way_out(interface: &Interface, all: &[Interface]) -> Result<WayOut, String> {
     let by_name = |interface: &Interface| match &interface.kind {
-        None | Some(Kind::Bond) => Ok(()),
-        Some(Kind::Other(kind)) if matches!(kind.as_str(), "veth" | "tun" | "tap") => Ok(()),
-        Some(Kind::Other(kind)) => Err(format!("{} ({kind})", interface.name)),
-        Some(Kind::Bridge) => Err(format!("{} (a bridge)", interface.name)),
-        Some(Kind::Vlan { .. }) => Err(format!("{} (a VLAN in a VLAN)", interface.name)),
+        Some(Kind::Bond { refuses: Some(why) }) => {
+            Err(format!("{} (a bond {why})", interface.name))
+        }
+        Some(Kind::Bond { refuses: None }) => {
+            let mut members = all.iter().filter(|one| one.master == Some(interface.index));
+            members.try_for_each(|member| {
+                let below = takes_frames(member);
+                below.map_err(|what| format!("{} (a bond over {what})", interface.name))
+            })
+        }
+        _ => takes_frames(interface),
     };
     let Some(Kind::Vlan { id, plain }) = interface.kind else {
         return by_name(interface).map(|()| WayOut::AsItIs);
@@ -304,6 +313,18 @@ pub fn way_out(interface: &Interface, all: &[Interface]) -> Result<WayOut, Strin
     let [a, b] = protocol.to_be_bytes();
     let [c, d] = id.to_be_bytes();
     Ok(WayOut::Tagged { lower: lower.index, tag: [a, b, c, d] })
+}
+
+/// Whether an interface takes frames from XDP programs, of those that stand by themselves.
+fn takes_frames(interface: &Interface) -> Result<(), String> {
+    match &interface.kind {
+        None => Ok(()),
+        Some(Kind::Other(kind)) if matches!(kind.as_str(), "veth" | "tun" | "tap") => Ok(()),
+        Some(Kind::Other(kind)) => Err(format!("{} ({kind})", interface.name)),
+        Some(Kind::Bridge) => Err(format!("{} (a bridge)", interface.name)),
+        Some(Kind::Vlan { .. }) => Err(format!("{} (a VLAN in a VLAN)", interface.name)),
+        Some(Kind::Bond { .. }) => Err(format!("{} (a bond)", interface.name)),
+    }
 }
 
 /// The number of an interface.
@@ -430,9 +451,35 @@ fn kind_of(info: &[LinkInfo]) -> Option<Kind> {
             Kind::Vlan { id: id.unwrap_or(0), plain: !data.iter().any(other) }
         }
         InfoKind::Bridge => Kind::Bridge,
-        InfoKind::Bond => Kind::Bond,
+        InfoKind::Bond => {
+            let data = info.iter().find_map(|one| match one {
+                LinkInfo::Data(InfoData::Bond(data)) => Some(data.as_slice()),
+                _ => None,
+            });
+            Kind::Bond { refuses: bond_refuses(data.unwrap_or_default()) }
+        }
         other => Kind::Other(other.to_string()),
     })
+}
+
+/// Why a bond neither runs XDP programs in its members nor takes frames from them: its driver can do both
+/// in four of its seven modes (bond_xdp_check in Linux' drivers/net/bonding/bond_main.c).
+fn bond_refuses(data: &[InfoBond]) -> Option<String> {
+    let mode = data.iter().find_map(|one| match one {
+        InfoBond::Mode(mode) => Some(mode),
+        _ => None,
+    });
+    let by_source = data
+        .iter()
+        .any(|one| matches!(one, InfoBond::XmitHashPolicy(BondXmitHashPolicy::VlanSrcMac)));
+    match mode? {
+        BondMode::BalanceRr | BondMode::ActiveBackup => None,
+        BondMode::BalanceXor | BondMode::Ieee8023Ad if by_source => {
+            Some("with xmit_hash_policy vlan+srcmac".into())
+        }
+        BondMode::BalanceXor | BondMode::Ieee8023Ad => None,
+        mode => Some(format!("of mode {mode}")),
+    }
 }
 
 fn ethernet(address: &[u8]) -> Option<[u8; 6]> {
@@ -463,6 +510,30 @@ pub fn source_for(address: IpAddr, except: &BTreeSet<IpAddr>) -> Option<IpAddr> 
     };
     let ours = addresses().ok()?;
     ours.into_iter().filter(|(index, _)| *index == route.ifindex).map(|(_, a)| a).find(usable)
+}
+
+/// An address of ours, of the family of a service's, that a backend reached by an interface can answer to: none of
+/// `except`.
+pub fn own_address(
+    vip: IpAddr,
+    backend: IpAddr,
+    ifindex: u32,
+    except: &BTreeSet<IpAddr>,
+) -> Option<IpAddr> {
+    if vip.is_ipv4() == backend.is_ipv4() {
+        return source_for(backend, except);
+    }
+    let all = addresses().ok()?;
+    let usable = |address: &IpAddr| {
+        let local = match address {
+            IpAddr::V4(v4) => v4.is_link_local() || v4.is_loopback(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_loopback(),
+        };
+        address.is_ipv4() == vip.is_ipv4() && !local && !except.contains(address)
+    };
+    let there = all.iter().filter(|(_, address)| usable(address));
+    let best = there.clone().find(|(index, _)| *index == ifindex);
+    best.or_else(|| there.clone().next()).map(|(_, address)| *address)
 }
 
 /// The route to an address.

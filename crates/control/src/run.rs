@@ -1,16 +1,18 @@
 //! `weir run`: puts engine, health checks, API and signals together.
 
+use crate::agents;
 use crate::api;
 use crate::config::{Config, PlaneKind};
-use crate::engine::{Command, Engine, EngineError, Sender, channel};
+use crate::engine::{Command, Engine, EngineError, Events, Front, Sender, channel};
 use crate::health::{Checker, raise_limits};
 use crate::history::Who;
 use crate::metrics;
 use crate::neigh;
 use crate::notify;
 use std::path::Path;
-use std::sync::mpsc as std_mpsc;
+use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tracing::{error, info, warn};
@@ -19,6 +21,8 @@ use tracing::{error, info, warn};
 const QUEUE: usize = 1024;
 /// Checks whose transitions the engine is told of at once.
 const CHANGES: usize = 1024;
+/// How long a speaker has to withdraw routes at the end.
+const LAST_WORD: Duration = Duration::from_secs(6);
 
 /// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
 /// pinned. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
@@ -38,6 +42,17 @@ pub async fn run(
     let (checker, mut transitions) = Checker::new();
     let (sender, commands) = channel(QUEUE)?;
     let (where_metrics, metrics) = watch::channel(None);
+    let (where_else, front) = watch::channel(Front::default());
+    let events = Arc::new(Events::default());
+    let told = Arc::clone(&events);
+    let own = sender.clone();
+    let run_dir = config.balancer.run_dir.clone();
+    let (where_agents, agents_at) = watch::channel(None);
+    let (agents_trouble, trouble) = watch::channel(None);
+    // A start is refused before anything of it is in force.
+    if let Some(agents) = &config.agents {
+        agents.files().server()?;
+    }
     let (opened, ready) = std_mpsc::channel();
     let path = config_path.to_owned();
     let runtime = tokio::runtime::Handle::current();
@@ -48,19 +63,27 @@ pub async fn run(
         let result = match Engine::open(config, path, checker, breaking, plane) {
             Ok(mut engine) => {
                 engine.serve_metrics_by(where_metrics);
-                let _ = opened.send(());
-                drop(opened);
-                engine.run(commands)
+                engine.serve_front_by(where_else, told);
+                engine.commands_go_to(own);
+                engine.hear_agents_by(where_agents, trouble);
+                match engine.announce() {
+                    Ok((keeper, wanted, reports)) => {
+                        let _ = opened.send(tokio::spawn(keeper.run(wanted, reports)));
+                        drop(opened);
+                        engine.run(commands)
+                    }
+                    Err(error) => Err(error),
+                }
             }
             Err(error) => Err(error),
         };
         let _ = ended.send(result);
     })?;
-    if tokio::task::spawn_blocking(move || ready.recv()).await?.is_err() {
+    let Ok(announcing) = tokio::task::spawn_blocking(move || ready.recv()).await? else {
         let result = end.await?;
         let _ = engine.join();
         return Err(result.err().map_or_else(|| anyhow::anyhow!("the engine ended"), Into::into));
-    }
+    };
     let forward = sender.clone();
     tokio::spawn(async move {
         let mut changes = Vec::new();
@@ -74,10 +97,12 @@ pub async fn run(
     });
     follow(sender.clone());
     tokio::spawn(metrics::serve(sender.clone(), metrics));
+    tokio::spawn(agents::serve(sender.clone(), agents_at, agents_trouble));
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = api::serve(api::listen(&socket)?, sender.clone());
+    let places = (socket.clone(), run_dir);
+    let server = api::serve(api::listen(&socket)?, places, sender.clone(), front, events);
     tokio::pin!(server);
     info!(socket = %socket.display(), "ready");
     notify::tell("READY=1");
@@ -96,6 +121,8 @@ pub async fn run(
     let _ = sender.send(Command::Stop).await;
     let ended = flatten((&mut end).await);
     let _ = engine.join();
+    // Routes may be to be withdrawn; a speaker that does not answer is not waited for for ever.
+    let _ = tokio::time::timeout(LAST_WORD, announcing).await;
     let _ = std::fs::remove_file(&socket);
     result.and(ended)
 }

@@ -118,6 +118,38 @@ struct translation {
 	__u32 reserved;
 };
 
+/* The sources that packets to a backend get under full NAT. Stands in the place of its tunnel's source. */
+struct port_pool {
+	__u32 ports;      /* of each address */
+	__u16 first_port; /* the first of them */
+	__u16 first;      /* the first address, among the origins */
+	__u16 addresses;
+	__u16 reserved;
+	__u32 reserved2;
+};
+
+/* An address of the balancer's that packets under full NAT come from. */
+struct origin {
+	__u64 address[2];
+};
+
+/* A connection under full NAT: whose packets from a port of the balancer's to a backend are. One cache line.
+ * Its place says the backend's end and ours (forward/mapping.h). */
+struct mapping {
+	__u64 word;  /* ticks of its latest packet << 32, MAPPING_ flags, how often it was claimed */
+	__u64 client[2];
+	__u64 vip[2];
+	__u32 ports; /* the client's and the service's, as on the wire */
+	__u16 port;  /* ours, as on the wire */
+	__u16 origin; /* number of our address */
+	__u16 backend;
+	__u8 protocol;
+	__u8 reserved;
+	__u32 since; /* ticks when it began */
+	__u32 incarnation; /* of the backend */
+	__u32 reserved2;
+};
+
 /* Answers that were translated. */
 struct returned {
 	__u64 packets;
@@ -151,10 +183,13 @@ struct control {
 	__u32 seen_generation;    /* 1..3; entries of the generation before are still known */
 	__u32 unusual;            /* UNUSUAL_: what else a destination without a service may be */
 	__u64 unrecorded;         /* flows that neither ring nor unreported map could take */
+	__s64 untold;             /* flows in the map, of all services */
 	__u32 clock;              /* seconds, by which slots grow old; they stop with the control plane */
 	__u32 bare;               /* packets that did not echo the cookie that their backend was told */
 	__u64 quic_generation;    /* raised when configurations or servers of QUIC ids have changed */
 	__u64 intervals[BUCKETS]; /* nanoseconds between ICMP messages that a processor sends; 0: none is */
+	struct hash_key mapping_key; /* which ports connections get is known to who has it */
+	__u32 mapping_ticks[MAPPING_TIMES]; /* mappings are kept so long, by MAPPING_ number */
 };
 
 /* "Seen recently": eight tags in one cache line. */
@@ -228,6 +263,7 @@ struct fragment {
 	__u32 backend; /* NO_BACKEND: to the kernel */
 	__u32 incarnation;
 	__u32 clock; /* control's, when it did */
+	__u32 origin; /* number of the source that it got, plus one; 0: its own */
 };
 
 /* A configuration of QUIC-LB, by service * 8 + its number: how an id is taken apart. Pairs of words are

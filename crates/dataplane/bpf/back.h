@@ -4,7 +4,9 @@
 #ifndef WEIR_BACK_H
 #define WEIR_BACK_H
 
+#include "forward/full_nat.h"
 #include "forward/nat.h"
+#include "forward/tell.h"
 #include "ours.h"
 
 /* No verdict: it is no such answer. */
@@ -128,6 +130,103 @@ __noinline int send_back(struct xdp_md *ctx, const struct flow_key *given, __u32
 	enum reason reason = translate(ctx, to, NAT_SOURCE | NAT_KEEPS_TTL);
 
 	return reason == REASON_OK ? leave(REASON_ANSWER, XDP_PASS) : leave(reason, XDP_DROP); /* rule: back.kernels */
+}
+
+/* The way to a client, which may have been asked of the FIB just now; what it said. */
+static __always_inline int way_to(struct xdp_md *ctx, const __u64 *client, struct lane **way)
+{
+	__u32 number = (client[1] ^ client[0] * VIP_HIGH) * VIP_FIRST >> WAYS_SHIFT;
+	struct lane *found = bpf_map_lookup_elem(&ways, &number);
+
+	*way = found;
+	if (!found)
+		return BPF_FIB_LKUP_RET_NOT_FWDED; /* rule: back.full_no_way */
+	if (found->packets != client[0] || found->bytes != client[1] || !found->resolved ||
+	    bpf_jiffies64() - found->resolved > RESOLVE_JIFFIES)
+		return find_way(ctx, found, client[0], client[1]); /* rule: back.full_asked */
+	return BPF_FIB_LKUP_RET_SUCCESS;
+}
+
+/* Whether the frame of a packet that was parsed is an ICMP error about a packet that was sent to a backend with
+ * other addresses: so about none of a tunnel's, which may be a datagram, too. Global, so that the verifier goes
+ * through it once. */
+__noinline int is_about_translated(struct xdp_md *ctx, const struct packet *given)
+{
+	if (!given || !(control->unusual & UNUSUAL_NAT))
+		return 0;
+	struct packet p = { .dst = { given->dst[0], given->dst[1] } };
+
+	if (!quoted(ctx, &p))
+		return 0; /* rule: back.about_nothing */
+	struct translated key = {
+		.address = { p.src[0], p.src[1] },
+		.port_protocol = (p.ports & 0xffff) | p.protocol << 16,
+	};
+
+	if (bpf_map_lookup_elem(&translations, &key))
+		return 1; /* rule: back.about_nat */
+	key.port_protocol &= 0xff0000;
+	if (bpf_map_lookup_elem(&translations, &key))
+		return 1; /* rule: back.about_any_port */
+	key.address[0] = p.dst[0];
+	key.address[1] = p.dst[1];
+	key.port_protocol = TRANSLATED_ORIGIN;
+	struct translation *own = bpf_map_lookup_elem(&translations, &key);
+	__u16 port = bpf_ntohs(p.ports >> 16);
+
+	return own && port >= (__u16)own->address[0] && port <= (__u16)(own->address[0] >> 16); /* rule: back.about_full_nat */
+}
+
+/* A packet to an address of the balancer's, from a backend under full NAT, or an error about one that was sent
+ * to it from there; given: its flow. The kernel is no help with what goes nowhere: it is this host that it is
+ * for, as far as the kernel knows. Returns a verdict, or NO_ANSWER. Global, so that the verifier goes through it
+ * once. */
+__noinline int send_back_full(struct xdp_md *ctx, const struct flow_key *given, __u32 bytes,
+			      __u32 signs)
+{
+	if (!given || !is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return NO_ANSWER; /* rule: back.full_other_host */
+	__u32 first = 0, how = NAT_KEEPS_TTL;
+	struct being_translated *now = bpf_map_lookup_elem(&being_translated, &first);
+	struct lane *way;
+
+	if (!now)
+		return NO_ANSWER;
+	now->key = (struct translated){
+		.address = { given->dst[0], given->dst[1] },
+		.port_protocol = TRANSLATED_ORIGIN,
+	};
+	struct translation *own = bpf_map_lookup_elem(&translations, &now->key);
+	__u16 port = bpf_ntohs(given->ports >> 16);
+
+	/* Other ports are this host's own. */
+	if (!own || port < (__u16)own->address[0] || port > (__u16)(own->address[0] >> 16))
+		return NO_ANSWER; /* rule: back.full_own_port */
+	if (!mapping_back(given, own->port, signs, &now->ends))
+		return leave(REASON_NO_MAPPING, XDP_DROP); /* rule: back.full_unknown */
+	int found = way_to(ctx, now->ends.target.address, &way);
+
+	if (found == BPF_FIB_LKUP_RET_SUCCESS && way) {
+		if (!way->mtu || bytes <= way->mtu) {
+			how = 0; /* rule: back.full_fits */
+		} else if (!may_be_cut(ctx)) {
+			enum reason told = tell(ctx, REASON_TOO_BIG, way->mtu);
+
+			return leave(told, told == REASON_TOO_BIG_TOLD ? XDP_TX : XDP_DROP); /* rule: back.full_too_big */
+		}
+	} else if (found != BPF_FIB_LKUP_RET_NO_NEIGH && found != BPF_FIB_LKUP_RET_UNSUPP_LWT) {
+		return leave(REASON_NO_NEXT_HOP, XDP_DROP); /* rule: back.full_nowhere */
+	}
+	enum reason reason = translate_both(ctx, &now->ends, how);
+
+	if (reason == REASON_OK && how)
+		return leave(REASON_ANSWER, XDP_PASS); /* rule: back.full_kernels */
+	if (reason == REASON_OK)
+		reason = way ? retag(ctx, way) : REASON_NO_NEXT_HOP;
+	if (reason != REASON_OK || !way)
+		return leave(reason, XDP_DROP); /* rule: back.full_refused */
+	count_returned(bytes);
+	return send(ctx, way); /* rule: back.full_sent */
 }
 
 #endif

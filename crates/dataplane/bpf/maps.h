@@ -51,6 +51,16 @@ RESIZED(__u64, turns);
  * tell how many of them are there no more. */
 RESIZED(__u64, entered);
 
+/* How many flows of each service stand in the map of those that are not reported yet. */
+RESIZED(__s64, untold);
+
+/* Connections under full NAT, and the addresses that they have towards backends (forward/mapping.h). */
+RESIZED(struct mapping, mappings);
+RESIZED(struct origin, origins);
+
+/* What stands in a backend's entry, for the control plane's copy of it. */
+const volatile struct port_pool as_pooled = {};
+
 /* Their sizes, set before loading; the verifier folds them into the program. */
 const volatile __u32 vip_slots = 1;
 const volatile __u32 vip_shift = 63; /* 64 - log2 of it */
@@ -62,6 +72,8 @@ const volatile __u32 stranger_words = 1; /* of one half; a power of two */
 const volatile __u32 seen_lines = 1;
 const volatile __u32 partition_count = 1;
 const volatile __u32 source_count = 2; /* words of all sources */
+const volatile __u32 untold_room = 1; /* entries of `unreported` */
+const volatile __u32 mapping_count = 1;
 /* While maps of another size take the place of these: what is noted here is noted in their twins, too
  * (crates/dataplane/src/kernel/resize). */
 const volatile __u32 twins = 0;

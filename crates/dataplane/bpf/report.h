@@ -5,8 +5,36 @@
 
 #include "maps.h"
 
-/* The ring first; if it is full, the exact map. A flow that ends there was never reported, so it
- * is forgotten again. */
+/* A flow of which only the exact map knows. A service may have as many there as it leaves free: a flood of one
+ * takes half of the room, one of the next half of the rest, and there is always as much again for another. */
+static __always_inline int keep_untold(const struct service_state *state, __u32 backend)
+{
+	struct unreported note = { .backend = backend, .kind = EVENT_START };
+	__s64 *own = AT(untold, state->service, table_count / 2);
+
+	if (!bpf_map_update_elem(&unreported, state, &note, BPF_EXIST))
+		return 0; /* rule: report.again */
+	if (*own < (__s64)untold_room - control->untold &&
+	    !bpf_map_update_elem(&unreported, state, &note, BPF_NOEXIST)) {
+		__sync_fetch_and_add(own, 1); /* rule: report.aside */
+		__sync_fetch_and_add(&control->untold, 1);
+		return 0;
+	}
+	__sync_fetch_and_add(&control->unrecorded, 1); /* rule: report.unrecorded */
+	return 0;
+}
+
+/* A flow that ends there was never reported, so it is forgotten again. */
+static __always_inline int forget_untold(const struct service_state *state)
+{
+	if (bpf_map_delete_elem(&unreported, state))
+		return 0;
+	__sync_fetch_and_add(AT(untold, state->service, table_count / 2), -1); /* rule: report.forgotten */
+	__sync_fetch_and_add(&control->untold, -1);
+	return 0;
+}
+
+/* The ring first; if it is full, the exact map. */
 static __noinline int report(const struct service_state *state, __u32 backend, __u32 kind)
 {
 	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
@@ -21,15 +49,7 @@ static __noinline int report(const struct service_state *state, __u32 backend, _
 		bpf_ringbuf_submit(event, 0);
 		return 0;
 	}
-	if (kind == EVENT_END) {
-		bpf_map_delete_elem(&unreported, state); /* rule: report.forgotten */
-		return 0;
-	}
-	struct unreported note = { .backend = backend, .kind = kind };
-
-	if (bpf_map_update_elem(&unreported, state, &note, BPF_ANY))
-		__sync_fetch_and_add(&control->unrecorded, 1);
-	return 0;
+	return kind == EVENT_END ? forget_untold(state) : keep_untold(state, backend);
 }
 
 /* Notes where a flow's next packets go. The twin first: what only it knows does no harm. */

@@ -81,6 +81,9 @@ __noinline __u32 of_two(__u32 number, __u64 hash, __u32 entries, __u32 kind)
 	second = second >= entries ? second - entries : second;
 	__u32 one = listed(number, first, kind), other = listed(number, second, kind);
 
+	/* Who takes no new flow has the less to do for it. */
+	if ((one ^ other) & LISTED_TAKES)
+		return one & LISTED_TAKES ? one : other; /* rule: schedule.one_takes */
 	return is_less(LISTED_ID(other), LISTED_ID(one)) ? other : one;
 }
 

@@ -70,13 +70,19 @@ struct wanted {
 	__u32 reason; /* the same */
 	__u32 verdicts; /* a bit for each XDP_ */
 	__u32 every;	/* of those, one in so many */
-	__u32 reserved;
+	__u32 follow;	/* flows are followed, one in so many, a power of two; 0: none (follow.h) */
+	__u64 salt;	/* which ones */
+	__u64 salt_before;
 };
 
 struct trace_counts {
 	__u64 seen;    /* packets while somebody looked */
 	__u64 matched; /* that are wanted */
 	__u64 lost;    /* of which the ring had no room for so many */
+	__u64 followed; /* connections whose following has begun */
+	__u64 checked; /* packets of those */
+	__u64 moved;   /* that went to another backend than the one before */
+	__u64 orphaned; /* the same, but the backend before is gone */
 };
 
 #pragma clang diagnostic pop
@@ -217,6 +223,9 @@ static __always_inline int is_wanted(const struct wanted *what, const struct tra
 	       (trail->protocol && (within(what, trail->src) || within(what, trail->dst)));
 }
 
+static __noinline void follow(const struct wanted *what, const struct trail *trail,
+			      struct trace_counts *counts);
+
 __noinline int looked(struct xdp_md *ctx, int verdict)
 {
 	__u32 key = 0;
@@ -228,6 +237,8 @@ __noinline int looked(struct xdp_md *ctx, int verdict)
 	if (!sample || !what || !counts || !trail->armed)
 		return verdict;
 	trail->armed = 0;
+	if (what->follow && (verdict == XDP_TX || verdict == XDP_REDIRECT))
+		follow(what, trail, counts);
 	if (!is_wanted(what, trail, verdict))
 		return verdict;
 	__u64 number = counts->matched++;

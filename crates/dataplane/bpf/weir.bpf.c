@@ -14,6 +14,7 @@
 #include "forward/beyond.h"
 #include "back.h"
 #include "path_mtu.h"
+#include "follow.h"
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
@@ -81,7 +82,14 @@ static __always_inline int find_answer(struct xdp_md *ctx, const struct packet *
 		.protocol = p->protocol,
 	};
 
-	return send_back(ctx, &key, p->ip_length);
+	int verdict = send_back(ctx, &key, p->ip_length);
+
+	if (verdict == NO_ANSWER && control->unusual & UNUSUAL_FULL_NAT) {
+		__u32 signs = p->quoted ? SIGN_QUOTED : p->tcp_flags & (SIGN_FIN | SIGN_SYN | SIGN_RST);
+
+		verdict = send_back_full(ctx, &key, p->ip_length, signs | SIGN_BACKEND); /* rule: service.full_nat */
+	}
+	return verdict;
 }
 
 static __always_inline void ask(struct question *q, struct xdp_md *ctx, const struct packet *p,
@@ -345,7 +353,7 @@ static __always_inline int balance_apart(struct xdp_md *ctx)
 		} else if (is_ours(data, end)) {
 			if (for_vip)
 				reason = echo(ctx);
-			else if (learn_mtu(ctx, &p))
+			else if (!is_about_translated(ctx, &p) && learn_mtu(ctx, &p))
 				reason = REASON_PATH_MTU;
 		}
 		if (reason == REASON_PATH_MTU)

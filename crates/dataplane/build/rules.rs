@@ -29,13 +29,18 @@ fn marked(line: &str, mark: usize) -> String {
     }
 }
 
+/// Whether a rule is meant: by its name, or by what that begins with and a star.
+fn covers(out: &str, name: &str) -> bool {
+    out.strip_suffix('*').map_or(out == name, |begin| name.starts_with(begin))
+}
+
 /// A source with its marks, `RULE_MARK(n)`, but of rules in `left_out`; the others are put behind those that
 /// are there, of which the numbers are the places.
 pub fn mark(source: &str, names: &mut Vec<String>, left_out: &[&str]) -> String {
     let mut out = String::new();
     for line in source.lines() {
         match rule_of(line) {
-            Some((name, before)) if !left_out.contains(&name) => {
+            Some((name, before)) if !left_out.iter().any(|out| covers(out, name)) => {
                 out += &marked(before, names.len());
                 names.push(name.to_owned());
             }

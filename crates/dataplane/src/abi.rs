@@ -2,7 +2,7 @@
 
 use crate::numbers;
 use std::net::IpAddr;
-use weir_plane::forward::{Encapsulation, Segments, Translation, Tunnel};
+use weir_plane::forward::{Encapsulation, Ports, Segments, Translation, Tunnel};
 use weir_steering::{ServiceState, StateKey};
 use weir_wire::hash::ports_word;
 use weir_wire::{FlowKey, map_address, unmap_address};
@@ -66,7 +66,10 @@ plain!(
     quic_server,
     translated,
     translation,
-    returned
+    returned,
+    port_pool,
+    origin,
+    mapping
 );
 
 /// Flags of a [`BackendEntry`].
@@ -104,7 +107,8 @@ pub struct BackendEntry {
     /// How often this backend number was given out, so that connections of a former bearer are not
     /// mistaken for this one's.
     pub incarnation: u32,
-    /// Source address of its tunnel, IPv4 as `::ffff:a.b.c.d`.
+    /// Source address of its tunnel, IPv4 as `::ffff:a.b.c.d`; under full NAT the ports that its packets
+    /// come from.
     pub source: [u8; 16],
     /// The largest packet that the way there takes, where the FIB does not say; 0: not known.
     pub mtu: u32,
@@ -175,15 +179,31 @@ impl BackendEntry {
 
     /// With how its packets are made its own.
     pub fn with_translation(mut self, translation: &Translation) -> Self {
-        let &Translation { port, mtu } = translation;
+        let &Translation { port, mtu, ports } = translation;
         (self.tunnel, self.port, self.mtu) = (numbers::TUNNEL_NAT, port.unwrap_or(0), mtu);
+        if let Some(Ports { first, addresses, first_port, ports }) = ports {
+            self.tunnel = numbers::TUNNEL_FULL_NAT;
+            let (reserved, reserved2) = (0, 0);
+            let pool =
+                types::port_pool { ports, first_port, first, addresses, reserved, reserved2 };
+            self.source.copy_from_slice(pool.bytes());
+        }
         self
     }
 
     /// How its packets are made its own; none if they stay the service's.
     pub fn translation(&self) -> Option<Translation> {
         let port = (self.port != 0).then_some(self.port);
-        (self.tunnel == numbers::TUNNEL_NAT).then_some(Translation { port, mtu: self.mtu })
+        let ports = match self.tunnel {
+            numbers::TUNNEL_NAT => None,
+            numbers::TUNNEL_FULL_NAT => {
+                let pool = types::port_pool::from_slice(&self.source);
+                let types::port_pool { ports, first_port, first, addresses, .. } = pool;
+                Some(Ports { first, addresses, first_port, ports })
+            }
+            _ => return None,
+        };
+        Some(Translation { port, mtu: self.mtu, ports })
     }
 
     /// With how large segments SYNs to it may ask for.

@@ -59,6 +59,8 @@ numbers! {
     TUNNEL_GUE: u8 = 4;
     /// no tunnel: the packet itself gets the backend's address and port
     TUNNEL_NAT: u8 = 5;
+    /// the same, and a source of the balancer's own
+    TUNNEL_FULL_NAT: u8 = 6;
 
     /// frames to the backend leave with a VLAN tag
     LANE_TAGGED: u32 = 1;
@@ -72,6 +74,39 @@ numbers! {
     WAYS_SHIFT: u32 = 52;
     /// SYNs may ask for segments of a certain size at most
     LANE_MSS: u32 = 4;
+
+    /// addresses of the balancer's that sources are taken from, of all services
+    ORIGINS: u32 = 256;
+    /// beside the protocol in a key of `translations`: it is such an address
+    TRANSLATED_ORIGIN: u32 = 1 << 24;
+    /// ports that are tried for a connection
+    MAPPING_TRIES: u32 = 16;
+    /// log2 of the nanoseconds of a tick, by which mappings grow old: 1.07 seconds
+    MAPPING_TICK_SHIFT: u32 = 30;
+    /// somebody is writing the mapping
+    MAPPING_BUSY: u32 = 1 << 24;
+    /// it is a connection's, or was
+    MAPPING_HELD: u32 = 1 << 25;
+    /// the backend has answered
+    MAPPING_ANSWERED: u32 = 1 << 26;
+    /// the client has sent FIN
+    MAPPING_CLIENT_ENDED: u32 = 1 << 27;
+    /// the backend has
+    MAPPING_BACKEND_ENDED: u32 = 1 << 28;
+    /// one of them has sent RST
+    MAPPING_RESET: u32 = 1 << 29;
+    /// those of nobody yet, or of a connection that has ended, change their bearer; how often it did
+    MAPPING_CLAIMS: u32 = 0x00ff_ffff;
+    /// how long a mapping is kept, by what is known of its connection: nobody has answered
+    MAPPING_OPENING: u32 = 0;
+    /// it has ended
+    MAPPING_CLOSED: u32 = 1;
+    /// it is one of TCP
+    MAPPING_TCP: u32 = 2;
+    /// it is one of UDP
+    MAPPING_UDP: u32 = 3;
+    /// times that are set
+    MAPPING_TIMES: usize = 4;
 
     /// ICMP errors that the program sends have a rate of their own
     ERRORS: u32 = 0;
@@ -129,6 +164,8 @@ numbers! {
     UNUSUAL_NAT: u32 = 4;
     /// those of some backend from any port
     UNUSUAL_NAT_ANY: u32 = 8;
+    /// or come to an address of the balancer's, beside UNUSUAL_NAT
+    UNUSUAL_FULL_NAT: u32 = 16;
 
     /// a timestamp of the backend was seen
     ANSWER_STARTED: u8 = 1;

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_plane::forward::NextHop;
+use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
     Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
     Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts,
@@ -202,7 +202,11 @@ impl Plane for LivePlane {
         let flows = self.reports.take_unreported(most)?;
         flows.iter().for_each(take);
         self.reports.forget_unreported(&flows)?;
-        Ok(flows.len() >= most)
+        let more = flows.len() >= most;
+        if !flows.is_empty() {
+            self.kernel.forget_untold(&flows, !more);
+        }
+        Ok(more)
     }
 
     fn pin_limit(&self) -> usize {
@@ -252,6 +256,26 @@ impl Plane for LivePlane {
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), Error> {
         self.kernel.set_translations(wanted)
+    }
+
+    fn set_mapping_rules(&mut self, rules: &MappingRules) -> Result<(), Error> {
+        self.kernel.set_mapping_rules(rules)
+    }
+
+    fn mapping_rules(&self) -> Option<MappingRules> {
+        self.kernel.mapping_rules()
+    }
+
+    fn mapping_places(&self) -> usize {
+        self.kernel.mapping_places()
+    }
+
+    fn mapping(&self, place: usize) -> Option<Mapping> {
+        self.kernel.mapping(place)
+    }
+
+    fn mapping_tick(&self) -> u32 {
+        self.kernel.mapping_tick()
     }
 
     fn returned(&self) -> Result<Returned, Error> {
@@ -459,6 +483,22 @@ impl Plane for LivePlane {
 
     fn set_devices(&mut self, devices: &[Device]) -> Result<(), Error> {
         self.kernel.set_devices(devices)
+    }
+
+    fn limit_of(error: &Error) -> Option<&'static str> {
+        match error {
+            Error::TooSmall { limit, .. } => Some(limit),
+            Error::ServicesFull => Some("services"),
+            Error::PoolFull { .. } => Some("table_bytes"),
+            Error::ListsFull { .. } => Some("list_prefixes"),
+            Error::SlotsFull { .. } => Some("slot_partitions"),
+            Error::PinsFull { .. } => Some("unreported_flows"),
+            _ => None,
+        }
+    }
+
+    fn set_members(&mut self, members: &[u32]) -> Result<(), Error> {
+        self.kernel.set_members(members)
     }
 
     fn set_message_rates(&mut self, errors: u32, echoes: u32) {

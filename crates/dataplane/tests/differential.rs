@@ -5,6 +5,8 @@
 
 #[path = "differential/fragments.rs"]
 mod fragments;
+#[path = "differential/full_nat.rs"]
+mod full_nat;
 #[path = "differential/nat.rs"]
 mod nat;
 #[path = "differential/options.rs"]
@@ -79,6 +81,9 @@ struct World {
     followed: BTreeMap<&'static str, u64>,
     /// SYNs that ask for smaller segments than they did.
     smaller: u64,
+    /// Mappings that were compared, and answers that came to an address of the balancer's.
+    mapped: u64,
+    unmapped: u64,
 }
 
 const BACKENDS: u16 = 512;
@@ -160,6 +165,7 @@ impl World {
             tracked_flows: 262_144,
             answered_flows: 262_144,
             translations: 512,
+            mappings: full_nat::MAPPINGS,
             slot_partitions: 8,
             udp_flows: 128,
             event_ring_bytes: 1 << 20,
@@ -271,8 +277,12 @@ impl World {
             fragments: Vec::new(),
             followed: BTreeMap::new(),
             smaller: 0,
+            mapped: 0,
+            unmapped: 0,
         };
         tunnels::tag_device(&mut world.plane);
+        let rules = full_nat::rules(&mut world.rng);
+        full_nat::tell(&mut world.plane, &rules);
         for service in 0..world.tables.services.len() {
             for _ in 0..4 {
                 world.add_backend(service);
@@ -682,6 +692,7 @@ impl World {
         let verdict = tunnels::take(&mut self.plane.oracle, &mut written);
         match verdict {
             weir_plane::Verdict::Answer(Some(_)) => self.stamped[0] += 1,
+            weir_plane::Verdict::Return { client: Some(_), .. } => self.unmapped += 1,
             weir_plane::Verdict::Forward { echo: Some(1..), .. } => self.stamped[1] += 1,
             _ => {}
         }
@@ -819,6 +830,7 @@ impl World {
                 _ => {}
             }
         }
+        self.mapped += full_nat::compare(&self.plane);
         self.cookies_lost += slots::compare(&mut self.plane, &mut self.rng);
         if self.rng.random_bool(0.5) {
             self.plane.kernel.next_seen_generation();
@@ -860,6 +872,11 @@ fn kernel_and_oracle_agree() {
             (0..BACKENDS)
                 .for_each(|one| world.plane.kernel.kernel.forget_hop(BackendId::of(one)).unwrap());
         }
+        if packet % 20_000 == 19_999 {
+            let ticks = [12_000, 22_000, 32_000, 42_000];
+            let ticks = ticks[world.rng.random_range(0..ticks.len())];
+            full_nat::pass_time(&mut world.plane, ticks);
+        }
         if packet % 4096 == 0 {
             tunnels::set_messages(&mut world.plane, &mut world.rng);
             world.change_sources();
@@ -888,6 +905,7 @@ fn kernel_and_oracle_agree() {
     println!("through tunnels: {:?}", world.tunnelled);
     println!("later fragments: {:?}", world.followed);
     println!("{} SYNs ask for smaller segments", world.smaller);
+    println!("{} mappings, {} answers to them", world.mapped, world.unmapped);
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
@@ -899,6 +917,7 @@ fn kernel_and_oracle_agree() {
         assert!(world.plane.oracle.memory.bare > 100, "no echo was without its cookie");
         assert_eq!(world.tunnelled.len(), 10, "not every tunnel was used, or not both families");
         assert!(seen["returned"] > 10_000, "no answer was translated");
+        assert!(world.mapped > 1_000 && world.unmapped > 5_000, "no connection had a port");
         for what in ["forwarded", "passed", "dropped"] {
             let times = world.followed.get(what).copied().unwrap_or(0);
             assert!(times > 100, "later fragments: {:?}", world.followed);

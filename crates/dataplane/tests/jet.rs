@@ -23,6 +23,7 @@ fn limits(tracked_flows: u32) -> Limits {
         event_ring_bytes: 4096,
         marked_flows: 128,
         stranger_bits: 1024,
+        mappings: 1,
         list_prefixes: 1,
     }
 }

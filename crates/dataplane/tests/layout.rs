@@ -26,6 +26,7 @@ const SMALL: Limits = Limits {
     event_ring_bytes: 4096,
     marked_flows: 128,
     stranger_bits: 1024,
+    mappings: 1,
     list_prefixes: 16,
 };
 

@@ -37,6 +37,7 @@ const SMALL: Limits = Limits {
     event_ring_bytes: 1 << 14,
     marked_flows: 1024,
     stranger_bits: 1024,
+    mappings: 1,
     list_prefixes: 300,
 };
 
@@ -54,6 +55,7 @@ const LARGE: Limits = Limits {
     event_ring_bytes: 1 << 20,
     marked_flows: 1024,
     stranger_bits: 1024,
+    mappings: 1,
     list_prefixes: 5000,
 };
 

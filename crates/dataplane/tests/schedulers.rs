@@ -31,6 +31,7 @@ const LIMITS: Limits = Limits {
     event_ring_bytes: 4096,
     marked_flows: 128,
     stranger_bits: 1024,
+    mappings: 1,
     list_prefixes: 1,
 };
 
@@ -293,6 +294,11 @@ fn connections_stay_and_new_ones_avoid_the_dead() {
         for (flow, backend) in &open {
             assert_eq!(world.send(*flow, TcpFlags::ACK.0), Some(*backend), "{scheduler}");
         }
+        // However few there are, and however little it has to do.
+        let mut pair = World::new("tracked", scheduler, "connections", &[1, 1]);
+        let other = pair.plane.backend(BackendId::of(1)).with_health(false);
+        pair.plane.set_backend(BackendId::of(1), &other).unwrap();
+        assert_eq!(pair.shares(500), [500, 0], "{scheduler}: of two");
         world.members.remove(0);
         world.publish();
         let gone = open.iter().filter(|(_, backend)| *backend != 0);

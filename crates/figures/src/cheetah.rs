@@ -5,6 +5,7 @@ mod completion;
 mod cost;
 mod imbalance;
 mod scaling;
+mod served;
 mod threshold;
 
 use super::figure::Figure;
@@ -18,4 +19,8 @@ pub const FIGURES: &[&Figure] = &[
     &completion::FIG_7,
     &completion::FIG_8,
     &scaling::FIG_9,
+    &served::FIG_6,
+    &served::FIG_7,
+    &served::FIG_8,
+    &served::FIG_9,
 ];

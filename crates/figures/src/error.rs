@@ -53,6 +53,9 @@ pub enum Error {
     /// A simulated scenario.
     #[error(transparent)]
     Scenario(#[from] weir_sim::ScenarioError),
+    /// A laboratory.
+    #[error(transparent)]
+    Lab(#[from] weir_lab::Error),
     /// How keys are drawn.
     #[error(transparent)]
     Zipf(#[from] weir_sim::ZipfError),

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use serde::Serialize;
+use std::path::Path;
 
 /// How large a run is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -45,6 +46,8 @@ pub struct Setup<'a> {
     pub size: Size,
     /// Everything that is drawn is drawn from this.
     pub seed: u64,
+    /// The program `weir`, for figures by real packets.
+    pub program: &'a Path,
     /// Called with a word on what is being done.
     pub progress: &'a dyn Fn(&str),
 }

@@ -128,6 +128,7 @@ fn measure(setup: &Setup<'_>, flows: Vec<u32>) -> Result<Vec<Row>> {
         tunnels: Vec::new(),
         decapsulated: Vec::new(),
         nat: false,
+        full_nat: false,
         lists: false,
         marks: Marks::On,
         product: None,

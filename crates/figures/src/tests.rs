@@ -27,7 +27,8 @@ const QUICK: [&str; 12] = [
 fn runs(ids: &[&str]) -> Vec<Run> {
     let names: Vec<String> = ids.iter().map(|&id| id.to_owned()).collect();
     let run = |figure: &'static super::Figure| {
-        let setup = Setup { size: Size::Smoke, seed: 7, progress: &|_| {} };
+        let setup =
+            Setup { size: Size::Smoke, seed: 7, program: "weir".as_ref(), progress: &|_| {} };
         Run { figure, measured: (figure.run)(&setup).unwrap(), seconds: 0.1 }
     };
     choose(&names).unwrap().into_iter().map(run).collect()

@@ -15,6 +15,7 @@ use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::lab::LabSpec;
 use crate::topology::{self, Role, Topology};
+use crate::work::Work;
 use weir_testbed::NetNs;
 use weir_testbed::cgroup::Cgroup;
 use weir_testbed::interrupt::interrupted;
@@ -33,6 +34,7 @@ pub struct Backend {
     directory: PathBuf,
     events: Arc<PoolEvents>,
     cgroup: Option<Cgroup>,
+    works: bool,
     servers: Mutex<Option<Servers>>,
     agent_spec: Option<AgentSpec>,
     agent: Mutex<Option<Agent>>,
@@ -43,6 +45,7 @@ struct Servers {
     nginx: Child,
     /// Held for its drop.
     _echo: Echo,
+    work: Option<Work>,
 }
 
 impl Backend {
@@ -71,6 +74,7 @@ impl Backend {
             directory,
             events,
             cgroup,
+            works: spec.work,
             servers,
             agent_spec,
             agent,
@@ -113,6 +117,12 @@ impl Backend {
         self.cgroup.as_ref()
     }
 
+    /// How long its application has worked since its servers were started, if it has one
+    /// ([`LabSpec::work`]) and they run.
+    pub fn worked(&self) -> Option<Duration> {
+        self.lock().as_ref()?.work.as_ref().map(Work::worked)
+    }
+
     /// Whether its servers were started and not killed.
     pub fn is_running(&self) -> bool {
         self.lock().is_some()
@@ -135,8 +145,9 @@ impl Backend {
         }
         let log = self.directory.join("error.log");
         let log = File::create(&log).doing(|| format!("creating {}", log.display()))?;
-        let own = (self.topology == Topology::Nat).then(|| (self.address4(), self.address6()));
+        let own = self.topology.is_nat().then(|| (self.address4(), self.address6()));
         let echo = Echo::start(&self.netns, &self.name, own)?;
+        let work = self.works.then(|| Work::start(&self.directory, &self.name)).transpose()?;
         let mut nginx = self.netns.command("nginx")?;
         nginx
             .arg("-c")
@@ -151,7 +162,7 @@ impl Backend {
             process::kill(&mut nginx);
         }
         joined?;
-        *servers = Some(Servers { nginx, _echo: echo });
+        *servers = Some(Servers { nginx, _echo: echo, work });
         Ok(())
     }
 
@@ -269,6 +280,14 @@ fn nginx_config(name: &str, directory: &Path, home: &Path, spec: &LabSpec) -> St
     for port in std::iter::once(&spec.topology.web_port()).chain(&spec.more_ports) {
         let _ = writeln!(text, "    listen {port} backlog=8192;");
         let _ = writeln!(text, "    listen [::]:{port} backlog=8192;");
+    }
+    if spec.work {
+        let socket = Work::socket(directory);
+        let _ = writeln!(
+            text,
+            "    location /work/ {{ proxy_pass http://unix:{}:; proxy_read_timeout 1h; }}",
+            socket.display()
+        );
     }
     let _ = write!(
         text,

@@ -71,12 +71,17 @@ pub struct BalancerSpec {
     pub method: String,
     /// Further lines of TOML for each `[[service]]`.
     pub service_lines: String,
+    /// Further lines of TOML for each `[[service]]` of TCP.
+    pub tcp_lines: String,
     /// Further lines of TOML for `[balancer]`, and tables that may follow it, such as `[limits]`.
     pub balancer_lines: String,
     /// TOML at the end of the file: further services. Changes of the pool leave them alone.
     pub more_services: String,
     /// Whether each service's backends have addresses of the other family, which a tunnel takes.
     pub other_family: bool,
+    /// Port at which balancers in front ask the stateful ones whether they are there, which serve their
+    /// metrics at it. Without one nobody asks.
+    pub member_port: Option<u16>,
     /// Which balancer of the lab.
     pub node: Node,
     /// How many backends the pool begins with: the lab's first ones.
@@ -95,9 +100,11 @@ impl BalancerSpec {
             weir: weir.into(),
             method: "concury".into(),
             service_lines: String::new(),
+            tcp_lines: String::new(),
             balancer_lines: String::new(),
             more_services: String::new(),
             other_family: false,
+            member_port: None,
             node: Node::Balancer,
             pool,
             check_interval: Duration::from_millis(500),
@@ -451,7 +458,7 @@ fn address(service: &str, spec: &BalancerSpec, backend: usize) -> IpAddr {
 /// The port of a backend of one of [`SERVICES`], where that is another than the service's.
 fn own_port(service: &str, topology: Topology) -> Option<u16> {
     let port = if service.starts_with("echo") { topology.echo_port() } else { topology.web_port() };
-    (topology == Topology::Nat).then_some(port)
+    topology.is_nat().then_some(port)
 }
 
 fn config_text(
@@ -462,8 +469,15 @@ fn config_text(
     pool: &BTreeMap<usize, Member>,
 ) -> String {
     let interfaces = topology.interfaces();
+    let sources = match topology {
+        Topology::FullNat => {
+            let (v4, v6) = (topology::BALANCER4, topology::BALANCER6);
+            format!("nat_sources = [\"{v4}\", \"{v6}\"]\n")
+        }
+        _ => String::new(),
+    };
     let mut text = format!(
-        "[balancer]\nname = \"{name}\"\ninterfaces = {interfaces:?}\nrun_dir = \"{}\"\n{}",
+        "[balancer]\nname = \"{name}\"\ninterfaces = {interfaces:?}\nrun_dir = \"{}\"\n{sources}{}",
         run_dir.display(),
         lines(&spec.balancer_lines)
     );
@@ -473,8 +487,13 @@ fn config_text(
             "web6" => (VIP6.into(), "tcp", WEB_PORT, String::new()),
             _ => (VIP4.into(), "udp", ECHO_PORT, format!("port = {}\n", topology.web_port())),
         };
-        // Nothing listens at a balancer's own address.
-        let check = match spec.node.leads_to_balancers() {
+        let members = spec.node.leads_to_balancers();
+        let check_port = match spec.member_port.filter(|_| members) {
+            Some(port) => format!("port = {port}\n"),
+            None => check_port,
+        };
+        let check = match members && spec.member_port.is_none() {
+            // Nothing listens at a balancer's own address.
             true => "enabled = false\n".to_owned(),
             false => format!(
                 "interval = \"{}ms\"\ntimeout = \"{}ms\"\nrise = 2\nfall = 2\n{check_port}",
@@ -485,9 +504,10 @@ fn config_text(
         let _ = write!(
             text,
             "\n[[service]]\nname = \"{service}\"\nvip = \"{vip}\"\nprotocol = \"{protocol}\"\n\
-             port = {port}\nmethod = \"{}\"\n{}\n[service.check]\n{check}",
+             port = {port}\nmethod = \"{}\"\n{}{}\n[service.check]\n{check}",
             spec.method,
             lines(&spec.service_lines),
+            lines(if protocol == "tcp" { &spec.tcp_lines } else { "" }),
         );
         for (backend, member) in pool {
             let _ = write!(

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rand::Rng;
@@ -163,8 +164,24 @@ fn demolish(id: &str, path: &Path) {
     for also in lines("also").lines().map(Path::new) {
         remove(also);
     }
+    unmount_below(path);
     // The directory last: it is the memory of everything above.
     remove(path);
+}
+
+/// Takes away what is mounted in a lab's directory, which could not be removed with it. A test
+/// gives a balancer a small file system of its own that way, and may die before it unmounts.
+fn unmount_below(path: &Path) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // The fifth field is where it is mounted. A lab's path has no character that is escaped there.
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
+    // The last mounted goes first: it may stand on another.
+    for point in points.filter(|point| point.starts_with(path)).collect::<Vec<_>>().iter().rev() {
+        // Detached: a process that still looks into it keeps nobody else from cleaning up.
+        if let Err(error) = umount2(*point, MntFlags::MNT_DETACH) {
+            tracing::warn!("cannot unmount {}: {error}", point.display());
+        }
+    }
 }
 
 fn remove(path: &Path) {

@@ -15,8 +15,8 @@ use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
 use crate::topology::{
-    self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Plan, Role,
-    STATEFUL, Topology, VIP4, VIP6, WEB_PORT,
+    self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Plan,
+    Receivers, Role, STATEFUL, Topology, VIP4, VIP6, WEB_PORT,
 };
 use weir_testbed::NetNs;
 use weir_testbed::cgroup::Cgroup;
@@ -44,8 +44,18 @@ pub struct LabSpec {
     /// Whether backends are hosts on which nothing was set for them to be backends: without the VIP, with
     /// the kernel's usual settings, and nothing that takes packets out of tunnels.
     pub bare: bool,
+    /// What takes packets out of tunnels on backends that are not bare, in the topology `routed`.
+    pub receivers: Receivers,
     /// The agents that backends run, if they do.
     pub agent: Option<AgentSpec>,
+    /// Whether no packet overtakes another on the way through the lab, however busy the machine is. Without,
+    /// one that a processor has taken and not passed on yet is overtaken by those of another, by
+    /// milliseconds where both have much to do; TCP then drops, rightly, what is older than what it has
+    /// seen (RFC 7323, PAWS).
+    pub in_order: bool,
+    /// Whether nginx of each backend has an application behind it, which works on one request for
+    /// `/work/<microseconds>` after the other, for as long as it says.
+    pub work: bool,
     /// Whether the servers of each backend have a control group of their own, which tells what they
     /// use of the CPUs.
     pub cgroups: bool,
@@ -62,7 +72,10 @@ impl Default for LabSpec {
             big_rate: 1 << 20,
             more_ports: Vec::new(),
             bare: false,
+            receivers: Receivers::Testbed,
             agent: None,
+            in_order: false,
+            work: false,
             cgroups: false,
         }
     }
@@ -121,7 +134,8 @@ impl Lab {
         let node =
             |role: Role| Node { role, netns: NetNs::named(format!("{prefix}{}", role.name())) };
         let switch = node(Role::Switch);
-        let router = (spec.topology == Topology::Routed).then_some(Role::Router);
+        let router =
+            matches!(spec.topology, Topology::Routed | Topology::FullNat).then_some(Role::Router);
         let tiers = spec.topology == Topology::Tiers;
         let fronts = (1..if tiers { FRONTS } else { 1 }).map(Role::Front);
         let stateful = (0..if tiers { STATEFUL } else { 0 }).map(Role::Stateful);
@@ -157,6 +171,9 @@ impl Lab {
         self.home.note_namespaces(&names)?;
         NetNs::create(&names)?;
         topology::wire(switch, others, self.plan())?;
+        if self.spec.in_order {
+            std::iter::once(switch).chain(others).try_for_each(|node| node.netns.keep_order())?;
+        }
         tracing::debug!("wired after {:?}", started.elapsed());
         let big = self.home.path().join("big");
         File::create(&big)
@@ -205,8 +222,9 @@ impl Lab {
     }
 
     fn plan(&self) -> Plan {
-        let LabSpec { topology, addresses_per_client: client_addresses, bare, .. } = self.spec;
-        Plan { topology, client_addresses, bare }
+        let LabSpec { topology, bare, receivers, clients, backends, .. } = self.spec;
+        let client_addresses = self.spec.addresses_per_client;
+        Plan { topology, client_addresses, bare, receivers, clients, backends }
     }
 
     /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.

@@ -34,14 +34,27 @@ impl Loads {
     /// # Errors
     /// If they have none, or no thread can be had.
     pub fn start(lab: &Arc<Lab>, control: Arc<dyn PoolControl>) -> Result<Self> {
-        if !lab.spec().cgroups {
+        Self::start_every(lab, control, ROUND)
+    }
+
+    /// The same with another time between rounds, also of backends that work
+    /// ([`LabSpec::work`](crate::LabSpec::work)): the share of the time that they are busy.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_every(
+        lab: &Arc<Lab>,
+        control: Arc<dyn PoolControl>,
+        round: Duration,
+    ) -> Result<Self> {
+        if !lab.spec().cgroups && !lab.spec().work {
             return Err(Error::BadSpec("loads are of control groups: ask the lab for them".into()));
         }
         let (stop, told) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let worker = (Arc::clone(&stop), Arc::clone(&told), Arc::clone(lab));
         let thread = thread::Builder::new()
             .name("loads".into())
-            .spawn(move || tell(&worker.0, &worker.1, &worker.2, &*control))
+            .spawn(move || tell(&worker.0, &worker.1, &worker.2, &*control, round))
             .doing(|| "starting a thread".into())?;
         Ok(Self { stop, told, thread: Some(thread) })
     }
@@ -62,11 +75,18 @@ impl Drop for Loads {
     }
 }
 
-fn tell(stop: &AtomicBool, told: &AtomicU64, lab: &Lab, control: &dyn PoolControl) {
+fn tell(
+    stop: &AtomicBool,
+    told: &AtomicU64,
+    lab: &Lab,
+    control: &dyn PoolControl,
+    round: Duration,
+) {
     let mut known = vec![Usage::default(); lab.backends().len()];
-    while !stop.load(Relaxed) && sleep(ROUND) {
+    while !stop.load(Relaxed) && sleep(round) {
         for (backend, usage) in lab.backends().iter().zip(&mut known) {
-            let Some(Ok(used)) = backend.cgroup().map(|group| group.cpu_time()) else { continue };
+            let of_group = || backend.cgroup()?.cpu_time().ok();
+            let Some(used) = backend.worked().or_else(of_group) else { continue };
             let Some(load) = usage.add(Instant::now(), used) else { continue };
             match control.tell_load(backend.index(), load) {
                 Ok(true) => {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::balancer::{Balancer, BalancerSpec, Node, PoolControl};
 use crate::error::{Error, Result};
 use crate::lab::Lab;
-use crate::topology::{FRONTS, STATEFUL, Topology};
+use crate::topology::{FRONTS, Role, STATEFUL, Topology};
 use weir_testbed::interrupt::sleep;
 
 /// What services of both tiers have. The bits tell more stateful balancers apart than a lab has.
@@ -50,6 +50,12 @@ impl Tiers {
             service_lines: match node {
                 Node::Stateful(_) => format!("{TIER}{}", example.service_lines),
                 _ => format!("{TIER}cookie_key = \"{key}\"\n"),
+            },
+            balancer_lines: match (node, example.member_port) {
+                (Node::Stateful(_), Some(port)) => {
+                    format!("metrics = \"[::]:{port}\"\n{}", example.balancer_lines)
+                }
+                _ => example.balancer_lines.clone(),
             },
             pool,
             ..example.clone()
@@ -92,6 +98,24 @@ impl Tiers {
         self.fronts.iter().try_for_each(|front| front.remove(member))?;
         self.members.lock().unwrap_or_else(PoisonError::into_inner).remove(&member);
         Ok(())
+    }
+
+    /// A stateful balancer dies as a machine does whose power fails: its control plane is killed, and no
+    /// packet comes to it or from it any more.
+    pub fn die(&self, member: usize) -> Result<()> {
+        self.stateful[member].kill();
+        self.set_port(member, "down")
+    }
+
+    /// One that died is back. The fronts have it in their pools if nobody has taken it out.
+    pub fn revive(&self, member: usize) -> Result<()> {
+        self.set_port(member, "up")?;
+        self.stateful[member].launch()
+    }
+
+    fn set_port(&self, member: usize, state: &str) -> Result<()> {
+        let port = Role::Stateful(member).name();
+        Ok(self.lab.switch().ip(&format!("link set {port} {state}\n"))?)
     }
 
     /// Keeps new connections away from one, or lets it have them again.

@@ -2,8 +2,12 @@
 //!
 //! `l2` is a bridge, and everybody on it. In `inline` clients and backends have a bridge each, with the
 //! balancer between them; so in `nat`, whose backends know nothing of the service. In `routed` there is a
-//! router between them, and the balancer is on the clients'. In `tiers` there are several balancers on the
-//! one bridge. `docs/lab.md` has the pictures.
+//! router between them, and the balancer is on the clients'; so in `fullnat`, whose backends know nothing of the
+//! service, and nothing of the balancer. In `tiers` there are several balancers on the one bridge. In `vlan` the
+//! balancer's interface is a trunk, in `bond-MODE` it is a bond. `docs/lab.md` has the pictures.
+
+mod receive;
+mod trunk;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -11,7 +15,10 @@ use std::str::FromStr;
 use crate::error::{Error, Result};
 use weir_testbed::NetNs;
 use weir_testbed::link;
-use weir_testbed::{decapsulate, xdp};
+use weir_testbed::xdp;
+
+pub use receive::Receivers;
+pub use trunk::{BOND, Bond};
 
 /// The virtual IPv4 address.
 pub const VIP4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
@@ -21,7 +28,7 @@ pub const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0x100);
 pub const WEB_PORT: u16 = 80;
 /// Port of the echo service, UDP.
 pub const ECHO_PORT: u16 = 5353;
-/// Port of the web service at backends of the topology `nat`.
+/// Port of the web service at backends of the topologies `nat` and `fullnat`.
 pub const NAT_WEB_PORT: u16 = 8080;
 /// Port of the echo service there.
 pub const NAT_ECHO_PORT: u16 = 9953;
@@ -42,8 +49,10 @@ pub const MAX_CLIENTS: usize = 100;
 /// Most source addresses per client namespace and family.
 pub const MAX_CLIENT_ADDRESSES: usize = 200;
 
-const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
-const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+/// The balancer's own address.
+pub const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// That of IPv6.
+pub const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// The router of `routed`, where the clients are.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
@@ -62,42 +71,73 @@ pub enum Topology {
     Inline,
     /// The same with backends that have not the service's addresses, and listen on other ports.
     Nat,
+    /// Two bridges with a router between them, which is the default route of backends that know nothing of the
+    /// service: packets come to them from an address of the balancer's.
+    FullNat,
     /// Two bridges with a router between them: backends are in another subnet than the balancer, take
     /// packets out of tunnels, and answer clients through the router.
     Routed,
     /// One bridge with two tiers of balancers: stateless ones that the clients' routes lead to, and
     /// stateful ones behind. Backends answer clients directly.
     Tiers,
+    /// One interface of the balancer's for everybody, who are in different VLANs, of both protocols, and in
+    /// none. The balancer is the backends' router, as in `inline`.
+    Vlan,
+    /// As `l2`, with a balancer that has a bond of two interfaces.
+    Bond(Bond),
 }
 
 impl Topology {
+    /// Every topology.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let plain = [
+            Self::L2,
+            Self::Inline,
+            Self::Nat,
+            Self::FullNat,
+            Self::Routed,
+            Self::Tiers,
+            Self::Vlan,
+        ];
+        plain.into_iter().chain(Bond::ALL.map(Self::Bond))
+    }
+
     /// The name a person types.
     pub fn name(self) -> &'static str {
         match self {
             Self::L2 => "l2",
             Self::Inline => "inline",
             Self::Nat => "nat",
+            Self::FullNat => "fullnat",
             Self::Routed => "routed",
             Self::Tiers => "tiers",
+            Self::Vlan => "vlan",
+            Self::Bond(bond) => bond.topology(),
         }
     }
 
     /// The balancer's interfaces that weir takes frames from.
     pub fn interfaces(self) -> &'static [&'static str] {
         match self {
-            Self::L2 | Self::Routed | Self::Tiers => &[INTERFACE],
+            Self::L2 | Self::FullNat | Self::Routed | Self::Tiers | Self::Vlan => &[INTERFACE],
+            Self::Bond(_) => &[BOND],
             Self::Inline | Self::Nat => &[INTERFACE, BACKENDS_INTERFACE],
         }
     }
 
+    /// Whether backends have not the service's address.
+    pub fn is_nat(self) -> bool {
+        matches!(self, Self::Nat | Self::FullNat)
+    }
+
     /// The port at which backends listen for the web service.
     pub fn web_port(self) -> u16 {
-        if self == Self::Nat { NAT_WEB_PORT } else { WEB_PORT }
+        if self.is_nat() { NAT_WEB_PORT } else { WEB_PORT }
     }
 
     /// The port at which backends listen for the echo service.
     pub fn echo_port(self) -> u16 {
-        if self == Self::Nat { NAT_ECHO_PORT } else { ECHO_PORT }
+        if self.is_nat() { NAT_ECHO_PORT } else { ECHO_PORT }
     }
 }
 
@@ -105,19 +145,11 @@ impl FromStr for Topology {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "l2" => Ok(Self::L2),
-            "inline" => Ok(Self::Inline),
-            "nat" => Ok(Self::Nat),
-            "routed" => Ok(Self::Routed),
-            "tiers" => Ok(Self::Tiers),
-            other => {
-                let wrong = format!(
-                    "no topology is called `{other}`; there are: l2, inline, nat, routed, tiers"
-                );
-                Err(Error::BadSpec(wrong))
-            }
-        }
+        Self::all().find(|topology| topology.name() == name).ok_or_else(|| {
+            let all: Vec<&str> = Self::all().map(Self::name).collect();
+            let all = all.join(", ");
+            Error::BadSpec(format!("no topology is called `{name}`; there are: {all}"))
+        })
     }
 }
 
@@ -181,6 +213,10 @@ pub(crate) struct Plan {
     pub(crate) client_addresses: usize,
     /// Whether backends are hosts like any other: whoever wants packets to reach them makes them ready.
     pub(crate) bare: bool,
+    /// What takes packets out of tunnels, on backends that are not bare.
+    pub(crate) receivers: Receivers,
+    pub(crate) clients: usize,
+    pub(crate) backends: usize,
 }
 
 /// One interface of a node, and the port of the bridge that it is joined to.
@@ -239,21 +275,24 @@ impl Role {
     }
 
     fn cables(self, topology: Topology) -> Vec<Cable> {
+        if let (Topology::Bond(bond), Self::Balancer) = (topology, self) {
+            return bond.cables(self.mac());
+        }
         let own = Cable {
             port: self.name(),
             bridge: match (topology, self) {
-                (Topology::Inline | Topology::Nat | Topology::Routed, Self::Backend(_)) => {
-                    BACKENDS_BRIDGE
-                }
+                (Topology::Vlan, role) => trunk::bridge(role),
+                (Topology::L2 | Topology::Tiers | Topology::Bond(_), Self::Backend(_)) => BRIDGE,
+                (_, Self::Backend(_)) => BACKENDS_BRIDGE,
                 _ => BRIDGE,
             },
             interface: INTERFACE,
             mac: self.mac(),
         };
         let between = match topology {
-            Topology::L2 | Topology::Tiers => None,
+            Topology::L2 | Topology::Tiers | Topology::Vlan | Topology::Bond(_) => None,
             Topology::Inline | Topology::Nat => Some(Self::Balancer),
-            Topology::Routed => Some(Self::Router),
+            Topology::Routed | Topology::FullNat => Some(Self::Router),
         };
         if between != Some(self) {
             return vec![own];
@@ -274,22 +313,29 @@ impl Role {
         let router = [format!("{ROUTER4}/24"), format!("{ROUTER6}/112")];
         let (mine, second) = match (plan.topology, self) {
             // The VIP is nobody's address: clients have a route to it.
-            (Topology::Tiers, Self::Balancer) => {
+            (Topology::Tiers | Topology::Vlan | Topology::FullNat, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], Vec::new())
             }
             (Topology::Inline | Topology::Nat, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], router.into())
             }
-            (Topology::Routed, Self::Router) => {
+            (Topology::Routed | Topology::FullNat, Self::Router) => {
                 (vec![format!("{GATEWAY4}/16"), format!("{GATEWAY6}/64")], router.into())
             }
-            (Topology::Inline | Topology::Nat | Topology::Routed, Self::Backend(i)) => {
+            (topology, Self::Backend(i))
+                if !matches!(topology, Topology::L2 | Topology::Tiers | Topology::Bond(_)) =>
+            {
                 (vec![format!("{}/24", backend4(i)), format!("{}/112", backend6(i))], Vec::new())
             }
             _ => (self.addresses_l2(plan.client_addresses), Vec::new()),
         };
         let of = |interface| move |address| (address, interface);
-        let first = mine.into_iter().map(of(INTERFACE));
+        let own = match (plan.topology, self) {
+            (Topology::Bond(_), Self::Balancer) => BOND,
+            (Topology::Vlan, role) => trunk::interface(role),
+            _ => INTERFACE,
+        };
+        let first = mine.into_iter().map(of(own));
         first.chain(second.into_iter().map(of(BACKENDS_INTERFACE))).collect()
     }
 
@@ -318,7 +364,10 @@ impl Role {
     /// Its routes: a destination and a router for each, with what else there is to say.
     fn routes(self, topology: Topology) -> Vec<(String, IpAddr, &'static str)> {
         match (topology, self) {
-            (Topology::Inline | Topology::Nat, Self::Client(_)) => vec![
+            (
+                Topology::Inline | Topology::Nat | Topology::FullNat | Topology::Vlan,
+                Self::Client(_),
+            ) => vec![
                 (format!("{VIP4}/32"), BALANCER4.into(), ""),
                 (format!("{VIP6}/128"), BALANCER6.into(), ""),
             ],
@@ -326,10 +375,13 @@ impl Role {
                 (format!("{VIP4}/32"), front4(i % FRONTS).into(), ""),
                 (format!("{VIP6}/128"), front6(i % FRONTS).into(), ""),
             ],
-            (Topology::Inline | Topology::Nat, Self::Backend(_)) => {
+            (
+                Topology::Inline | Topology::Nat | Topology::FullNat | Topology::Vlan,
+                Self::Backend(_),
+            ) => {
                 vec![("0.0.0.0/0".into(), ROUTER4.into(), ""), ("::/0".into(), ROUTER6.into(), "")]
             }
-            (Topology::Routed, Self::Balancer) => vec![
+            (Topology::Routed | Topology::FullNat, Self::Balancer) => vec![
                 ("10.77.2.0/24".into(), GATEWAY4.into(), ""),
                 ("fd77::2:0/112".into(), GATEWAY6.into(), ""),
             ],
@@ -395,15 +447,23 @@ impl Role {
     /// The `ip -batch` lines that run inside the node once its veths are there.
     fn setup(self, plan: Plan) -> String {
         let mut lines = link::up("lo");
-        if let (Self::Backend(_), true) = (self, plan.topology != Topology::Nat && !plan.bare) {
+        if let (Self::Backend(_), true) = (self, !plan.topology.is_nat() && !plan.bare) {
             lines += &link::address(&format!("{VIP4}/32"), "lo");
             lines += &link::address(&format!("{VIP6}/128"), "lo");
+        }
+        match (plan.topology, self) {
+            (Topology::Bond(bond), Self::Balancer) => lines += &bond.at_balancer(self.mac()),
+            (Topology::Vlan, role) => lines += &trunk::interfaces(role),
+            _ => {}
         }
         for (address, interface) in self.addresses(plan) {
             lines += &link::address(&address, interface);
         }
         for cable in self.cables(plan.topology) {
             lines += &link::up(cable.interface);
+        }
+        if (plan.topology, self) == (Topology::Vlan, Self::Balancer) {
+            lines += &trunk::balancer(plan.clients, plan.backends);
         }
         for (to, router, more) in self.routes(plan.topology) {
             let more = if plan.bare { "" } else { more };
@@ -431,11 +491,15 @@ pub(crate) fn wire(switch: &Node, others: &[Node], plan: Plan) -> Result<()> {
         node.netns.enter(|| set_sysctls(node.role, plan.bare))??;
     }
     let mut lines = String::new();
-    for bridge in [BRIDGE, BACKENDS_BRIDGE] {
+    let vlans: &[&str] = if plan.topology == Topology::Vlan { &trunk::BRIDGES } else { &[] };
+    for bridge in [BRIDGE, BACKENDS_BRIDGE].iter().chain(vlans) {
         lines += &format!(
             "link add {bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0\n\
              link set {bridge} up\n"
         );
+    }
+    if let Topology::Bond(bond) = plan.topology {
+        lines += &bond.at_switch();
     }
     for node in others {
         lines += &join(node, plan.topology);
@@ -452,15 +516,24 @@ fn join(Node { role, netns }: &Node, topology: Topology) -> String {
     let cables = role.cables(topology).into_iter();
     let line = |Cable { port, bridge, interface, mac }| {
         let ends = [link::End::new(&port), link::End::new(interface).mac(mac).inside(netns)];
-        link::veth(&ends) + &format!("link set {port} master {bridge} up\n")
+        // A bond takes none that is up.
+        link::veth(&ends) + &format!("link set {port} master {bridge}\n") + &link::up(&port)
     };
-    cables.map(line).collect()
+    let lines: String = cables.map(line).collect();
+    match (topology, role) {
+        (Topology::Vlan, Role::Balancer) => lines + &trunk::at_switch(&role.name()),
+        _ => lines,
+    }
 }
 
 fn set_up(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()> {
     let cables = role.cables(plan.topology);
     for cable in &cables {
         netns.no_checksum_offload(cable.interface)?;
+        if (plan.topology, *role) == (Topology::Vlan, Role::Balancer) {
+            // Tags are to stand in the frames that the balancer's program gets.
+            switch.no_tag_offload(&cable.port)?;
+        }
     }
     netns.ip(&role.setup(plan))?;
     if matches!(role, Role::Balancer | Role::Front(_) | Role::Stateful(_)) {
@@ -468,8 +541,8 @@ fn set_up(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()>
             xdp::attach_pass(switch, &cable.port)?;
         }
     }
-    if let (Topology::Routed, Role::Backend(_), false) = (plan.topology, role, plan.bare) {
-        decapsulate::attach(netns, INTERFACE)?;
+    if let (Topology::Routed, Role::Backend(index), false) = (plan.topology, role, plan.bare) {
+        plan.receivers.set_up(netns, (backend4(*index), backend6(*index)))?;
     }
     Ok(())
 }
@@ -511,11 +584,16 @@ mod tests {
         roles.extend((0..STATEFUL).map(Role::Stateful));
         roles.extend((0..MAX_CLIENTS).map(Role::Client));
         roles.extend((0..MAX_BACKENDS).map(Role::Backend));
-        for topology in
-            [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed, Topology::Tiers]
-        {
+        for topology in Topology::all() {
             let (mut seen, mut macs) = (HashSet::new(), HashSet::new());
-            let plan = Plan { topology, client_addresses: MAX_CLIENT_ADDRESSES, bare: false };
+            let plan = Plan {
+                topology,
+                client_addresses: MAX_CLIENT_ADDRESSES,
+                bare: false,
+                receivers: Receivers::Testbed,
+                clients: MAX_CLIENTS,
+                backends: MAX_BACKENDS,
+            };
             for role in &roles {
                 for cable in role.cables(topology) {
                     assert!(macs.insert(cable.mac), "{role:?}");
@@ -534,9 +612,7 @@ mod tests {
         assert_eq!(backend6(11).to_string(), "fd77::2:c");
         assert_eq!(client4(1, 0).to_string(), "10.77.1.2");
         assert_eq!(client6(1, 3).to_string(), "fd77::66:3");
-        for topology in
-            [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed, Topology::Tiers]
-        {
+        for topology in Topology::all() {
             assert_eq!(topology.name().parse::<Topology>().unwrap(), topology);
         }
         assert!("ring".parse::<Topology>().is_err());

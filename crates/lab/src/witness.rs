@@ -18,7 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{Doing, Result};
 use crate::lab::Lab;
-use crate::topology::{ECHO_PORT, NAT_ECHO_PORT, NAT_WEB_PORT, VIP4, VIP6, WEB_PORT};
+use crate::topology::{ECHO_PORT, NAT_ECHO_PORT, NAT_WEB_PORT, Topology, VIP4, VIP6, WEB_PORT};
 
 /// Room for packets that were not read yet, in bytes of the kernel's memory.
 const ROOM: usize = 8 << 20;
@@ -97,6 +97,8 @@ struct Shared {
 pub(crate) struct Witness {
     shared: Arc<Shared>,
     reader: Option<JoinHandle<()>>,
+    /// Backends that see no client, whose packets come from the balancer.
+    hidden: usize,
 }
 
 impl Witness {
@@ -121,7 +123,14 @@ impl Witness {
             .name("witness".into())
             .spawn(move || reading.read_on())
             .doing(|| "starting the reader of SYNs".into())?;
-        Ok(Self { shared, reader: Some(reader) })
+        let full_nat = lab.spec().topology == Topology::FullNat;
+        let hidden = if full_nat { lab.backends().len() } else { 0 };
+        Ok(Self { shared, reader: Some(reader), hidden })
+    }
+
+    /// Backends at any of which a flow that got no answer may have begun, as none sees who has sent it.
+    pub(crate) fn hidden(&self) -> std::ops::Range<usize> {
+        0..self.hidden
     }
 
     /// The backend that saw the flow's latest first packet, at or after `since`: `None` if none

@@ -227,6 +227,13 @@ fn an_interrupted_lab_leaves_nothing() {
 fn a_dead_lab_is_swept_up_and_a_living_one_is_not() {
     let (mut helper, id) = start_helper("dead");
     let (mut living, living_id) = start_helper("living");
+    // What a test has mounted in it goes with it.
+    for (id, name) in [(&id, "disc"), (&id, "disc/inner"), (&living_id, "disc")] {
+        let disc = format!("/run/weir-lab/{id}/{name}");
+        fs::create_dir(&disc).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs", &disc]).status();
+        assert!(mounted.unwrap().success());
+    }
     signal(&helper, "KILL");
     helper.wait().unwrap();
     // Its servers have died with it, its namespaces wait to be swept.

@@ -26,5 +26,5 @@ mod utilisation;
 mod ways;
 
 pub use plane::{Burst, macswap};
-pub use utilisation::Utilisation;
 pub use ports::{BURST, Fate, Frame, HEADROOM, Ports};
+pub use utilisation::Utilisation;

@@ -189,7 +189,7 @@ impl World {
             up: rng.random_ratio(7, 8),
             hop: Some(Hop { next, ifindex: rng.random_range(0..3) }),
             tunnel,
-            translation: nat.then_some(Translation { port, mtu: 0 }),
+            translation: nat.then_some(Translation { port, mtu: 0, ports: None }),
             segments,
         };
         let load = (rng.random_range(1..4), rng.random_range(0..9));

@@ -23,7 +23,7 @@ mod user;
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
 pub use counters::{Counters, LaneCounters, Returned};
-pub use limits::Limits;
+pub use limits::{Limits, mapping_places};
 pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{

@@ -22,6 +22,8 @@ pub struct Limits {
     pub slot_partitions: u32,
     /// Addresses and ports of backends whose answers are translated.
     pub translations: u32,
+    /// Connections under full NAT.
+    pub mappings: u32,
     /// UDP flows that are told from new ones.
     pub udp_flows: u32,
     /// Bytes of the event ring, a power of two.
@@ -46,6 +48,7 @@ impl Default for Limits {
             answered_flows: 1,
             slot_partitions: 1,
             translations: 1,
+            mappings: 1,
             udp_flows: 65_536,
             event_ring_bytes: 16 << 20,
             marked_flows: 1 << 20,
@@ -68,6 +71,7 @@ impl Limits {
             answered_flows: self.answered_flows.max(other.answered_flows),
             slot_partitions: self.slot_partitions.max(other.slot_partitions),
             translations: self.translations.max(other.translations),
+            mappings: self.mappings.max(other.mappings),
             udp_flows: self.udp_flows.max(other.udp_flows),
             event_ring_bytes: self.event_ring_bytes.max(other.event_ring_bytes),
             marked_flows: self.marked_flows.max(other.marked_flows),
@@ -75,4 +79,10 @@ impl Limits {
             list_prefixes: self.list_prefixes.max(other.list_prefixes),
         }
     }
+}
+
+/// Places of the table for so many connections under full NAT: half full, one connection in 65,000 finds none
+/// for any of its ports.
+pub fn mapping_places(mappings: u32) -> u32 {
+    if mappings <= 1 { 1 } else { (mappings * 2).next_power_of_two() }
 }

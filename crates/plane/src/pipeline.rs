@@ -3,6 +3,7 @@
 
 use crate::IdRoutes;
 use crate::forward::Translation;
+use crate::forward::mapping::{Mapping, Signs};
 use std::net::IpAddr;
 use weir_steering::{
     BackendId, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask, decide_by,
@@ -54,6 +55,17 @@ pub trait Directory {
         let _ = key;
         None
     }
+    /// What an answer to an address of the balancer's is of: none, if it comes to none that connections have;
+    /// none inside, if no connection has its port. It is noted, too.
+    fn mapped(&self, flow: &FlowKey, signs: &Signs) -> Option<Option<Mapping>> {
+        let _ = (flow, signs);
+        None
+    }
+    /// Whether connections come from this address and port of the balancer's.
+    fn is_origin(&self, address: &[u8; 16], port: u16) -> bool {
+        let _ = (address, port);
+        false
+    }
     /// What leads packets of a service by their QUIC ids, if anything does.
     fn id_routes(&self, service: ServiceId) -> Option<&IdRoutes> {
         let _ = service;
@@ -92,6 +104,8 @@ pub enum Verdict {
         address: IpAddr,
         /// Its port; none: the one that it has.
         port: Option<u16>,
+        /// The client, to whom it is not addressed: it came to an address of the balancer's.
+        client: Option<(IpAddr, u16)>,
         /// Its bytes from the IP header on.
         bytes: u32,
     },
@@ -184,7 +198,7 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
                     if echo::is_request(frame) {
                         return Err(Verdict::Echo);
                     }
-                } else if icmp::too_big(frame).is_some() {
+                } else if icmp::too_big(frame).is_some() && !is_about_translated(frame, to) {
                     return Err(Verdict::Pass(Reason::PathMtu));
                 }
             }
@@ -444,34 +458,62 @@ fn uncount(counted: bool, backend: Option<BackendId>, memory: &mut impl Memory) 
     }
 }
 
+/// Whether an ICMP error is about a packet that was sent to a backend with other addresses: so about none of a
+/// tunnel's, which may be a datagram, too. The twin of `is_about_translated` in `bpf/back.h`.
+fn is_about_translated(frame: &[u8], to: &impl Directory) -> bool {
+    let Some(error) = icmp::quoted(frame).filter(|_| to.translates()) else { return false };
+    let FlowKey { src: address, src_port, dst, dst_port, protocol } = error.flow;
+    let from = VipKey { address, protocol, port: Some(src_port) };
+    let known = to.translated(&from).or_else(|| to.translated(&VipKey { port: None, ..from }));
+    known.is_some() || to.is_origin(&dst, dst_port)
+}
+
 /// A packet of a backend whose answers are translated, or an ICMP error about one that was sent there. One
 /// whose TTL is used up is the kernel's, which tells the sender. The twin of `bpf/back.h`.
 fn translated(frame: &[u8], to: &impl Directory) -> Option<Verdict> {
     if !to.translates() || !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
         return None;
     }
-    let (from, bytes) = match parse(frame) {
+    let backend = true;
+    let (flow, bytes, signs) = match parse(frame) {
         Ok(packet) => {
-            let FlowKey { src: address, src_port, protocol, .. } = packet.flow;
-            (VipKey { address, protocol, port: Some(src_port) }, packet.ip_length)
+            let signs = Signs { flags: packet.tcp_flags, backend, quoted: false };
+            (packet.flow, packet.ip_length, signs)
         }
         Err(_) => {
             let error = icmp::quoted(frame)?;
-            let FlowKey { src: address, src_port, protocol, .. } = error.flow;
-            (VipKey { address, protocol, port: Some(src_port) }, error.ip_length)
+            let signs = Signs { flags: TcpFlags::default(), backend, quoted: true };
+            (error.flow, error.ip_length, signs)
         }
     };
+    let from = VipKey { address: flow.src, protocol: flow.protocol, port: Some(flow.src_port) };
     let exact = to.translated(&from);
-    let service = exact.or_else(|| to.translated(&VipKey { port: None, ..from }))?;
+    let Some(service) = exact.or_else(|| to.translated(&VipKey { port: None, ..from })) else {
+        return returned(frame, bytes, to.mapped(&flow, &signs)?);
+    };
     if used_up(frame) {
         return Some(Verdict::Pass(Reason::TtlExceeded));
     }
-    Some(Verdict::Return { address: unmap_address(&service.address), port: service.port, bytes })
+    let (address, port) = (unmap_address(&service.address), service.port);
+    Some(Verdict::Return { address, port, client: None, bytes })
+}
+
+/// What came to an address of the balancer's, as its mapping says.
+fn returned(frame: &[u8], bytes: u32, mapping: Option<Mapping>) -> Option<Verdict> {
+    let Some(Mapping { flow, .. }) = mapping else {
+        return Some(Verdict::Drop(Reason::NoMapping));
+    };
+    if used_up(frame) {
+        return Some(Verdict::Drop(Reason::TtlExceeded));
+    }
+    let client = Some((unmap_address(&flow.src), flow.src_port));
+    let (address, port) = (unmap_address(&flow.dst), Some(flow.dst_port));
+    Some(Verdict::Return { address, port, client, bytes })
 }
 
 /// Whether a router would not pass the packet on.
 fn used_up(frame: &[u8]) -> bool {
-    Translation { port: None, mtu: 0 }.refuses(frame) == Some(Reason::TtlExceeded)
+    Translation { port: None, mtu: 0, ports: None }.refuses(frame) == Some(Reason::TtlExceeded)
 }
 
 /// The backend has no timestamps, so the connection's packets will carry no cookies.

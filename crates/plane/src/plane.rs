@@ -2,7 +2,7 @@
 
 use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::counters::{LaneCounters, Returned};
-use crate::forward::{NextHop, Segments, Translation, Tunnel};
+use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
@@ -230,6 +230,25 @@ pub trait Plane: update::Plane {
     /// # Errors
     /// If there is no room for so many; some may be translated then.
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), Self::Error>;
+
+    /// Makes mappings under full NAT by these rules from now on. Connections keep what they have as long as
+    /// the key, and the ports of their backends, stay.
+    ///
+    /// # Errors
+    /// If it cannot be set.
+    fn set_mapping_rules(&mut self, rules: &MappingRules) -> Result<(), Self::Error>;
+
+    /// The rules that mappings are made by, if there are any.
+    fn mapping_rules(&self) -> Option<MappingRules>;
+
+    /// Places in the table of mappings.
+    fn mapping_places(&self) -> usize;
+
+    /// The mapping that stands at a place, whether or not its time is up.
+    fn mapping(&self, place: usize) -> Option<Mapping>;
+
+    /// The tick that mappings grow old by.
+    fn mapping_tick(&self) -> u32;
 
     /// Answers that were translated.
     ///
@@ -507,6 +526,20 @@ pub trait Plane: update::Plane {
     /// # Errors
     /// If there is no room for so many.
     fn set_devices(&mut self, _devices: &[Device]) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// The limit, by its name in `[limits]`, that an error is about.
+    fn limit_of(_error: &Self::Error) -> Option<&'static str> {
+        None
+    }
+
+    /// Sets the members of bonds that frames are taken from: what comes in by these interfaces and is
+    /// [`lost`](Self::lost) counts, too.
+    ///
+    /// # Errors
+    /// What the plane says, for example that it has no room for so many.
+    fn set_members(&mut self, _members: &[u32]) -> Result<(), Self::Error> {
         Ok(())
     }
 

@@ -4,8 +4,9 @@
 use crate::allowance::Allowance;
 use crate::by_id::IdRoutes;
 use crate::counters::{Counters, LaneCounters, Returned};
-use crate::forward::Tunnel;
-use crate::forward::nat::{End, translate};
+use crate::forward::mapping::{MAPPING_TICK_SHIFT, Mapping, Mappings, Signs, Target};
+use crate::forward::nat::{End, translate, translate_both};
+use crate::forward::{MappingRules, Translation, Tunnel};
 use crate::limits::Limits;
 use crate::paths::Paths;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
@@ -25,7 +26,9 @@ use weir_steering::{
     cheetah::{Answered, ConnTable, SlotCounts},
     is_armed, update,
 };
-use weir_wire::{FlowKey, Reason, echo, icmp, map_address};
+use weir_wire::{
+    FlowKey, Fragment, FragmentKey, Reason, TcpFlags, echo, fragment, icmp, map_address, parse,
+};
 
 /// What a [`Soft`] plane can be asked, and can be told to refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -129,6 +132,9 @@ pub struct Soft {
     pub sources: HashMap<ServiceId, SourceTable>,
     /// Whose answers are translated, and to what.
     pub translations: Translations,
+    /// Connections under full NAT; and the sources that first fragments got.
+    pub mappings: RefCell<Mappings>,
+    sources_of: HashMap<FragmentKey, u16>,
     /// Published tables by service.
     pub tables: HashMap<ServiceId, Arc<Image>>,
     /// Services without a table here whose published one is of a method that is not known.
@@ -157,6 +163,11 @@ pub struct Soft {
     pub nanoseconds: u64,
     /// The interfaces that it is attached to.
     pub attached: Vec<String>,
+    /// Frames that come just before the next table is seen: the flows that have started were collected
+    /// by then.
+    pub meanwhile: Vec<Vec<u8>>,
+    /// What became of them.
+    pub came: Vec<Outcome>,
     asked: RefCell<BTreeMap<Operation, u64>>,
     refusals: RefCell<BTreeMap<Operation, Refusal>>,
 }
@@ -167,6 +178,9 @@ struct View<'a> {
     id_routes: &'a HashMap<ServiceId, IdRoutes>,
     sources: &'a HashMap<ServiceId, SourceTable>,
     translations: &'a Translations,
+    mappings: &'a RefCell<Mappings>,
+    backends: &'a BTreeMap<BackendId, Backend>,
+    tick: u32,
     tables: &'a HashMap<ServiceId, Arc<Image>>,
     unknown: &'a HashSet<ServiceId>,
     own_macs: &'a [[u8; 6]],
@@ -194,7 +208,23 @@ impl Directory for View<'_> {
     }
 
     fn translates(&self) -> bool {
-        !self.translations.is_empty()
+        !self.translations.is_empty() || !self.mappings.borrow().rules.origins.is_empty()
+    }
+
+    fn is_origin(&self, address: &[u8; 16], port: u16) -> bool {
+        self.mappings.borrow().rules.origins.iter().flatten().any(|origin| {
+            map_address(origin.address) == *address
+                && (origin.first_port..=origin.last_port).contains(&port)
+        })
+    }
+
+    fn mapped(&self, flow: &FlowKey, signs: &Signs) -> Option<Option<Mapping>> {
+        self.mappings.borrow_mut().back(flow, signs, self.tick, |mapping| {
+            let backend = self.backends.get(&mapping.backend)?;
+            let same = backend.incarnation == mapping.incarnation;
+            let port = backend.translation.and_then(|to| to.port);
+            same.then_some((backend.address, port.unwrap_or(mapping.flow.dst_port)))
+        })
     }
 
     fn translated(&self, key: &VipKey) -> Option<VipKey> {
@@ -222,6 +252,9 @@ impl Soft {
             id_routes: &self.id_routes,
             sources: &self.sources,
             translations: &self.translations,
+            mappings: &self.mappings,
+            backends: &self.backends,
+            tick: self.tick(),
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -246,6 +279,9 @@ impl Soft {
             id_routes: &self.id_routes,
             sources: &self.sources,
             translations: &self.translations,
+            mappings: &self.mappings,
+            backends: &self.backends,
+            tick: self.tick(),
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -289,12 +325,15 @@ impl Soft {
                 Some(Backend { address, tunnel: Some(tunnel), .. }) => {
                     tunnel.encapsulate(frame, *address, tag)
                 }
-                Some(Backend { address, translation: Some(to), .. }) => {
-                    translate(frame, End::Destination, (*address, to.port), tag)
+                Some(Backend { translation: Some(_), .. }) => {
+                    self.translate_to(frame, backend, tag)
                 }
                 _ => Ok(()),
             },
-            Verdict::Return { address, port, .. } => {
+            Verdict::Return { address, port, client: Some(client), .. } => {
+                translate_both(frame, (address, port), (client.0, Some(client.1)), tag)
+            }
+            Verdict::Return { address, port, client: None, .. } => {
                 translate(frame, End::Source, (address, port), tag)
             }
             _ => Ok(()),
@@ -314,11 +353,18 @@ impl Soft {
     /// Takes a burst of frames through the data plane, with the outcomes that they have one after
     /// the other.
     pub fn process_burst(&mut self, frames: &[&[u8]]) -> Vec<Outcome> {
+        // A mapping that one makes is the next one's.
+        if !self.mappings.get_mut().rules.origins.is_empty() {
+            return frames.iter().map(|frame| self.process(frame)).collect();
+        }
         let to = View {
             vips: &self.vips,
             id_routes: &self.id_routes,
             sources: &self.sources,
             translations: &self.translations,
+            mappings: &self.mappings,
+            backends: &self.backends,
+            tick: self.tick(),
             tables: &self.tables,
             unknown: &self.unknown,
             own_macs: &self.own_macs,
@@ -426,7 +472,13 @@ impl Soft {
         }
         let Verdict::Forward { backend, echo, .. } = verdict else { return verdict };
         if let Some(to) = self.backends.get(&backend).and_then(|backend| backend.translation) {
-            return to.refuses(frame).map_or(verdict, Verdict::Drop);
+            if let Some(refused) = to.refuses(frame) {
+                return Verdict::Drop(refused);
+            }
+            return match self.source(frame, backend, true) {
+                Some(Err(reason)) => Verdict::Drop(reason),
+                _ => verdict,
+            };
         }
         let Some((tunnel, address)) = self.way(backend) else { return verdict };
         let Some(refused) = tunnel.refuses(frame, address) else { return verdict };
@@ -437,6 +489,80 @@ impl Soft {
             return Verdict::Drop(Reason::Untold);
         }
         Verdict::Tell { backend, reason: told, echo }
+    }
+
+    fn tick(&self) -> u32 {
+        (self.nanoseconds >> MAPPING_TICK_SHIFT) as u32
+    }
+
+    /// Makes a packet its backend's, if that has a translation.
+    ///
+    /// # Errors
+    /// Why it cannot, which [`take`](Self::take) finds out before.
+    pub fn translate_to(
+        &mut self,
+        frame: &mut Vec<u8>,
+        id: BackendId,
+        tag: Option<[u8; 4]>,
+    ) -> Result<(), Reason> {
+        let known = self.backends.get(&id).map(|backend| (backend.address, backend.translation));
+        let Some((address, Some(to))) = known else { return Ok(()) };
+        match self.source(frame, id, false) {
+            Some(source) => translate_both(frame, source?, (address, to.port), tag),
+            None => translate(frame, End::Destination, (address, to.port), tag),
+        }
+    }
+
+    /// The source that a packet gets on its way to a backend under full NAT, or why it can have none; none at
+    /// all under another way to forward. The twin of `find_source` in `bpf/forward/full_nat.h`. `first`: nobody
+    /// has asked yet for this packet, so that a mapping is made, or notes it.
+    fn source(
+        &mut self,
+        frame: &[u8],
+        id: BackendId,
+        first: bool,
+    ) -> Option<Result<(IpAddr, Option<u16>), Reason>> {
+        let &Backend { address, incarnation, translation, .. } = self.backends.get(&id)?;
+        let Translation { port, ports, .. } = translation?;
+        let to = Target { backend: id, incarnation, address, port, ports: ports? };
+        let (tick, backend) = (self.tick(), false);
+        let mappings = self.mappings.get_mut();
+        let fragment = fragment(frame);
+        let (flow, signs) = match (parse(frame), &fragment) {
+            (Ok(packet), _) => {
+                (packet.flow, Signs { flags: packet.tcp_flags, backend, quoted: false })
+            }
+            (Err(_), Some(Fragment { key, packet, .. })) => match packet {
+                Ok(packet) => {
+                    self.sources_of.remove(key);
+                    (packet.flow, Signs { flags: packet.tcp_flags, backend, quoted: false })
+                }
+                Err(_) => {
+                    let origin = self.sources_of.get(key).copied();
+                    let known = |origin: u16| mappings.rules.origins.get(usize::from(origin));
+                    let found = origin.and_then(known).copied().flatten();
+                    let found = found.map(|origin| (origin.address, None));
+                    return Some(found.ok_or(Reason::NoMapping));
+                }
+            },
+            (Err(rejected), None) => match icmp::quoted(frame) {
+                Some(error) => {
+                    (error.flow, Signs { flags: TcpFlags::default(), backend, quoted: true })
+                }
+                None => return Some(Err(rejected.reason)),
+            },
+        };
+        let noted = Signs { quoted: signs.quoted || !first, ..signs };
+        let Some((origin, port)) = mappings.there(&flow, &to, &noted, tick) else {
+            let reason = if signs.quoted { Reason::NoMapping } else { Reason::NoPort };
+            return Some(Err(reason));
+        };
+        if let Some(Fragment { key, .. }) = fragment {
+            self.sources_of.insert(key, origin);
+        }
+        let known = mappings.rules.origins.get(usize::from(origin)).copied().flatten();
+        let known = known.map(|origin| (origin.address, Some(port)));
+        Some(known.ok_or(Reason::NoMapping))
     }
 
     fn ask(&self, operation: Operation) -> Result<(), SoftError> {
@@ -556,6 +682,10 @@ impl update::Plane for Soft {
         image: &Arc<Image>,
         flags: Flags,
     ) -> Result<(), SoftError> {
+        for frame in std::mem::take(&mut self.meanwhile) {
+            let became = self.process(&frame);
+            self.came.push(became);
+        }
         self.ask(Operation::Show)?;
         self.former.remove(&service);
         if self.table_bytes() + image.bytes() > self.bounds.table_bytes {
@@ -692,6 +822,34 @@ impl Plane for Soft {
             self.translations.clone_from(wanted);
         }
         Ok(())
+    }
+
+    fn set_mapping_rules(&mut self, rules: &MappingRules) -> Result<(), SoftError> {
+        let mappings = self.mappings.get_mut();
+        if mappings.rules != *rules {
+            self.ask(Operation::SetService)?;
+        }
+        let mappings = self.mappings.get_mut();
+        mappings.places.resize(crate::limits::mapping_places(self.limits.mappings) as usize, None);
+        mappings.rules.clone_from(rules);
+        Ok(())
+    }
+
+    fn mapping_rules(&self) -> Option<MappingRules> {
+        let mappings = self.mappings.borrow();
+        (!mappings.rules.origins.is_empty()).then(|| mappings.rules.clone())
+    }
+
+    fn mapping_places(&self) -> usize {
+        self.mappings.borrow().places.len()
+    }
+
+    fn mapping(&self, place: usize) -> Option<Mapping> {
+        self.mappings.borrow().places.get(place).copied().flatten()
+    }
+
+    fn mapping_tick(&self) -> u32 {
+        self.tick()
     }
 
     fn returned(&self) -> Result<Returned, SoftError> {
@@ -914,6 +1072,15 @@ impl Plane for Soft {
     fn next_seen_generation(&mut self) {
         let now = self.memory.seen_generation;
         self.memory.seen_generation = if now >= 3 { 1 } else { now + 1 };
+    }
+
+    fn limit_of(error: &SoftError) -> Option<&'static str> {
+        match error {
+            SoftError::Full(Operation::Show) => Some("table_bytes"),
+            SoftError::Full(Operation::Pin) => Some("unreported_flows"),
+            SoftError::Full(Operation::Resize) => Some("backends"),
+            _ => None,
+        }
     }
 
     fn accept_own_macs(&mut self, _: &[String]) -> Result<(), SoftError> {

@@ -80,6 +80,20 @@ impl Prefix {
         self.v6 == v6 && bits & mask(self.length) == self.bits
     }
 
+    /// Its first address and its mask, of addresses that are IPv4 mapped, as words that stand in memory as the
+    /// bytes on the wire do.
+    pub fn words(&self) -> ([u64; 2], [u64; 2]) {
+        let words = |bits: u128| {
+            let bytes = bits.to_be_bytes();
+            let word = |at| bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+            [word(0), word(8)]
+        };
+        match self.v6 {
+            true => (words(self.bits), words(mask(self.length))),
+            false => (words(self.bits >> 96 | 0xffff << 32), words(mask(self.length + 96))),
+        }
+    }
+
     /// Whether it is of IPv6.
     pub fn is_ipv6(&self) -> bool {
         self.v6

@@ -1,5 +1,6 @@
 //! Looking at packets: which ones, and what is told of each.
 
+use crate::sources::Prefix;
 use std::any::Any;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -9,9 +10,8 @@ use weir_wire::{Protocol, Reason};
 /// Which packets are looked at: those of which all of this is true.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
-    /// Either end of the flow is in this network: an address and the length of its prefix. What has no
-    /// flow is not.
-    pub network: Option<(IpAddr, u8)>,
+    /// Either end of the flow is in this network. What has no flow is not.
+    pub network: Option<Prefix>,
     /// Either end of the flow has this port.
     pub port: Option<u16>,
     /// The flow's protocol.
@@ -26,6 +26,10 @@ pub struct Wanted {
     pub fate: Option<Fate>,
     /// Of those, one in so many; 0 and 1: all.
     pub every: u32,
+    /// None of them, whatever else is said: packets are looked at for what follows.
+    pub untold: bool,
+    /// Connections are followed, one in so many, a power of two; 0: none.
+    pub follow: u32,
 }
 
 /// What becomes of a packet.
@@ -102,6 +106,14 @@ pub struct TraceCounts {
     pub matched: u64,
     /// Of these, those that there was no room for.
     pub lost: u64,
+    /// Connections that are or were followed.
+    pub followed: u64,
+    /// Packets of those.
+    pub checked: u64,
+    /// Packets that went to another backend than the one before of their connection.
+    pub moved: u64,
+    /// The same, where the backend before is gone.
+    pub orphaned: u64,
 }
 
 /// What is done before packets are looked at, and takes its time.

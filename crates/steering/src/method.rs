@@ -18,6 +18,7 @@ use crate::pool::Member;
 use crate::registry::{Image, MethodId};
 use crate::state::StateKey;
 use crate::table::{Body, Table};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -486,6 +487,12 @@ pub trait Build<K = StateKey>: Send {
     /// it is at first: all are always watched.
     fn rest(&mut self, seconds: u32) {
         let _ = seconds;
+    }
+
+    /// From now on it is told of the connections of these backends, of which each has ended when that
+    /// is [said](Self::forget), and not when it is silent; of all others their silence counts from now on.
+    fn told_of(&mut self, backends: &BTreeSet<BackendId>, now: u32) {
+        let _ = (backends, now);
     }
 
     /// Shows the states that are to be watched from now on.

@@ -262,13 +262,7 @@ pub(crate) fn pick<K, M: Memory<K>>(
             let first = scale(hash as u32, entries);
             let second = first + 1 + scale((hash >> 32) as u32, entries - 1);
             let second = if second >= entries { second - entries } else { second };
-            match (backend(first), backend(second)) {
-                (Some(one), Some(other)) => {
-                    let less = memory.load(other).is_less_than(memory.load(one));
-                    Some(if less { other } else { one })
-                }
-                (one, _) => one,
-            }
+            of_two(backend(first), backend(second), memory)
         };
         if picked.is_some_and(|id| !memory.is_down(id)) {
             return picked;
@@ -276,6 +270,25 @@ pub(crate) fn pick<K, M: Memory<K>>(
         hash = key.mix(hash.wrapping_add(NEXT_TRY));
     }
     picked
+}
+
+/// The less loaded of two; of two of which one takes no new flow the other.
+fn of_two<K, M: Memory<K>>(
+    one: Option<BackendId>,
+    other: Option<BackendId>,
+    memory: &mut M,
+) -> Option<BackendId> {
+    let mut takes = |id: Option<BackendId>| id.is_some_and(|id| !memory.is_down(id));
+    if takes(one) != takes(other) {
+        return if takes(one) { one } else { other };
+    }
+    match (one, other) {
+        (Some(first), Some(second)) => {
+            let less = memory.load(second).is_less_than(memory.load(first));
+            if less { other } else { one }
+        }
+        _ => one,
+    }
 }
 
 fn in_turn<K, M: Memory<K>>(service: ServiceId, entries: u32, memory: &mut M) -> u32 {

@@ -149,6 +149,39 @@ impl NetNs {
         process::run(ethtool, "").map(drop)
     }
 
+    /// Lets one processor, the first, take whatever comes by any interface of the namespace: packets that two
+    /// processors send one after the other come in this order, also if one of the two is kept from its
+    /// work between taking a packet and passing it on.
+    ///
+    /// # Errors
+    /// [`Error::Command`](crate::Error::Command), on a kernel that cannot choose the processor
+    /// (`CONFIG_RPS`), for one.
+    pub fn keep_order(&self) -> Result<()> {
+        // This mounts a /sys that shows the namespace's interfaces.
+        let mut ip = Command::new("ip");
+        ip.args(["netns", "exec", &self.name, "sh", "-c"]);
+        ip.arg("for one in /sys/class/net/*/queues/rx-*/rps_cpus; do echo 1 >$one || exit 1; done");
+        process::run(ip, "").map(drop)
+    }
+
+    /// Makes an interface put VLAN tags into the frames that it sends, in place of beside them, where XDP
+    /// programs at the other end of a veth do not see them.
+    ///
+    /// # Errors
+    /// [`Error::Command`](crate::Error::Command) with what `ethtool` said.
+    pub fn no_tag_offload(&self, interface: &str) -> Result<()> {
+        let mut ethtool = self.command("ethtool")?;
+        ethtool.args([
+            "-K",
+            interface,
+            "tx-vlan-hw-insert",
+            "off",
+            "tx-vlan-stag-hw-insert",
+            "off",
+        ]);
+        process::run(ethtool, "").map(drop)
+    }
+
     /// Takes the name away; the namespace itself goes when nothing is inside any more. It is no
     /// error if it is gone already.
     ///

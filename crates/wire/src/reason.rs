@@ -79,6 +79,8 @@ reasons! {
     44 NoTunnelSource "no_tunnel_source" "This host has no address of the backend's family that a tunnel could begin at.";
     45 NoProgram "no_program" "A part of the program is missing; the control plane loads it anew when it starts.";
     46 UnknownQuote "unknown_quote" "An ICMP error quotes a packet of a connection that the service does not know.";
+    47 NoPort "no_port" "All ports of the balancer that the connection could have had towards its backend are in use.";
+    48 NoMapping "no_mapping" "A packet to a port of the balancer's, or about one, that no connection has.";
     52 TooBigTold "too_big_told" "The packet is larger, with the tunnel's headers, than the way to the backend takes; its sender was told by ICMP.";
     53 TtlTold "ttl_told" "The packet's TTL or hop limit is used up, and a tunnel takes one like a router; its sender was told by ICMP.";
     54 Untold "untold" "The packet's sender would be told by ICMP why it goes nowhere, but no more messages may be sent at the moment.";

@@ -8,7 +8,7 @@ mod examine;
 mod netlink;
 mod programs;
 mod settings;
-mod state;
+pub(crate) mod state;
 
 pub use examine::{Server, examine};
 pub use programs::{Decapsulated, How, decapsulation};

@@ -124,7 +124,7 @@ impl State {
 
 /// The cookie of this thread's network namespace, which no other one has until the next boot. (The number of
 /// its file is soon given to another one.)
-fn network() -> Result<u64, Error> {
+pub(crate) fn network() -> Result<u64, Error> {
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let what = || "ask for the network namespace's cookie".to_owned();
     let fd = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)

@@ -70,6 +70,8 @@ pub struct Request {
     pub decapsulated: Vec<Encapsulation>,
     /// Whether NAT is measured beside them, in both directions.
     pub nat: bool,
+    /// Whether full NAT is, on the way to the backend.
+    pub full_nat: bool,
     /// Whether a service that does not take all sources is, with clients of any network.
     pub lists: bool,
     /// The program, if `weir run` is to be measured besides, with tables that it made itself.
@@ -313,6 +315,7 @@ fn ways(request: &Request) -> Vec<Way> {
         let nat = [Subject::Nat, Subject::NatBack(FEW_CLIENTS), Subject::NatBack(u32::MAX)];
         ways.extend(nat.map(Way::Bench));
     }
+    ways.extend(request.full_nat.then_some(Way::Bench(Subject::FullNat)));
     for &tunnel in &request.decapsulated {
         ways.extend([Subject::InTunnel(tunnel), Subject::Decapsulated(tunnel)].map(Way::Bench));
     }
@@ -459,6 +462,7 @@ impl Bench<'_> {
             Way::Bench(
                 Subject::Tunnel(_)
                 | Subject::Nat
+                | Subject::FullNat
                 | Subject::NatBack(_)
                 | Subject::Scattered
                 | Subject::Listed,
@@ -537,6 +541,7 @@ impl Bench<'_> {
         let forward = match self.ways[which] {
             Way::Bench(Subject::Tunnel(tunnel)) => name_of(tunnel),
             Way::Bench(Subject::Nat) => "nat",
+            Way::Bench(Subject::FullNat) => "fullnat",
             Way::Bench(Subject::NatBack(FEW_CLIENTS)) => "nat, answers to 1024 clients",
             Way::Bench(Subject::NatBack(_)) => "nat, answers",
             Way::Bench(Subject::Scattered) => "any sources",

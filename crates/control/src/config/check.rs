@@ -31,14 +31,54 @@ pub struct Check {
     /// Whoever goes down again within this time of coming up needs twice as many successes; zero: never.
     #[serde(default, with = "human")]
     pub flap_window: Duration,
+    /// By what way it is asked.
+    #[serde(default)]
+    pub via: Via,
     /// Port of the backend that is asked; of a script 0, if there is none.
     pub port: u16,
     /// Whether backends with a port of their own are asked there instead.
     #[serde(default)]
     pub backends_port: bool,
+    /// By how much a weight that answers say must have changed to be followed, in per cent of the one before.
+    #[serde(default)]
+    pub weight_step: u32,
+    /// The shortest time between two such changes of one backend.
+    #[serde(default, with = "human")]
+    pub weight_every: Duration,
+    /// The time in which a backend that has come up gets its whole weight; zero: at once.
+    #[serde(default, with = "human")]
+    pub slow_start: Duration,
+    /// How its share grows with the time, as a power: 1 evenly, more later.
+    #[serde(default)]
+    pub slow_start_curve: u32,
     /// What new connections meet when every backend is down.
     #[serde(default)]
     pub all_down: AllDown,
+    /// What becomes of the connections of a backend that goes down.
+    #[serde(default)]
+    pub dead_connections: DeadConnections,
+}
+
+/// What becomes of the connections of a backend that goes down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeadConnections {
+    /// They stay there, for as long as they would otherwise: it may come back, or never have been away.
+    #[default]
+    Keep,
+    /// Their next packets go where new connections do.
+    Move,
+}
+
+/// By what way a backend is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Via {
+    /// At its own address, as this host sends.
+    #[default]
+    Direct,
+    /// At the service's address, as the service's packets are forwarded.
+    Service,
 }
 
 /// What becomes of new connections when the checks of all backends that could take them fail.
@@ -80,6 +120,14 @@ pub enum What {
 }
 
 impl What {
+    /// Whether answers are to say a weight.
+    pub fn asks_weight(&self) -> bool {
+        match self {
+            Self::Http(http) | Self::Https { http, .. } => http.weight.is_some(),
+            Self::Tcp | Self::Dns(_) | Self::Udp(_) | Self::Script(_) => false,
+        }
+    }
+
     /// The word of the file.
     pub fn name(&self) -> &'static str {
         match self {
@@ -114,6 +162,82 @@ pub struct Http {
     /// Headers that the answer must have, with what their values must contain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub answer_headers: BTreeMap<String, String>,
+    /// Where the answer says the backend's weight, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<WeightIn>,
+}
+
+/// Where an answer says the backend's weight.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightIn {
+    /// In this header.
+    Header(String),
+    /// In the body, behind this text.
+    Body(String),
+}
+
+/// A weight as a backend says it of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken<N = u16> {
+    /// In place of the configured one.
+    Weight(N),
+    /// In per cent of the configured one.
+    Percent(N),
+}
+
+impl Spoken {
+    /// The largest share of the configured weight, in per cent.
+    pub const MOST_PERCENT: u16 = 1000;
+
+    /// Reads `37` or `75%` at the beginning of a text, after spaces; none if it is no weight of 0 to 65,535, or
+    /// more than [`MOST_PERCENT`](Self::MOST_PERCENT).
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let text = text.trim_ascii_start();
+        let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let number = std::str::from_utf8(&text[..digits]).ok()?.parse::<u16>().ok()?;
+        match text.get(digits) {
+            Some(b'%') => (number <= Self::MOST_PERCENT).then_some(Self::Percent(number)),
+            // A part of a number, or of a word.
+            Some(b'.' | b'-' | b'_') => None,
+            Some(other) if other.is_ascii_alphanumeric() => None,
+            _ => Some(Self::Weight(number)),
+        }
+    }
+}
+
+impl<N: Copy + Into<f64>> Spoken<N> {
+    /// The number.
+    pub fn number(self) -> f64 {
+        match self {
+            Self::Weight(number) | Self::Percent(number) => number.into(),
+        }
+    }
+
+    /// Another number of the same kind.
+    pub fn with<M>(self, number: M) -> Spoken<M> {
+        match self {
+            Self::Weight(_) => Spoken::Weight(number),
+            Self::Percent(_) => Spoken::Percent(number),
+        }
+    }
+
+    /// Whether both are of one kind.
+    pub fn is_like<M>(&self, other: &Spoken<M>) -> bool {
+        matches!(
+            (self, other),
+            (Self::Weight(_), Spoken::Weight(_)) | (Self::Percent(_), Spoken::Percent(_))
+        )
+    }
+}
+
+impl fmt::Display for Spoken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Weight(weight) => write!(f, "{weight}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
 }
 
 /// Status codes from the first to the last.

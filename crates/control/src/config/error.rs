@@ -8,6 +8,8 @@ use std::string::FromUtf8Error;
 
 use serde::Serialize;
 
+use super::include;
+
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -136,8 +138,9 @@ impl<'a> Problems<'a> {
         right: impl Into<String>,
     ) {
         let (line, column) = self.position(span.start);
+        let (file, line) = include::place(self.text, self.file, line);
         self.list.push(Problem {
-            file: self.file.to_owned(),
+            file: file.to_owned(),
             line,
             column,
             field: field.into(),
@@ -179,6 +182,14 @@ impl<'a> Problems<'a> {
     /// Line of a byte offset, from 1.
     pub(super) fn line(&self, offset: usize) -> usize {
         self.lines.partition_point(|begin| *begin <= offset.min(self.text.len()))
+    }
+
+    /// Where a byte offset stands, in words.
+    pub(super) fn said(&self, offset: usize) -> String {
+        match include::place(self.text, self.file, self.line(offset)) {
+            (file, line) if file == self.file => format!("line {line}"),
+            (file, line) => format!("line {line} of {file}"),
+        }
     }
 
     /// The table header in force at a byte offset, without comment, for example `[[service]]`.

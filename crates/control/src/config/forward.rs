@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
-use weir_plane::forward::{Encapsulation, Segments};
+use weir_plane::forward::mapping::ORIGINS;
+use weir_plane::forward::{Encapsulation, Origin, Ports, Segments};
 
 use super::Protocol;
 
@@ -25,6 +26,8 @@ pub enum Forward {
     Gue(u16),
     /// With the backend's address and port in the place of the service's.
     Nat,
+    /// The same, and an address and port of the balancer's in the place of the client's.
+    FullNat,
 }
 
 impl Forward {
@@ -37,6 +40,7 @@ impl Forward {
             Self::Fou(_) => "fou",
             Self::Gue(_) => "gue",
             Self::Nat => "nat",
+            Self::FullNat => "fullnat",
         }
     }
 
@@ -44,14 +48,14 @@ impl Forward {
     pub fn port(self) -> Option<u16> {
         match self {
             Self::Fou(port) | Self::Gue(port) => Some(port),
-            Self::L2 | Self::Ipip | Self::Gre | Self::Nat => None,
+            Self::L2 | Self::Ipip | Self::Gre | Self::Nat | Self::FullNat => None,
         }
     }
 
     /// What packets are put into; none if they go as they are.
     pub fn encapsulation(self) -> Option<Encapsulation> {
         match self {
-            Self::L2 | Self::Nat => None,
+            Self::L2 | Self::Nat | Self::FullNat => None,
             Self::Ipip => Some(Encapsulation::Ipip),
             Self::Gre => Some(Encapsulation::Gre),
             Self::Fou(port) => Some(Encapsulation::Fou(port)),
@@ -66,7 +70,12 @@ impl Forward {
 
     /// Whether packets get the backend's address and port, and its answers the service's.
     pub fn is_nat(self) -> bool {
-        self == Self::Nat
+        matches!(self, Self::Nat | Self::FullNat)
+    }
+
+    /// Whether they get an address of the balancer's, too, to which the backends answer.
+    pub fn is_full_nat(self) -> bool {
+        self == Self::FullNat
     }
 
     /// Whether backends may be behind routers.
@@ -79,6 +88,58 @@ impl fmt::Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         self.port().map_or(Ok(()), |port| write!(f, " to port {port}"))
+    }
+}
+
+/// The sources that packets under full NAT get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NatSources {
+    /// The balancer's addresses, in the order of the file.
+    pub addresses: Vec<IpAddr>,
+    /// The first port of each that is for connections, and the last one.
+    pub ports: (u16, u16),
+    /// Whether connections are written to a log.
+    pub log: bool,
+}
+
+/// Below those that Linux gives the host's own connections (`ip_local_port_range`), above those that are
+/// somebody's.
+impl Default for NatSources {
+    fn default() -> Self {
+        Self { addresses: Vec::new(), ports: (1024, 32_767), log: false }
+    }
+}
+
+/// Addresses of each family at most.
+pub const MOST_NAT_SOURCES: usize = ORIGINS / 2;
+
+impl NatSources {
+    /// Those that packets to backends of a family get; none, if there is no address.
+    pub fn of_family(&self, ipv4: bool) -> Option<Ports> {
+        let count = self.addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
+        let (first_port, last) = self.ports;
+        (count > 0).then_some(Ports {
+            first: if ipv4 { 0 } else { MOST_NAT_SOURCES as u16 },
+            addresses: count as u16,
+            first_port,
+            ports: u32::from(last - first_port) + 1,
+        })
+    }
+
+    /// All of them by their numbers, those of IPv4 in the first half.
+    pub fn origins(&self) -> Vec<Option<Origin>> {
+        let mut all = vec![None; ORIGINS];
+        let (mut v4, mut v6) = (0, MOST_NAT_SOURCES);
+        let (first_port, last_port) = self.ports;
+        for &address in &self.addresses {
+            let next = if address.is_ipv4() { &mut v4 } else { &mut v6 };
+            all[*next] = Some(Origin { address, first_port, last_port });
+            *next += 1;
+        }
+        let used = all.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        all.truncate(used);
+        all
     }
 }
 
@@ -145,7 +206,7 @@ impl From<Mss> for Segments {
 }
 
 /// The source address of tunnels over IPv4, or a prefix whose last bits are the flow's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TunnelSource {
     /// The address, or the prefix's first.
     pub address: Ipv4Addr,
@@ -154,7 +215,7 @@ pub struct TunnelSource {
 }
 
 /// Where the tunnels of this host begin, by family, if the file says it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TunnelSources {
     /// Of IPv4.
     pub v4: Option<TunnelSource>,

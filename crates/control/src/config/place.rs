@@ -1,14 +1,17 @@
 //! Where in a file a field stands, for refusals that are found after it was read: what contradicts a
 //! running balancer.
 
-use std::fs;
 use std::path::Path;
+
+use super::include;
 
 /// A table of the file.
 #[derive(Clone, Copy, Debug)]
 pub enum Table<'a> {
     /// `[balancer]`.
     Balancer,
+    /// `[limits]`.
+    Limits,
     /// `[[service]]` of this name.
     Service(&'a str),
 }
@@ -17,14 +20,17 @@ pub enum Table<'a> {
 /// first one where there is no such table either.
 pub fn place_of(path: &Path, table: Table<'_>, field: &str) -> String {
     // A file that has gone since it was read is named all the same.
-    let text = fs::read_to_string(path).unwrap_or_default();
-    format!("{}:{}: ", path.display(), line_of(&text, table, field))
+    let text = super::Config::text(path).or_else(|_| super::text_of(path)).unwrap_or_default();
+    let own = path.display().to_string();
+    let (file, line) = include::place(&text, &own, line_of(&text, table, field));
+    format!("{file}:{line}: ")
 }
 
 fn line_of(text: &str, table: Table<'_>, field: &str) -> usize {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let header = match table {
         Table::Balancer => "[balancer]",
+        Table::Limits => "[limits]",
         Table::Service(_) => "[[service]]",
     };
     let begins = (0..lines.len()).filter(|at| is_header(lines[*at], header));
@@ -65,7 +71,7 @@ mod tests {
 
     const TEXT: &str = "# one\n[balancer] # two\nmode = \"auto\"\n\n[[service]]\nname = \"a\"\n\
                         port = 80\n[service.check]\nport = 81\n[[service]]\nport = 82\nname = 'b' # b\n\
-                        method = \"jet\"\n";
+                        method = \"jet\"\n[limits]\n# few\nbackends = 7\n";
 
     #[test]
     fn fields_are_found_in_their_tables() {
@@ -77,5 +83,7 @@ mod tests {
         assert_eq!(at(Table::Service("b"), "method"), 13);
         assert_eq!(at(Table::Service("a"), "method"), 5);
         assert_eq!(at(Table::Service("c"), "method"), 1);
+        assert_eq!(at(Table::Limits, "backends"), 16);
+        assert_eq!(at(Table::Limits, "services"), 14);
     }
 }

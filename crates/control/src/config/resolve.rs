@@ -13,8 +13,13 @@ pub(super) const WEIGHT: u16 = 1;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Agents that wait for a balancer call it every few seconds.
+pub(super) const LEARN: Duration = Duration::from_secs(10);
 const CHECK_RISE: u32 = 2;
 const CHECK_FALL: u32 = 3;
+/// Per cent.
+const WEIGHT_STEP: u32 = 10;
+const WEIGHT_EVERY: Duration = Duration::from_secs(10);
 /// RFC 5382, section 5: a middlebox keeps an idle TCP connection for at least 2 hours 4
 /// minutes, so that keep-alives, two hours apart, hold it.
 const IDLE_TCP: Duration = Duration::from_secs(135 * 60);
@@ -33,14 +38,30 @@ pub(super) fn resolve(file: validate::File) -> Config {
             echo: balancer.echo.unwrap_or_else(echo),
             icmp_per_second: balancer.icmp_per_second.unwrap_or_else(icmp_per_second),
             metrics: balancer.metrics,
+            web: balancer.web,
             hold_checks_at: balancer.hold_checks_at.unwrap_or(0),
+            follow_flows: balancer.follow_flows.unwrap_or(0),
             tunnel_source: balancer.tunnel_source,
             tunnel_source6: balancer.tunnel_source6,
+            nat: balancer.nat,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
         limits: limits(&file.limits, &file.services),
+        api: file.api,
+        agents: file.agents,
+        announce: file.announce,
         services: file.services.into_iter().map(service).collect(),
     }
+}
+
+/// A quarter of a million connections under full NAT: 32 MiB.
+pub(super) fn nat_connections() -> u32 {
+    262_144
+}
+
+/// With any backend it can be served.
+pub(super) fn need() -> u32 {
+    1
 }
 
 /// Who can reach a service can ping it.
@@ -92,6 +113,7 @@ fn limits(given: &validate::Limits, services: &[validate::Service]) -> Limits {
         states_per_service: states,
         half_open_flows: half_open,
         list_prefixes: given.list_prefixes.unwrap_or(default.list_prefixes),
+        nat_connections: given.nat_connections.unwrap_or(default.nat_connections),
         states_per_prefix: given
             .states_per_prefix
             .unwrap_or_else(|| Limits::default_of_prefix(states)),
@@ -110,11 +132,13 @@ fn service(given: validate::Service) -> Service {
         port: given.port,
         method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
+        states: given.states.unwrap_or_default(),
         cookie_key: given.cookie_key,
         idle_timeout: given.idle_timeout.unwrap_or(idle),
         forward: given.forward,
         mss: given.mss,
         lists: given.lists,
+        need: given.need.unwrap_or_else(need),
         quic: given.quic,
         check: given.check.and_then(check),
         backend_checks: given
@@ -138,11 +162,17 @@ fn check(given: validate::Check) -> Option<Check> {
         interval,
         jitter: given.jitter.unwrap_or(0),
         flap_window: given.flap_window.unwrap_or_default(),
+        via: given.via.unwrap_or_default(),
+        weight_step: given.weight_step.unwrap_or(WEIGHT_STEP),
+        weight_every: given.weight_every.unwrap_or(WEIGHT_EVERY),
+        slow_start: given.slow_start.unwrap_or_default(),
+        slow_start_curve: given.slow_start_curve.unwrap_or(1),
         timeout: given.timeout.unwrap_or_else(|| CHECK_TIMEOUT.min(interval / 2)),
         rise: given.rise.unwrap_or(CHECK_RISE),
         fall: given.fall.unwrap_or(CHECK_FALL),
         port,
         backends_port: given.backends_port,
         all_down: given.all_down.unwrap_or_default(),
+        dead_connections: given.dead_connections.unwrap_or_default(),
     })
 }

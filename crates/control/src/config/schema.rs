@@ -27,6 +27,10 @@ pub fn schema() -> Value {
         ("", balancer_required as fn(&mut Value)),
         ("balancer", balancer),
         ("limits", limits),
+        ("api", api),
+        ("api.client", api_client),
+        ("agents", agents),
+        ("announce", announce),
         ("service", service),
         ("service.check", check),
         ("service.backend", backend),
@@ -87,7 +91,29 @@ fn balancer(object: &mut Value) {
     words(object, "mode", &["auto", "native", "generic"]);
     words(object, "plane", &PlaneKind::ALL.map(|(name, _)| name));
     range(object, &["icmp_per_second"], 0, 1_000_000);
+    words(object, "web_role", &["read", "operate"]);
     range(object, &["hold_checks_at"], 0, 100);
+    range(object, &["follow_flows"], 0, 65_536);
+    add(object, "nat_sources", json!({ "uniqueItems": true }));
+    add(object, "nat_ports", json!({ "pattern": "^ *[0-9]{1,5} *- *[0-9]{1,5} *$" }));
+}
+
+fn api(object: &mut Value) {
+    for field in ["certificate", "key", "client_ca", "audit"] {
+        add(object, field, json!({ "pattern": "^/" }));
+    }
+}
+
+fn api_client(object: &mut Value) {
+    require(object, &["role"]);
+    words(object, "role", &["read", "operate", "admin"]);
+}
+
+fn agents(object: &mut Value) {
+    require(object, &["listen", "certificate", "key", "ca"]);
+    for field in ["certificate", "key", "ca"] {
+        add(object, field, json!({ "pattern": "^/" }));
+    }
 }
 
 fn limits(object: &mut Value) {
@@ -101,6 +127,18 @@ fn limits(object: &mut Value) {
     range(object, &["table_bytes"], 1 << 20, 1 << 29);
     range(object, &["states_per_service", "half_open_flows"], 1, 1 << 28);
     range(object, &["states_per_prefix"], 0, 1 << 28);
+    range(object, &["nat_connections"], 2, 1 << 21);
+}
+
+fn announce(object: &mut Value) {
+    require(object, &["speaker"]);
+    words(object, "speaker", &["gobgp", "bird", "none"]);
+    words(object, "at_stop", &["keep", "withdraw"]);
+    range(object, &["med"], 0, u32::MAX.into());
+    add(object, "socket", json!({ "pattern": "^/" }));
+    add(object, "file", json!({ "pattern": "^/" }));
+    let community = json!({ "type": "string", "pattern": "^[0-9]{1,5}:[0-9]{1,5}$" });
+    add(object, "communities", json!({ "items": community, "uniqueItems": true }));
 }
 
 fn service(object: &mut Value) {
@@ -108,9 +146,11 @@ fn service(object: &mut Value) {
     add(object, "name", json!({ "pattern": NAME }));
     words(object, "protocol", &["tcp", "udp"]);
     words(object, "affinity", &["flow", "client"]);
-    words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat"]);
+    words(object, "states", &["observed", "agents"]);
+    words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"]);
     range(object, &["port"], 0, 65_535);
     range(object, &["tunnel_port"], 1, 65_535);
+    range(object, &["need"], 0, 32_767);
     add(object, "backend", json!({ "minItems": 1 }));
     add(object, "cookie_key", json!({ "pattern": "^[0-9A-Fa-f]{32}$" }));
     let methods: Vec<&str> = weir_dataplane::methods().map(MethodId::name).collect();
@@ -138,9 +178,13 @@ fn service(object: &mut Value) {
 fn check(object: &mut Value) {
     words(object, "type", &["tcp", "http", "https", "dns", "udp", "script"]);
     words(object, "all_down", &["keep", "refuse"]);
+    words(object, "dead_connections", &["keep", "move"]);
+    words(object, "via", &["direct", "service"]);
     words(object, "record", &["A", "AAAA", "NS", "SOA", "CNAME", "PTR", "MX", "TXT", "SRV"]);
     range(object, &["rise", "fall"], 1, 1000);
     range(object, &["jitter"], 0, 50);
+    range(object, &["weight_step"], 0, 100);
+    range(object, &["slow_start_curve"], 1, 10);
     range(object, &["port"], 1, 65_535);
     add(object, "path", json!({ "pattern": "^/" }));
     add(object, "ca", json!({ "pattern": "^/" }));
@@ -169,8 +213,10 @@ fn quic_config(object: &mut Value) {
 fn describe(schema: &mut Value) {
     let (mut table, mut said, mut used) = (String::new(), Vec::new(), false);
     for line in EXAMPLE.lines() {
-        let header = line.trim_start_matches('[').trim_end_matches(']');
-        if line.starts_with('[') && header.len() < line.len() {
+        // A table that need not be there is commented out.
+        let there = line.strip_prefix("#   ").unwrap_or(line);
+        let header = there.trim_start_matches('[').trim_end_matches(']');
+        if there.starts_with('[') && header.len() < there.len() {
             (table, said) = (header.to_owned(), Vec::new());
             continue;
         }

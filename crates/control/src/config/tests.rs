@@ -565,7 +565,7 @@ fn faults_of_balancer_and_limits() {
             what: "unknown table",
             text: "[balancer]\ninterfaces = [\"a\"]\n[servce]\nname = \"x\"",
             line: 3,
-            words: &["unknown field `servce`", "balancer, limits, service"],
+            words: &["unknown field `servce`", "balancer, limits, api, agents, announce, service"],
         },
         Case {
             what: "syntax",

@@ -1,7 +1,11 @@
 //! Validation: from text and wide numbers to values in range that agree with each other.
 
+mod agents;
+mod announce;
+mod api;
 mod check;
 mod forward;
+mod full_nat;
 mod lists;
 mod quic;
 mod scope;
@@ -17,9 +21,11 @@ use toml::Spanned;
 use weir_steering::MethodId;
 use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
+use super::api::{Api, Web};
 use super::error::Problems;
+use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{PlaneKind, TunnelSource, XdpMode, written};
+use super::{Agents, Announce, PlaneKind, TunnelSource, XdpMode, written};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -29,6 +35,9 @@ pub(super) use service::{Service, is_host, is_name};
 pub(super) struct File {
     pub balancer: Balancer,
     pub limits: Limits,
+    pub api: Api,
+    pub agents: Option<Agents>,
+    pub announce: Option<Announce>,
     pub services: Vec<Service>,
 }
 
@@ -42,10 +51,13 @@ pub(super) struct Balancer {
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
     pub metrics: Option<SocketAddr>,
+    pub web: Option<Web>,
     pub hold_checks_at: Option<u32>,
+    pub follow_flows: Option<u32>,
     pub echo: Option<bool>,
     pub tunnel_source: Option<TunnelSource>,
     pub tunnel_source6: Option<Ipv6Addr>,
+    pub nat: NatSources,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +76,7 @@ pub(super) struct Limits {
     pub half_open_flows: Option<u32>,
     pub states_per_prefix: Option<u32>,
     pub list_prefixes: Option<u32>,
+    pub nat_connections: Option<u32>,
 }
 
 /// Validates a file for a data plane that runs these methods. The result is usable only if `problems` stayed empty.
@@ -79,10 +92,15 @@ pub(super) fn validate(
         fields.into_iter().find_map(|field| field.as_ref().map(Spanned::span))
     });
     let limits = limits(file.limits, problems);
+    let api = api::api(file.api, problems);
+    let heard = file.agents.is_some();
+    let agents = agents::table(file.agents, problems);
+    let announce = announce::validate(file.announce, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
     forward::answers_apart(&file.service, problems);
+    full_nat::has_sources(&file.service, &balancer.nat, problems);
     fits(&file.service, &limits, problems);
     let places: Vec<Range<usize>> = file.service.iter().map(Spanned::span).collect();
     let services: Vec<Service> = file
@@ -94,13 +112,17 @@ pub(super) fn validate(
     if services.len() == given {
         partitions_fit(&services, &places, &limits, problems);
         lists::fit(&services, &places, &limits, problems);
+        agents::are_heard(&services, &places, heard, problems);
     }
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
-    (services.len() == given).then_some(File { balancer, limits, services })
+    let whole = services.len() == given;
+    whole.then_some(File { balancer, limits, api, agents, announce, services })
 }
 
+/// Fewer would find nothing in a day.
+const MOST_FOLLOWED: u32 = 65_536;
 /// One for each microsecond.
 const MOST_ICMP_PER_SECOND: u32 = 1_000_000;
 
@@ -122,6 +144,12 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         }
         good
     });
+    let web = api::web(&raw, &mut scope);
+    if let Some(include) = &raw.include {
+        // In files it is a comment by now.
+        let wrong = "this text comes by itself, without the files beside it";
+        scope.problem(include.span(), "include", wrong, "send all of it as one text");
+    }
     Balancer {
         name: name.map(|name| name.get_ref().clone()),
         interfaces: interfaces(raw.interfaces, &mut scope),
@@ -154,23 +182,34 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             0..=MOST_ICMP_PER_SECOND,
         ),
         echo: raw.echo.map(Spanned::into_inner),
-        metrics: raw.metrics.and_then(|address| {
-            let parsed = address.get_ref().parse::<SocketAddr>().ok();
-            let good = parsed.filter(|address| address.port() != 0);
-            if good.is_none() {
-                scope.problem(
-                    address.span(),
-                    "metrics",
-                    format!("{:?} is not an address with a port", address.get_ref()),
-                    "give one such as \"127.0.0.1:9469\" or \"[::1]:9469\"",
-                );
-            }
-            good
-        }),
+        metrics: api::address(
+            raw.metrics.as_ref(),
+            "metrics",
+            "\"127.0.0.1:9469\" or \"[::1]:9469\"",
+            &mut scope,
+        ),
+        web,
+        follow_flows: follow_flows(raw.follow_flows.as_ref(), &mut scope),
         hold_checks_at: scope.integer(raw.hold_checks_at.as_ref(), "hold_checks_at", 0..=100),
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
+        nat: full_nat::sources(raw.nat_sources, raw.nat_ports.as_ref(), raw.nat_log, &mut scope),
     }
+}
+
+/// One connection in so many is followed.
+fn follow_flows(field: Option<&Spanned<i64>>, scope: &mut Scope<'_, '_>) -> Option<u32> {
+    let one_in = scope.integer(field, "follow_flows", 0..=MOST_FOLLOWED)?;
+    if one_in == 0 || one_in.is_power_of_two() {
+        return Some(one_in);
+    }
+    scope.problem(
+        field?.span(),
+        "follow_flows",
+        format!("{one_in} is not a power of two"),
+        format!("for example {}", one_in.next_power_of_two()),
+    );
+    None
 }
 
 fn interfaces(
@@ -246,6 +285,8 @@ fn limits(raw: Option<Spanned<written::Limits>>, problems: &mut Problems<'_>) ->
         half_open_flows: count(raw.half_open_flows, "half_open_flows", 1, 1 << 28),
         states_per_prefix: count(raw.states_per_prefix, "states_per_prefix", 0, 1 << 28),
         list_prefixes: count(raw.list_prefixes, "list_prefixes", 1, MOST_LIST_PREFIXES),
+        // 256 MiB of memory, twice as many mappings.
+        nat_connections: count(raw.nat_connections, "nat_connections", 2, 1 << 21),
     };
     let states = super::Limits::default().states_per_service;
     let states = limits.states_per_service.unwrap_or(states);
@@ -273,17 +314,17 @@ pub(super) fn is_instance_name(name: &str) -> bool {
 }
 
 fn unique_names(services: &[Spanned<written::Service>], problems: &mut Problems<'_>) {
-    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut seen: HashMap<&str, String> = HashMap::new();
     for service in services {
         let Some(name) = &service.get_ref().name else {
             continue;
         };
         if let Some(first) = seen.get(name.get_ref().as_str()) {
-            let wrong = format!("a service of this name is on line {first} already");
+            let wrong = format!("a service of this name is on {first} already");
             let field = format!("service {:?}: name", name.get_ref());
             problems.add(name.span(), field, wrong, "rename one of them");
         } else {
-            seen.insert(name.get_ref(), problems.line(name.span().start));
+            seen.insert(name.get_ref(), problems.said(name.span().start));
         }
     }
 }

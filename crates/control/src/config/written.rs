@@ -20,6 +20,9 @@ type Field<T> = Option<Spanned<T>>;
 pub(super) struct File {
     pub balancer: Field<Balancer>,
     pub limits: Field<Limits>,
+    pub api: Field<Api>,
+    pub agents: Field<Agents>,
+    pub announce: Field<Announce>,
     #[serde(default)]
     pub service: Vec<Spanned<Service>>,
 }
@@ -36,9 +39,39 @@ pub(super) struct Balancer {
     pub icmp_per_second: Field<i64>,
     pub echo: Field<bool>,
     pub metrics: Field<String>,
+    pub web: Field<String>,
+    pub web_role: Field<String>,
+    pub web_hosts: Field<Vec<Spanned<String>>>,
+    pub include: Field<Vec<Spanned<String>>>,
     pub hold_checks_at: Field<i64>,
+    pub follow_flows: Field<i64>,
     pub tunnel_source: Field<String>,
     pub tunnel_source6: Field<String>,
+    pub nat_sources: Field<Vec<Spanned<String>>>,
+    pub nat_ports: Field<String>,
+    pub nat_log: Field<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Api {
+    pub listen: Field<String>,
+    pub certificate: Field<String>,
+    pub key: Field<String>,
+    pub client_ca: Field<String>,
+    pub socket_group: Field<String>,
+    pub audit: Field<String>,
+    #[serde(default)]
+    pub client: Vec<Spanned<ApiClient>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ApiClient {
+    pub certificate: Field<String>,
+    pub user: Field<String>,
+    pub group: Field<String>,
+    pub role: Field<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -58,6 +91,32 @@ pub(super) struct Limits {
     pub half_open_flows: Field<i64>,
     pub states_per_prefix: Field<i64>,
     pub list_prefixes: Field<i64>,
+    pub nat_connections: Field<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Agents {
+    pub listen: Field<String>,
+    pub certificate: Field<String>,
+    pub key: Field<String>,
+    pub ca: Field<String>,
+    pub learn: Field<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Announce {
+    pub speaker: Field<String>,
+    pub api: Field<String>,
+    pub socket: Field<String>,
+    pub file: Field<String>,
+    pub next_hop: Field<String>,
+    pub next_hop6: Field<String>,
+    pub communities: Field<Vec<Spanned<String>>>,
+    pub med: Field<i64>,
+    pub learn_delay: Field<String>,
+    pub at_stop: Field<String>,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +128,7 @@ pub(super) struct Service {
     pub any_port: Field<bool>,
     pub method: Field<String>,
     pub affinity: Field<String>,
+    pub states: Field<String>,
     pub idle_timeout: Field<String>,
     pub forward: Field<String>,
     pub tunnel_port: Field<i64>,
@@ -78,6 +138,7 @@ pub(super) struct Service {
     pub deny: Field<Vec<Spanned<String>>>,
     pub allow_file: Field<String>,
     pub deny_file: Field<String>,
+    pub need: Field<i64>,
     pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
@@ -126,7 +187,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 19] = [
+    const OWN: [&str; 21] = [
         "name",
         "vip",
         "protocol",
@@ -134,6 +195,7 @@ fn names() -> &'static [&'static str] {
         "any_port",
         "method",
         "affinity",
+        "states",
         "idle_timeout",
         "forward",
         "tunnel_port",
@@ -143,6 +205,7 @@ fn names() -> &'static [&'static str] {
         "deny",
         "allow_file",
         "deny_file",
+        "need",
         "quic",
         "check",
         "backend",
@@ -189,6 +252,7 @@ impl<'de> Visitor<'de> for Fields {
                 "any_port" => service.any_port = Some(map.next_value()?),
                 "method" => service.method = Some(map.next_value()?),
                 "affinity" => service.affinity = Some(map.next_value()?),
+                "states" => service.states = Some(map.next_value()?),
                 "idle_timeout" => service.idle_timeout = Some(map.next_value()?),
                 "forward" => service.forward = Some(map.next_value()?),
                 "tunnel_port" => service.tunnel_port = Some(map.next_value()?),
@@ -198,6 +262,7 @@ impl<'de> Visitor<'de> for Fields {
                 "deny" => service.deny = Some(map.next_value()?),
                 "allow_file" => service.allow_file = Some(map.next_value()?),
                 "deny_file" => service.deny_file = Some(map.next_value()?),
+                "need" => service.need = Some(map.next_value()?),
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,
@@ -220,8 +285,14 @@ pub(super) struct Check {
     pub rise: Field<i64>,
     pub fall: Field<i64>,
     pub flap_window: Field<String>,
+    pub via: Field<String>,
+    pub weight_step: Field<i64>,
+    pub weight_every: Field<String>,
+    pub slow_start: Field<String>,
+    pub slow_start_curve: Field<i64>,
     pub port: Field<i64>,
     pub all_down: Field<String>,
+    pub dead_connections: Field<String>,
     pub method: Field<String>,
     pub path: Field<String>,
     pub host: Field<String>,
@@ -229,6 +300,8 @@ pub(super) struct Check {
     pub status: Field<Vec<Spanned<Value>>>,
     pub body: Field<String>,
     pub answer_headers: Field<BTreeMap<String, String>>,
+    pub weight_header: Field<String>,
+    pub weight_body: Field<String>,
     pub sni: Field<String>,
     pub verify: Field<bool>,
     pub ca: Field<String>,
@@ -258,6 +331,9 @@ impl Check {
         if self.expect.is_some() || self.expect_hex.is_some() {
             (base.expect, base.expect_hex) = (None, None);
         }
+        if self.weight_header.is_some() || self.weight_body.is_some() {
+            (base.weight_header, base.weight_body) = (None, None);
+        }
         macro_rules! over {
             ($($shared:ident)*; $($own:ident)*) => {
                 Self {
@@ -266,8 +342,10 @@ impl Check {
                 }
             };
         }
-        over!(enabled interval timeout jitter rise fall flap_window all_down; kind port method path
-            host headers status body answer_headers sni verify ca expiry_warning query record send
+        over!(enabled interval timeout jitter rise fall flap_window via weight_step weight_every slow_start
+            slow_start_curve all_down
+            dead_connections; kind port method path
+            host headers status body answer_headers weight_header weight_body sni verify ca expiry_warning query record send
             send_hex expect expect_hex command user)
     }
 }
@@ -300,6 +378,7 @@ pub(super) struct Backend {
     pub port: Field<i64>,
     pub weight: Field<i64>,
     pub drain: Field<bool>,
+    pub backup: Field<bool>,
     pub check: Field<Check>,
 }
 

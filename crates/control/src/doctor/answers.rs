@@ -11,6 +11,7 @@ use crate::neigh::{self, WayOut};
 
 pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
     translated(config, findings);
+    sources(config, findings);
     for (ipv4, file, setting) in [
         (true, "/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
         (false, "/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
@@ -65,6 +66,53 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
                 ));
             }
         }
+    }
+}
+
+/// Answers of backends under full NAT come to addresses of this host, on ports that are nobody else's.
+fn sources(config: &Config, findings: &mut Vec<Finding>) {
+    let Some(service) = config.services.iter().find(|service| service.forward.is_full_nat()) else {
+        return;
+    };
+    findings.push(Finding::warn(
+        "sources",
+        format!(
+            "connections of service {:?} are known to this balancer alone: another one that gets their \
+             packets has no port for them, and they break",
+            service.name
+        ),
+        "let routers send each client to one balancer, or take another way to forward where that may change",
+    ));
+    let own = neigh::addresses().unwrap_or_default();
+    let (first, last) = config.balancer.nat.ports;
+    for address in &config.balancer.nat.addresses {
+        if own.iter().any(|(_, known)| known == address) {
+            findings.push(Finding::ok("sources", format!("{address} is on this host")));
+        } else {
+            findings.push(Finding::warn(
+                "sources",
+                format!(
+                    "{address} of balancer.nat_sources is not on this host: answers of backends come here \
+                     only if a route to it leads here"
+                ),
+                format!("ip addr add {address} dev {}", config.balancer.interfaces[0]),
+            ));
+        }
+    }
+    let range = read("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+    let mut ends = range.split_whitespace().filter_map(|word| word.parse::<u16>().ok());
+    if let (Some(from), Some(to)) = (ends.next(), ends.next())
+        && from <= last
+        && first <= to
+    {
+        findings.push(Finding::warn(
+            "sources",
+            format!(
+                "this host takes its own connections' ports from {from} to {to}, and balancer.nat_ports are \
+                 {first} to {last}: answers to its health checks may be dropped as no_mapping"
+            ),
+            format!("sysctl -w net.ipv4.ip_local_port_range=\"{} 65535\"", last.saturating_add(1)),
+        ));
     }
 }
 

@@ -4,9 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-use crate::config::{Backend, Check, Service, What};
-use crate::health::{self, Outcome};
+use crate::config::{Backend, Check, Service, Via, What};
+use crate::frames::Frames;
+use crate::health::{self, Outcome, Way};
 use crate::neigh;
 
 use super::path::title;
@@ -15,6 +17,7 @@ use super::{DoctorInput, Finding};
 pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let config = &input.config;
     let vips: BTreeSet<IpAddr> = config.services.iter().map(|one| one.vip).collect();
+    let vips = Arc::new(vips);
     let checked: Vec<(&Service, &Backend, &Check)> = config
         .services
         .iter()
@@ -26,7 +29,10 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
         .map(|(service, backend, check)| {
             let source = neigh::source_for(backend.address, &vips);
             let port = service.check_port(check, backend);
-            (source, SocketAddr::from((backend.address, port)), check.what.clone(), check.timeout)
+            let way = || Way::of(service, &config.balancer, Arc::clone(&vips));
+            let way = (check.via == Via::Service).then(way);
+            let address = SocketAddr::from((backend.address, port));
+            (source, address, check.what.clone(), check.timeout, way)
         })
         .collect();
     let interfaces = &config.balancer.interfaces;
@@ -44,20 +50,23 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     }
 }
 
-type Question = (Option<IpAddr>, SocketAddr, What, std::time::Duration);
+type Question = (Option<IpAddr>, SocketAddr, What, std::time::Duration, Option<Way>);
 
 /// Makes all checks at once, on a thread of its own, whatever the calling one runs.
 fn all(asked: &[Question], interfaces: &[String]) -> std::io::Result<Vec<Outcome>> {
     let make = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let frames = Arc::new(Frames::default());
         Ok(runtime.block_on(async {
             let started: Vec<_> = asked
                 .iter()
                 .cloned()
-                .map(|(source, address, what, limit)| {
+                .map(|(source, address, what, limit, way)| {
+                    let frames = Arc::clone(&frames);
                     let interfaces = interfaces.to_vec();
                     tokio::spawn(async move {
-                        health::ask(source, address, &what, limit, &interfaces).await
+                        let way = way.as_ref().map(|way| (way, &*frames));
+                        health::ask(source, address, &what, limit, (&interfaces, way)).await
                     })
                 })
                 .collect();
@@ -82,6 +91,10 @@ fn finding(service: &Service, backend: &Backend, check: &Check, outcome: &Outcom
         }
         other => format!("health check by {} on port {port}", other.name()),
     };
+    let kind = match check.via {
+        Via::Direct => kind,
+        Via::Service => format!("{kind} through the service"),
+    };
     match outcome {
         Outcome::Passed(_) => Finding::ok("check", format!("{title}: its {kind} succeeds")),
         // A server may be started any time: weir is as it should be.
@@ -94,6 +107,10 @@ fn finding(service: &Service, backend: &Backend, check: &Check, outcome: &Outcom
                                     runs it?"
                         .to_owned()
                 }
+                _ if check.via == Via::Service => format!(
+                    "the backend must take packets for {} in {}, and its server listen there",
+                    service.vip, service.forward
+                ),
                 _ => format!(
                     "the server must listen on {} too, not only on {}; or give the check another port",
                     backend.address, service.vip

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::config::{Config, XdpMode};
-use crate::neigh::{self, Interface};
+use crate::neigh::{self, Interface, Kind};
 
 use super::{Finding, ethtool, read};
 
@@ -124,6 +124,17 @@ pub(super) fn native(interface: &Interface, driver: &str, mode: XdpMode) -> Find
     let name = &interface.name;
     let known = NATIVE.contains(&driver);
     let driver = if driver.is_empty() { "(unnamed)" } else { driver };
+    if let (Some(Kind::Bond { refuses: Some(why) }), false) =
+        (&interface.kind, mode == XdpMode::Generic)
+    {
+        let mend = "set its mode to 802.3ad, balance-xor, balance-rr or active-backup, with an \
+                    xmit_hash_policy other than vlan+srcmac";
+        let what = format!("{name}: a bond {why} takes no native XDP program");
+        return match mode {
+            XdpMode::Native => Finding::fail("driver", what, mend),
+            _ => Finding::warn("driver", format!("{what}; generic is several times slower"), mend),
+        };
+    }
     match (mode, known) {
         (XdpMode::Generic, true) => Finding::warn(
             "driver",

@@ -215,7 +215,7 @@ fn next_hop(
             "next-hop",
             format!("{address} is reached through {what}, where frames of XDP programs are lost"),
             "give this host its address on the backends' link on an interface of its own, a VLAN of \
-             one or a bond; or set balancer.mode = \"generic\", which is several times slower",
+             one, or a bond of mode 802.3ad, balance-xor, balance-rr or active-backup; or set balancer.mode = \"generic\", which is several times slower",
         );
     }
     let interfaces = config.balancer.interfaces.iter();
@@ -259,7 +259,8 @@ fn probes(
                 continue;
             };
             // The service's address will not do: answers to it would be the balancer's to forward.
-            let Some(source) = own_address(service.vip, backend.address, hop.ifindex, vips) else {
+            let Some(source) = neigh::own_address(service.vip, backend.address, hop.ifindex, vips)
+            else {
                 findings.push(Finding::warn(
                     "backend",
                     format!(
@@ -296,29 +297,6 @@ fn probes(
             "run weir doctor as root",
         )),
     }
-}
-
-/// An address of ours, of the family of the service's, that a backend can answer to.
-fn own_address(
-    vip: IpAddr,
-    backend: IpAddr,
-    ifindex: u32,
-    vips: &BTreeSet<IpAddr>,
-) -> Option<IpAddr> {
-    if vip.is_ipv4() == backend.is_ipv4() {
-        return neigh::source_for(backend, vips);
-    }
-    let all = neigh::addresses().ok()?;
-    let usable = |address: &IpAddr| {
-        let local = match address {
-            IpAddr::V4(v4) => v4.is_link_local() || v4.is_loopback(),
-            IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.is_loopback(),
-        };
-        address.is_ipv4() == vip.is_ipv4() && !local && !vips.contains(address)
-    };
-    let there = all.iter().filter(|(_, address)| usable(address));
-    let best = there.clone().find(|(index, _)| *index == ifindex);
-    best.or_else(|| there.clone().next()).map(|(_, address)| *address)
 }
 
 fn port(service: &Service) -> u16 {

@@ -4,6 +4,7 @@
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult, tolerate};
 use crate::store::write_whole;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weir_plane::{IdOutcome, IdRoutes, NotLed, Plane};
@@ -11,7 +12,7 @@ use weir_steering::BackendId;
 use weir_wire::quic::Id;
 
 /// How a service's packets are led by their ids, as `weir status` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct QuicStatus {
     /// Number of the configuration that servers make new ids by.
     pub issue: u8,
@@ -22,7 +23,7 @@ pub struct QuicStatus {
 }
 
 /// One configuration.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct QuicConfigStatus {
     /// Its number.
     pub config_id: u8,
@@ -37,7 +38,7 @@ pub struct QuicConfigStatus {
 }
 
 /// Packets of services with QUIC ids, by what became of the id.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct IdStatus {
     /// In snake case, for example `decoded`.
     pub outcome: String,

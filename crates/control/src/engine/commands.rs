@@ -2,13 +2,14 @@
 
 use super::history::{Apply, HistoryReport};
 use super::service::{PoolMember, ServiceRuntime};
+use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
 use super::{
-    Engine, EngineError, Explanation, NEXT_HOPS_TRIES, PlanReport, PlaneResult, Sender, Status,
-    TraceLine, TraceRequest, tolerate,
+    Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, Newcomer, PlanReport,
+    PlaneResult, Said, Sample, Sender, Status, TraceLine, TraceRequest, tolerate,
 };
-use crate::config::Backend;
-use crate::health::{Target, Transition};
+use crate::config::{Backend, DeadConnections, Via};
+use crate::health::{Target, Transition, Way};
 use crate::history::Who;
 use crate::neigh::{self, Change, NeighError};
 use std::collections::HashMap;
@@ -19,6 +20,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info};
 use weir_plane::Plane;
+use weir_rpc::Welcome;
 use weir_steering::{BackendId, ServiceId, StateKey};
 use weir_wire::FlowKey;
 use weir_wire::quic::Id;
@@ -28,6 +30,18 @@ pub type TraceReply = Result<mpsc::Receiver<TraceLine>, EngineError>;
 
 /// Answer to a request that changes something: what was done, in words.
 pub type Done = Result<String, EngineError>;
+
+/// A change, and what whoever asks for it knows.
+pub struct Asked {
+    /// Who asks.
+    pub who: Who,
+    /// Refused if the last change of the instance has another number.
+    pub expect: Option<u64>,
+    /// What is asked for.
+    pub command: Command,
+    /// The number of the last change, once it is done.
+    pub last: oneshot::Sender<u64>,
+}
 
 /// A request to the engine.
 pub enum Command {
@@ -60,10 +74,28 @@ pub enum Command {
     TraceLoaded(u64, Loaded, GiveSamples),
     /// Nobody reads what a trace tells: the one with this number.
     TraceEnded(u64),
+    /// An agent calls: what it is welcomed with, or why it is not.
+    AgentCalls(Box<Newcomer>, oneshot::Sender<Result<Welcome, String>>),
+    /// An agent says something, by the number of its session; the answer says what is wrong with it.
+    AgentSays(u64, Said, oneshot::Sender<Result<(), String>>),
+    /// An agent was not let in, or its session ends.
+    AgentGone(Option<u64>),
+    /// What is announced to routers.
+    Announced(oneshot::Sender<Result<weir_announce::Report, EngineError>>),
+    /// Withdraws this balancer from routers, or takes that back.
+    DrainSelf(bool, oneshot::Sender<Done>),
     /// Whether it answers.
     Ping(oneshot::Sender<()>),
     /// Whoever asks for something.
     By(Who, Box<Command>),
+    /// As [`By`](Self::By), with what is expected of the instance.
+    Asked(Box<Asked>),
+    /// Makes a backend what it is to be: adds it, or changes weight and draining of the one that is there.
+    Set(String, Backend, oneshot::Sender<Done>),
+    /// What a snapshot needs; if so asked, with the tables themselves.
+    Inside(bool, oneshot::Sender<Result<Inside, EngineError>>),
+    /// A few numbers of each service.
+    Sample(oneshot::Sender<Result<Sample, EngineError>>),
     /// Follows a configuration, and makes it the instance's file.
     Apply(Box<Apply>, oneshot::Sender<Done>),
     /// Goes back to the file of a change, or to the one before; if so asked, also where that breaks
@@ -78,7 +110,44 @@ pub enum Command {
     Reload(bool, oneshot::Sender<Done>),
 }
 
+impl Command {
+    /// Answers that it was refused, if it changes something.
+    fn refuse(self, error: EngineError) {
+        match self {
+            Self::Add(.., reply)
+            | Self::Set(.., reply)
+            | Self::Remove(.., reply)
+            | Self::Drain(.., reply)
+            | Self::Weight(.., reply)
+            | Self::Load(.., reply)
+            | Self::DrainSelf(.., reply)
+            | Self::Apply(.., reply)
+            | Self::Rollback(.., reply)
+            | Self::Reload(.., reply) => drop(reply.send(Err(error))),
+            // Whoever asks learns that nobody answers.
+            _ => {}
+        }
+    }
+}
+
 impl<P: Plane> Engine<P> {
+    fn asked(&mut self, asked: Asked) {
+        let Asked { who, expect, command, last } = asked;
+        let now = self.history.last();
+        match expect.filter(|expect| *expect != now) {
+            Some(expect) => command.refuse(EngineError::Conflict(format!(
+                "the last change has the number {now}, not {expect}: somebody else has changed something; \
+                 look at the status and ask again"
+            ))),
+            None => {
+                self.asked_by(who);
+                self.handle(command);
+                self.asked_by(Who::nobody("weir"));
+            }
+        }
+        let _ = last.send(self.history.last());
+    }
+
     pub(super) fn handle(&mut self, command: Command) {
         match command {
             Command::Stop => {}
@@ -94,10 +163,31 @@ impl<P: Plane> Engine<P> {
             Command::TraceEnded(number) => self.trace_ended(number),
             Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
             Command::Ping(reply) => drop(reply.send(())),
+            Command::AgentCalls(newcomer, reply) => drop(reply.send(self.agent_calls(*newcomer))),
+            Command::AgentSays(session, said, reply) => {
+                drop(reply.send(self.agent_says(session, said)));
+            }
+            Command::AgentGone(session) => self.agent_gone(session),
+            Command::Announced(reply) => drop(reply.send(self.announce_report())),
+            Command::DrainSelf(drain, reply) => {
+                let done = self.drain_self(drain);
+                self.remember_command(&done);
+                drop(reply.send(done));
+            }
             Command::By(who, command) => {
                 self.asked_by(who);
                 self.handle(*command);
                 self.asked_by(Who::nobody("weir"));
+            }
+            Command::Asked(asked) => self.asked(*asked),
+            Command::Inside(whole, reply) => drop(reply.send(self.inside(whole))),
+            Command::Sample(reply) => drop(reply.send(self.sample())),
+            Command::Set(service, backend, reply) => {
+                let done = self.make_backend(&service, backend);
+                if let Ok((said, true)) = &done {
+                    self.remember_command(&Ok(said.clone()));
+                }
+                drop(reply.send(done.map(|(said, _)| said)));
             }
             Command::Apply(apply, reply) => drop(reply.send(self.apply(&apply, "apply"))),
             Command::Rollback(number, breaking, reply) => {
@@ -118,19 +208,16 @@ impl<P: Plane> Engine<P> {
             Command::Drain(service, backend, drain, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.drain = drain);
                 let word = if drain { "drains" } else { "serves again" };
-                let said = done.map(|()| format!("backend {backend} of {service} {word}"));
-                self.remember_command(&said);
-                drop(reply.send(said));
+                let said = |()| format!("backend {backend} of {service} {word}");
+                self.changed(done, said, reply);
             }
             Command::Load(service, backend, load, reply) => {
                 drop(reply.send(self.told_load(&service, &backend, load)));
             }
             Command::Weight(service, backend, weight, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.weight = weight);
-                let said =
-                    done.map(|()| format!("backend {backend} of {service} has weight {weight}"));
-                self.remember_command(&said);
-                drop(reply.send(said));
+                let said = |()| format!("backend {backend} of {service} has weight {weight}");
+                self.changed(done, said, reply);
             }
         }
     }
@@ -141,9 +228,17 @@ impl<P: Plane> Engine<P> {
         let Some(service) = self.services.get_mut(&name) else { return };
         let Some(member) = service.pool.iter_mut().find(|member| member.id == id) else { return };
         member.detail.clone_from(&transition.detail);
+        if let Some(spoken) = transition.spoken.filter(|spoken| member.spoken != Some(*spoken)) {
+            member.spoken = Some(spoken);
+            service.dirty = true;
+            let backend = &member.wanted.name;
+            info!(service = name, backend, weight = %spoken, "a backend says its weight");
+        }
         if member.up != transition.up {
             member.up = transition.up;
             member.down_since = (!transition.up).then_some(transition.at);
+            let check = service.configured.check_of(&member.wanted);
+            member.rising = Rising::begin(check.filter(|_| transition.up), transition.at);
             // Where marking fails, the table says it, and the next look at its next hop again.
             let id = member.id;
             if let Some(backend) = self.plane.backend(id) {
@@ -157,10 +252,66 @@ impl<P: Plane> Engine<P> {
             if let Some(trouble) = &mut service.trouble {
                 trouble.again = Instant::now();
             }
-            let backend = &member.wanted.name;
+            let backend = member.wanted.name.clone();
             let (up, detail) = (transition.up, &*transition.detail);
             info!(service = name, backend, up, detail, "health check");
+            let moves = check.is_some_and(|check| check.dead_connections == DeadConnections::Move);
+            // With nobody up there is no better place for them.
+            let moves = moves && !up && service.all_down().is_none();
+            self.events.push(Happening::Health {
+                service: name.clone(),
+                backend,
+                up,
+                detail: detail.to_owned(),
+            });
+            if moves {
+                self.give_connections_away(&name, id);
+            }
         }
+    }
+
+    /// What a dead backend has goes where new connections do: as if it were removed, and added again under
+    /// another number.
+    fn give_connections_away(&mut self, service: &str, id: BackendId) {
+        let given = self.renumber(service, id);
+        if let Err(error) = given {
+            // They stay there, as without the setting.
+            error!(service, %error, "cannot move the connections of a backend that is down");
+        }
+    }
+
+    fn renumber(&mut self, name: &str, id: BackendId) -> Result<(), EngineError> {
+        // What has started there is known before, so that it stays known if this is refused.
+        self.drain_reports()?;
+        let service = self.service(name)?;
+        let Some(before) = service.pool.iter().find(|member| member.id == id).cloned() else {
+            return Ok(());
+        };
+        let configured = &service.configured;
+        let nat = self.config.balancer.nat.clone();
+        let way = (configured.forward, configured.segments(), &nat);
+        let held = service.states_of(id);
+        let fresh = self.allot(before.wanted.clone(), false, &mut self.numbers())?;
+        let number = fresh.id;
+        let fresh = PoolMember { id: number, incarnation: fresh.incarnation, ..before };
+        let done = self.install(&fresh, way, true).and_then(|()| {
+            self.commit(name, |service| {
+                if let Some(member) = service.pool.iter_mut().find(|member| member.id == id) {
+                    *member = fresh;
+                }
+                service.leaving.push(id);
+            })
+        });
+        match done {
+            Ok(()) => {
+                let connections = held.map_or(-1, |held| held as i64);
+                info!(service = name, connections, "connections of a dead backend have moved");
+            }
+            Err(_) => {
+                tolerate("take a number back", self.plane.set_backend(number, None).plane());
+            }
+        }
+        done
     }
 
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
@@ -179,8 +330,9 @@ impl<P: Plane> Engine<P> {
         let mut numbers = self.numbers();
         let member = self.allot(backend, !checked, &mut numbers)?;
         let id = member.id;
+        let nat = self.config.balancer.nat.clone();
         let added = self
-            .install(&member, (forward, segments), true)
+            .install(&member, (forward, segments, &nat), true)
             .and_then(|()| self.commit(service, |service| service.pool.push(member)));
         if added.is_err() {
             tolerate("take a backend back", self.plane.set_backend(id, None).plane());
@@ -201,18 +353,70 @@ impl<P: Plane> Engine<P> {
         })
     }
 
+    /// Whether anything has changed: what is asked for twice is done once, and remembered once.
     fn change_backend(
         &mut self,
         service: &str,
         backend: &str,
         change: impl FnOnce(&mut Backend),
-    ) -> Result<(), EngineError> {
-        self.find(service, backend)?;
+    ) -> Result<bool, EngineError> {
+        let before = self.find(service, backend)?.wanted;
+        let mut wanted = before.clone();
+        change(&mut wanted);
+        if wanted == before {
+            return Ok(false);
+        }
         self.commit(service, |service| {
             if let Some(member) = service.member_mut(backend) {
-                change(&mut member.wanted);
+                member.wanted = wanted;
             }
-        })
+        })?;
+        Ok(true)
+    }
+
+    /// Remembers a change of a backend, if it is one, and answers.
+    fn changed(
+        &mut self,
+        done: Result<bool, EngineError>,
+        said: impl FnOnce(()) -> String,
+        reply: oneshot::Sender<Done>,
+    ) {
+        let done = match done {
+            Ok(false) => Ok(format!("{} already", said(()))),
+            Ok(true) => {
+                let done = Ok(said(()));
+                self.remember_command(&done);
+                done
+            }
+            Err(error) => Err(error),
+        };
+        drop(reply.send(done));
+    }
+
+    /// Makes a backend what it is to be. Also says whether that has changed anything.
+    fn make_backend(
+        &mut self,
+        service: &str,
+        wanted: Backend,
+    ) -> Result<(String, bool), EngineError> {
+        let name = wanted.name.clone();
+        let Some(there) = self.service(service)?.member(&name) else {
+            return self.add_backend(service, wanted).map(|said| (said, true));
+        };
+        let there = &there.wanted;
+        if (there.address, there.port) != (wanted.address, wanted.port) {
+            return Err(EngineError::Conflict(format!(
+                "backend {name} of {service} has the address {} and cannot move; remove it, or give the \
+                 new one another name",
+                there.address
+            )));
+        }
+        let changed = self.change_backend(service, &name, |backend| {
+            (backend.weight, backend.drain) = (wanted.weight, wanted.drain);
+        })?;
+        let drains = if wanted.drain { " and drains" } else { "" };
+        let said = format!("backend {name} of {service} has weight {}{drains}", wanted.weight);
+        Ok((if changed { said } else { format!("{said} already") }, changed))
     }
 
     pub(super) fn find(&self, service: &str, backend: &str) -> Result<PoolMember, EngineError> {
@@ -284,13 +488,14 @@ impl<P: Plane> Engine<P> {
         &'a self,
         services: impl IntoIterator<Item = &'a ServiceRuntime>,
     ) -> Vec<Target> {
-        let vips = self.vips();
+        let vips = Arc::new(self.vips());
         let interfaces: Arc<[String]> = self.config.balancer.interfaces.clone().into();
         // Many backends may be on one host.
         let mut sources: HashMap<IpAddr, Option<IpAddr>> = HashMap::new();
         let mut targets = Vec::new();
         for service in services {
             let configured = &service.configured;
+            let way = Arc::new(Way::of(configured, &self.config.balancer, Arc::clone(&vips)));
             let shared = configured.check.as_ref().map(|check| Arc::new(check.what.clone()));
             targets.extend(service.pool.iter().filter_map(|member| {
                 let check = configured.check_of(&member.wanted)?;
@@ -304,6 +509,7 @@ impl<P: Plane> Engine<P> {
                     id: service.target(member.id),
                     source: *sources.entry(address).or_insert_with(find),
                     address: (address, configured.check_port(check, &member.wanted)).into(),
+                    way: (check.via == Via::Service).then(|| Arc::clone(&way)),
                     what,
                     interfaces: Arc::clone(&interfaces),
                     interval: check.interval,
@@ -312,6 +518,8 @@ impl<P: Plane> Engine<P> {
                     rise: check.rise,
                     fall: check.fall,
                     flap_window: check.flap_window,
+                    weight_step: check.weight_step,
+                    weight_every: check.weight_every,
                     initially_up: member.up,
                 })
             }));

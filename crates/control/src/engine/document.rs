@@ -126,6 +126,9 @@ pub struct SavedBackend {
     pub weight: u16,
     /// Whether it is draining.
     pub drain: bool,
+    /// Whether it is a backup.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub backup: bool,
     /// Whether its health check had it up.
     pub up: bool,
 }
@@ -139,6 +142,7 @@ impl SavedBackend {
             port: self.port,
             weight: self.weight,
             drain: self.drain,
+            backup: self.backup,
         }
     }
 }

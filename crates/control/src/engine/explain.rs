@@ -5,6 +5,7 @@
 
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult, TunnelStatus};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use weir_plane::{Plane, SourceTable};
@@ -16,7 +17,7 @@ use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Reason};
 
 /// A flow's way through the tables, as `weir explain` shows it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
     /// The flow: protocol, source and destination.
     pub flow: String,
@@ -49,6 +50,9 @@ pub struct Explanation {
     /// What packets get in the place of the service's address and port, if anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub translation: Option<String>,
+    /// What its source becomes under full NAT; none under other ways to forward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// The backend of the flow's first packet, if that would go elsewhere.
     pub backend_if_new: Option<String>,
     /// What the decision asked of the data plane's memory, with the answers, and what it would
@@ -90,7 +94,7 @@ impl<P: Plane> Engine<P> {
         match connection_id.and_then(|id| service.led_by(id)) {
             Some(Ok((backend, config, server))) => {
                 said.id = Some(format!("server {server:?} in configuration {config}"));
-                self.name_backend(service, backend, &mut said);
+                self.name_backend(service, backend, flow, &mut said);
                 said.why = "the packet's QUIC id names the server, whatever the flow; the method \
                             is not asked"
                     .into();
@@ -122,7 +126,7 @@ impl<P: Plane> Engine<P> {
         said.known = state.is_some() || decided.why == Why::Tracked;
         said.pending = decided.why == Why::Pending;
         if let Ok(backend) = decided.backend {
-            self.name_backend(service, backend, &mut said);
+            self.name_backend(service, backend, flow, &mut said);
         }
         if first.backend != decided.backend {
             said.backend_if_new = first.backend.ok().and_then(|id| service.name_of(id));
@@ -186,7 +190,13 @@ impl<P: Plane> Engine<P> {
         Ok(number.map(|number| u32::from(codec.hide_for(question.hash, number)) << 16))
     }
 
-    fn name_backend(&self, service: &ServiceRuntime, id: BackendId, said: &mut Explanation) {
+    fn name_backend(
+        &self,
+        service: &ServiceRuntime,
+        id: BackendId,
+        flow: &FlowKey,
+        said: &mut Explanation,
+    ) {
         let Some(member) = service.by_id(id) else { return };
         let address = member.wanted.address;
         said.backend = Some(member.wanted.name.clone());
@@ -197,6 +207,9 @@ impl<P: Plane> Engine<P> {
             let port = to.port.map_or_else(String::new, |port| format!(" port {port}"));
             format!("{vip} becomes {address}{port}, and {vip} again in answers")
         });
+        if service.configured.forward.is_full_nat() {
+            said.from = Some(self.source_text(flow, id));
+        }
         let Some(tunnel) = known.and_then(|known| known.tunnel) else { return };
         let status =
             TunnelStatus::of(&tunnel, address, self.plane.path_mtu(address).unwrap_or(None));

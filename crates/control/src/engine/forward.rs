@@ -1,7 +1,9 @@
 //! How packets reach backends: next hops, tunnels, and other addresses.
 
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::{Answers, Backend, Config, Forward, Protocol, Service, Table, place_of};
+use crate::config::{
+    Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table, place_of,
+};
 use crate::neigh::{self, NeighError, Neighbour};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,8 +25,15 @@ pub(super) struct Reached {
 }
 
 /// How packets are made a backend's own, if they are.
-pub(super) fn translation(forward: Forward, backend: &Backend, mtu: u32) -> Option<Translation> {
-    forward.is_nat().then_some(Translation { port: backend.port, mtu })
+pub(super) fn translation(
+    forward: Forward,
+    backend: &Backend,
+    mtu: u32,
+    nat: &NatSources,
+) -> Option<Translation> {
+    let ports = || nat.of_family(backend.address.is_ipv4());
+    let ports = forward.is_full_nat().then(ports).flatten();
+    forward.is_nat().then_some(Translation { port: backend.port, mtu, ports })
 }
 
 fn key((address, protocol, port): (IpAddr, Protocol, Option<u16>)) -> VipKey {
@@ -74,7 +83,7 @@ impl<P: Plane> Engine<P> {
     /// Whose answers are translated, and to what. A backend that is leaving gives way to one that is there.
     fn translations(&self) -> Translations {
         let translated =
-            || self.services.values().filter(|service| service.configured.forward.is_nat());
+            || self.services.values().filter(|one| one.configured.forward == Forward::Nat);
         let mut all = Translations::new();
         for service in translated() {
             for backend in service.leaving.iter().filter_map(|id| self.plane.backend(*id)) {

@@ -2,9 +2,10 @@
 
 use super::commands::Done;
 use super::plan::PlanReport;
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, Happening};
 use crate::config::{Config, ConfigError};
 use crate::history::{Entry, Who, digest};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -14,7 +15,7 @@ use tracing::warn;
 use weir_plane::Plane;
 
 /// A configuration that is to be in force, and to be the instance's file.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Apply {
     /// What problems call it.
@@ -30,7 +31,7 @@ pub struct Apply {
 }
 
 /// What has been changed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryReport {
     /// The instance's file.
     pub file: String,
@@ -89,7 +90,7 @@ impl<P: Plane> Engine<P> {
     /// Remembers what the start has found in its file, if that is another than before.
     pub(super) fn remember_start(&mut self) {
         // A test's engine has no file.
-        let Ok(text) = fs::read_to_string(&self.config_path) else { return };
+        let Ok(text) = Config::text(&self.config_path) else { return };
         if self.history.current().is_some_and(|entry| entry.digest == digest(&text)) {
             return;
         }
@@ -124,7 +125,11 @@ impl<P: Plane> Engine<P> {
             kept: false,
             digest: String::new(),
         };
-        match self.history.add(entry, text) {
+        let added = self.history.add(entry, text);
+        if let Some(entry) = self.history.entries().last() {
+            self.events.push(Happening::Change { change: Box::new(entry.clone()) });
+        }
+        match added {
             Ok(number) => Some(number),
             Err(error) => {
                 warn!(%error, "the change is in force, and not in the history");
@@ -232,11 +237,12 @@ impl<P: Plane> Engine<P> {
 
     /// In what the instance differs from its file.
     fn drift(&self) -> Option<String> {
-        let text = match fs::read_to_string(&self.config_path) {
+        let text = match Config::text(&self.config_path) {
             Ok(text) => text,
-            Err(source) => {
-                let error = ConfigError::Read { path: self.config_path.clone(), source };
-                return Some(error.to_string());
+            Err(error @ ConfigError::Read { .. }) => return Some(error.to_string()),
+            Err(error) => {
+                let file = self.config_path.display();
+                return Some(format!("{file} would be refused: {error}"));
             }
         };
         let edited = self.history.current().is_some_and(|entry| entry.digest != digest(&text));

@@ -1,9 +1,11 @@
 //! How large the data plane is, and how it becomes as the file wants it while packets are forwarded.
 
-use super::{Engine, EngineError, PlaneResult};
-use crate::config::{Config, Service};
+use super::{Engine, EngineError};
+use crate::config::{Config, Service, Table, place_of};
+use std::path::Path;
 use tracing::{info, warn};
-use weir_plane::{Limits, Plane};
+use weir_plane::forward::mapping::ORIGINS;
+use weir_plane::{Limits, Plane, mapping_places};
 use weir_steering::MethodId;
 
 impl<P: Plane> Engine<P> {
@@ -30,17 +32,34 @@ impl<P: Plane> Engine<P> {
         });
     }
 
+    /// Where the file has a limit, or is to have it.
+    pub(super) fn place_of_limit(&self, limit: &str) -> String {
+        place_of(&self.config_path, Table::Limits, limit)
+    }
+
     fn resize(&mut self, limits: &Limits) -> Result<(), EngineError> {
         let before = self.plane.limits();
         if before == *limits {
             return Ok(());
         }
-        self.plane.resize(limits).plane()?;
+        let resized = self.plane.resize(limits);
+        resized.map_err(|error| of_limits::<P>(&self.config_path, error))?;
         let now = self.plane.limits();
         if now != before {
             info!(?before, ?now, "the data plane has other limits");
         }
         Ok(())
+    }
+}
+
+/// What a plane says; with the place in the file, if it is about one of its limits.
+pub(super) fn of_limits<P: Plane>(file: &Path, error: P::Error) -> EngineError {
+    match P::limit_of(&error) {
+        Some(limit) => {
+            let place = place_of(file, Table::Limits, limit);
+            EngineError::Limit { place, source: Box::new(error) }
+        }
+        None => EngineError::Plane(Box::new(error)),
     }
 }
 
@@ -50,6 +69,7 @@ pub(super) fn wanted(config: &Config) -> Limits {
     let mut methods = config.services.iter().map(|service| service.method.id());
     let answers = config.services.iter().any(Service::answers_pass);
     let translated = config.services.iter().any(|service| service.forward.is_nat());
+    let full_nat = config.services.iter().any(|service| service.forward.is_full_nat());
     let listed = config.services.iter().any(|service| service.lists.is_some());
     let slots = methods.any(|method| method == MethodId::CheetahStateful);
     Limits {
@@ -62,7 +82,9 @@ pub(super) fn wanted(config: &Config) -> Limits {
         // Nobody else asks that memory.
         answered_flows: if answers { given.answered_flows } else { 1 },
         slot_partitions: if slots { given.slot_partitions } else { 1 },
-        translations: if translated { given.backends } else { 1 },
+        // And the balancer's own addresses.
+        translations: if translated { given.backends + ORIGINS as u32 } else { 1 },
+        mappings: if full_nat { mapping_places(given.nat_connections) / 2 } else { 1 },
         udp_flows: given.udp_flows,
         event_ring_bytes: given.event_ring_bytes,
         marked_flows: given.states_per_service,

@@ -36,6 +36,11 @@ impl Loads {
         self.told.get(&id).copied()
     }
 
+    /// A backend says how loaded it is, or somebody else does.
+    pub fn tell(&mut self, id: BackendId, load: f64) {
+        self.told.insert(id, load);
+    }
+
     /// What a backend's weight is multiplied by.
     pub fn factor(&self, id: BackendId) -> u32 {
         self.buckets.get(&id).copied().unwrap_or(buckets(&[None])[0])
@@ -164,8 +169,7 @@ impl<P: Plane> Engine<P> {
             .collect();
         let each: Vec<f64> = known.iter().map(|load| load.unwrap_or(0.0)).collect();
         let values = BackendLoad::in_proportion(&each);
-        for (member, value) in service.pool.iter().zip(&values) {
-            let weight = u32::from(member.wanted.weight);
+        for ((member, value), weight) in service.pool.iter().zip(&values).zip(service.weights()) {
             plane.set_load(member.id, weight, (!counts).then_some(*value));
         }
         if scheduler != Scheduler::Awrr {

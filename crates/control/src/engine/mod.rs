@@ -3,11 +3,16 @@
 //! Everything that changes tables goes through it, one thing after the other, so there is nothing
 //! to lock. Health checks and the API run elsewhere and send it [`Command`]s.
 
+mod agents;
+mod announce;
 mod by_id;
 mod commands;
 mod document;
+mod events;
 mod explain;
+mod follow;
 mod forward;
+mod full_nat;
 mod half_open;
 mod history;
 mod limits;
@@ -18,40 +23,54 @@ mod numbers;
 mod plan;
 mod prefixes;
 mod reload;
+mod sample;
 mod service;
+mod shares;
 mod slots;
+mod snapshot;
 mod status;
 #[cfg(test)]
 mod tests;
+mod told;
 mod trace;
 mod turn;
 mod update;
 mod upkeep;
+mod young;
 
+pub use agents::{AgentStatus, Newcomer, Order, Said};
+pub use announce::announced_file;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
-pub use commands::Command;
+pub use commands::{Asked, Command};
+pub use events::{Event, Events, Happening};
 pub use explain::Explanation;
+pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
+pub use sample::{Counted, Sample};
+pub(crate) use snapshot::decode_table;
+pub use snapshot::{Inside, TableSnapshot};
 pub use status::{
-    BackendStatus, CheckStatus, LostStatus, OutcomeStatus, PlaneStatus, ReturnedStatus, ServiceStatus, Status,
-    TunnelStatus,
+    BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, PlaneStatus,
+    ReturnedStatus, ServiceStatus, Status, TunnelStatus,
 };
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
-use crate::config::{Config, PlaneKind, Table, XdpMode, place_of};
+use crate::config::{Api, Config, PlaneKind, Table, Web, XdpMode, place_of};
 use crate::history::{History, Who};
-use crate::neigh::{NeighError, Neighbour};
+use crate::neigh::{self, NeighError, Neighbour};
 use crate::process::Supervisor;
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
 use reload::How;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path as FilePath, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -61,6 +80,15 @@ use weir_steering::{Action, BackendId, Driver, ServiceId, Side};
 
 /// Where instances pin their data planes.
 pub const PIN_ROOT: &str = "/sys/fs/bpf/weir";
+
+/// What the configuration says of who is served, and where.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Front {
+    /// The API.
+    pub api: Api,
+    /// The page for browsers.
+    pub web: Option<Web>,
+}
 
 /// How often the engine looks what is due. A command or a report wakes it.
 const TICK: Duration = Duration::from_millis(10);
@@ -78,7 +106,11 @@ const NEXT_HOPS_TRIES: u32 = 20;
 const LOADS_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
+/// Beside each command: tables are published later, too.
+const ANNOUNCE_EVERY: Duration = Duration::from_millis(500);
 const SLOTS_EVERY: Duration = Duration::from_secs(1);
+/// Whether agents are to be told of other backends, or have been lost for too long.
+const AGENTS_EVERY: Duration = Duration::from_millis(200);
 
 /// What can go wrong in the engine.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +124,14 @@ pub enum EngineError {
         /// The file and the line, as [`place_of`] says it.
         place: String,
         /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There is less room than is in use or asked for, of what the file limits.
+    #[error("{place}{source}")]
+    Limit {
+        /// The file and the line, as [`place_of`] says it.
+        place: String,
+        /// What there is no room for.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The run directory cannot be used.
@@ -130,7 +170,7 @@ pub enum EngineError {
 
 /// What kind of refusal an error is, for programs. The API answers with its name and its status,
 /// the command line with its exit status.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The request makes no sense.
@@ -141,6 +181,8 @@ pub enum Kind {
     NotFound,
     /// It contradicts what is in force.
     Conflict,
+    /// Whoever asks may not.
+    Forbidden,
     /// Somebody else is at it, or nobody answers.
     Busy,
     /// It was tried, and failed.
@@ -163,6 +205,7 @@ impl EngineError {
             Self::Store(StoreError::Locked { .. } | StoreError::Running { .. }) => Kind::Busy,
             Self::Plane(_)
             | Self::Interfaces { .. }
+            | Self::Limit { .. }
             | Self::Store(_)
             | Self::Build(_)
             | Self::Unpublished { .. }
@@ -220,6 +263,8 @@ pub struct Engine<P: Plane = LivePlane> {
     translated: Option<weir_plane::Translations>,
     /// The routers that lead to backends behind tunnels.
     gateways: HashMap<IpAddr, IpAddr>,
+    /// What is counted of connections under full NAT.
+    sweep: full_nat::Sweep,
     started: Instant,
     clock: Box<dyn Fn() -> u32 + Send>,
     resumed: bool,
@@ -249,8 +294,18 @@ pub struct Engine<P: Plane = LivePlane> {
     trace: Option<trace::Trace>,
     /// How many times somebody has.
     traces: u64,
+    /// Connections are followed.
+    following: follow::Following,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
+    /// Who serves the API and the page.
+    front: Option<watch::Sender<Front>>,
+    /// What has happened lately.
+    events: Arc<Events>,
+    /// Agents of backends.
+    agents: agents::Agents,
+    /// Who tells routers.
+    announcer: Option<announce::Announcer>,
     history: History,
     /// Who asks for what is done just now.
     who: Who,
@@ -266,8 +321,7 @@ pub fn pin_directory(name: &str) -> PathBuf {
     PathBuf::from(PIN_ROOT).join(name)
 }
 
-/// Looks up where a backend's frames go, as [`neigh::resolve_now`](crate::neigh::resolve_now)
-/// does.
+/// Looks up where a backend's frames go, as [`neigh::resolve_now`] does.
 pub type Resolve = fn(IpAddr) -> Result<Option<Neighbour>, NeighError>;
 
 /// Looks up the way of a tunnel, as [`neigh::path`](crate::neigh::path) does.
@@ -462,6 +516,7 @@ impl<P: Plane> Engine<P> {
             path: crate::neigh::path,
             translated: None,
             gateways: HashMap::new(),
+            sweep: full_nat::Sweep::default(),
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
             resumed: found.resumed,
@@ -482,7 +537,12 @@ impl<P: Plane> Engine<P> {
             ahead: 0,
             trace: None,
             traces: 0,
+            following: follow::Following::default(),
             metrics: None,
+            front: None,
+            events: Arc::default(),
+            agents: agents::Agents::default(),
+            announcer: None,
             history: History::open(run_dir),
             who: Who::nobody("start"),
             _lock: lock,
@@ -506,7 +566,9 @@ impl<P: Plane> Engine<P> {
         if let (false, Some(failure)) = (engine.resumed, followed.failures.into_iter().next()) {
             return Err(failure);
         }
-        engine.attach(&config)?;
+        if !engine.begin_to_learn(&config) {
+            engine.attach(&config)?;
+        }
         engine.remember_start();
         Ok(engine)
     }
@@ -515,6 +577,7 @@ impl<P: Plane> Engine<P> {
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
         self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.config_path)?;
+        self.tell_members(interfaces, &neigh::interfaces().unwrap_or_default())?;
         for attached in &self.attached {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");
@@ -538,6 +601,7 @@ impl<P: Plane> Engine<P> {
         let mut timers = Timers::new();
         while self.turn(&mut commands, &mut timers) {}
         self.end_trace();
+        self.announce_stop();
         self.save()?;
         Ok(self.journal.rewrite(&self.document)?)
     }
@@ -546,13 +610,18 @@ impl<P: Plane> Engine<P> {
     /// others have their turn. Returns whether there is another one.
     fn turn(&mut self, commands: &mut Commands, timers: &mut Timers) -> bool {
         tolerate("read reports", self.wait_for_reports(TICK, commands.bell()));
+        let mut commanded = false;
         let more = commands.take(COMMANDS_AT_A_TIME, |command| {
             let last = matches!(command, Command::Stop);
             self.handle(command);
+            commanded = true;
             !last
         });
         if more {
             self.upkeep(timers);
+            if commanded || timers.announce.due(ANNOUNCE_EVERY) {
+                self.tell_announcer();
+            }
         }
         more
     }
@@ -596,10 +665,16 @@ impl<P: Plane> Engine<P> {
         if timers.loads.due(LOADS_EVERY) {
             tolerate("read loads", self.look_at_loads());
         }
+        self.rise();
         tolerate("look at half-open connections", self.look_at_half_open());
+        if timers.agents.due(AGENTS_EVERY) {
+            self.look_at_agents();
+        }
         self.turn_clock();
         self.go_on_tracing();
+        self.follow_connections();
         if timers.slots.due(SLOTS_EVERY) {
+            self.sweep_mappings();
             tolerate("give slots back", self.sweep_slots());
         }
         if timers.seen.due(SEEN_GENERATION_EVERY) {
@@ -725,6 +800,8 @@ struct Timers {
     loads: Timer,
     seen: Timer,
     slots: Timer,
+    agents: Timer,
+    announce: Timer,
 }
 
 impl Timers {
@@ -738,6 +815,8 @@ impl Timers {
             loads: now(),
             seen: now(),
             slots: now(),
+            agents: now(),
+            announce: now(),
         }
     }
 }

@@ -136,6 +136,9 @@ impl<P: Plane> Engine<P> {
 
     /// Attaches to interfaces that have come back, and takes frames to new addresses of theirs.
     pub(super) fn follow_interfaces(&mut self) -> Result<(), EngineError> {
+        if self.is_learning() {
+            return Ok(());
+        }
         let names = self.config.balancer.interfaces.clone();
         self.plane.accept_own_macs(&own_and_above(&names)).plane()?;
         let now: Vec<Seen> = names.iter().map(|name| seen(name)).collect();
@@ -150,6 +153,7 @@ impl<P: Plane> Engine<P> {
             return Ok(());
         }
         self.attached = self.plane.reattach(&names, attachment(&self.config)).plane()?;
+        self.tell_members(&names, &neigh::interfaces().unwrap_or_default())?;
         // Above, frames to what is not there were not taken.
         self.plane.accept_own_macs(&own_and_above(&names)).plane()?;
         self.network.seen = now;
@@ -176,7 +180,24 @@ impl<P: Plane> Engine<P> {
                 Some(Device { ifindex: link.index, way })
             })
             .collect();
-        self.plane.set_devices(&devices).plane()
+        self.plane.set_devices(&devices).plane()?;
+        self.tell_members(&self.config.balancer.interfaces.clone(), &links)
+    }
+
+    /// Tells the plane by which interfaces frames come that are taken from a bond: its program runs in the
+    /// members of it, and those are what the kernel names when it loses a frame.
+    pub(super) fn tell_members(
+        &mut self,
+        names: &[String],
+        links: &[Interface],
+    ) -> Result<(), EngineError> {
+        let bond = |link: &&Interface| {
+            matches!(link.kind, Some(Kind::Bond { .. })) && names.contains(&link.name)
+        };
+        let bonds: Vec<u32> = links.iter().filter(bond).map(|bond| bond.index).collect();
+        let member = |link: &&Interface| link.master.is_some_and(|bond| bonds.contains(&bond));
+        let members: Vec<u32> = links.iter().filter(member).map(|link| link.index).collect();
+        self.plane.set_members(&members).plane()
     }
 
     /// Next hops by interfaces that are gone are none.

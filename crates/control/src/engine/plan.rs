@@ -6,6 +6,7 @@ use super::service::ServiceRuntime;
 use super::turn::Change;
 use super::{Engine, EngineError};
 use crate::config::{Backend, Config};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use std::path::Path;
 use weir_plane::Plane;
 
 /// What a file would change.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanReport {
     /// The file.
     pub file: String,
@@ -30,7 +31,7 @@ pub struct PlanReport {
 }
 
 /// A setting that would change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldChange {
     /// Its name.
     pub field: String,
@@ -41,7 +42,7 @@ pub struct FieldChange {
 }
 
 /// What would become of a service.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ServicePlan {
     /// Its name in the file; of one that goes, the name that it has.
     pub name: String,
@@ -65,7 +66,7 @@ pub struct ServicePlan {
 }
 
 /// What would become of a backend.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BackendPlan {
     /// Its name.
     pub name: String,
@@ -113,6 +114,7 @@ impl<P: Plane> Engine<P> {
         let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
         let mut settings = differences(&self.config.balancer, &config.balancer, &[]);
         settings.extend(differences(&self.config.limits, &config.limits, &[]));
+        settings.extend(differences(&self.config.api, &config.api, &[]));
         let mut services: Vec<ServicePlan> =
             plan.services.iter().filter_map(|planned| self.planned(planned)).collect();
         let unchanged = plan.services.len() - services.len();

@@ -7,7 +7,7 @@
 
 #[cfg(test)]
 use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 use weir_hash::{HashKey, Key};
@@ -179,6 +179,10 @@ impl Counted {
 
     pub fn rest(&mut self, seconds: u32) {
         self.build.rest(seconds);
+    }
+
+    pub fn told_of(&mut self, backends: &BTreeSet<BackendId>, now: u32) {
+        self.build.told_of(backends, now);
     }
 
     pub fn watch(&mut self, now: u32, since: u32) {

@@ -9,11 +9,12 @@
 use super::commands::Done;
 use super::document::{self, SavedService};
 use super::forward::translation;
+use super::limits::of_limits;
 use super::numbers::Numbers;
 use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, Service, Table, place_of};
+use crate::config::{Backend, Config, Forward, NatSources, Service, Table, place_of};
 use crate::health::Transition;
 use crate::store::StateRecord;
 use std::collections::{HashMap, HashSet};
@@ -184,10 +185,12 @@ impl<P: Plane> Engine<P> {
         for wanted in &config.services {
             let now = there.get(&vip_of(wanted)).copied();
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
-            let change = match now.and_then(|now| readdressed(&now.configured, wanted)) {
-                Some(why) => Change::Breaks(why),
-                None => change,
-            };
+            let moved = || self.resourced(wanted, config);
+            let change =
+                match now.and_then(|now| readdressed(&now.configured, wanted).or_else(moved)) {
+                    Some(why) => Change::Breaks(why),
+                    None => change,
+                };
             // What packets do not follow breaks nothing.
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
@@ -334,7 +337,8 @@ impl<P: Plane> Engine<P> {
         for planned in &plan.services {
             for member in planned.pool.iter().filter(|member| planned.new.contains(&member.id)) {
                 prepared.members.push(member.id);
-                let way = (planned.wanted.forward, planned.wanted.segments());
+                let nat = &config.balancer.nat;
+                let way = (planned.wanted.forward, planned.wanted.segments(), nat);
                 self.install(member, way, true)?;
             }
             let wanted = &planned.wanted;
@@ -365,7 +369,8 @@ impl<P: Plane> Engine<P> {
             runtime.pool.clone_from(&planned.pool);
             prepared.created.push(runtime);
         }
-        if !how.start && self.config.balancer.interfaces != config.balancer.interfaces {
+        let others = self.config.balancer.interfaces != config.balancer.interfaces;
+        if !how.start && others && !self.is_learning() {
             prepared.attached = true;
             self.attach(config)?;
         }
@@ -447,6 +452,8 @@ impl<P: Plane> Engine<P> {
         self.believe_the_unchecked();
         self.services.values_mut().for_each(ServiceRuntime::try_at_once);
         failures.extend(self.tell_all_ids());
+        self.config.balancer.nat.clone_from(&config.balancer.nat);
+        failures.extend(self.tell_mapping_rules().err());
         failures.extend(self.tell_translations().err());
         failures.extend(self.publish_due());
         failures.extend(self.list_services());
@@ -456,7 +463,13 @@ impl<P: Plane> Engine<P> {
         self.config.balancer.tunnel_source6 = config.balancer.tunnel_source6;
         self.config.balancer.metrics = config.balancer.metrics;
         self.config.balancer.hold_checks_at = config.balancer.hold_checks_at;
+        self.config.balancer.web.clone_from(&config.balancer.web);
+        self.config.api.clone_from(&config.api);
+        self.config.balancer.follow_flows = config.balancer.follow_flows;
+        self.config.announce.clone_from(&config.announce);
         self.tell_metrics();
+        self.tell_front();
+        self.tell_listener();
         let rate = config.balancer.icmp_per_second;
         self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
         self.set_targets();
@@ -473,7 +486,13 @@ impl<P: Plane> Engine<P> {
             for member in service.pool.iter().filter(|member| !member.up) {
                 if service.configured.check_of(&member.wanted).is_none() {
                     let (id, at) = (service.target(member.id), std::time::Instant::now());
-                    risen.push(Transition { id, up: true, detail: "not checked".into(), at });
+                    risen.push(Transition {
+                        id,
+                        up: true,
+                        spoken: None,
+                        detail: "not checked".into(),
+                        at,
+                    });
                 }
             }
         }
@@ -485,10 +504,12 @@ impl<P: Plane> Engine<P> {
     pub(super) fn list_services(&mut self) -> Vec<EngineError> {
         let mut failures = Vec::new();
         let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
+        let file = self.config_path.clone();
+        let refused = |error| of_limits::<P>(&file, error);
         for (name, service) in &mut self.services {
             let there = listed.contains(&(service.vip(), service.number));
             let told = match service.sources() {
-                Some(sources) => self.plane.set_sources(service.number, sources).plane(),
+                Some(sources) => self.plane.set_sources(service.number, sources).map_err(refused),
                 None => Ok(()),
             };
             let stands = match told {
@@ -497,7 +518,7 @@ impl<P: Plane> Engine<P> {
             };
             let found = told.and_then(|()| match there {
                 true => Ok(()),
-                false => self.plane.set_service(&service.vip(), service.number).plane(),
+                false => self.plane.set_service(&service.vip(), service.number).map_err(refused),
             });
             service.unlisted = match found {
                 Ok(()) => None,
@@ -603,7 +624,8 @@ impl<P: Plane> Engine<P> {
                 Some(former) => self.member(former, wanted, up, false),
                 None => self.allot(wanted, up, numbers)?,
             };
-            let way = (runtime.configured.forward, runtime.configured.segments());
+            let nat = self.config.balancer.nat.clone();
+            let way = (runtime.configured.forward, runtime.configured.segments(), &nat);
             self.install(&member, way, Some(member.id) != former)?;
             runtime.pool.push(member);
         }
@@ -654,14 +676,15 @@ impl<P: Plane> Engine<P> {
         let down_since = (!up).then(std::time::Instant::now);
         let before = self.document.incarnations.get(&id.get()).copied().unwrap_or_default();
         let incarnation = before + u32::from(anew);
-        PoolMember { id, incarnation, wanted, up, down_since, detail: detail.into() }
+        let (spoken, rising, detail) = (None, None, detail.into());
+        PoolMember { id, incarnation, wanted, up, down_since, spoken, rising, detail }
     }
 
     /// Tells the data plane of a backend. `anew`: its number stood for another one before.
     pub(super) fn install(
         &mut self,
         member: &PoolMember,
-        (forward, segments): (Forward, Option<Segments>),
+        (forward, segments, nat): (Forward, Option<Segments>, &NatSources),
         anew: bool,
     ) -> Result<(), EngineError> {
         let PoolMember { id, incarnation, wanted, up, .. } = member;
@@ -676,7 +699,7 @@ impl<P: Plane> Engine<P> {
         let asked = forward.passes_routers();
         let path = asked.then(|| (self.path)(address, &self.vips()).ok()).flatten();
         let tunnel = self.tunnel(address, forward, path.as_ref());
-        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu));
+        let translation = translation(forward, wanted, path.map_or(0, |path| path.mtu), nat);
         let entry = weir_plane::Backend {
             address,
             incarnation,
@@ -734,7 +757,8 @@ impl<P: Plane> Engine<P> {
 
 /// Why connections break if a service's packets get other addresses, or get none any more.
 fn readdressed(now: &Service, wanted: &Service) -> Option<String> {
-    let other = now.forward.is_nat() != wanted.forward.is_nat();
+    let kind = |forward: Forward| (forward.is_nat(), forward.is_full_nat());
+    let other = kind(now.forward) != kind(wanted.forward);
     other.then(|| {
         let (from, to) = (now.forward.name(), wanted.forward.name());
         format!(

@@ -4,10 +4,14 @@ use super::document::{SavedBackend, SavedService};
 use super::half_open::HalfOpen;
 use super::loads::Loads;
 use super::prefixes::{Counted, name_of};
+use super::shares::Rising;
 use super::turn::{InForce, Turn};
 use super::update::Trouble;
+use super::young::Young;
 use super::{EngineError, SWEEP_EVERY};
-use crate::config::{Affinity, AllDown, Backend, Limits, Protocol, Service, is_host, is_name};
+use crate::config::{
+    Affinity, AllDown, Backend, Limits, Protocol, Service, Spoken, is_host, is_name,
+};
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -33,6 +37,10 @@ pub(super) struct PoolMember {
     pub up: bool,
     /// Since when the health check has it down.
     pub down_since: Option<Instant>,
+    /// The weight that it says is its own.
+    pub spoken: Option<Spoken>,
+    /// It has come up not long ago, and gets a part of its weight.
+    pub rising: Option<Rising>,
     /// What the last health check said.
     pub detail: Arc<str>,
 }
@@ -46,6 +54,7 @@ impl PoolMember {
             port: self.wanted.port,
             weight: self.wanted.weight,
             drain: self.wanted.drain,
+            backup: self.wanted.backup,
             up: self.up,
         }
     }
@@ -65,6 +74,8 @@ pub(super) struct ServiceRuntime {
     /// The way from the latter to the former, if they differ.
     pub turn: Option<Turn>,
     pub left_connections: bool,
+    /// Flows that began since the last *collect* may be pending and were not reported.
+    pub unreported: bool,
     pub pool: Vec<PoolMember>,
     /// The build face of its method.
     pub builder: Counted,
@@ -123,6 +134,12 @@ pub(super) struct ServiceRuntime {
     /// Why states could not be written down: a control plane that dies now forgets some.
     pub unwritten: Option<String>,
     pub last_update: Option<Duration>,
+    /// The backends whose agents say what connections they have.
+    pub told_of: BTreeSet<BackendId>,
+    /// Of those: connections that have begun, and are not told of yet.
+    pub young: Young,
+    /// Those of them that the table has which is built now.
+    pub folded: Vec<(StateKey, BackendId)>,
 }
 
 impl ServiceRuntime {
@@ -168,13 +185,14 @@ impl ServiceRuntime {
         let marked_under = builder.published().map(|image| image.header().key);
         let mut half_open = HalfOpen::default();
         half_open.set_budget(limits.half_open_flows as usize);
-        let runtime = Self {
+        let mut runtime = Self {
             number,
             seed,
             generation: 0,
             in_force: InForce::of(&configured),
             turn: None,
             left_connections: false,
+            unreported: false,
             configured,
             log_name,
             run_dir: run_dir.to_owned(),
@@ -206,7 +224,11 @@ impl ServiceRuntime {
             trouble: None,
             unwritten,
             last_update: None,
+            told_of: BTreeSet::new(),
+            young: Young::default(),
+            folded: Vec::new(),
         };
+        runtime.set_young(limits);
         Ok((runtime, records))
     }
 
@@ -228,6 +250,17 @@ impl ServiceRuntime {
         self.count_prefixes();
         self.builder.set_max_states(self.states);
         self.half_open.set_budget(limits.half_open_flows as usize);
+        self.set_young(limits);
+    }
+
+    /// States that it may have which are not half-open.
+    pub fn most_open(&self) -> usize {
+        self.most_open
+    }
+
+    /// A connection was not remembered because there are so many.
+    pub fn count_beyond(&mut self) {
+        self.beyond += 1;
     }
 
     /// Counts its states by prefix, if there is a limit to that.
@@ -396,17 +429,26 @@ impl ServiceRuntime {
         let factor = |id| if follows { self.loads.factor(id) } else { 1 };
         self.pool
             .iter()
-            .map(|member| Member {
+            .zip(self.weights())
+            .map(|(member, weight)| Member {
                 backend: member.id,
                 name: member.wanted.name.clone(),
-                weight: u32::from(member.wanted.weight) * factor(member.id),
-                role: match (member.up || keep, member.wanted.drain) {
+                weight: weight.saturating_mul(factor(member.id)),
+                role: match (member.up || keep, member.wanted.drain || self.is_spare(member)) {
                     (false, _) => Role::Down,
                     (true, true) => Role::Draining,
                     (true, false) => Role::Serving,
                 },
             })
             .collect()
+    }
+
+    /// Whether it is a backup that another makes needless: it keeps what connections it has.
+    pub fn is_spare(&self, member: &PoolMember) -> bool {
+        let serves =
+            |other: &PoolMember| !other.wanted.backup && other.wanted.takes_new() && other.up;
+        // With all of them down, the others are the likelier ones to be well.
+        member.wanted.backup && (!member.up || self.pool.iter().any(serves))
     }
 
     /// What new connections meet if the checks have down every backend that could take them; `None`
@@ -431,7 +473,11 @@ impl ServiceRuntime {
         match event.kind {
             EventKind::Start => self.start(event.state.key, event.backend, now),
             EventKind::End => {
-                self.builder.end(&event.state.key, now);
+                // What an agent says of its connections no packet says, whoever sent it.
+                let known = self.builder.known(&event.state.key);
+                if !known.is_some_and(|known| self.is_told_of(known.backend)) {
+                    self.builder.end(&event.state.key, now);
+                }
                 Ok(())
             }
         }
@@ -495,6 +541,10 @@ impl ServiceRuntime {
         if self.told(key, backend) {
             return Ok(());
         }
+        if self.is_told_of(backend) {
+            self.begins(key, backend, now);
+            return Ok(());
+        }
         let known = self.builder.known(&key);
         let tells = self.tells_half_open();
         let open = self.builder.states().saturating_sub(self.half_open.waiting());
@@ -533,7 +583,7 @@ impl ServiceRuntime {
 
     /// Whether the source prefix of a connection has as many as it may. Half-open ones have a budget of
     /// their own, so that SYNs in the name of a prefix take nothing from its connections.
-    fn is_crowded(&self, key: &StateKey) -> bool {
+    pub fn is_crowded(&self, key: &StateKey) -> bool {
         if self.most_of_prefix == 0 {
             return false;
         }
@@ -572,6 +622,18 @@ impl ServiceRuntime {
         now: u32,
         most: usize,
     ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
+        let built = self.fold_young().and_then(|()| self.build_folded(now, most));
+        if built.is_err() {
+            self.unfold_young();
+        }
+        built
+    }
+
+    fn build_folded(
+        &mut self,
+        now: u32,
+        most: usize,
+    ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
@@ -596,9 +658,13 @@ impl ServiceRuntime {
         self.generation += 1;
         match self.turned(now) {
             Ok(true) => {}
-            Ok(false) => self.builder.publish_draft(),
+            Ok(false) => {
+                self.builder.publish_draft();
+                self.unreported = false;
+            }
             failed => self.written(failed.map(drop)),
         }
+        self.unfold_young();
         // Packets mark by its key from now on, whether or not a sweep has begun a period yet.
         self.marked_under = self.marked_under.or_else(|| self.hash_key());
         let mut orphans = std::mem::take(&mut self.orphans);
@@ -611,18 +677,21 @@ impl ServiceRuntime {
     /// The table built last cannot be published: the one before stays.
     pub fn discard(&mut self) -> Result<(), EngineError> {
         self.orphans.clear();
-        if self.not_turned() {
-            return Ok(());
-        }
-        Ok(self.builder.discard_draft()?)
+        let discarded = match self.not_turned() {
+            true => Ok(()),
+            false => self.builder.discard_draft(),
+        };
+        self.unfold_young();
+        Ok(discarded?)
     }
 
     /// Whether a restart would find it as it is.
     pub fn is_saved_as(&self, saved: &SavedService) -> bool {
         let same = |(member, saved): (&PoolMember, &SavedBackend)| {
             let PoolMember { id, wanted, up, .. } = member;
-            (id.get(), &wanted.name, wanted.address, wanted.weight, wanted.drain, *up)
-                == (saved.id, &saved.name, saved.address, saved.weight, saved.drain, saved.up)
+            (id.get(), &wanted.name, wanted.address, wanted.weight, *up)
+                == (saved.id, &saved.name, saved.address, saved.weight, saved.up)
+                && (wanted.drain, wanted.backup) == (saved.drain, saved.backup)
         };
         (self.number, self.seed, self.generation)
             == (ServiceId(saved.number), saved.seed, saved.generation)

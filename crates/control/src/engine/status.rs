@@ -1,10 +1,12 @@
 //! `weir status`: everything there is to tell, for people and for programs.
 
+use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError, PlaneResult};
+use super::{ConsistencyStatus, Engine, EngineError, PlaneResult};
 use crate::config::{PlaneKind, What};
 use crate::{health, neigh};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,9 +14,10 @@ use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
 use weir_plane::{LaneCounters, Plane, TrackedFlows, UserStatus};
 use weir_steering::{Image, MethodId};
+use weir_wire::Reason;
 
 /// The state of an instance, as `weir status` shows it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Status {
     /// Name of the instance.
     pub name: String,
@@ -24,6 +27,10 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_seconds: u64,
+    /// Number of the last change of the instance, by a command or by its file: what `expect` is compared
+    /// with; 0: there was none.
+    #[serde(default)]
+    pub change: u64,
     /// Whether it resumed a data plane that was there.
     pub resumed: bool,
     /// Interfaces that packets are taken from, each with "native" or "generic".
@@ -39,14 +46,29 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
     pub services: Vec<ServiceStatus>,
+    /// Agents of backends.
+    #[serde(default)]
+    pub agents: Vec<AgentStatus>,
+    /// Calls of agents that were refused.
+    #[serde(default)]
+    pub agents_turned_away: u64,
+    /// Connections that agents named and that were not theirs.
+    #[serde(default)]
+    pub agents_refused: u64,
     /// Packets that were not forwarded, by reason.
     pub outcomes: Vec<OutcomeStatus>,
     /// Answers that were translated; none if no service is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub returned: Option<ReturnedStatus>,
+    /// The addresses that packets under full NAT come from, and how their ports are used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nat_sources: Vec<NatSourceStatus>,
     /// Packets of services that are led by QUIC ids, by what became of the id.
     #[serde(default)]
     pub ids: Vec<IdStatus>,
+    /// What following connections has found (`follow_flows`); none if it was never asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consistency: Option<ConsistencyStatus>,
     /// Flows that neither the ring nor the *unreported* map could take.
     pub unrecorded_flows: u64,
     /// Packets of known flows that did not echo the cookie that their backend was told.
@@ -63,7 +85,7 @@ pub struct Status {
 }
 
 /// A plane in user space: what it is, and what it has done.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PlaneStatus {
     /// "af-xdp".
     pub kind: String,
@@ -83,7 +105,7 @@ pub struct PlaneStatus {
 }
 
 /// Frames that were to leave by an interface, and did not.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LostStatus {
     /// Name of the interface, or its number if it is gone.
     pub interface: String,
@@ -92,7 +114,7 @@ pub struct LostStatus {
 }
 
 /// A service and its published table.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct ServiceStatus {
     /// Name of the service.
     pub name: String,
@@ -128,6 +150,18 @@ pub struct ServiceStatus {
     pub states: usize,
     /// States in the published table.
     pub published_states: u64,
+    /// Who says what connections there are: "observed" or "agents".
+    #[serde(default)]
+    pub states_from: String,
+    /// Connections that have begun and that no agent has told of yet (`states = "agents"`).
+    #[serde(default)]
+    pub young: usize,
+    /// Those of them that were forgotten, as there were more than a sixteenth of limits.half_open_flows.
+    #[serde(default)]
+    pub forgotten_young: u64,
+    /// Connections of which packets were seen, and no agent has told in 65 s.
+    #[serde(default)]
+    pub untold: u64,
     /// Connections of which only the SYN was seen; some may have turned out to be open since.
     #[serde(default)]
     pub half_open: usize,
@@ -162,7 +196,7 @@ pub struct ServiceStatus {
 }
 
 /// From which sources a service takes packets.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SourceStatus {
     /// Prefixes that allow; if there are any, a source that no prefix has is denied.
     pub allow: usize,
@@ -173,7 +207,7 @@ pub struct SourceStatus {
 }
 
 /// How full a table of connections by index is, and what it has refused.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct SlotStatus {
     /// Slots in use.
     pub used: u64,
@@ -188,7 +222,7 @@ pub struct SlotStatus {
 }
 
 /// What JET's published rows track.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TrackingStatus {
     /// The part of the new flows that get into the connection table, 0 to 1.
     pub tracked_share: f64,
@@ -214,7 +248,7 @@ impl TrackingStatus {
 }
 
 /// A backend and what went to it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BackendStatus {
     /// Name of the backend, unique in its service.
     pub name: String,
@@ -229,6 +263,9 @@ pub struct BackendStatus {
     pub weight: u16,
     /// "up", "down" or "draining".
     pub state: String,
+    /// Whether it is drained: by a command or by the file, whatever its check says.
+    #[serde(default)]
+    pub drain: bool,
     /// What its health check says.
     pub check: CheckStatus,
     /// States that it holds; none if the method keeps no states.
@@ -249,6 +286,19 @@ pub struct BackendStatus {
     /// The load that was told last, whether a scheduler reads it or not.
     #[serde(default)]
     pub told_load: Option<f64>,
+    /// Its weight as it counts now, in units of `weight`: less while it starts slowly, and what it says of
+    /// itself in its checks' answers.
+    #[serde(default)]
+    pub effective_weight: f64,
+    /// What it says: a weight, or per cent of the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spoken_weight: Option<String>,
+    /// It has come up not long ago, and its share still grows.
+    #[serde(default)]
+    pub slow_start: bool,
+    /// Whether its agent says what connections it has.
+    #[serde(default)]
+    pub told_of: bool,
     /// Whether a packet of a flow that is known there did not echo the cookie that it was told
     /// (`answers = "backend"`).
     #[serde(default)]
@@ -256,7 +306,7 @@ pub struct BackendStatus {
 }
 
 /// The tunnel to a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TunnelStatus {
     /// Where it begins: the source address of the outer packets; none if this host has none there.
     pub source: Option<IpAddr>,
@@ -278,7 +328,7 @@ impl TunnelStatus {
 }
 
 /// Answers of translated backends that went back to clients as the services'.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReturnedStatus {
     /// How many.
     pub packets: u64,
@@ -286,8 +336,24 @@ pub struct ReturnedStatus {
     pub bytes: u64,
 }
 
+/// How the ports of an address are used that packets under full NAT come from: connections as they were
+/// counted last. A port may be used towards many backends at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NatSourceStatus {
+    /// The address.
+    pub address: IpAddr,
+    /// The first port that is for connections, and the last one.
+    pub ports: (u16, u16),
+    /// Open connections.
+    pub open: u64,
+    /// Those that the backend has not answered.
+    pub opening: u64,
+    /// Those that have ended, whose ports rest.
+    pub resting: u64,
+}
+
 /// What the health check of a backend says.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct CheckStatus {
     /// Whether the backend counts as up.
     pub up: bool,
@@ -382,7 +448,7 @@ fn ending(service: &ServiceRuntime, status: &ServiceStatus) -> Vec<String> {
 }
 
 /// Packets that were not forwarded for one reason.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct OutcomeStatus {
     /// The reason in snake case, for example `no_service`.
     pub reason: String,
@@ -414,7 +480,7 @@ fn bare_warning(packets: u32, services: &[ServiceStatus]) -> Option<String> {
 impl<P: Plane> Engine<P> {
     pub(super) fn status(&self) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
-        let outcomes = self
+        let outcomes: Vec<OutcomeStatus> = self
             .plane
             .outcomes()
             .plane()?
@@ -450,12 +516,20 @@ impl<P: Plane> Engine<P> {
                  again ({why})"
             ))
         });
+        let found_none: u64 = outcomes
+            .iter()
+            .filter(|outcome| outcome.reason == Reason::NoPort.name())
+            .map(|outcome| outcome.dropped)
+            .sum();
+        let nat = self.nat_warning(found_none);
+        let (agents_turned_away, agents_refused) = self.agents_refused();
         let mode = |generic| if generic { "generic" } else { "native" };
         Ok(Status {
             name: self.config.balancer.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs(),
+            change: self.history.last(),
             resumed: self.resumed,
             interfaces: self
                 .attached
@@ -469,15 +543,23 @@ impl<P: Plane> Engine<P> {
                 .chain(self.troubles())
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
+                .chain(self.following.trouble())
+                .chain(nat)
                 .chain(ending)
                 .chain(failed)
+                .chain(self.agent_warnings())
                 .collect(),
             plane,
             lost,
             services,
+            agents: self.agent_status(),
+            agents_turned_away,
+            agents_refused,
             outcomes,
             returned,
+            nat_sources: self.nat_status(),
             ids: self.id_status()?,
+            consistency: self.following.status(self.config.balancer.follow_flows),
             unrecorded_flows: self.plane.unrecorded(),
             bare_packets: self.plane.bare(),
             reports: self.events_taken,
@@ -551,6 +633,7 @@ impl<P: Plane> Engine<P> {
             let state = match (member.up, member.wanted.drain) {
                 (false, _) => "down",
                 (true, true) => "draining",
+                (true, false) if service.is_spare(member) => "backup",
                 (true, false) => "up",
             };
             backends.push(BackendStatus {
@@ -560,6 +643,7 @@ impl<P: Plane> Engine<P> {
                 port: member.wanted.port,
                 weight: member.wanted.weight,
                 state: state.into(),
+                drain: member.wanted.drain,
                 check: CheckStatus::of(service, member, check),
                 states: service.states_of(member.id),
                 tunnel: self.plane.backend(member.id).and_then(|backend| {
@@ -571,6 +655,10 @@ impl<P: Plane> Engine<P> {
                 flows: lane.flows,
                 load: service.load_of(member.id, self.plane.load(member.id).value),
                 told_load: service.loads.told(member.id),
+                effective_weight: service.effective_weight(member),
+                spoken_weight: member.spoken.map(|spoken| spoken.to_string()),
+                slow_start: member.rising.is_some(),
+                told_of: service.is_told_of(member.id),
                 bare: self.plane.echoes(member.id).bare,
             });
         }
@@ -593,6 +681,10 @@ impl<P: Plane> Engine<P> {
             digest: table.map_or_else(String::new, |table| format!("{:016x}", table.digest)),
             states: service.builder.states(),
             published_states: table.map_or(0, |table| table.states),
+            states_from: configured.states.name().into(),
+            young: service.young.len(),
+            forgotten_young: service.young.pushed_out,
+            untold: service.young.untold,
             half_open: service.half_open.len(),
             forgotten_half_open: service.half_open.forgotten,
             refused_states: service.refused(),

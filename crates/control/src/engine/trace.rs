@@ -7,10 +7,11 @@
 
 use super::commands::TraceReply;
 use super::{Command, Engine, EngineError, PlaneResult, Sender};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, mpsc as std_mpsc};
 use std::thread;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 use weir_host::rtnetlink::interface_name;
-use weir_plane::{Fate, Frame, Plane, Sample, Samples, TraceCounts, Wanted};
+use weir_plane::{Fate, Frame, Plane, Prefix, PrefixError, Sample, Samples, TraceCounts, Wanted};
 use weir_steering::{BackendId, ServiceId};
 use weir_wire::{Protocol, Reason};
 
@@ -30,7 +31,7 @@ const LINES: usize = 1024;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Which packets to look at; what is left out matches all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TraceRequest {
     /// Those for this service.
@@ -60,7 +61,7 @@ pub struct TraceRequest {
 }
 
 /// A line of a trace.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TraceLine {
     /// A packet.
@@ -72,7 +73,7 @@ pub enum TraceLine {
 }
 
 /// What became of packets since a trace began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceTotals {
     /// All that came.
     pub seen: u64,
@@ -83,7 +84,7 @@ pub struct TraceTotals {
 }
 
 /// A packet, and what became of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TracedPacket {
     /// When it came: nanoseconds since 1970.
     pub time: u64,
@@ -152,9 +153,15 @@ pub(super) struct Trace {
 }
 
 impl Trace {
+    /// Whether it is there to follow connections alone.
+    fn untold_to_all(&self) -> bool {
+        self.wanted.untold
+    }
+
     /// Whether nobody is there for it any more.
     fn is_left(&self) -> bool {
-        self.lines.is_closed() || self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        let hung_up = self.reply.as_ref().is_some_and(oneshot::Sender::is_closed);
+        !self.untold_to_all() && (self.lines.is_closed() || hung_up)
     }
 }
 
@@ -191,7 +198,12 @@ impl<P: Plane> Engine<P> {
 
     fn load_trace(&mut self, request: &TraceRequest, commands: Sender) -> Result<(), EngineError> {
         let wanted = self.wanted(request)?;
-        if self.trace.as_ref().is_some_and(|trace| !trace.is_left()) {
+        self.load_for(wanted, commands)
+    }
+
+    /// As [`begin_trace`](Self::begin_trace), for whatever is wanted.
+    pub(super) fn load_for(&mut self, wanted: Wanted, commands: Sender) -> Result<(), EngineError> {
+        if self.trace.as_ref().is_some_and(|trace| !trace.is_left() && !trace.untold_to_all()) {
             let busy = "another trace is under way; one at a time";
             return Err(EngineError::Conflict(busy.into()));
         }
@@ -239,7 +251,11 @@ impl<P: Plane> Engine<P> {
         let Some(trace) = self.trace.as_mut().filter(|trace| trace.number == number) else {
             return;
         };
-        let (Some(reply), Some(taken)) = (trace.reply.take(), trace.taken.take()) else { return };
+        // To follow connections nobody asks for an answer.
+        let asked = trace.reply.take().and_then(|reply| Some((reply, trace.taken.take()?)));
+        if asked.is_none() && !trace.untold_to_all() {
+            return;
+        }
         trace.renewed = Instant::now();
         let wanted = trace.wanted;
         let installed = loaded.map_err(EngineError::Plane).and_then(|program| {
@@ -249,18 +265,33 @@ impl<P: Plane> Engine<P> {
         });
         match installed {
             Ok(samples) => {
-                info!("somebody looks at packets; the program that takes notes is in place");
-                if let Some(trace) = &self.trace {
+                match &asked {
+                    Some(_) => {
+                        info!(
+                            "somebody looks at packets; the program that takes notes is in place"
+                        );
+                    }
+                    None => {
+                        info!("connections are followed; the program that takes notes is in place")
+                    }
+                }
+                self.following.begun(wanted.follow);
+                if let (Some(trace), Some(_)) = (&self.trace, &asked) {
                     // So that whoever asked knows that it has begun.
                     let _ = trace.lines.try_send(TraceLine::Counts(TraceTotals::default()));
                 }
                 let _ = give.send(samples);
                 // Whoever asked may be gone: then the thread finds that nobody reads.
-                let _ = reply.send(Ok(taken));
+                if let Some((reply, taken)) = asked {
+                    let _ = reply.send(Ok(taken));
+                }
             }
             Err(error) => {
                 self.end_trace();
-                let _ = reply.send(Err(error));
+                match asked {
+                    Some((reply, _)) => drop(reply.send(Err(error))),
+                    None => self.following.failed(&error),
+                }
             }
         }
     }
@@ -276,6 +307,10 @@ impl<P: Plane> Engine<P> {
     pub(super) fn end_trace(&mut self) {
         let Some(trace) = self.trace.take() else { return };
         trace.over.store(true, Ordering::Relaxed);
+        if let Ok(Some(counts)) = self.plane.keep_tracing() {
+            self.following.counted(counts);
+        }
+        self.following.ended();
         match self.plane.end_trace().plane() {
             Ok(()) => info!("nobody looks at packets any more; the usual program is in place"),
             Err(error) => {
@@ -284,6 +319,17 @@ impl<P: Plane> Engine<P> {
                 self.trace = Some(trace);
             }
         }
+    }
+
+    /// Whether somebody looks, or connections are followed.
+    pub(super) fn is_tracing(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// One connection in so many is followed, and nobody looks.
+    pub(super) fn following_alone(&self) -> Option<u32> {
+        let trace = self.trace.as_ref().filter(|trace| trace.untold_to_all());
+        trace.map(|trace| trace.wanted.follow)
     }
 
     /// What is due for a trace that is under way.
@@ -296,18 +342,24 @@ impl<P: Plane> Engine<P> {
         if trace.over.load(Ordering::Relaxed) || trace.is_left() {
             return self.end_trace();
         }
-        if trace.reply.is_some() {
+        let told = !trace.untold_to_all();
+        // It is not in place yet.
+        if trace.reply.is_some() || !told && !self.following.is_going() {
             return;
         }
         let names = self.names_of_all();
         let Some(trace) = &self.trace else { return };
         *trace.names.write().unwrap_or_else(PoisonError::into_inner) = names;
         let why = match self.plane.keep_tracing().plane() {
-            Ok(Some(TraceCounts { seen, matched, lost })) => {
+            Ok(Some(counts)) => {
+                self.following.counted(counts);
+                let TraceCounts { seen, matched, lost, .. } = counts;
                 let lost = lost + trace.untold.load(Ordering::Relaxed);
                 let counts = TraceLine::Counts(TraceTotals { seen, matched, lost });
                 // Whoever has not taken the lines before this one hears of later ones.
-                let _ = trace.lines.try_send(counts);
+                if told {
+                    let _ = trace.lines.try_send(counts);
+                }
                 return;
             }
             Ok(None) => "the memory of the data plane has changed its size".to_owned(),
@@ -368,20 +420,18 @@ impl<P: Plane> Engine<P> {
             reason: request.reason.as_ref().map(reason).transpose()?,
             fate: request.fate.as_ref().map(fate).transpose()?,
             every: request.every.unwrap_or(1),
+            untold: false,
+            follow: self.config.balancer.follow_flows,
         })
     }
 }
 
-/// An address, or a network with the length of its prefix.
-fn network_of(text: &str) -> Option<(IpAddr, u8)> {
-    let (address, prefix) = match text.split_once('/') {
-        Some((address, prefix)) => (address, Some(prefix.parse::<u8>().ok()?)),
-        None => (text, None),
-    };
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    let prefix = prefix.unwrap_or(most);
-    (prefix <= most).then_some((address, prefix))
+/// An address or a network, by any address that is in it.
+fn network_of(text: &str) -> Option<Prefix> {
+    match text.parse() {
+        Err(PrefixError::Behind(_, _, network)) => Some(network),
+        parsed => parsed.ok(),
+    }
 }
 
 /// What reads the ring.
@@ -480,14 +530,20 @@ mod tests {
 
     #[test]
     fn networks_are_addresses_with_or_without_a_prefix() {
-        let some =
-            |text: &str| network_of(text).map(|(address, prefix)| (address.to_string(), prefix));
-        assert_eq!(some("192.0.2.7"), Some(("192.0.2.7".into(), 32)));
-        assert_eq!(some("192.0.2.0/24"), Some(("192.0.2.0".into(), 24)));
-        assert_eq!(some("2001:db8::/32"), Some(("2001:db8::".into(), 32)));
-        assert_eq!(some("0.0.0.0/0"), Some(("0.0.0.0".into(), 0)));
+        for (text, network) in [
+            ("192.0.2.7", "192.0.2.7/32"),
+            ("192.0.2.0/24", "192.0.2.0/24"),
+            ("192.0.2.7/24", "192.0.2.0/24"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+        ] {
+            assert_eq!(
+                network_of(text).map(|network| network.to_string()).as_deref(),
+                Some(network)
+            );
+        }
         for wrong in ["", "192.0.2.0/33", "2001:db8::/129", "192.0.2.0/", "a", "10.0.0.1/-1"] {
-            assert_eq!(some(wrong), None, "{wrong}");
+            assert_eq!(network_of(wrong), None, "{wrong}");
         }
     }
 }

@@ -229,10 +229,12 @@ impl ServiceRuntime {
         self.turn = None;
         let (from, to) = (self.in_force.method.id(), self.configured.method.id());
         self.left_connections = from.needs().connections && !to.needs().connections;
+        self.unreported = from.info().tracks_all && to.needs().states;
         self.in_force = InForce::of(&self.configured);
         self.builder = next;
         self.builder.publish_draft();
         self.count_prefixes();
+        self.tell_builder(now);
         (self.refused_before, self.unwritten) = (0, None);
         info!(service = self.configured.name, %from, %to, states = self.builder.states(), "turned");
         if !to.needs().states {
@@ -254,6 +256,14 @@ impl ServiceRuntime {
     /// any more. Says so once.
     pub fn left_connections(&mut self) -> bool {
         std::mem::take(&mut self.left_connections)
+    }
+
+    /// Whether a pending flow may be known to nobody but the pending table. One that began under a method
+    /// that tracks all, after *collect*, was noted there and not reported, as that method reports none. Even
+    /// if the new table happens to lead to its backend, it has to be collected before it is settled, or the
+    /// next change of the pool moves it.
+    pub fn is_unreported(&self, key: &StateKey, backend: BackendId) -> bool {
+        self.unreported && self.known(key).is_none_or(|known| known.backend != backend)
     }
 
     /// The table of the new method cannot be published: it is made anew the next time.

@@ -146,6 +146,9 @@ impl Services for Tables<'_> {
         if builder.method().info().tracks_all {
             return Judgement::Tracked;
         }
+        if service.is_unreported(&state.key, backend) {
+            return Judgement::Apart;
+        }
         if !service.takes_as_up(member) && builder.leads_to(&state.key, backend) {
             Judgement::Lost
         } else if builder.agrees(&state.key, backend) {
@@ -255,6 +258,12 @@ impl<P: Plane> Engine<P> {
         took: Duration,
     ) -> Option<EngineError> {
         let name = self.names.get(&outcome.service)?.clone();
+        let limit = match &outcome.failure {
+            Some(Failure::Plane { source, .. }) => P::limit_of(source),
+            _ => None,
+        };
+        // The file is read for it.
+        let place = limit.map(|limit| self.place_of_limit(limit)).unwrap_or_default();
         let service = self.services.get_mut(&name)?;
         let before = service.trouble.take();
         let left = outcome.left;
@@ -275,7 +284,7 @@ impl<P: Plane> Engine<P> {
         let leaving = if published { std::mem::take(&mut service.leaving) } else { Vec::new() };
         if unfinished {
             let what = match &outcome.failure {
-                Some(failure) => failure.to_string(),
+                Some(failure) => format!("{place}{failure}"),
                 None => format!("{left} flows that started meanwhile are still pending"),
             };
             let trouble = Trouble::new(what, outcome.loose, before.as_ref());
@@ -292,7 +301,10 @@ impl<P: Plane> Engine<P> {
         Some(EngineError::Unpublished {
             service: name,
             action: failure.action(),
-            source: Box::new(failure),
+            source: match place.is_empty() {
+                true => Box::new(failure),
+                false => Box::new(EngineError::Limit { place, source: Box::new(failure) }),
+            },
         })
     }
 

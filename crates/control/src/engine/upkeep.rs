@@ -3,19 +3,20 @@
 use super::forward::{Reached, translation};
 use super::network::{Look, Of, own_and_above};
 use super::service::ServiceRuntime;
-use super::{Engine, EngineError, PlaneResult};
+use super::{Engine, EngineError, Events, Front, PlaneResult};
 use crate::config::{AllDown, Forward, Protocol};
 use crate::neigh::NeighError;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tracing::warn;
 use weir_hash::Key;
 use weir_plane::forward::NextHop;
 use weir_plane::{Backend, Hop, Plane, SeenFlows};
-use weir_steering::{BackendId, Event, ServiceId, ServiceState, Side};
+use weir_steering::{BackendId, Event, ServiceId, ServiceState, Side, StateKey};
 
 /// Reports that are taken up before the engine looks for commands again: some milliseconds' worth.
 const REPORTS_AT_A_TIME: usize = 8192;
@@ -146,10 +147,12 @@ impl<P: Plane> Engine<P> {
             service.warn_of_refused();
             service.write_again(now);
             let keys = std::mem::take(&mut service.read_under);
-            let idle = service.builder.sweep(now, &|state| {
+            let active = |state: &StateKey| {
                 let mut hashes = keys.iter().map(|key| state.hash(key));
                 hashes.any(|hash| if udp { seen.has(hash, number) } else { marks.has(hash) })
-            });
+            };
+            let idle = service.builder.sweep(now, &active);
+            service.young.sweep(now, active);
             if service.half_open.look_again() {
                 self.unlooked.push(service.number);
             }
@@ -301,6 +304,7 @@ impl<P: Plane> Engine<P> {
         look.over = rest.is_none();
         look.after = addresses.last().copied();
         let mut found: HashMap<(IpAddr, Forward), Result<Reached, NeighError>> = HashMap::new();
+        let nat = &self.config.balancer.nat;
         for service in self.services.values() {
             let forward = service.configured.forward;
             let segments = service.configured.segments();
@@ -318,8 +322,10 @@ impl<P: Plane> Engine<P> {
                             warn!(%address, %error, "no next hop");
                         }
                         let tunnel = now.and_then(|now| now.tunnel);
-                        let translated = now.and_then(|now| now.translation).map(|now| now.port);
-                        let wanted = translation(forward, &member.wanted, 0).map(|to| to.port);
+                        let translated =
+                            now.and_then(|now| now.translation).map(|now| (now.port, now.ports));
+                        let wanted = translation(forward, &member.wanted, 0, nat)
+                            .map(|to| (to.port, to.ports));
                         if tunnel.map(|tunnel| tunnel.encapsulation) == forward.encapsulation()
                             && translated == wanted
                         {
@@ -335,7 +341,7 @@ impl<P: Plane> Engine<P> {
                     }
                 };
                 let Reached { next, gateway, tunnel, mtu } = reached;
-                let translation = translation(forward, &member.wanted, mtu);
+                let translation = translation(forward, &member.wanted, mtu, nat);
                 match gateway {
                     Some(gateway) => self.gateways.insert(address, gateway),
                     None => self.gateways.remove(&address),
@@ -386,6 +392,21 @@ impl<P: Plane> Engine<P> {
     pub(crate) fn serve_metrics_by(&mut self, server: watch::Sender<Option<SocketAddr>>) {
         self.metrics = Some(server);
         self.tell_metrics();
+    }
+
+    /// Tells who serves the API and the page what the file says of it, now and at every reload, as
+    /// certificates may be others; and where events go.
+    pub(crate) fn serve_front_by(&mut self, server: watch::Sender<Front>, events: Arc<Events>) {
+        self.front = Some(server);
+        self.events = events;
+        self.tell_front();
+    }
+
+    pub(super) fn tell_front(&self) {
+        let (api, web) = (self.config.api.clone(), self.config.balancer.web.clone());
+        if let Some(server) = &self.front {
+            server.send_replace(Front { api, web });
+        }
     }
 
     pub(super) fn tell_metrics(&self) {

@@ -6,7 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 
-use crate::config::{Dns, Exchange};
+use super::Way;
+use super::stack::Datagrams;
+use crate::config::{Dns, Exchange, Spoken};
+use crate::frames::{Frames, Upper};
 
 /// Why a check has not succeeded.
 #[derive(Debug)]
@@ -32,11 +35,13 @@ pub(super) struct Good {
     pub said: String,
     /// When the server's certificate ends, in seconds since 1970.
     pub certificate_ends: Option<i64>,
+    /// The weight that it says is its own.
+    pub spoken: Option<Spoken>,
 }
 
 impl Good {
     pub(super) fn new(said: impl Into<String>) -> Self {
-        Self { said: said.into(), certificate_ends: None }
+        Self { said: said.into(), certificate_ends: None, spoken: None }
     }
 }
 
@@ -70,19 +75,61 @@ async fn datagrams(source: Option<IpAddr>, address: SocketAddr) -> io::Result<Ud
 /// The largest datagram that is looked at; of a longer one the beginning.
 const DATAGRAM: usize = 4096;
 
+/// Whom datagrams are sent to, and how.
+enum Asker {
+    Host(UdpSocket),
+    Way(Box<Datagrams>),
+}
+
+impl Asker {
+    async fn new(
+        source: Option<IpAddr>,
+        address: SocketAddr,
+        way: Option<(&Way, &Frames)>,
+    ) -> Result<Self, Trouble> {
+        Ok(match way {
+            None => Self::Host(datagrams(source, address).await?),
+            Some((way, frames)) => {
+                let passage = way.find(address, Upper::Udp, frames).await?;
+                Self::Way(Box::new(Datagrams::new(passage)?))
+            }
+        })
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+        match self {
+            Self::Host(socket) => Ok(socket.send(bytes).await.map(drop)?),
+            Self::Way(datagrams) => datagrams.send(bytes),
+        }
+    }
+
+    async fn receive(&mut self) -> Result<Vec<u8>, Trouble> {
+        match self {
+            Self::Host(socket) => {
+                let mut answer = vec![0; DATAGRAM];
+                let length = socket.recv(&mut answer).await?;
+                answer.truncate(length);
+                Ok(answer)
+            }
+            Self::Way(datagrams) => datagrams.receive().await,
+        }
+    }
+}
+
 /// Sends a datagram; the first answer must have what is expected.
 pub(super) async fn exchange(
     source: Option<IpAddr>,
     address: SocketAddr,
     asked: &Exchange,
+    way: Option<(&Way, &Frames)>,
 ) -> Result<Good, Trouble> {
-    let socket = datagrams(source, address).await?;
-    socket.send(&asked.send).await?;
-    let mut answer = vec![0; DATAGRAM];
-    let length = socket.recv(&mut answer).await?;
-    if contains(&answer[..length], &asked.expect) {
+    let mut asker = Asker::new(source, address, way).await?;
+    asker.send(&asked.send).await?;
+    let answer = asker.receive().await?;
+    if contains(&answer, &asked.expect) {
         return Ok(Good::new("answered"));
     }
+    let length = answer.len();
     Err(Trouble::Answer(format!("an answer of {length} bytes without what is expected")))
 }
 
@@ -95,15 +142,15 @@ pub(super) async fn dns(
     source: Option<IpAddr>,
     address: SocketAddr,
     asked: &Dns,
+    way: Option<(&Way, &Frames)>,
 ) -> Result<Good, Trouble> {
-    let socket = datagrams(source, address).await?;
+    let mut asker = Asker::new(source, address, way).await?;
     let id: u16 = rand::random();
     let query = dns_query(id, asked);
-    socket.send(&query).await?;
-    let mut answer = vec![0; DATAGRAM];
+    asker.send(&query).await?;
     loop {
-        let length = socket.recv(&mut answer).await?;
-        if let Some(good) = dns_answer(&query, &answer[..length]) {
+        let answer = asker.receive().await?;
+        if let Some(good) = dns_answer(&query, &answer) {
             return good.map(Good::new).map_err(Trouble::Answer);
         }
     }

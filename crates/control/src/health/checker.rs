@@ -12,8 +12,10 @@ use tokio::time::{self, MissedTickBehavior, interval_at};
 use tracing::{info, warn};
 
 use super::crowd::{Crowd, Place};
-use super::{Hysteresis, Outcome, Passed, Status, Target, Transition, ask};
-use crate::config::What;
+use super::weight::Calm;
+use super::{Hysteresis, Outcome, Passed, Status, Target, Transition, Way, ask};
+use crate::config::{Spoken, What};
+use crate::frames::Frames;
 
 /// Checks with transitions that wait for the receiver before checks do.
 const CHANNEL: usize = 1024;
@@ -29,6 +31,7 @@ pub struct Checker {
     transitions: mpsc::Sender<Vec<Transition>>,
     targets: Mutex<Targets>,
     crowd: Arc<Crowd>,
+    frames: Arc<Frames>,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +47,7 @@ struct Targets {
 struct Question {
     source: Option<IpAddr>,
     address: SocketAddr,
+    way: Option<Arc<Way>>,
     what: Arc<What>,
     interfaces: Arc<[String]>,
     interval: Duration,
@@ -56,6 +60,7 @@ impl Question {
         Self {
             source: target.source,
             address: target.address,
+            way: target.way.clone(),
             what: Arc::clone(&target.what),
             interfaces: Arc::clone(&target.interfaces),
             interval: target.interval,
@@ -101,6 +106,9 @@ pub(super) struct State {
     certificate_ends: Option<i64>,
     unknown: bool,
     held: bool,
+    calm: Calm,
+    weight_step: u32,
+    weight_every: Duration,
 }
 
 impl State {
@@ -122,6 +130,9 @@ impl State {
             certificate_ends: None,
             unknown: false,
             held: false,
+            calm: Calm::default(),
+            weight_step: target.weight_step,
+            weight_every: target.weight_every,
         }
     }
 
@@ -129,12 +140,19 @@ impl State {
     fn set(&mut self, target: &Target) {
         (self.rise, self.fall) = (target.rise, target.fall);
         self.flap_window = target.flap_window;
+        (self.weight_step, self.weight_every) = (target.weight_step, target.weight_every);
         self.set_thresholds();
     }
 
     /// Successes in a row that bring it up.
     pub(super) fn rise(&self) -> u32 {
         self.rise.max(1).saturating_mul(1 << self.flaps.min(MOST_DOUBLED))
+    }
+
+    /// The weight that an answer says, if it is worth telling.
+    fn hear(&mut self, outcome: &Outcome, now: Instant) -> Option<Spoken> {
+        let Outcome::Passed(Passed { spoken: Some(said), .. }) = outcome else { return None };
+        self.calm.take(*said, self.weight_step, self.weight_every, now)
     }
 
     fn set_thresholds(&mut self) {
@@ -196,7 +214,12 @@ impl Checker {
     /// nobody receives, checks wait.
     pub fn new() -> (Self, mpsc::Receiver<Vec<Transition>>) {
         let (transitions, receiver) = mpsc::channel(CHANNEL);
-        let checker = Self { transitions, targets: Mutex::default(), crowd: Arc::default() };
+        let checker = Self {
+            transitions,
+            targets: Mutex::default(),
+            crowd: Arc::default(),
+            frames: Arc::default(),
+        };
         (checker, receiver)
     }
 
@@ -240,7 +263,7 @@ impl Checker {
             targets.remove(id);
         }
         for target in wanted.into_values() {
-            targets.set(target, &self.transitions, &self.crowd);
+            targets.set(target, &self.transitions, (&self.crowd, &self.frames));
         }
     }
 
@@ -264,6 +287,7 @@ impl Checker {
                 took: state.took,
                 certificate_ends: state.certificate_ends,
                 unknown: state.unknown,
+                spoken: state.calm.told(),
                 held: state.held,
                 rise: state.rise(),
             }));
@@ -295,7 +319,7 @@ impl Targets {
         &mut self,
         target: Target,
         transitions: &mpsc::Sender<Vec<Transition>>,
-        crowd: &Arc<Crowd>,
+        (crowd, frames): (&Arc<Crowd>, &Arc<Frames>),
     ) {
         if self.wanted.get(&target.id) == Some(&target) {
             return;
@@ -312,7 +336,12 @@ impl Targets {
         if !self.probes.contains_key(&question) {
             let first = first.unwrap_or_else(|| self.next_place(question.interval));
             let place = Place::new(Arc::clone(crowd));
-            let probe = Probe::start(question.clone(), first, place, transitions.clone());
+            let probe = Probe::start(
+                question.clone(),
+                first,
+                place,
+                (transitions.clone(), Arc::clone(frames)),
+            );
             self.probes.insert(question.clone(), probe);
         }
         if let Some(probe) = self.probes.get(&question) {
@@ -331,17 +360,15 @@ impl Targets {
 
 impl Probe {
     /// Asks for ever, one check at a time; `first`: when the first one is, or was, due.
-    fn start(
-        question: Question,
-        first: time::Instant,
-        place: Place,
-        transitions: mpsc::Sender<Vec<Transition>>,
-    ) -> Self {
+    fn start(question: Question, first: time::Instant, place: Place, means: Means) -> Self {
         let states = Arc::default();
-        let task = watch_over(question, first, Arc::clone(&states), place, transitions);
+        let task = watch_over(question, first, Arc::clone(&states), place, means);
         Self { states, first, task: tokio::spawn(task) }
     }
 }
+
+/// Where a probe tells what it has decided, and what it may need to ask.
+type Means = (mpsc::Sender<Vec<Transition>>, Arc<Frames>);
 
 /// A panic while the lock was held cannot have left the plain values in it half-changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -353,9 +380,9 @@ async fn watch_over(
     first: time::Instant,
     states: Arc<Mutex<States>>,
     mut place: Place,
-    transitions: mpsc::Sender<Vec<Transition>>,
+    (transitions, frames): Means,
 ) {
-    let Question { source, address, what, interfaces, interval, timeout, jitter } = question;
+    let Question { source, address, way, what, interfaces, interval, timeout, jitter } = question;
     // tokio's interval panics at zero.
     let every = interval.max(Duration::from_millis(1));
     let mut ticks = interval_at(next_after(first, every), every);
@@ -367,7 +394,8 @@ async fn watch_over(
             let share = f64::from(jitter) / 100.0 * rand::random::<f64>();
             time::sleep(every.mul_f64(share)).await;
         }
-        let outcome = ask(source, address, &what, timeout, &interfaces).await;
+        let way = way.as_deref().map(|way| (way, &*frames));
+        let outcome = ask(source, address, &what, timeout, (&interfaces, way)).await;
         let changes = note(&states, address, every, &mut place, &outcome);
         if !changes.is_empty() && transitions.send(changes).await.is_err() {
             return;
@@ -417,8 +445,9 @@ fn note(
         place.until = Some(at + every * (falls + 1));
     }
     let decided = |(&id, state): (&u64, &mut State)| {
-        let up = state.note(outcome, held, &words, at)?;
-        Some(Transition { id, up, detail: Arc::clone(&words), at })
+        let (changed, spoken) = (state.note(outcome, held, &words, at), state.hear(outcome, at));
+        let up = changed.or_else(|| spoken.map(|_| state.hysteresis.is_up()))?;
+        Some(Transition { id, up, spoken, detail: Arc::clone(&words), at })
     };
     states.iter_mut().filter_map(decided).collect()
 }

@@ -6,15 +6,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 use tokio::time::timeout_at;
 use tracing::warn;
 
 use super::answer::{self, Good, Trouble};
-use super::{http, script, tls};
-use crate::config::What;
+use super::{Way, http, script, stack, tls};
+use crate::config::{Spoken, What};
+use crate::frames::{Frames, Upper};
 use crate::neigh::{self, NeighError};
 
 /// What a check found.
@@ -37,6 +38,8 @@ pub struct Passed {
     pub took: Duration,
     /// When its certificate ends, if it has shown one, in seconds since 1970.
     pub certificate_ends: Option<i64>,
+    /// The weight that it says is its own.
+    pub spoken: Option<Spoken>,
 }
 
 impl fmt::Display for Outcome {
@@ -65,34 +68,31 @@ fn room(what: &What) -> u32 {
     }
 }
 
+/// What a stack of its own may take besides.
+const STACK: u32 = 6;
+
 /// Asks once from `source` (`None`: what the kernel chooses). `interfaces` are our own that lead
-/// to backends. At once 4096 checks are under way at most, or 1024 by HTTP, 512 by HTTPS, 32 scripts.
+/// to backends; `way`: that of a service's packets, if the check goes by it. At once 4096 checks are under way at most, or 1024 by HTTP, 512 by HTTPS, 32 scripts.
 pub async fn ask(
     source: Option<IpAddr>,
     address: SocketAddr,
     what: &What,
     limit: Duration,
-    interfaces: &[String],
+    (interfaces, way): (&[String], Option<(&Way, &Frames)>),
 ) -> Outcome {
     // The semaphore is never closed.
-    let _room = ROOM.acquire_many(room(what)).await;
+    let _room = ROOM.acquire_many(room(what) + if way.is_some() { STACK } else { 0 }).await;
     let start = Instant::now();
     let end = tokio::time::Instant::now() + limit;
     let shown = humantime::format_duration(limit);
     let asked = match what {
         What::Tcp | What::Http(_) | What::Https { .. } => {
-            match timeout_at(end, answer::connect(source, address)).await {
-                Ok(Ok(stream)) => {
-                    timeout_at(end, by_stream(stream, address, what)).await.unwrap_or_else(|_| {
-                        Err(Trouble::Answer(format!("connected, but not well within {shown}")))
-                    })
-                }
-                Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
-            }
+            by_connection(source, address, (what, limit), end, way).await
         }
-        What::Dns(dns) => silence(timeout_at(end, answer::dns(source, address, dns)).await),
-        What::Udp(udp) => silence(timeout_at(end, answer::exchange(source, address, udp)).await),
+        What::Dns(dns) => silence(timeout_at(end, answer::dns(source, address, dns, way)).await),
+        What::Udp(udp) => {
+            silence(timeout_at(end, answer::exchange(source, address, udp, way)).await)
+        }
         What::Script(script) => {
             timeout_at(end, script::run(script, address)).await.unwrap_or_else(|_| {
                 Err(Trouble::Answer(format!("the script took longer than {shown}")))
@@ -100,8 +100,9 @@ pub async fn ask(
         }
     };
     let silent = match asked {
-        Ok(Good { said, certificate_ends }) => {
-            return Outcome::Passed(Passed { said, took: start.elapsed(), certificate_ends });
+        Ok(Good { said, certificate_ends, spoken }) => {
+            let took = start.elapsed();
+            return Outcome::Passed(Passed { said, took, certificate_ends, spoken });
         }
         Err(Trouble::Answer(words)) => return Outcome::Failed(words),
         Err(Trouble::Host(words)) => return Outcome::Unknown(words),
@@ -115,6 +116,9 @@ pub async fn ask(
             // An error without a number is ours.
             match error.raw_os_error() {
                 Some(_) => reason(&error),
+                None if way.is_some() => {
+                    format!("no answer within {shown}, asked by the way of the service's packets")
+                }
                 None => format!("no answer within {shown}"),
             }
         }
@@ -132,8 +136,38 @@ fn silence(answer: Result<Result<Good, Trouble>, Elapsed>) -> Result<Good, Troub
     answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
+/// Opens a connection, as this host does or by the way of a service's packets, and asks over it.
+async fn by_connection(
+    source: Option<IpAddr>,
+    address: SocketAddr,
+    (what, limit): (&What, Duration),
+    end: tokio::time::Instant,
+    way: Option<(&Way, &Frames)>,
+) -> Result<Good, Trouble> {
+    let well = |asked: Result<Result<Good, Trouble>, Elapsed>| {
+        asked.unwrap_or_else(|_| {
+            let shown = humantime::format_duration(limit);
+            Err(Trouble::Answer(format!("connected, but not well within {shown}")))
+        })
+    };
+    let Some((way, frames)) = way else {
+        let opened = timeout_at(end, answer::connect(source, address)).await;
+        let stream = opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+        return well(timeout_at(end, by_stream(stream, address, what)).await);
+    };
+    let open = async { stack::connect(way.find(address, Upper::Tcp, frames).await?).await };
+    let opened = timeout_at(end, open).await;
+    let stream = opened.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))?;
+    let service = (way.vip, address.port()).into();
+    well(timeout_at(end, by_stream(stream, service, what)).await)
+}
+
 /// What is asked over a connection.
-async fn by_stream(stream: TcpStream, address: SocketAddr, what: &What) -> Result<Good, Trouble> {
+async fn by_stream(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    address: SocketAddr,
+    what: &What,
+) -> Result<Good, Trouble> {
     match what {
         What::Http(http) => http::ask(stream, address, 80, http).await,
         What::Https { http, tls } => {

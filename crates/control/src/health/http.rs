@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::answer::{Good, Trouble, contains};
-use crate::config::Http;
+use crate::config::{Http, Spoken, WeightIn};
 
 /// A head that is longer than this, in bytes, is none.
 const HEAD: usize = 16 << 10;
@@ -81,9 +81,74 @@ async fn judge(http: &Http, answer: Response<Incoming>) -> Result<Good, Trouble>
             return Err(Trouble::Answer(words));
         }
     }
-    let good = Good::new(format!("HTTP {code}"));
-    let Some(wanted) = http.body.as_ref().map(String::as_bytes) else { return Ok(good) };
-    let mut body = answer.into_body();
+    let in_header = match &http.weight {
+        Some(WeightIn::Header(name)) => {
+            Some(answer.headers().get(name).map(|one| one.as_bytes().to_vec()))
+        }
+        _ => None,
+    };
+    let in_body = match &http.weight {
+        Some(WeightIn::Body(before)) => Some(before.as_bytes()),
+        _ => None,
+    };
+    let wanted = http.body.as_ref().map(String::as_bytes);
+    if let Some(value) = in_header {
+        let spoken = value.and_then(|value| Spoken::parse(&value));
+        look_through(answer.into_body(), wanted, code).await?;
+        return Ok(weighed(code, spoken, true));
+    }
+    let Some(before) = in_body else {
+        look_through(answer.into_body(), wanted, code).await?;
+        return Ok(weighed(code, None, false));
+    };
+    let body = beginning(answer.into_body()).await?;
+    if wanted.is_some_and(|wanted| !contains(&body, wanted)) {
+        return Err(without(code, body.len() >= BODY));
+    }
+    let mut places =
+        (0..=body.len().saturating_sub(before.len())).filter(|at| body[*at..].starts_with(before));
+    let spoken = places.next().and_then(|at| Spoken::parse(&body[at + before.len()..]));
+    Ok(weighed(code, spoken, true))
+}
+
+/// A good answer. One that was to say a weight and does not is good, and says nothing.
+fn weighed(code: u16, spoken: Option<Spoken>, asked: bool) -> Good {
+    let said = match (spoken, asked) {
+        (Some(spoken), _) => format!("HTTP {code}, weight {spoken},"),
+        (None, true) => format!("HTTP {code}, without a weight,"),
+        (None, false) => format!("HTTP {code}"),
+    };
+    Good { spoken, ..Good::new(said) }
+}
+
+fn without(code: u16, cut: bool) -> Trouble {
+    Trouble::Answer(if cut {
+        format!(
+            "HTTP status {code}, and the first {} KiB of the body are without what is expected",
+            BODY >> 10
+        )
+    } else {
+        format!("HTTP status {code}, and the body is without what is expected")
+    })
+}
+
+/// The body, or its beginning.
+async fn beginning(mut body: Incoming) -> Result<Vec<u8>, Trouble> {
+    let mut held = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(bytes) = frame.map_err(|error| trouble(&error))?.into_data() {
+            held.extend_from_slice(&bytes);
+        }
+        if held.len() >= BODY {
+            break;
+        }
+    }
+    Ok(held)
+}
+
+/// Reads of a body until what is wanted has come.
+async fn look_through(mut body: Incoming, wanted: Option<&[u8]>, code: u16) -> Result<(), Trouble> {
+    let Some(wanted) = wanted else { return Ok(()) };
     let (mut held, mut seen) = (Vec::new(), 0);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| trouble(&error))?;
@@ -91,20 +156,15 @@ async fn judge(http: &Http, answer: Response<Incoming>) -> Result<Good, Trouble>
         seen += bytes.len();
         held.extend_from_slice(&bytes);
         if contains(&held, wanted) {
-            return Ok(good);
+            return Ok(());
         }
         if seen >= BODY {
-            let words = format!(
-                "HTTP status {code}, and the first {} KiB of the body are without what is expected",
-                BODY >> 10
-            );
-            return Err(Trouble::Answer(words));
+            return Err(without(code, true));
         }
         // What is wanted may go on in the next part.
         held.drain(..held.len().saturating_sub(wanted.len() - 1));
     }
-    let words = format!("HTTP status {code}, and the body is without what is expected");
-    Err(Trouble::Answer(words))
+    Err(without(code, false))
 }
 
 /// hyper's error with its causes.

@@ -32,6 +32,7 @@ fn http() -> Http {
         status: vec![Codes(200, 399)],
         body: None,
         answer_headers: [].into(),
+        weight: None,
     }
 }
 
@@ -72,7 +73,7 @@ async fn canned(answer: &'static str) -> SocketAddr {
 }
 
 async fn said(address: SocketAddr, what: &What, limit: Duration) -> Outcome {
-    ask(None, address, what, limit, &[]).await
+    ask(None, address, what, limit, (&[], None)).await
 }
 
 fn words(outcome: &Outcome) -> String {

@@ -62,6 +62,7 @@ fn target(id: u64, address: SocketAddr) -> Target {
         id,
         source: None,
         address,
+        way: None,
         what: Arc::default(),
         interval: Duration::from_millis(20),
         // An answer that is late because the machine is busy is an answer.
@@ -71,6 +72,8 @@ fn target(id: u64, address: SocketAddr) -> Target {
         rise: 2,
         fall: 3,
         flap_window: Duration::ZERO,
+        weight_step: 10,
+        weight_every: Duration::ZERO,
         initially_up: true,
     }
 }
@@ -387,6 +390,7 @@ fn whoever_flaps_has_to_show_more() {
         said: "connected".into(),
         took: Duration::ZERO,
         certificate_ends: None,
+        spoken: None,
     });
     let bad = Outcome::Failed("refused".into());
     let mut needed = Vec::new();

@@ -13,7 +13,7 @@ use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -21,11 +21,11 @@ use super::answer::Trouble;
 use crate::config::Tls;
 
 /// Shakes hands; also returns when the server's certificate ends, in seconds since 1970.
-pub(super) async fn shake(
-    stream: TcpStream,
+pub(super) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     address: IpAddr,
     tls: &Tls,
-) -> Result<(TlsStream<TcpStream>, Option<i64>), Trouble> {
+) -> Result<(TlsStream<S>, Option<i64>), Trouble> {
     let name = match &tls.sni {
         Some(name) => ServerName::try_from(name.clone())
             .map_err(|error| Trouble::Host(format!("sni {name:?}: {error}")))?,

@@ -104,7 +104,7 @@ fn ways_out_are_told_by_what_an_interface_is() {
     let vlan = |plain| Some(Kind::Vlan { id: 0x123, plain });
     let all = [
         interface(1, None, None),
-        interface(2, Some(Kind::Bond), None),
+        interface(2, Some(Kind::Bond { refuses: None }), None),
         interface(3, Some(Kind::Bridge), None),
         interface(4, vlan(true), Some(1)),
         interface(5, vlan(false), Some(2)),
@@ -131,6 +131,47 @@ fn ways_out_are_told_by_what_an_interface_is() {
     ];
     assert_eq!(ways, right);
     assert_eq!(way_out(&all[2], &all).unwrap_err(), "if3 (a bridge)");
+
+    // A bond takes what its mode and each of its members take.
+    let bond = |index, why: Option<&str>| {
+        interface(index, Some(Kind::Bond { refuses: why.map(str::to_owned) }), None)
+    };
+    let mut bonds = [
+        bond(1, None),
+        interface(2, None, None),
+        interface(3, other("veth"), None),
+        bond(4, Some("of mode balance-alb")),
+        interface(5, vlan(true), Some(4)),
+    ];
+    (bonds[1].master, bonds[2].master) = (Some(1), Some(1));
+    assert_eq!(way_out(&bonds[0], &bonds), Ok(WayOut::AsItIs));
+    assert_eq!(way_out(&bonds[3], &bonds).unwrap_err(), "if4 (a bond of mode balance-alb)");
+    assert_eq!(way_out(&bonds[4], &bonds).unwrap_err(), "if4 (a bond of mode balance-alb)");
+    bonds[2].kind = other("dummy");
+    assert_eq!(way_out(&bonds[0], &bonds).unwrap_err(), "if1 (a bond over if3 (dummy))");
+}
+
+#[test]
+fn bonds_work_in_the_modes_that_have_xdp() {
+    use netlink_packet_route::link::{BondMode, BondXmitHashPolicy, InfoBond};
+    let refuses =
+        |mode, policy| bond_refuses(&[InfoBond::Mode(mode), InfoBond::XmitHashPolicy(policy)]);
+    for mode in [BondMode::BalanceRr, BondMode::ActiveBackup] {
+        assert_eq!(refuses(mode, BondXmitHashPolicy::VlanSrcMac), None);
+    }
+    for mode in [BondMode::BalanceXor, BondMode::Ieee8023Ad] {
+        assert_eq!(refuses(mode, BondXmitHashPolicy::Layer34), None);
+        let why = refuses(mode, BondXmitHashPolicy::VlanSrcMac);
+        assert_eq!(why.as_deref(), Some("with xmit_hash_policy vlan+srcmac"));
+    }
+    for (mode, name) in [
+        (BondMode::Broadcast, "broadcast"),
+        (BondMode::BalanceTlb, "balance-tlb"),
+        (BondMode::BalanceAlb, "balance-alb"),
+    ] {
+        let why = refuses(mode, BondXmitHashPolicy::Layer2);
+        assert_eq!(why, Some(format!("of mode {name}")));
+    }
 }
 
 /// What the kernel tells of is told on, once for what comes together.

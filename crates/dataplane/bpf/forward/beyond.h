@@ -5,6 +5,7 @@
 
 #include "l2.h"
 #include "nat.h"
+#include "full_nat.h"
 #include "tunnel.h"
 #include "tell.h"
 #include "mss.h"

@@ -54,7 +54,7 @@ static __always_inline int keep(struct lane *lane, const struct backend *backend
 		return reason;
 	lane->beyond = lane->vlan ? LANE_TAGGED : 0;
 	if (backend->tunnel)
-		lane->beyond |= backend->tunnel == TUNNEL_NAT ? LANE_NAT : LANE_TUNNEL;
+		lane->beyond |= backend->tunnel >= TUNNEL_NAT ? LANE_NAT : LANE_TUNNEL;
 	if (backend->flags >> BACKEND_MSS_SHIFT)
 		lane->beyond |= LANE_MSS;
 	lane->mtu = mtu ? mtu : backend->mtu;

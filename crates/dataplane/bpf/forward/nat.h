@@ -8,6 +8,8 @@
 #include "../icmp.h"
 #include "l2.h"
 
+int translate_full(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes);
+
 /* How a packet is translated. */
 #define NAT_SOURCE 1 /* its source, and not its destination */
 #define NAT_KEEPS_TTL 2 /* the kernel, which forwards it, takes one */
@@ -266,6 +268,8 @@ static __always_inline enum reason translate_to(struct xdp_md *ctx, struct lane 
 	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
 
 	if (backend->tunnel != TUNNEL_NAT) {
+		if (backend->tunnel == TUNNEL_FULL_NAT)
+			return translate_full(ctx, lane, id, bytes); /* rule: nat.full */
 		/* It was so until just now. */
 		lane->resolved = 0;
 		return REASON_NO_NEXT_HOP; /* rule: nat.was_plain */

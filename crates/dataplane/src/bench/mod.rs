@@ -26,7 +26,10 @@ use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use tables::{BACKENDS, STANDBY};
-use weir_plane::forward::{Encapsulation, Translation, Tunnel};
+use weir_hash::HashKey;
+use weir_plane::forward::{
+    Encapsulation, MappingRules, MappingTicks, Origin, Ports, Translation, Tunnel,
+};
 use weir_plane::{Limits, Prefix, SourceTable, Sources, Translations, VipKey};
 use weir_steering::{BackendId, Flags, ServiceId, Side};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -127,7 +130,9 @@ pub enum Subject {
     Tunnel(Encapsulation),
     /// The balancer with concury, which gives packets the addresses of their backends.
     Nat,
-    /// The same with answers of such a backend, to so many clients at most.
+    /// The same with a source of the balancer's, which each flow has had before.
+    FullNat,
+    /// The balancer with concury and answers of backends under NAT, to so many clients at most.
     NatBack(u32),
     /// Frames in a tunnel, sent back as they come: the floor of the next one.
     InTunnel(Encapsulation),
@@ -148,6 +153,7 @@ impl Subject {
             Self::Reflector(method) | Self::Balancer { method, .. } | Self::Bound(method) => method,
             Self::Tunnel(_)
             | Self::Nat
+            | Self::FullNat
             | Self::NatBack(_)
             | Self::InTunnel(_)
             | Self::Decapsulated(_)
@@ -261,6 +267,7 @@ impl<'a> XdpBench<'a> {
             slot_partitions: tables::partitions(flows),
             table_bytes: (64 << 20) + u64::from(flows) * 5,
             translations: 1024,
+            mappings: flows.max(1024),
             list_prefixes: LIST_PREFIXES,
             ..Limits::default()
         };
@@ -343,6 +350,7 @@ impl<'a> XdpBench<'a> {
             Subject::Balancer { .. }
             | Subject::Tunnel(_)
             | Subject::Nat
+            | Subject::FullNat
             | Subject::NatBack(_)
             | Subject::Scattered
             | Subject::Listed => self.plane.program(),
@@ -361,6 +369,7 @@ impl<'a> XdpBench<'a> {
         let forward = match subject {
             Subject::Tunnel(encapsulation) => Forward::Tunnel(encapsulation),
             Subject::Nat | Subject::NatBack(_) => Forward::Nat,
+            Subject::FullNat => Forward::FullNat,
             _ => Forward::Plain,
         };
         if forward != self.forward {
@@ -374,6 +383,9 @@ impl<'a> XdpBench<'a> {
             let mut translations = Translations::new();
             if forward == Forward::Nat {
                 translations.insert(key(BACKEND, NAT_PORT), key(Method::Concury.vip(), PORT));
+            }
+            if forward == Forward::FullNat {
+                self.plane.set_mapping_rules(&mapping_rules())?;
             }
             self.plane.set_translations(&translations)?;
             self.forward = forward;
@@ -391,9 +403,11 @@ impl<'a> XdpBench<'a> {
         self.scatter = if scattered { SCATTER } else { 0 };
         let of_marks = match subject {
             Subject::Balancer { method, marks } => Some((method, marks)),
-            Subject::Tunnel(_) | Subject::Nat | Subject::Scattered | Subject::Listed => {
-                Some((Method::Concury, true))
-            }
+            Subject::Tunnel(_)
+            | Subject::Nat
+            | Subject::FullNat
+            | Subject::Scattered
+            | Subject::Listed => Some((Method::Concury, true)),
             Subject::NatBack(_)
             | Subject::Reflector(_)
             | Subject::Bound(_)
@@ -526,11 +540,25 @@ enum Forward {
     Plain,
     Tunnel(Encapsulation),
     Nat,
+    FullNat,
 }
+
+/// The sources of full NAT: more than there are flows, as all backends have one address.
+const PORTS: Ports = Ports { first: 0, addresses: 128, first_port: 1024, ports: 31_744 };
 
 /// The address of all backends, and their port.
 const BACKEND: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const NAT_PORT: u16 = 8080;
+
+fn mapping_rules() -> MappingRules {
+    let origin = |number: u16| {
+        let address = Ipv4Addr::from(0x0ac8_0000 | u32::from(number)).into();
+        let last_port = PORTS.first_port + (PORTS.ports - 1) as u16;
+        Some(Origin { address, first_port: PORTS.first_port, last_port })
+    };
+    let origins = (0..PORTS.addresses).map(origin).collect();
+    MappingRules { key: HashKey::from_seed(1), ticks: MappingTicks::default(), origins }
+}
 
 /// Puts all backends behind a tunnel, or none, where the balancer's frames go back to the generator.
 fn set_backends(
@@ -546,9 +574,10 @@ fn set_backends(
                 let source = Some(Ipv4Addr::new(192, 0, 2, 2).into());
                 entry = entry.with_tunnel(&Tunnel { encapsulation, source, spread: 0, mtu: 1500 });
             }
-            Forward::Nat => {
+            Forward::Nat | Forward::FullNat => {
+                let ports = (forward == Forward::FullNat).then_some(PORTS);
                 let port = Some(NAT_PORT);
-                entry = entry.with_translation(&Translation { port, mtu: 1500 });
+                entry = entry.with_translation(&Translation { port, mtu: 1500, ports });
             }
         }
         let entry = entry.with_next_hop(generator.mac, balancer.mac, 0, true);

@@ -4,6 +4,7 @@ use super::KernelPlane;
 use crate::abi::{Plain, types};
 use crate::entries::BATCH;
 use crate::error::{Context, Error};
+use crate::reports::Unreported;
 use libbpf_rs::libbpf_sys::bpf_map_lookup_batch;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeMap;
@@ -150,6 +151,29 @@ impl KernelPlane {
             }
         }
         Ok(counters)
+    }
+
+    /// These flows were taken out of the *unreported* map, or all that were there: their services may have
+    /// others in their place. What packets note at this moment may be counted as taken, too; such a service
+    /// may have a few more than its share, until all is taken the next time.
+    pub fn forget_untold(&self, flows: &[Unreported], all: bool) {
+        let total = self.control.word64(offset_of!(types::control, untold));
+        let services = (0..self.sizes.services as usize).map(|at| at * size_of::<i64>());
+        if all {
+            for at in services {
+                let word = self.untold.word64(at);
+                if word.load(Ordering::Relaxed) != 0 {
+                    word.store(0, Ordering::Relaxed);
+                }
+            }
+            total.store(0, Ordering::Relaxed);
+            return;
+        }
+        for flow in flows.iter().filter(|flow| flow.state.service.0 < self.sizes.services) {
+            let word = self.untold.word64(flow.state.service.index() * size_of::<i64>());
+            word.fetch_sub(1, Ordering::Relaxed);
+            total.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Flows that neither the ring nor the *unreported* map could take.

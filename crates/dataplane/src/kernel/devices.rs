@@ -29,4 +29,13 @@ impl KernelPlane {
         let gone: Vec<Vec<u8>> = map.keys().filter(|key| !known(key)).collect();
         gone.iter().try_for_each(|key| reports::delete(map, key))
     }
+
+    /// Sets the members of bonds that the program is on: the kernel runs it in each of them, and names
+    /// them when it loses a frame.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if there are too many.
+    pub fn set_members(&self, members: &[u32]) -> Result<(), Error> {
+        self.lost.as_ref().map_or(Ok(()), |lost| lost.take_from_members(members))
+    }
 }

@@ -172,10 +172,13 @@ impl KernelPlane {
             loads: mapped("loads")?,
             turns: mapped("turns")?,
             entered: mapped("entered")?,
+            untold: mapped("untold")?,
             marks: parted("marks")?,
             strangers: parted("strangers")?,
             watched: parted("watched")?,
             seen: parted("seen")?,
+            mappings: mapped("mappings")?,
+            origins: mapped("origins")?,
             directory: directory.map(Path::to_owned),
             sizes,
             stamp,
@@ -349,6 +352,8 @@ fn set_sizes(sizer: &mut Sizer<'_>, sizes: &Sizes, twins: bool, frags: bool) -> 
         seen_lines = sizes.seen_lines;
         partition_count = sizes.partitions;
         source_count = sizes.source_words;
+        untold_room = sizes.untold_room;
+        mapping_count = sizes.mappings;
         twins = twins.into();
         has_frags = frags.into();
     }

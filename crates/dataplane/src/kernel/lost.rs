@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 /// The programs as they were compiled with this crate.
 const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/lost.bpf.o"));
@@ -24,6 +25,17 @@ pub(super) struct Lost {
     _links: Vec<OwnedFd>,
     ours: MapHandle,
     frames: MapHandle,
+    /// What `ours` is made of.
+    from: Mutex<ComeBy>,
+}
+
+/// The interfaces, by their numbers, that frames come in by.
+#[derive(Default)]
+struct ComeBy {
+    /// Those that the program was attached to.
+    attached: Vec<u32>,
+    /// Members of bonds among them.
+    members: Vec<u32>,
 }
 
 impl Lost {
@@ -43,7 +55,7 @@ impl Lost {
         let links = object.progs().map(|program| open(program.as_fd().as_raw_fd()));
         let links = links.collect::<io::Result<Vec<_>>>();
         let links = links.context(|| "attach to the tracepoints of lost frames".into())?;
-        Ok(Self { _links: links, ours, frames })
+        Ok(Self { _links: links, ours, frames, from: Mutex::default() })
     }
 
     /// The program is on these interfaces, by their numbers, and on no others.
@@ -51,16 +63,27 @@ impl Lost {
     /// # Errors
     /// [`Error::Bpf`] if there are too many.
     pub fn take_from(&self, interfaces: &[u32]) -> Result<(), Error> {
+        self.set_from(|from| from.attached = interfaces.to_vec())
+    }
+
+    /// These are members of bonds that the program is on.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if there are too many.
+    pub fn take_from_members(&self, interfaces: &[u32]) -> Result<(), Error> {
+        self.set_from(|from| from.members = interfaces.to_vec())
+    }
+
+    fn set_from(&self, change: impl FnOnce(&mut ComeBy)) -> Result<(), Error> {
+        let mut from = self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut from);
+        let all = || from.attached.iter().chain(&from.members).map(|ifindex| ifindex.to_ne_bytes());
         let what = || "note where the program is".into();
-        for ifindex in interfaces {
-            let key = ifindex.to_ne_bytes();
+        for key in all() {
             self.ours.update(&key, &key, MapFlags::ANY).context(what)?;
         }
-        let gone: Vec<Vec<u8>> = self
-            .ours
-            .keys()
-            .filter(|key| !interfaces.iter().any(|ifindex| ifindex.to_ne_bytes()[..] == key[..]))
-            .collect();
+        let known = |key: &Vec<u8>| all().any(|one| one[..] == key[..]);
+        let gone: Vec<Vec<u8>> = self.ours.keys().filter(|key| !known(key)).collect();
         gone.iter().try_for_each(|key| crate::reports::delete(&self.ours, key))
     }
 

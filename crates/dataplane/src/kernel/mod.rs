@@ -12,6 +12,7 @@ mod guard;
 mod load;
 mod loads;
 mod lost;
+mod mappings;
 mod messages;
 mod pinned;
 mod program;
@@ -64,10 +65,13 @@ pub struct KernelPlane {
     loads: Mapped,
     turns: Mapped,
     entered: Mapped,
+    untold: Mapped,
     marks: Parted,
     strangers: Parted,
     watched: Parted,
     seen: Parted,
+    mappings: Mapped,
+    origins: Mapped,
     directory: Option<PathBuf>,
     sizes: Sizes,
     /// What the pinned memory is made of; nothing is pinned without a directory.

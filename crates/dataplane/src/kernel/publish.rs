@@ -3,7 +3,9 @@
 use super::KernelPlane;
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
-use crate::numbers::{UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_NAT, UNUSUAL_NAT_ANY};
+use crate::numbers::{
+    UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_FULL_NAT, UNUSUAL_NAT, UNUSUAL_NAT_ANY,
+};
 use crate::vips::{Leads, NO_TABLE};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -104,7 +106,7 @@ impl KernelPlane {
         let (before, own) = (word.load(Ordering::Relaxed), self.unusual_of(changed));
         // Others are asked only if what the changed one has not may be gone with it.
         let all = || self.keys.keys().fold(0, |all, service| all | self.unusual_of(*service));
-        let translated = before & (UNUSUAL_NAT | UNUSUAL_NAT_ANY);
+        let translated = before & (UNUSUAL_NAT | UNUSUAL_NAT_ANY | UNUSUAL_FULL_NAT);
         let now = if before & !own == 0 { own } else { all() };
         word.store(now | translated, Ordering::Relaxed);
     }

@@ -4,12 +4,12 @@ use super::activity::WATCHED_WORDS;
 use super::load::missing;
 use crate::abi::types;
 use crate::error::{Context, Error};
-use crate::numbers::{QUIC_OUTCOMES, WAYS};
+use crate::numbers::{ORIGINS, QUIC_OUTCOMES, WAYS};
 use crate::slots::{PARTITION_BYTES, STACKS_BYTES};
 use libbpf_rs::{MapCore, MapHandle, OpenMapMut};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use weir_plane::{BYTES_PER_PREFIX, Limits};
+use weir_plane::{BYTES_PER_PREFIX, Limits, mapping_places};
 use weir_steering::{ELEMENT_BYTES, HEADER_BYTES, SEEN_WAYS};
 use weir_wire::Reason;
 
@@ -25,6 +25,9 @@ pub(super) struct Sizes {
     pub seen_lines: u32,
     pub partitions: u32,
     pub source_words: u32,
+    /// Entries of the map of flows that are not reported yet.
+    pub untold_room: u32,
+    pub mappings: u32,
 }
 
 /// Sets sizes and pins of the program's maps; a map that is pinned already keeps its size.
@@ -125,7 +128,8 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.entries("pending", limits.pending_flows)?;
     sizer.entries("pinned", limits.unreported_flows)?;
     sizer.entries("events", limits.event_ring_bytes)?;
-    sizer.entries("unreported", limits.unreported_flows)?;
+    let untold_room = sizer.entries("unreported", limits.unreported_flows)?;
+    sizer.array("untold", size_of::<i64>(), limits.services)?;
     sizer.entries("connections", limits.tracked_flows)?;
     sizer.entries("answers", limits.answered_flows)?;
     let translations = sizer.entries("translations", limits.translations)?;
@@ -148,6 +152,9 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     let seen_lines = (limits.udp_flows * 2).div_ceil(SEEN_WAYS as u32);
     let partitions = sizer.array("slots", PARTITION_BYTES, limits.slot_partitions)?;
     let stacks = sizer.array("stacks", STACKS_BYTES, limits.slot_partitions)?;
+    sizer.array("origins", size_of::<types::origin>(), ORIGINS)?;
+    let mappings =
+        sizer.array("mappings", size_of::<types::mapping>(), mapping_places(limits.mappings))?;
     sizer.array("loads", size_of::<types::load>(), limits.backends)?;
     sizer.array("turns", size_of::<u64>(), limits.services)?;
     sizer.array("entered", size_of::<u64>(), limits.services)?;
@@ -163,6 +170,8 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
         stranger_words: sizer.array("strangers", size_of::<u64>(), stranger_words)? / 2,
         seen_lines: sizer.array("seen", size_of::<types::seen_line>(), seen_lines)?,
         partitions: partitions.min(stacks),
+        untold_room,
+        mappings,
         source_words: sizer.array(
             "sources",
             size_of::<u64>(),

@@ -19,7 +19,7 @@ use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use weir_plane::{Fate, Frame, Sample, SampledFlow, Samples, TraceCounts, Wanted};
 use weir_steering::{BackendId, ServiceId};
 use weir_wire::{Protocol, Reason, unmap_address};
@@ -48,6 +48,9 @@ const RULES: &[&str] = include!(concat!(env!("OUT_DIR"), "/rules.rs"));
 /// For so long after it was last said to go on, the program takes notes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the same connections are drawn to be followed.
+const DRAWN_FOR: Duration = Duration::from_secs(3600);
+
 const NONE: u32 = u32::MAX;
 const XDP_ABORTED: u32 = 0;
 const XDP_DROP: u32 = 1;
@@ -56,7 +59,9 @@ const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
 
 /// The maps that it has for itself; parts and twins are made anew with every program.
-const OWN: [&str; 9] = [
+const OWN: [&str; 11] = [
+    "being_translated",
+    "followed",
     "sampled",
     "wanted",
     "trace_counts",
@@ -85,6 +90,8 @@ pub(super) struct Tracing {
     /// What is wanted, for the program.
     map: MapHandle,
     wanted: types::wanted,
+    /// When the flows that are followed were drawn.
+    drawn: Instant,
     counts: MapHandle,
 }
 
@@ -165,7 +172,13 @@ impl KernelPlane {
             return Err(source).context(|| "trace".into());
         }
         let TraceProgram { program, wanted: map, counts, samples, .. } = program;
-        let mut tracing = Tracing { plain: program, map, wanted: for_program(wanted), counts };
+        let mut tracing = Tracing {
+            plain: program,
+            map,
+            wanted: for_program(wanted),
+            drawn: Instant::now(),
+            counts,
+        };
         tracing.go_on()?;
         std::mem::swap(&mut self.program, &mut tracing.plain);
         self.tracing = Some(tracing);
@@ -182,7 +195,8 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`].
     pub(crate) fn keep_tracing(&mut self) -> Result<Option<TraceCounts>, Error> {
-        let Some(tracing) = &self.tracing else { return Ok(None) };
+        let Some(tracing) = &mut self.tracing else { return Ok(None) };
+        tracing.draw_anew();
         tracing.go_on()?;
         tracing.counts().map(Some)
     }
@@ -213,6 +227,15 @@ impl KernelPlane {
 }
 
 impl Tracing {
+    /// Now and then other connections are followed: those of which the following has begun stay among them
+    /// for one more time.
+    fn draw_anew(&mut self) {
+        if self.drawn.elapsed() >= DRAWN_FOR {
+            self.drawn = Instant::now();
+            self.wanted.salt_before = std::mem::replace(&mut self.wanted.salt, rand::random());
+        }
+    }
+
     fn go_on(&self) -> Result<(), Error> {
         let mut wanted = self.wanted;
         wanted.until = monotonic() + PATIENCE.as_nanos() as u64;
@@ -231,6 +254,10 @@ impl Tracing {
             all.seen += one.seen;
             all.matched += one.matched;
             all.lost += one.lost;
+            all.followed += one.followed;
+            all.checked += one.checked;
+            all.moved += one.moved;
+            all.orphaned += one.orphaned;
             all
         };
         Ok(each.iter().fold(TraceCounts::default(), sum))
@@ -246,23 +273,9 @@ fn monotonic() -> u64 {
 }
 
 fn for_program(wanted: &Wanted) -> types::wanted {
-    let (address, mask) = wanted.network.map_or(([0; 2], [0; 2]), |(address, prefix)| {
-        let bits = if address.is_ipv4() { 96 + u32::from(prefix) } else { prefix.into() };
-        let mask = !u128::MAX.checked_shr(bits).unwrap_or(0);
-        // An IPv4 network is one of mapped addresses, so its whole length is looked at.
-        let words = |bytes: [u8; 16]| {
-            let word =
-                |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-            [word(0), word(8)]
-        };
-        let mapped = match address {
-            std::net::IpAddr::V4(address) => address.to_ipv6_mapped(),
-            std::net::IpAddr::V6(address) => address,
-        };
-        let network = u128::from(mapped) & mask;
-        (words(network.to_be_bytes()), words(mask.to_be_bytes()))
-    });
+    let (address, mask) = wanted.network.map_or_else(Default::default, |one| one.words());
     let verdicts = match wanted.fate {
+        _ if wanted.untold => 0,
         None => u32::MAX,
         Some(Fate::Sent) => 1 << XDP_TX | 1 << XDP_REDIRECT,
         Some(Fate::Passed) => 1 << XDP_PASS,
@@ -279,7 +292,9 @@ fn for_program(wanted: &Wanted) -> types::wanted {
         reason: wanted.reason.map_or(NONE, |reason| reason.code().into()),
         verdicts,
         every: wanted.every,
-        reserved: 0,
+        follow: wanted.follow,
+        salt: rand::random(),
+        salt_before: rand::random(),
     }
 }
 

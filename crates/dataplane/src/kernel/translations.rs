@@ -2,9 +2,10 @@
 
 use super::KernelPlane;
 use super::by_id::follow;
+use super::mappings::is_origin;
 use crate::abi::{Plain, address_words, types};
 use crate::error::Error;
-use crate::numbers::{UNUSUAL_NAT, UNUSUAL_NAT_ANY};
+use crate::numbers::{UNUSUAL_FULL_NAT, UNUSUAL_NAT, UNUSUAL_NAT_ANY};
 use crate::reports;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
@@ -29,9 +30,10 @@ impl KernelPlane {
         if wanted.is_empty() && before & (UNUSUAL_NAT | UNUSUAL_NAT_ANY) == 0 {
             return Ok(());
         }
-        let stale = follow(&self.maps.translations, &entries, |_| true)?;
+        let stale = follow(&self.maps.translations, &entries, |key| !is_origin(key))?;
         stale.iter().try_for_each(|key| reports::delete(&self.maps.translations, key))?;
-        word.store(before & !(UNUSUAL_NAT | UNUSUAL_NAT_ANY) | flags, Ordering::Release);
+        let others = if before & UNUSUAL_FULL_NAT == 0 { UNUSUAL_NAT } else { 0 };
+        word.store(before & !(others | UNUSUAL_NAT_ANY) | flags, Ordering::Release);
         Ok(())
     }
 }

@@ -65,6 +65,8 @@ pub struct Backend {
     pub source_mac: Option<Mac>,
     pub tunnel: Option<Tunnel>,
     pub nat: Option<Nat>,
+    /// With the one source that there is of its family (`sources.rs`).
+    pub full_nat: Option<Nat>,
     /// The largest segment that a SYN may ask for; 0: what the way takes.
     pub segments: Option<u16>,
     #[serde(default)]

@@ -22,6 +22,7 @@ pub const LIMITS: Limits = Limits {
     event_ring_bytes: 1 << 16,
     marked_flows: 2 << 10,
     stranger_bits: 1 << 14,
+    mappings: 128,
     list_prefixes: 4096,
 };
 

@@ -2,6 +2,7 @@
 
 mod compare;
 mod kernels;
+mod sources;
 
 use compare::{Difference, bytes_differ, difference, l3_of};
 pub use kernels::Kernels;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_dataplane::{BackendEntry, BackendFlags, run_frame};
 use weir_hash::HashKey;
+use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
     self, Counters, Hop, IdOutcome, IdRoutes, Prefix, Soft, SourceTable, Sources, Translations,
@@ -131,6 +133,7 @@ impl<'a> World<'a> {
             world.add_service(at, standing.as_ref().map(|numbers| numbers[at]));
         }
         world.set_messages();
+        world.set_mappings();
         world.set_translations();
         let numbers = world.services.iter().map(|(number, _)| *number).collect();
         world.kernel.standing = Some((setup, numbers));
@@ -145,8 +148,9 @@ impl<'a> World<'a> {
         if let Some(tunnel) = &tunnel {
             entry = entry.with_tunnel(tunnel);
         }
-        let translation =
-            backend.nat.as_ref().map(|nat| Translation { port: nat.port, mtu: nat.mtu });
+        let full = backend.full_nat.as_ref().map(|_| sources::ports(backend.address));
+        let nat = backend.nat.as_ref().or(backend.full_nat.as_ref());
+        let translation = nat.map(|nat| Translation { port: nat.port, mtu: nat.mtu, ports: full });
         if let Some(translation) = &translation {
             entry = entry.with_translation(translation);
         }
@@ -195,6 +199,18 @@ impl<'a> World<'a> {
             soft.echoes.set(echoes);
             // Not the first moment of all, at which nothing may be sent yet.
             soft.nanoseconds = PATH_TIME.as_nanos() as u64;
+        }
+    }
+
+    /// The balancer's sources, if a backend has full NAT; nobody has any yet.
+    fn set_mappings(&mut self) {
+        let full = self.setup.backends.iter().any(|backend| backend.full_nat.is_some());
+        let rules = sources::rules(full);
+        self.kernel.live.kernel.forget_mappings();
+        self.kernel.live.kernel.set_mapping_rules(&rules).expect("there is room");
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            soft.limits.mappings = LIMITS.mappings;
+            weir_plane::Plane::set_mapping_rules(soft, &rules).expect("nothing is refused");
         }
     }
 
@@ -337,10 +353,11 @@ impl<'a> World<'a> {
             let nanoseconds = u64::from(seconds) * 1_000_000_000;
             for soft in [&mut self.oracle, self.burst.soft()] {
                 soft.memory.now = now;
-                soft.nanoseconds += nanoseconds;
+                soft.nanoseconds += u64::from(sources::ticks(nanoseconds)) << MAPPING_TICK_SHIFT;
             }
             let passed = Duration::from_secs(seconds.into());
             self.kernel.live.kernel.age_paths(passed).expect("they can be written");
+            self.kernel.live.kernel.age_mappings(sources::ticks(nanoseconds));
             // And ways are asked for anew.
             for id in self.numbers.values() {
                 self.kernel.live.kernel.forget_hop(*id).expect("it is there");

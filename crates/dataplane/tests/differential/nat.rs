@@ -2,6 +2,7 @@
 //! where every client is behind one router.
 
 use crate::World;
+use crate::full_nat;
 use crate::twin::Twin;
 use rand::Rng;
 use rand::seq::{IndexedRandom, IteratorRandom};
@@ -62,12 +63,13 @@ pub fn backend(rng: &mut ChaCha8Rng, number: u16, vip: &VipKey, plain: Backend) 
     };
     let port = vip.port.filter(|_| rng.random_bool(0.7)).map(|_| rng.random_range(1000..1004));
     let mtu = *[0, 0, 0, 1500, 100_000, 90].choose(rng).unwrap();
-    Some(Backend { address, translation: Some(Translation { port, mtu }), ..plain })
+    let ports = (number % 8 == 2).then(|| full_nat::ports(rng, ipv4));
+    Some(Backend { address, translation: Some(Translation { port, mtu, ports }), ..plain })
 }
 
 /// Whose answers the backend's are.
 pub fn of_backend(backend: &Backend, vip: &VipKey) -> Option<(VipKey, VipKey)> {
-    let translation = backend.translation?;
+    let translation = backend.translation.filter(|to| to.ports.is_none())?;
     let port = translation.port.or(vip.port);
     let from = VipKey { address: map_address(backend.address), port, ..*vip };
     Some((from, *vip))
@@ -81,6 +83,9 @@ pub fn tell(plane: &mut Twin, translations: &Translations) {
 /// An answer, or an error of a router behind the balancer, or of the backend itself, about a packet of a
 /// client; now and then of another port.
 pub fn frame(world: &mut World) -> Option<Vec<u8>> {
+    if world.rng.random_bool(0.4) {
+        return full_nat::frame(world);
+    }
     let from = *world.translations.keys().choose(&mut world.rng)?;
     let address = weir_wire::unmap_address(&from.address);
     let port = from.port.unwrap_or_else(|| world.rng.random_range(1..5));
@@ -117,7 +122,7 @@ pub fn frame(world: &mut World) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-fn error(world: &mut World, sent: FlowKey, payload: u16) -> Vec<u8> {
+pub fn error(world: &mut World, sent: FlowKey, payload: u16) -> Vec<u8> {
     let rng = &mut world.rng;
     let v4 = sent.is_ipv4();
     let mut quote = Frame::new(sent).payload(payload).build().split_off(14);
@@ -154,7 +159,7 @@ fn error(world: &mut World, sent: FlowKey, payload: u16) -> Vec<u8> {
 }
 
 /// Cuts the frame, or changes a byte in front of the addresses: the FIB is to know the way.
-fn damage(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
+pub fn damage(rng: &mut ChaCha8Rng, bytes: &mut Vec<u8>) {
     if rng.random_bool(0.5) {
         let length = rng.random_range(14..=bytes.len());
         bytes.truncate(length);

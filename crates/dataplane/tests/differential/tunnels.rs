@@ -5,7 +5,7 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
-use weir_plane::forward::nat::{End, translate};
+use weir_plane::forward::nat::{End, translate, translate_both};
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Tunnel};
 use weir_plane::{Backend, Device, Hop, Plane, Soft, Verdict, Way};
 use weir_steering::BackendId;
@@ -94,8 +94,14 @@ pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
     // The verdict says which backend it is, and so whether its frames leave tagged.
     let mut tagged = frame.clone();
     let verdict = oracle.take(&mut tagged, Some(TAG));
-    if let Verdict::Return { address, port, .. } = verdict {
-        translate(frame, End::Source, (address, port), None).unwrap();
+    if let Verdict::Return { address, port, client, .. } = verdict {
+        let source = (address, port);
+        match client {
+            None => translate(frame, End::Source, source, None).unwrap(),
+            Some((client, port)) => {
+                translate_both(frame, source, (client, Some(port)), None).unwrap();
+            }
+        }
         return verdict;
     }
     let Verdict::Forward { backend, .. } = verdict else {
@@ -110,10 +116,10 @@ pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
             oracle.limit_segments(frame, backend);
             tunnel.encapsulate(frame, address, None).unwrap();
         }
-        Some((address, _, Some(translation))) if untagged => {
+        Some((_, _, Some(_))) if untagged => {
             weir_plane::pipeline::restamp(frame, &verdict);
             oracle.limit_segments(frame, backend);
-            translate(frame, End::Destination, (address, translation.port), None).unwrap();
+            oracle.translate_to(frame, backend, None).unwrap();
         }
         _ => *frame = tagged,
     }

@@ -173,7 +173,12 @@ mod tests {
 
     #[test]
     fn a_factor_is_that_of_the_hash_over_the_method() {
-        let setup = Setup { size: crate::Size::Smoke, seed: 3, progress: &|_| {} };
+        let setup = Setup {
+            size: crate::Size::Smoke,
+            seed: 3,
+            program: "weir".as_ref(),
+            progress: &|_| {},
+        };
         let measured = (FIG_7.run)(&setup).unwrap();
         let at = |chart, name| measured.find(chart, name).unwrap().at(64.0).unwrap();
         let factor = at(0, HASH) / at(0, ROBIN);

@@ -160,7 +160,8 @@ mod tests {
     /// Equations 3.8 and 3.9 within 5 %, by thousands of false positives.
     #[test]
     fn false_positives_are_as_many_as_the_equations_say() {
-        let setup = Setup { size: Size::Smoke, seed: 11, progress: &|_| {} };
+        let setup =
+            Setup { size: Size::Smoke, seed: 11, program: "weir".as_ref(), progress: &|_| {} };
         let network = mesh(32);
         let count = 100_000;
         let ofw = Ofw::<Mac>::new(Arc::clone(&network), 4, count, setup.seed);

@@ -299,7 +299,8 @@ mod tests {
     /// The figure's memory is the planes' own, and meets the target that it stands at.
     #[test]
     fn memory_is_of_planes_that_meet_their_target() {
-        let setup = Setup { size: Size::Smoke, seed: 5, progress: &|_| {} };
+        let setup =
+            Setup { size: Size::Smoke, seed: 5, program: "weir".as_ref(), progress: &|_| {} };
         let measured = without_gateways(&setup).expect("a run");
         let (count, network) = (20_000, mesh(32));
         let ofw = Ofw::<Ipv6>::new(network, 9, count, setup.seed);

@@ -271,7 +271,8 @@ mod tests {
     /// The rows of the figure are bytes of tables: those of one built here, from the same keys.
     #[test]
     fn memory_is_that_of_the_allocations() {
-        let setup = Setup { size: Size::Smoke, seed: 3, progress: &|_| {} };
+        let setup =
+            Setup { size: Size::Smoke, seed: 3, program: "weir".as_ref(), progress: &|_| {} };
         let measured = by_length(&setup).expect("a run");
         let keys: Vec<Octets<13>> = octets(20_000);
         let items: Vec<_> = keys.iter().map(|&key| (key, 1)).collect();

@@ -54,12 +54,25 @@ impl Account {
         shared.stats.end(self.kind, home, Some(&outcome));
     }
 
+    /// Where backends do not see who sends: one whose death would excuse this, if it began there.
+    fn died_unseen(&self, shared: &Shared) -> Option<Home> {
+        let detection = shared.spec.detection;
+        let since = self.started.checked_sub(detection).unwrap_or(self.started);
+        let dead = |backend: &usize| {
+            shared.events.killed_between(*backend, since, self.started + detection, self.started)
+                || shared.events.leaving_at(*backend, self.started)
+        };
+        let backend = shared.witness.hidden().find(dead)?;
+        Some(Home::Began(backend, self.started))
+    }
+
     fn home(&self, shared: &Shared) -> Home {
         let seen = |key| shared.witness.latest(&key, self.started);
         match (self.backend, self.key) {
             (Some((backend, first)), _) => Home::Answered(backend, first),
             (None, Some(key)) => {
-                seen(key).map_or(Home::Nowhere, |sight| Home::Began(sight.backend, sight.at))
+                let began = seen(key).map(|sight| Home::Began(sight.backend, sight.at));
+                began.or_else(|| self.died_unseen(shared)).unwrap_or(Home::Nowhere)
             }
             (None, None) => Home::Nowhere,
         }

@@ -34,7 +34,8 @@ pub(crate) fn parse_head(bytes: &[u8]) -> Result<Option<Head<'_>>, Failure> {
     };
     let mut lines = bytes[..end].split(|byte| *byte == b'\n');
     let status = lines.next().unwrap_or_default().trim_ascii();
-    if !status.starts_with(b"HTTP/1.1 200 ") {
+    // The second: a part that was asked for.
+    if !status.starts_with(b"HTTP/1.1 200 ") && !status.starts_with(b"HTTP/1.1 206 ") {
         return Err(garbled("status", status));
     }
     let (mut backend, mut body) = (None, None);

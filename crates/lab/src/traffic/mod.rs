@@ -31,8 +31,9 @@ use crate::topology;
 use crate::witness::Witness;
 use weir_testbed::process;
 
-pub(crate) use flow::REUSED;
 use flow::{Client, slot};
+pub(crate) use flow::{REUSED, begin_connect};
+pub(crate) use http::read_answer;
 use spec::Planner;
 
 pub(crate) use held::{Bench, HeldFlow};

@@ -5,6 +5,7 @@
 //! Nothing is remembered of a connection. A backend's address, port and protocol tell the service that its
 //! answers are of, so no two services may have the same.
 
+use super::mapping::Ports;
 use std::net::IpAddr;
 use weir_wire::{Fragment, Packet, Protocol, Reason, fragment, icmp, map_address, parse};
 
@@ -24,6 +25,8 @@ pub struct Translation {
     pub port: Option<u16>,
     /// The largest packet that the way there takes, in bytes; 0: not known.
     pub mtu: u32,
+    /// The sources that they get under full NAT; none: they keep their own.
+    pub ports: Option<Ports>,
 }
 
 impl Translation {
@@ -74,18 +77,55 @@ pub fn translate(
     to: (IpAddr, Option<u16>),
     tag: Option<[u8; TAG]>,
 ) -> Result<(), Reason> {
+    let place = age(frame)?;
+    exchange_end(frame, &place, end, to);
+    if place.l3 > ETHERNET || tag.is_some() {
+        retag(frame, place.l3, tag);
+    }
+    Ok(())
+}
+
+/// As [`translate`], of both ends: what becomes of the source, and of the destination.
+///
+/// # Errors
+/// As [`translate`].
+pub fn translate_both(
+    frame: &mut Vec<u8>,
+    source: (IpAddr, Option<u16>),
+    destination: (IpAddr, Option<u16>),
+    tag: Option<[u8; TAG]>,
+) -> Result<(), Reason> {
+    let place = age(frame)?;
+    exchange_end(frame, &place, End::Destination, destination);
+    exchange_end(frame, &place, End::Source, source);
+    if place.l3 > ETHERNET || tag.is_some() {
+        retag(frame, place.l3, tag);
+    }
+    Ok(())
+}
+
+/// Takes one from its TTL as a router does.
+fn age(frame: &mut [u8]) -> Result<Place, Reason> {
     let place = place(frame)?;
     if place.ttl(frame) <= 1 {
         return Err(Reason::TtlExceeded);
     }
+    let at = place.l3;
+    if place.ipv4 {
+        let sum = exchange(frame, at + 8, |word| [word[0] - 1, word[1]]);
+        amend(frame, at + 10, sum);
+    } else {
+        frame[at + 7] -= 1;
+    }
+    Ok(place)
+}
+
+fn exchange_end(frame: &mut [u8], place: &Place, end: End, to: (IpAddr, Option<u16>)) {
     let (address, port) = (map_address(to.0), to.1);
     let at = place.l3;
     let mut change = exchange_address(frame, at, place.ipv4, end, &address);
     if place.ipv4 {
-        let sum = change + exchange(frame, at + 8, |word| [word[0] - 1, word[1]]);
-        amend(frame, at + 10, sum);
-    } else {
-        frame[at + 7] -= 1;
+        amend(frame, at + 10, change);
     }
     match place.upper {
         Upper::Segment { at, protocol } => {
@@ -103,10 +143,6 @@ pub fn translate(
         // It has no ports; the sum over the whole packet is in the first fragment.
         Upper::Later => {}
     }
-    if place.l3 > ETHERNET || tag.is_some() {
-        retag(frame, place.l3, tag);
-    }
-    Ok(())
 }
 
 /// The same in the packet that an error quotes. Returns what the error's checksum changes by.
@@ -392,7 +428,10 @@ mod tests {
                 let mut frame = frame.clone();
                 frame[ttl] = left;
                 let before = frame.clone();
-                assert_eq!(Translation { port: Some(8080), mtu }.refuses(&frame), refused);
+                assert_eq!(
+                    Translation { port: Some(8080), mtu, ports: None }.refuses(&frame),
+                    refused
+                );
                 let done = translate(&mut frame, End::Destination, target(backend), None);
                 assert_eq!(done.is_err(), left <= 1);
                 assert_eq!(frame == before, left <= 1);

@@ -1,6 +1,7 @@
 //! Performs the actions of updates: one driver for every data plane.
 
 use super::machine::{Action, Update};
+use super::pins::Pins;
 use super::plane::{Built, Failure, Judgement, Plane, Services};
 use crate::ids::{BackendId, ServiceId};
 use crate::state::ServiceState;
@@ -90,7 +91,12 @@ pub struct Driver<P, S> {
     lanes: Vec<Lane<Failure<P, S>>>,
     /// The pins that each service's published table needs, and the backends that they name, where
     /// known: not after a restart.
-    pins: HashMap<ServiceId, HashMap<ServiceState, BackendId>>,
+    pins: HashMap<ServiceId, Pins>,
+    /// Pins that tables before the published ones needed, and these do not.
+    stale: HashMap<ServiceId, Vec<ServiceState>>,
+    /// Services that may have pins which neither of these knows: those of an earlier process, or of a
+    /// table that could not be published. The plane is asked for them.
+    unread: HashSet<ServiceId>,
     /// Services of which a pin may name another backend than it says there: that of a table which
     /// could not be published.
     doubtful: HashSet<ServiceId>,
@@ -106,6 +112,8 @@ impl<P, S> Default for Driver<P, S> {
         Self {
             lanes: Vec::new(),
             pins: HashMap::new(),
+            stale: HashMap::new(),
+            unread: HashSet::new(),
             doubtful: HashSet::new(),
             retired: 0,
             next: 0,
@@ -124,13 +132,15 @@ impl<P, S> Driver<P, S> {
         self.lanes.retain(|lane| lane.service != service);
         self.next = 0;
         self.pins.remove(&service);
+        self.stale.remove(&service);
+        self.unread.remove(&service);
         self.doubtful.remove(&service);
     }
 
     /// The pins of these backends go, as their numbers may be given to others.
     pub fn unpinned(&mut self, backends: &HashSet<BackendId>) {
         for pins in self.pins.values_mut() {
-            pins.retain(|_, at| !backends.contains(at));
+            pins.forget(backends);
         }
     }
 
@@ -307,19 +317,22 @@ impl<P, S> Driver<P, S> {
         let flags = built.image.header().flags().0 | Flags::RECORD | Flags::PENDING;
         // Those of the table before stand already.
         let there = self.pins.get(&service).filter(|_| !self.doubtful.contains(&service));
-        let stands = |(state, at): &&(ServiceState, BackendId)| {
-            there.is_some_and(|there| there.get(state) == Some(at))
-        };
-        let pins: Vec<_> = built.pins.iter().filter(|pin| !stands(pin)).copied().collect();
+        let next = Pins::of(&built.pins);
+        let (missing, stale) = next.beside(there);
         let shown = plane
-            .pin(&pins)
+            .pin(&missing)
             .and_then(|()| plane.track(&built.tracked))
             .and_then(|()| plane.show(service, &built.image, Flags(flags)));
         match shown {
             Ok(()) => {
                 let strangers = services.published(service);
                 plane.forget_seen(service, &strangers);
-                self.pins.insert(service, built.pins.into_iter().collect());
+                if there.is_some() {
+                    self.stale.entry(service).or_default().extend(stale);
+                } else {
+                    self.unread.insert(service);
+                }
+                self.pins.insert(service, next);
                 self.doubtful.remove(&service);
                 lane.published = true;
                 lane.update.done();
@@ -353,20 +366,7 @@ impl<P, S> Driver<P, S> {
     fn retire(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {
         let retiring: HashSet<ServiceId> =
             self.at(Action::Retire).map(|lane| lane.service).collect();
-        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service)
-        {
-            Some(pins) => pins.contains_key(state),
-            None => services.knows(state, backend),
-        };
-        let removed = plane.pinned().and_then(|pinned| {
-            let stale: Vec<ServiceState> = pinned
-                .into_iter()
-                .filter(|(state, at)| retiring.contains(&state.service) && !needed(state, *at))
-                .map(|(state, _)| state)
-                .collect();
-            plane.unpin(&stale)
-        });
-        if let Err(error) = removed {
+        if let Err(error) = self.unpin_stale(&retiring, plane, services) {
             return self.all_failed(Action::Retire, error);
         }
         for lane in self.lanes.iter_mut().filter(|lane| retiring.contains(&lane.service)) {
@@ -374,6 +374,48 @@ impl<P, S> Driver<P, S> {
             lane.update.done();
         }
         self.retired += 1;
+    }
+
+    /// Of services whose pins are all known these are removed; for the others the plane is read.
+    fn unpin_stale(
+        &mut self,
+        retiring: &HashSet<ServiceId>,
+        plane: &mut impl Plane<Error = P>,
+        services: &impl Services<Error = S>,
+    ) -> Result<(), P> {
+        let is_known = |service: &ServiceId| {
+            self.pins.contains_key(service)
+                && !self.unread.contains(service)
+                && !self.doubtful.contains(service)
+        };
+        let (known, unread): (Vec<ServiceId>, Vec<ServiceId>) =
+            retiring.iter().partition(|service| is_known(service));
+        let of_known = known.iter().filter_map(|service| self.stale.get(service)).flatten();
+        // A key may be needed again since.
+        let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service)
+        {
+            Some(pins) => pins.at(state).is_some(),
+            None => services.knows(state, backend),
+        };
+        let over = |state: &&ServiceState| {
+            self.pins.get(&state.service).is_none_or(|pins| pins.at(state).is_none())
+        };
+        let mut stale: Vec<ServiceState> = of_known.filter(over).copied().collect();
+        if !unread.is_empty() {
+            let found = plane.pinned()?.into_iter();
+            let found =
+                found.filter(|(state, at)| unread.contains(&state.service) && !needed(state, *at));
+            stale.extend(found.map(|(state, _)| state));
+        }
+        plane.unpin(&stale)?;
+        for service in retiring {
+            self.stale.remove(service);
+            // What a table that failed has left is known only when another one stands.
+            if !self.doubtful.contains(service) {
+                self.unread.remove(service);
+            }
+        }
+        Ok(())
     }
 
     fn settle(&mut self, plane: &mut impl Plane<Error = P>, services: &impl Services<Error = S>) {

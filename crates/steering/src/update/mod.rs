@@ -13,6 +13,7 @@
 
 mod driver;
 mod machine;
+mod pins;
 mod plane;
 
 pub use driver::{Driver, Outcome};

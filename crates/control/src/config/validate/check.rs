@@ -12,7 +12,8 @@ use toml::Spanned;
 
 use super::super::written::{self, Value};
 use super::super::{
-    AllDown, Codes, Dns, Exchange, Http, Protocol, Record, Script, Tls, What, resolve,
+    AllDown, Codes, DeadConnections, Dns, Exchange, Http, Protocol, Record, Script, Tls, Via,
+    WeightIn, What, resolve,
 };
 use super::scope::Scope;
 
@@ -26,10 +27,16 @@ pub(in super::super) struct Check {
     pub rise: Option<u32>,
     pub fall: Option<u32>,
     pub flap_window: Option<Duration>,
+    pub via: Option<Via>,
+    pub weight_step: Option<u32>,
+    pub weight_every: Option<Duration>,
+    pub slow_start: Option<Duration>,
+    pub slow_start_curve: Option<u32>,
     pub port: Option<u16>,
     /// The file names none, and packets are translated.
     pub backends_port: bool,
     pub all_down: Option<AllDown>,
+    pub dead_connections: Option<DeadConnections>,
 }
 
 /// The port that a check uses if it names none.
@@ -103,6 +110,23 @@ fn check(
             "flap_window",
             Duration::ZERO..=*times.end(),
         ),
+        via: scope.choice(
+            raw.via.as_ref(),
+            "via",
+            &[("direct", Via::Direct), ("service", Via::Service)],
+        ),
+        weight_step: scope.integer(raw.weight_step.as_ref(), "weight_step", 0..=100),
+        weight_every: scope.duration(
+            raw.weight_every.as_ref(),
+            "weight_every",
+            Duration::from_secs(1)..=*times.end(),
+        ),
+        slow_start: scope.duration(
+            raw.slow_start.as_ref(),
+            "slow_start",
+            Duration::ZERO..=*times.end(),
+        ),
+        slow_start_curve: scope.integer(raw.slow_start_curve.as_ref(), "slow_start_curve", 1..=10),
         port: scope.integer(raw.port.as_ref(), "port", 1..=u16::MAX),
         backends_port: raw.port.is_none() && nat,
         all_down: scope.choice(
@@ -110,10 +134,19 @@ fn check(
             "all_down",
             &[("keep", AllDown::Keep), ("refuse", AllDown::Refuse)],
         ),
+        dead_connections: scope.choice(
+            raw.dead_connections.as_ref(),
+            "dead_connections",
+            &[("keep", DeadConnections::Keep), ("move", DeadConnections::Move)],
+        ),
         what,
     };
     if raw.enabled.is_some_and(|enabled| !enabled.into_inner()) {
         return None;
+    }
+    if let (Some(given), Some(Via::Service), What::Script(_)) = (&raw.via, check.via, &check.what) {
+        let wrong = "a script makes its connections itself, by this host's own way";
+        scope.problem(given.span(), "via", wrong, "remove it, or give another type");
     }
     let interval_known = raw.interval.is_none() || check.interval.is_some();
     let interval = check.interval.unwrap_or(resolve::CHECK_INTERVAL);
@@ -191,7 +224,7 @@ fn foreign(raw: &written::Check, kind: &str, scope: &mut Scope<'_, '_>) {
             [$((stringify!($field), $types, raw.$field.as_ref().map(Spanned::span))),*]
         };
     }
-    let fields: [Given<'_>; 19] = given!(
+    let fields: [Given<'_>; 21] = given!(
         method: HTTP,
         path: HTTP,
         host: HTTP,
@@ -199,6 +232,8 @@ fn foreign(raw: &written::Check, kind: &str, scope: &mut Scope<'_, '_>) {
         status: HTTP,
         body: HTTP,
         answer_headers: HTTP,
+        weight_header: HTTP,
+        weight_body: HTTP,
         sni: &["https"],
         verify: &["https"],
         ca: &["https"],
@@ -275,6 +310,7 @@ fn http(raw: &written::Check, scope: &mut Scope<'_, '_>) -> Http {
         let wrong = "an answer to HEAD has no body";
         scope.problem(given.span(), "body", wrong, "remove it, or set method = \"GET\"");
     }
+    let weightless = method.clone();
     Http {
         method,
         path: path.unwrap_or_else(|| "/".to_owned()),
@@ -283,7 +319,35 @@ fn http(raw: &written::Check, scope: &mut Scope<'_, '_>) -> Http {
         status: status(raw.status.as_ref(), scope),
         body,
         answer_headers: wanted,
+        weight: weight_in(raw, &weightless, scope),
     }
+}
+
+/// Where the answer says a weight. One to HEAD has no body.
+fn weight_in(raw: &written::Check, method: &str, scope: &mut Scope<'_, '_>) -> Option<WeightIn> {
+    let header = text(raw.weight_header.as_ref(), "weight_header", scope, |name| {
+        HeaderName::try_from(name.to_ascii_lowercase())
+            .is_err()
+            .then_some("give the name of a header, such as X-Weight")
+    });
+    let body = text(raw.weight_body.as_ref(), "weight_body", scope, |text| {
+        (text.len() > 1024)
+            .then_some("give at most 1024 bytes that stand before the weight, or \"\" if none do")
+    });
+    if let (Some(given), "HEAD") = (&raw.weight_body, method) {
+        let wrong = "an answer to HEAD has no body";
+        scope.problem(
+            given.span(),
+            "weight_body",
+            wrong,
+            "give weight_header, or set method = \"GET\"",
+        );
+    }
+    if let (Some(_), Some(given)) = (&raw.weight_header, &raw.weight_body) {
+        let wrong = "weight_header says where the weight is already";
+        scope.problem(given.span(), "weight_body", wrong, "remove one of them");
+    }
+    header.map(WeightIn::Header).or(body.map(WeightIn::Body))
 }
 
 /// What servers answer that are well: 2xx, and 3xx, which is not followed.

@@ -20,6 +20,7 @@ const WORDS: &[(&str, Forward)] = &[
     ("fou", Forward::Fou(FOU_PORT)),
     ("gre", Forward::Gre),
     ("nat", Forward::Nat),
+    ("fullnat", Forward::FullNat),
 ];
 
 /// How a service's packets reach its backends; `None` if that was given and is not known.
@@ -56,8 +57,9 @@ pub(super) fn translates(
         && let Some(method) = method.filter(|method| forward.is_nat() && method.needs().timestamps)
     {
         let wrong = format!(
-            "\"nat\" does not go with method = \"{method}\": its cookies are written into answers with \
-             the service's address, which those of translated backends get only behind it"
+            "{:?} does not go with method = \"{method}\": its cookies are written into answers with \
+             the service's address, which those of translated backends get only behind it",
+            forward.name()
         );
         let right = "give another method, such as \"concury\", or another way to forward";
         scope.problem(given.span(), "forward", wrong, right);

@@ -14,13 +14,16 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic, resolve,
+    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic, States,
+    resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{forward, lists, quic};
+use super::{agents, forward, lists, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+/// As many as there can be.
+const MOST_NEED: u32 = 32_767;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A service with every given value in range.
@@ -32,6 +35,7 @@ pub(in super::super) struct Service {
     pub port: Option<u16>,
     pub method: Method,
     pub affinity: Option<Affinity>,
+    pub states: Option<States>,
     pub cookie_key: Option<Key>,
     pub idle_timeout: Option<Duration>,
     pub forward: Forward,
@@ -41,6 +45,7 @@ pub(in super::super) struct Service {
     /// `None` if turned off.
     pub check: Option<Check>,
     pub backend_checks: BTreeMap<String, Option<Check>>,
+    pub need: Option<u32>,
     pub backends: Vec<Backend>,
 }
 
@@ -103,6 +108,8 @@ pub(super) fn validate(
         let right = "remove it, or set method = \"concury\"";
         scope.problem(given.span(), "affinity", wrong, right);
     }
+    let known = (method.as_ref().map(Method::id), protocol, affinity);
+    let states = agents::states(raw.states.as_ref(), known, &mut scope);
     let cookie_key = cookie_key(raw.cookie_key.as_ref(), method.as_ref(), &mut scope);
     let idle_timeout = scope.duration(
         raw.idle_timeout.as_ref(),
@@ -122,6 +129,7 @@ pub(super) fn validate(
     let lists = lists::of_service(&raw, &mut scope);
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
+    let need = scope.integer(raw.need.as_ref(), "need", 0..=MOST_NEED);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
@@ -137,6 +145,7 @@ pub(super) fn validate(
         },
         method: method?,
         affinity,
+        states,
         cookie_key,
         idle_timeout,
         forward: forward.unwrap_or_default(),
@@ -145,6 +154,7 @@ pub(super) fn validate(
         quic,
         check,
         backend_checks,
+        need,
         backends,
     })
 }
@@ -423,13 +433,14 @@ fn backends(
     let none_takes_new = raw.iter().all(|backend| {
         let backend = backend.get_ref();
         let zero = backend.weight.as_ref().is_some_and(|w| *w.get_ref() == 0);
-        zero || backend.drain.as_ref().is_some_and(|d| *d.get_ref())
+        let is = |field: &Option<Spanned<bool>>| field.as_ref().is_some_and(|is| *is.get_ref());
+        zero || is(&backend.drain) || is(&backend.backup)
     });
     if none_takes_new {
         scope.here(
             "backend",
             "service would have no backend for new connections",
-            "give at least one backend a weight above 0 and no drain",
+            "give at least one backend a weight above 0, no drain and no backup",
         );
     }
     let mut names = HashMap::new();
@@ -472,6 +483,7 @@ fn backend(
         port,
         weight: weight.unwrap_or(resolve::WEIGHT),
         drain: raw.drain.is_some_and(Spanned::into_inner),
+        backup: raw.backup.is_some_and(Spanned::into_inner),
     })
 }
 

@@ -69,6 +69,7 @@ fn tunnels_follow_the_file() {
         port: None,
         weight: 1,
         drain: false,
+        backup: false,
     };
     world.engine.service("a").unwrap().may_add(&other).expect("a tunnel takes it");
     let back = of(&world, "");

@@ -227,7 +227,7 @@ fn random_changes_break_no_flow() {
 }
 
 /// A connection whose backend puts a cookie into its timestamps, which the client sends back.
-struct Cookied {
+pub(super) struct Cookied {
     flow: FlowKey,
     backend: BackendId,
     /// What the backend last sent, or `None` if the client has no timestamps.
@@ -250,7 +250,7 @@ impl World {
         }
     }
 
-    fn open(&mut self, clients: std::ops::Range<u32>) -> Vec<Cookied> {
+    pub(super) fn open(&mut self, clients: std::ops::Range<u32>) -> Vec<Cookied> {
         let open = |client| {
             let flow = flow(0, client);
             let echo = (client % 5 != 0).then_some(0);
@@ -262,7 +262,7 @@ impl World {
     }
 
     /// Every connection finds its backend.
-    fn cookies_lead_home(&mut self, connections: &[Cookied]) {
+    pub(super) fn cookies_lead_home(&mut self, connections: &[Cookied]) {
         for Cookied { flow, backend, stamp } in connections {
             let (went, _) = self.send(*flow, TcpFlags::ACK, *stamp);
             assert_eq!(went, *backend, "{flow}");

@@ -86,6 +86,37 @@ fn every_change_that_can_be_carried_keeps_every_connection() {
     }
 }
 
+/// Flows that begin after those that have begun were collected, and before the new table is seen: the former
+/// method has noted them, and need not have reported them. They are known from then on, also those that the
+/// new table leads to their backends by chance.
+#[test]
+fn who_begins_while_a_method_is_changed_is_known() {
+    for from in CARRIED {
+        for to in CARRIED.iter().filter(|to| *to != from) {
+            let mut world = World::with(1, from);
+            world.start(0, 0..80);
+            let late: Vec<FlowKey> = (80..200).map(|client| flow(0, client)).collect();
+            let syn = |flow: &FlowKey| Frame::new(*flow).tcp_flags(TcpFlags::SYN).build();
+            world.engine.plane.meanwhile = late.iter().map(syn).collect();
+            let wanted = world.wanted(1, to);
+            let followed = world.follow(&wanted).unwrap_or_else(|error| panic!("{error}"));
+            assert!(followed.failures.is_empty(), "{followed:?}");
+            let came = std::mem::take(&mut world.engine.plane.came);
+            assert_eq!(came.len(), late.len(), "a table was published");
+            for (flow, went) in late.into_iter().zip(came) {
+                let Outcome::Forwarded(at) = went else { panic!("{from:?}: {flow}: {went:?}") };
+                world.live.insert(flow, at);
+            }
+            world.ask(|reply| Command::Weight("a".into(), "b1".into(), 7, reply)).expect("fine");
+            world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("fine");
+            world.drain("a", "b2").expect("fine");
+            println!("{from:?} to {to:?}");
+            world.check();
+            assert_eq!(world.warnings(), Vec::<String>::new(), "{from:?} to {to:?}");
+        }
+    }
+}
+
 /// A control plane that was killed right after a change away from `tracked` leaves entries in the connection
 /// table. They say nothing any more when the method comes back: a new connection of the same addresses and
 /// ports is placed like any other.
@@ -118,6 +149,49 @@ fn what_a_killed_process_left_in_the_connection_table_leads_nobody() {
         let went = world.start(0, 0..200);
         assert!(!went.contains(&drained), "{from:?}: a new connection at a draining backend");
         world.check();
+    }
+}
+
+/// From every method to every other: connections go on, or it is refused with the reason, and they go on as
+/// they were.
+#[test]
+fn from_every_method_to_every_other_it_is_carried_or_refused() {
+    const CARRY: [&str; 3] = ["concury", "tracked", "residue"];
+    let methods: Vec<&str> = MethodId::published().map(|method| method.info().name).collect();
+    assert!(CARRY.iter().all(|name| methods.contains(name)) && methods.len() >= 6, "{methods:?}");
+    for from in &methods {
+        for to in methods.iter().filter(|to| *to != from) {
+            let mut world = World::with(1, &format!("method = {from:?}"));
+            // Timestamps tell where connections of Cheetah live.
+            let cookied = from.starts_with("cheetah");
+            let open = if cookied { world.open(0..80) } else { Vec::new() };
+            if !cookied {
+                world.start(0, 0..80);
+            }
+            let wanted = world.wanted(1, &format!("method = {to:?}"));
+            let carried = CARRY.contains(from) && CARRY.contains(to);
+            match world.engine.reload_as(wanted, false) {
+                Ok(_) => assert!(carried, "{from} to {to}"),
+                Err(error) => {
+                    let said = error.to_string();
+                    assert!(
+                        !carried && said.contains("service a: method: "),
+                        "{from} to {to}: {said}"
+                    );
+                }
+            }
+            let now = world.engine.status().expect("readable").services[0].method.clone();
+            assert_eq!(now, if carried { *to } else { *from });
+            world.cookies_lead_home(&open);
+            world.check();
+            if carried {
+                let weight = |reply| Command::Weight("a".into(), "b1".into(), 7, reply);
+                world.ask(weight).expect("fine");
+                world.drain("a", "b2").expect("fine");
+                world.check();
+            }
+            assert_eq!(world.warnings(), Vec::<String>::new(), "{from} to {to}");
+        }
     }
 }
 

@@ -45,14 +45,23 @@ const TAKEN: &str = "taken";
 
 /// Maps that can only take each other's place together.
 const TOGETHER: [&[&str]; 4] = [
-    &["tables", "vips", "pool", "turns", "entered"],
+    &["tables", "vips", "pool", "turns", "entered", "untold"],
     &["backends", "lanes", "loads"],
     &["slots", "stacks"],
     &["lists", "sources"],
 ];
 /// Those that stand alone.
-const ALONE: [&str; 8] =
-    ["pending", "pinned", "connections", "answers", "seen", "events", "unreported", "translations"];
+const ALONE: [&str; 9] = [
+    "pending",
+    "pinned",
+    "connections",
+    "answers",
+    "seen",
+    "events",
+    "unreported",
+    "translations",
+    "mappings",
+];
 /// What reports go to.
 const REPORTS: [&str; 2] = ["events", "unreported"];
 
@@ -124,6 +133,7 @@ impl KernelPlane {
             answered_flows: entries(&self.maps.answers),
             slot_partitions: self.sizes.partitions,
             translations: entries(&self.maps.translations),
+            mappings: (self.sizes.mappings / 2).max(1),
             udp_flows: self.sizes.seen_lines * SEEN_WAYS as u32 / 2,
             event_ring_bytes: entries(&self.maps.events),
             marked_flows: self.sizes.mark_words * 2,
@@ -154,6 +164,10 @@ impl KernelPlane {
         let mut limits = *limits;
         if self.tables.slots.all().next().is_some() {
             limits.slot_partitions = self.sizes.partitions;
+        }
+        // Nor has a table of mappings that is in use.
+        if self.mapping_rules().is_some() {
+            limits.mappings = (self.sizes.mappings / 2).max(1);
         }
         let limits = &limits;
         let changed = changed(&object, &directory, limits)?;

@@ -12,7 +12,7 @@ use crate::registry::{Image, MethodId};
 use crate::state::StateKey;
 use crate::states::Patience;
 use crate::table::{Flags, Header, NO_BACKEND, SLOT_RESERVED, Table};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 
@@ -79,6 +79,8 @@ pub struct Concury<K = StateKey> {
     refused: u64,
     /// See [`Build::rest`](crate::Build::rest).
     rest_seconds: u32,
+    /// See [`Build::told_of`](crate::Build::told_of).
+    told_of: BTreeSet<BackendId>,
 }
 
 /// A table that is built and not published, and the states that it has no backend for.
@@ -98,6 +100,7 @@ impl<K: Key> Concury<K> {
             draft: None,
             refused: 0,
             rest_seconds: 0,
+            told_of: BTreeSet::new(),
             config,
         }
     }
@@ -279,8 +282,13 @@ impl<K: Key> Concury<K> {
         let patience = self.patience();
         let mut idle = Vec::new();
         let mut gone = Vec::new();
+        let told_of = &self.told_of;
         self.states.retain(|key, state| {
+            let told = !told_of.is_empty() && told_of.contains(&state.backend);
             let State { phase, seen, watched, .. } = state;
+            if told && *phase != Phase::Closing {
+                return true;
+            }
             let keep = patience.look(phase, seen, watched, || active(key), now);
             if !keep {
                 idle.push(*key);
@@ -561,9 +569,26 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         }
     }
 
+    fn told_of(&mut self, backends: &BTreeSet<BackendId>, now: u32) {
+        let before = std::mem::replace(&mut self.told_of, backends.clone());
+        if before.is_subset(backends) {
+            return;
+        }
+        let states = self.states.entries_mut().1.iter_mut();
+        let told_before = |state: &&mut State| {
+            before.contains(&state.backend) && !backends.contains(&state.backend)
+        };
+        for state in states.filter(told_before) {
+            (state.seen, state.watched) = (now, false);
+        }
+    }
+
     fn each_due(&self, now: u32, visit: &mut dyn FnMut(&K, Known)) {
         let patience = self.patience();
         for (key, state) in self.states() {
+            if self.told_of.contains(&state.backend) && state.phase == Phase::Open {
+                continue;
+            }
             if patience.is_due(key, state.phase, state.seen, state.watched, now) {
                 visit(key, state.known());
             }

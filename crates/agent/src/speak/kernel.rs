@@ -1,0 +1,261 @@
+//! The program of `bpf/connections.bpf.c`, and a thread that reads what it tells.
+
+use super::dump;
+use super::log::{Change, Log};
+use crate::attach::Quiet;
+use crate::error::{Context, Error};
+use crate::ready::state::network;
+use crate::skeleton::connections::ConnectionsSkelBuilder;
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, RingBufferBuilder};
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tokio::sync::{oneshot, watch};
+use weir_rpc::message::Kind;
+
+/// From one look at the ring to the next: connections are told of so much later at most.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Open connections are counted anew: the count goes by what was told since, and some may come twice.
+const COUNT_EVERY: Duration = Duration::from_secs(60);
+/// Bytes of a change in the ring (`struct change`), and of a key (`struct told_of`).
+const CHANGE: usize = 40;
+const KEY: usize = 20;
+
+/// Connections to these are told: address and port, 0 for any.
+pub(super) type ToldOf = HashSet<(IpAddr, u16)>;
+
+enum Request {
+    /// All that has happened until now is to stand in the log.
+    Flush(oneshot::Sender<()>),
+    Tell(ToldOf, oneshot::Sender<Result<(), Error>>),
+}
+
+/// The running program. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    requests: Option<Sender<Request>>,
+    thread: Option<JoinHandle<()>>,
+    pub log: Arc<Mutex<Log>>,
+    /// Open connections to what is told, about.
+    pub open: Arc<AtomicI64>,
+    /// The number of the next change, as it grows.
+    pub grown: watch::Receiver<u64>,
+}
+
+/// What the thread has in common with others.
+struct Shared {
+    log: Arc<Mutex<Log>>,
+    open: Arc<AtomicI64>,
+    grows: watch::Sender<u64>,
+}
+
+impl Kernel {
+    /// Loads and attaches the program, which tells nothing yet. `most`: changes that are kept.
+    pub fn start(most: usize) -> Result<Self, Error> {
+        let log = Arc::new(Mutex::new(Log::new(most)));
+        let open = Arc::new(AtomicI64::new(0));
+        let (grows, grown) = watch::channel(0);
+        let (requests, asked) = channel();
+        let (started, result) = channel();
+        let shared = Shared { log: Arc::clone(&log), open: Arc::clone(&open), grows };
+        let network = network()?;
+        let thread = std::thread::Builder::new()
+            .name("connections".into())
+            .spawn(move || {
+                // The skeleton lives on the stack of whoever runs it.
+                if let Err(error) = run(network, &shared, &asked, &started) {
+                    let _ = started.send(Err(error));
+                }
+            })
+            .context(|| "start a thread".into())?;
+        match result.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(error),
+            Err(_) => return Err(Error::Object),
+        }
+        Ok(Self { requests: Some(requests), thread: Some(thread), log, open, grown })
+    }
+
+    /// Waits until all that has happened stands in the log. Whether the thread still runs.
+    pub async fn flush(&self) -> bool {
+        let (done, wait) = oneshot::channel();
+        self.ask(Request::Flush(done)) && wait.await.is_ok()
+    }
+
+    /// From now on connections to these are told, and no others.
+    pub async fn tell(&self, told: ToldOf) -> Result<(), Error> {
+        let (done, wait) = oneshot::channel();
+        if !self.ask(Request::Tell(told, done)) {
+            return Err(Error::Object);
+        }
+        wait.await.unwrap_or(Err(Error::Object))
+    }
+
+    fn ask(&self, request: Request) -> bool {
+        self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok())
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    network: u64,
+    shared: &Shared,
+    asked: &Receiver<Request>,
+    started: &Sender<Result<(), Error>>,
+) -> Result<(), Error> {
+    let mut room = MaybeUninit::uninit();
+    let mut skel = {
+        let _quiet = Quiet::new();
+        let what = || "load the program that follows connections".to_owned();
+        let mut open = ConnectionsSkelBuilder::default().open(&mut room).context(what)?;
+        open.maps.rodata_data.as_deref_mut().ok_or(Error::Object)?.network = network;
+        let mut skel = open.load().context(what)?;
+        skel.attach().context(|| "attach the program that follows connections".into())?;
+        skel
+    };
+    let _ = &mut skel;
+    let fresh = RefCell::new(Vec::new());
+    let mut builder = RingBufferBuilder::new();
+    builder
+        .add(&skel.maps.changes, |bytes: &[u8]| {
+            fresh.borrow_mut().extend(parse(bytes));
+            0
+        })
+        .context(|| "read the ring of changes".into())?;
+    let ring = builder.build().context(|| "read the ring of changes".into())?;
+    let _ = started.send(Ok(()));
+    let (mut told, mut missed_before) = (ToldOf::new(), 0);
+    let mut counted = Instant::now();
+    loop {
+        let waited = Instant::now();
+        let _ = ring.poll(LOOK_EVERY);
+        // Who is not waited for wakes nobody: it is looked at all the same.
+        let _ = ring.consume();
+        let missed = missed(&skel.maps.missed);
+        take(shared, &mut fresh.borrow_mut(), missed.saturating_sub(missed_before));
+        missed_before = missed;
+        if counted.elapsed() >= COUNT_EVERY {
+            counted = Instant::now();
+            count(shared, &told);
+        }
+        loop {
+            match asked.try_recv() {
+                Ok(Request::Flush(done)) => {
+                    let _ = ring.consume();
+                    take(shared, &mut fresh.borrow_mut(), 0);
+                    let _ = done.send(());
+                }
+                Ok(Request::Tell(wanted, done)) => {
+                    let set = set(&skel.maps.told, &told, &wanted);
+                    if set.is_ok() {
+                        told = wanted;
+                        counted = Instant::now();
+                        count(shared, &told);
+                    }
+                    let _ = done.send(set);
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+        // A poll that cannot wait must not take a processor.
+        if waited.elapsed() < LOOK_EVERY / 5 {
+            std::thread::sleep(LOOK_EVERY / 5);
+        }
+    }
+}
+
+fn take(shared: &Shared, fresh: &mut Vec<Change>, missed: u64) {
+    if fresh.is_empty() && missed == 0 {
+        return;
+    }
+    let more = |one: &Change| if one.kind == Kind::Opened { 1 } else { -1 };
+    shared.open.fetch_add(fresh.iter().map(more).sum(), Ordering::Relaxed);
+    let mut log = shared.log.lock().unwrap_or_else(PoisonError::into_inner);
+    fresh.drain(..).for_each(|change| log.push(change));
+    if missed > 0 {
+        log.lose(missed);
+    }
+    let next = log.next();
+    drop(log);
+    shared.grows.send_replace(next);
+}
+
+fn count(shared: &Shared, told: &ToldOf) {
+    let mut open = 0;
+    let counted = dump::each(&mut |one| {
+        let of = |port| told.contains(&(one.local, port));
+        open += i64::from(of(one.local_port) || of(0));
+        true
+    });
+    if counted.is_ok() {
+        shared.open.store(open, Ordering::Relaxed);
+    }
+}
+
+fn missed(map: &impl MapCore) -> u64 {
+    let found = map.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY);
+    let lanes = found.ok().flatten().into_iter().flatten();
+    lanes.filter_map(|lane| Some(u64::from_ne_bytes(*lane.first_chunk()?))).sum()
+}
+
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn set(map: &impl MapCore, told: &ToldOf, wanted: &ToldOf) -> Result<(), Error> {
+    let key = |(address, port): &(IpAddr, u16)| {
+        let mut key = [0; KEY];
+        key[..16].copy_from_slice(&mapped(*address));
+        key[16..].copy_from_slice(&u32::from(*port).to_ne_bytes());
+        key
+    };
+    for new in wanted.difference(told) {
+        map.update(&key(new), &0u32.to_ne_bytes(), MapFlags::ANY)
+            .context(|| "note where connections are told of".into())?;
+    }
+    for old in told.difference(wanted) {
+        map.delete(&key(old)).context(|| "forget where connections were told of".into())?;
+    }
+    Ok(())
+}
+
+/// A change as it stands in the ring; `None` for what is none.
+fn parse(bytes: &[u8]) -> Option<Change> {
+    let bytes: &[u8; CHANGE] = bytes.first_chunk()?;
+    let address = |at: usize| {
+        let octets: [u8; 16] = bytes[at..at + 16].try_into().ok()?;
+        Some(IpAddr::V6(Ipv6Addr::from(octets)).to_canonical())
+    };
+    let port = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+    Some(Change {
+        kind: match u32::from_ne_bytes([bytes[36], bytes[37], bytes[38], bytes[39]]) {
+            0 => Kind::Opened,
+            1 => Kind::Closed,
+            2 => Kind::Lingers,
+            _ => return None,
+        },
+        local: address(0)?,
+        remote: address(16)?,
+        local_port: port(32),
+        remote_port: port(34),
+    })
+}

@@ -1,0 +1,221 @@
+//! Tells balancers what connections this backend holds, and how loaded it is (docs/agent.md).
+//!
+//! ```text
+//!  TCP ──tracepoint──> ring ──> log of the last changes ──> a session for each balancer
+//!   └───────────────sock_diag: all connections that there are ──┘
+//! ```
+//! A session reads the log from where its balancer is. If that is not there any more, or the balancer asks, it
+//! lists all connections, and reads on from where it began to list.
+
+mod dump;
+mod kernel;
+mod load;
+mod log;
+mod session;
+
+pub use load::LoadOf;
+
+use crate::alone::Alone;
+use crate::error::Error;
+use kernel::{Kernel, ToldOf};
+use session::Session;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{Mutex, watch};
+use weir_rpc::tls::{Files, Identity};
+
+/// The port at which balancers listen for agents, unless another one is given.
+pub const PORT: u16 = 4479;
+/// Changes that are kept for balancers that are away, if nothing else is said: 12 MB of them.
+pub const LOG: usize = 1 << 18;
+/// A certificate that ends sooner is warned of.
+const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// What the agent says, a line at a time.
+pub type Say = fn(fmt::Arguments<'_>);
+
+/// A balancer, as the agent calls it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Balancer {
+    /// Its address, or a name of its host: what its certificate must name.
+    pub host: String,
+    /// The port at which it listens for agents.
+    pub port: u16,
+}
+
+impl FromStr for Balancer {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = || Error::Balancer(text.to_owned());
+        if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return Ok(Self { host: address.to_string(), port: PORT });
+        }
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (host, port.parse().ok().filter(|port| *port != 0)),
+            None => (text, Some(PORT)),
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        weir_rpc::tls::server_name(host).map_err(|_| wrong())?;
+        Ok(Self { host: host.to_owned(), port: port.ok_or_else(wrong)? })
+    }
+}
+
+impl fmt::Display for Balancer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// Whom to tell, and as whom.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The balancers.
+    pub balancers: Vec<Balancer>,
+    /// The agent's certificate, which names the backends that it may speak for, and the authority of the
+    /// balancers'.
+    pub files: Files,
+    /// What is told as the load; none: no load is told.
+    pub load: Option<LoadOf>,
+    /// Changes that are kept for balancers that are away.
+    pub log: usize,
+    /// Whether it is this network namespace's agent by that alone: nothing else runs here that is.
+    pub alone: bool,
+}
+
+/// What the sessions have in common.
+struct Common {
+    options: Options,
+    kernel: Kernel,
+    /// 16 bytes, drawn at the start.
+    instance: [u8; 16],
+    /// What each session's balancer wants to be told of.
+    told: Mutex<HashMap<usize, ToldOf>>,
+    say: Say,
+}
+
+impl Common {
+    /// A session wants to be told of connections to these. What others want stays told.
+    async fn tell(&self, session: usize, wanted: ToldOf) -> Result<(), Error> {
+        let mut told = self.told.lock().await;
+        told.insert(session, wanted);
+        self.kernel.tell(told.values().flatten().copied().collect()).await
+    }
+}
+
+/// The agent as it tells balancers. Dropping it ends all sessions.
+#[derive(Debug)]
+pub struct Speaking {
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+    /// Held as long as this is the network namespace's agent.
+    _alone: Option<Alone>,
+}
+
+impl Speaking {
+    /// Follows connections, and begins to tell. A balancer that cannot be reached is tried again and again;
+    /// `say` is told when something about that changes.
+    ///
+    /// # Errors
+    /// [`Error`]: of the files, or as the kernel refuses the program.
+    pub fn start(options: Options, say: Say) -> Result<Self, Error> {
+        for warning in look_at(&options.files)? {
+            say(format_args!("warning: {warning}"));
+        }
+        let alone =
+            options.alone.then(|| Alone::claim(&["none: it only tells balancers".to_owned()]));
+        let alone = alone.transpose()?;
+        let kernel = Kernel::start(options.log)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let system = |source| Error::System { what: "start telling balancers".into(), source };
+        let runtime = runtime.map_err(system)?;
+        let (stop, mut stopped) = watch::channel(false);
+        let told = Mutex::new(HashMap::new());
+        let common = Arc::new(Common { options, kernel, instance: rand::random(), told, say });
+        let tell = move || {
+            runtime.block_on(async {
+                for (number, balancer) in common.options.balancers.iter().enumerate() {
+                    let session = Session::new(number, balancer.clone(), Arc::clone(&common));
+                    tokio::spawn(session.go_on());
+                }
+                let _ = stopped.wait_for(|stopped| *stopped).await;
+            });
+            runtime.shutdown_timeout(Duration::from_millis(200));
+        };
+        let thread = std::thread::Builder::new().name("balancers".into()).spawn(tell);
+        Ok(Self { stop, thread: Some(thread.map_err(system)?), _alone: alone })
+    }
+}
+
+impl Drop for Speaking {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether the files can be used, and what there is to say of them.
+///
+/// # Errors
+/// [`Error`], with the file and what is wrong with it.
+pub fn look_at(files: &Files) -> Result<Vec<String>, Error> {
+    files.client()?;
+    let identity = files.identity()?;
+    if !identity.usage.client {
+        let why = "it is not for agents (no clientAuth): balancers would not take it; \
+                   `weir pki issue NAME --role agent --address ...` makes one";
+        return Err(Error::Certificate { path: files.certificate.clone(), why: why.into() });
+    }
+    if identity.addresses.is_empty() {
+        let why = "it names no address, so it speaks for no backend; `weir pki issue NAME --role agent \
+                   --address ...` makes one that does";
+        return Err(Error::Certificate { path: files.certificate.clone(), why: why.into() });
+    }
+    let ca = Identity::of_file(&files.ca)?;
+    let ending = [(&files.certificate, identity.ends), (&files.ca, ca.ends)];
+    Ok(ending.into_iter().filter_map(|(path, ends)| ending_soon(&path.display(), ends)).collect())
+}
+
+/// What there is to say of a certificate that ends then, in seconds since 1970.
+fn ending_soon(what: &dyn fmt::Display, ends: i64) -> Option<String> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let left = ends.saturating_sub_unsigned(now);
+    if left <= 0 {
+        Some(format!("{what} has ended: nobody takes it"))
+    } else if left.unsigned_abs() < SOON.as_secs() {
+        Some(format!("{what} ends in {} days", left / 86_400))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn balancers_are_read_as_they_are_written() {
+        let read = |text: &str| text.parse::<Balancer>().map(|one| one.to_string()).ok();
+        let same = ["10.0.0.1:80", "[2001:db8::1]:443", "lb.example:4479"];
+        for text in same {
+            assert_eq!(read(text).as_deref(), Some(text));
+        }
+        assert_eq!(read("10.0.0.1").as_deref(), Some("10.0.0.1:4479"));
+        assert_eq!(read("2001:db8::1").as_deref(), Some("[2001:db8::1]:4479"));
+        assert_eq!(read("[2001:db8::1]").as_deref(), Some("[2001:db8::1]:4479"));
+        assert_eq!(read("lb").as_deref(), Some("lb:4479"));
+        for text in ["", ":80", "lb:0", "lb:", "lb:70000", "a b:80", "http://lb:80"] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

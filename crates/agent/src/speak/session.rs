@@ -1,0 +1,374 @@
+//! What is said to one balancer.
+
+use super::dump;
+use super::kernel::ToldOf;
+use super::load::{LoadOf, Look};
+use super::log::Change;
+use super::{Balancer, Common};
+use crate::error::Error;
+use hyper_util::rt::TokioIo;
+use std::collections::HashMap;
+use std::error::Error as _;
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use weir_rpc::message::{self, Connection};
+use weir_rpc::{
+    BalancerClient, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent, FromBalancer,
+    Hello, Load, MOST_BYTES, MOST_OF_A_MESSAGE, PROTOCOL, Reached, Welcome, from_agent,
+    from_balancer,
+};
+
+/// A balancer that cannot be reached is tried again after so long, and after up to twice as long each time.
+const AGAIN: Duration = Duration::from_millis(100);
+/// But never later than this.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(5);
+/// Longest wait for a connection, for TLS, and for the first answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A balancer that is silent is asked whether it is there; without an answer in so long it is not.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+const ALIVE_WITHIN: Duration = Duration::from_secs(3);
+/// Messages that wait for the balancer to take them: the log waits for these.
+const WAITING: usize = 4;
+/// A load is told so often.
+const LOAD_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a session has ended, or none came about.
+#[derive(Debug)]
+struct Ended(String);
+
+impl<E: std::error::Error> From<E> for Ended {
+    fn from(error: E) -> Self {
+        let mut said = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let more = error.to_string();
+            // Many say what their cause says.
+            if !said.contains(&more) {
+                said = format!("{said}: {more}");
+            }
+            cause = error.source();
+        }
+        Self(said)
+    }
+}
+
+fn ended(why: impl Into<String>) -> Ended {
+    Ended(why.into())
+}
+
+/// One balancer, again and again.
+pub(super) struct Session {
+    number: usize,
+    balancer: Balancer,
+    common: Arc<Common>,
+}
+
+/// A session that is under way.
+struct Open<'a> {
+    of: &'a Session,
+    to: mpsc::Sender<FromAgent>,
+    /// The number of the list of endpoints in force, and the endpoints by address and port.
+    list: u64,
+    endpoints: HashMap<(IpAddr, u16), u32>,
+    /// The next change that the balancer is to be told; `None` before the first dump.
+    cursor: Option<u64>,
+    look: Look,
+}
+
+impl Session {
+    pub fn new(number: usize, balancer: Balancer, common: Arc<Common>) -> Self {
+        Self { number, balancer, common }
+    }
+
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        (self.common.say)(format_args!("balancer {}: {what}", self.balancer));
+    }
+
+    /// Until the runtime ends.
+    pub async fn go_on(self) {
+        let (mut wait, mut said) = (AGAIN, String::new());
+        loop {
+            let mut welcomed = false;
+            let Err(Ended(why)) = self.once(&mut welcomed).await else { continue };
+            if welcomed {
+                (wait, said) = (AGAIN, String::new());
+            }
+            // The same every few seconds would fill a disc.
+            if why != said {
+                self.say(format_args!("{why}; tried again"));
+                said = why;
+            }
+            // Not all at once, when a balancer comes back.
+            sleep(wait.mul_f64(rand::random_range(0.5..1.0))).await;
+            wait = (wait * 2).min(AGAIN_AT_MOST);
+        }
+    }
+
+    async fn connect(&self) -> Result<Channel, Ended> {
+        let Balancer { host, port } = self.balancer.clone();
+        // Read each time: a certificate that was renewed counts from the next session on.
+        let tls = TlsConnector::from(self.common.options.files.client()?);
+        let name = weir_rpc::tls::server_name(&host)?;
+        let connector = tower::service_fn(move |_| {
+            let (tls, name, host) = (tls.clone(), name.clone(), host.clone());
+            async move {
+                let connected = async {
+                    let stream = TcpStream::connect((host.as_str(), port)).await?;
+                    stream.set_nodelay(true)?;
+                    tls.connect(name, stream).await
+                };
+                let late = || io::Error::from(io::ErrorKind::TimedOut);
+                let stream = timeout(PATIENCE, connected).await.map_err(|_| late())??;
+                Ok::<_, io::Error>(TokioIo::new(stream))
+            }
+        });
+        // What it is called in HTTP does not matter; whom it leads to, TLS looks at.
+        let endpoint = Endpoint::from_static("http://balancer")
+            .http2_keep_alive_interval(ALIVE_EVERY)
+            .keep_alive_timeout(ALIVE_WITHIN)
+            .keep_alive_while_idle(true);
+        Ok(endpoint.connect_with_connector(connector).await?)
+    }
+
+    fn addresses(&self) -> Result<Vec<IpAddr>, Ended> {
+        let identity = self.common.options.files.identity()?;
+        let own = weir_host::rtnetlink::addresses()?;
+        let has = |address: &IpAddr| own.iter().any(|(_, one)| one == address);
+        let named = identity.addresses;
+        let here: Vec<IpAddr> = named.iter().copied().filter(has).collect();
+        if here.is_empty() {
+            let named = named.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let file = self.common.options.files.certificate.display();
+            return Err(ended(format!(
+                "{file} names {named}, and none is an address of this host"
+            )));
+        }
+        Ok(here)
+    }
+
+    async fn once(&self, welcomed: &mut bool) -> Result<(), Ended> {
+        let addresses = self.addresses()?;
+        let mut client =
+            BalancerClient::new(self.connect().await?).max_decoding_message_size(MOST_BYTES);
+        let (to, messages) = mpsc::channel(WAITING);
+        let hello = {
+            let log = self.log();
+            Hello {
+                protocol: PROTOCOL,
+                version: env!("CARGO_PKG_VERSION").into(),
+                instance: self.common.instance.to_vec(),
+                addresses: addresses.iter().copied().map(message::bytes_of).collect(),
+                first: log.first(),
+                next: log.next(),
+            }
+        };
+        let _ = to.try_send(FromAgent { what: Some(from_agent::What::Hello(hello)) });
+        let answer = client.speak(ReceiverStream::new(messages)).await.map_err(refused)?;
+        let mut answers = answer.into_inner();
+        let silent = || ended("it does not answer");
+        let first = timeout(PATIENCE, answers.message()).await.map_err(|_| silent())?;
+        let Some(FromBalancer { what: Some(from_balancer::What::Welcome(welcome)) }) =
+            first.map_err(refused)?
+        else {
+            return Err(ended("it does not welcome the agent"));
+        };
+        message::same_version(welcome.protocol)?;
+        *welcomed = true;
+        let endpoints = HashMap::new();
+        let look = Look::now();
+        let mut open = Open { of: self, to, list: 0, endpoints, cursor: None, look };
+        open.begin(welcome).await?;
+        let mut grown = self.common.kernel.grown.clone();
+        let mut loads = interval(LOAD_EVERY);
+        loads.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                said = answers.message() => match said.map_err(refused)? {
+                    Some(said) => open.hear(said).await?,
+                    None => return Err(ended("it has ended the session")),
+                },
+                changed = grown.changed() => {
+                    changed?;
+                    open.tell_changes().await?;
+                }
+                _ = loads.tick() => open.tell_load().await?,
+            }
+        }
+    }
+
+    fn log(&self) -> MutexGuard<'_, super::log::Log> {
+        self.common.kernel.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a balancer says that ends a session.
+fn refused(status: tonic::Status) -> Ended {
+    match status.code() {
+        tonic::Code::PermissionDenied
+        | tonic::Code::InvalidArgument
+        | tonic::Code::FailedPrecondition
+        | tonic::Code::ResourceExhausted
+        | tonic::Code::DeadlineExceeded
+        | tonic::Code::Unauthenticated => ended(format!("refused: {}", status.message())),
+        _ => {
+            let cause = status.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
+            ended(format!("the session broke: {}{cause}", status.message()))
+        }
+    }
+}
+
+impl Open<'_> {
+    async fn send(&self, what: from_agent::What) -> Result<(), Ended> {
+        let sent = self.to.send(FromAgent { what: Some(what) }).await;
+        sent.map_err(|_| ended("the session broke"))
+    }
+
+    async fn begin(&mut self, welcome: Welcome) -> Result<(), Ended> {
+        let Welcome { version, resume, have, endpoints, .. } = welcome;
+        let count = self.set(endpoints.unwrap_or_default()).await?;
+        let goes_on = resume && self.of.log().read(have, 0).is_some();
+        let how = if goes_on { ", which knows all until it was lost" } else { "" };
+        self.of.say(format_args!("connected (weir {version}){how}; told of {count} endpoints"));
+        if goes_on {
+            self.cursor = Some(have);
+            self.tell_changes().await
+        } else {
+            self.dump().await
+        }
+    }
+
+    async fn hear(&mut self, said: FromBalancer) -> Result<(), Ended> {
+        match said.what {
+            Some(from_balancer::What::Endpoints(list)) => {
+                self.set(list).await?;
+                self.dump().await
+            }
+            Some(from_balancer::What::Dump(_)) => self.dump().await,
+            Some(from_balancer::What::Mark(mark)) => {
+                if !self.of.common.kernel.flush().await {
+                    return Err(ended("connections are followed no more"));
+                }
+                self.tell_changes().await?;
+                let lost = self.of.log().lost();
+                let connections = self.connections();
+                self.send(from_agent::What::Reached(Reached { mark: mark.mark, connections, lost }))
+                    .await
+            }
+            // Of a later version.
+            Some(from_balancer::What::Welcome(_)) | None => Ok(()),
+        }
+    }
+
+    fn connections(&self) -> u64 {
+        self.of.common.kernel.open.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// Takes a list of endpoints, and answers how many there are.
+    async fn set(&mut self, list: Endpoints) -> Result<usize, Ended> {
+        let endpoints = message::endpoints(&list)?;
+        let key = |one: &message::Endpoint| (one.address, one.port.unwrap_or(0));
+        self.endpoints = endpoints.iter().map(|one| (key(one), one.id)).collect();
+        self.list = list.number;
+        let told: ToldOf = self.endpoints.keys().copied().collect();
+        self.of.common.tell(self.of.number, told).await?;
+        Ok(endpoints.len())
+    }
+
+    /// The endpoint of a connection, and the port if that does not say it.
+    fn endpoint(&self, local: IpAddr, port: u16) -> Option<(u32, Option<u16>)> {
+        let exact = self.endpoints.get(&(local, port)).map(|id| (*id, None));
+        exact.or_else(|| self.endpoints.get(&(local, 0)).map(|id| (*id, Some(port))))
+    }
+
+    fn event(&self, change: &Change) -> Option<Event> {
+        let Change { kind, local, local_port, remote, remote_port } = *change;
+        let (endpoint, port) = self.endpoint(local, local_port)?;
+        let connection = Connection { endpoint, client: remote, client_port: remote_port, port };
+        let kind = weir_rpc::Kind::from(kind).into();
+        Some(Event { kind, connection: Some(connection.into()) })
+    }
+
+    /// Tells all that has happened until now.
+    async fn tell_changes(&mut self) -> Result<(), Ended> {
+        loop {
+            let Some(first) = self.cursor else { return Ok(()) };
+            let Some((next, changes)) = self.of.log().read(first, MOST_OF_A_MESSAGE) else {
+                // It has happened faster than the balancer could be told.
+                self.dump().await?;
+                continue;
+            };
+            if next == first {
+                return Ok(());
+            }
+            let event = changes.iter().filter_map(|change| self.event(change)).collect();
+            self.send(from_agent::What::Events(Events { first, next, event })).await?;
+            self.cursor = Some(next);
+        }
+    }
+
+    /// Lists all connections that there are, twice: what the first list missed since something else went just
+    /// then, the second one has. What has ended meanwhile is told afterwards.
+    async fn dump(&mut self) -> Result<(), Ended> {
+        let next = self.of.log().next();
+        self.send(from_agent::What::DumpBegin(DumpBegin { next, endpoints: self.list })).await?;
+        for _ in 0..2 {
+            let (found, mut parts) = mpsc::channel::<Vec<dump::Open>>(1);
+            let listing = tokio::task::spawn_blocking(move || list(&found));
+            while let Some(part) = parts.recv().await {
+                let connection: Vec<_> = part
+                    .into_iter()
+                    .filter_map(|open| {
+                        let (endpoint, port) = self.endpoint(open.local, open.local_port)?;
+                        let (client, client_port) = (open.remote, open.remote_port);
+                        Some(Connection { endpoint, client, client_port, port }.into())
+                    })
+                    .collect();
+                if !connection.is_empty() {
+                    self.send(from_agent::What::Dumped(Dumped { connection })).await?;
+                }
+            }
+            listing.await??;
+        }
+        self.send(from_agent::What::DumpEnd(DumpEnd {})).await?;
+        self.cursor = Some(next);
+        Ok(())
+    }
+
+    async fn tell_load(&mut self) -> Result<(), Ended> {
+        let now = Look::now();
+        let cpu = now.busy_since(std::mem::replace(&mut self.look, now));
+        let (connections, run_queue) = (self.connections(), now.running);
+        let load = self.of.common.options.load.map(|of| match of {
+            LoadOf::Cpu => cpu * 100.0,
+            LoadOf::RunQueue => run_queue.into(),
+            LoadOf::Connections => connections as f64,
+        });
+        self.send(from_agent::What::Load(Load { cpu, run_queue, connections, load })).await
+    }
+}
+
+/// Shows all connections, a message's worth at a time. An error if they cannot be listed.
+fn list(to: &mpsc::Sender<Vec<dump::Open>>) -> Result<(), Error> {
+    let mut part = Vec::new();
+    let mut listened = true;
+    dump::each(&mut |open| {
+        part.push(open);
+        if part.len() == MOST_OF_A_MESSAGE {
+            listened = to.blocking_send(std::mem::take(&mut part)).is_ok();
+        }
+        listened
+    })?;
+    if !part.is_empty() {
+        let _ = to.blocking_send(part);
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Holds what a speaker announces against what is wanted.
+
+use crate::{Facts, Gate, Route, Speaker, SpeakerConfig, Verdict, Why};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+/// How often a speaker is asked what it announces, beside each change: one that was restarted has lost it.
+pub const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// After a failure; doubled each time.
+const AGAIN: Duration = Duration::from_millis(500);
+/// At the most.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(10);
+
+/// What is wanted, as whoever knows the services says it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// Through whom; none: nothing is announced any more.
+    pub speaker: Option<SpeakerConfig>,
+    /// The services.
+    pub facts: Facts,
+    /// The operator has withdrawn this balancer.
+    pub drained: bool,
+    /// The balancer stops; whether routes are to be withdrawn.
+    pub stops: Option<bool>,
+}
+
+/// What is announced.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct Report {
+    /// Through whom; none: announcing is not configured.
+    pub speaker: Option<String>,
+    /// Why the speaker could not be told.
+    pub error: Option<String>,
+    /// The operator has withdrawn this balancer.
+    pub drained: bool,
+    /// All routes, in order.
+    pub routes: Vec<RouteReport>,
+}
+
+/// A route.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RouteReport {
+    /// Which.
+    pub route: Route,
+    /// Why it is not to be announced; none: it is to be.
+    #[serde(flatten)]
+    pub withheld: Option<Why>,
+    /// Whether the speaker announces it; none if that is not known.
+    pub announced: Option<bool>,
+}
+
+/// What compares, and tells the speaker.
+#[derive(Debug)]
+pub struct Keeper {
+    gate: Gate,
+    began: Instant,
+    /// Where it stands which routes may be announced.
+    file: PathBuf,
+    /// Those: whatever was announced and has not been seen withdrawn since.
+    known: BTreeSet<Route>,
+    speaker: Option<(SpeakerConfig, Speaker)>,
+    announced: Option<BTreeSet<Route>>,
+    said: BTreeMap<Route, Verdict>,
+    failures: u32,
+}
+
+impl Keeper {
+    /// One that begins now. `file` remembers, over restarts, which routes may be announced.
+    ///
+    /// # Errors
+    /// If the file is there and cannot be read.
+    pub fn new(gate: Gate, file: PathBuf) -> io::Result<Self> {
+        let known = match std::fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text).map_err(io::Error::other)?,
+            Err(error) if error.kind() == ErrorKind::NotFound => BTreeSet::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            gate,
+            began: Instant::now(),
+            file,
+            known,
+            speaker: None,
+            announced: None,
+            said: BTreeMap::new(),
+            failures: 0,
+        })
+    }
+
+    /// Goes on until whoever says what is wanted stops, or is gone.
+    pub async fn run(
+        mut self,
+        mut wanted: watch::Receiver<Wanted>,
+        reports: watch::Sender<Report>,
+    ) {
+        loop {
+            let now_wanted = wanted.borrow_and_update().clone();
+            let (report, again) = self.look(&now_wanted).await;
+            reports.send_if_modified(|before| {
+                let changed = *before != report;
+                *before = report;
+                changed
+            });
+            if now_wanted.stops.is_some() {
+                return;
+            }
+            tokio::select! {
+                changed = wanted.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(again) => {}
+            }
+        }
+    }
+
+    /// One comparison. Returns when the next one is due, whatever happens.
+    async fn look(&mut self, wanted: &Wanted) -> (Report, Duration) {
+        let now = self.began.elapsed();
+        let verdicts = match (&wanted.stops, &wanted.speaker) {
+            (Some(true), _) => self.gate.decide(&wanted.facts, true, now),
+            (Some(false), _) => return (Report::default(), Duration::ZERO),
+            (None, Some(_)) => self.gate.decide(&wanted.facts, wanted.drained, now),
+            (None, None) => BTreeMap::new(),
+        };
+        let told = self.tell(wanted.speaker.as_ref(), &verdicts).await;
+        let again = match &told {
+            Ok(()) => {
+                self.failures = 0;
+                LOOK_EVERY
+            }
+            Err(_) => {
+                self.announced = None;
+                self.failures = self.failures.saturating_add(1);
+                AGAIN.saturating_mul(1 << self.failures.min(8)).min(AGAIN_AT_MOST)
+            }
+        };
+        let error = told.err();
+        if let (Some(error), 1) = (&error, self.failures) {
+            warn!(%error, "routes are not announced as they should be; tried again");
+        }
+        let routes = verdicts.iter().map(|(route, verdict)| RouteReport {
+            route: *route,
+            withheld: verdict.clone().err(),
+            announced: self.announced.as_ref().map(|all| all.contains(route)),
+        });
+        let report = Report {
+            speaker: wanted.speaker.as_ref().map(ToString::to_string),
+            error,
+            drained: wanted.drained,
+            routes: routes.collect(),
+        };
+        (report, self.gate.changes_in(now).map_or(again, |change| change.min(again)))
+    }
+
+    async fn tell(
+        &mut self,
+        config: Option<&SpeakerConfig>,
+        verdicts: &BTreeMap<Route, Verdict>,
+    ) -> Result<(), String> {
+        if self.speaker.as_ref().map(|(config, _)| config) != config {
+            // The one before must not go on announcing; if it cannot be told, the new one waits.
+            if let Some((_, before)) = &mut self.speaker {
+                let current = before.current(&self.known).await.map_err(|e| e.to_string())?;
+                before.set(&current, &BTreeSet::new()).await.map_err(|e| e.to_string())?;
+            }
+            self.speaker = config.map(|config| (config.clone(), Speaker::new(config)));
+            self.said.clear();
+        }
+        let Some((_, speaker)) = &mut self.speaker else {
+            self.announced = None;
+            return Ok(());
+        };
+        let wanted: BTreeSet<Route> = verdicts
+            .iter()
+            .filter(|(_, verdict)| verdict.is_ok())
+            .map(|(route, _)| *route)
+            .collect();
+        let all: BTreeSet<Route> = self.known.union(&wanted).copied().collect();
+        if all != self.known {
+            // First written down: what is announced must be known to whoever comes after a SIGKILL.
+            write_down(&self.file, &all).map_err(|e| format!("{}: {e}", self.file.display()))?;
+            self.known = all;
+        }
+        let current = speaker.current(&self.known).await.map_err(|error| error.to_string())?;
+        speaker.set(&current, &wanted).await.map_err(|error| error.to_string())?;
+        for (route, verdict) in verdicts {
+            if self.said.get(route) != Some(verdict) {
+                match verdict {
+                    Ok(()) => info!(%route, "announced"),
+                    Err(Why::Learning { .. }) => {}
+                    Err(why) => info!(%route, "withdrawn: {why}"),
+                }
+                self.said.insert(*route, verdict.clone());
+            }
+        }
+        self.said.retain(|route, _| verdicts.contains_key(route));
+        if wanted != self.known {
+            write_down(&self.file, &wanted).map_err(|e| format!("{}: {e}", self.file.display()))?;
+            self.known.clone_from(&wanted);
+        }
+        self.announced = Some(wanted);
+        Ok(())
+    }
+}
+
+fn write_down(path: &Path, routes: &BTreeSet<Route>) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(parent)?;
+    file.write_all(&serde_json::to_vec(routes)?)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}

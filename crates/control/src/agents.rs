@@ -1,0 +1,449 @@
+//! Where agents of backends call: gRPC over TLS, in which both sides show a certificate (docs/agent.md).
+//!
+//! Nobody gets further than TLS without a certificate of the authority. What a session says goes to the engine
+//! a message at a time, and the next one is read when the engine has taken it: whoever says much waits, in its
+//! own connection, and has no more of this process's memory than a message and a window of HTTP/2.
+
+use crate::config::Agents;
+use crate::engine::{Command, Newcomer, Order, Said, Sender};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Server;
+use tonic::transport::server::Connected;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::{info, warn};
+use weir_rpc::message::{self, Fault};
+use weir_rpc::tls::Identity;
+use weir_rpc::{
+    Balancer, BalancerServer, Dump, FromAgent, FromBalancer, MOST_BYTES, Mark, from_agent,
+    from_balancer,
+};
+
+/// Sessions at once; further callers are closed.
+const SESSIONS: usize = 8192;
+/// Callers that are not through with TLS.
+const CALLERS: usize = 256;
+/// For TLS, and for the first message.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// An agent is asked so often how far it is.
+const MARK_EVERY: Duration = Duration::from_secs(1);
+/// One that has not answered after so long is lost.
+const MARK_WITHIN: Duration = Duration::from_secs(3);
+/// What waits for an agent to take it.
+const WAITING: usize = 16;
+/// What an agent may send before it is read.
+const WINDOW: u32 = 1 << 20;
+/// How long an address that cannot be listened at is left alone.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Listens where `wanted` says, and goes on until it is dropped. What is in the way stands in `trouble`.
+pub async fn serve(
+    engine: Sender,
+    mut wanted: watch::Receiver<Option<Agents>>,
+    trouble: watch::Sender<Option<String>>,
+) {
+    let sessions = Arc::new(AtomicU64::new(0));
+    loop {
+        let Some(agents) = wanted.borrow_and_update().clone() else {
+            trouble.send_replace(None);
+            if wanted.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        match listen(&agents).await {
+            Ok((listener, tls)) => {
+                trouble.send_replace(None);
+                info!(address = %agents.listen, "listens for agents");
+                let served = Served { engine: engine.clone(), sessions: Arc::clone(&sessions) };
+                served.until_another(listener, tls, &agents, &mut wanted, &trouble).await;
+            }
+            Err(why) => {
+                warn!(why, "cannot listen for agents");
+                trouble.send_replace(Some(why));
+                let changed = wanted.changed();
+                if let Ok(Err(_)) = timeout(AGAIN, changed).await {
+                    return;
+                }
+            }
+        }
+        if wanted.has_changed().is_err() {
+            return;
+        }
+    }
+}
+
+async fn listen(agents: &Agents) -> Result<(TcpListener, TlsAcceptor), String> {
+    let tls = agents.files().server().map_err(|error| error.to_string())?;
+    let listener = TcpListener::bind(agents.listen).await;
+    let listener = listener.map_err(|error| format!("{}: {error}", agents.listen))?;
+    Ok((listener, TlsAcceptor::from(tls)))
+}
+
+/// Who a caller is.
+#[derive(Clone, Debug)]
+struct Caller {
+    from: SocketAddr,
+    identity: Identity,
+}
+
+/// A connection of a caller that TLS has let in.
+struct LetIn {
+    stream: TlsStream<TcpStream>,
+    caller: Caller,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connected for LetIn {
+    type ConnectInfo = Caller;
+
+    fn connect_info(&self) -> Caller {
+        self.caller.clone()
+    }
+}
+
+impl AsyncRead for LetIn {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        pin!(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for LetIn {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        pin!(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        pin!(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        pin!(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+struct Served {
+    engine: Sender,
+    sessions: Arc<AtomicU64>,
+}
+
+impl Served {
+    /// Until agents are to be listened for elsewhere, or nowhere.
+    async fn until_another(
+        self,
+        listener: TcpListener,
+        tls: TlsAcceptor,
+        agents: &Agents,
+        wanted: &mut watch::Receiver<Option<Agents>>,
+        trouble: &watch::Sender<Option<String>>,
+    ) {
+        let (let_in, incoming) = mpsc::channel::<io::Result<LetIn>>(1);
+        // Sessions end when it is dropped.
+        let (open, over) = watch::channel(());
+        let speaking =
+            Speaking { engine: self.engine.clone(), sessions: self.sessions, over: over.clone() };
+        let service = BalancerServer::new(speaking).max_decoding_message_size(MOST_BYTES);
+        let server = Server::builder()
+            .http2_keepalive_interval(Some(MARK_EVERY))
+            .http2_keepalive_timeout(Some(MARK_WITHIN))
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_concurrent_streams(1)
+            .add_service(service)
+            .serve_with_incoming(ReceiverStream::new(incoming));
+        let server = tokio::spawn(server);
+        let (callers, places) =
+            (Arc::new(Semaphore::new(CALLERS)), Arc::new(Semaphore::new(SESSIONS)));
+        let mut tls = tls;
+        loop {
+            let accepted = tokio::select! {
+                changed = wanted.changed() => {
+                    let now = wanted.borrow_and_update().clone();
+                    let same = |now: &Agents| now.listen == agents.listen;
+                    let Some(now) = now.filter(|now| changed.is_ok() && same(now)) else { break };
+                    // The files may be others, or have been renewed. Sessions go on.
+                    match now.files().server() {
+                        Ok(renewed) => {
+                            tls = TlsAcceptor::from(renewed);
+                            trouble.send_replace(None);
+                        }
+                        Err(error) => {
+                            let why = format!("{error}; the ones before stay in use");
+                            warn!(why, "cannot read the certificates for agents");
+                            trouble.send_replace(Some(why));
+                        }
+                    }
+                    continue;
+                }
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((stream, from)) = accepted else {
+                // No descriptor is left, most likely.
+                sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let Ok(caller) = Arc::clone(&callers).try_acquire_owned() else { continue };
+            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            let (tls, let_in, engine) = (tls.clone(), let_in.clone(), self.engine.clone());
+            tokio::spawn(async move {
+                let _caller = caller;
+                match timeout(PATIENCE, handshake(tls, stream, from)).await {
+                    Ok(Ok((stream, caller))) => {
+                        let _ = let_in.send(Ok(LetIn { stream, caller, _place: place })).await;
+                    }
+                    Ok(Err(why)) => turn_away(&engine, from, &why).await,
+                    Err(_) => turn_away(&engine, from, "it was too slow").await,
+                }
+            });
+        }
+        drop(open);
+        server.abort();
+    }
+}
+
+async fn handshake(
+    tls: TlsAcceptor,
+    stream: TcpStream,
+    from: SocketAddr,
+) -> Result<(TlsStream<TcpStream>, Caller), String> {
+    let _ = stream.set_nodelay(true);
+    let stream = tls.accept(stream).await.map_err(|error| error.to_string())?;
+    let shown = stream.get_ref().1.peer_certificates().and_then(|all| all.first());
+    let identity = shown.and_then(|first| Identity::of(first));
+    let identity = identity.ok_or("its certificate cannot be read")?;
+    Ok((stream, Caller { from, identity }))
+}
+
+/// Says so, and counts it.
+async fn turn_away(engine: &Sender, from: SocketAddr, why: &str) {
+    warn!(%from, why, "an agent was refused");
+    let _ = engine.send(Command::AgentGone(None)).await;
+}
+
+/// The service.
+struct Speaking {
+    engine: Sender,
+    sessions: Arc<AtomicU64>,
+    over: watch::Receiver<()>,
+}
+
+#[tonic::async_trait]
+impl Balancer for Speaking {
+    type SpeakStream = ReceiverStream<Result<FromBalancer, Status>>;
+
+    async fn speak(
+        &self,
+        request: Request<Streaming<FromAgent>>,
+    ) -> Result<Response<Self::SpeakStream>, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller = caller.ok_or_else(|| Status::unauthenticated("there is no certificate"))?;
+        let (to, answers) = mpsc::channel(WAITING);
+        let number = self.sessions.fetch_add(1, Ordering::Relaxed);
+        let session = Session { number, caller, engine: self.engine.clone(), to };
+        let heard = request.into_inner();
+        let mut over = self.over.clone();
+        tokio::spawn(async move {
+            let (to, engine) = (session.to.clone(), session.engine.clone());
+            let closed = || Status::unavailable("this balancer listens elsewhere, or ends");
+            let ended = tokio::select! {
+                ended = session.hear(heard) => ended,
+                _ = over.changed() => closed(),
+            };
+            let _ = engine.send(Command::AgentGone(Some(number))).await;
+            let _ = to.try_send(Err(ended));
+        });
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+}
+
+struct Session {
+    number: u64,
+    caller: Caller,
+    engine: Sender,
+    to: mpsc::Sender<Result<FromBalancer, Status>>,
+}
+
+fn faulty(fault: Fault) -> Status {
+    Status::invalid_argument(fault.to_string())
+}
+
+fn engine_ended() -> Status {
+    Status::unavailable("this balancer ends")
+}
+
+impl Session {
+    /// The session, until it ends; why it did.
+    async fn hear(&self, mut heard: Streaming<FromAgent>) -> Status {
+        match self.go_on(&mut heard).await {
+            Ok(()) => Status::ok("the agent has ended the session"),
+            Err(status) => {
+                let (from, why) = (self.caller.from, status.message());
+                info!(%from, why, "the session of an agent ends");
+                status
+            }
+        }
+    }
+
+    async fn refuse(&self, why: String) -> Status {
+        turn_away(&self.engine, self.caller.from, &why).await;
+        Status::permission_denied(why)
+    }
+
+    async fn go_on(&self, heard: &mut Streaming<FromAgent>) -> Result<(), Status> {
+        let (orders, mut ordered) = mpsc::channel(WAITING);
+        let (end, mut ended) = oneshot::channel();
+        self.begin(heard, orders, end).await?;
+        let mut marks = interval(MARK_EVERY);
+        marks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut mark, mut asked) = (0u64, None::<Instant>);
+        loop {
+            tokio::select! {
+                // What it has said is heard before it is judged for being late.
+                biased;
+                _ = &mut ended => return Err(Status::aborted("another agent speaks for this backend")),
+                said = heard.message() => {
+                    let Some(said) = said? else { return Ok(()) };
+                    let Some(what) = said.what else { continue };
+                    if let from_agent::What::Reached(reached) = &what
+                        && reached.mark != mark
+                    {
+                        continue;
+                    }
+                    let lag = asked.map_or(Duration::ZERO, |asked| asked.elapsed());
+                    if matches!(what, from_agent::What::Reached(_)) {
+                        asked = None;
+                    }
+                    if let Some(said) = said_by(what, lag).map_err(faulty)? {
+                        let begun = Instant::now();
+                        self.say(said).await?;
+                        // What this process takes its time for is not the agent's delay.
+                        asked = asked.map(|asked| asked + begun.elapsed());
+                    }
+                }
+                Some(order) = ordered.recv() => {
+                    let what = match order {
+                        Order::Endpoints(list) => from_balancer::What::Endpoints(list),
+                        Order::Dump => from_balancer::What::Dump(Dump {}),
+                    };
+                    self.tell(what)?;
+                }
+                _ = marks.tick() => match asked {
+                    Some(asked) if asked.elapsed() > MARK_WITHIN => {
+                        return Err(Status::deadline_exceeded("it does not say how far it is"));
+                    }
+                    Some(_) => {}
+                    None => {
+                        if self.caller.identity.ends <= now() {
+                            return Err(Status::permission_denied("its certificate has ended"));
+                        }
+                        mark += 1;
+                        asked = Some(Instant::now());
+                        self.tell(from_balancer::What::Mark(Mark { mark }))?;
+                    }
+                },
+            }
+        }
+    }
+
+    /// Hello and Welcome.
+    async fn begin(
+        &self,
+        heard: &mut Streaming<FromAgent>,
+        orders: mpsc::Sender<Order>,
+        end: oneshot::Sender<()>,
+    ) -> Result<(), Status> {
+        let late = |_| Status::deadline_exceeded("it does not say hello");
+        let first = timeout(PATIENCE, heard.message()).await.map_err(late)??;
+        let Some(FromAgent { what: Some(from_agent::What::Hello(hello)) }) = first else {
+            return Err(faulty(Fault::First("Hello")));
+        };
+        let addresses = message::hello(&hello).map_err(faulty)?;
+        let identity = &self.caller.identity;
+        for address in &addresses {
+            if !identity.addresses.contains(address) {
+                let why = format!("the certificate of {} does not name {address}", identity.name);
+                return Err(self.refuse(why).await);
+            }
+        }
+        let newcomer = Newcomer {
+            session: self.number,
+            name: identity.name.clone(),
+            ends: identity.ends,
+            from: self.caller.from,
+            version: hello.version.chars().filter(|c| c.is_ascii_graphic()).take(64).collect(),
+            instance: hello.instance.try_into().unwrap_or_default(),
+            addresses,
+            orders,
+            end,
+        };
+        let (reply, answer) = oneshot::channel();
+        let call = Command::AgentCalls(Box::new(newcomer), reply);
+        self.engine.send(call).await.map_err(|_| engine_ended())?;
+        match answer.await.map_err(|_| engine_ended())? {
+            Ok(welcome) => self.tell(from_balancer::What::Welcome(welcome)),
+            Err(why) => Err(Status::failed_precondition(why)),
+        }
+    }
+
+    /// Tells the engine, and waits until that has taken it.
+    async fn say(&self, said: Said) -> Result<(), Status> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::AgentSays(self.number, said, reply);
+        self.engine.send(command).await.map_err(|_| engine_ended())?;
+        answer.await.map_err(|_| engine_ended())?.map_err(Status::invalid_argument)
+    }
+
+    fn tell(&self, what: from_balancer::What) -> Result<(), Status> {
+        let told = self.to.try_send(Ok(FromBalancer { what: Some(what) }));
+        told.map_err(|_| Status::deadline_exceeded("it does not listen"))
+    }
+}
+
+/// What a message means for the engine; none: nothing.
+fn said_by(what: from_agent::What, lag: Duration) -> Result<Option<Said>, Fault> {
+    Ok(Some(match what {
+        from_agent::What::Hello(_) => return Err(Fault::First("the only Hello")),
+        from_agent::What::Events(said) => {
+            let events = message::events(&said)?;
+            Said::Events { first: said.first, next: said.next, events }
+        }
+        from_agent::What::DumpBegin(said) => {
+            Said::DumpBegin { next: said.next, list: said.endpoints }
+        }
+        from_agent::What::Dumped(said) => Said::Dumped(message::dumped(&said)?),
+        from_agent::What::DumpEnd(_) => Said::DumpEnd,
+        from_agent::What::Reached(said) => {
+            Said::Reached { lag, connections: said.connections, lost: said.lost }
+        }
+        from_agent::What::Load(said) => {
+            let load = message::load(&said)?;
+            Said::Load { cpu: said.cpu, run_queue: said.run_queue, load }
+        }
+    }))
+}
+
+/// Seconds since 1970.
+fn now() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    i64::try_from(now).unwrap_or(i64::MAX)
+}

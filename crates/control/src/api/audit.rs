@@ -1,0 +1,229 @@
+//! Who has asked for which change, when, and what became of it; and who was refused. One line of JSON
+//! each, in a file that only its owner reads, of bounded size: at [`MOST`] it becomes `<name>.1`, in the
+//! place of the one before.
+
+use crate::history::Who;
+use serde::Serialize;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use tracing::{error, info, warn};
+
+/// Bytes of a file.
+const MOST: u64 = 4 << 20;
+/// Refusals that are written down in a second; whoever asks a thousand times fills no disc.
+const REFUSALS: u32 = 20;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// One line.
+#[derive(Debug, Serialize)]
+pub(super) struct Record<'a> {
+    /// When, as RFC 3339 has it, in UTC.
+    pub time: String,
+    /// Who.
+    pub who: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// From where, if not at the socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from: Option<SocketAddr>,
+    /// What they may do.
+    pub role: Option<&'static str>,
+    pub method: &'a str,
+    pub path: &'a str,
+    /// The body, if it is short and has no configuration in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<&'a str>,
+    /// HTTP's status of the answer.
+    pub status: u16,
+    /// The answer, as a sentence.
+    pub outcome: &'a str,
+    /// Refusals before this one that there was no room for.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unsaid: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+impl<'a> Record<'a> {
+    pub fn new(who: &'a Who, from: Option<SocketAddr>) -> Self {
+        Self {
+            time: humantime::format_rfc3339_millis(SystemTime::now()).to_string(),
+            who: &who.name,
+            uid: who.uid,
+            pid: who.pid,
+            from,
+            role: None,
+            method: "",
+            path: "",
+            body: None,
+            status: 0,
+            outcome: "",
+            unsaid: 0,
+        }
+    }
+}
+
+/// The file, and how many refusals it has taken lately.
+#[derive(Debug)]
+pub(super) struct Audit(Mutex<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    file: Option<File>,
+    refused: (Instant, u32),
+    unsaid: u32,
+    failed: bool,
+}
+
+impl Audit {
+    pub fn new(path: PathBuf) -> Self {
+        let refused = (Instant::now(), 0);
+        Self(Mutex::new(Inner { path, file: None, refused, unsaid: 0, failed: false }))
+    }
+
+    /// Goes on in another file.
+    pub fn write_to(&self, path: &Path) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if inner.path != path {
+            (inner.path, inner.file) = (path.to_owned(), None);
+        }
+    }
+
+    /// Writes a line. Waits for the file; for threads that may.
+    pub fn write(&self, mut record: Record<'_>) {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = matches!(record.status, 401 | 403);
+        if refused && !inner.has_room_for_a_refusal() {
+            inner.unsaid += 1;
+            return;
+        }
+        record.unsaid = if refused { std::mem::take(&mut inner.unsaid) } else { 0 };
+        let Record { who, method, path, status, outcome, .. } = record;
+        if refused {
+            warn!(who, method, path, status, "refused: {outcome}");
+        } else {
+            info!(who, method, path, status, "{outcome}");
+        }
+        match inner.append(&record) {
+            Ok(()) => inner.failed = false,
+            Err(error) => {
+                // Once, and not for each of thousands: the line above says what was done.
+                if !std::mem::replace(&mut inner.failed, true) {
+                    error!(%error, file = %inner.path.display(), "cannot write the audit log");
+                }
+                inner.file = None;
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn has_room_for_a_refusal(&mut self) -> bool {
+        let (since, count) = &mut self.refused;
+        if since.elapsed() >= SECOND {
+            (*since, *count) = (Instant::now(), 0);
+        }
+        *count += 1;
+        *count <= REFUSALS
+    }
+
+    fn append(&mut self, record: &Record<'_>) -> io::Result<()> {
+        let mut line = serde_json::to_vec(record)?;
+        line.push(b'\n');
+        let long = |file: &File| file.metadata().map(|about| about.len() >= MOST);
+        if self.file.as_ref().map(long).transpose()?.unwrap_or(false) {
+            self.file = None;
+            let mut old = self.path.as_os_str().to_owned();
+            old.push(".1");
+            fs::rename(&self.path, old)?;
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(open(&self.path)?),
+        };
+        // In one piece, so that a line is there or not.
+        file.write_all(&line)
+    }
+}
+
+/// A link is not followed: whoever can make one in the folder shall not choose what is written to.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn lines(path: &Path) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(path).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_are_written_rotated_and_links_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let audit = Audit::new(path.clone());
+        let who = Who { name: "alice".into(), uid: Some(7), pid: None };
+        let write = |status, outcome: &str| {
+            let record = Record { status, outcome, method: "PUT", ..Record::new(&who, None) };
+            audit.write(record);
+        };
+        write(200, "done");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let all = lines(&path);
+        assert_eq!((&all[0]["who"], &all[0]["uid"]), (&"alice".into(), &7.into()));
+        let long = "x".repeat(1 << 20);
+        (0..6).for_each(|_| write(200, &long));
+        let old = folder.path().join("audit.log.1");
+        assert!(fs::metadata(&old).unwrap().len() >= MOST);
+        assert!(fs::metadata(&path).unwrap().len() < MOST);
+        // A link in the place of the file stays one, and what it leads to as it is.
+        let target = folder.path().join("precious");
+        fs::write(&target, "precious").unwrap();
+        fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        let audit = Audit::new(path.clone());
+        audit.write(Record { status: 200, ..Record::new(&who, None) });
+        assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+        // When it is away, the next line is written again.
+        fs::remove_file(&path).unwrap();
+        audit.write(Record { status: 200, ..Record::new(&who, None) });
+        assert_eq!(lines(&path).len(), 1);
+    }
+
+    #[test]
+    fn a_flood_of_refusals_fills_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let audit = Audit::new(path.clone());
+        let who = Who::nobody("mallory");
+        let refuse = || audit.write(Record { status: 403, ..Record::new(&who, None) });
+        (0..10_000).for_each(|_| refuse());
+        let written = lines(&path).len();
+        // The loop takes less than some seconds, of which each has room for a few.
+        assert!((REFUSALS as usize..2000).contains(&written), "{written}");
+        std::thread::sleep(SECOND);
+        refuse();
+        let last = lines(&path).pop().unwrap();
+        assert_eq!(last["unsaid"].as_u64().map(|n| n > 0), Some(true), "{last}");
+    }
+}

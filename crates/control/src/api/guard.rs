@@ -1,0 +1,333 @@
+//! What stands before every request: who asks, whether they may, whether a browser asks for a stranger,
+//! how much they send and how long it takes; and after those that change something, the audit log.
+
+use super::access::{Caller, Way};
+use super::audit::{Audit, Record};
+use super::{Failure, Refusal};
+use crate::config::Role;
+use crate::engine::{Front, Kind};
+use axum::Json;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use hyper::body::Bytes;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// For all of a request's body.
+const BODY: Duration = Duration::from_secs(10);
+/// For an answer to begin. What changes something goes on all the same.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Bytes of a body that the audit log repeats.
+const SHORT: usize = 1024;
+/// The header that no form and no link of another site can send.
+pub(super) const HEADER: &str = "x-weir";
+
+/// What all requests have in common.
+#[derive(Debug)]
+pub(super) struct Common {
+    /// What the configuration says.
+    pub front: watch::Receiver<Front>,
+    pub audit: Arc<Audit>,
+}
+
+/// What a kind of request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rule {
+    /// Who may.
+    pub role: Role,
+    /// It changes something, and is written down.
+    pub changes: bool,
+    /// It is a measurement that comes all the time: only its refusal is written down.
+    pub often: bool,
+    /// Bytes of a body.
+    pub most: usize,
+    /// The body is not repeated: it may have keys in it.
+    pub private: bool,
+}
+
+#[derive(Clone)]
+pub(super) struct Gate {
+    pub common: Arc<Common>,
+    pub rule: Rule,
+}
+
+impl Common {
+    /// What somebody may do now.
+    pub fn role(&self, caller: &Caller) -> Option<Role> {
+        let front = self.front.borrow();
+        caller.role(&front.api.clients, front.web.as_ref().map(|web| web.role))
+    }
+}
+
+pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let Some(caller) = parts.extensions.get::<Caller>().cloned() else {
+        return Failure(Kind::Forbidden, "it is not known who asks".into()).into_response();
+    };
+    let mut told = Told::of(&parts);
+    if let Err(words) = gate.admits(&caller, &parts) {
+        gate.record(&caller, told, StatusCode::FORBIDDEN, words.clone()).await;
+        return Failure(Kind::Forbidden, words).into_response();
+    }
+    let body = match timeout(BODY, to_bytes(body, gate.rule.most)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            let words =
+                format!("the body has more than {} bytes, or has ended early", gate.rule.most);
+            return refuse(StatusCode::PAYLOAD_TOO_LARGE, words);
+        }
+        Err(_) => {
+            let words = format!("the body did not come within {} seconds", BODY.as_secs());
+            return refuse(StatusCode::REQUEST_TIMEOUT, words);
+        }
+    };
+    if !gate.rule.changes {
+        let answer = next.run(Request::from_parts(parts, Body::from(body)));
+        return timeout(ANSWER, answer).await.unwrap_or_else(|_| {
+            Failure(Kind::Busy, "weir has not answered in time".into()).into_response()
+        });
+    }
+    told.body = (!gate.rule.private && body.len() <= SHORT).then(|| body.clone());
+    // Whoever asks may hang up: what was asked for is done and written down.
+    let done = tokio::spawn(async move {
+        let answer = next.run(Request::from_parts(parts, Body::from(body))).await;
+        let (parts, body) = answer.into_parts();
+        let body = to_bytes(body, gate.rule.most).await.unwrap_or_default();
+        if !(gate.rule.often && parts.status.is_success()) {
+            gate.record(&caller, told, parts.status, outcome(&body)).await;
+        }
+        Response::from_parts(parts, Body::from(body))
+    });
+    match timeout(ANSWER, done).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Failure(Kind::Failed, "weir has failed at it".into()).into_response(),
+        Err(_) => {
+            let words = "it is not done yet; the history tells when it is";
+            Failure(Kind::Failed, words.into()).into_response()
+        }
+    }
+}
+
+/// What an answer says, as a sentence.
+fn outcome(body: &[u8]) -> String {
+    let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let words = answer.get("done").or_else(|| answer.get("error"));
+    words.and_then(|words| words.as_str()).unwrap_or_default().to_owned()
+}
+
+/// A refusal that is HTTP's own.
+pub(super) fn refuse(status: StatusCode, error: String) -> Response {
+    (status, Json(Refusal { error, kind: Kind::Invalid })).into_response()
+}
+
+/// What the audit log says of a request.
+struct Told {
+    method: String,
+    path: String,
+    body: Option<Bytes>,
+}
+
+impl Told {
+    fn of(parts: &Parts) -> Self {
+        let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
+        Self { method: parts.method.to_string(), path: path.to_owned(), body: None }
+    }
+}
+
+impl Gate {
+    /// # Errors
+    /// Why not.
+    fn admits(&self, caller: &Caller, parts: &Parts) -> Result<(), String> {
+        let name = &caller.who.name;
+        let needed = self.rule.role;
+        match self.common.role(caller) {
+            Some(role) if role >= needed => {}
+            Some(role) => {
+                return Err(format!(
+                    "{name} has the role {}, and this needs {}",
+                    role.name(),
+                    needed.name()
+                ));
+            }
+            None => return Err(format!("{name} has no role here ([[api.client]])")),
+        }
+        if caller.way == Way::Socket {
+            return Ok(());
+        }
+        if caller.way == Way::Web {
+            let front = self.common.front.borrow();
+            let hosts = front.web.as_ref().map_or(&[][..], |web| &web.hosts);
+            let host = host(parts);
+            if !host.is_some_and(|host| is_ours(host, hosts)) {
+                return Err(format!(
+                    "{:?} is no name of this host: ask by its address, or name it in web_hosts",
+                    host.unwrap_or_default()
+                ));
+            }
+        }
+        from_no_other_site(&parts.headers, host(parts).unwrap_or_default())?;
+        if self.rule.changes && !parts.headers.contains_key(HEADER) {
+            return Err(
+                "what changes something needs the header X-Weir: 1 here, which no other site \
+                        can have a browser send"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+
+    async fn record(&self, caller: &Caller, told: Told, status: StatusCode, outcome: String) {
+        let audit = Arc::clone(&self.common.audit);
+        let role = self.common.role(caller).map(Role::name);
+        let caller = caller.clone();
+        // Files may take their time.
+        let written = tokio::task::spawn_blocking(move || {
+            let body = told.body.as_deref().and_then(|body| std::str::from_utf8(body).ok());
+            audit.write(Record {
+                role,
+                method: &told.method,
+                path: &told.path,
+                body: body.filter(|body| !body.is_empty()),
+                status: status.as_u16(),
+                outcome: &outcome,
+                ..Record::new(&caller.who, caller.from)
+            });
+        });
+        let _ = written.await;
+    }
+}
+
+/// The host that is asked for, with its port.
+fn host(parts: &Parts) -> Option<&str> {
+    let named = parts.uri.authority().map(|authority| authority.as_str());
+    named.or_else(|| parts.headers.get(HOST)?.to_str().ok())
+}
+
+/// Whether a host is one that no other site can have a browser take for this one: a name that it owns could
+/// be led to this address, an address cannot.
+fn is_ours(host: &str, hosts: &[String]) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => {
+            let Some((address, port)) = rest.split_once(']') else { return false };
+            return address.parse::<IpAddr>().is_ok() && (port.is_empty() || port.starts_with(':'));
+        }
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    let name = name.to_ascii_lowercase();
+    name.parse::<IpAddr>().is_ok() || name == "localhost" || hosts.contains(&name)
+}
+
+/// What browsers say of who has them ask.
+fn from_no_other_site(headers: &HeaderMap, host: &str) -> Result<(), String> {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    if let Some(site) = text("sec-fetch-site")
+        && !["same-origin", "none"].contains(&site)
+        // A link to the page itself is fine.
+        && text("sec-fetch-mode") != Some("navigate")
+    {
+        return Err("another site has a browser ask for this".into());
+    }
+    if let Some(origin) = text(ORIGIN.as_str()) {
+        let own = origin.split_once("://").is_some_and(|(_, own)| own.eq_ignore_ascii_case(host));
+        if !own {
+            return Err(format!("the site {origin:?} has a browser ask for this"));
+        }
+    }
+    Ok(())
+}
+
+/// Refusals that are not the API's own (a path that there is not, a method that a path has not) become such.
+pub(super) async fn typed(request: Request, next: Next) -> Response {
+    let answer = next.run(request).await;
+    let status = answer.status();
+    let json = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
+    if json || !(status.is_client_error() || status.is_server_error()) {
+        return answer;
+    }
+    let (mut parts, body) = answer.into_parts();
+    let said = to_bytes(body, SHORT).await.unwrap_or_default();
+    let words = match String::from_utf8_lossy(&said).into_owned() {
+        words if !words.is_empty() => words,
+        _ => status.canonical_reason().unwrap_or("it was refused").to_ascii_lowercase(),
+    };
+    let kind = match status {
+        StatusCode::NOT_FOUND => Kind::NotFound,
+        status if status.is_client_error() => Kind::Invalid,
+        _ => Kind::Failed,
+    };
+    let typed = (status, Json(Refusal { error: words, kind })).into_response();
+    let (own, body) = typed.into_parts();
+    parts.headers.extend(own.headers);
+    Response::from_parts(parts, body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_nobody_else_owns_are_ours() {
+        let hosts = ["lb1.example.org".to_owned()];
+        for good in [
+            "127.0.0.1:8080",
+            "127.0.0.1",
+            "[::1]:8080",
+            "[::1]",
+            "localhost:9",
+            "LOCALHOST",
+            "192.0.2.1:80",
+            "lb1.example.org:8080",
+            "LB1.example.org",
+        ] {
+            assert!(is_ours(good, &hosts), "{good}");
+        }
+        for bad in [
+            "",
+            "evil.example",
+            "evil.example:8080",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "[::1].evil.example",
+            "[::1",
+            "lb1.example.org.evil.example:80",
+        ] {
+            assert!(!is_ours(bad, &hosts), "{bad}");
+        }
+    }
+
+    #[test]
+    fn other_sites_are_told_by_what_browsers_say() {
+        let headers = |all: &[(&'static str, &'static str)]| -> HeaderMap {
+            let value = |(name, value): &(&'static str, &'static str)| {
+                ((*name).parse().expect("a name"), value.parse().expect("a value"))
+            };
+            all.iter().map(value).collect()
+        };
+        let host = "127.0.0.1:8080";
+        for good in [
+            &[][..],
+            &[("sec-fetch-site", "same-origin"), ("origin", "http://127.0.0.1:8080")],
+            &[("sec-fetch-site", "none")],
+            &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")],
+        ] {
+            assert!(from_no_other_site(&headers(good), host).is_ok(), "{good:?}");
+        }
+        for bad in [
+            &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")][..],
+            &[("sec-fetch-site", "same-site")],
+            &[("origin", "http://127.0.0.1:8081")],
+            &[("origin", "null")],
+            &[("origin", "http://evil.example")],
+        ] {
+            assert!(from_no_other_site(&headers(bad), host).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Where the API is served: the socket, TLS, and plain HTTP for the page. A place for each connection, of
+//! which there are so many at once: when all are taken, the one goes that has kept its own longest without
+//! asking for anything.
+
+use super::access::Caller;
+use crate::config::ApiTls;
+use axum::Router;
+use axum::body::Body;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tracing::{debug, info, warn};
+
+/// Connections at once, of each listener.
+const PLACES: usize = 256;
+/// For the head of a request, from when the one before was answered.
+const HEAD: Duration = Duration::from_secs(30);
+/// For the handshake of TLS.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Bytes of the head of a request.
+const HEAD_BYTES: usize = 64 << 10;
+/// How long an address that cannot be listened at is left alone.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Whoever holds it works at a request, or reads a stream: its connection is not one that may go.
+#[derive(Clone, Debug)]
+pub(super) struct Working(#[expect(dead_code, reason = "it counts while it is there")] Arc<()>);
+
+#[derive(Debug, Default)]
+struct Places {
+    next: u64,
+    taken: BTreeMap<u64, (AbortHandle, Arc<()>)>,
+}
+
+impl Places {
+    /// Sees that there is a place; false if there is none.
+    fn make_room(&mut self) -> bool {
+        if self.taken.len() < PLACES {
+            return true;
+        }
+        // Numbers are the order in which they came.
+        let idle = self.taken.iter().find(|(_, (_, token))| Arc::strong_count(token) <= 2);
+        let Some(number) = idle.map(|(number, _)| *number) else { return false };
+        if let Some((task, _)) = self.taken.remove(&number) {
+            task.abort();
+        }
+        true
+    }
+}
+
+/// Gives the place back.
+struct Place {
+    places: Arc<Mutex<Places>>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.places).taken.remove(&self.number);
+    }
+}
+
+fn lock(places: &Mutex<Places>) -> std::sync::MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The connections of a listener; they end with it.
+#[derive(Default)]
+struct Crowd {
+    tasks: JoinSet<()>,
+    places: Arc<Mutex<Places>>,
+}
+
+impl Crowd {
+    /// Takes a connection in; `serve` is given what says that it works.
+    fn take<F: Future<Output = ()> + Send + 'static>(&mut self, serve: impl FnOnce(Arc<()>) -> F) {
+        while self.tasks.try_join_next().is_some() {}
+        let mut places = lock(&self.places);
+        if !places.make_room() {
+            // It is closed at once; whoever it is sees that, and does not wait.
+            return;
+        }
+        let number = places.next;
+        places.next += 1;
+        let token = Arc::new(());
+        let place = Place { places: Arc::clone(&self.places), number };
+        let serving = serve(Arc::clone(&token));
+        let task = self.tasks.spawn(async move {
+            serving.await;
+            drop(place);
+        });
+        places.taken.insert(number, (task, token));
+    }
+}
+
+/// Answers the requests of a connection.
+async fn answer<S>(stream: S, router: Router, caller: Caller, token: Arc<()>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let working = Working(Arc::clone(&token));
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(caller.clone());
+        request.extensions_mut().insert(working.clone());
+        let answer = router.call(request);
+        async move {
+            let answer = answer.await;
+            drop(working);
+            answer
+        }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        debug!(%error, "a connection of the API has ended");
+    }
+}
+
+/// Serves at the socket, until it is dropped.
+pub(super) async fn at_socket(listener: UnixListener, router: Router) -> io::Result<()> {
+    let mut crowd = Crowd::default();
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) if passes(&error) => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let router = router.clone();
+        let known = stream.peer_cred().ok();
+        crowd.take(move |token| async move {
+            // Names may come from far away.
+            let who = move || {
+                let known = known.as_ref();
+                Caller::at_socket(
+                    known.map(tokio::net::unix::UCred::uid),
+                    known.map(tokio::net::unix::UCred::gid),
+                    known.and_then(tokio::net::unix::UCred::pid),
+                )
+            };
+            let Ok(caller) = tokio::task::spawn_blocking(who).await else { return };
+            answer(stream, router, caller, token).await;
+        });
+    }
+}
+
+/// Whether an error of `accept` is one of that connection, or of a lack of descriptors.
+fn passes(error: &io::Error) -> bool {
+    use nix::errno::Errno;
+    let known = error.raw_os_error().map(Errno::from_raw);
+    !matches!(known, Some(Errno::EBADF | Errno::EINVAL | Errno::ENOTSOCK))
+}
+
+/// Listens at an address, as soon as that can be.
+async fn listen(address: SocketAddr, what: &str) -> TcpListener {
+    let mut warned = false;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => {
+                info!(%address, "{what}");
+                return listener;
+            }
+            Err(error) if !warned => {
+                warn!(%address, %error, "no {what}: cannot listen there; it is tried again");
+                warned = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// Serves the page in plain HTTP, until it is dropped.
+pub(super) async fn in_plain(address: Option<SocketAddr>, router: Router) {
+    let Some(address) = address else { return std::future::pending().await };
+    let listener = listen(address, "page").await;
+    let mut crowd = Crowd::default();
+    loop {
+        let (stream, from) = accept(&listener).await;
+        let router = router.clone();
+        crowd.take(move |token| answer(stream, router, Caller::anybody(from), token));
+    }
+}
+
+/// Serves by TLS, until it is dropped.
+pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router) {
+    let Some(wanted) = wanted else { return std::future::pending().await };
+    let mut warned = false;
+    let acceptor = loop {
+        match acceptor(&wanted) {
+            Ok(acceptor) => break acceptor,
+            Err(error) if !warned => {
+                warn!("the API is not served by TLS, and it is tried again: {error}");
+                warned = true;
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(AGAIN).await;
+    };
+    let listener = listen(wanted.listen, "API by TLS").await;
+    let mut crowd = Crowd::default();
+    loop {
+        let (stream, from) = accept(&listener).await;
+        let (router, acceptor) = (router.clone(), acceptor.clone());
+        crowd.take(move |token| async move {
+            let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+                Ok(Ok(stream)) => stream,
+                Ok(Err(error)) => return warn_of(from, &error.to_string()),
+                Err(_) => return warn_of(from, "it takes too long"),
+            };
+            let certificates = stream.get_ref().1.peer_certificates();
+            let Some(own) = certificates.and_then(<[_]>::first) else { return };
+            let caller = Caller::with_certificate(own, from);
+            answer(stream, router, caller, token).await;
+        });
+    }
+}
+
+/// Says that somebody was not let in, now and then: whoever asks a thousand times fills no log.
+fn warn_of(from: SocketAddr, error: &str) {
+    static LAST: Mutex<Option<(std::time::Instant, u32)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let (since, unsaid) = last.unwrap_or((std::time::Instant::now() - AGAIN, 0));
+    if since.elapsed() < Duration::from_secs(1) {
+        *last = Some((since, unsaid + 1));
+        return;
+    }
+    warn!(%from, unsaid, "API: refused in the handshake of TLS: {error}");
+    *last = Some((std::time::Instant::now(), 0));
+}
+
+/// # Errors
+/// What is wrong with which file.
+fn acceptor(wanted: &ApiTls) -> Result<TlsAcceptor, String> {
+    let wrong = |path: &Path, error: &dyn std::fmt::Display| {
+        format!("{} cannot be used: {error}", path.display())
+    };
+    let read = |path: &Path| -> Result<Vec<CertificateDer<'static>>, String> {
+        let all = CertificateDer::pem_file_iter(path).map_err(|error| wrong(path, &error))?;
+        let all = all.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(path, &error))?;
+        if all.is_empty() { Err(wrong(path, &"there is no certificate in it")) } else { Ok(all) }
+    };
+    let own = read(&wanted.certificate)?;
+    let key = PrivateKeyDer::from_pem_file(&wanted.key).map_err(|e| wrong(&wanted.key, &e))?;
+    let mut roots = RootCertStore::empty();
+    for authority in read(&wanted.client_ca)? {
+        roots.add(authority).map_err(|error| wrong(&wanted.client_ca, &error))?;
+    }
+    let provider = Arc::new(ring::default_provider());
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| wrong(&wanted.client_ca, &error))?;
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(own, key)
+        .map_err(|error| wrong(&wanted.certificate, &error))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

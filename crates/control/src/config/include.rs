@@ -1,0 +1,262 @@
+//! One configuration in several files: `include` in `[balancer]` names files with further services.
+//!
+//! They become one text: that of the file itself, with `include` as a comment, and the others behind it,
+//! each after a line that names it. So everything that knows one text (validation, `apply`, the history)
+//! knows all of them, and a problem is told where it stands.
+
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+
+use super::error::{ConfigError, Problem, Problems};
+use super::written;
+
+/// Begins the line behind which the text of another file stands.
+pub(super) const MARK: &str = "#: file ";
+/// Files that one may include.
+const MOST_FILES: usize = 4096;
+
+/// The text of a file with those that it includes; as it is where it includes none, or is not what is read
+/// anyway: the parser says so.
+///
+/// # Errors
+/// What is wrong with `include`, or with a file that it names.
+pub(super) fn whole(path: &Path, text: String) -> Result<String, ConfigError> {
+    if !text.contains("include") {
+        return Ok(text);
+    }
+    let include = toml::from_str::<written::File>(&text)
+        .ok()
+        .and_then(|file| file.balancer?.into_inner().include);
+    let Some(include) = include else { return Ok(text) };
+    let name = path.display().to_string();
+    let mut problems = Problems::new(&text, &name);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut files = Vec::new();
+    for pattern in include.get_ref() {
+        match matching(folder, pattern.get_ref()) {
+            Ok(found) => files.extend(found.into_iter().map(|file| (file, pattern.span()))),
+            Err((wrong, right)) => problems.add(pattern.span(), "balancer: include", wrong, right),
+        }
+    }
+    if files.len() > MOST_FILES {
+        let wrong = format!("{} files", files.len());
+        problems.add(include.span(), "balancer: include", wrong, format!("at most {MOST_FILES}"));
+    }
+    let mut whole = commented(&text, include.span());
+    let mut bad: Vec<Problem> = Vec::new();
+    for (at, (file, span)) in files.iter().enumerate() {
+        if files[..at].iter().any(|(other, _)| other == file) {
+            let wrong = format!("{} is named twice", file.display());
+            problems.add(span.clone(), "balancer: include", wrong, "name it once");
+            continue;
+        }
+        match part(file) {
+            Ok(part) => {
+                let line = if whole.ends_with('\n') { "" } else { "\n" };
+                whole += &format!("{line}{MARK}{}\n{part}", file.display());
+            }
+            Err(ConfigError::Read { source, .. }) => {
+                let wrong = format!("{} cannot be read: {source}", file.display());
+                problems.add(span.clone(), "balancer: include", wrong, "");
+            }
+            Err(ConfigError::Invalid { problems }) => bad.extend(problems),
+        }
+    }
+    let mut all = problems.finish();
+    all.extend(bad);
+    if all.is_empty() { Ok(whole) } else { Err(ConfigError::Invalid { problems: all }) }
+}
+
+/// The text with the lines of a span as comments: no line moves.
+fn commented(text: &str, value: Range<usize>) -> String {
+    let begin = text[..value.start].rfind('\n').map_or(0, |at| at + 1);
+    let end = text[value.end..].find('\n').map_or(text.len(), |at| value.end + at);
+    let lines: Vec<String> = text[begin..end].lines().map(|line| format!("# {line}")).collect();
+    format!("{}{}{}", &text[..begin], lines.join("\n"), &text[end..])
+}
+
+type Fault = (String, String);
+
+/// The files of a pattern, in the order of their names. A `*` stands for any characters of a name, in the
+/// last part of the path.
+fn matching(folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, Fault> {
+    let path = folder.join(pattern);
+    let last = path.file_name().and_then(|name| name.to_str()).filter(|_| !pattern.ends_with('/'));
+    let parent = path.parent().filter(|parent| !parent.to_string_lossy().contains('*'));
+    let (Some(last), Some(parent)) = (last, parent) else {
+        let wrong = format!("{pattern:?} is not a file, or files by a pattern");
+        return Err((wrong, "give one such as \"conf.d/*.toml\"".into()));
+    };
+    if !last.contains('*') {
+        return Ok(vec![path]);
+    }
+    let entries = match fs::read_dir(parent) {
+        Ok(entries) => entries,
+        Err(error) => {
+            let wrong = format!("{} cannot be read: {error}", parent.display());
+            return Err((wrong, "make the folder, or remove this".into()));
+        }
+    };
+    let fits = |name: &str| !name.starts_with('.') && is_like(name, last);
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| fits(name)).collect();
+    names.sort_unstable();
+    Ok(names.iter().map(|name| parent.join(name)).collect())
+}
+
+fn is_like(name: &str, pattern: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+/// The text of a file that is included, which has services and nothing else: what stands before the first
+/// header would be the last service's of the file before.
+fn part(path: &Path) -> Result<String, ConfigError> {
+    let text = super::text_of(path)?;
+    let name = path.display().to_string();
+    let mut problems = Problems::new(&text, &name);
+    if let Some(file) = written::parse(&text, &mut problems) {
+        for (table, span) in [
+            ("balancer", file.balancer.as_ref().map(Spanned::span)),
+            ("limits", file.limits.as_ref().map(Spanned::span)),
+            ("api", file.api.as_ref().map(Spanned::span)),
+        ] {
+            if let Some(span) = span {
+                let wrong = "it stands in a file that is included";
+                problems.add(
+                    span,
+                    table,
+                    wrong,
+                    "only [[service]] may; move it to the file itself",
+                );
+            }
+        }
+    }
+    let problems = problems.finish();
+    if problems.is_empty() { Ok(text) } else { Err(ConfigError::Invalid { problems }) }
+}
+
+/// In which file a line of a whole text stands, and where in it; `line` counts from 1.
+pub(super) fn place<'t>(text: &'t str, own: &'t str, line: usize) -> (&'t str, usize) {
+    if !text.contains(MARK) {
+        return (own, line);
+    }
+    let before = text.lines().take(line).enumerate();
+    let marks = before.filter_map(|(at, text)| Some((at + 1, text.strip_prefix(MARK)?)));
+    match marks.last() {
+        Some((mark, file)) if mark < line => (file, line - mark),
+        _ => (own, line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Table, place_of};
+
+    const MAIN: &str = "[balancer]\ninterfaces = [\"lo\"]\ninclude = [\n  \"conf.d/*.toml\",\n]\n\n\
+                        [[service]]\nname = \"a\"\nvip = \"10.0.0.1\"\nport = 80\n\
+                        [[service.backend]]\nname = \"b\"\naddress = \"10.0.0.11\"";
+
+    fn service(name: &str, port: u16) -> String {
+        format!(
+            "[[service]]\nname = \"{name}\"\nvip = \"10.0.0.1\"\nport = {port}\n[[service.backend]]\n\
+             name = \"b\"\naddress = \"10.0.0.11\"\n"
+        )
+    }
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("conf.d")).unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        folder
+    }
+
+    #[test]
+    fn several_files_are_one() {
+        let (b, c) = (service("b", 81), service("c", 82));
+        let folder = folder(&[
+            ("weir.toml", MAIN),
+            ("conf.d/20-c.toml", &c),
+            ("conf.d/10-b.toml", &b),
+            ("conf.d/.hidden.toml", "nonsense"),
+            ("conf.d/notes.txt", "nonsense"),
+        ]);
+        let path = folder.path().join("weir.toml");
+        let config = Config::load(&path).unwrap();
+        let names: Vec<&str> = config.services.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        // The whole text is a file by itself, and means the same.
+        let text = Config::text(&path).unwrap();
+        assert_eq!(Config::parse(&text, "whole").unwrap(), config);
+        assert!(text.contains("# include = [\n#   \"conf.d/*.toml\",\n# ]"), "{text}");
+        // A refusal that is found later is told where the field stands.
+        let at = place_of(&path, Table::Service("c"), "port");
+        assert!(at.ends_with("conf.d/20-c.toml:4: "), "{at}");
+        assert!(place_of(&path, Table::Service("a"), "port").ends_with("weir.toml:10: "));
+    }
+
+    #[test]
+    fn problems_are_told_where_they_stand() {
+        let odd_port = service("b", 81).replace("port = 81", "port = 99999");
+        let same = service("a", 83);
+        for (file, text, wanted) in [
+            ("conf.d/b.toml", odd_port.as_str(), "conf.d/b.toml:4: service \"b\": port: 99999"),
+            ("conf.d/b.toml", same.as_str(), "conf.d/b.toml:2: service \"a\": name"),
+            ("conf.d/b.toml", "[[service]]\nnonsense = 1\n", "conf.d/b.toml:2: "),
+            ("conf.d/b.toml", "port = 7\n", "conf.d/b.toml:1: "),
+            ("conf.d/b.toml", "# b\n[limits]\nservices = 7\n", "conf.d/b.toml:2: limits: "),
+            ("conf.d/b.toml", "[balancer]\ninterfaces = []\n", "conf.d/b.toml:1: balancer: "),
+            ("conf.d/b.toml", "[[service]\n", "conf.d/b.toml:1: "),
+        ] {
+            let folder = folder(&[("weir.toml", MAIN), (file, text)]);
+            let path = folder.path().join("weir.toml");
+            let said = Config::load(&path).unwrap_err().to_string();
+            assert!(said.contains(wanted), "{text}: {said}");
+        }
+        let main = |pattern: &str| MAIN.replace("\"conf.d/*.toml\"", pattern);
+        for (pattern, wanted) in [
+            ("\"none.toml\"", "weir.toml:4: balancer: include: "),
+            ("\"none.d/*.toml\"", "weir.toml:4: balancer: include: "),
+            ("\"*/x.toml\"", "is not a file"),
+            ("\"conf.d/x.toml\", \"conf.d/*.toml\"", "named twice"),
+        ] {
+            let folder =
+                folder(&[("weir.toml", &main(pattern)), ("conf.d/x.toml", &service("x", 9))]);
+            let said = Config::load(folder.path().join("weir.toml")).unwrap_err().to_string();
+            assert!(said.contains(wanted), "{pattern}: {said}");
+        }
+        // Of a text that comes without a folder.
+        let said = Config::parse(MAIN, "text").unwrap_err().to_string();
+        assert!(said.contains("text:3: balancer: include"), "{said}");
+    }
+
+    #[test]
+    fn stars_stand_for_any_characters() {
+        for (name, pattern) in [
+            ("a.toml", "*.toml"),
+            ("a.toml", "*"),
+            ("a.toml", "a*"),
+            ("a.b.toml", "a*b*l"),
+            ("aa", "a*a"),
+        ] {
+            assert!(is_like(name, pattern), "{name} {pattern}");
+        }
+        for (name, pattern) in [("a.toml", "*.txt"), ("b.toml", "a*"), ("a", "a*a"), ("ab", "a")] {
+            assert!(!is_like(name, pattern), "{name} {pattern}");
+        }
+    }
+}

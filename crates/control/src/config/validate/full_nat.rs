@@ -1,0 +1,100 @@
+//! Validation of where packets under full NAT come from.
+
+use std::net::IpAddr;
+
+use toml::Spanned;
+
+use super::super::error::Problems;
+use super::super::forward::{MOST_NAT_SOURCES, NatSources};
+use super::super::written;
+use super::scope::Scope;
+use super::service::{claim, is_host, title};
+
+/// Fewer ports of an address are soon in use.
+const LEAST_PORTS: u32 = 16;
+
+/// The balancer's addresses and their ports.
+pub(super) fn sources(
+    addresses: Option<Spanned<Vec<Spanned<String>>>>,
+    ports: Option<&Spanned<String>>,
+    log: Option<Spanned<bool>>,
+    scope: &mut Scope<'_, '_>,
+) -> NatSources {
+    let mut all: Vec<IpAddr> = Vec::new();
+    for one in addresses.map(Spanned::into_inner).unwrap_or_default() {
+        let text = one.get_ref();
+        let mut refuse = |wrong: String, right: &str| {
+            scope.problem(one.span(), "nat_sources", wrong, right);
+        };
+        let example = "give addresses of this host, such as [\"10.0.0.2\", \"2001:db8::2\"]";
+        let Some(address) = text.parse().ok().filter(|address| is_host(*address)) else {
+            refuse(format!("{text:?} is not the address of one host"), example);
+            continue;
+        };
+        let same = all.iter().filter(|other| other.is_ipv4() == address.is_ipv4()).count();
+        if all.contains(&address) {
+            refuse(format!("{text} is listed twice"), "remove one");
+        } else if same >= MOST_NAT_SOURCES {
+            let wrong = format!("there are more than {MOST_NAT_SOURCES} of its family");
+            refuse(wrong, "remove some");
+        } else {
+            all.push(address);
+        }
+    }
+    let usual = NatSources::default();
+    let ports = ports.map_or(usual.ports, |given| {
+        let parsed = given.get_ref().split_once('-').and_then(|(first, last)| {
+            Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
+        });
+        let good = parsed.filter(|(first, last)| {
+            *first > 0 && first <= last && u32::from(last - first) + 1 >= LEAST_PORTS
+        });
+        good.unwrap_or_else(|| {
+            let wrong =
+                format!("{:?} is not a range of {LEAST_PORTS} ports or more", given.get_ref());
+            scope.problem(given.span(), "nat_ports", wrong, "give one such as \"1024-32767\"");
+            usual.ports
+        })
+    });
+    NatSources { addresses: all, ports, log: log.is_some_and(Spanned::into_inner) }
+}
+
+/// Services under full NAT need an address of their family; and no service may listen where answers come to.
+pub(super) fn has_sources(
+    services: &[Spanned<written::Service>],
+    nat: &NatSources,
+    problems: &mut Problems<'_>,
+) {
+    for (at, service) in services.iter().enumerate() {
+        let raw = service.get_ref();
+        let Some(((vip, _, port), span)) = claim(raw) else { continue };
+        let full = raw.forward.as_ref().filter(|word| word.get_ref() == "fullnat");
+        if let Some(given) = full
+            && nat.of_family(vip.is_ipv4()).is_none()
+        {
+            let (family, example) =
+                if vip.is_ipv4() { ("IPv4", "10.0.0.2") } else { ("IPv6", "2001:db8::2") };
+            problems.add(
+                given.span(),
+                format!("{}: forward", title(raw, at)),
+                format!(
+                    "\"fullnat\" needs an address of this host that packets come from, of {family}"
+                ),
+                format!("set balancer.nat_sources = [\"{example}\"]"),
+            );
+        }
+        let (first, last) = nat.ports;
+        let within = port.is_none_or(|port| (first..=last).contains(&port));
+        if nat.addresses.contains(&vip) && within {
+            problems.add(
+                span,
+                title(raw, at),
+                format!(
+                    "{vip} is one of balancer.nat_sources, and answers of backends come to its ports {first} \
+                     to {last}"
+                ),
+                "give it another address, or a port outside of balancer.nat_ports",
+            );
+        }
+    }
+}

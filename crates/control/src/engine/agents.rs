@@ -1,0 +1,792 @@
+//! Agents of backends: who they are, what they are asked for, and what is made of what they say.
+//!
+//! A session comes with a certificate, whose addresses are those of the backends that it may speak for. What
+//! it says of any other is refused, and counted. A backend is *told of* from the end of its agent's first dump
+//! until its agent has been lost for a while (docs/agent.md).
+
+use super::service::ServiceRuntime;
+use super::told::Told;
+use super::{Engine, tolerate};
+use crate::config::{Agents as Configured, Config, Protocol, States};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{error, info, warn};
+use weir_plane::Plane;
+use weir_rpc::message::{Connection, Endpoint, Kind};
+use weir_rpc::{Endpoints, PROTOCOL, Welcome};
+use weir_steering::{BackendId, Load, ServiceId, StateKey};
+use weir_wire::map_address;
+
+/// What an agent said last counts for so long after it was lost; then its backends are observed.
+const LOST_FOR: Duration = Duration::from_secs(3);
+/// Certificates that end sooner are warned of.
+const ENDS_SOON: i64 = 14 * 86_400;
+
+/// What an agent is told after it was welcomed.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Order {
+    /// Tell of these from now on.
+    Endpoints(Endpoints),
+    /// List all connections.
+    Dump,
+}
+
+/// An agent that calls, with what TLS says of it.
+#[derive(Debug)]
+pub struct Newcomer {
+    /// Number of the session, never used twice.
+    pub session: u64,
+    /// Name in its certificate.
+    pub name: String,
+    /// When its certificate ends, in seconds since 1970.
+    pub ends: i64,
+    /// From where it calls.
+    pub from: SocketAddr,
+    /// Version of its program.
+    pub version: String,
+    /// Drawn when it was started.
+    pub instance: [u8; 16],
+    /// Addresses that it speaks for, all of them in its certificate.
+    pub addresses: Vec<IpAddr>,
+    /// Where orders go. What has no room ends the session.
+    pub orders: mpsc::Sender<Order>,
+    /// Dropped when the session is to end.
+    pub end: oneshot::Sender<()>,
+}
+
+/// What an agent says.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Said {
+    /// What has happened, from one number to another.
+    Events {
+        /// Number of the first event.
+        first: u64,
+        /// The number after the last one.
+        next: u64,
+        /// Those that concern an endpoint.
+        events: Vec<(Kind, Connection)>,
+    },
+    /// All connections follow.
+    DumpBegin {
+        /// Events from this number on follow after that.
+        next: u64,
+        /// Number of the list of endpoints that it goes by.
+        list: u64,
+    },
+    /// Some of them.
+    Dumped(Vec<Connection>),
+    /// Those were all.
+    DumpEnd,
+    /// All that had happened when it was asked has been said.
+    Reached {
+        /// How long that took.
+        lag: Duration,
+        /// Its open connections, as it counts them.
+        connections: u64,
+        /// Events that it has lost.
+        lost: u64,
+    },
+    /// How loaded it is.
+    Load {
+        /// Of all processors, 0 to 1.
+        cpu: f64,
+        /// Processes that run or want to.
+        run_queue: u32,
+        /// What schedulers are to go by.
+        load: Option<f64>,
+    },
+}
+
+/// A backend of a service, and the ports that are another service's, where it has any.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Place {
+    endpoint: Endpoint,
+    service: ServiceId,
+    backend: BackendId,
+    /// Port of the service; none: any but these.
+    port: Option<u16>,
+    not: BTreeSet<u16>,
+}
+
+#[derive(Debug)]
+struct Dump {
+    next: u64,
+    list: u64,
+    found: HashMap<u32, HashSet<StateKey>>,
+}
+
+/// An agent in a session.
+#[derive(Debug)]
+struct Speaker {
+    newcomer: Newcomer,
+    since: Instant,
+    /// Number of its list of endpoints, and the list.
+    list: u64,
+    places: BTreeMap<u32, Place>,
+    /// Those of the list before, of which it may still speak.
+    former: BTreeSet<u32>,
+    /// The next event that is to come; none before the first dump.
+    next: Option<u64>,
+    dump: Option<Dump>,
+    /// It was asked for a dump that has not begun.
+    asked: bool,
+    /// It has named connections that are known to be elsewhere, maybe of an earlier time: it is asked again
+    /// when another agent has told all.
+    disputes: bool,
+    /// What it has told all of.
+    held: BTreeSet<(ServiceId, BackendId)>,
+    lag: Option<Duration>,
+    cpu: f64,
+    run_queue: u32,
+    connections: u64,
+    lost: u64,
+    dumps: u64,
+    events: u64,
+    refused: u64,
+}
+
+/// An agent that was lost.
+#[derive(Debug)]
+struct Lost {
+    instance: [u8; 16],
+    name: String,
+    addresses: Vec<IpAddr>,
+    next: Option<u64>,
+    places: BTreeMap<u32, Place>,
+    held: BTreeSet<(ServiceId, BackendId)>,
+    at: Instant,
+}
+
+/// All agents.
+#[derive(Debug, Default)]
+pub(super) struct Agents {
+    speakers: BTreeMap<u64, Speaker>,
+    /// By the address of a backend: the last ones that were lost.
+    lost: Vec<Lost>,
+    /// Number of the last list of endpoints.
+    lists: u64,
+    /// Calls that were refused.
+    turned_away: u64,
+    /// Connections that agents named and that are not theirs, of agents that are gone.
+    refused: u64,
+    /// Until when nothing is taken from interfaces, unless all agents have told before.
+    learning: Option<Instant>,
+    /// Where it is said how agents are listened for.
+    listener: Option<watch::Sender<Option<Configured>>>,
+    /// What whoever listens says of that.
+    trouble: Option<watch::Receiver<Option<String>>>,
+    /// When its own certificate ends.
+    own_ends: Option<i64>,
+}
+
+/// An agent, as `weir status` shows it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct AgentStatus {
+    /// Name in its certificate.
+    pub name: String,
+    /// From where it calls; none: it is lost.
+    pub from: Option<SocketAddr>,
+    /// Version of its program.
+    pub version: Option<String>,
+    /// Addresses of the backends that it speaks for.
+    pub addresses: Vec<IpAddr>,
+    /// Whether what it says counts: it has told all that it holds.
+    pub told: bool,
+    /// Seconds since it called, or since it was lost.
+    pub seconds: u64,
+    /// How far what it says is behind, in milliseconds; none: not known yet.
+    pub lag_ms: Option<f64>,
+    /// Open connections to services with states = "agents", as it counts them.
+    pub connections: u64,
+    /// Part of its processors that is busy, 0 to 1.
+    pub cpu: f64,
+    /// Processes there that run or want to.
+    pub run_queue: u32,
+    /// Dumps that it has sent in this session.
+    pub dumps: u64,
+    /// Events that it has sent in this session.
+    pub events: u64,
+    /// Events that it has lost since its start; a dump followed each time.
+    pub lost: u64,
+    /// Connections that it named and that are not its own.
+    pub refused: u64,
+    /// When its certificate ends, in seconds since 1970.
+    pub certificate_ends: Option<i64>,
+}
+
+/// What an endpoint is called: its backend, which services do not share.
+fn id_of(service: ServiceId, backend: BackendId) -> u32 {
+    service.0 << 16 | u32::from(backend.get())
+}
+
+impl Place {
+    /// The state of a connection there; `None` if it is another service's.
+    fn key(&self, one: &Connection) -> Option<StateKey> {
+        let dst_port = match (self.port, one.port) {
+            (Some(port), None) => port,
+            (None, Some(port)) if !self.not.contains(&port) => port,
+            _ => return None,
+        };
+        Some(StateKey { address: map_address(one.client), src_port: one.client_port, dst_port })
+    }
+}
+
+impl Speaker {
+    fn speaks_for(&self, address: IpAddr) -> bool {
+        self.newcomer.addresses.contains(&address)
+    }
+
+    /// What a connection is that it names; `None`, and counted, if it may not.
+    fn own(&mut self, one: &Connection) -> Option<(ServiceId, BackendId, StateKey)> {
+        let Some(place) = self.places.get(&one.endpoint) else {
+            // It may not have heard yet that it is asked for others.
+            self.refused += u64::from(!self.former.contains(&one.endpoint));
+            return None;
+        };
+        match place.key(one) {
+            Some(key) => Some((place.service, place.backend, key)),
+            None => {
+                self.refused += 1;
+                None
+            }
+        }
+    }
+}
+
+fn list(number: u64, places: &BTreeMap<u32, Place>) -> Endpoints {
+    Endpoints { number, endpoint: places.values().map(|place| place.endpoint.into()).collect() }
+}
+
+/// Seconds since 1970.
+fn today() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    i64::try_from(now).unwrap_or(i64::MAX)
+}
+
+impl Agents {
+    /// The backends that are told of.
+    fn held(&self) -> BTreeSet<(ServiceId, BackendId)> {
+        let speaking = self.speakers.values().flat_map(|one| &one.held);
+        speaking.chain(self.lost.iter().flat_map(|one| &one.held)).copied().collect()
+    }
+
+    /// Its session is over.
+    fn lose(&mut self, session: u64) -> Option<SocketAddr> {
+        let one = self.speakers.remove(&session)?;
+        self.refused += one.refused;
+        let Newcomer { instance, name, addresses, from, .. } = one.newcomer;
+        // A dump that was under way says nothing.
+        let next = one.next.filter(|_| one.dump.is_none());
+        let (places, held, at) = (one.places, one.held, Instant::now());
+        self.lost.push(Lost { instance, name, addresses, next, places, held, at });
+        Some(from)
+    }
+}
+
+impl<P: Plane> Engine<P> {
+    /// Tells who listens for agents where to, now and whenever the file says something else. `trouble`: what
+    /// is in its way.
+    pub(crate) fn hear_agents_by(
+        &mut self,
+        listener: watch::Sender<Option<Configured>>,
+        trouble: watch::Receiver<Option<String>>,
+    ) {
+        self.agents.listener = Some(listener);
+        self.agents.trouble = Some(trouble);
+        self.tell_listener();
+    }
+
+    /// Files are read again, too: a certificate that was renewed counts from now on.
+    pub(super) fn tell_listener(&mut self) {
+        let wanted = self.config.agents.clone();
+        let own = wanted.as_ref().and_then(|wanted| wanted.files().identity().ok());
+        self.agents.own_ends = own.map(|own| own.ends);
+        if let Some(listener) = &self.agents.listener {
+            listener.send_replace(wanted);
+        }
+    }
+
+    /// Whether packets are not to be taken yet: nothing is known of connections that there may be, and agents
+    /// know.
+    pub(super) fn begin_to_learn(&mut self, config: &Config) -> bool {
+        let learn = config.agents.as_ref().map_or(Duration::ZERO, |agents| agents.learn);
+        let asks = self.services.values().any(ServiceRuntime::asks_agents);
+        if self.resumed || !asks || learn.is_zero() {
+            return false;
+        }
+        info!(seconds = learn.as_secs(), "waits for what agents know before it takes packets");
+        self.agents.learning = Some(Instant::now() + learn);
+        true
+    }
+
+    /// Whether no packets are taken yet.
+    pub(super) fn is_learning(&self) -> bool {
+        self.agents.learning.is_some()
+    }
+
+    /// Takes packets, once all agents have told, or it has waited for as long as it may.
+    fn go_on_learning(&mut self) {
+        let Some(until) = self.agents.learning else { return };
+        let held = self.agents.held();
+        let asked = self.services.values().filter(|service| service.asks_agents());
+        let missing = asked
+            .flat_map(|service| service.pool.iter().map(|member| (service.number, member.id)))
+            .filter(|one| !held.contains(one))
+            .count();
+        if missing > 0 && Instant::now() < until {
+            return;
+        }
+        if missing > 0 {
+            warn!(missing, "agents of backends have not told what they hold; goes on without");
+        }
+        for service in self.services.values_mut().filter(|service| service.asks_agents()) {
+            service.dirty = true;
+        }
+        for failure in self.publish_due() {
+            error!(%failure, "cannot publish");
+        }
+        let config = self.config.clone();
+        match self.attach(&config) {
+            Ok(()) => self.agents.learning = None,
+            // Tried again.
+            Err(error) => error!(%error, "cannot take packets"),
+        }
+    }
+
+    /// Where the connections end that an agent of these addresses is asked for.
+    fn places_of(&self, addresses: &[IpAddr]) -> BTreeMap<u32, Place> {
+        let mut places = BTreeMap::new();
+        for service in self.services.values().filter(|service| service.asks_agents()) {
+            let configured = &service.configured;
+            let nat = configured.forward.is_nat();
+            let others = || {
+                let same =
+                    self.services.values().map(|other| &other.configured).filter(|other| {
+                        other.vip == configured.vip && other.protocol == Protocol::Tcp
+                    });
+                same.filter_map(|other| other.port).collect::<BTreeSet<u16>>()
+            };
+            for member in &service.pool {
+                if !addresses.contains(&member.wanted.address) {
+                    continue;
+                }
+                let id = id_of(service.number, member.id);
+                let (address, port) = match nat {
+                    true => (member.wanted.address, member.wanted.port.or(configured.port)),
+                    false => (configured.vip, configured.port),
+                };
+                let not = if configured.port.is_none() { others() } else { BTreeSet::new() };
+                let place = Place {
+                    endpoint: Endpoint { id, address: address.to_canonical(), port },
+                    service: service.number,
+                    backend: member.id,
+                    port: configured.port,
+                    not,
+                };
+                places.insert(id, place);
+            }
+        }
+        places
+    }
+
+    /// An agent calls.
+    pub(super) fn agent_calls(&mut self, newcomer: Newcomer) -> Result<Welcome, String> {
+        if self.config.agents.is_none() {
+            return Err("this balancer listens for no agents any more".into());
+        }
+        // Whoever speaks for the same backends is an agent before it, or the same one whose connection was
+        // lost: its session ends, and what it said counts until the new one has told all.
+        let shares =
+            |one: &Speaker| newcomer.addresses.iter().any(|address| one.speaks_for(*address));
+        let before: Vec<u64> =
+            self.agents.speakers.iter().filter(|(_, one)| shares(one)).map(|(n, _)| *n).collect();
+        for session in before {
+            self.agents.lose(session);
+        }
+        let places = self.places_of(&newcomer.addresses);
+        self.agents.lists += 1;
+        let number = self.agents.lists;
+        let same = self.agents.lost.iter().rposition(|one| {
+            one.instance == newcomer.instance && one.next.is_some() && one.places == places
+        });
+        let resumed = same.map(|at| self.agents.lost.remove(at));
+        let next = resumed.as_ref().and_then(|one| one.next);
+        let held = resumed.map(|one| one.held).unwrap_or_default();
+        let (name, from, version) = (&newcomer.name, newcomer.from, &newcomer.version);
+        info!(agent = name, %from, version, resumes = next.is_some(), "an agent calls");
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").into(),
+            resume: next.is_some(),
+            have: next.unwrap_or(0),
+            endpoints: Some(list(number, &places)),
+        };
+        let speaker = Speaker {
+            since: Instant::now(),
+            list: number,
+            places,
+            former: BTreeSet::new(),
+            next,
+            dump: None,
+            asked: false,
+            disputes: false,
+            held,
+            lag: None,
+            cpu: 0.0,
+            run_queue: 0,
+            connections: 0,
+            lost: 0,
+            dumps: 0,
+            events: 0,
+            refused: 0,
+            newcomer,
+        };
+        self.agents.speakers.insert(speaker.newcomer.session, speaker);
+        Ok(welcome)
+    }
+
+    /// A session is over, or (`None`) somebody was not let in.
+    pub(super) fn agent_gone(&mut self, session: Option<u64>) {
+        match session {
+            None => self.agents.turned_away += 1,
+            Some(session) => {
+                if let Some(from) = self.agents.lose(session) {
+                    info!(%from, "an agent is gone");
+                }
+            }
+        }
+    }
+
+    /// An agent says something; an error ends its session.
+    pub(super) fn agent_says(&mut self, session: u64, said: Said) -> Result<(), String> {
+        let Some(one) = self.agents.speakers.get_mut(&session) else {
+            return Err("another agent speaks for the same backend".into());
+        };
+        match said {
+            Said::Reached { lag, connections, lost } => {
+                (one.lag, one.connections, one.lost) = (Some(lag), connections, lost);
+                Ok(())
+            }
+            Said::Load { cpu, run_queue, load } => {
+                (one.cpu, one.run_queue) = (cpu, run_queue);
+                let addresses = one.newcomer.addresses.clone();
+                if let Some(load) = load {
+                    self.agent_loads(&addresses, load);
+                }
+                Ok(())
+            }
+            Said::DumpBegin { next, list } => {
+                one.dumps += 1;
+                one.asked = false;
+                one.dump = Some(Dump { next, list, found: HashMap::new() });
+                Ok(())
+            }
+            Said::Dumped(connections) => self.agent_dumps(session, &connections),
+            Said::DumpEnd => self.agent_dumped(session),
+            Said::Events { first, next, events } => {
+                if one.dump.is_some() || one.next != Some(first) || next < first {
+                    let wanted = one.next;
+                    return Err(format!("events from {first} on, and {wanted:?} are next"));
+                }
+                one.next = Some(next);
+                one.events += events.len() as u64;
+                for (kind, connection) in events {
+                    self.agent_tells(session, kind, &connection);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn numbered(&mut self, number: ServiceId) -> Option<&mut ServiceRuntime> {
+        self.services.get_mut(self.names.get(&number)?)
+    }
+
+    /// One event.
+    fn agent_tells(&mut self, session: u64, kind: Kind, connection: &Connection) {
+        let now = self.now();
+        let Some(one) = self.agents.speakers.get_mut(&session) else { return };
+        let Some((number, backend, key)) = one.own(connection) else { return };
+        let Some(service) = self.numbered(number) else { return };
+        let mut told = Told::Taken;
+        let taken = service.remembered(|service| match kind {
+            Kind::Opened => {
+                told = service.opened(key, backend, false, now)?;
+                Ok(())
+            }
+            kind => service.ended(&key, backend, kind, now),
+        });
+        self.agent_told(session, told);
+        tolerate("take up what an agent says", taken);
+    }
+
+    fn agent_told(&mut self, session: u64, told: Told) {
+        if told == Told::Others
+            && let Some(one) = self.agents.speakers.get_mut(&session)
+        {
+            one.refused += 1;
+            one.disputes = true;
+        }
+    }
+
+    fn agent_dumps(&mut self, session: u64, connections: &[Connection]) -> Result<(), String> {
+        let now = self.now();
+        for connection in connections {
+            let Some(one) = self.agents.speakers.get_mut(&session) else { break };
+            if one.dump.is_none() {
+                return Err("a part of a dump that has not begun".into());
+            }
+            let Some((number, backend, key)) = one.own(connection) else { continue };
+            if let Some(dump) = &mut one.dump
+                && !dump.found.entry(connection.endpoint).or_default().insert(key)
+            {
+                continue;
+            }
+            let Some(service) = self.numbered(number) else { continue };
+            // One beyond what there is room for is of no use, and it must not be kept either.
+            let mut told = Told::Taken;
+            let taken = service.remembered(|service| {
+                told = service.opened(key, backend, true, now)?;
+                Ok(())
+            });
+            if told != Told::Taken
+                && let Some(one) = self.agents.speakers.get_mut(&session)
+                && let Some(dump) = &mut one.dump
+                && let Some(found) = dump.found.get_mut(&connection.endpoint)
+            {
+                found.remove(&key);
+            }
+            self.agent_told(session, told);
+            tolerate("take up what an agent lists", taken);
+        }
+        Ok(())
+    }
+
+    fn agent_dumped(&mut self, session: u64) -> Result<(), String> {
+        let now = self.now();
+        let Some(one) = self.agents.speakers.get_mut(&session) else { return Ok(()) };
+        let Some(mut dump) = one.dump.take() else {
+            return Err("the end of a dump that has not begun".into());
+        };
+        one.next = Some(dump.next);
+        if dump.list != one.list {
+            // Another one, of the list that it has been given meanwhile, is on its way.
+            return Ok(());
+        }
+        one.former.clear();
+        let places: Vec<(u32, ServiceId, BackendId)> =
+            one.places.values().map(|one| (one.endpoint.id, one.service, one.backend)).collect();
+        one.held = places.iter().map(|(_, service, backend)| (*service, *backend)).collect();
+        let addresses = one.newcomer.addresses.clone();
+        for (id, number, backend) in places {
+            let found = dump.found.remove(&id).unwrap_or_default();
+            let Some(service) = self.numbered(number) else { continue };
+            let done = service.remembered(|service| service.dumped(backend, &found, now));
+            tolerate("take up what an agent has listed", done);
+        }
+        let disputing = self.agents.speakers.iter_mut().filter(|(other, _)| **other != session);
+        for (_, other) in disputing.filter(|(_, other)| other.disputes && !other.asked) {
+            other.asked = other.newcomer.orders.try_send(Order::Dump).is_ok();
+            other.disputes = false;
+        }
+        // What agents before it said counts no more.
+        self.agents.lost.retain(|lost| !lost.addresses.iter().any(|one| addresses.contains(one)));
+        self.follow_told();
+        self.go_on_learning();
+        Ok(())
+    }
+
+    /// A load counts for all services that go by what is told.
+    fn agent_loads(&mut self, addresses: &[IpAddr], load: f64) {
+        let mut concerned = Vec::new();
+        for (name, service) in &mut self.services {
+            let own = service.pool.iter().filter(|one| addresses.contains(&one.wanted.address));
+            let own: Vec<BackendId> = own.map(|one| one.id).collect();
+            own.iter().for_each(|id| service.loads.tell(*id, load));
+            let (scheduler, reads) = service.scheduler();
+            if !own.is_empty() && scheduler.reads_loads() && reads == Load::Told {
+                concerned.push(name.clone());
+            }
+        }
+        concerned.iter().for_each(|name| self.tell_loads(name));
+    }
+
+    /// Backends that are told of no more are observed.
+    fn follow_told(&mut self) {
+        let now = self.now();
+        let held = self.agents.held();
+        for service in self.services.values_mut() {
+            let asks = service.asks_agents();
+            let number = service.number;
+            let gone: Vec<BackendId> = service
+                .told_of
+                .iter()
+                .copied()
+                .filter(|backend| !asks || !held.contains(&(number, *backend)))
+                .collect();
+            for backend in gone {
+                let (name, number) = (&service.configured.name, backend.get());
+                warn!(service = name, backend = number, "not told of any more: it is observed");
+                let done = service.remembered(|service| service.untold(backend, now));
+                tolerate("observe connections that were told of", done);
+            }
+        }
+    }
+
+    /// Asks agents for other backends, if those are others by now, and forgets who was lost too long ago.
+    pub(super) fn look_at_agents(&mut self) {
+        self.agents.lost.retain(|lost| lost.at.elapsed() < LOST_FOR);
+        let wanted: Vec<(u64, BTreeMap<u32, Place>)> = self
+            .agents
+            .speakers
+            .iter()
+            .map(|(session, one)| (*session, self.places_of(&one.newcomer.addresses)))
+            .filter(|(session, places)| self.agents.speakers[session].places != *places)
+            .collect();
+        for (session, places) in wanted {
+            self.agents.lists += 1;
+            let number = self.agents.lists;
+            let Some(one) = self.agents.speakers.get_mut(&session) else { continue };
+            let kept = places.values().map(|place| (place.service, place.backend)).collect();
+            one.held = one.held.intersection(&kept).copied().collect();
+            one.former.extend(one.places.keys());
+            (one.list, one.places) = (number, places);
+            let order = Order::Endpoints(list(number, &one.places));
+            if one.newcomer.orders.try_send(order).is_err() {
+                // It does not listen.
+                self.agents.lose(session);
+            }
+        }
+        self.follow_told();
+        self.ask_again();
+        self.go_on_learning();
+    }
+
+    /// Asks agents for a dump whose backends are not told of though they have told all: a service was made
+    /// anew meanwhile.
+    fn ask_again(&mut self) {
+        let (services, names) = (&self.services, &self.names);
+        let untold = |(number, backend): &(ServiceId, BackendId)| {
+            let service = names.get(number).and_then(|name| services.get(name));
+            service.is_some_and(|service| service.asks_agents() && !service.is_told_of(*backend))
+        };
+        for one in self.agents.speakers.values_mut() {
+            if !one.asked && one.dump.is_none() && one.held.iter().any(untold) {
+                one.asked = one.newcomer.orders.try_send(Order::Dump).is_ok();
+            }
+        }
+    }
+
+    /// All agents, for `weir status`.
+    pub(super) fn agent_status(&self) -> Vec<AgentStatus> {
+        let speaking = self.agents.speakers.values().map(|one| AgentStatus {
+            name: one.newcomer.name.clone(),
+            from: Some(one.newcomer.from),
+            version: Some(one.newcomer.version.clone()),
+            addresses: one.newcomer.addresses.clone(),
+            told: one.next.is_some() && one.held.len() == one.places.len(),
+            seconds: one.since.elapsed().as_secs(),
+            lag_ms: one.lag.map(|lag| lag.as_secs_f64() * 1000.0),
+            connections: one.connections,
+            cpu: one.cpu,
+            run_queue: one.run_queue,
+            dumps: one.dumps,
+            events: one.events,
+            lost: one.lost,
+            refused: one.refused,
+            certificate_ends: Some(one.newcomer.ends),
+        });
+        let lost = self.agents.lost.iter().map(|one| AgentStatus {
+            name: one.name.clone(),
+            from: None,
+            version: None,
+            addresses: one.addresses.clone(),
+            told: !one.held.is_empty(),
+            seconds: one.at.elapsed().as_secs(),
+            lag_ms: None,
+            connections: 0,
+            cpu: 0.0,
+            run_queue: 0,
+            dumps: 0,
+            events: 0,
+            lost: 0,
+            refused: 0,
+            certificate_ends: None,
+        });
+        speaking.chain(lost).collect()
+    }
+
+    /// Calls that were refused, and connections that agents named and that were not theirs.
+    pub(super) fn agents_refused(&self) -> (u64, u64) {
+        let speaking = self.agents.speakers.values().map(|one| one.refused).sum::<u64>();
+        (self.agents.turned_away, self.agents.refused + speaking)
+    }
+
+    /// All that were lost have been so for long.
+    #[cfg(test)]
+    pub(super) fn give_up_lost(&mut self) {
+        self.agents.lost.iter_mut().for_each(|lost| lost.at -= LOST_FOR);
+        self.look_at_agents();
+    }
+
+    /// It has waited for agents for as long as it may.
+    #[cfg(test)]
+    pub(super) fn end_learning(&mut self) {
+        self.agents.learning = Some(Instant::now());
+        self.look_at_agents();
+    }
+
+    /// What there is to say of agents.
+    pub(super) fn agent_warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if let Some(until) = self.agents.learning {
+            let left = until.saturating_duration_since(Instant::now()).as_secs();
+            found.push(format!(
+                "no packets are taken yet: agents tell first what their backends hold (agents.learn, \
+                 {left} s left)"
+            ));
+        }
+        let trouble = self.agents.trouble.as_ref().and_then(|trouble| trouble.borrow().clone());
+        found.extend(trouble.map(|trouble| format!("agents: {trouble}")));
+        let own = self
+            .agents
+            .own_ends
+            .map(|ends| ("this balancer's certificate for agents".into(), ends));
+        let theirs = self.agents.speakers.values().map(|one| {
+            (format!("the certificate of agent {}", one.newcomer.name), one.newcomer.ends)
+        });
+        for (whose, ends) in own.into_iter().chain(theirs) {
+            let left: i64 = ends.saturating_sub(today());
+            if left <= 0 {
+                found.push(format!("{whose} has ended"));
+            } else if left < ENDS_SOON {
+                found.push(format!("{whose} ends in {} days", left / 86_400));
+            }
+        }
+        for (name, service) in &self.services {
+            if service.configured.states != States::Agents {
+                continue;
+            }
+            let silent = service.pool.iter().filter(|member| !service.is_told_of(member.id));
+            let silent: Vec<&str> = silent.map(|member| member.wanted.name.as_str()).collect();
+            if !silent.is_empty() {
+                found.push(format!(
+                    "service {name}: no agent tells of {}: what the balancer sees stands in for it",
+                    silent.join(", ")
+                ));
+            }
+            if service.young.untold > 0 {
+                found.push(format!(
+                    "service {name}: packets of {} connections were seen of which no agent has told: \
+                     the next change of the pool may break them",
+                    service.young.untold
+                ));
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,132 @@
+//! What is announced to routers: the facts for whoever decides it, and the operator's word.
+
+use super::commands::Done;
+use super::{Engine, EngineError};
+use crate::store::StoreError;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::watch;
+use tracing::info;
+use weir_announce::{Fact, Facts, Gate, Keeper, Report, Route, Wanted};
+use weir_plane::Plane;
+
+/// Where it stands, in the run directory, that this balancer is drained.
+const DRAINED: &str = "drained";
+/// Where it stands which routes may be announced.
+const ANNOUNCED: &str = "announced.json";
+
+/// The way to whoever tells the speaker.
+#[derive(Debug)]
+pub(super) struct Announcer {
+    wanted: watch::Sender<Wanted>,
+    report: watch::Receiver<Report>,
+    drained: bool,
+}
+
+/// The routes that may be announced, for whoever comes after this process.
+pub fn announced_file(run_dir: &std::path::Path) -> PathBuf {
+    run_dir.join(ANNOUNCED)
+}
+
+impl<P: Plane> Engine<P> {
+    /// Begins to say what is to be announced. The keeper that is returned does it; it is to run until
+    /// it ends by itself.
+    ///
+    /// # Errors
+    /// If what an earlier run has written down cannot be read.
+    pub(crate) fn announce(
+        &mut self,
+    ) -> Result<(Keeper, watch::Receiver<Wanted>, watch::Sender<Report>), EngineError> {
+        let run_dir = &self.config.balancer.run_dir;
+        let file = announced_file(run_dir);
+        let drained = run_dir.join(DRAINED).exists();
+        // A data plane that went on alone may be announced all the while.
+        let delay = self.config.announce.as_ref().map_or(Duration::ZERO, |one| one.learn_delay);
+        let gate = Gate::new(if self.resumed { Duration::ZERO } else { delay });
+        let keeper = Keeper::new(gate, file.clone()).map_err(|source| StoreError::Io {
+            doing: "read",
+            path: file,
+            source,
+        })?;
+        let (wanted, wants) = watch::channel(Wanted::default());
+        let (reports, report) = watch::channel(Report::default());
+        self.announcer = Some(Announcer { wanted, report, drained });
+        self.tell_announcer();
+        Ok((keeper, wants, reports))
+    }
+
+    /// Says what is to be announced now, if it is something else than before.
+    pub(super) fn tell_announcer(&self) {
+        let Some(announcer) = &self.announcer else { return };
+        let speaker = self.config.announce.as_ref().map(|announce| announce.speaker.clone());
+        // Nobody asks where nothing was ever announced.
+        let facts = if speaker.is_some() { self.facts() } else { Facts::new() };
+        let wanted = Wanted { speaker, facts, drained: announcer.drained, stops: None };
+        announcer.wanted.send_if_modified(|before| {
+            let changed = *before != wanted;
+            if changed {
+                *before = wanted;
+            }
+            changed
+        });
+    }
+
+    /// The last word: the process ends.
+    pub(super) fn announce_stop(&self) {
+        let Some(announcer) = &self.announcer else { return };
+        let withdraw = self.config.announce.as_ref().is_some_and(|one| one.withdraw_at_stop);
+        announcer.wanted.send_modify(|wanted| wanted.stops = Some(withdraw));
+    }
+
+    fn facts(&self) -> Facts {
+        let mut facts = Facts::new();
+        for service in self.services.values() {
+            let configured = &service.configured;
+            let takes = |member: &&super::service::PoolMember| {
+                member.up && member.wanted.weight > 0 && !member.wanted.drain
+            };
+            facts.entry(Route::of(configured.vip)).or_default().push(Fact {
+                service: configured.name.clone(),
+                served: service.builder.published().is_some() && service.unlisted.is_none(),
+                up: service.pool.iter().filter(takes).count(),
+                need: configured.need as usize,
+            });
+        }
+        facts
+    }
+
+    /// What is announced, and why other routes are not.
+    pub(super) fn announce_report(&self) -> Result<Report, EngineError> {
+        let report = self.announcer.as_ref().map(|announcer| announcer.report.borrow().clone());
+        Ok(report.unwrap_or_default())
+    }
+
+    /// Withdraws all routes of this balancer, or announces them again. It outlives restarts.
+    pub(super) fn drain_self(&mut self, drain: bool) -> Done {
+        let file = self.config.balancer.run_dir.join(DRAINED);
+        let written = if drain { fs::write(&file, "") } else { fs::remove_file(&file) };
+        match written {
+            Ok(()) => {}
+            Err(error) if !drain && error.kind() == ErrorKind::NotFound => {}
+            Err(source) => {
+                return Err(StoreError::Io { doing: "write", path: file, source }.into());
+            }
+        }
+        if let Some(announcer) = &mut self.announcer {
+            announcer.drained = drain;
+        }
+        self.tell_announcer();
+        info!(drain, "this balancer");
+        Ok(match (drain, self.config.announce.is_some()) {
+            (true, true) => "this balancer is drained: its routes are withdrawn",
+            (false, true) => "this balancer is announced again, as far as its services stand",
+            (true, false) => {
+                "this balancer is drained; its file has no [announce], so no route was its own"
+            }
+            (false, false) => "this balancer is not drained; its file has no [announce]",
+        }
+        .into())
+    }
+}

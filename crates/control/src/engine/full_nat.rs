@@ -1,0 +1,273 @@
+//! Connections under full NAT: by which rules the data plane makes them, how many there are, and the log of
+//! them.
+
+use super::status::NatSourceStatus;
+use super::{Engine, EngineError, PlaneResult};
+use crate::config::{Config, Protocol, Service};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+use tracing::info;
+use weir_hash::HashKey;
+use weir_plane::Plane;
+use weir_plane::forward::mapping::{MAPPING_TICK_SHIFT, Target, candidates};
+use weir_plane::forward::{Mapping, MappingRules, MappingTicks};
+use weir_steering::BackendId;
+use weir_wire::{FlowKey, unmap_address};
+
+/// A SYN that nobody answers is sent again within this time (RFC 6298), and then it is the same one.
+const OPENING: Duration = Duration::from_secs(30);
+/// Longer than any of today's systems keeps TIME_WAIT: Linux 60 seconds, others up to two minutes.
+const CLOSED: Duration = Duration::from_secs(120);
+/// Places of the table that are looked at in one turn of the sweep.
+const SWEPT: usize = 1 << 16;
+
+/// In ticks, rounded up.
+fn ticks(time: Duration) -> u32 {
+    let most = i32::MAX as u64;
+    ((time.as_nanos() as u64 >> MAPPING_TICK_SHIFT) + 1).min(most) as u32
+}
+
+/// How many connections an address has, and what is known of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Use {
+    /// Open ones.
+    pub open: u64,
+    /// Those that nobody has answered.
+    pub opening: u64,
+    /// Those that have ended, whose ports rest.
+    pub resting: u64,
+}
+
+/// The sweep over the table of mappings.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    /// The place that is looked at next.
+    next: usize,
+    /// What was counted since the first place.
+    counting: BTreeMap<u16, Use>,
+    /// Of the last whole sweep.
+    pub counted: BTreeMap<u16, Use>,
+    /// What the log has of each place, and whether it says that it has ended.
+    logged: BTreeMap<usize, (Mapping, bool)>,
+}
+
+impl<P: Plane> Engine<P> {
+    /// Services whose packets get a source of this host's.
+    fn under_full_nat(&self) -> impl Iterator<Item = &Service> {
+        let all = self.services.values().map(|service| &service.configured);
+        all.filter(|service| service.forward.is_full_nat())
+    }
+
+    /// Tells the plane by which rules mappings are made. Their key stays as long as there are any.
+    pub(super) fn tell_mapping_rules(&mut self) -> Result<(), EngineError> {
+        let idle = |protocol: Protocol| {
+            let of = self.under_full_nat().filter(|service| service.protocol == protocol);
+            of.map(|service| ticks(service.idle_timeout)).max()
+        };
+        let (tcp, udp) = (idle(Protocol::Tcp), idle(Protocol::Udp));
+        let now = self.plane.mapping_rules();
+        let used = tcp.or(udp).is_some();
+        if !used && now.is_none() {
+            return Ok(());
+        }
+        let usual = MappingTicks::default();
+        let times = MappingTicks {
+            opening: ticks(OPENING),
+            closed: ticks(CLOSED),
+            tcp: tcp.unwrap_or(usual.tcp),
+            udp: udp.unwrap_or(usual.udp),
+        };
+        let key = now.map_or_else(|| HashKey::from_words(rand::random()), |now| now.key);
+        let origins = if used { self.config.balancer.nat.origins() } else { Vec::new() };
+        let rules = MappingRules { key, ticks: times, origins };
+        self.plane
+            .set_mapping_rules(&rules)
+            .plane()
+            .map_err(|error| EngineError::Unfinished(format!("addresses of full NAT: {error}")))
+    }
+
+    /// Why connections of a service break if its packets come from other ports.
+    pub(super) fn resourced(&self, wanted: &Service, config: &Config) -> Option<String> {
+        let now = self.plane.mapping_rules()?;
+        let family =
+            |origin: &weir_plane::forward::Origin| origin.address.is_ipv4() == wanted.vip.is_ipv4();
+        let of = |origins: Vec<Option<weir_plane::forward::Origin>>| -> Vec<_> {
+            origins.into_iter().flatten().filter(family).collect()
+        };
+        let other = of(now.origins) != of(config.balancer.nat.origins());
+        (wanted.forward.is_full_nat() && other).then(|| {
+            "forward: with other balancer.nat_sources or nat_ports, backends would find packets of their \
+             connections with another source"
+                .into()
+        })
+    }
+
+    /// The source that a flow has, or would get first, on its way to a backend, and whether it has it.
+    pub(super) fn source_of(
+        &self,
+        flow: &FlowKey,
+        id: BackendId,
+    ) -> Option<((IpAddr, u16), Option<Mapping>)> {
+        let rules = self.plane.mapping_rules()?;
+        let backend = self.plane.backend(id)?;
+        let translation = backend.translation?;
+        let to = Target {
+            backend: id,
+            incarnation: backend.incarnation,
+            address: backend.address,
+            port: translation.port,
+            ports: translation.ports?,
+        };
+        let now = self.plane.mapping_tick();
+        let address = |origin: u16| rules.origins.get(usize::from(origin))?.map(|one| one.address);
+        let mut vacant = None;
+        for one in candidates(&rules.key, flow, &to, self.plane.mapping_places()) {
+            let held = self.plane.mapping(one.place);
+            let source = (address(one.origin)?, one.port);
+            if let Some(held) = held
+                && held.flow == *flow
+                && (held.backend, held.incarnation) == (id, backend.incarnation)
+                && (held.origin, held.port) == (one.origin, one.port)
+            {
+                return Some((source, Some(held)));
+            }
+            if held.is_none_or(|held| held.is_vacant(&rules.ticks, now)) {
+                vacant.get_or_insert((source, None));
+            }
+        }
+        vacant
+    }
+
+    /// The same, for a person.
+    pub(super) fn source_text(&self, flow: &FlowKey, id: BackendId) -> String {
+        let client = SocketAddr::from((unmap_address(&flow.src), flow.src_port));
+        match self.source_of(flow, id) {
+            None => format!("{client} gets none: all ports that it could have are in use"),
+            Some((source, None)) => {
+                format!("{client} has none, and would become {}", SocketAddr::from(source))
+            }
+            Some((source, Some(held))) => {
+                let state = match held.state {
+                    state if state.has_ended() => "it has ended, and the port rests",
+                    state if state.answered => "it is open",
+                    _ => "the backend has not answered",
+                };
+                let age = self.plane.mapping_tick().wrapping_sub(held.last);
+                let age = u64::from(age) << MAPPING_TICK_SHIFT;
+                let seconds = Duration::from_nanos(age).as_secs();
+                format!(
+                    "{client} becomes {}; {state}, last packet {seconds} s ago",
+                    SocketAddr::from(source)
+                )
+            }
+        }
+    }
+
+    /// How the ports are used, of each address; none if no service is under full NAT.
+    pub(super) fn nat_status(&self) -> Vec<NatSourceStatus> {
+        let Some(rules) = self.plane.mapping_rules() else { return Vec::new() };
+        let known = rules.origins.iter().enumerate();
+        let known = known.filter_map(|(number, origin)| Some((number as u16, (*origin)?)));
+        known
+            .map(|(number, origin)| {
+                let used = self.sweep.counted.get(&number).copied().unwrap_or_default();
+                NatSourceStatus {
+                    address: origin.address,
+                    ports: (origin.first_port, origin.last_port),
+                    open: used.open,
+                    opening: used.opening,
+                    resting: used.resting,
+                }
+            })
+            .collect()
+    }
+
+    /// What an operator should know of full NAT.
+    pub(super) fn nat_warning(&self, dropped: u64) -> Option<String> {
+        let most = self.plane.mapping_rules().map(|_| self.plane.limits().mappings)?;
+        let used: u64 =
+            self.sweep.counted.values().map(|one| one.open + one.opening + one.resting).sum();
+        let mend = "raise limits.nat_connections, or give more balancer.nat_sources or nat_ports";
+        if used * 10 > u64::from(most) * 9 {
+            return Some(format!("{used} of {most} connections under full NAT: {mend}"));
+        }
+        (dropped > 0)
+            .then(|| format!("{dropped} packets under full NAT found no port (no_port): {mend}"))
+    }
+
+    /// Looks at the next places of the table: counts, and writes to the log what has begun and ended, if that
+    /// is asked for. A port rests longer than a sweep takes, so nothing is missed.
+    pub(super) fn sweep_mappings(&mut self) {
+        let Some(rules) = self.plane.mapping_rules() else { return };
+        let (places, now) = (self.plane.mapping_places(), self.plane.mapping_tick());
+        let log = self.config.balancer.nat.log;
+        let mut sweep = std::mem::take(&mut self.sweep);
+        if !log {
+            sweep.logged.clear();
+        }
+        let until = (sweep.next + SWEPT).min(places);
+        for place in sweep.next..until {
+            let held = self.plane.mapping(place);
+            let lives = held.filter(|held| !held.is_vacant(&rules.ticks, now));
+            if let Some(held) = lives {
+                let used = sweep.counting.entry(held.origin).or_default();
+                match held.state {
+                    state if state.has_ended() => used.resting += 1,
+                    state if state.answered => used.open += 1,
+                    _ => used.opening += 1,
+                }
+            }
+            if log {
+                self.log_mapping(&mut sweep, &rules, place, lives);
+            }
+        }
+        sweep.next = until;
+        if until >= places {
+            sweep.next = 0;
+            sweep.counted = std::mem::take(&mut sweep.counting);
+        }
+        self.sweep = sweep;
+    }
+
+    fn log_mapping(
+        &self,
+        sweep: &mut Sweep,
+        rules: &MappingRules,
+        place: usize,
+        lives: Option<Mapping>,
+    ) {
+        let same = |a: &Mapping, b: &Mapping| (a.flow, a.since) == (b.flow, b.since);
+        if let Some(&(former, ended)) = sweep.logged.get(&place)
+            && !lives.is_some_and(|now| same(&now, &former))
+        {
+            if !ended {
+                self.log_one("ended", rules, &former);
+            }
+            sweep.logged.remove(&place);
+        }
+        let Some(now) = lives else { return };
+        let (_, ended) = sweep.logged.entry(place).or_insert_with(|| {
+            self.log_one("began", rules, &now);
+            (now, false)
+        });
+        if now.state.has_ended() && !*ended {
+            *ended = true;
+            self.log_one("ended", rules, &now);
+        }
+    }
+
+    fn log_one(&self, what: &str, rules: &MappingRules, held: &Mapping) {
+        let Some(Some(origin)) = rules.origins.get(usize::from(held.origin)) else { return };
+        let backend = self.plane.backend(held.backend).map(|backend| backend.address);
+        let FlowKey { src, dst, src_port, dst_port, protocol } = held.flow;
+        info!(
+            client = %SocketAddr::from((unmap_address(&src), src_port)),
+            service = %SocketAddr::from((unmap_address(&dst), dst_port)),
+            source = %SocketAddr::from((origin.address, held.port)),
+            backend = backend.map(|address| address.to_string()),
+            protocol = ?protocol,
+            "connection under full NAT {what}"
+        );
+    }
+}

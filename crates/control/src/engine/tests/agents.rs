@@ -1,0 +1,477 @@
+//! Backends that say what they hold: what is a state and what is not, whom is believed, and what happens when
+//! an agent is lost.
+
+use super::*;
+use crate::config::{Agents, States};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::sync::mpsc;
+use weir_rpc::Endpoints;
+use weir_rpc::message::{Connection, Kind};
+
+/// An agent of a backend, as the engine hears it.
+struct Agent {
+    session: u64,
+    instance: [u8; 16],
+    endpoints: Endpoints,
+    next: u64,
+    resumed: bool,
+    orders: mpsc::Receiver<Order>,
+    ended: oneshot::Receiver<()>,
+}
+
+fn world(states: u32, half_open: u32) -> (World, Arc<AtomicU32>) {
+    let memory = SoftMemory::new(200_000, 1 << 14, 64);
+    let mut world = World::over(memory, 1, |config| {
+        config.limits.states_per_service = states;
+        config.limits.half_open_flows = half_open;
+        config.agents = Some(Agents {
+            listen: ([127, 0, 0, 1], 4479).into(),
+            certificate: "/none.pem".into(),
+            key: "/none.key".into(),
+            ca: "/none-ca.pem".into(),
+            learn: Duration::from_secs(60),
+        });
+        config.services[0].states = States::Agents;
+    });
+    let clock = Arc::new(AtomicU32::new(1_000));
+    let read = clock.clone();
+    world.engine.clock = Box::new(move || read.load(Ordering::Relaxed));
+    (world, clock)
+}
+
+fn connection(endpoint: u32, client: u32) -> Connection {
+    let flow = flow(0, client);
+    let address: [u8; 4] = flow.src[12..].try_into().expect("four");
+    Connection { endpoint, client: IpAddr::from(address), client_port: flow.src_port, port: None }
+}
+
+impl World {
+    /// An agent of backend b<n> of service a calls.
+    fn call(&mut self, session: u64, n: u8, instance: u8) -> Agent {
+        let (orders, heard) = mpsc::channel(16);
+        let (end, ended) = oneshot::channel();
+        let newcomer = Newcomer {
+            session,
+            name: format!("b{n}"),
+            ends: i64::MAX,
+            from: ([10, 9, 0, n], 40_000).into(),
+            version: "1".into(),
+            instance: [instance; 16],
+            addresses: vec![IpAddr::from([10, 9, 0, n])],
+            orders,
+            end,
+        };
+        let (reply, mut answer) = oneshot::channel();
+        self.engine.handle(Command::AgentCalls(Box::new(newcomer), reply));
+        let welcome = answer.try_recv().expect("answered").expect("welcome");
+        let endpoints = welcome.endpoints.expect("a list");
+        let (next, resumed) = (welcome.have, welcome.resume);
+        let instance = [instance; 16];
+        Agent { session, instance, endpoints, next, resumed, orders: heard, ended }
+    }
+
+    fn says(&mut self, agent: &Agent, said: Said) -> Result<(), String> {
+        let (reply, mut answer) = oneshot::channel();
+        self.engine.handle(Command::AgentSays(agent.session, said, reply));
+        answer.try_recv().expect("answered")
+    }
+
+    fn dumps(&mut self, agent: &mut Agent, clients: impl IntoIterator<Item = u32>) {
+        let list = agent.endpoints.number;
+        let id = agent.endpoints.endpoint[0].id;
+        self.says(agent, Said::DumpBegin { next: agent.next, list }).unwrap();
+        let found: Vec<_> = clients.into_iter().map(|client| connection(id, client)).collect();
+        // As agents do: twice.
+        self.says(agent, Said::Dumped(found.clone())).unwrap();
+        self.says(agent, Said::Dumped(found)).unwrap();
+        self.says(agent, Said::DumpEnd).unwrap();
+    }
+
+    fn tells(&mut self, agent: &mut Agent, kind: Kind, clients: impl IntoIterator<Item = u32>) {
+        let id = agent.endpoints.endpoint[0].id;
+        let events: Vec<_> =
+            clients.into_iter().map(|client| (kind, connection(id, client))).collect();
+        let (first, next) = (agent.next, agent.next + events.len() as u64);
+        self.says(agent, Said::Events { first, next, events }).unwrap();
+        agent.next = next;
+    }
+
+    /// All three backends have agents that have nothing yet.
+    fn agents(&mut self) -> Vec<Agent> {
+        let agents = (1..=3).map(|n| {
+            let mut agent = self.call(n.into(), n, n);
+            self.dumps(&mut agent, []);
+            agent
+        });
+        agents.collect()
+    }
+
+    /// SYNs, whose connections the agents tell as open.
+    fn open_told(&mut self, agents: &mut [Agent], clients: std::ops::Range<u32>) {
+        let began = self.start(0, clients.clone());
+        self.engine.drain_reports().unwrap();
+        for (n, agent) in (1..).zip(agents) {
+            let own = self.engine.services["a"].member(&format!("b{n}")).expect("there").id;
+            let here = clients.clone().zip(&began).filter(|(_, at)| **at == own);
+            self.tells(agent, Kind::Opened, here.map(|(client, _)| client).collect::<Vec<_>>());
+        }
+    }
+
+    fn states(&self) -> usize {
+        self.engine.services["a"].builder.states()
+    }
+
+    fn at(&self, client: u32) -> Option<u8> {
+        let service = &self.engine.services["a"];
+        let known = service.known(&StateKey::of_flow(&flow(0, client)))?;
+        service.name_of(known.backend)?[1..].parse().ok()
+    }
+
+    fn number_of(&self, client: u32) -> u8 {
+        let name = self.engine.services["a"].name_of(self.live[&flow(0, client)]);
+        name.expect("it is there")[1..].parse().expect("a number")
+    }
+}
+
+#[test]
+fn a_flood_of_syns_makes_no_state() {
+    let (mut world, _clock) = world(10_000, 80_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..500);
+    assert_eq!(world.states(), 500);
+    world.live.clear();
+    for round in 0..20 {
+        world.start(0, 10_000 + round * 2_000..12_000 + round * 2_000);
+        world.engine.drain_reports().unwrap();
+        assert_eq!(world.states(), 500);
+    }
+    // No more are kept aside than there is room for.
+    let service = &world.engine.services["a"];
+    assert_eq!((service.young.len(), service.young.pushed_out), (5_000, 35_000));
+    assert_eq!(service.half_open.len(), 0);
+    world.drain("a", "b1").unwrap();
+    assert_eq!(world.states(), 500, "nor in an update");
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn what_begins_before_an_update_and_is_told_after_it_stays() {
+    let (mut world, clock) = world(100_000, 80_000);
+    let mut agents = world.agents();
+    for round in 0..12u32 {
+        // Open, half-open, and half-open with its report still in the ring.
+        world.open_told(&mut agents, round * 1_000..round * 1_000 + 300);
+        world.start(0, round * 1_000 + 300..round * 1_000 + 350);
+        world.engine.drain_reports().unwrap();
+        world.start(0, round * 1_000 + 350..round * 1_000 + 400);
+        let backend = format!("b{}", round % 3 + 1);
+        world.ask(|reply| Command::Drain("a".into(), backend, round % 2 == 0, reply)).unwrap();
+        world.check();
+        world.engine.drain_reports().unwrap();
+        for (n, agent) in (1..=3).zip(&mut agents) {
+            let young = round * 1_000 + 300..round * 1_000 + 400;
+            let own: Vec<u32> = young.filter(|client| world.number_of(*client) == n).collect();
+            world.tells(agent, Kind::Opened, own);
+        }
+        assert_eq!(world.states(), world.live.len());
+        clock.fetch_add(7, Ordering::Relaxed);
+        world.engine.sweep().unwrap();
+    }
+    world.check();
+    let (_, refused) = world.engine.agents_refused();
+    assert_eq!(refused, 0);
+}
+
+#[test]
+fn ends_are_known_at_once_and_silence_says_nothing() {
+    let (mut world, clock) = world(10_000, 10_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..300);
+    // Much longer than any timeout.
+    for _ in 0..40 {
+        clock.fetch_add(600, Ordering::Relaxed);
+        world.engine.sweep().unwrap();
+    }
+    assert_eq!(world.states(), 300);
+    // A packet with FIN or RST says nothing, whoever sent it.
+    for client in 0..300 {
+        let frame = Frame::new(flow(0, client)).tcp_flags(TcpFlags::RST).build();
+        world.engine.plane.process(&frame);
+    }
+    world.engine.drain_reports().unwrap();
+    clock.fetch_add(600, Ordering::Relaxed);
+    world.engine.sweep().unwrap();
+    assert_eq!(world.states(), 300);
+    for (n, agent) in (1..=3).zip(&mut agents) {
+        let own: Vec<u32> = (0..300).filter(|client| world.number_of(*client) == n).collect();
+        let (closed, lingers) = own.split_at(own.len() / 2);
+        world.tells(agent, Kind::Closed, closed.iter().copied());
+        world.tells(agent, Kind::Lingers, lingers.iter().copied());
+    }
+    let lingering = world.states();
+    assert!((150..=152).contains(&lingering), "{lingering}");
+    clock.fetch_add(61, Ordering::Relaxed);
+    world.engine.sweep().unwrap();
+    clock.fetch_add(61, Ordering::Relaxed);
+    world.engine.sweep().unwrap();
+    assert_eq!(world.states(), 0);
+    world.check_counters();
+}
+
+#[test]
+fn an_agent_speaks_for_its_own_connections_only() {
+    let (mut world, _clock) = world(1_000, 10_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..90);
+    let before: Vec<_> = (0..90).map(|client| world.at(client)).collect();
+    // b1 claims all, says that all have ended, and lists all.
+    let mut liar = agents.remove(0);
+    world.tells(&mut liar, Kind::Opened, 0..90);
+    world.dumps(&mut liar, 0..90);
+    let others = before.iter().filter(|at| **at != Some(1)).count() as u64;
+    // In a dump each is said once, though it is listed twice.
+    let (_, refused) = world.engine.agents_refused();
+    assert!(refused >= 2 * others, "{refused} of {others}");
+    assert_eq!((0..90).map(|client| world.at(client)).collect::<Vec<_>>(), before);
+    world.tells(&mut liar, Kind::Closed, 0..90);
+    let left: Vec<_> = (0..90).map(|client| world.at(client)).collect();
+    assert!(left.iter().zip(&before).all(|(now, was)| match was {
+        Some(1) => now.is_none(),
+        was => now == was,
+    }));
+    // What the balancer has sent elsewhere, and nobody has told yet.
+    let began = world.start(0, 200..300);
+    world.engine.drain_reports().unwrap();
+    world.tells(&mut liar, Kind::Opened, 200..300);
+    let own = world.engine.services["a"].member("b1").unwrap().id;
+    let taken = began.iter().filter(|at| **at == own).count();
+    let claimed = (200..300).filter(|client| world.at(*client) == Some(1)).count();
+    assert_eq!(claimed, taken);
+    // Endpoints of others, and of nobody.
+    let id = agents[0].endpoints.endpoint[0].id;
+    let events = vec![(Kind::Opened, connection(id, 900)), (Kind::Opened, connection(77, 901))];
+    let (first, next) = (liar.next, liar.next + 2);
+    world.says(&liar, Said::Events { first, next, events }).unwrap();
+    liar.next = next;
+    assert_eq!((world.at(900), world.at(901)), (None, None));
+    // However many it makes up, half of the room is the others'.
+    world.tells(&mut liar, Kind::Opened, 1_000..3_000);
+    assert!(world.engine.services["a"].states_of(own).unwrap() <= 500);
+    let room = world.engine.services["a"].refused();
+    world.open_told(&mut agents[..], 5_000..5_050);
+    assert_eq!(world.engine.services["a"].refused(), room);
+    world.check_counters();
+}
+
+#[test]
+fn a_dump_puts_right_what_was_missed() {
+    let (mut world, _clock) = world(10_000, 10_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..300);
+    let own: Vec<u32> = (0..300).filter(|client| world.number_of(*client) == 2).collect();
+    // Half of them have ended, and others have begun, while nobody listened.
+    let (gone, stay) = own.split_at(own.len() / 2);
+    let list: Vec<u32> = stay.iter().copied().chain(700..720).collect();
+    world.dumps(&mut agents[1], list.clone());
+    assert!(list.iter().all(|client| world.at(*client) == Some(2)));
+    // They were young a moment ago, and are kept aside as such.
+    assert!(gone.iter().all(|client| world.at(*client).is_none()));
+    assert_eq!(world.engine.services["a"].young.len(), gone.len());
+    assert_eq!(world.states(), 300 - gone.len() + 20);
+    // Events that do not follow end the session.
+    let events = Said::Events { first: 5_000, next: 5_000, events: Vec::new() };
+    let agent = agents.remove(1);
+    assert!(world.says(&agent, events).unwrap_err().contains("5000"));
+    assert!(world.says(&agent, Said::DumpEnd).is_err());
+    assert!(
+        world
+            .says(&agent, Said::Dumped(vec![connection(agent.endpoints.endpoint[0].id, 1)]))
+            .is_err()
+    );
+}
+
+#[test]
+fn a_backend_without_an_agent_is_observed() {
+    let (mut world, clock) = world(10_000, 10_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..300);
+    // Its agent goes; what it said counts for a while, and SYNs are kept aside.
+    let lost = agents.remove(0);
+    world.engine.handle(Command::AgentGone(Some(lost.session)));
+    let own = world.engine.services["a"].member("b1").unwrap().id;
+    assert!(world.engine.services["a"].is_told_of(own));
+    let began = world.start(0, 300..400);
+    world.engine.drain_reports().unwrap();
+    assert_eq!(world.states(), 300);
+    // It comes back in time: it goes on where it was.
+    let mut back = world.call(9, 1, 1);
+    assert!(back.resumed && back.next == lost.next && back.instance == lost.instance);
+    let young: Vec<u32> =
+        (300..400).zip(&began).filter(|(_, at)| **at == own).map(|(client, _)| client).collect();
+    world.tells(&mut back, Kind::Opened, young.clone());
+    assert_eq!(world.states(), 300 + young.len());
+    // It goes for good: what has begun is a state now, and what packets say counts.
+    world.engine.handle(Command::AgentGone(Some(9)));
+    world.start(0, 400..500);
+    world.engine.drain_reports().unwrap();
+    let before = world.states();
+    world.engine.give_up_lost();
+    assert!(!world.engine.services["a"].is_told_of(own));
+    let young = (400..500).filter(|client| world.number_of(*client) == 1).count();
+    assert_eq!(world.states(), before + young);
+    assert!(world.warnings().iter().any(|said| said.contains("no agent tells of b1")));
+    world.drain("a", "b2").unwrap();
+    world.check();
+    // Those of which nothing was ever heard again end some time; others, whose agents tell, do not.
+    let told = (0..400).filter(|client| matches!(world.at(*client), Some(2 | 3))).count();
+    for _ in 0..40 {
+        clock.fetch_add(600, Ordering::Relaxed);
+        world.engine.sweep().unwrap();
+    }
+    let left: Vec<_> = (0..500).filter_map(|client| world.at(client)).collect();
+    assert!(left.iter().all(|at| *at != 1), "silent for hours, and observed");
+    assert_eq!(left.len(), told);
+    // Another agent of the same backend: it begins with a dump.
+    let mut other = world.call(10, 1, 77);
+    assert!(!other.resumed);
+    world.dumps(
+        &mut other,
+        [1, 2, 3].into_iter().filter(|client| world.number_of(*client) == 1).collect::<Vec<_>>(),
+    );
+    assert!(world.engine.services["a"].is_told_of(own));
+}
+
+#[test]
+fn a_second_agent_of_a_backend_ends_the_first() {
+    let (mut world, _clock) = world(10_000, 10_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..100);
+    let mut second = world.call(20, 1, 50);
+    assert!(
+        agents[0]
+            .ended
+            .try_recv()
+            .is_err_and(|error| error == oneshot::error::TryRecvError::Closed)
+    );
+    assert!(world.says(&agents[0], Said::DumpEnd).is_err());
+    // Until it has listed all, what the first one said counts.
+    assert_eq!(world.states(), 100);
+    world.engine.give_up_lost();
+    let mine: Vec<u32> = (0..100).filter(|client| world.number_of(*client) == 1).collect();
+    world.dumps(&mut second, mine);
+    assert_eq!(world.states(), 100);
+    world.drain("a", "b3").unwrap();
+    world.check();
+}
+
+#[test]
+fn agents_hear_of_backends_that_come() {
+    let (mut world, _clock) = world(10_000, 10_000);
+    let mut agents = world.agents();
+    let mut fourth = world.call(4, 4, 4);
+    assert!(fourth.endpoints.endpoint.is_empty());
+    world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).unwrap();
+    world.engine.look_at_agents();
+    let Ok(Order::Endpoints(list)) = fourth.orders.try_recv() else { panic!("it is told") };
+    assert_eq!(list.endpoint.len(), 1);
+    assert!(agents[0].orders.try_recv().is_err(), "nothing is new for the others");
+    let own = world.engine.services["a"].member("b4").unwrap().id;
+    fourth.endpoints = list;
+    assert!(!world.engine.services["a"].is_told_of(own));
+    world.dumps(&mut fourth, []);
+    assert!(world.engine.services["a"].is_told_of(own));
+    agents.push(fourth);
+    world.open_told(&mut agents, 0..400);
+    assert_eq!(world.states(), 400);
+    world.ask(|reply| Command::Remove("a".into(), "b4".into(), reply)).unwrap();
+    world.engine.look_at_agents();
+    assert!(!world.engine.services["a"].is_told_of(own));
+    // Of what it was not asked for any more it may still speak, without harm.
+    let fourth = agents.last_mut().unwrap();
+    let (_, before) = world.engine.agents_refused();
+    world.tells(fourth, Kind::Opened, [9_000]);
+    assert_eq!(world.engine.agents_refused().1, before);
+    assert_eq!(world.at(9_000), None);
+}
+
+/// What the log of an earlier time says of a connection that has moved meanwhile, its agent puts right,
+/// whoever is heard first.
+#[test]
+fn what_is_known_of_an_earlier_time_is_put_right() {
+    let (mut world, _clock) = world(10_000, 10_000);
+    // As read from the log: all at b1.
+    let b1 = world.engine.services["a"].member("b1").unwrap().id;
+    let service = world.engine.services.get_mut("a").unwrap();
+    for client in 0..10 {
+        service.builder.restore(StateKey::of_flow(&flow(0, client)), b1, 900).unwrap();
+    }
+    let (mut second, mut first) = (world.call(2, 2, 2), world.call(1, 1, 1));
+    world.dumps(&mut second, 0..4);
+    assert_eq!(world.at(0), Some(1), "one of two is wrong");
+    world.dumps(&mut first, 4..10);
+    assert_eq!(world.at(0), None);
+    assert!(matches!(second.orders.try_recv(), Ok(Order::Dump)));
+    world.dumps(&mut second, 0..4);
+    let at: Vec<_> = (0..10).map(|client| world.at(client).unwrap()).collect();
+    assert_eq!(at, [2, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
+}
+
+#[test]
+fn a_new_balancer_takes_no_packets_before_it_knows() {
+    let (mut world, _clock) = world(10_000, 10_000);
+    assert!(world.engine.plane.attached.is_empty());
+    assert!(world.warnings()[0].contains("no packets are taken yet"), "{:?}", world.warnings());
+    // Connections of another time, wherever the table of this one would lead them.
+    for n in 1..=3u8 {
+        let mut agent = world.call(n.into(), n, n);
+        let own: Vec<u32> = (0..300).filter(|client| client % 3 + 1 == u32::from(n)).collect();
+        assert!(world.engine.plane.attached.is_empty());
+        world.dumps(&mut agent, own);
+    }
+    assert_eq!(world.engine.plane.attached, ["eth0"]);
+    for client in 0..300 {
+        let name = format!("b{}", client % 3 + 1);
+        let id = world.engine.services["a"].member(&name).unwrap().id;
+        world.live.insert(flow(0, client), id);
+    }
+    world.check();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_new_balancer_waits_no_longer_than_it_may() {
+    let (mut world, _clock) = world(10_000, 10_000);
+    world.engine.end_learning();
+    assert_eq!(world.engine.plane.attached, ["eth0"]);
+    let said = world.warnings();
+    assert!(said.iter().all(|said| said.contains("no agent tells of b1, b2, b3")), "{said:?}");
+}
+
+#[test]
+fn loads_that_agents_tell_are_those_of_the_command() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
+    let fields = "method = \"tracked\"\nscheduler = \"least\"\nload = \"told\"";
+    let mut config = config_with(&directory, 1, fields);
+    config.agents = Some(Agents {
+        listen: ([127, 0, 0, 1], 4479).into(),
+        certificate: "/none.pem".into(),
+        key: "/none.key".into(),
+        ca: "/none-ca.pem".into(),
+        learn: Duration::from_secs(60),
+    });
+    let engine = over(plane, Found::default(), &config).unwrap_or_else(|error| panic!("{error}"));
+    let mut world = World { engine, live: HashMap::new(), directory };
+    assert_eq!(world.engine.plane.attached, ["eth0"], "nobody is asked for connections");
+    for (n, load) in [(1, 70.0), (2, 5.0), (3, 90.0)] {
+        let agent = world.call(n.into(), n, n);
+        world.says(&agent, Said::Load { cpu: 0.1, run_queue: 2, load: Some(load) }).unwrap();
+    }
+    let status = world.engine.status().unwrap();
+    let told: Vec<_> = status.services[0].backends.iter().map(|one| one.told_load).collect();
+    assert_eq!(told, [Some(70.0), Some(5.0), Some(90.0)]);
+    let least = world.engine.services["a"].member("b2").unwrap().id;
+    assert!(world.start(0, 0..50).iter().all(|at| *at == least));
+}

@@ -1,0 +1,245 @@
+//! A service whose backends' agents say what connections there are (`states = "agents"`).
+//!
+//! Of a backend that is *told of*, connections are states when its agent says that they are open, and until it
+//! says that they have ended. The balancer's own reports of SYNs go aside ([`Young`](super::young::Young)). A
+//! backend whose agent says nothing is observed, as all are without agents.
+
+use super::EngineError;
+use super::service::{ServiceRuntime, record};
+use crate::config::{Limits, Protocol, States};
+use crate::store::Op;
+use std::collections::HashSet;
+use tracing::info;
+use weir_rpc::message::Kind;
+use weir_steering::{BackendId, Known, MethodId, Phase, StateKey};
+
+/// For so long after its SYN a SYN may come again; older connections count as that old.
+const SYN_SECONDS: u32 = 130;
+/// A report of a SYN that comes so long after the agent has said that its connection is open is about that
+/// connection, and only late.
+const LATE_SECONDS: u32 = 2;
+/// Of `limits.half_open_flows`, those that are kept aside where agents tell: they need to last for handshakes
+/// only.
+const YOUNG_SHARE: u32 = 16;
+const LEAST_YOUNG: u32 = 4096;
+
+/// What became of something that an agent said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    /// It is known now.
+    Taken,
+    /// It is another backend's connection, as that one's agent or the balancer's own eyes say.
+    Others,
+    /// There are too many.
+    Beyond,
+}
+
+impl ServiceRuntime {
+    /// Whether it goes by what agents say. Not while packets still follow another method.
+    pub fn asks_agents(&self) -> bool {
+        self.configured.states == States::Agents
+            && self.configured.protocol == Protocol::Tcp
+            && self.in_force.method.id() == MethodId::Concury
+            && self.configured.method.id() == MethodId::Concury
+    }
+
+    /// Whether a backend's agent says what connections it has.
+    pub fn is_told_of(&self, backend: BackendId) -> bool {
+        self.told_of.contains(&backend)
+    }
+
+    pub fn set_young(&mut self, limits: &Limits) {
+        let budget = (limits.half_open_flows / YOUNG_SHARE).max(LEAST_YOUNG);
+        self.young.set_budget(budget as usize);
+    }
+
+    /// The build face is another one, or the backends that are told of are.
+    pub fn tell_builder(&mut self, now: u32) {
+        self.builder.told_of(&self.told_of, now);
+    }
+
+    /// An agent says that a connection is open at its backend. `dumped`: it has been for some time.
+    ///
+    /// # Errors
+    /// [`EngineError`], if it cannot be remembered or written down.
+    pub fn opened(
+        &mut self,
+        key: StateKey,
+        backend: BackendId,
+        dumped: bool,
+        now: u32,
+    ) -> Result<Told, EngineError> {
+        let begun = self.young.get(&key);
+        let known = self.builder.known(&key);
+        if let Some(begun) = begun
+            && begun.backend != backend
+        {
+            // The balancer has sent its SYN elsewhere.
+            return Ok(Told::Others);
+        }
+        match known {
+            Some(known) if known.backend == backend => {
+                self.young.remove(&key);
+                if known.phase == Phase::Open {
+                    return Ok(Told::Taken);
+                }
+            }
+            // Who is known to be elsewhere, and has not been seen to begin here, is there.
+            Some(known) if known.phase != Phase::Closing && begun.is_none() => {
+                return Ok(Told::Others);
+            }
+            Some(_) => {}
+            None => {
+                if self.is_beyond(&key, backend) {
+                    return Ok(Told::Beyond);
+                }
+            }
+        }
+        let born = match (known, begun) {
+            (_, Some(begun)) => begun.born,
+            (Some(known), _) if known.backend == backend => known.born,
+            _ if dumped => now.saturating_sub(SYN_SECONDS),
+            _ => now,
+        };
+        self.young.remove(&key);
+        self.builder.adopt(key, Known { backend, phase: Phase::Open, born, seen: now })?;
+        if let Some(log) = &mut self.log {
+            log.append(&record(Op::Add, &key, Some(backend), now))?;
+        }
+        Ok(Told::Taken)
+    }
+
+    /// Whether there is no room for one more: in all, of its source prefix, or of its backend, which may not
+    /// have more than half as long as there are others.
+    fn is_beyond(&mut self, key: &StateKey, backend: BackendId) -> bool {
+        let open = self.builder.states().saturating_sub(self.half_open.waiting());
+        let most = self.most_open();
+        let own = self.builder.states_of(backend).unwrap_or(0);
+        if open >= most || (self.pool.len() > 1 && own >= most.div_ceil(2)) {
+            self.count_beyond();
+            return true;
+        }
+        if self.is_crowded(key) {
+            self.beyond_prefix += 1;
+            self.crowded = Some(*key);
+            return true;
+        }
+        false
+    }
+
+    /// An agent says that a connection has ended.
+    ///
+    /// # Errors
+    /// [`EngineError::Store`].
+    pub fn ended(
+        &mut self,
+        key: &StateKey,
+        backend: BackendId,
+        kind: Kind,
+        now: u32,
+    ) -> Result<(), EngineError> {
+        if self.builder.known(key).is_none_or(|known| known.backend != backend) {
+            return Ok(());
+        }
+        if kind == Kind::Lingers {
+            self.builder.end(key, now);
+            return Ok(());
+        }
+        self.builder.forget(key);
+        self.log_removed(&[*key], now)
+    }
+
+    /// An agent has said all that its backend holds. What it has not named is no connection, or one that has
+    /// just begun. From now on the backend is told of.
+    ///
+    /// # Errors
+    /// [`EngineError::Store`].
+    pub fn dumped(
+        &mut self,
+        backend: BackendId,
+        found: &HashSet<StateKey>,
+        now: u32,
+    ) -> Result<(), EngineError> {
+        let (mut gone, mut begun) = (Vec::new(), Vec::new());
+        self.builder.each_state(&mut |key, known| {
+            if known.backend != backend || known.phase == Phase::Closing || found.contains(key) {
+                return;
+            }
+            gone.push(*key);
+            if now.saturating_sub(known.born) < SYN_SECONDS / 2 {
+                begun.push((*key, known.born));
+            }
+        });
+        gone.iter().for_each(|key| self.builder.forget(key));
+        begun.into_iter().for_each(|(key, born)| self.young.push(key, backend, born));
+        let (service, gone_now) = (&self.configured.name, gone.len());
+        info!(service, backend = backend.get(), open = found.len(), gone_now, "told all");
+        self.told_of.insert(backend);
+        self.tell_builder(now);
+        self.log_removed(&gone, now)
+    }
+
+    /// Nobody tells of a backend any more: its connections are observed from now on, and those that have begun
+    /// are states.
+    ///
+    /// # Errors
+    /// [`EngineError`], if one cannot be remembered.
+    pub fn untold(&mut self, backend: BackendId, now: u32) -> Result<(), EngineError> {
+        if !self.told_of.remove(&backend) {
+            return Ok(());
+        }
+        self.tell_builder(now);
+        for (key, begun) in self.young.take_of(backend) {
+            if self.builder.known(&key).is_some_and(|known| known.backend == backend) {
+                continue;
+            }
+            self.start(key, backend, begun.born)?;
+            if begun.alive {
+                let (phase, born) = (Phase::Open, begun.born);
+                self.builder.adopt(key, Known { backend, phase, born, seen: now })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A SYN went to a backend that is told of.
+    pub fn begins(&mut self, key: StateKey, backend: BackendId, now: u32) {
+        let late = |known: &Known| {
+            known.backend == backend
+                && known.phase == Phase::Open
+                && now.saturating_sub(known.born) <= LATE_SECONDS
+        };
+        if !self.builder.known(&key).is_some_and(|known| late(&known)) {
+            self.young.push(key, backend, now);
+        }
+    }
+
+    /// Has those that have begun among the states, for the table that is built now.
+    ///
+    /// # Errors
+    /// [`EngineError::Build`].
+    pub fn fold_young(&mut self) -> Result<(), EngineError> {
+        for (key, begun) in self.young.each() {
+            let lives =
+                |known: Known| known.backend == begun.backend && known.phase != Phase::Closing;
+            if self.builder.known(key).is_some_and(lives) {
+                continue;
+            }
+            if self.builder.start(*key, begun.backend, begun.born)? {
+                self.folded.push((*key, begun.backend));
+            }
+        }
+        Ok(())
+    }
+
+    /// The table is built, and seen or discarded: they are no states again, but for those that an agent has
+    /// said to be open meanwhile.
+    pub fn unfold_young(&mut self) {
+        for (key, backend) in std::mem::take(&mut self.folded) {
+            let opening = |known: Known| known.backend == backend && known.phase == Phase::Opening;
+            if self.is_told_of(backend) && self.builder.known(&key).is_some_and(opening) {
+                self.builder.forget(&key);
+            }
+        }
+    }
+}

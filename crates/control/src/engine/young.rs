@@ -1,0 +1,173 @@
+//! Connections that have begun, and whose backends' agents have not said yet that they are open.
+//!
+//! Where agents tell, a SYN makes no state. But between the SYN and what the agent says of it there is a
+//! handshake, and if the pool changes just then, the next table must lead the connection to where its SYN went.
+//! So the last ones of them are kept aside, and are in a table only while it is built. There are no more of
+//! them than a budget: a flood of SYNs pushes out the oldest, which hurts a handshake that takes longer than
+//! the budget lasts, and only if the pool changes meanwhile.
+
+use std::collections::{HashMap, VecDeque};
+use weir_steering::{BackendId, StateKey};
+
+/// A server repeats its SYN+ACK for so long.
+const HANDSHAKE_SECONDS: u32 = 65;
+/// Numbers of connections that are gone and stay in the queue, beyond as many as there are others.
+const LOOSE: usize = 1024;
+
+/// A connection that has begun.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Begun {
+    /// Where its SYN went.
+    pub backend: BackendId,
+    /// When that came last.
+    pub born: u32,
+    /// More than the SYN was seen.
+    pub alive: bool,
+    ticket: u64,
+}
+
+/// All of a service.
+#[derive(Debug, Default)]
+pub(super) struct Young {
+    budget: usize,
+    begun: HashMap<StateKey, Begun>,
+    /// The oldest first. One whose ticket is another by now has gone, or begun again.
+    order: VecDeque<(StateKey, u64)>,
+    tickets: u64,
+    /// Those that there was no room for.
+    pub pushed_out: u64,
+    /// Those that were seen alive and not told of in all the time that a handshake takes.
+    pub untold: u64,
+}
+
+impl Young {
+    pub fn set_budget(&mut self, budget: usize) {
+        self.budget = budget.max(1);
+        self.push_out();
+    }
+
+    pub fn len(&self) -> usize {
+        self.begun.len()
+    }
+
+    /// A SYN went to a backend.
+    pub fn push(&mut self, key: StateKey, backend: BackendId, now: u32) {
+        self.tickets += 1;
+        let ticket = self.tickets;
+        self.begun.insert(key, Begun { backend, born: now, alive: false, ticket });
+        self.order.push_back((key, ticket));
+        self.push_out();
+        if self.order.len() > 2 * self.begun.len() + LOOSE {
+            let begun = &self.begun;
+            self.order
+                .retain(|(key, ticket)| begun.get(key).is_some_and(|one| one.ticket == *ticket));
+        }
+    }
+
+    pub fn get(&self, key: &StateKey) -> Option<Begun> {
+        self.begun.get(key).copied()
+    }
+
+    pub fn remove(&mut self, key: &StateKey) {
+        self.begun.remove(key);
+    }
+
+    pub fn each(&self) -> impl Iterator<Item = (&StateKey, &Begun)> {
+        self.begun.iter()
+    }
+
+    /// Takes those of a backend.
+    pub fn take_of(&mut self, backend: BackendId) -> Vec<(StateKey, Begun)> {
+        self.begun.extract_if(|_, one| one.backend == backend).collect()
+    }
+
+    fn push_out(&mut self) {
+        while self.begun.len() > self.budget
+            && let Some((key, ticket)) = self.order.pop_front()
+        {
+            if self.begun.get(&key).is_some_and(|one| one.ticket == ticket) {
+                self.begun.remove(&key);
+                self.pushed_out += 1;
+            }
+        }
+    }
+
+    /// Takes down who has sent more than a SYN, and forgets those whose handshake was over long ago, if it was.
+    pub fn sweep(&mut self, now: u32, active: impl Fn(&StateKey) -> bool) {
+        for (key, one) in &mut self.begun {
+            one.alive |= active(key);
+        }
+        while let Some((key, ticket)) = self.order.front().copied() {
+            if let Some(one) = self.begun.get(&key).filter(|one| one.ticket == ticket) {
+                if now.saturating_sub(one.born) <= HANDSHAKE_SECONDS {
+                    break;
+                }
+                self.untold += u64::from(one.alive);
+                self.begun.remove(&key);
+            }
+            self.order.pop_front();
+        }
+        if self.begun.is_empty() {
+            self.begun.shrink_to_fit();
+            self.order.shrink_to_fit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u16) -> StateKey {
+        StateKey { src_port: number, ..StateKey::default() }
+    }
+
+    fn young(budget: usize) -> Young {
+        let mut young = Young::default();
+        young.set_budget(budget);
+        young
+    }
+
+    fn backend(number: u16) -> BackendId {
+        BackendId::new(number).expect("it is in range")
+    }
+
+    #[test]
+    fn the_oldest_go_and_those_that_begin_again_are_young() {
+        let mut young = young(3);
+        (1..=3).for_each(|number| young.push(key(number), backend(1), 10));
+        young.push(key(1), backend(2), 11);
+        young.push(key(4), backend(1), 12);
+        assert_eq!((young.len(), young.pushed_out), (3, 1));
+        assert!(young.get(&key(2)).is_none(), "the oldest");
+        assert_eq!(young.get(&key(1)).map(|one| (one.backend, one.born)), Some((backend(2), 11)));
+        assert_eq!(young.take_of(backend(1)).len(), 2);
+        assert_eq!(young.len(), 1);
+    }
+
+    #[test]
+    fn what_was_told_leaves_nothing_behind() {
+        let mut young = young(1 << 20);
+        for round in 0..20_000u32 {
+            let one = key(round as u16);
+            young.push(one, backend(1), round / 1000);
+            young.remove(&one);
+        }
+        assert_eq!((young.len(), young.pushed_out), (0, 0));
+        assert!(young.order.len() <= LOOSE + 1, "{}", young.order.len());
+    }
+
+    #[test]
+    fn a_handshake_ends_some_time() {
+        let mut young = young(100);
+        young.push(key(1), backend(1), 100);
+        young.push(key(2), backend(1), 101);
+        young.push(key(3), backend(1), 160);
+        young.sweep(165, |one| *one == key(2));
+        assert_eq!((young.len(), young.untold), (3, 0));
+        young.sweep(166, |_| false);
+        assert_eq!((young.len(), young.untold), (2, 0));
+        young.sweep(200, |_| false);
+        assert_eq!((young.len(), young.untold), (1, 1), "packets were seen of the second one");
+    }
+}

@@ -1,0 +1,359 @@
+//! keepalived.conf: its virtual servers.
+
+mod checks;
+mod words;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::ImportError;
+use super::draft::{Backend, Check, Draft, Fields, Service, quoted, seconds};
+use words::Item;
+
+/// How IPVS reaches its servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// In frames to their MAC address, which ipvsadm calls route.
+    #[default]
+    Direct,
+    Tunnel,
+    Nat,
+}
+
+/// Seconds from one check to the next, where they are not said.
+const INTERVAL: f64 = 60.0;
+/// Addresses of one range that are taken over.
+const MOST_OF_A_RANGE: u32 = 256;
+
+/// Reads it.
+pub(super) fn read(text: &str) -> Result<Draft, ImportError> {
+    let items = words::read(text)?;
+    let mut draft = Draft::default();
+    let groups: Vec<&Item> = items.iter().filter(|item| item.is("virtual_server_group")).collect();
+    for item in &items {
+        match item.word(0) {
+            "virtual_server" => virtual_server(item, &groups, &mut draft),
+            "virtual_server_group" | "" => {}
+            "vrrp_instance" => vrrp(item, &mut draft),
+            "vrrp_script" | "vrrp_sync_group" | "vrrp_track_process" | "track_file" => {
+                draft.note(item.line, format!("{}: weir has no VRRP", item.word(0)));
+            }
+            "global_defs" => draft.note(item.line, "global_defs: weir has nothing like them"),
+            "include" => {
+                draft.note(item.line, format!("include {}: import that file, too", item.word(1)));
+            }
+            other => draft.note(item.line, format!("{other}: weir has nothing like it")),
+        }
+    }
+    Ok(draft)
+}
+
+/// Takes the interface of an instance, and nothing else.
+fn vrrp(item: &Item, draft: &mut Draft) {
+    let text = "vrrp_instance: weir has no VRRP; let several balancers announce the addresses to a router, or \
+                let keepalived go on with VRRP alone";
+    draft.note(item.line, text);
+    for interface in item.items.iter().filter(|one| one.is("interface")) {
+        let name = interface.word(1).to_owned();
+        let good =
+            (1..16).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_graphic());
+        if good && !name.contains('/') && !draft.interfaces.contains(&name) {
+            draft.interfaces.push(name);
+        }
+    }
+}
+
+/// What of a virtual server all its services have.
+struct Settings {
+    udp: bool,
+    kind: Kind,
+    lines: Vec<String>,
+    interval: Option<f64>,
+    host: Option<String>,
+    retries: Option<u32>,
+    timeout: Option<f64>,
+}
+
+fn virtual_server(item: &Item, groups: &[&Item], draft: &mut Draft) {
+    let ends = match item.word(1) {
+        "fwmark" => {
+            draft.note(
+                item.line,
+                "a virtual server by firewall mark: weir has services by address only",
+            );
+            return;
+        }
+        "group" => {
+            let name = item.word(2);
+            let Some(group) = groups.iter().find(|group| group.word(1) == name) else {
+                draft.note(item.line, format!("there is no virtual_server_group {name:?}"));
+                return;
+            };
+            ends_of(group, draft)
+        }
+        _ => ends_of_words(&item.words[1..], item.line, draft),
+    };
+    let Some(settings) = settings(item, draft) else { return };
+    let backends = backends(item, &settings, draft);
+    for (vip, port) in ends {
+        let mut shared = Fields::new();
+        shared.insert("interval", seconds(settings.interval.unwrap_or(INTERVAL)));
+        // keepalived takes the first success.
+        shared.insert("rise", "1".into());
+        let backends = backends.iter().map(|backend| Backend {
+            // The port stays where only NAT would change it.
+            port: backend
+                .port
+                .filter(|own| settings.kind == Kind::Nat && Some(*own) != port && port.is_some()),
+            check: match &backend.check {
+                Check::Of(fields) => asked_at(fields, backend.port, port, settings.udp),
+                other => other.clone(),
+            },
+            ..backend.clone()
+        });
+        draft.services.push(Service {
+            line: item.line,
+            said: item.words.join(" "),
+            name: format!(
+                "{}-{}-{}",
+                if settings.udp { "udp" } else { "tcp" },
+                vip,
+                port.unwrap_or(0)
+            ),
+            vip,
+            port,
+            udp: settings.udp,
+            settings: settings.lines.clone(),
+            shared,
+            backends: backends.collect(),
+        });
+    }
+}
+
+/// A check with the port that keepalived asks: the server's. None where there is no port to ask.
+fn asked_at(fields: &Fields, own: Option<u16>, service: Option<u16>, udp: bool) -> Check {
+    let mut fields = fields.clone();
+    if !fields.contains_key("port") && !fields.contains_key("command") {
+        match own.or(service) {
+            Some(port) if Some(port) != service || udp || fields.contains_key("query") => {
+                fields.insert("port", port.to_string());
+            }
+            Some(_) => {}
+            None => return Check::Off,
+        }
+    }
+    Check::Of(fields)
+}
+
+/// The settings; none if the services cannot be weir's.
+fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
+    let mut all = Settings {
+        udp: false,
+        kind: Kind::Nat,
+        lines: Vec::new(),
+        interval: None,
+        host: None,
+        retries: None,
+        timeout: None,
+    };
+    let (mut scheduler, mut persistent, mut tunnel) = ("wlc", None, "ipip");
+    let mut tunnel_port = None;
+    for one in &item.items {
+        let number = || one.word(1).parse::<f64>().ok().filter(|number| number.is_finite());
+        match one.word(0) {
+            "real_server" => {}
+            "delay_loop" => all.interval = number(),
+            "lb_algo" | "lvs_sched" => scheduler = one.word(1),
+            "lb_kind" | "lvs_method" => {
+                all.kind = match one.word(1).to_ascii_uppercase().as_str() {
+                    "DR" => Kind::Direct,
+                    "TUN" => Kind::Tunnel,
+                    "NAT" => Kind::Nat,
+                    other => {
+                        draft.note(
+                            one.line,
+                            format!("{other:?} is none of NAT, DR and TUN; left out"),
+                        );
+                        return None;
+                    }
+                };
+                tunnel = one.after("type").unwrap_or("ipip");
+                tunnel_port = one.after("port").and_then(|port| port.parse::<u16>().ok());
+            }
+            "protocol" => match one.word(1).to_ascii_uppercase().as_str() {
+                "TCP" => {}
+                "UDP" => all.udp = true,
+                other => {
+                    draft.note(one.line, format!("{other}: weir forwards TCP and UDP only"));
+                    return None;
+                }
+            },
+            "persistence_timeout" => persistent = Some(number().unwrap_or(360.0)),
+            "virtualhost" => all.host = Some(one.word(1).to_owned()),
+            "retry" => all.retries = one.word(1).parse().ok(),
+            "connect_timeout" => all.timeout = number(),
+            // A backend of its own.
+            "sorry_server" => {}
+            other => draft.note(one.line, format!("{other}: weir has nothing like it")),
+        }
+    }
+    let by_client = persistent.is_some();
+    let scheduled = schedule(scheduler, by_client, &mut |text| draft.note(item.line, text));
+    all.lines.extend(scheduled);
+    if let Some(persistent) = persistent {
+        all.lines.push("affinity = \"client\"".into());
+        let persistent = persistent.clamp(1.0, 2_592_000.0) as u64;
+        all.lines.push(format!("idle_timeout = {}", quoted(&format!("{persistent}s"))));
+    }
+    let forward = match all.kind {
+        Kind::Direct => "l2",
+        Kind::Nat => "nat",
+        Kind::Tunnel => match tunnel {
+            known @ ("gue" | "gre") => known,
+            _ => "ipip",
+        },
+    };
+    all.lines.push(format!("forward = \"{forward}\""));
+    if let (Some(port), "gue") = (tunnel_port, forward) {
+        all.lines.push(format!("tunnel_port = {port}"));
+    }
+    Some(all)
+}
+
+/// The method that stands for a scheduler of IPVS, as settings.
+pub(super) fn schedule(
+    scheduler: &str,
+    by_client: bool,
+    note: &mut dyn FnMut(String),
+) -> Vec<String> {
+    let scheduled = |scheduler: &str| {
+        vec!["method = \"tracked\"".to_owned(), format!("scheduler = \"{scheduler}\"")]
+    };
+    let hashed = |note: &mut dyn FnMut(String), why: &str| {
+        note(format!("scheduler {scheduler}: {why}"));
+        vec!["method = \"concury\"".to_owned()]
+    };
+    if by_client {
+        return match scheduler {
+            "sh" | "mh" => Vec::new(),
+            _ => hashed(
+                note,
+                "what stays together by client is placed by hash, in proportion to the weights",
+            ),
+        };
+    }
+    match scheduler {
+        "rr" => scheduled("rr"),
+        "wrr" => scheduled("wrr"),
+        "lc" | "wlc" => scheduled("least"),
+        "sed" | "nq" => {
+            note(format!(
+                "scheduler {scheduler}: weir's \"least\" counts one connection more as sed does"
+            ));
+            scheduled("least")
+        }
+        "mh" => vec!["method = \"concury\"".to_owned()],
+        "sh" => hashed(note, "weir hashes addresses and ports, unless affinity = \"client\""),
+        "dh" | "lblc" | "lblcr" | "fo" | "ovf" => {
+            hashed(note, "weir has nothing like it, and places by hash")
+        }
+        _ => hashed(note, "is not known, and weir places by hash"),
+    }
+}
+
+type End = (IpAddr, Option<u16>);
+
+/// Addresses and ports of a group.
+fn ends_of(group: &Item, draft: &mut Draft) -> Vec<End> {
+    let mut ends = Vec::new();
+    for item in &group.items {
+        if item.is("fwmark") {
+            draft.note(item.line, "a firewall mark: weir has services by address only");
+            continue;
+        }
+        ends.extend(ends_of_words(&item.words, item.line, draft));
+    }
+    ends
+}
+
+/// An address or a range, and a port; 0 or none: any.
+fn ends_of_words(words: &[String], line: usize, draft: &mut Draft) -> Vec<End> {
+    let address = words.first().map(String::as_str).unwrap_or_default();
+    let port = match words.get(1).map(|word| word.parse::<u16>()) {
+        None => None,
+        Some(Ok(port)) => Some(port).filter(|port| *port > 0),
+        Some(Err(_)) => {
+            draft.note(line, format!("{:?} is no port; left out", words[1]));
+            return Vec::new();
+        }
+    };
+    if let Ok(address) = address.parse::<IpAddr>() {
+        return vec![(address, port)];
+    }
+    let range = address.split_once('-').and_then(|(first, last)| {
+        let (first, last) = (first.parse::<Ipv4Addr>().ok()?, last.parse::<u8>().ok()?);
+        let begin = u32::from(first);
+        let end = (begin & !0xff) | u32::from(last);
+        (begin <= end && end - begin < MOST_OF_A_RANGE).then_some(begin..=end)
+    });
+    match range {
+        Some(range) => range.map(|one| (Ipv4Addr::from(one).into(), port)).collect(),
+        None => {
+            draft.note(line, format!("{address:?} is no address; left out"));
+            Vec::new()
+        }
+    }
+}
+
+fn backends(item: &Item, settings: &Settings, draft: &mut Draft) -> Vec<Backend> {
+    let mut backends = Vec::new();
+    for server in item.items.iter().filter(|one| one.is("real_server")) {
+        let Ok(address) = server.word(1).parse::<IpAddr>() else {
+            draft.note(server.line, format!("{:?} is no address; left out", server.word(1)));
+            continue;
+        };
+        let port = server.word(2).parse::<u16>().ok().filter(|port| *port > 0);
+        let mut backend = Backend {
+            line: server.line,
+            address,
+            port,
+            weight: None,
+            drain: false,
+            backup: false,
+            check: Check::Off,
+        };
+        for one in &server.items {
+            match one.word(0) {
+                "weight" => match one.word(1).parse::<u32>() {
+                    Ok(weight) => backend.weight = Some(weight.min(65_535)),
+                    Err(_) => draft.note(one.line, format!("{:?} is no weight", one.word(1))),
+                },
+                name if checks::is_check(name) => match backend.check {
+                    Check::Off => backend.check = checks::check(one, settings, draft),
+                    _ => draft.note(
+                        one.line,
+                        format!("{name}: a backend has one check; the first stays"),
+                    ),
+                },
+                "inhibit_on_failure" => {
+                    let text = "inhibit_on_failure: a backend that is down keeps its connections in any case";
+                    draft.note(one.line, text);
+                }
+                other => draft.note(one.line, format!("{other}: weir has nothing like it")),
+            }
+        }
+        backends.push(backend);
+    }
+    backends.extend(item.all("sorry_server").filter_map(|one| sorry(one, draft)));
+    backends
+}
+
+/// The server that is asked when all others are down.
+fn sorry(item: &Item, draft: &mut Draft) -> Option<Backend> {
+    let Ok(address) = item.word(1).parse::<IpAddr>() else {
+        draft.note(item.line, format!("{:?} is no address; left out", item.word(1)));
+        return None;
+    };
+    let port = item.word(2).parse::<u16>().ok().filter(|port| *port > 0);
+    let (line, check) = (item.line, Check::Off);
+    Some(Backend { line, address, port, weight: None, drain: false, backup: true, check })
+}

@@ -1,0 +1,160 @@
+//! Checks of real servers.
+
+use super::super::draft::{Check, Draft, Fields, quoted, seconds};
+use super::Settings;
+use super::words::Item;
+
+/// Whether a block of a real server is a check.
+pub(super) fn is_check(name: &str) -> bool {
+    name.ends_with("_CHECK") || matches!(name, "HTTP_GET" | "SSL_GET")
+}
+
+/// The check, or none if weir has nothing like it.
+pub(super) fn check(item: &Item, settings: &Settings, draft: &mut Draft) -> Check {
+    let mut fields = Fields::new();
+    common(item, settings, &mut fields, draft);
+    match item.word(0) {
+        "TCP_CHECK" => {
+            fields.insert("type", quoted("tcp"));
+        }
+        "SMTP_CHECK" => {
+            draft.note(item.line, "SMTP_CHECK: weir asks for a TCP connection only");
+            fields.insert("type", quoted("tcp"));
+        }
+        "HTTP_GET" => {
+            fields.insert("type", quoted("http"));
+            http(item, settings, &mut fields, draft);
+        }
+        "SSL_GET" => {
+            fields.insert("type", quoted("https"));
+            // keepalived looks at no certificate.
+            fields.insert("verify", "false".into());
+            http(item, settings, &mut fields, draft);
+        }
+        "DNS_CHECK" => dns(item, &mut fields, draft),
+        "MISC_CHECK" => {
+            if !script(item, &mut fields, draft) {
+                return Check::Off;
+            }
+        }
+        other => {
+            draft.note(
+                item.line,
+                format!("{other}: weir has no such check; the backend counts as up"),
+            );
+            return Check::Off;
+        }
+    }
+    Check::Of(fields)
+}
+
+/// What every check may have.
+fn common(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Draft) {
+    let mut retries = settings.retries;
+    let mut timeout = settings.timeout;
+    for one in &item.items {
+        match one.word(0) {
+            "connect_port" => match one.word(1).parse::<u16>() {
+                Ok(port) if port > 0 => drop(fields.insert("port", port.to_string())),
+                _ => draft.note(one.line, format!("{:?} is no port", one.word(1))),
+            },
+            "connect_timeout" | "misc_timeout" => timeout = one.word(1).parse().ok().or(timeout),
+            "retry" | "nb_get_retry" => retries = one.word(1).parse().ok().or(retries),
+            "delay_before_retry" => {
+                draft.note(one.line, "delay_before_retry: weir asks again after the interval");
+            }
+            "delay_loop" => {
+                draft.note(one.line, "delay_loop of a check: the virtual server's holds")
+            }
+            "url" | "type" | "name" | "misc_path" | "user" | "misc_dynamic" | "enable_sni" => {}
+            other => draft.note(one.line, format!("{other}: weir's checks have nothing like it")),
+        }
+    }
+    // As long as keepalived has it otherwise.
+    let interval = settings.interval.unwrap_or(super::INTERVAL).clamp(0.01, 3600.0);
+    let timeout = timeout.filter(|timeout| timeout.is_finite() && *timeout > 0.0).unwrap_or(5.0);
+    if timeout < interval {
+        fields.insert("timeout", seconds(timeout));
+    } else {
+        let text =
+            format!("a timeout of {timeout} s is not less than the interval: half of that it is");
+        draft.note(item.line, text);
+        fields.insert("timeout", seconds(interval / 2.0));
+    }
+    if let Some(retries) = retries {
+        fields.insert("fall", retries.saturating_add(1).clamp(1, 1000).to_string());
+    }
+}
+
+fn http(item: &Item, settings: &Settings, fields: &mut Fields, draft: &mut Draft) {
+    let mut host = settings.host.clone();
+    let urls: Vec<&Item> = item.all("url").collect();
+    for more in urls.iter().skip(1) {
+        draft.note(more.line, "url: a check asks for one page; the first stays");
+    }
+    for one in urls.first().iter().flat_map(|url| &url.items) {
+        match one.word(0) {
+            "path" => drop(fields.insert("path", quoted(one.word(1)))),
+            "virtualhost" => host = Some(one.word(1).to_owned()),
+            "status_code" => {
+                let codes: Vec<String> = one.words[1..].iter().map(|code| quoted(code)).collect();
+                fields.insert("status", format!("[{}]", codes.join(", ")));
+            }
+            "digest" => {
+                draft.note(
+                    one.line,
+                    "digest: give `body`, what the page must contain, in its place",
+                );
+            }
+            other => draft.note(one.line, format!("{other}: weir's checks have nothing like it")),
+        }
+    }
+    if let Some(host) = host {
+        fields.insert("host", quoted(&host));
+    }
+    // What is good there if it is not said.
+    fields.entry("status").or_insert_with(|| "[\"200-299\"]".into());
+}
+
+fn dns(item: &Item, fields: &mut Fields, draft: &mut Draft) {
+    const RECORDS: [&str; 9] = ["A", "AAAA", "NS", "SOA", "CNAME", "PTR", "MX", "TXT", "SRV"];
+    let said = |name: &str| item.items.iter().find(|one| one.is(name)).map(|one| one.word(1));
+    let record = said("type").unwrap_or("SOA").to_ascii_uppercase();
+    fields.insert("type", quoted("dns"));
+    fields.insert("query", quoted(said("name").unwrap_or(".")));
+    if RECORDS.contains(&&*record) {
+        fields.insert("record", quoted(&record));
+    } else {
+        draft.note(item.line, format!("type {record}: weir asks for A"));
+    }
+}
+
+/// Whether there is a script that weir can run.
+fn script(item: &Item, fields: &mut Fields, draft: &mut Draft) -> bool {
+    let mut command = Vec::new();
+    for one in &item.items {
+        match one.word(0) {
+            // In quotation marks the arguments are part of it.
+            "misc_path" => {
+                command = one.words[1..].join(" ").split_whitespace().map(quoted).collect()
+            }
+            "user" => {
+                fields.insert("user", quoted(one.word(1)));
+                if one.words.len() > 2 {
+                    draft.note(one.line, "user: scripts run with the user's own group");
+                }
+            }
+            "misc_dynamic" => {
+                draft.note(one.line, "misc_dynamic: weir takes no weight from a script");
+            }
+            _ => {}
+        }
+    }
+    if command.is_empty() {
+        draft.note(item.line, "MISC_CHECK without misc_path; the backend counts as up");
+        return false;
+    }
+    fields.insert("type", quoted("script"));
+    fields.insert("command", format!("[{}]", command.join(", ")));
+    true
+}

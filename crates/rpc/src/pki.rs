@@ -1,0 +1,242 @@
+//! A small authority, for those who have none: a directory with its certificate and key, and with those that
+//! it has signed (`weir pki`).
+
+use crate::tls::{Identity, TlsError};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use time::{Duration, OffsetDateTime};
+
+/// What the authority's own files are called, without their ends.
+pub const AUTHORITY: &str = "ca";
+/// Days for which the authority holds, if nothing is said.
+pub const AUTHORITY_DAYS: u32 = 3650;
+/// Days for which what it signs holds, if nothing is said.
+pub const DAYS: u32 = 365;
+/// Clocks of hosts may differ by so much.
+const BEFORE: Duration = Duration::hours(1);
+
+/// Whom a certificate is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// It serves, and agents call it.
+    Balancer,
+    /// It calls balancers, and speaks for backends.
+    Agent,
+}
+
+/// What can go wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file is there that would be written over.
+    #[error("{}: it is there already, and stays as it is; use another directory or name, or remove it", .0.display())]
+    There(PathBuf),
+    /// The directory is no authority's.
+    #[error("{}: there is no authority here; `weir pki init` makes one", .0.display())]
+    NoAuthority(PathBuf),
+    /// A name that cannot be one of a file and of a certificate.
+    #[error("{0:?} is not a name; use 1 to 64 letters, digits and - _ . (and not \"ca\")")]
+    Name(String),
+    /// A certificate that would be of no use.
+    #[error("{0}")]
+    Useless(&'static str),
+    /// It would hold longer than who signs it.
+    #[error(
+        "the authority holds for {0} more days: give --days that many or fewer, or make a new one"
+    )]
+    TooLong(i64),
+    /// A file cannot be written or read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file of the authority is not what it should be.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The certificate cannot be made.
+    #[error("the certificate cannot be made: {0}")]
+    Make(#[from] rcgen::Error),
+}
+
+/// A certificate and its key, where they were written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Issued {
+    /// The certificate.
+    pub certificate: PathBuf,
+    /// The key, which its owner alone can read.
+    pub key: PathBuf,
+    /// When it ends, in seconds since 1970.
+    pub ends: i64,
+}
+
+/// What is asked of an authority.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Common name, and what the files are called.
+    pub name: String,
+    /// Whom it is for.
+    pub role: Role,
+    /// Of a balancer: where agents call it. Of an agent: the backends that it may speak for.
+    pub addresses: Vec<IpAddr>,
+    /// Names of a balancer's host by which agents call it.
+    pub hosts: Vec<String>,
+    /// For how long.
+    pub days: u32,
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.')
+}
+
+fn validity(params: &mut CertificateParams, days: u32) -> i64 {
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - BEFORE;
+    params.not_after = now + Duration::days(days.into());
+    params.not_after.unix_timestamp()
+}
+
+/// Makes an authority in a directory, which is made if it is not there.
+///
+/// # Errors
+/// [`PkiError`]; nothing is written over.
+pub fn init(directory: &Path, name: &str, days: u32) -> Result<Issued, PkiError> {
+    let file = |source| PkiError::File { path: directory.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(file)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = called(name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let ends = validity(&mut params, days);
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    write_both(directory, AUTHORITY, &certificate.pem(), &key.serialize_pem(), ends)
+}
+
+fn called(name: &str) -> DistinguishedName {
+    let mut called = DistinguishedName::new();
+    called.push(DnType::CommonName, name);
+    called
+}
+
+/// Has the authority of a directory sign a certificate, which is written to another one.
+///
+/// # Errors
+/// [`PkiError`]; nothing is written over.
+pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, PkiError> {
+    let Request { name, role, addresses, hosts, days } = request;
+    if !is_name(name) || name == AUTHORITY {
+        return Err(PkiError::Name(name.clone()));
+    }
+    match role {
+        Role::Agent if addresses.is_empty() => {
+            return Err(PkiError::Useless(
+                "an agent speaks for the backends whose addresses its certificate names: give them \
+                 with --address",
+            ));
+        }
+        Role::Agent if !hosts.is_empty() => {
+            return Err(PkiError::Useless("an agent's certificate names addresses, no hosts"));
+        }
+        Role::Balancer if addresses.is_empty() && hosts.is_empty() => {
+            return Err(PkiError::Useless(
+                "agents call a balancer by an address or a name of its certificate: give one with \
+                 --address or --host",
+            ));
+        }
+        Role::Agent | Role::Balancer => {}
+    }
+    let [ca, ca_key] = paths(authority, AUTHORITY);
+    if !ca.exists() {
+        return Err(PkiError::NoAuthority(authority.to_owned()));
+    }
+    let read = |path: &Path| {
+        fs::read_to_string(path).map_err(|source| PkiError::File { path: path.to_owned(), source })
+    };
+    let holds = Identity::of_file(&ca)?.ends - OffsetDateTime::now_utc().unix_timestamp();
+    if i64::from(*days) * 86_400 > holds {
+        return Err(PkiError::TooLong((holds / 86_400).max(0)));
+    }
+    let issuer = Issuer::from_ca_cert_pem(&read(&ca)?, KeyPair::from_pem(&read(&ca_key)?)?)?;
+    let mut params = CertificateParams::new(hosts.clone())?;
+    params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
+    params.distinguished_name = called(name);
+    params.is_ca = IsCa::ExplicitNoCa;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params.extended_key_usages = vec![match role {
+        Role::Balancer => ExtendedKeyUsagePurpose::ServerAuth,
+        Role::Agent => ExtendedKeyUsagePurpose::ClientAuth,
+    }];
+    let ends = validity(&mut params, *days);
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?;
+    write_both(to, name, &certificate.pem(), &key.serialize_pem(), ends)
+}
+
+/// Where certificate and key stand.
+fn paths(directory: &Path, name: &str) -> [PathBuf; 2] {
+    ["pem", "key"].map(|end| directory.join(format!("{name}.{end}")))
+}
+
+fn write_both(
+    directory: &Path,
+    name: &str,
+    certificate: &str,
+    key: &str,
+    ends: i64,
+) -> Result<Issued, PkiError> {
+    let [to, key_to] = paths(directory, name);
+    for path in [&to, &key_to] {
+        if path.symlink_metadata().is_ok() {
+            return Err(PkiError::There(path.clone()));
+        }
+    }
+    // The key first: a certificate without one would look as if it could be used.
+    write(&key_to, key, 0o600)?;
+    if let Err(error) = write(&to, certificate, 0o644) {
+        let _ = fs::remove_file(&key_to);
+        return Err(error);
+    }
+    Ok(Issued { certificate: to, key: key_to, ends })
+}
+
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::AlreadyExists => PkiError::There(path.to_owned()),
+        _ => PkiError::File { path: path.to_owned(), source },
+    };
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(path).map_err(failed)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    written.map_err(|source| {
+        let _ = fs::remove_file(path);
+        failed(source)
+    })
+}
+
+/// The certificates of a directory, by the names of their files.
+///
+/// # Errors
+/// [`PkiError`] if it, or one of them, cannot be read.
+pub fn list(directory: &Path) -> Result<Vec<(PathBuf, Identity)>, PkiError> {
+    let file = |source| PkiError::File { path: directory.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).map_err(file)? {
+        let path = entry.map_err(file)?.path();
+        if path.extension().is_some_and(|end| end == "pem") {
+            found.push((path.clone(), Identity::of_file(&path)?));
+        }
+    }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(found)
+}

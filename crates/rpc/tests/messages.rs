@@ -1,0 +1,142 @@
+//! Whatever comes as a message: it is refused with a reason, or means something, and never more.
+
+use proptest::prelude::*;
+use prost::Message;
+use std::net::IpAddr;
+use weir_rpc::message::{self, Connection, Endpoint, Kind};
+use weir_rpc::{
+    Dumped, Endpoints, Event, Events, FromAgent, FromBalancer, Hello, Load, MOST_BYTES,
+    MOST_OF_A_MESSAGE, PROTOCOL, from_agent, from_balancer,
+};
+
+/// Looks at all that a message of an agent may mean.
+fn take(said: &FromAgent) {
+    match &said.what {
+        Some(from_agent::What::Hello(one)) => drop(message::hello(one)),
+        Some(from_agent::What::Events(one)) => drop(message::events(one)),
+        Some(from_agent::What::Dumped(one)) => drop(message::dumped(one)),
+        Some(from_agent::What::Load(one)) => drop(message::load(one)),
+        _ => {}
+    }
+}
+
+fn address() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![any::<[u8; 4]>().prop_map(IpAddr::from), any::<[u8; 16]>().prop_map(IpAddr::from)]
+        .prop_map(|address| address.to_canonical())
+}
+
+fn connection() -> impl Strategy<Value = Connection> {
+    (any::<u32>(), address(), any::<u16>(), proptest::option::of(1..=u16::MAX)).prop_map(
+        |(endpoint, client, client_port, port)| Connection { endpoint, client, client_port, port },
+    )
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_taken_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        if let Ok(said) = FromAgent::decode(&bytes[..]) {
+            take(&said);
+        }
+        if let Ok(said) = FromBalancer::decode(&bytes[..])
+            && let Some(from_balancer::What::Endpoints(list)) = &said.what
+        {
+            let _ = message::endpoints(list);
+        }
+    }
+
+    #[test]
+    fn broken_messages_are_taken_or_refused(
+        told in proptest::collection::vec(connection(), 0..20),
+        at in any::<prop::sample::Index>(), with in any::<u8>(), cut in any::<prop::sample::Index>(),
+    ) {
+        let connection = told.into_iter().map(Into::into).collect();
+        let said = FromAgent { what: Some(from_agent::What::Dumped(Dumped { connection })) };
+        let mut bytes = said.encode_to_vec();
+        if !bytes.is_empty() {
+            let at = at.index(bytes.len());
+            bytes[at] = with;
+            bytes.truncate(cut.index(bytes.len() + 1));
+        }
+        if let Ok(said) = FromAgent::decode(&bytes[..]) {
+            take(&said);
+        }
+    }
+
+    #[test]
+    fn connections_come_as_they_were_said(told in proptest::collection::vec(connection(), 0..50)) {
+        let kinds = [Kind::Opened, Kind::Closed, Kind::Lingers];
+        let wanted: Vec<_> = told.iter().enumerate().map(|(at, one)| (kinds[at % 3], *one)).collect();
+        let event = wanted.iter().map(|(kind, one)| Event {
+            kind: weir_rpc::Kind::from(*kind).into(),
+            connection: Some((*one).into()),
+        });
+        let events = Events { first: 5, next: 5 + told.len() as u64, event: event.collect() };
+        let bytes = events.encode_to_vec();
+        prop_assert_eq!(message::events(&Events::decode(&bytes[..]).unwrap()).unwrap(), wanted);
+        let dumped = Dumped { connection: told.iter().map(|one| (*one).into()).collect() };
+        let bytes = dumped.encode_to_vec();
+        prop_assert_eq!(message::dumped(&Dumped::decode(&bytes[..]).unwrap()).unwrap(), told);
+    }
+
+    #[test]
+    fn endpoints_come_as_they_were_said(
+        told in proptest::collection::vec((any::<u32>(), address(), proptest::option::of(1..=u16::MAX)), 0..50),
+    ) {
+        let told: Vec<_> =
+            told.into_iter().map(|(id, address, port)| Endpoint { id, address, port }).collect();
+        let list = Endpoints { number: 1, endpoint: told.iter().map(|one| (*one).into()).collect() };
+        let bytes = list.encode_to_vec();
+        prop_assert_eq!(message::endpoints(&Endpoints::decode(&bytes[..]).unwrap()).unwrap(), told);
+    }
+}
+
+#[test]
+fn the_largest_message_is_taken() {
+    let one = Connection {
+        endpoint: u32::MAX,
+        client: "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff".parse().unwrap(),
+        client_port: u16::MAX,
+        port: Some(u16::MAX),
+    };
+    let event = Event { kind: weir_rpc::Kind::Lingers.into(), connection: Some(one.into()) };
+    let event = vec![event; MOST_OF_A_MESSAGE];
+    let events = Events { first: u64::MAX - 1, next: u64::MAX, event };
+    let said = FromAgent { what: Some(from_agent::What::Events(events.clone())) };
+    assert!(said.encoded_len() <= MOST_BYTES, "{} bytes", said.encoded_len());
+    assert_eq!(message::events(&events).unwrap().len(), MOST_OF_A_MESSAGE);
+    let mut more = events;
+    more.event.push(more.event[0].clone());
+    assert!(message::events(&more).unwrap_err().to_string().contains("4097"));
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    let hello = Hello {
+        protocol: PROTOCOL,
+        instance: vec![7; 16],
+        addresses: vec![vec![10, 0, 0, 1]],
+        ..Hello::default()
+    };
+    assert_eq!(message::hello(&hello).unwrap(), ["10.0.0.1".parse::<IpAddr>().unwrap()]);
+    let refuse = |change: &dyn Fn(&mut Hello), words: &str| {
+        let mut hello = hello.clone();
+        change(&mut hello);
+        let error = message::hello(&hello).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    refuse(&|hello| hello.protocol = 2, "version 2");
+    refuse(&|hello| hello.instance.clear(), "instance");
+    refuse(&|hello| hello.first = 1, "next");
+    refuse(&|hello| hello.addresses.push(vec![1; 5]), "5 bytes");
+    refuse(&|hello| hello.addresses = vec![vec![1; 4]; 4097], "4097");
+    for (cpu, load) in [(f64::NAN, None), (-1.0, None), (0.5, Some(f64::INFINITY))] {
+        assert!(message::load(&Load { cpu, load, ..Load::default() }).is_err());
+    }
+    assert_eq!(
+        message::load(&Load { cpu: 0.5, load: Some(2.0), ..Load::default() }),
+        Ok(Some(2.0))
+    );
+    // A kind of a later version is passed over.
+    let event = vec![Event { kind: 77, connection: None }];
+    assert_eq!(message::events(&Events { first: 0, next: 1, event }), Ok(Vec::new()));
+}

@@ -1,0 +1,63 @@
+//! What stands where.
+
+/// Sections with their pages, from the root of the repository. A test holds that every page of `docs` is here.
+pub const SECTIONS: &[(&str, &[&str])] = &[
+    (
+        "Begin",
+        &["README.md", "docs/start.md", "docs/packages.md", "docs/import.md", "docs/comparison.md"],
+    ),
+    (
+        "How to",
+        &[
+            "docs/operations.md",
+            "docs/troubleshooting.md",
+            "docs/forwarding.md",
+            "docs/agent.md",
+            "docs/networks.md",
+            "docs/health-checks.md",
+            "docs/lists.md",
+            "docs/metrics.md",
+            "docs/api.md",
+            "docs/announcing.md",
+            "docs/consistency.md",
+            "docs/snapshot.md",
+            "docs/trace.md",
+        ],
+    ),
+    ("Reference", &["docs/configuration.md", "CHANGELOG.md"]),
+    (
+        "Methods",
+        &[
+            "docs/concury.md",
+            "docs/tracked.md",
+            "docs/residue.md",
+            "docs/jet.md",
+            "docs/cheetah.md",
+            "docs/quic.md",
+            "docs/schedulers.md",
+            "docs/placement.md",
+            "docs/maglev.md",
+            "docs/baselines.md",
+        ],
+    ),
+    (
+        "Inside",
+        &[
+            "ARCHITECTURE.md",
+            "docs/planes.md",
+            "docs/maps.md",
+            "docs/othello.md",
+            "docs/fuse.md",
+            "docs/ludo.md",
+            "docs/cuckoo.md",
+            "docs/digest.md",
+            "docs/fib.md",
+            "docs/add-a-method.md",
+            "CONTRIBUTING.md",
+        ],
+    ),
+    (
+        "Measuring",
+        &["docs/lab.md", "docs/sim.md", "docs/bench.md", "docs/reproduce.md", "docs/papers.md"],
+    ),
+];

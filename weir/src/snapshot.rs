@@ -1,0 +1,39 @@
+//! `weir snapshot`, and `weir explain --snapshot`.
+
+use crate::cli::Instance;
+use crate::{control, out};
+use anyhow::Context;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use weir_control::api::{FlowRequest, SnapshotRequest};
+use weir_control::snapshot::Snapshot;
+
+pub fn take(instance: Instance, output: Option<PathBuf>, tables: bool) -> anyhow::Result<()> {
+    let body = SnapshotRequest { tables };
+    let snapshot: Snapshot = control::request(instance, "POST", "/v1/snapshot", Some(&body))?;
+    if output.as_ref().is_some_and(|path| path.as_os_str() == "-") {
+        return out::json(&snapshot);
+    }
+    let path = output.unwrap_or_else(|| {
+        let name = &snapshot.status.name;
+        PathBuf::from(format!("weir-snapshot-{name}-{}.json", snapshot.at))
+    });
+    let text = serde_json::to_vec_pretty(&snapshot)?;
+    // For its owner alone, who decides whom to give it to.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let written = file.and_then(|mut file| file.write_all(&text));
+    written.with_context(|| format!("write {}", path.display()))?;
+    let keys = if tables { "; the keys of the tables' hashes are in it" } else { "" };
+    out::line(format_args!("{}: {} bytes{keys}", path.display(), text.len()));
+    Ok(())
+}
+
+pub fn explain(file: &Path, flow: &FlowRequest, json: bool) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let said = Snapshot::read(&text)
+        .and_then(|snapshot| snapshot.explain(flow))
+        .map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;
+    control::print_explanation(said, json)
+}

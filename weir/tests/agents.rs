@@ -1,0 +1,453 @@
+//! Backends that say what they hold: agents in their namespaces, a balancer that goes by what they say
+//! (`states = "agents"`), and real clients. Agents and balancer are killed, cut off and started again while the
+//! pool changes; no connection breaks, a flood of SYNs makes no state, and nobody without a certificate says
+//! anything.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Held, PATIENCE, WEB4, WEIR};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use weir_lab::topology::{backend4, backend6, front4};
+use weir_lab::{Balancer, BalancerSpec, Flood, FloodKind, Lab, LabSpec, NetNs};
+use weir_rpc::pki::{self, Request, Role};
+
+const PORT: u16 = 4479;
+const BACKENDS: usize = 5;
+/// Those of the pool at first.
+const POOL: usize = 4;
+
+/// A process `weir agent`. Dropping it kills it with SIGKILL, as a crash does.
+struct Agent {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Agent {
+    fn start(netns: &NetNs, log: &Path, certificate: &Path, ca: &Path, more: &[&str]) -> Self {
+        let file = File::options().create(true).append(true).open(log).unwrap();
+        let mut weir = netns.command(WEIR).unwrap();
+        weir.args(["agent", "--only-tell", "--balancer", &format!("{}:{PORT}", front4(0))]);
+        weir.arg("--certificate").arg(certificate.with_extension("pem"));
+        weir.arg("--key").arg(certificate.with_extension("key"));
+        weir.arg("--ca").arg(ca).args(more);
+        weir.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        Self { child: weir.spawn().unwrap(), log: log.to_owned() }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn says(&self, words: &str) {
+        let mut said = String::new();
+        common::eventually(words, || {
+            said = self.said();
+            said.contains(words)
+        });
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A lab whose backends have agents.
+struct World {
+    // Before the lab: its namespaces are theirs.
+    agents: Vec<Option<Agent>>,
+    balancer: Balancer,
+    lab: Arc<Lab>,
+}
+
+fn directory(lab: &Lab) -> PathBuf {
+    lab.directory().join("pki")
+}
+
+fn certificates(lab: &Lab) {
+    let directory = &directory(lab);
+    pki::init(directory, "lab", 30).unwrap();
+    let issue = |name: String, role, addresses| {
+        let request = Request { name, role, addresses, hosts: Vec::new(), days: 20 };
+        pki::issue(directory, directory, &request).unwrap();
+    };
+    issue("lb".into(), Role::Balancer, vec![IpAddr::V4(front4(0))]);
+    for number in 0..BACKENDS {
+        let addresses = vec![backend4(number).into(), backend6(number).into()];
+        issue(format!("b{number}"), Role::Agent, addresses);
+    }
+}
+
+fn spec(lab: &Lab, limits: &str) -> BalancerSpec {
+    let file = |name: &str| directory(lab).join(name).display().to_string();
+    BalancerSpec {
+        tcp_lines: "states = \"agents\"".into(),
+        balancer_lines: format!(
+            "[agents]\nlisten = \"{}:{PORT}\"\ncertificate = {:?}\nkey = {:?}\nca = {:?}\n\
+             learn = \"60s\"\n[limits]\n{limits}\n",
+            front4(0),
+            file("lb.pem"),
+            file("lb.key"),
+            file("ca.pem"),
+        ),
+        check_interval: Duration::from_secs(3),
+        ..BalancerSpec::new(WEIR, POOL)
+    }
+}
+
+impl World {
+    fn new(limits: &str) -> Self {
+        let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
+        certificates(&lab);
+        // Before there is a balancer: it is waited for.
+        let agents = (0..BACKENDS).map(|number| Some(agent(&lab, number))).collect();
+        let balancer = common::start_spec(&lab, spec(&lab, limits));
+        let world = Self { agents, balancer, lab };
+        world.told();
+        world
+    }
+
+    fn restart_agent(&mut self, number: usize) {
+        self.agents[number] = Some(agent(&self.lab, number));
+    }
+
+    fn status(&self) -> Value {
+        self.balancer.status().unwrap()
+    }
+
+    /// Waits until all backends are told of.
+    fn told(&self) {
+        common::eventually("all backends are told of", || {
+            let status = self.status();
+            ["web4", "web6"].iter().all(|name| {
+                let backends = common::service(&status, name)["backends"].as_array().unwrap();
+                backends.iter().all(|backend| backend["told_of"] == true)
+            })
+        });
+    }
+
+    fn states(&self) -> u64 {
+        let status = self.status();
+        let of = |name: &str| common::service(&status, name)["states"].as_u64().unwrap();
+        of("web4") + of("web6")
+    }
+
+    /// Waits until those that are held are all that is known.
+    fn knows_exactly(&self, held: u64) {
+        let mut known = 0;
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE {
+            known = self.states();
+            if known == held {
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        panic!("{known} states, and {held} connections: {:#}", self.status()["agents"]);
+    }
+
+    /// Connections of an agent to the balancer are lost, or come through again.
+    fn cut(&self, number: usize, cut: bool) {
+        let what = if cut { "add" } else { "del" };
+        let to = front4(0);
+        let rule = format!("ip rule {what} to {to} ipproto tcp dport {PORT} priority 1 blackhole");
+        common::sh(self.lab.backend(number).netns(), &rule);
+    }
+}
+
+fn agent(lab: &Lab, number: usize) -> Agent {
+    let directory = directory(lab);
+    let log = lab.directory().join(format!("agent{number}.log"));
+    let certificate = directory.join(format!("b{number}"));
+    let netns = lab.backend(number).netns();
+    Agent::start(netns, &log, &certificate, &directory.join("ca.pem"), &["--load", "cpu"])
+}
+
+#[test]
+fn nothing_breaks_whoever_is_killed_or_cut_off() {
+    let _alone = common::alone();
+    let mut random = StdRng::seed_from_u64(common::seed());
+    let mut world = World::new("");
+    let lab = Arc::clone(&world.lab);
+    let traffic = common::mixed_traffic(&lab, 60);
+    let mut held: Vec<Held> = common::hold_both(&lab, 60);
+    let mut draining = [false; POOL];
+    let mut cut = None;
+    for round in 0..24 {
+        let number = random.random_range(0..POOL);
+        let what = match round % 8 {
+            0 | 4 => {
+                world.agents[number] = None;
+                format!("agent {number} killed")
+            }
+            1 | 5 => {
+                let missing: Vec<usize> =
+                    (0..BACKENDS).filter(|one| world.agents[*one].is_none()).collect();
+                missing.iter().for_each(|one| world.restart_agent(*one));
+                format!("agents {missing:?} started")
+            }
+            2 => {
+                world.cut(number, true);
+                cut = Some(number);
+                format!("agent {number} cut off")
+            }
+            3 => {
+                // Sometimes for longer than it is waited for.
+                thread::sleep(Duration::from_millis(random.random_range(0..9_000)));
+                let number = cut.take().expect("one is cut off");
+                world.cut(number, false);
+                format!("agent {number} reaches the balancer again")
+            }
+            6 => {
+                world.balancer.kill();
+                held.extend(common::hold_both(&lab, 6));
+                world.balancer.launch().unwrap();
+                "balancer killed".to_owned()
+            }
+            _ => "nothing".to_owned(),
+        };
+        println!("{what}");
+        draining[number] ^= true;
+        if draining.iter().all(|one| *one) {
+            draining[number] = false;
+        }
+        let undo = if draining[number] { "" } else { " --undo" };
+        let weight = random.random_range(1..5);
+        for service in ["web4", "web6"] {
+            common::command(&world.balancer, &format!("backend drain {service} b{number}{undo}"));
+            common::command(
+                &world.balancer,
+                &format!("backend weight {service} b{number} {weight}"),
+            );
+        }
+        held.extend(common::hold_both(&lab, 6));
+        common::assert_unbroken(&mut held, &what, &world.balancer);
+    }
+    common::assert_none_broke(traffic);
+    world.told();
+    world.knows_exactly(held.len() as u64);
+    let status = world.status();
+    assert_eq!(status["agents_refused"], 0, "{:#}", status["agents"]);
+    // They end, and nothing is left at once: no timeout has passed.
+    drop(held);
+    world.knows_exactly(0);
+    let agents = status["agents"].as_array().unwrap();
+    assert_eq!(agents.len(), BACKENDS);
+    for agent in agents {
+        assert_eq!((&agent["told"], &agent["lost"]), (&true.into(), &0.into()), "{agent:#}");
+        assert!(agent["lag_ms"].as_f64().is_some(), "{agent:#}");
+    }
+    let web4 = common::service(&status, "web4");
+    assert!(common::backend(web4, "b0")["told_load"].as_f64().is_some());
+}
+
+/// A balancer that knows nothing of the time before asks, and takes packets when it knows.
+#[test]
+fn a_new_balancer_learns_what_there_is() {
+    let _alone = common::alone();
+    let world = World::new("");
+    let lab = &world.lab;
+    let mut held = common::hold_both(lab, 200);
+    // So that a new table would lead elsewhere than to where they live.
+    common::command(&world.balancer, "backend drain web4 b0");
+    held.extend(common::hold_both(lab, 100));
+    let name = world.balancer.pins();
+    let name = name.file_name().unwrap().to_str().unwrap().to_owned();
+    for round in 0..3 {
+        world.balancer.kill();
+        assert!(common::weir_in(lab, &["unload", "--name", &name]).status.success());
+        let run_dir = world.balancer.socket();
+        fs::remove_dir_all(run_dir.parent().unwrap()).unwrap();
+        world.balancer.launch().unwrap();
+        lab.await_service(PATIENCE).unwrap();
+        common::assert_unbroken(&mut held, &format!("new, {round}"), &world.balancer);
+        held.extend(common::hold_both(lab, 20));
+    }
+    world.knows_exactly(held.len() as u64);
+    assert_eq!(world.status()["resumed"], false);
+}
+
+#[test]
+fn a_flood_of_syns_makes_no_state_and_breaks_nothing() {
+    let _alone = common::alone();
+    let seed = common::seed();
+    let world = World::new("half_open_flows = 400000");
+    let lab = &world.lab;
+    let mut held = common::hold(lab, WEB4, 300);
+    world.knows_exactly(300);
+    let (sent, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let pause = Duration::from_millis(2);
+    thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let mut flood = Flood::new(lab, FloodKind::Syn, WEB4, seed, pause).unwrap();
+            let count = |more| {
+                sent.fetch_add(more, Relaxed);
+            };
+            flood.run(&stop, count).unwrap();
+        });
+        let stop = Stop(&stop);
+        let (mut round, mut most) = (0, 0);
+        let started = Instant::now();
+        while round < 6 || sent.load(Relaxed) < 200_000 {
+            let (number, undo) = (round / 2 % POOL, if round % 2 == 0 { "" } else { " --undo" });
+            common::command(&world.balancer, &format!("backend drain web4 b{number}{undo}"));
+            held.extend(common::hold(lab, WEB4, 10));
+            common::assert_unbroken(&mut held, "in a flood", &world.balancer);
+            let status = world.status();
+            let web4 = common::service(&status, "web4");
+            assert_eq!(web4["half_open"], 0, "{web4:#}");
+            most = most.max(web4["states"].as_u64().unwrap());
+            round += 1;
+            assert!(started.elapsed() < 3 * PATIENCE, "{} SYNs", sent.load(Relaxed));
+        }
+        drop(stop);
+        flood.join().unwrap();
+        println!("{} SYNs, {round} changes, at most {most} states", sent.load(Relaxed));
+        assert!(most <= held.len() as u64, "{most} states, {} connections", held.len());
+    });
+    world.knows_exactly(held.len() as u64);
+    common::assert_unbroken(&mut held, "after a flood", &world.balancer);
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn nobody_without_a_certificate_is_heard() {
+    let _alone = common::alone();
+    let mut world = World::new("");
+    // Only one agent runs in a network namespace; this one's backend is not in the pool.
+    let last = BACKENDS - 1;
+    world.agents[last] = None;
+    let lab = &world.lab;
+    let away = || world.status()["agents_turned_away"].as_u64().unwrap();
+    let netns = lab.backend(0).netns();
+    let (own, ca) = (directory(lab), directory(lab).join("ca.pem"));
+    let before = away();
+
+    // Of another authority of the same name.
+    let other = lab.directory().join("other");
+    pki::init(&other, "lab", 30).unwrap();
+    let request = |name: &str, days| Request {
+        name: name.into(),
+        role: Role::Agent,
+        addresses: vec![backend4(last).into()],
+        hosts: Vec::new(),
+        days,
+    };
+    pki::issue(&other, &other, &request("stranger", 20)).unwrap();
+    let log = lab.directory().join("stranger.log");
+    let host = lab.backend(last).netns();
+    let stranger = Agent::start(host, &log, &other.join("stranger"), &ca, &[]);
+    common::eventually("a stranger is turned away", || away() > before);
+    drop(stranger);
+
+    // Ended.
+    pki::issue(&own, &own, &request("late", 0)).unwrap();
+    thread::sleep(Duration::from_millis(1100));
+    let before = away();
+    let late = Agent::start(host, &lab.directory().join("late.log"), &own.join("late"), &ca, &[]);
+    late.says("has ended: nobody takes it");
+    common::eventually("who is late is turned away", || away() > before);
+    drop(late);
+
+    // A balancer's certificate is none of an agent, and says so before anything is sent.
+    let wrong = Agent::start(host, &lab.directory().join("lb.log"), &own.join("lb"), &ca, &[]);
+    wrong.says("it is not for agents");
+    drop(wrong);
+
+    // An agent takes no balancer of another authority.
+    let log = lab.directory().join("careful.log");
+    let careful = Agent::start(host, &log, &other.join("stranger"), &other.join("ca.pem"), &[]);
+    careful.says("tried again");
+    drop(careful);
+
+    // Without TLS, or with none that comes to an end.
+    let before = away();
+    let talk = || {
+        let mut stream = TcpStream::connect((front4(0), PORT)).unwrap();
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+    };
+    netns.enter(talk).unwrap();
+    common::eventually("who speaks no TLS is turned away", || away() > before);
+
+    // Those who may still do, and have not been disturbed.
+    world.told();
+    let mut held = common::hold_both(lab, 40);
+    world.knows_exactly(40);
+    common::assert_unbroken(&mut held, "in the end", &world.balancer);
+    assert_eq!(world.status()["agents_refused"], 0);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("weir.toml");
+    let text = |agents: &str, service: &str| {
+        format!(
+            "[balancer]\ninterfaces = [\"lo\"]\n{agents}\n[[service]]\nname = \"web\"\nvip = \
+             \"10.0.0.1\"\nport = 80\n{service}\n[[service.backend]]\nname = \"b0\"\naddress = \
+             \"10.0.0.2\"\n"
+        )
+    };
+    let check = |agents: &str, service: &str| {
+        fs::write(&file, text(agents, service)).unwrap();
+        let output = common::weir(&["check", "--config", file.to_str().unwrap()]);
+        (output.status.success(), format!("{}{}", common::stdout(&output), common::stderr(&output)))
+    };
+    let good = "[agents]\nlisten = \"10.0.0.9:4479\"\ncertificate = \"/a.pem\"\nkey = \"/a.key\"\nca = \"/ca.pem\"";
+    let states = "states = \"agents\"";
+    let (fine, said) = check(good, states);
+    assert!(fine, "{said}");
+    for (agents, service, words) in [
+        ("", states, "agents are listened for nowhere"),
+        (good, "states = \"agents\"\nmethod = \"residue\"", "residue goes by what passes"),
+        (good, "states = \"agents\"\nmethod = \"tracked\"", "what agents say is for concury"),
+        (good, "states = \"agents\"\nprotocol = \"udp\"", "no connections of UDP"),
+        (good, "states = \"agents\"\naffinity = \"client\"", "clients are remembered"),
+        (good, "states = \"guessed\"", "states"),
+        ("[agents]\nlisten = \"here\"", "", "not an address with a port"),
+        ("[agents]\nlisten = \"10.0.0.9:4479\"", "", "certificate: is missing"),
+        (&good.replace("/a.pem", "a.pem"), "", "not an absolute path"),
+        (&format!("{good}\nlearn = \"1h\""), "", "learn"),
+        (&format!("{good}\nport = 1"), "", "unknown field"),
+    ] {
+        let (fine, said) = check(agents, service);
+        assert!(!fine && said.contains(words), "{agents} {service}: {said}");
+    }
+    // The agent's side.
+    let agent = |line: &str| {
+        let output = common::weir(&line.split(' ').collect::<Vec<_>>());
+        (output.status.code(), common::stderr(&output))
+    };
+    let (status, said) = agent("agent --only-tell --balancer lb");
+    assert_eq!(status, Some(2), "{said}");
+    let (status, said) = agent("agent --balancer lb:0 --certificate a --key a --ca a --only-tell");
+    assert!(status == Some(2) && said.contains("HOST:PORT"), "{said}");
+    let (status, said) = agent(
+        "agent --balancer lb --certificate /none.pem --key /none.key --ca /none.pem --only-tell",
+    );
+    assert!(status == Some(1) && said.contains("/none.pem"), "{said}");
+}

@@ -1,0 +1,260 @@
+//! Backends that nobody may configure, whose route is elsewhere: packets get a source of the balancer's, too, and
+//! answers come to it.
+
+mod common;
+
+use std::fs;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{WEB4, WEIR};
+use serde_json::Value;
+use weir_lab::demo::{DemoSpec, Goals, run_in};
+use weir_lab::topology::{Topology, VIP4};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+
+const FULL_NAT: &str = "forward = \"fullnat\"";
+
+fn spec(method: &str) -> BalancerSpec {
+    BalancerSpec {
+        method: method.into(),
+        service_lines: FULL_NAT.into(),
+        ..BalancerSpec::new(WEIR, 4)
+    }
+}
+
+fn elsewhere(backends: usize) -> LabSpec {
+    LabSpec { backends, topology: Topology::FullNat, big_bytes: 2 << 20, ..LabSpec::default() }
+}
+
+fn dropped(status: &Value, reason: &str) -> u64 {
+    let outcomes = status["outcomes"].as_array().unwrap();
+    let found = outcomes.iter().find(|one| one["reason"] == reason);
+    found.map_or(0, |one| one["dropped"].as_u64().unwrap())
+}
+
+/// Real servers and clients of both families, changes of the pool, a control plane that is killed: nothing
+/// breaks.
+fn unbroken(method: &str) {
+    let _alone = common::alone();
+    let seed = common::seed();
+    let mut demo = DemoSpec::new(WEIR, seed);
+    demo.show = weir_lab::view::Show::Lines;
+    demo.lab = elsewhere(6);
+    demo.balancer = spec(method);
+    demo.duration = Duration::from_secs(8);
+    demo.limit = Duration::from_secs(900);
+    (demo.traffic.timeout, demo.traffic.detection) = (common::PATIENCE, common::PATIENCE);
+    demo.traffic.udp_timeout = Duration::from_secs(3);
+    demo.traffic.connections = 400;
+    demo.goals = Goals { changes: 8, kinds: &["crash"], open: 300, ..Goals::default() };
+    demo.churn.gap = Duration::from_millis(300)..Duration::from_millis(600);
+    let lab = common::lab_of(demo.lab.clone());
+    let balancer = Arc::new(common::start_spec(&lab, demo.balancer.clone()));
+    let report = run_in(&lab, Arc::clone(&balancer) as _, &demo).unwrap();
+    println!("{}\n{}", report.table(), report.line());
+    if !report.held() {
+        println!("{:#?}\n{}", report.churn.log, common::log_tail(&balancer, 100));
+    }
+    assert_eq!(report.fault(), None, "{method}, WEIR_SEED={seed}");
+    let status = balancer.status().unwrap();
+    for name in ["web4", "web6", "echo4"] {
+        let service = common::service(&status, name);
+        assert_eq!(service["forward"], "fullnat");
+        assert!(common::sum(service, "packets") > 100, "{service}");
+    }
+    assert!(status["returned"]["packets"].as_u64().unwrap() > 1_000, "{}", status["returned"]);
+    assert_eq!(dropped(&status, "no_port"), 0, "{}", status["outcomes"]);
+}
+
+#[test]
+fn concury_reaches_backends_whose_route_is_elsewhere() {
+    unbroken("concury");
+}
+
+#[test]
+fn tracked_reaches_backends_whose_route_is_elsewhere() {
+    unbroken("tracked");
+}
+
+#[test]
+fn jet_reaches_backends_whose_route_is_elsewhere() {
+    unbroken("jet");
+}
+
+fn said(balancer: &Balancer, lab: &Lab, arguments: &[&str]) -> String {
+    let config = balancer.config().to_str().unwrap();
+    let output = common::weir_in(lab, &[arguments, &["--config", config]].concat());
+    format!("{}{}", common::stdout(&output), common::stderr(&output))
+}
+
+/// What is said of it agrees everywhere; connections live through a kill of the control plane; and what would
+/// break them is refused.
+#[test]
+fn it_is_explained_and_changes_that_break_are_refused() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(4));
+    let lines = "nat_log = true".to_owned();
+    let balancer =
+        common::start_spec(&lab, BalancerSpec { balancer_lines: lines, ..spec("concury") });
+    let mut held = common::hold_both(&lab, 80);
+
+    let explained =
+        balancer.command(&["explain", "tcp", "10.77.1.1:4000", "10.77.0.100:80"]).unwrap();
+    assert!(explained.contains("10.77.0.100 becomes 10.77.2."), "{explained}");
+    assert!(
+        explained.contains("10.77.1.1:4000 has none, and would become 10.77.0.2:"),
+        "{explained}"
+    );
+    let from = lab.clients()[0].enter(|| {
+        let open = std::net::TcpStream::connect(WEB4).unwrap();
+        (open.local_addr().unwrap().to_string(), open)
+    });
+    let (from, _open) = from.unwrap();
+    let explained = balancer.command(&["explain", "tcp", &from, "10.77.0.100:80"]).unwrap();
+    let words = format!("{from} becomes 10.77.0.2:");
+    assert!(explained.contains(&words) && explained.contains("it is open"), "{explained}");
+
+    let open = |status: &Value| -> u64 {
+        let sources = status["nat_sources"].as_array().expect("there are two");
+        sources.iter().map(|one| one["open"].as_u64().unwrap()).sum()
+    };
+    common::eventually("the connections are counted", || open(&balancer.status().unwrap()) >= 81);
+    let shown = balancer.command(&["status"]).unwrap();
+    for words in [", by fullnat, ", "from 10.77.0.2 ports 1024 to 32767: ", "10.77.2.1:8080"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    common::eventually("connections are in the log", || {
+        common::log(&balancer).matches("connection under full NAT began").count() >= 81
+    });
+    assert!(said(&balancer, &lab, &["check"]).contains("good; 3 services"));
+    let doctor = said(&balancer, &lab, &["doctor"]);
+    assert!(!doctor.contains("FAIL"), "{doctor}");
+    assert!(doctor.contains("known to this balancer alone"), "{doctor}");
+
+    // Connections have sources that backends know.
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    for (from, to, why) in [
+        (
+            "nat_log = true",
+            "nat_ports = \"2000-3000\"",
+            "with other balancer.nat_sources or nat_ports",
+        ),
+        (FULL_NAT, "forward = \"nat\"", "forward: from fullnat to nat"),
+    ] {
+        fs::write(balancer.config(), text.replace(from, to)).unwrap();
+        let refused = balancer.command(&["reload"]).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+        assert!(refused.contains("--break-connections does it all the same"), "{refused}");
+    }
+    fs::write(balancer.config(), &text).unwrap();
+    common::assert_unbroken(&mut held, "after refusals", &balancer);
+
+    for round in 0..3 {
+        balancer.kill();
+        common::assert_unbroken(&mut held, "without a control plane", &balancer);
+        common::reach_all(&lab, WEB4, 4);
+        balancer.launch().unwrap();
+        common::assert_unbroken(&mut held, "with a control plane again", &balancer);
+        assert_eq!(balancer.status().unwrap()["resumed"], true, "{round}");
+    }
+    fs::write(balancer.config(), text.replace("nat_log = true", "nat_log = false")).unwrap();
+    balancer.command(&["reload"]).unwrap();
+    common::assert_unbroken(&mut held, "after all", &balancer);
+}
+
+/// What does not go together is said, with its line.
+#[test]
+fn what_cannot_be_is_refused() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(1));
+    let balancer = common::start_spec(&lab, BalancerSpec { pool: 1, ..spec("concury") });
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let sources = text.lines().find(|line| line.starts_with("nat_sources")).unwrap().to_owned();
+    for (from, to, words) in [
+        (
+            &*sources,
+            "",
+            "\"fullnat\" needs an address of this host that packets come from, of IPv4",
+        ),
+        (&*sources, "nat_sources = [\"10.77.0.2\"]", "of IPv6; set balancer.nat_sources"),
+        (&*sources, "nat_sources = [\"10.77.0.2\", \"10.77.0.2\"]", "is listed twice"),
+        (&*sources, "nat_sources = [\"224.0.0.1\"]", "is not the address of one host"),
+        (
+            &*sources,
+            &format!("{sources}\nnat_ports = \"9-3\""),
+            "is not a range of 16 ports or more",
+        ),
+        ("port = 80\n", "port = 80\nmethod = \"cheetah\"\n", "\"fullnat\" does not go with method"),
+    ] {
+        let wrong = text.replace("method = \"concury\"\n", "").replacen(from, to, 1);
+        fs::write(balancer.config(), wrong).unwrap();
+        let checked = said(&balancer, &lab, &["check"]);
+        assert!(checked.contains(words), "{words}: {checked}");
+    }
+    fs::write(balancer.config(), text).unwrap();
+}
+
+/// One backend, and sixteen ports towards it: the seventeenth client finds none, which is said; and when the
+/// others have been silent for their time, one comes free. Without a control plane, too.
+#[test]
+fn ports_run_out_and_come_back() {
+    let _alone = common::alone();
+    let lab = common::lab_of(elsewhere(1));
+    let balancer = common::start_spec(
+        &lab,
+        BalancerSpec {
+            pool: 1,
+            balancer_lines: "nat_ports = \"2000-2015\"".into(),
+            service_lines: format!("{FULL_NAT}\nidle_timeout = \"10s\""),
+            ..BalancerSpec::new(WEIR, 1)
+        },
+    );
+    let ask = |socket: &UdpSocket| {
+        socket.send(b"x").unwrap();
+        socket.recv(&mut [0; 512]).is_ok()
+    };
+    let make = || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        socket.connect((VIP4, weir_lab::topology::ECHO_PORT)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        socket
+    };
+    let client = &lab.clients()[0];
+    // Not every one of the sixteen is one that a flow could have: each has sixteen tries.
+    let (mut good, mut tries) = (Vec::new(), 0);
+    while good.len() < 12 {
+        let socket = client.enter(make).unwrap();
+        if ask(&socket) {
+            good.push(socket);
+        }
+        tries += 1;
+        assert!(tries < 2_000, "{} of 16 ports are in use", good.len());
+    }
+    let started = Instant::now();
+    while dropped(&balancer.status().unwrap(), "no_port") == 0 {
+        // The others are kept alive.
+        assert!(good.iter().all(ask), "a connection lost its port");
+        let socket = client.enter(make).unwrap();
+        if ask(&socket) {
+            good.push(socket);
+        }
+        assert!(good.len() <= 16, "there are sixteen ports");
+        assert!(started.elapsed() < common::PATIENCE, "nobody was refused");
+    }
+    let warned = balancer.command(&["status"]).unwrap();
+    assert!(warned.contains("found no port (no_port): raise limits.nat_connections"), "{warned}");
+    // Without anybody who sweeps, mappings grow old all the same.
+    balancer.kill();
+    thread::sleep(Duration::from_secs(13));
+    let mut again = 0;
+    let started = Instant::now();
+    while again < 8 && started.elapsed() < common::PATIENCE {
+        let socket = client.enter(make).unwrap();
+        again += u32::from(ask(&socket));
+    }
+    assert!(again >= 8, "{again}: ports do not come back");
+    balancer.launch().unwrap();
+}

@@ -1,0 +1,256 @@
+//! What this machine's kernel may have no devices for: VLANs, bonds, and its own ends of tunnels.
+//! `make kernel-test` runs them in a guest with Debian's kernel; built with the feature `guest`, they run
+//! where there are such devices.
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use common::{WEB4, WEB6, WEIR};
+use serde_json::Value;
+use weir_lab::topology::{BOND, Bond, Receivers, Topology};
+use weir_lab::traffic::Mix;
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, PoolControl, Traffic, TrafficSpec};
+
+/// Connections of each kind of traffic that come and go, and those that are held.
+const TRAFFIC: usize = 24;
+const HELD: usize = 24;
+const BACKENDS: usize = 4;
+
+fn dropped(status: &Value, reason: &str) -> u64 {
+    let outcomes = status["outcomes"].as_array().unwrap();
+    let found = outcomes.iter().find(|one| one["reason"] == reason);
+    found.map_or(0, |one| one["dropped"].as_u64().unwrap())
+}
+
+/// What `weir` says with the balancer's configuration; it is to succeed.
+fn says(lab: &Lab, balancer: &Balancer, verb: &str) -> String {
+    let config = balancer.config().to_str().unwrap();
+    let output = common::weir_in(lab, &[verb, "--config", config]);
+    let said = format!("{}{}", common::stdout(&output), common::stderr(&output));
+    assert!(output.status.success(), "weir {verb}: {said}");
+    said
+}
+
+/// Connections come, go and stay while a backend joins, one drains and the control plane is killed; nothing
+/// breaks. `meddle` does what else may happen on the way.
+fn unbroken(lab: &LabSpec, balancer: BalancerSpec, meddle: impl Fn(&Lab)) -> (Arc<Lab>, Balancer) {
+    let what = format!("{} {}", lab.topology.name(), balancer.service_lines.replace('\n', ", "));
+    let seed = common::seed();
+    let lab = common::lab_of(lab.clone());
+    let balancer = common::start_spec(&lab, BalancerSpec { pool: BACKENDS - 1, ..balancer });
+    let spec = TrafficSpec {
+        seed,
+        connections: TRAFFIC,
+        mix: Mix { keepalive: 0.4, download: 0.0, short: 0.4, udp: 0.2 },
+        timeout: common::PATIENCE,
+        detection: common::PATIENCE,
+        udp_timeout: Duration::from_secs(10),
+        ..TrafficSpec::default()
+    };
+    let traffic = Traffic::start(&lab, spec).unwrap();
+    let mut held = common::hold_both(&lab, HELD);
+    balancer.add(BACKENDS - 1, 1).unwrap();
+    common::assert_unbroken(&mut held, "after a backend has joined", &balancer);
+    balancer.drain(0).unwrap();
+    meddle(&lab);
+    common::assert_unbroken(&mut held, "after a backend drains", &balancer);
+    common::kill_and_launch(&lab, &balancer, &mut held, "with a control plane again");
+    balancer.undrain(0).unwrap();
+    for to in [WEB4, WEB6] {
+        common::reach_all(&lab, to, BACKENDS);
+    }
+    // Next hops are asked for again.
+    thread::sleep(Duration::from_millis(900));
+    common::assert_unbroken(&mut held, "at the end", &balancer);
+    let status = balancer.status().unwrap();
+    assert_eq!(status["resumed"], true);
+    for reason in ["no_way_out", "no_next_hop", "behind_gateway", "too_big", "no_tunnel_source"] {
+        assert_eq!(dropped(&status, reason), 0, "{reason}");
+    }
+    let report = traffic.finish().unwrap();
+    let totals = &report.totals;
+    println!(
+        "guest: {what}: {} connections held, {} came and went, {} answers, {} broken (seed {seed})",
+        held.len(),
+        totals.ended(),
+        totals.answers,
+        totals.broken
+    );
+    assert_eq!(totals.broken, 0, "{:#?}", report.broken_connections);
+    assert!(totals.completed > 0, "{report:?}");
+    (lab, balancer)
+}
+
+fn of(topology: Topology) -> LabSpec {
+    LabSpec { topology, backends: BACKENDS, ..LabSpec::default() }
+}
+
+/// Tags are pushed, changed to those of another VLAN or another protocol, and taken off.
+#[test]
+fn backends_are_in_vlans_of_one_interface() {
+    let _alone = common::alone();
+    let (lab, balancer) = unbroken(&of(Topology::Vlan), BalancerSpec::new(WEIR, BACKENDS), |_| ());
+    let doctor = says(&lab, &balancer, "doctor");
+    for words in ["on eth0.2, tagged 2", "on eth0.3, tagged 3", "on eth0.4, tagged 4"] {
+        assert!(doctor.contains(words), "{words}: {doctor}");
+    }
+}
+
+fn by_a_bond(bond: Bond) {
+    let _alone = common::alone();
+    let cut = |lab: &Lab| {
+        // TCP repeats what is lost until the bond has seen it.
+        for member in ["eth0", "eth1"] {
+            common::sh(lab.balancer(), &format!("ip link set {member} down"));
+            thread::sleep(Duration::from_secs(2));
+            common::sh(lab.balancer(), &format!("ip link set {member} up"));
+            thread::sleep(Duration::from_secs(4));
+        }
+    };
+    let spec = BalancerSpec::new(WEIR, BACKENDS);
+    let (lab, balancer) = unbroken(&of(Topology::Bond(bond)), spec, cut);
+    let status = balancer.status().unwrap();
+    assert_eq!(status["interfaces"], serde_json::json!([[BOND, "native"]]));
+    says(&lab, &balancer, "doctor");
+    // What is lost where a member of the bond has no way on is counted, though the kernel names the member.
+    let lost = || {
+        let status = balancer.status().unwrap();
+        let lost = status["lost"].as_array().expect("this kernel tells").clone();
+        lost.iter().map(|one| one["frames"].as_u64().unwrap()).sum::<u64>()
+    };
+    let before = lost();
+    let lb = lab.balancer();
+    common::sh(lb, "ip link add v0 type veth peer name v1");
+    common::sh(lb, "ip link set v0 up");
+    common::sh(lb, "ip link set v1 up");
+    for backend in lab.backends() {
+        let address = backend.address4();
+        let mac = backend.mac().map(|byte| format!("{byte:02x}")).join(":");
+        common::sh(lb, &format!("ip neigh replace {address} lladdr {mac} dev v0 nud permanent"));
+        common::sh(lb, &format!("ip route replace {address}/32 dev v0"));
+    }
+    let socket = lab.clients()[0].enter(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    common::eventually("lost frames are counted", || {
+        let echo = SocketAddr::new(WEB4.ip(), 5353);
+        assert_eq!(socket.send_to(b"one", echo).unwrap(), 3);
+        lost() > before
+    });
+}
+
+#[test]
+fn a_bond_by_lacp_leads_to_backends() {
+    by_a_bond(Bond::Lacp);
+}
+
+#[test]
+fn a_bond_with_a_backup_leads_to_backends() {
+    by_a_bond(Bond::ActiveBackup);
+}
+
+#[test]
+fn a_bond_by_hash_leads_to_backends() {
+    by_a_bond(Bond::Xor);
+}
+
+#[test]
+fn a_bond_by_turns_leads_to_backends() {
+    by_a_bond(Bond::RoundRobin);
+}
+
+/// A bond of a mode without XDP is found by `weir doctor`, and what would be lost there is counted.
+#[test]
+fn bonds_that_cannot_are_refused() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let lb = lab.balancer();
+    common::sh(lb, "ip link add v0 type veth peer name v1");
+    for (mode, why) in [
+        ("balance-alb", "of mode balance-alb"),
+        ("balance-tlb", "of mode balance-tlb"),
+        ("broadcast", "of mode broadcast"),
+        ("balance-xor xmit_hash_policy vlan+srcmac", "with xmit_hash_policy vlan+srcmac"),
+    ] {
+        common::sh(lb, &format!("ip link add bond7 type bond mode {mode} miimon 50"));
+        common::sh(lb, "ip link set v0 down");
+        common::sh(lb, "ip link set v0 master bond7");
+        for name in ["v0", "v1", "bond7"] {
+            common::sh(lb, &format!("ip link set {name} up"));
+        }
+        for address in ["10.77.2.1", "10.77.2.2"] {
+            let mac = "lladdr 02:77:00:00:02:01";
+            common::sh(lb, &format!("ip neigh replace {address} {mac} dev bond7 nud permanent"));
+            common::sh(lb, &format!("ip route replace {address}/32 dev bond7"));
+        }
+        let config = balancer.config().to_str().unwrap();
+        let output = common::weir_in(&lab, &["doctor", "--config", config]);
+        let said = format!("{}{}", common::stdout(&output), common::stderr(&output));
+        let words = format!("10.77.2.1 is reached through bond7 (a bond {why})");
+        assert!(!output.status.success() && said.contains(&words), "{words}: {said}");
+        let before = dropped(&balancer.status().unwrap(), "no_way_out");
+        let socket = lab.clients()[0].enter(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+        common::eventually("what would be lost is counted", || {
+            assert_eq!(socket.send_to(b"one", (WEB4.ip(), 5353)).unwrap(), 3);
+            dropped(&balancer.status().unwrap(), "no_way_out") > before
+        });
+        common::sh(lb, "ip link del bond7");
+        println!("guest: a bond {why}: refused by weir doctor, counted as no_way_out");
+    }
+    // Nor does one take a native program.
+    common::sh(lb, "ip link add bond7 type bond mode balance-alb miimon 50");
+    common::sh(lb, "ip link set bond7 up");
+    let file = std::fs::read_to_string(balancer.config()).unwrap();
+    let native =
+        file.replace("interfaces = [\"eth0\"]", "interfaces = [\"bond7\"]\nmode = \"native\"");
+    let wrong = lab.directory().join("native.toml");
+    std::fs::write(&wrong, native).unwrap();
+    let output = common::weir_in(&lab, &["doctor", "--config", wrong.to_str().unwrap()]);
+    let said = format!("{}{}", common::stdout(&output), common::stderr(&output));
+    let words = "bond7: a bond of mode balance-alb takes no native XDP program";
+    assert!(!output.status.success() && said.contains(words), "{said}");
+}
+
+fn by_tunnels(forward: &str, other_family: bool) {
+    let _alone = common::alone();
+    let receivers = Receivers::of_the_kernel(forward).unwrap();
+    let lab = LabSpec { receivers, ..of(Topology::Routed) };
+    let service_lines = format!("forward = \"{forward}\"");
+    let spec = BalancerSpec { service_lines, other_family, ..BalancerSpec::new(WEIR, BACKENDS) };
+    let (lab, balancer) = unbroken(&lab, spec, |_| ());
+    let doctor = says(&lab, &balancer, "doctor");
+    for to in
+        ["accepts connections to 10.77.0.100 port 80", "accepts connections to fd77::100 port 80"]
+    {
+        assert!(doctor.contains(to), "{to}: {doctor}");
+    }
+}
+
+#[test]
+fn the_kernels_own_ipip_receives() {
+    by_tunnels("ipip", false);
+}
+
+/// IPv4 in IPv6 and the other way round.
+#[test]
+fn the_kernels_own_ipip_receives_the_other_family() {
+    by_tunnels("ipip", true);
+}
+
+#[test]
+fn the_kernels_own_gre_receives() {
+    by_tunnels("gre", false);
+}
+
+#[test]
+fn the_kernels_own_fou_receives() {
+    by_tunnels("fou", false);
+}
+
+#[test]
+fn the_kernels_own_gue_receives() {
+    by_tunnels("gue", false);
+}

@@ -1,0 +1,89 @@
+//! `weir pki` as an operator uses it: files with right modes, nothing written over, and the end of each told.
+
+mod common;
+
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Output;
+
+fn pki(directory: &Path, line: &str) -> Output {
+    let mut words: Vec<&str> = vec!["pki"];
+    words.extend(line.split(' '));
+    let directory = directory.to_str().expect("a path");
+    words.extend(["--directory", directory]);
+    common::weir(&words)
+}
+
+fn good(output: &Output) -> String {
+    assert!(output.status.success(), "{}", common::stderr(output));
+    common::stdout(output)
+}
+
+#[test]
+fn an_authority_its_certificates_and_their_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("pki");
+    let none = pki(&directory, "issue b0 --role agent --address 10.0.0.21");
+    assert_eq!(none.status.code(), Some(1));
+    assert!(common::stderr(&none).contains("weir pki init"), "{}", common::stderr(&none));
+
+    assert!(good(&pki(&directory, "init --days 60")).contains("ca.pem"));
+    let said =
+        good(&pki(&directory, "issue b0 --role agent --address 10.0.0.21,2001:db8::21 --days 7"));
+    assert!(said.contains("b0.pem") && said.contains("until 20"), "{said}");
+    good(&pki(
+        &directory,
+        "issue lb --role balancer --host lb.example --address 10.0.0.2 --days 50",
+    ));
+    let elsewhere = home.path().join("out");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let to =
+        format!("issue b1 --role agent --address 10.0.0.22 --days 50 -o {}", elsewhere.display());
+    good(&pki(&directory, &to));
+    assert!(elsewhere.join("b1.key").exists() && !directory.join("b1.key").exists());
+    for name in ["ca", "b0", "lb"] {
+        let mode = directory.join(format!("{name}.key")).metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+
+    // Whatever is there stays.
+    let key = std::fs::read(directory.join("b0.key")).unwrap();
+    for again in ["init", "issue b0 --role agent --address 10.0.0.21 --days 7"] {
+        let refused = pki(&directory, again);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(
+            common::stderr(&refused).contains("is there already"),
+            "{}",
+            common::stderr(&refused)
+        );
+    }
+    assert_eq!(std::fs::read(directory.join("b0.key")).unwrap(), key);
+    for useless in [
+        "issue b2 --role agent",
+        "issue b2 --role balancer",
+        "issue b2 --role agent --address 10.0.0.9 --host b2",
+        "issue ../b2 --role agent --address 10.0.0.9",
+        "issue b2 --role agent --address 10.0.0.9 --days 61",
+    ] {
+        assert_eq!(pki(&directory, useless).status.code(), Some(1), "{useless}");
+    }
+
+    let text = good(&pki(&directory, "list"));
+    assert!(text.contains("6 days left") || text.contains("7 days left"), "{text}");
+    let rows: Value = serde_json::from_str(&good(&pki(&directory, "list --json"))).unwrap();
+    let rows = rows.as_array().unwrap();
+    let of = |name: &str| rows.iter().find(|row| row["name"] == name).unwrap();
+    assert_eq!(rows.len(), 3);
+    assert_eq!(
+        (of("lb")["role"].as_str(), of("b0")["role"].as_str()),
+        (Some("balancer"), Some("agent"))
+    );
+    assert_eq!(of("weir")["role"], "authority");
+    assert_eq!(of("b0")["addresses"], serde_json::json!(["10.0.0.21", "2001:db8::21"]));
+    assert_eq!(of("lb")["hosts"], serde_json::json!(["lb.example"]));
+    // A file that is none is named.
+    std::fs::write(directory.join("none.pem"), "nothing").unwrap();
+    let refused = pki(&directory, "list");
+    assert!(common::stderr(&refused).contains("none.pem"), "{}", common::stderr(&refused));
+}

@@ -610,6 +610,9 @@ pub struct LabOptions {
     /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
     #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"], default_value = "l2")]
     pub forward: String,
+    /// What decides packets: kernel or af-xdp (docs/planes.md).
+    #[arg(long, value_name = "PLANE", value_parser = plane_kind, default_value = "kernel")]
+    pub plane: PlaneKind,
     /// What takes packets out of tunnels on the backends: weir's agent, or the tunnel devices of a kernel that
     /// has them.
     #[arg(long, value_parser = ["agent", "kernel"], default_value = "agent")]

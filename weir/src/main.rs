@@ -28,8 +28,8 @@ use cli::{Cli, Verb};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
-use weir_control::config::PlaneKind;
 use weir_control::api::{ClientError, FlowRequest};
+use weir_control::config::PlaneKind;
 use weir_control::engine::{EngineError, Kind};
 
 fn main() -> ExitCode {

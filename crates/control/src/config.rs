@@ -536,8 +536,19 @@ impl Config {
     /// [`ConfigError::Read`] if the file cannot be read, [`ConfigError::Invalid`] with every
     /// problem found if it cannot be used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Self::load_with(path, None)
+    }
+
+    /// As [`load`](Self::load), for a start that has said what decides packets, whatever the file says.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_with(
+        path: impl AsRef<Path>,
+        plane: Option<PlaneKind>,
+    ) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        Self::parse(&Self::text(path)?, &path.display().to_string())
+        Self::parse_with(&Self::text(path)?, &path.display().to_string(), plane)
     }
 
     /// The text of a file, with those that it includes: one text, which means the same by itself.
@@ -554,8 +565,20 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Invalid`] with every problem found.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigError> {
+        Self::parse_with(text, file_name, None)
+    }
+
+    /// As [`parse`](Self::parse), with what decides packets as [`load_with`](Self::load_with) has it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_with(
+        text: &str,
+        file_name: &str,
+        plane: Option<PlaneKind>,
+    ) -> Result<Self, ConfigError> {
         let methods: Vec<MethodId> = weir_dataplane::methods().collect();
-        Self::parse_for(text, file_name, &methods)
+        Self::parse_whole(text, file_name, &methods, plane)
     }
 
     /// As [`parse`](Self::parse), for a data plane that runs these methods.
@@ -567,9 +590,18 @@ impl Config {
         file_name: &str,
         methods: &[MethodId],
     ) -> Result<Self, ConfigError> {
+        Self::parse_whole(text, file_name, methods, None)
+    }
+
+    fn parse_whole(
+        text: &str,
+        file_name: &str,
+        methods: &[MethodId],
+        plane: Option<PlaneKind>,
+    ) -> Result<Self, ConfigError> {
         let mut problems = error::Problems::new(text, file_name);
         let resolved = written::parse(text, &mut problems)
-            .and_then(|file| validate::validate(file, methods, &mut problems))
+            .and_then(|file| validate::validate(file, methods, plane, &mut problems))
             .map(resolve::resolve);
         match resolved {
             Some(config) if problems.is_empty() => Ok(config),

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -125,14 +125,11 @@ impl Watch {
         while !self.stop.load(Ordering::Relaxed) {
             if let Some((process, since)) = &mut child {
                 if let Ok(Some(status)) = process.try_wait() {
-                    let told = fs::read_to_string(self.run_dir.join(FAILURE)).ok();
-                    let why = told.unwrap_or_else(|| status.to_string());
-                    warn!(%why, "the plane in user space has ended; the kernel decides all packets");
-                    lock(&self.state).failure = Some(why);
-                    pause = if since.elapsed() > WELL_BEGUN { FIRST_PAUSE } else { pause * 2 };
-                    pause = pause.min(LONGEST_PAUSE);
+                    let well = since.elapsed() > WELL_BEGUN;
+                    pause = if well { FIRST_PAUSE } else { LONGEST_PAUSE.min(pause * 2) };
                     next = Instant::now() + pause;
                     child = None;
+                    self.ended(status);
                 }
             } else if Instant::now() >= next {
                 child = self.start_if_none_runs().map(|process| (process, Instant::now()));
@@ -140,6 +137,19 @@ impl Watch {
             }
             thread::sleep(LOOK);
         }
+    }
+
+    /// Says why it has ended, but where it had to: memory of other sizes has taken the place of its own.
+    fn ended(&self, status: ExitStatus) {
+        let told = fs::read_to_string(self.run_dir.join(FAILURE)).ok();
+        if status.success() && told.is_none() {
+            info!("the plane in user space has ended, and begins anew");
+            lock(&self.state).failure = None;
+            return;
+        }
+        let why = told.unwrap_or_else(|| status.to_string());
+        warn!(%why, "the plane in user space has ended; the kernel decides all packets");
+        lock(&self.state).failure = Some(why);
     }
 
     fn start_if_none_runs(&self) -> Option<Child> {
@@ -153,19 +163,19 @@ impl Watch {
             }
         }
         let _ = fs::remove_file(self.run_dir.join(FAILURE));
-        let started = std::env::current_exe().and_then(|program| {
-            Command::new(program)
-                .arg("plane")
-                .arg("--pins")
-                .arg(&self.pins)
-                .arg("--run-dir")
-                .arg(&self.run_dir)
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                // What ends this process at a terminal does not end that one.
-                .process_group(0)
-                .spawn()
-        });
+        // This very program, also where its file has been replaced since.
+        let started = Command::new("/proc/self/exe")
+            .arg0("weir")
+            .arg("plane")
+            .arg("--pins")
+            .arg(&self.pins)
+            .arg("--run-dir")
+            .arg(&self.run_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            // What ends this process at a terminal does not end that one.
+            .process_group(0)
+            .spawn();
         let mut state = lock(&self.state);
         state.starts += 1;
         match started {

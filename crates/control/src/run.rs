@@ -36,7 +36,7 @@ pub async fn run(
     breaking: bool,
     plane: Option<PlaneKind>,
 ) -> anyhow::Result<()> {
-    let config = Config::load(config_path)?;
+    let config = Config::load_with(config_path, plane)?;
     raise_limits();
     let socket = config.balancer.socket_path();
     let (checker, mut transitions) = Checker::new();

@@ -27,11 +27,12 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* What the control plane and the plane in user space tell each other. */
 struct front {
-	__u32 memory;  /* which memory is in use; raised before that changes */
+	__u32 memory;  /* which memory is in use; odd while that changes */
 	__u32 ready;   /* the one that the plane in user space reads; 0: none */
 	__u64 turn;    /* odd while it is at a burst; each burst adds two */
 	__u64 process; /* its number */
-	__u64 reserved[5];
+	__u64 started; /* when it began */
+	__u64 reserved[4];
 	__u64 counters[FRONT_COUNTERS]; /* what it counts; crates/dataplane/src/user.rs has their names */
 };
 

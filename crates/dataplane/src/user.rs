@@ -9,7 +9,7 @@
 
 use crate::abi::{BackendEntry, Plain, types};
 use crate::error::{Context, Error};
-use crate::kernel::{FrontMaps, Page, open_map};
+use crate::kernel::{FrontMaps, Page, is_open, open_map, start_of};
 use crate::mapped::Mapped;
 use crate::numbers::{OWN_MACS, PATH_NANOSECONDS, VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -18,14 +18,19 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
+use std::thread;
+use std::time::{Duration, Instant};
 use weir_plane::{Backend, UserCounts, UserStatus};
 use weir_steering::{
     BackendId, ELEMENT_BYTES, HEADER_BYTES, LANE_ACTIVE, LANE_ONES, LANE_TAGS, MOST_WATCHED_WORDS,
-    RawHeader, ServiceState, Side, TAG_BITS, watch_bits,
+    MethodId, RawHeader, ServiceState, Side, TAG_BITS, watch_bits,
 };
 
 /// Run a program on frames that then take the way that it says (Linux 5.18, linux/bpf.h).
 const LIVE_FRAMES: u32 = 1 << 1;
+
+/// How long memory may be changing when a plane begins.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a plane tells of itself on its page.
 pub(crate) fn status_of(page: &Page) -> UserStatus {
@@ -59,6 +64,25 @@ pub struct UserMemory {
     balancer: OwnedFd,
 }
 
+/// Waits until the memory is none that is changing; returns its number.
+fn settled(page: &Page) -> Result<u32, Error> {
+    let end = Instant::now() + CHANGE_PATIENCE;
+    loop {
+        let memory = page.memory().load(Ordering::SeqCst);
+        if is_open(memory) {
+            return Ok(memory);
+        }
+        if Instant::now() > end {
+            let source = io::Error::other(
+                "it is being changed by a control plane that does not come to an end, or has died at it; \
+                 start `weir run` again",
+            );
+            return Err(source).context(|| "open the memory of the data plane".into());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Whether a plane may go on with its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
@@ -81,7 +105,7 @@ impl UserMemory {
     pub fn open(directory: &Path) -> Result<Self, Error> {
         let front = FrontMaps::open(directory)?;
         // First: if it is raised from here on, what is opened may be of either.
-        let memory = front.page.memory().load(Ordering::SeqCst);
+        let memory = settled(&front.page)?;
         let array = |name: &str| mapped(directory, name);
         Ok(Self {
             vips: array("vips")?,
@@ -109,7 +133,10 @@ impl UserMemory {
         // A process that was killed at a burst has left an odd number.
         let turn = page.turn().load(Ordering::SeqCst);
         page.turn().store(turn.next_multiple_of(2), Ordering::SeqCst);
-        page.process().store(std::process::id().into(), Ordering::SeqCst);
+        let process = std::process::id();
+        page.process().store(0, Ordering::SeqCst);
+        page.started().store(start_of(process).unwrap_or(0), Ordering::SeqCst);
+        page.process().store(process.into(), Ordering::SeqCst);
         self.count(|counts| {
             counts.starts += 1;
             counts.sockets = sockets;
@@ -255,7 +282,10 @@ impl UserMemory {
         let key = types::service_state::from(state);
         let found = self.pending.lookup(key.bytes(), MapFlags::ANY);
         let found = found.context(|| "read the pending table".into())?;
-        Ok(found.as_deref().and_then(<[u8]>::first_chunk).map(|word| u32::from_ne_bytes(*word) as u16))
+        Ok(found
+            .as_deref()
+            .and_then(<[u8]>::first_chunk)
+            .map(|word| u32::from_ne_bytes(*word) as u16))
     }
 
     /// A backend as packets find it.
@@ -296,7 +326,9 @@ impl UserMemory {
         let found = found.context(|| "read the map paths".into())?;
         let path = found.map(|bytes| types::path::from_slice(&bytes));
         let now = monotonic();
-        Ok(path.filter(|path| now.saturating_sub(path.since) < PATH_NANOSECONDS).map(|path| path.mtu))
+        Ok(path
+            .filter(|path| now.saturating_sub(path.since) < PATH_NANOSECONDS)
+            .map(|path| path.mtu))
     }
 
     /// Marks a flow as active, by its hash under its table's key. The twin of `mark` in `bpf/report.h`.
@@ -366,6 +398,10 @@ impl UserMemory {
         Ok((copy(&self.front.queues)?, copy(&self.front.sockets)?))
     }
 }
+
+/// The methods whose packets in the middle of connections a plane in user space decides; all other packets are
+/// the program's (bpf/front.bpf.c).
+pub const METHODS: [MethodId; 3] = [MethodId::Concury, MethodId::Residue, MethodId::Jet];
 
 /// Words of a backend's entry.
 pub const BACKEND_WORDS: usize = size_of::<types::backend>() / 8;

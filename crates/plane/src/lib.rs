@@ -32,5 +32,5 @@ pub use plane::{
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
 pub use sources::{BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_STEPS, SourceTable, Sources};
-pub use user::{UserCounts, UserStatus};
 pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};
+pub use user::{UserCounts, UserStatus};

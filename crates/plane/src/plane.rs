@@ -6,8 +6,8 @@ use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunn
 use crate::limits::Limits;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
-use crate::user::UserStatus;
 use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
+use crate::user::UserStatus;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;

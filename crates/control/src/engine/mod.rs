@@ -314,6 +314,8 @@ pub struct Engine<P: Plane = LivePlane> {
     name: Option<NameLock>,
     /// Who looks after the plane in user space, if one is wanted.
     user: Option<Supervisor>,
+    /// What the start said decides packets, whatever the file says.
+    told_plane: Option<PlaneKind>,
 }
 
 /// Directory of an instance's pins.
@@ -341,7 +343,6 @@ impl Engine {
         breaking: bool,
         plane: Option<PlaneKind>,
     ) -> Result<Self, EngineError> {
-        let plane = plane.unwrap_or(config.balancer.plane);
         let directory = pin_directory(&config.balancer.name);
         // Who cannot start leaves no run directory behind.
         if !RunLock::is_used(&config.balancer.run_dir) {
@@ -361,11 +362,11 @@ impl Engine {
             source,
         })?;
         let name = NameLock::acquire(&directory)?;
-        let opened =
-            Self::open_pinned(&directory, config, config_path, health, lock, breaking, plane);
+        let opened = Self::open_pinned(&directory, config, config_path, health, lock, breaking);
         match opened {
             Ok(mut engine) => {
                 engine.name = Some(name);
+                engine.told_plane = plane;
                 give_back_memory();
                 Ok(engine)
             }
@@ -379,7 +380,6 @@ impl Engine {
         }
     }
 
-    #[allow(clippy::too_many_arguments, reason = "what `open` was given, and what it has found")]
     fn open_pinned(
         directory: &FilePath,
         config: Config,
@@ -387,12 +387,13 @@ impl Engine {
         health: crate::health::Checker,
         lock: RunLock,
         breaking: bool,
-        kind: PlaneKind,
     ) -> Result<Self, EngineError> {
+        let kind = config.balancer.plane;
         let (mut kernel, report) =
             KernelPlane::open(Some(directory), &limits::wanted(&config)).plane()?;
-        if kind == PlaneKind::AfXdp {
-            kernel.stand_in_front().plane()?;
+        match kind {
+            PlaneKind::Kernel => kernel.stand_alone().plane()?,
+            PlaneKind::AfXdp => kernel.stand_in_front().plane()?,
         }
         let plane = LivePlane::new(kernel).plane()?;
         let run_dir = config.balancer.run_dir.clone();
@@ -548,6 +549,7 @@ impl<P: Plane> Engine<P> {
             _lock: lock,
             name: None,
             user: None,
+            told_plane: None,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
         if let Err(error) = engine.grow(&config) {

@@ -10,6 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use weir_dataplane::user::METHODS as USER_METHODS;
 use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
 use weir_plane::{LaneCounters, Plane, TrackedFlows, UserStatus};
@@ -102,6 +103,17 @@ pub struct PlaneStatus {
     pub utilisation_plus: f64,
     /// What it has counted, by name (docs/planes.md).
     pub counts: BTreeMap<String, u64>,
+}
+
+impl PlaneStatus {
+    /// What an operator should know of it.
+    fn warnings(&self) -> Option<String> {
+        let why = self.failure.as_ref().filter(|_| self.process.is_none())?;
+        Some(format!(
+            "no plane in user space: the program in the kernel decides all packets, and it is tried again \
+             ({why})"
+        ))
+    }
 }
 
 /// Frames that were to leave by an interface, and did not.
@@ -509,12 +521,17 @@ impl<P: Plane> Engine<P> {
             )
         });
         let plane = self.plane_status();
-        let failed = plane.as_ref().and_then(|plane| {
-            let why = plane.failure.as_ref().filter(|_| plane.process.is_none())?;
-            Some(format!(
-                "no plane in user space: the program in the kernel decides all packets; it is tried \
-                 again ({why})"
-            ))
+        let failed = plane.iter().flat_map(PlaneStatus::warnings);
+        let idle = plane.as_ref().filter(|_| !services.is_empty()).and_then(|_| {
+            let methods = || services.iter().filter_map(|one| MethodId::named(&one.method));
+            let none = !methods().any(|method| USER_METHODS.contains(&method));
+            let names = USER_METHODS.map(MethodId::name).join(", ");
+            none.then(|| {
+                format!(
+                    "the plane in user space has nothing to do: it decides packets of services with the methods \
+                     {names}, and there is none; the program in the kernel decides all"
+                )
+            })
         });
         let found_none: u64 = outcomes
             .iter()
@@ -547,6 +564,7 @@ impl<P: Plane> Engine<P> {
                 .chain(nat)
                 .chain(ending)
                 .chain(failed)
+                .chain(idle)
                 .chain(self.agent_warnings())
                 .collect(),
             plane,
@@ -571,9 +589,18 @@ impl<P: Plane> Engine<P> {
 
     /// What the plane in user space tells, if one is wanted.
     pub(super) fn plane_status(&self) -> Option<PlaneStatus> {
-        let UserStatus { process, counts } = self.plane.user_space()?;
-        let (restarts, failure) =
-            self.user.as_ref().map_or((0, None), |user| (user.restarts(), user.failure()));
+        let user = self.user.as_ref()?;
+        let (restarts, failure) = (user.restarts(), user.failure());
+        let Some(UserStatus { process, counts }) = self.plane.user_space() else {
+            // Memory of other sizes has taken its place, and there was no other program for that.
+            let failure = Some(
+                "the program that leads packets there could not be loaded anew; \
+                                restart weir"
+                    .to_owned(),
+            );
+            let kind = PlaneKind::AfXdp.name().into();
+            return Some(PlaneStatus { kind, restarts, failure, ..PlaneStatus::default() });
+        };
         let share = |millionths: u64| millionths as f64 / 1e6;
         let running = |share| if process.is_some() { share } else { 0.0 };
         Some(PlaneStatus {

@@ -6,9 +6,10 @@
 //!
 //! - `turn` is odd while the plane is at a burst, in which it keeps the numbers of tables that it has
 //!   read: a grace period waits for its end, as for the programs.
-//! - `memory` is raised before maps of other sizes take the place of those in use. From then on the
-//!   front program lets the plane have nothing; the plane finishes what it has, says so by `ready`,
-//!   and ends. Another one then begins with the new maps.
+//! - `memory` is raised to an odd number before maps of other sizes take the place of those in use. From
+//!   then on the front program lets the plane have nothing; the plane finishes what it has, says so by
+//!   `ready`, and ends. When the new maps are in place it is raised again: only with an even number does
+//!   a plane begin.
 
 use super::KernelPlane;
 use super::grace;
@@ -106,7 +107,8 @@ impl Page {
     word!(memory: AtomicU32 = word32("The memory in use."));
     word!(ready: AtomicU32 = word32("The memory that the plane reads; 0: none."));
     word!(turn: AtomicU64 = word64("Odd while it is at a burst."));
-    word!(process: AtomicU64 = word64("The plane's process."));
+    word!(process: AtomicU64 = word64("The plane's process; 0: none."));
+    word!(started: AtomicU64 = word64("When it began, which tells it from another with its number."));
 
     /// A counter of the plane's.
     pub fn counter(&self, number: usize) -> &AtomicU64 {
@@ -114,11 +116,11 @@ impl Page {
         self.0.word64(counters + number * size_of::<u64>())
     }
 
-    /// Whether the process of the plane is there.
+    /// Whether the process of the plane is there. One that has ended and was not waited for is not.
     pub fn is_alive(&self) -> bool {
-        let process = self.process().load(Ordering::SeqCst) as libc::pid_t;
-        // SAFETY: no signal is sent.
-        process > 0 && unsafe { libc::kill(process, 0) } == 0
+        let process = self.process().load(Ordering::SeqCst) as u32;
+        let started = self.started().load(Ordering::SeqCst);
+        process != 0 && start_of(process) == Some(started)
     }
 
     /// Waits for the burst that the plane is at, if it is at one: it may have read what was there before
@@ -148,10 +150,12 @@ impl Page {
 
     /// Lets the plane have no more packets, and waits until it has finished those that it has.
     fn send_away(&self) -> Result<(), Error> {
-        let before = self.memory().fetch_add(1, Ordering::SeqCst);
+        if is_open(self.memory().load(Ordering::SeqCst)) {
+            self.memory().fetch_add(1, Ordering::SeqCst);
+        }
         grace()?;
         let end = Instant::now() + LEAVE_PATIENCE;
-        while self.ready().load(Ordering::SeqCst) == before && self.is_alive() {
+        while self.ready().load(Ordering::SeqCst) != 0 && self.is_alive() {
             if Instant::now() > end {
                 let process = self.process().load(Ordering::SeqCst);
                 let source = io::Error::other(format!("process {process} does not let go of it"));
@@ -161,6 +165,39 @@ impl Page {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
+    }
+}
+
+/// Whether a plane may begin with this number of a memory.
+pub(crate) fn is_open(memory: u32) -> bool {
+    memory != 0 && memory.is_multiple_of(2)
+}
+
+/// When a process began, in ticks of the kernel; `None` if it is not there, or has ended and only its number
+/// is left. (proc(5): the state and the 22nd field of `stat`, after the name, which may hold anything.)
+pub(crate) fn start_of(process: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+/// Lets the plane of an earlier run, whatever it was, have no more packets: what is pinned in a directory is
+/// about to change.
+pub(super) fn send_away(directory: &Path) -> Result<(), Error> {
+    Page::open(directory)?.map_or(Ok(()), |page| page.send_away())
+}
+
+/// The page that a data plane is taken away with, so that the end of its plane can be waited for.
+pub(super) fn page_of(directory: &Path) -> Option<Page> {
+    Page::open(directory).ok().flatten()
+}
+
+/// Waits for the end of a plane whose pins are gone, which it looks for.
+pub(super) fn wait_for_end(page: &Page) {
+    let end = Instant::now() + LEAVE_PATIENCE;
+    while page.is_alive() && Instant::now() < end {
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -200,7 +237,6 @@ impl KernelPlane {
             }
         }
         let page = Page::open(&directory)?.ok_or_else(|| missing("map", PAGE))?;
-        let _ = page.memory().compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst);
         let lanes_map = map(".data.front_lanes")?;
         let lanes = Mapped::new(&lanes_map, lanes_map.value_size() as usize)?;
         let mut behind = map(BEHIND)?;
@@ -224,8 +260,22 @@ impl KernelPlane {
             grace()?;
             waited.wait_for_burst()
         }));
+        // What is pinned is what the program reads: a plane may begin, or go on.
+        let memory = page.memory().load(Ordering::SeqCst);
+        if !is_open(memory) {
+            page.memory().store((memory + 1).next_multiple_of(2), Ordering::SeqCst);
+        }
         self.front = Some(Front { entry, page, lanes });
         Ok(())
+    }
+
+    /// Hands no more packets to a plane in user space that an earlier run has left; it ends when the links
+    /// are given the program.
+    ///
+    /// # Errors
+    /// If it does not let go.
+    pub fn stand_alone(&mut self) -> Result<(), Error> {
+        self.directory.as_deref().map_or(Ok(()), send_away)
     }
 
     /// Takes the program in front away, if an earlier run has left one; the links have another one.
@@ -271,9 +321,14 @@ impl KernelPlane {
         self.front.as_ref().map_or(Ok(()), |front| front.page.wait_for_burst())
     }
 
-    /// Before maps of other sizes take the place of those in use: the plane in user space lets go.
-    pub(super) fn send_front_away(&self) -> Result<(), Error> {
-        self.front.as_ref().map_or(Ok(()), |front| front.page.send_away())
+    /// Lets a plane begin again, as the memory stays after all.
+    pub(super) fn let_front_back(&self) {
+        if let Some(front) = &self.front {
+            let memory = front.page.memory();
+            if !is_open(memory.load(Ordering::SeqCst)) {
+                memory.fetch_add(1, Ordering::SeqCst);
+            }
+        }
     }
 
     /// What a plane in user space tells of itself; `None` if none is wanted.
@@ -300,10 +355,8 @@ impl KernelPlane {
     pub(super) fn reset_front_lane(&self, backend: BackendId) {
         if let Some(front) = &self.front {
             let at = backend.index() * size_of::<types::front_lane>();
-            for of in [
-                offset_of!(types::front_lane, packets),
-                offset_of!(types::front_lane, bytes),
-            ] {
+            for of in [offset_of!(types::front_lane, packets), offset_of!(types::front_lane, bytes)]
+            {
                 if at + of + size_of::<u64>() <= front.lanes.len() {
                     front.lanes.word64(at + of).store(0, Ordering::Relaxed);
                 }
@@ -343,7 +396,8 @@ fn found(object: &Object, name: &str) -> Result<MapHandle, Error> {
 /// The pinned maps of programs behind, by their numbers, the newest last.
 fn behind_pins(directory: &Path) -> Result<Vec<(u32, PathBuf)>, Error> {
     let entries = fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
-    let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix(BEHIND_PREFIX)?.parse().ok();
+    let number =
+        |path: &Path| path.file_name()?.to_str()?.strip_prefix(BEHIND_PREFIX)?.parse().ok();
     let paths = entries.flatten().map(|entry| entry.path());
     let mut pins: Vec<(u32, PathBuf)> =
         paths.filter_map(|path| Some((number(&path)?, path))).collect();
@@ -380,7 +434,8 @@ impl FrontMaps {
         let map = MapHandle::from_pinned_path(pin).context(|| format!("open {}", pin.display()))?;
         let number = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
         let number = number.context(|| "look for the program behind".into())?;
-        let number = number.as_deref().and_then(<[u8]>::first_chunk).copied().map(u32::from_ne_bytes);
+        let number =
+            number.as_deref().and_then(<[u8]>::first_chunk).copied().map(u32::from_ne_bytes);
         let number = number.ok_or_else(|| missing("program", "behind"))?;
         // SAFETY: a plain number.
         let fd = unsafe { libbpf_rs::libbpf_sys::bpf_prog_get_fd_by_id(number) };
@@ -404,3 +459,27 @@ pub(crate) fn open_map(directory: &Path, name: &str) -> Result<MapHandle, Error>
     MapHandle::from_pinned_path(&pin).context(|| format!("open {}", pin.display()))
 }
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_by_its_start() {
+        let own = start_of(std::process::id()).expect("this one is there");
+        let mut child = std::process::Command::new("true").spawn().expect("true");
+        let end = Instant::now() + Duration::from_secs(60);
+        // Ended, and not waited for.
+        while let Some(started) = start_of(child.id()) {
+            assert!(started >= own, "{started} {own}");
+            assert!(Instant::now() < end, "it does not end");
+            thread::yield_now();
+        }
+        child.wait().expect("it has ended");
+        assert_eq!(start_of(child.id()), None);
+    }
+
+    #[test]
+    fn a_memory_is_open_by_even_numbers() {
+        assert_eq!([0, 1, 2, 3, 4].map(is_open), [false, false, true, false, true]);
+    }
+}

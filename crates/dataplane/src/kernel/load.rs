@@ -1,6 +1,7 @@
 //! Loading the data plane, resuming one that is pinned, and removing it.
 
 use super::by_id::ByIds;
+use super::front;
 use super::guard::GUARD_PREFIX;
 use super::lost::Lost;
 use super::program::Program;
@@ -210,12 +211,16 @@ impl KernelPlane {
             _ => 3,
         });
         let interfaces = link::interfaces_of(&pins);
+        let page = front::page_of(directory);
         for pin in pins {
             let removed = if pin.is_dir() { remove_set(&pin) } else { fs::remove_file(&pin) };
             removed.context(|| format!("remove {}", pin.display()))?;
         }
         fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))?;
         link::wait_detached(&interfaces);
+        if let Some(page) = page {
+            front::wait_for_end(&page);
+        }
         Ok(())
     }
 }

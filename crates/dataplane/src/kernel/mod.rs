@@ -24,7 +24,7 @@ mod trace;
 mod translations;
 
 pub use attach::Attached;
-pub(crate) use front::{FrontMaps, Page, open_map};
+pub(crate) use front::{FrontMaps, Page, is_open, open_map, start_of};
 pub use grace::grace;
 pub use load::OpenReport;
 pub use pinned::Pinned;

@@ -25,11 +25,11 @@ pub use redirect::Redirect;
 pub use umem::CHUNK;
 
 use crate::error::{Context, Error};
+use crate::user::UserMemory;
 use device::{name_of, one_queue};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use redirect::Link;
 use socket::{Memory, Socket};
-use crate::user::UserMemory;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::thread;

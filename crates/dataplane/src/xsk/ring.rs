@@ -40,7 +40,11 @@ impl<T: Copy> Ring<T> {
         let (producer, consumer) = (offsets.producer as usize, offsets.consumer as usize);
         let (flags, entries) = (offsets.flags as usize, offsets.desc as usize);
         let fits = |at: usize| at.is_multiple_of(4) && at + 4 <= length;
-        if !fits(producer) || !fits(consumer) || !fits(flags) || !entries.is_multiple_of(align_of::<T>()) {
+        if !fits(producer)
+            || !fits(consumer)
+            || !fits(flags)
+            || !entries.is_multiple_of(align_of::<T>())
+        {
             return Err(io::Error::other("the kernel's offsets of a ring make no sense"));
         }
         let of = PhantomData;

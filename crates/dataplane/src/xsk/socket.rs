@@ -77,8 +77,10 @@ impl Socket {
         bind_patiently(socket.fd(), &address).context(|| {
             let name = super::device::name_of(interface);
             let what = match memory {
-                Memory::Own(_) => "there is one memory for AF_XDP in a network namespace, which a \
-                                   plane or a forwarder has while it runs",
+                Memory::Own(_) => {
+                    "there is one memory for AF_XDP in a network namespace, which a \
+                                   plane or a forwarder has while it runs"
+                }
                 Memory::Of(_) => "one socket can have it; `ss --xdp` shows whose it is",
             };
             format!("bind an AF_XDP socket to queue {queue} of {name} ({what})")
@@ -139,12 +141,7 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn address(
-    interface: u32,
-    queue: u32,
-    flags: u16,
-    shared: Option<&Socket>,
-) -> libc::sockaddr_xdp {
+fn address(interface: u32, queue: u32, flags: u16, shared: Option<&Socket>) -> libc::sockaddr_xdp {
     libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         sxdp_flags: flags,

@@ -3,7 +3,7 @@
 
 use super::Plain;
 use crate::ports::BURST;
-use weir_dataplane::user::UserMemory;
+use weir_dataplane::user::{METHODS, UserMemory};
 use weir_hash::scale;
 use weir_lookup::CHUNK_BYTES;
 use weir_steering::residue::{LINE_ENTRIES, LINE_PROBES};
@@ -74,8 +74,7 @@ impl Picks {
 /// A table by its number, if this plane decides by it.
 fn table_of(shared: &UserMemory, number: u32) -> Option<(ServiceId, RawHeader, Flags)> {
     let header = shared.header(number)?;
-    let here = [MethodId::Concury, MethodId::Residue, MethodId::Jet];
-    let known = here.iter().any(|method| method.number() == header.method);
+    let known = METHODS.iter().any(|method| method.number() == header.method);
     (known && header.codec == 0).then_some((ServiceId(number / 2), header, Flags(header.flags)))
 }
 

@@ -130,7 +130,8 @@ impl Beside {
             if self.ipv4.plain[at] != 0 {
                 let (word, to) = (self.ipv4.words[at], self.ipv4.to[at]);
                 let key = crate::parse::key_of_word(word);
-                let to_address = map_address(std::net::Ipv4Addr::from((to as u32).to_le_bytes()).into());
+                let to_address =
+                    map_address(std::net::Ipv4Addr::from((to as u32).to_le_bytes()).into());
                 plain[at] = Some(Plain {
                     to: words(&to_address),
                     port_protocol: (to >> 32) as u32 & 0xffff | tcp,

@@ -67,8 +67,7 @@ pub fn run(directory: &Path, stop: &AtomicBool) -> Result<(), RunError> {
     let memory = Rc::new(RefCell::new(UserMemory::open(directory)?));
     let wanted = queues(directory)?;
     let numbers = (wanted.len() + SPARE).min(MOST_SOCKETS);
-    let config =
-        XskConfig { ports: numbers, chunks: (numbers * CHUNKS) as u32, ring: RING };
+    let config = XskConfig { ports: numbers, chunks: (numbers * CHUNKS) as u32, ring: RING };
     let ports = XskPorts::open_behind(&memory.borrow(), config)?;
     let lost = Rc::new(Cell::new((0u64, 0u64)));
     let (to_kernel, count) = (Rc::clone(&memory), Rc::clone(&lost));
@@ -173,7 +172,10 @@ impl Plane<'_> {
                 continue;
             }
             let Some(port) = (0..numbers).find(|port| place(port).is_none()) else {
-                warn!(interface, queue, "no room for another socket; the kernel decides its packets");
+                warn!(
+                    interface,
+                    queue, "no room for another socket; the kernel decides its packets"
+                );
                 break;
             };
             let plugged = self.ports.change(|ports| ports.plug_queue(port, interface, queue));

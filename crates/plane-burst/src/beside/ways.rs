@@ -87,10 +87,13 @@ impl Way {
                     (mtu, Some(said)) => mtu.min(said),
                 };
                 let tunnel = Tunnel { mtu: if mtu == 0 { ANY_WAY } else { mtu }, ..tunnel };
-                let most = tunnel.most() - tunnel.encapsulation.overhead(backend.address).min(tunnel.most());
+                let most = tunnel.most()
+                    - tunnel.encapsulation.overhead(backend.address).min(tunnel.most());
                 let outer = Outer::new(&tunnel, backend.address).ok()?;
                 Kind::Tunnel(Box::new(outer), most as u32)
             }
+            // Full NAT has a table of connections, which only the program reaches.
+            (None, Some(Translation { ports: Some(_), .. })) => return None,
             (None, Some(to)) => Kind::Translated(backend.address, to),
             (None, None) => Kind::Link,
         };
@@ -122,7 +125,9 @@ impl Way {
                 scratch.clear();
                 scratch.extend_from_slice(&memory[at..at + len]);
                 let refused = bytes > most || to.refuses(scratch).is_some();
-                if refused || translate(scratch, End::Destination, (*address, to.port), None).is_err() {
+                if refused
+                    || translate(scratch, End::Destination, (*address, to.port), None).is_err()
+                {
                     return false;
                 }
                 memory[at..at + len].copy_from_slice(scratch);

@@ -54,6 +54,10 @@ pub struct PlaneOptions {
     /// Makes the order of frames the same.
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
     pub seed: u64,
+    /// What frames come by: memory; or AF_XDP sockets of a running balancer at veth devices, beside a bare
+    /// forwarder at others (concury, residue and jet, l2, one core, the first number of flows).
+    #[arg(long, value_parser = ["memory", "af-xdp"], default_value = "memory")]
+    pub ports: String,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

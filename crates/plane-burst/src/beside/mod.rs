@@ -13,7 +13,7 @@ mod decide;
 mod run;
 mod ways;
 
-pub use run::{RunError, run};
+pub use run::{RunError, run, sockets};
 
 use crate::parse::{Heads, Plain4, SHORTEST_IPV6, plain6};
 use crate::ports::{BURST, Fate, Frame};

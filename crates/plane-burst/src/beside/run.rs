@@ -66,9 +66,7 @@ type Queue = (u32, u32);
 pub fn run(directory: &Path, stop: &AtomicBool) -> Result<(), RunError> {
     let memory = Rc::new(RefCell::new(UserMemory::open(directory)?));
     let wanted = queues(directory)?;
-    let numbers = (wanted.len() + SPARE).min(MOST_SOCKETS);
-    let config = XskConfig { ports: numbers, chunks: (numbers * CHUNKS) as u32, ring: RING };
-    let ports = XskPorts::open_behind(&memory.borrow(), config)?;
+    let ports = XskPorts::open_behind(&memory.borrow(), sockets(wanted.len()))?;
     let lost = Rc::new(Cell::new((0u64, 0u64)));
     let (to_kernel, count) = (Rc::clone(&memory), Rc::clone(&lost));
     let give_back = move |frame: &[u8], interface, queue| {
@@ -105,6 +103,12 @@ pub fn run(directory: &Path, stop: &AtomicBool) -> Result<(), RunError> {
     let done = plane.go_on(stop);
     plane.finish();
     done
+}
+
+/// Rings and memory for so many queues, and for a few that may come.
+pub fn sockets(queues: usize) -> XskConfig {
+    let ports = (queues + SPARE).min(MOST_SOCKETS);
+    XskConfig { ports, chunks: (ports * CHUNKS) as u32, ring: RING }
 }
 
 /// The receive queues of the interfaces that the program is attached to.

@@ -1,8 +1,8 @@
 //! `weir bench`: asks for measurements, and prints them.
 
-use anyhow::Context;
 use crate::cli::{BenchVerb, ControlOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions};
 use crate::out;
+use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};

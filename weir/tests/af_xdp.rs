@@ -114,7 +114,8 @@ fn unbroken_by_kills(method: &str, topology: Topology, lines: &str) {
     if METHODS.contains(&method) {
         sends_while(&balancer, || common::assert_unbroken(&mut held, "at the end", &balancer));
         let services = balancer.status().unwrap();
-        let services = SERVICES.map(|name| common::sum(common::service(&services, name), "packets"));
+        let services =
+            SERVICES.map(|name| common::sum(common::service(&services, name), "packets"));
         assert!(services.iter().all(|packets| *packets > 0), "{services:?}");
     } else {
         common::assert_unbroken(&mut held, "at the end", &balancer);
@@ -167,7 +168,10 @@ fn it_comes_and_goes() {
     let first = process(&balancer);
 
     let text = fs::read_to_string(balancer.config()).unwrap();
-    let text = text.replace("\n[[service]]\nname = \"web4\"", "\n[limits]\npending_flows = 70000\nbackends = 500\n\n[[service]]\nname = \"web4\"");
+    let text = text.replace(
+        "\n[[service]]\nname = \"web4\"",
+        "\n[limits]\npending_flows = 70000\nbackends = 500\n\n[[service]]\nname = \"web4\"",
+    );
     fs::write(balancer.config(), &text).unwrap();
     common::command(&balancer, "reload");
     common::assert_unbroken(&mut held, "in other memory", &balancer);
@@ -201,7 +205,8 @@ fn it_comes_and_goes() {
     unload(&lab, &balancer);
     assert!(!is_there(third), "weir unload waits for it");
     assert!(!balancer.pins().exists());
-    let links = lab.balancer().command("ip").unwrap().args(["link", "show", "eth0"]).output().unwrap();
+    let links =
+        lab.balancer().command("ip").unwrap().args(["link", "show", "eth0"]).output().unwrap();
     assert!(!common::stdout(&links).contains("prog/xdp"), "{}", common::stdout(&links));
 }
 
@@ -309,7 +314,8 @@ impl<'a> Beside<'a> {
     fn plane(&self) -> Value {
         let socket = self.directory.join("weir.sock").display().to_string();
         let output = common::weir_in(self.lab, &["status", "--json", "--socket", &socket]);
-        serde_json::from_slice::<Value>(&output.stdout).map_or(Value::Null, |all| all["plane"].clone())
+        serde_json::from_slice::<Value>(&output.stdout)
+            .map_or(Value::Null, |all| all["plane"].clone())
     }
 
     /// Why it has no plane.

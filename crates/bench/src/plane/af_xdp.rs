@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 use weir_dataplane::Interface;
 use weir_dataplane::bench::{Method, Storage, Stream, XdpBench};
 use weir_dataplane::xsk::XskPorts;
+use weir_plane_burst::beside::sockets;
 use weir_plane_burst::macswap;
 use weir_plane_burst::ports::AfXdp;
-use weir_plane_burst::beside::sockets;
 use weir_testbed::{link, process, sysctl};
 use weir_wire::TcpFlags;
 
@@ -167,7 +167,7 @@ fn measure(request: &Request) -> Result<Vec<Row>> {
     let instance = balance(&request.weir, ends[0], request.flows)?;
     process::stay_on_cpu(0)?;
     let mut storage = Storage::uninit();
-    let mut bench = XdpBench::new(&mut storage, 1, [subject[0].clone(), subject[1].clone()])?;
+    let bench = XdpBench::new(&mut storage, 1, [subject[0].clone(), subject[1].clone()])?;
     bench.sink(&floor[0])?;
     let mut world = World { bench, instance, bare, subject, floor, flows: request.flows };
     world.make_ready()?;
@@ -184,7 +184,8 @@ fn measure(request: &Request) -> Result<Vec<Row>> {
 fn row(method: Method, at: usize, request: &Request, rounds: &[(Sample, Vec<Sample>)]) -> Row {
     let median = |of: &dyn Fn(&(Sample, Vec<Sample>)) -> f64| Spread::of(rounds.iter().map(of));
     let ratio = median(&|(floor, each)| floor.0 / each[at].0);
-    let (ns, macswap_ns) = (median(&|(_, each)| each[at].0).median, median(&|(floor, _)| floor.0).median);
+    let (ns, macswap_ns) =
+        (median(&|(_, each)| each[at].0).median, median(&|(floor, _)| floor.0).median);
     Row {
         plane: "af-xdp",
         method: method.name(),

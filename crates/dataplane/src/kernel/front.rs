@@ -188,16 +188,23 @@ pub(super) fn send_away(directory: &Path) -> Result<(), Error> {
     Page::open(directory)?.map_or(Ok(()), |page| page.send_away())
 }
 
-/// The page that a data plane is taken away with, so that the end of its plane can be waited for.
-pub(super) fn page_of(directory: &Path) -> Option<Page> {
-    Page::open(directory).ok().flatten()
-}
+/// The process of a plane: its number, and when it began.
+pub(super) struct Process(u32, u64);
 
-/// Waits for the end of a plane whose pins are gone, which it looks for.
-pub(super) fn wait_for_end(page: &Page) {
-    let end = Instant::now() + LEAVE_PATIENCE;
-    while page.is_alive() && Instant::now() < end {
-        thread::sleep(Duration::from_millis(5));
+impl Process {
+    /// That of a data plane, so that its end can be waited for when that is taken away.
+    pub fn of(directory: &Path) -> Option<Self> {
+        let page = Page::open(directory).ok()??;
+        let process = page.process().load(Ordering::SeqCst) as u32;
+        (process != 0).then(|| Self(process, page.started().load(Ordering::SeqCst)))
+    }
+
+    /// Waits for its end; it looks for its pins, which are gone.
+    pub fn wait(&self) {
+        let end = Instant::now() + LEAVE_PATIENCE;
+        while start_of(self.0) == Some(self.1) && Instant::now() < end {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

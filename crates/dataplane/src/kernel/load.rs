@@ -211,15 +211,15 @@ impl KernelPlane {
             _ => 3,
         });
         let interfaces = link::interfaces_of(&pins);
-        let page = front::page_of(directory);
+        let process = front::Process::of(directory);
         for pin in pins {
             let removed = if pin.is_dir() { remove_set(&pin) } else { fs::remove_file(&pin) };
             removed.context(|| format!("remove {}", pin.display()))?;
         }
         fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))?;
         link::wait_detached(&interfaces);
-        if let Some(page) = page {
-            front::wait_for_end(&page);
+        if let Some(process) = process {
+            process.wait();
         }
         Ok(())
     }

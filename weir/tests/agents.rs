@@ -92,9 +92,10 @@ fn certificates(lab: &Lab) {
     }
 }
 
-fn spec(lab: &Lab, limits: &str) -> BalancerSpec {
+fn spec(lab: &Lab, method: &str, limits: &str) -> BalancerSpec {
     let file = |name: &str| directory(lab).join(name).display().to_string();
     BalancerSpec {
+        method: method.into(),
         tcp_lines: "states = \"agents\"".into(),
         balancer_lines: format!(
             "[agents]\nlisten = \"{}:{PORT}\"\ncertificate = {:?}\nkey = {:?}\nca = {:?}\n\
@@ -111,11 +112,15 @@ fn spec(lab: &Lab, limits: &str) -> BalancerSpec {
 
 impl World {
     fn new(limits: &str) -> Self {
+        Self::with("concury", limits)
+    }
+
+    fn with(method: &str, limits: &str) -> Self {
         let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
         certificates(&lab);
         // Before there is a balancer: it is waited for.
         let agents = (0..BACKENDS).map(|number| Some(agent(&lab, number))).collect();
-        let balancer = common::start_spec(&lab, spec(&lab, limits));
+        let balancer = common::start_spec(&lab, spec(&lab, method, limits));
         let world = Self { agents, balancer, lab };
         world.told();
         world
@@ -179,15 +184,24 @@ fn agent(lab: &Lab, number: usize) -> Agent {
 
 #[test]
 fn nothing_breaks_whoever_is_killed_or_cut_off() {
+    events("concury", 24);
+}
+
+#[test]
+fn nothing_breaks_with_residue_either() {
+    events("residue", 16);
+}
+
+fn events(method: &str, rounds: usize) {
     let _alone = common::alone();
     let mut random = StdRng::seed_from_u64(common::seed());
-    let mut world = World::new("");
+    let mut world = World::with(method, "");
     let lab = Arc::clone(&world.lab);
     let traffic = common::mixed_traffic(&lab, 60);
     let mut held: Vec<Held> = common::hold_both(&lab, 60);
     let mut draining = [false; POOL];
     let mut cut = None;
-    for round in 0..24 {
+    for round in 0..rounds {
         let number = random.random_range(0..POOL);
         let what = match round % 8 {
             0 | 4 => {
@@ -421,10 +435,12 @@ fn what_makes_no_sense_is_refused() {
     let states = "states = \"agents\"";
     let (fine, said) = check(good, states);
     assert!(fine, "{said}");
+    let (fine, said) = check(good, "states = \"agents\"\nmethod = \"residue\"");
+    assert!(fine, "{said}");
     for (agents, service, words) in [
         ("", states, "agents are listened for nowhere"),
-        (good, "states = \"agents\"\nmethod = \"residue\"", "residue goes by what passes"),
-        (good, "states = \"agents\"\nmethod = \"tracked\"", "what agents say is for concury"),
+        (good, "states = \"agents\"\nmethod = \"tracked\"", "tracked goes by what passes"),
+        (good, "states = \"agents\"\nmethod = \"jet\"", "that know every connection; jet"),
         (good, "states = \"agents\"\nprotocol = \"udp\"", "no connections of UDP"),
         (good, "states = \"agents\"\naffinity = \"client\"", "clients are remembered"),
         (good, "states = \"guessed\"", "states"),

@@ -60,6 +60,8 @@ impl PlaneLock {
 #[derive(Default)]
 struct State {
     starts: u64,
+    /// Whether one ran already, which an earlier control plane has started.
+    found: bool,
     failure: Option<String>,
 }
 
@@ -89,7 +91,8 @@ impl Supervisor {
 
     /// Times that it was started again, as it had ended.
     pub fn restarts(&self) -> u64 {
-        lock(&self.state).starts.saturating_sub(1)
+        let state = lock(&self.state);
+        state.starts.saturating_sub(u64::from(!state.found))
     }
 
     /// Why it does not run, or last did not.
@@ -154,8 +157,11 @@ impl Watch {
 
     fn start_if_none_runs(&self) -> Option<Child> {
         match PlaneLock::acquire(&self.run_dir) {
-            // An earlier control plane has started it.
-            Ok(None) => return None,
+            Ok(None) => {
+                let mut state = lock(&self.state);
+                state.found |= state.starts == 0;
+                return None;
+            }
             Ok(Some(lock)) => drop(lock),
             Err(error) => {
                 lock(&self.state).failure = Some(format!("cannot lock {LOCK}: {error}"));

@@ -100,6 +100,23 @@ impl Audit {
         }
     }
 
+    /// What is in the way of its lines.
+    pub fn trouble(&self) -> Option<String> {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = match (&inner.file, open(&inner.path)) {
+            (Some(_), _) if !inner.failed => return None,
+            (_, Ok(file)) => {
+                inner.file = Some(file);
+                if !inner.failed {
+                    return None;
+                }
+                "its last line could not be written".to_owned()
+            }
+            (_, Err(error)) => error.to_string(),
+        };
+        Some(format!("changes are not in the audit log {}: {why}", inner.path.display()))
+    }
+
     /// Writes a line. Waits for the file; for threads that may.
     pub fn write(&self, mut record: Record<'_>) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);

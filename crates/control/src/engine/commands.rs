@@ -8,10 +8,10 @@ use super::{
     Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, Newcomer, PlanReport,
     PlaneResult, Said, Sample, Sender, Status, TraceLine, TraceRequest, tolerate,
 };
-use crate::config::{Backend, DeadConnections, Via};
+use crate::config::{Backend, DeadConnections, Spoken, Via};
 use crate::health::{Target, Transition, Way};
 use crate::history::Who;
-use crate::neigh::{self, Change, NeighError};
+use crate::neigh::{self, Change};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -216,7 +216,18 @@ impl<P: Plane> Engine<P> {
             }
             Command::Weight(service, backend, weight, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.weight = weight);
-                let said = |()| format!("backend {backend} of {service} has weight {weight}");
+                let spoken = self.find(&service, &backend).ok().and_then(|member| member.spoken);
+                let said = |()| match spoken {
+                    Some(Spoken::Weight(own)) => format!(
+                        "backend {backend} of {service} has weight {weight}, once it does not say its own \
+                         any more, which counts ({own})"
+                    ),
+                    Some(share) => format!(
+                        "backend {backend} of {service} has weight {weight}, of which it takes {share}, as \
+                         it says"
+                    ),
+                    None => format!("backend {backend} of {service} has weight {weight}"),
+                };
                 self.changed(done, said, reply);
             }
         }
@@ -320,7 +331,7 @@ impl<P: Plane> Engine<P> {
         let configured = &self.service(service)?.configured;
         let (forward, segments) = (configured.forward, configured.segments());
         if !forward.passes_routers()
-            && let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address)
+            && let Err(error) = self.on_a_link(backend.address)
         {
             return Err(EngineError::Conflict(error.to_string()));
         }

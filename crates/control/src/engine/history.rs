@@ -8,7 +8,7 @@ use crate::history::{Entry, Who, digest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use tracing::warn;
@@ -52,8 +52,11 @@ struct Beside {
 impl Beside {
     /// Writes it, with owner and mode of the file that is there.
     fn write(config_path: &Path, text: &str) -> std::io::Result<Self> {
-        // What a link leads to is replaced, and not the link.
-        let target = fs::canonicalize(config_path)?;
+        // What a link leads to is replaced, and not the link. A file that is gone is made again.
+        let target = match fs::canonicalize(config_path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => gone(config_path)?,
+            target => target?,
+        };
         let mut name = target.as_os_str().to_owned();
         name.push(".weir-new");
         let beside = Self { path: PathBuf::from(name), target };
@@ -65,12 +68,18 @@ impl Beside {
     }
 
     fn fill(&self, file: &mut File, text: &str) -> std::io::Result<()> {
-        let there = fs::metadata(&self.target)?;
-        let ours = file.metadata()?;
-        if (there.uid(), there.gid()) != (ours.uid(), ours.gid()) {
-            fchown(&*file, Some(there.uid()), Some(there.gid()))?;
+        match fs::metadata(&self.target) {
+            Ok(there) => {
+                let ours = file.metadata()?;
+                if (there.uid(), there.gid()) != (ours.uid(), ours.gid()) {
+                    fchown(&*file, Some(there.uid()), Some(there.gid()))?;
+                }
+                file.set_permissions(fs::Permissions::from_mode(there.mode() & 0o7777))?;
+            }
+            // There may be keys in it: what is made again is its owner's only.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
-        file.set_permissions(fs::Permissions::from_mode(there.mode() & 0o7777))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()
     }
@@ -78,6 +87,16 @@ impl Beside {
     fn take_place(&self) -> std::io::Result<()> {
         fs::rename(&self.path, &self.target)
     }
+}
+
+/// Where a file that is gone has been; a link that leads nowhere is refused.
+fn gone(config_path: &Path) -> std::io::Result<PathBuf> {
+    if fs::symlink_metadata(config_path).is_ok() {
+        return Err(std::io::Error::new(ErrorKind::NotFound, "it is a link that leads nowhere"));
+    }
+    let name = config_path.file_name().ok_or(ErrorKind::InvalidInput)?;
+    let folder = config_path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(fs::canonicalize(folder.unwrap_or(Path::new(".")))?.join(name))
 }
 
 impl Drop for Beside {

@@ -249,7 +249,8 @@ pub struct Engine<P: Plane = LivePlane> {
     /// What is written down.
     document: Document,
     journal: Journal,
-    unreachable: HashSet<IpAddr>,
+    /// Backends' addresses that packets cannot be sent to, and why.
+    unreachable: BTreeMap<IpAddr, String>,
     /// Backends, by number, whose neighbour did not answer when it was last asked for.
     silent: HashSet<BackendId>,
     /// Changes of the network that are to be followed.
@@ -482,6 +483,14 @@ pub struct Found {
     pub breaking: bool,
 }
 
+/// What there is to say of an interface whose packets take the long way.
+fn slow(interface: &str) -> String {
+    format!(
+        "{interface} has no native XDP (or it was not asked for): packets are handled in the network stack, \
+         several times slower"
+    )
+}
+
 impl<P: Plane> Engine<P> {
     /// Restores the states, publishes tables, and only then attaches to the interfaces: a packet
     /// never meets a data plane that knows less than the one before.
@@ -508,7 +517,7 @@ impl<P: Plane> Engine<P> {
             names: HashMap::new(),
             document,
             journal,
-            unreachable: HashSet::new(),
+            unreachable: BTreeMap::new(),
             silent: HashSet::new(),
             network: network::Following::default(),
             hop_tries: 0,
@@ -584,12 +593,8 @@ impl<P: Plane> Engine<P> {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");
             if attached.generic {
-                let warning = format!(
-                    "{name} has no native XDP (or it was not asked for): packets are handled in \
-                     the network stack, several times slower"
-                );
+                let warning = slow(name);
                 warn!("{warning}");
-                self.warnings.push(warning);
             }
         }
         Ok(())

@@ -92,7 +92,7 @@ impl<P: Plane> Engine<P> {
         self.keeps_identity(&config, &self.config_path)?;
         // What is refused anyway is refused before memory is made for it.
         self.changes(&config, breaking)?;
-        self.keeps_tunnels(&config)?;
+        self.reaches(&config)?;
         self.grow(&config)?;
         let followed = self.follow(&config, How { start: false, breaking });
         let followed = match followed {
@@ -260,6 +260,21 @@ impl<P: Plane> Engine<P> {
         } else {
             None
         }
+    }
+
+    /// The same of one of its backends.
+    pub(super) fn count_known_of(
+        &self,
+        service: &ServiceRuntime,
+        backend: BackendId,
+    ) -> Option<usize> {
+        service.in_force.method.id().needs().states.then(|| {
+            let mut open = 0;
+            service.builder.each_state(&mut |_, known| {
+                open += usize::from(known.backend == backend && known.phase != Phase::Closing);
+            });
+            open
+        })
     }
 
     /// The same in words.

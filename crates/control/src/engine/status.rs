@@ -3,8 +3,8 @@
 use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
-use super::{ConsistencyStatus, Engine, EngineError, PlaneResult};
-use crate::config::{PlaneKind, What};
+use super::{ConsistencyStatus, Engine, EngineError, PlaneResult, slow};
+use crate::config::{Backend, PlaneKind, What};
 use crate::{health, neigh};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -557,7 +557,9 @@ impl<P: Plane> Engine<P> {
                 .warnings
                 .iter()
                 .cloned()
+                .chain(self.attached.iter().filter(|a| a.generic).map(|a| slow(&a.interface)))
                 .chain(self.troubles())
+                .chain(self.pool_warnings())
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
                 .chain(self.following.trouble())
@@ -593,11 +595,8 @@ impl<P: Plane> Engine<P> {
         let (restarts, failure) = (user.restarts(), user.failure());
         let Some(UserStatus { process, counts }) = self.plane.user_space() else {
             // Memory of other sizes has taken its place, and there was no other program for that.
-            let failure = Some(
-                "the program that leads packets there could not be loaded anew; \
-                                restart weir"
-                    .to_owned(),
-            );
+            let why = "the program that leads packets there could not be loaded anew; restart weir";
+            let failure = Some(why.to_owned());
             let kind = PlaneKind::AfXdp.name().into();
             return Some(PlaneStatus { kind, restarts, failure, ..PlaneStatus::default() });
         };
@@ -617,6 +616,28 @@ impl<P: Plane> Engine<P> {
                 .map(|(name, count)| (name.to_owned(), count))
                 .collect(),
         })
+    }
+
+    /// Services without anybody for new connections, and backends that packets cannot be sent to.
+    fn pool_warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, service) in &self.services {
+            if !service.pool.iter().any(|member| member.wanted.takes_new()) {
+                found.push(format!(
+                    "service {name}: no backend takes new connections (all drain, have the weight 0, or were \
+                     removed): they are dropped as no_backend"
+                ));
+            }
+            for member in &service.pool {
+                let Backend { name: backend, address, .. } = &member.wanted;
+                if let Some(why) = self.unreachable.get(address) {
+                    found.push(format!(
+                        "service {name}: backend {backend} gets no packets, whatever its check says: {why}"
+                    ));
+                }
+            }
+        }
+        found
     }
 
     /// What was lost on its way out, by interface.

@@ -96,8 +96,16 @@ impl World {
     }
 
     fn over(memory: SoftMemory, services: u8, change: impl FnOnce(&mut Config)) -> Self {
+        Self::over_with(memory, (services, ""), change)
+    }
+
+    fn over_with(
+        memory: SoftMemory,
+        (services, fields): (u8, &str),
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut config = config(&directory, services);
+        let mut config = config_with(&directory, services, fields);
         change(&mut config);
         let engine = over(Soft::new(memory), Found::default(), &config);
         let engine = engine.unwrap_or_else(|error| panic!("{error}"));

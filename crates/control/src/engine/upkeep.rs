@@ -316,10 +316,15 @@ impl<P: Plane> Engine<P> {
                 }
                 let found = found.entry((address, forward));
                 let reached = match found.or_insert_with(|| self.reach(address, forward)) {
-                    Ok(reached) => *reached,
+                    Ok(reached) => {
+                        self.unreachable.remove(&address);
+                        *reached
+                    }
                     Err(error) => {
-                        if self.unreachable.insert(address) {
+                        let why = error.to_string();
+                        if self.unreachable.get(&address) != Some(&why) {
                             warn!(%address, %error, "no next hop");
+                            self.unreachable.insert(address, why);
                         }
                         let tunnel = now.and_then(|now| now.tunnel);
                         let translated =

@@ -354,8 +354,10 @@ mod tests {
 
     const SYN: TcpFlags = TcpFlags::SYN;
 
-    /// Whoever has a port has it alone, keeps it, and its answers find it; most have one where there are twice
-    /// as many places.
+    /// Whoever has a port has it alone, keeps it, and its answers find it; all but a few in ten thousand have one
+    /// where there are twice as many places. Sources lead to places at random, so some places have more of them
+    /// than others and are taken sooner: in the end a source is free with 0.41, not 0.5, and a connection finds
+    /// none of 16 with 0.59^16 = 0.0002.
     #[test]
     fn every_connection_has_a_port_and_answers_find_it() {
         let mut table = table(16_384);
@@ -369,7 +371,7 @@ mod tests {
             assert!((1024..=32_767).contains(&got.1) && got.0 < 2);
             held.push((number, got));
         }
-        assert!(held.len() > 4096, "{} of 8192 have a port", held.len());
+        assert!(held.len() >= 8_192 - 3, "{} of 8192 have a port", held.len());
         for (number, got) in held {
             let ack = signs(TcpFlags::ACK, false);
             assert_eq!(table.there(&flow(number), &target(), &ack, 6), Some(got));

@@ -55,7 +55,7 @@ pub struct PlaneOptions {
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
     pub seed: u64,
     /// What frames come by: memory; or AF_XDP sockets of a running balancer at veth devices, beside a bare
-    /// forwarder at others (concury, residue and jet, l2, one core, the first number of flows).
+    /// forwarder at others (concury and residue, l2, one core, the first number of flows).
     #[arg(long, value_parser = ["memory", "af-xdp"], default_value = "memory")]
     pub ports: String,
     /// Print JSON.

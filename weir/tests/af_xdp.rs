@@ -20,11 +20,12 @@ const POOL: usize = 4;
 /// The methods that this plane decides by.
 const METHODS: [&str; 2] = ["concury", "residue"];
 const PLANE: &str = "plane = \"af-xdp\"\n";
+const METRICS: &str = "127.0.0.1:9469";
 
 fn start(lab: &Arc<Lab>, method: &str, service_lines: &str) -> Balancer {
     let spec = BalancerSpec {
         method: method.into(),
-        balancer_lines: PLANE.into(),
+        balancer_lines: format!("{PLANE}metrics = \"{METRICS}\"\n"),
         service_lines: service_lines.into(),
         ..BalancerSpec::new(WEIR, POOL)
     };
@@ -254,6 +255,18 @@ fn it_sleeps_when_idle() {
     assert!(used < 150, "{used} ticks of the processor for 50 naps");
     let told = plane(&balancer);
     assert!(told["utilisation"].as_f64().is_some_and(|share| share < 0.5), "{told}");
+    // Metrics and the table for people say it, too.
+    let url = format!("http://{METRICS}/metrics");
+    let read = lab.balancer().command("curl").unwrap().args(["-s", &url]).output().unwrap();
+    let read = common::stdout(&read);
+    for line in ["weir_plane_running 1", "weir_plane_frames_total{what=\"sent\"} "] {
+        assert!(read.contains(line), "no {line} in {read}");
+    }
+    let table = balancer.command(&["status"]).unwrap();
+    assert!(
+        table.contains(&format!("plane af-xdp: process {process}, 0 restarts; busy ")),
+        "{table}"
+    );
 }
 
 /// One that cannot begin says why, packets are decided all the same, and it is tried again.
@@ -365,10 +378,13 @@ fn what_it_cannot_is_refused() {
             text(&format!("follow_flows = 64\n{}", PLANE.trim())) + backend,
             ["weir.toml:4: balancer: follow_flows: ", "balancer.plane = \"kernel\""],
         ),
-        (text("plane = \"dpdk\"") + backend, ["weir.toml:4: balancer: plane: ", "\"af-xdp\""]),
+        (
+            text("plane = \"dpdk\"") + backend,
+            ["weir.toml:4: balancer: plane: ", "give one of kernel, af-xdp"],
+        ),
     ] {
         fs::write(&file, text).unwrap();
-        refused(&["check", file.to_str().unwrap()], places);
+        refused(&["check", "--config", file.to_str().unwrap()], places);
     }
     // By the option alone.
     fs::write(&file, text(sources) + full + backend).unwrap();

@@ -32,12 +32,11 @@ use weir_plane_burst::ports::AfXdp;
 use weir_testbed::{link, process, sysctl};
 use weir_wire::TcpFlags;
 
-/// The methods that such a plane decides by.
-const METHODS: [Method; 3] = [Method::Concury, Method::Residue, Method::Jet];
+/// The methods of which such a plane decides all packets in the middle of connections. (Those of jet that its
+/// connection table has are the program's.)
+const METHODS: [Method; 2] = [Method::Concury, Method::Residue];
 const ADDRESS: &str = "10.9.0.1/16";
 const BACKENDS: u32 = 64;
-/// Those that stand by, for the method with a horizon.
-const STANDBY: u32 = 6;
 /// Flows that begin at once: as many as a ring of reports takes.
 const BEGIN: u32 = 4096;
 /// Frames at a time of which all are to come back: no ring is that short.
@@ -324,7 +323,7 @@ fn used(path: &str) -> Result<u64> {
 fn balance(weir: &Path, ends: [&str; 2], flows: u32) -> Result<Instance> {
     sysctl("ipv4/ip_forward", "1")?;
     let mut lines = link::address(ADDRESS, ends[1]) + &ends.map(link::up).concat();
-    for backend in 0..BACKENDS + STANDBY {
+    for backend in 0..BACKENDS {
         let mac = [2, 0xbe, 0, 0, 0, backend as u8];
         lines += &link::neighbour(address(backend).into(), mac, ends[1]);
     }
@@ -356,10 +355,9 @@ fn config(name: &str, run_dir: &Path, interface: &str, flows: u32) -> String {
         put!(text, "[[service]]\nname = \"{method_name}\"\nvip = \"{}\"", method.vip());
         put!(text, "protocol = \"tcp\"\nport = 80\nmethod = \"{method_name}\"");
         put!(text, "[service.check]\nenabled = false");
-        let standby = if method == Method::Jet { STANDBY } else { 0 };
-        for backend in 0..BACKENDS + standby {
+        for backend in 0..BACKENDS {
             put!(text, "[[service.backend]]\nname = \"b{backend}\"");
-            put!(text, "address = \"{}\"\ndrain = {}", address(backend), backend >= BACKENDS);
+            put!(text, "address = \"{}\"", address(backend));
         }
     }
     text

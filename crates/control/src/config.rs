@@ -152,7 +152,7 @@ pub struct Balancer {
 impl Balancer {
     /// The control socket, `<run_dir>/weir.sock`.
     pub fn socket_path(&self) -> PathBuf {
-        self.run_dir.join("weir.sock")
+        self.run_dir.join(SOCKET)
     }
 
     /// Where tunnels begin.
@@ -616,6 +616,11 @@ impl Config {
         self.services.iter().find(|service| service.name == name)
     }
 }
+
+/// The control socket's name in the run directory.
+const SOCKET: &str = "weir.sock";
+/// Bytes of a socket's path, at most (`sun_path`, without the zero at its end).
+const SOCKET_NAME: usize = 107;
 
 /// Bytes of a configuration file, at most.
 pub const MOST_TEXT: usize = 16 << 20;

@@ -25,7 +25,7 @@ use super::api::{Api, Web};
 use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{Agents, Announce, PlaneKind, TunnelSource, XdpMode, written};
+use super::{Agents, Announce, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, XdpMode, written};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -169,7 +169,17 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         ),
         plane: scope.choice(raw.plane.as_ref(), "plane", &PlaneKind::ALL),
         run_dir: raw.run_dir.and_then(|dir| {
-            if Path::new(dir.get_ref()).is_absolute() {
+            let path = Path::new(dir.get_ref());
+            if path.is_absolute() && path.join(SOCKET).as_os_str().len() > SOCKET_NAME {
+                let long = path.as_os_str().len();
+                let right = format!(
+                    "at most {}, so that its socket has a name",
+                    SOCKET_NAME - SOCKET.len() - 1
+                );
+                scope.problem(dir.span(), "run_dir", format!("{long} bytes"), right);
+                return None;
+            }
+            if path.is_absolute() {
                 return Some(PathBuf::from(dir.into_inner()));
             }
             scope.problem(

@@ -233,6 +233,19 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    /// Keeps new connections from a backend that has failed, before anything else is made of that.
+    pub(super) fn keep_off(&mut self, transition: &Transition) {
+        let id = BackendId::new(transition.id as u16);
+        let failed =
+            id.filter(|_| !transition.up).and_then(|id| Some((id, self.plane.backend(id)?)));
+        if let Some((id, backend)) = failed {
+            let backend = weir_plane::Backend { up: false, ..backend };
+            if let Err(error) = self.plane.set_backend(id, Some(&backend)) {
+                error!(%error, "cannot mark a backend");
+            }
+        }
+    }
+
     pub(super) fn health_changed(&mut self, transition: &Transition) {
         let (number, id) = (ServiceId((transition.id >> 16) as u32), transition.id as u16);
         let Some(name) = self.names.get(&number).cloned() else { return };

@@ -210,6 +210,7 @@ impl<P: Plane> Engine<P> {
                 self.config_path.display()
             ))
         })?;
+        let edited = self.keep_edited(text)?;
         let followed = self.follow_text(text, Path::new(file), *break_connections, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
@@ -225,8 +226,33 @@ impl<P: Plane> Engine<P> {
         followed.map(|(said, number)| {
             let number =
                 number.map_or_else(String::new, |number| format!("; it is change {number}"));
-            format!("{said}{number}")
+            format!("{said}{number}{edited}")
         })
+    }
+
+    /// What somebody has written into the instance's file, and nobody has put in force, is not lost with it: it
+    /// is kept beside. Returns the words for that.
+    fn keep_edited(&self, text: &str) -> Result<String, EngineError> {
+        let (Ok(there), Some(current)) = (Config::text(&self.config_path), self.history.current())
+        else {
+            return Ok(String::new());
+        };
+        if [&current.digest, &digest(text)].contains(&&digest(&there)) {
+            return Ok(String::new());
+        }
+        let mut beside = self.config_path.as_os_str().to_owned();
+        beside.push(".edited");
+        fs::copy(&self.config_path, &beside).map_err(|error| {
+            EngineError::Conflict(format!(
+                "{} was edited and is not in force, and cannot be kept beside: {error}; nothing has changed",
+                self.config_path.display()
+            ))
+        })?;
+        let beside = PathBuf::from(beside);
+        Ok(format!(
+            "; the file had been edited without a reload: what stood there is in {}",
+            beside.display()
+        ))
     }
 
     /// Goes back to the file of a change; without a number, to the one before.

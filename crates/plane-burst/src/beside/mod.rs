@@ -29,24 +29,13 @@ use weir_wire::{Protocol, map_address};
 const MAC: u64 = 0xffff_ffff_ffff;
 
 /// The plane: what it keeps between bursts is found out again if it is lost.
+#[derive(Default)]
 pub struct Beside {
     ways: Ways,
     heads: Box<Heads>,
     ipv4: Box<Plain4>,
     picks: Picks,
     scratch: Vec<u8>,
-}
-
-impl Default for Beside {
-    fn default() -> Self {
-        Self {
-            ways: Ways::default(),
-            heads: Box::default(),
-            ipv4: Box::default(),
-            picks: Picks::default(),
-            scratch: Vec::new(),
-        }
-    }
 }
 
 /// A packet on its way to a table.

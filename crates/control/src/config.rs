@@ -407,7 +407,7 @@ impl Method {
         settings.method().info().builder.map(|_| Self(settings))
     }
 
-    /// Which method.
+    /// Which method of the registry it is.
     pub fn id(&self) -> MethodId {
         self.0.method()
     }
@@ -417,7 +417,7 @@ impl Method {
         self.id().name()
     }
 
-    /// Its settings.
+    /// What the method is configured with, defaults filled in.
     pub fn settings(&self) -> &Settings {
         &self.0
     }

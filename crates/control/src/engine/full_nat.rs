@@ -33,7 +33,7 @@ fn ticks(time: Duration) -> u32 {
 /// How many connections an address has, and what is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
-    /// Open ones.
+    /// Number of connections that are open.
     pub open: u64,
     /// Those that nobody has answered.
     pub opening: u64,

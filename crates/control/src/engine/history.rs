@@ -20,7 +20,7 @@ use weir_plane::Plane;
 pub struct Apply {
     /// What problems call it.
     pub file: String,
-    /// Its text.
+    /// The text of the configuration, whole, as TOML.
     pub text: String,
     /// Also where that breaks connections.
     #[serde(default)]

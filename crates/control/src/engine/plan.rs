@@ -16,7 +16,7 @@ use weir_plane::Plane;
 /// What a file would change.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanReport {
-    /// The file.
+    /// Name of the file that was looked at.
     pub file: String,
     /// Whether anything would change.
     pub changes: bool,
@@ -33,7 +33,7 @@ pub struct PlanReport {
 /// A setting that would change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldChange {
-    /// Its name.
+    /// Name of the setting, as the configuration file has it.
     pub field: String,
     /// What is in force, as JSON; null: nothing.
     pub from: Value,
@@ -68,7 +68,7 @@ pub struct ServicePlan {
 /// What would become of a backend.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BackendPlan {
-    /// Its name.
+    /// Name of the backend.
     pub name: String,
     /// "new", "changed" or "removed".
     pub change: String,

@@ -121,7 +121,7 @@ impl PlaneStatus {
 pub struct LostStatus {
     /// Name of the interface, or its number if it is gone.
     pub interface: String,
-    /// How many.
+    /// Number of frames that were lost since `weir run` started.
     pub frames: u64,
 }
 
@@ -223,7 +223,7 @@ pub struct SourceStatus {
 pub struct SlotStatus {
     /// Slots in use.
     pub used: u64,
-    /// All slots.
+    /// Slots that there are, in use or free.
     pub slots: u64,
     /// Connections that found no free slot, and are tracked instead.
     pub full: u64,
@@ -342,7 +342,7 @@ impl TunnelStatus {
 /// Answers of translated backends that went back to clients as the services'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReturnedStatus {
-    /// How many.
+    /// Number of packets that went back.
     pub packets: u64,
     /// Their bytes, from the IP header on.
     pub bytes: u64,
@@ -352,11 +352,11 @@ pub struct ReturnedStatus {
 /// counted last. A port may be used towards many backends at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NatSourceStatus {
-    /// The address.
+    /// An address of the balancer's that packets come from.
     pub address: IpAddr,
     /// The first port that is for connections, and the last one.
     pub ports: (u16, u16),
-    /// Open connections.
+    /// Connections that are open.
     pub open: u64,
     /// Those that the backend has not answered.
     pub opening: u64,

@@ -19,6 +19,7 @@ mod plane;
 mod soft;
 mod sources;
 mod trace;
+mod user;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
@@ -37,3 +38,4 @@ pub use sources::{
     SourceTable, Sources,
 };
 pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};
+pub use user::{UserCounts, UserStatus};

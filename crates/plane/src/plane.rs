@@ -8,6 +8,7 @@ use crate::listen::Listen;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
 use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
+use crate::user::UserStatus;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -585,6 +586,11 @@ pub trait Plane: update::Plane {
     /// If they cannot be read.
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Self::Error> {
         Ok(None)
+    }
+
+    /// What a plane in user space beside this one tells of itself; `None` if none is wanted.
+    fn user_space(&self) -> Option<UserStatus> {
+        None
     }
 
     /// Forgets where frames for a backend went, where a plane keeps that: the next packet asks anew.

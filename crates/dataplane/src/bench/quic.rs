@@ -47,7 +47,7 @@ pub(super) fn lead(plane: &mut KernelPlane, method: Method, ids: u32) -> Result<
     let table: Image = TrackedBuilder::new(HashKey::from_seed(5), 65_537, false)
         .build(1, &members)
         .expect("65,537 is prime and large enough");
-    plane.set_service(&vip, service)?;
+    plane.set_service(vip, service)?;
     plane.publish(service, &table)?;
     let refused = |error: QuicLbError| io::Error::other(error.to_string());
     let what = || "make QUIC ids".to_owned();

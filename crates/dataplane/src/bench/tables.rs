@@ -54,7 +54,7 @@ pub(super) fn publish(plane: &mut KernelPlane, flows: u32) -> Result<(Memory, Ve
             protocol: Protocol::Tcp,
             port: Some(PORT),
         };
-        plane.set_service(&vip, method.service())?;
+        plane.set_service(vip, method.service())?;
         plane.publish(method.service(), image)?;
     }
     for n in 0..flows {

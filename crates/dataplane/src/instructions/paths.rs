@@ -285,7 +285,7 @@ impl World {
         }
         let mut seen_keys = Vec::new();
         for service in Service::ALL {
-            plane.set_service(&service.vip(), service.number())?;
+            plane.set_service(service.vip(), service.number())?;
             if let Some(table) = service.table() {
                 seen_keys.push((service.number(), table.header().key));
                 plane.publish(service.number(), &table)?;

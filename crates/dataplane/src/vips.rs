@@ -372,7 +372,8 @@ mod tests {
         control.set_len(size_of::<types::control>() as u64).expect("its length");
         std::fs::remove_file(&path).expect("it is there");
         let control = Mapped::new(&control, size_of::<types::control>()).expect("its memory");
-        let mut table = VipTable { grace: Box::new(counted), ..VipTable::new(memory, slots, control) };
+        let mut table =
+            VipTable { grace: Box::new(counted), ..VipTable::new(memory, slots, control) };
         table.kinds.set_grace(counted);
         table
     }

@@ -93,7 +93,7 @@ impl KernelPlane {
             self.lead_again(*service)?;
         }
         if !astray.is_empty() {
-            grace()?;
+            self.grace()?;
         }
         if self.vips.is_wide() {
             let word = self.control.word32(offset_of!(types::control, unusual));

@@ -22,7 +22,7 @@ const AGAIN_AT_MOST: Duration = Duration::from_secs(10);
 pub struct Wanted {
     /// Through whom; none: nothing is announced any more.
     pub speaker: Option<SpeakerConfig>,
-    /// The services.
+    /// What there is to know of the services' addresses, by which each is announced or not.
     pub facts: Facts,
     /// The operator has withdrawn this balancer.
     pub drained: bool,
@@ -43,10 +43,10 @@ pub struct Report {
     pub routes: Vec<RouteReport>,
 }
 
-/// A route.
+/// A route, whether it is to be announced, and whether the speaker announces it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RouteReport {
-    /// Which.
+    /// The route: an address of a service, as the speaker is told it.
     pub route: Route,
     /// Why it is not to be announced; none: it is to be.
     #[serde(flatten)]

@@ -154,7 +154,7 @@ pub struct RollbackRequest {
 /// The file of a change.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FileText {
-    /// Its text.
+    /// The text of the configuration file, whole, as TOML.
     pub text: String,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::agents;
 use crate::api;
-use crate::config::Config;
+use crate::config::{Config, PlaneKind};
 use crate::engine::{Command, Engine, EngineError, Events, Front, Sender, channel};
 use crate::health::{Checker, raise_limits};
 use crate::history::Who;
@@ -26,13 +26,18 @@ const LAST_WORD: Duration = Duration::from_secs(6);
 
 /// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
 /// pinned. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
-/// start even where that breaks connections of an earlier run.
+/// start even where that breaks connections of an earlier run. `plane`: what decides packets, if that is
+/// not what the file says.
 ///
 /// # Errors
 /// What keeps the engine from starting or from going on.
-pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
+pub async fn run(
+    config_path: &Path,
+    breaking: bool,
+    plane: Option<PlaneKind>,
+) -> anyhow::Result<()> {
     spare_memory();
-    let config = Config::load(config_path)?;
+    let config = Config::load_with(config_path, plane)?;
     raise_limits();
     let socket = config.balancer.socket_path();
     let (checker, mut transitions) = Checker::new();
@@ -56,7 +61,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     // The engine waits for grace periods and reads rings: a thread of its own, not a task.
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
-        let result = match Engine::open(config, path, checker, breaking) {
+        let result = match Engine::open(config, path, checker, breaking, plane) {
             Ok(mut engine) => {
                 engine.serve_metrics_by(where_metrics);
                 engine.serve_front_by(where_else, told);

@@ -10,6 +10,7 @@ mod entries;
 mod error;
 pub mod instructions;
 mod kernel;
+mod kinds;
 mod link;
 mod mapped;
 mod numbers;
@@ -20,6 +21,7 @@ mod run;
 mod slots;
 mod sources;
 mod tables;
+pub mod user;
 mod vips;
 pub mod xsk;
 

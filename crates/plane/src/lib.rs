@@ -12,17 +12,20 @@ mod by_id;
 pub mod counters;
 pub mod forward;
 mod limits;
+mod listen;
 mod paths;
 pub mod pipeline;
 mod plane;
 mod soft;
 mod sources;
 mod trace;
+mod user;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
 pub use counters::{Counters, LaneCounters, Returned};
 pub use limits::{Limits, mapping_places};
+pub use listen::{Block, KINDS, Listen, blocks};
 pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
@@ -30,5 +33,9 @@ pub use plane::{
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
-pub use sources::{BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_STEPS, SourceTable, Sources};
+pub use sources::{
+    BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_OTHERS_ALLOWED, SOURCE_STEPS, SOURCE_STRIDE,
+    SourceTable, Sources,
+};
 pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};
+pub use user::{UserCounts, UserStatus};

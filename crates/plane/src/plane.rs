@@ -4,9 +4,11 @@ use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
+use crate::listen::Listen;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
 use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
+use crate::user::UserStatus;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -22,7 +24,7 @@ use weir_wire::{FlowKey, Reason};
 /// A backend as a plane knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backend {
-    /// Its address.
+    /// Address of the backend, by which frames or tunnels reach it.
     pub address: IpAddr,
     /// Counts the uses of its number, so that what is remembered does not outlive it.
     pub incarnation: u32,
@@ -71,7 +73,7 @@ pub struct Hop {
 /// An interface that frames do not leave by as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Its number.
+    /// Number of the interface, as the kernel counts them.
     pub ifindex: u32,
     /// How they leave.
     pub way: Way,
@@ -105,7 +107,7 @@ pub enum Attachment {
 /// An interface from which a plane takes frames.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attached {
-    /// Its name.
+    /// Name of the interface, such as `eth0`.
     pub interface: String,
     /// Whether frames are taken in the network stack (generic XDP), which is slower than in the
     /// driver.
@@ -182,12 +184,21 @@ pub trait Plane: update::Plane {
     /// before then.
     fn resize(&mut self, limits: &Limits) -> Result<(), Self::Error>;
 
-    /// Lets packets find a service, with the table that it has. Without one they are dropped as
-    /// [`Reason::NoTable`].
+    /// Lets packets find a service there, with the table that it has. Without one they are dropped as
+    /// [`Reason::NoTable`]. It is found at all places that it was given so; where another service was, it
+    /// is found from now on, without a moment in between.
     ///
     /// # Errors
-    /// If there is no room for another service.
-    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Self::Error>;
+    /// If there is no room for another place.
+    fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId)
+    -> Result<(), Self::Error>;
+
+    /// Does not let packets find a service there any more, but where else it is. Does nothing if it is not
+    /// there.
+    ///
+    /// # Errors
+    /// If packets under way cannot be waited for.
+    fn leave_place(&mut self, at: &Listen, service: ServiceId) -> Result<(), Self::Error>;
 
     /// Removes a service and its tables; its packets are the kernel's from now on.
     ///
@@ -195,8 +206,8 @@ pub trait Plane: update::Plane {
     /// If packets under way cannot be waited for: the tables stay then.
     fn remove_service(&mut self, service: ServiceId) -> Result<(), Self::Error>;
 
-    /// The services, by number.
-    fn services(&self) -> Vec<(VipKey, ServiceId)>;
+    /// Where packets find services.
+    fn services(&self) -> Vec<(Listen, ServiceId)>;
 
     /// Leads packets of a service by their QUIC ids first, from now on; `None`: no more. It holds
     /// whether or not packets find the service yet, and until the service is removed.
@@ -575,6 +586,11 @@ pub trait Plane: update::Plane {
     /// If they cannot be read.
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Self::Error> {
         Ok(None)
+    }
+
+    /// What a plane in user space beside this one tells of itself; `None` if none is wanted.
+    fn user_space(&self) -> Option<UserStatus> {
+        None
     }
 
     /// Forgets where frames for a backend went, where a plane keeps that: the next packet asks anew.

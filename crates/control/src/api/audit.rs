@@ -24,7 +24,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct Record<'a> {
     /// When, as RFC 3339 has it, in UTC.
     pub time: String,
-    /// Who.
+    /// Who asked: a user by name and number, or a name in a certificate.
     pub who: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,

@@ -43,7 +43,7 @@ pub(super) struct Common {
 /// What a kind of request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
-    /// Who may.
+    /// The least role that may ask for it.
     pub role: Role,
     /// It changes something, and is written down.
     pub changes: bool,

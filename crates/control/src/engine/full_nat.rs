@@ -33,7 +33,7 @@ fn ticks(time: Duration) -> u32 {
 /// How many connections an address has, and what is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
-    /// Open ones.
+    /// Number of connections that are open.
     pub open: u64,
     /// Those that nobody has answered.
     pub opening: u64,
@@ -93,7 +93,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn resourced(&self, wanted: &Service, config: &Config) -> Option<String> {
         let now = self.plane.mapping_rules()?;
         let family =
-            |origin: &weir_plane::forward::Origin| origin.address.is_ipv4() == wanted.vip.is_ipv4();
+            |origin: &weir_plane::forward::Origin| wanted.has_family(origin.address.is_ipv4());
         let of = |origins: Vec<Option<weir_plane::forward::Origin>>| -> Vec<_> {
             origins.into_iter().flatten().filter(family).collect()
         };

@@ -16,7 +16,7 @@ use weir_plane::Plane;
 /// What a file would change.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanReport {
-    /// The file.
+    /// Name of the file that was looked at.
     pub file: String,
     /// Whether anything would change.
     pub changes: bool,
@@ -33,7 +33,7 @@ pub struct PlanReport {
 /// A setting that would change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldChange {
-    /// Its name.
+    /// Name of the setting, as the configuration file has it.
     pub field: String,
     /// What is in force, as JSON; null: nothing.
     pub from: Value,
@@ -68,7 +68,7 @@ pub struct ServicePlan {
 /// What would become of a backend.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BackendPlan {
-    /// Its name.
+    /// Name of the backend.
     pub name: String,
     /// "new", "changed" or "removed".
     pub change: String,
@@ -104,7 +104,7 @@ impl<P: Plane> Engine<P> {
     /// What a file would change; without one, the instance's own.
     pub(super) fn plan_of(&self, file: Option<&Path>) -> Result<PlanReport, EngineError> {
         let file = file.unwrap_or(&self.config_path);
-        self.plan_to(&Config::load(file)?, file)
+        self.plan_to(&Config::load_with(file, self.told_plane)?, file)
     }
 
     /// What a configuration would change; `file` is what it is called.
@@ -181,7 +181,12 @@ impl<P: Plane> Engine<P> {
             name: wanted.name.clone(),
             was,
             change: if why.is_some() { "refused" } else { "changed" }.into(),
-            broken: if why.is_some() { connections } else { leaving },
+            // Nobody knows how many are to an address that it gives up.
+            broken: match self.moved(now, wanted) {
+                _ if why.is_some() => connections,
+                Some(_) => None,
+                None => leaving,
+            },
             why,
             fields,
             backends,

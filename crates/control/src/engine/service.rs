@@ -3,6 +3,7 @@
 use super::document::{SavedBackend, SavedService};
 use super::half_open::HalfOpen;
 use super::loads::Loads;
+use super::places::{Salt, Salts};
 use super::prefixes::{Counted, name_of};
 use super::shares::Rising;
 use super::turn::{InForce, Turn};
@@ -25,7 +26,7 @@ use weir_steering::{
     Armed, BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role,
     SLOT_RESERVED, Scheduler, ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
 };
-use weir_wire::map_address;
+use weir_wire::{FlowKey, map_address};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A member of a pool at run time.
@@ -75,6 +76,8 @@ pub(super) struct ServiceRuntime {
     pub generation: u64,
     /// What the file wants.
     pub configured: Service,
+    /// What tells its addresses apart.
+    pub salts: Salts,
     /// What packets follow.
     pub in_force: InForce,
     /// The way from the latter to the former, if they differ.
@@ -199,6 +202,7 @@ impl ServiceRuntime {
             number,
             seed,
             generation: 0,
+            salts: Salts::of(&configured),
             in_force: InForce::of(&configured),
             turn: None,
             left_connections: false,
@@ -424,7 +428,7 @@ impl ServiceRuntime {
         unarmed.sum::<usize>() > MANY_PINS
     }
 
-    /// What the data plane listens on.
+    /// The address and port that it listens on, of several the first; of a range of ports, any.
     pub fn vip(&self) -> VipKey {
         vip_of(&self.configured)
     }
@@ -761,14 +765,22 @@ impl ServiceRuntime {
             && self.configured == saved.configured
             && saved.in_force.as_ref().unwrap_or(&InForce::of(&saved.configured)) == &self.in_force
             && saved.log.as_ref().unwrap_or(&saved.configured.name) == &self.log_name
+            && saved.salts.as_ref()
+                == Some(&self.salts).filter(|salts| !salts.are_plain(&self.configured))
     }
 
     pub fn saved(&self) -> SavedService {
-        self.saved_as(&self.configured, &self.pool)
+        self.saved_as(&self.configured, &self.salts, &self.pool)
     }
 
-    /// As [`saved`](Self::saved), with another description and another pool.
-    pub fn saved_as(&self, configured: &Service, pool: &[PoolMember]) -> SavedService {
+    /// As [`saved`](Self::saved), with another description, what tells the addresses in it apart, and another
+    /// pool.
+    pub fn saved_as(
+        &self,
+        configured: &Service,
+        salts: &Salts,
+        pool: &[PoolMember],
+    ) -> SavedService {
         let turning = self.in_force != InForce::of(configured);
         SavedService {
             number: self.number.0,
@@ -777,15 +789,49 @@ impl ServiceRuntime {
             configured: configured.clone(),
             in_force: turning.then(|| self.in_force.clone()),
             log: (self.log_name != configured.name).then(|| self.log_name.clone()),
+            salts: (!salts.are_plain(configured)).then(|| salts.clone()),
             backends: pool.iter().map(PoolMember::saved).collect(),
         }
+    }
+
+    /// What the destination port of a flow's state is XORed with.
+    pub fn salt_of(&self, flow: &FlowKey) -> u16 {
+        let places = self.salts.places(&self.configured);
+        let takes = places.iter().filter(|at| at.takes(flow));
+        takes.max_by_key(|at| at.exactness()).map_or(0, |at| at.salt_of(&flow.dst))
+    }
+
+    /// The salts of its addresses in their order; none if it has one address without.
+    pub fn salts_shown(&self) -> Vec<u16> {
+        let addresses = self.configured.addresses();
+        let all: Vec<u16> = addresses.iter().map(|vip| self.salts.get(vip)).collect();
+        if all.iter().all(|salt| *salt == 0) { Vec::new() } else { all }
+    }
+
+    /// Forgets what is known of connections to addresses that it has no more, whose salts others get.
+    pub fn forget_addresses(&mut self, given: &[Salt], now: u32) {
+        // With more than one port nothing says whose a state is.
+        let Some(port) = self.configured.port.filter(|_| !given.is_empty() && !self.is_by_client())
+        else {
+            return;
+        };
+        let mut gone = Vec::new();
+        self.builder.each_state(&mut |key, _| {
+            if given.iter().any(|one| one.has(key, port)) {
+                gone.push(*key);
+            }
+        });
+        gone.iter().for_each(|key| self.builder.forget(key));
+        self.dirty |= !gone.is_empty();
+        let logged = self.log_removed(&gone, now);
+        self.written(logged);
     }
 
     /// Checks that a backend could be added: what a file may not say, a command may not either.
     pub fn may_add(&self, wanted: &Backend) -> Result<(), EngineError> {
         let &Backend { ref name, address, port, .. } = wanted;
         let service = &self.configured.name;
-        let vip = self.configured.vip;
+        let vips = self.configured.addresses();
         let refuse = |wrong: String| Err(EngineError::Conflict(wrong));
         let invalid = |wrong: String| Err(EngineError::Invalid(wrong));
         if !is_name(name) {
@@ -807,16 +853,19 @@ impl ServiceRuntime {
         if !is_host(address) {
             return invalid(format!("{address} is not the address of one host"));
         }
-        if address.is_ipv4() != vip.is_ipv4() && !self.configured.forward.is_tunnel() {
-            let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+        let family = self.configured.has_family(address.is_ipv4());
+        if !family && !self.configured.forward.is_tunnel() {
+            let family = if address.is_ipv4() { "IPv6" } else { "IPv4" };
+            let vip = self.configured.address_text();
             return invalid(format!(
                 "service {service}: its address {vip} is {family}, so its backends' must be too; \
                  {address} is not"
             ));
         }
-        if address == vip {
+        if let Some(vip) = vips.iter().find(|vip| vip.contains(address)) {
+            let is = if vip.is_host() { "the".into() } else { format!("of {vip}, a") };
             return invalid(format!(
-                "{address} is the vip of service {service} itself; give the backend's own address"
+                "{address} is {is} vip of service {service} itself; give the backend's own address"
             ));
         }
         if self.member(name).is_some() {
@@ -903,14 +952,11 @@ fn shared_seed(service: &Service) -> Option<u64> {
     Some(xxh3_64(&bytes))
 }
 
-/// What a configured service listens on.
+/// What a configured service listens on, of several addresses the first.
 pub(super) fn vip_of(service: &Service) -> VipKey {
     VipKey {
         address: map_address(service.vip),
-        protocol: match service.protocol {
-            Protocol::Tcp => weir_wire::Protocol::Tcp,
-            Protocol::Udp => weir_wire::Protocol::Udp,
-        },
+        protocol: service.protocol.on_the_wire(),
         port: service.port,
     }
 }

@@ -4,15 +4,16 @@ use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{ConsistencyStatus, Engine, EngineError, PlaneResult, slow};
-use crate::config::{Backend, What};
+use crate::config::{Backend, PlaneKind, Ports, Vip, What};
 use crate::{health, neigh};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use weir_dataplane::user::METHODS as USER_METHODS;
 use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
-use weir_plane::{LaneCounters, Plane, TrackedFlows};
+use weir_plane::{LaneCounters, Listen, Plane, TrackedFlows, UserStatus};
 use weir_steering::{Image, MethodId};
 use weir_wire::Reason;
 
@@ -39,6 +40,9 @@ pub struct Status {
     /// interfaces, and for others where there are any; none if the kernel does not tell.
     #[serde(default)]
     pub lost: Option<Vec<LostStatus>>,
+    /// The plane in user space; none if the program in the kernel decides all packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plane: Option<PlaneStatus>,
     /// What an operator should know, a sentence each.
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
@@ -81,12 +85,43 @@ pub struct Status {
     pub table_bytes: usize,
 }
 
+/// A plane in user space: what it is, and what it has done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct PlaneStatus {
+    /// "af-xdp".
+    pub kind: String,
+    /// The number of its process; none if it takes no packets: the program in the kernel decides all.
+    pub process: Option<u32>,
+    /// Times that it was started anew since this control plane began, as it had ended.
+    pub restarts: u64,
+    /// Why it does not run, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Of the last second, the share of time that it was at bursts, 0 to 1.
+    pub utilisation: f64,
+    /// The same weighted by how full bursts were: how much of what it could do it did, 0 to 1.
+    pub utilisation_plus: f64,
+    /// What it has counted, by name (docs/planes.md).
+    pub counts: BTreeMap<String, u64>,
+}
+
+impl PlaneStatus {
+    /// What an operator should know of it.
+    fn warnings(&self) -> Option<String> {
+        let why = self.failure.as_ref().filter(|_| self.process.is_none())?;
+        Some(format!(
+            "no plane in user space: the program in the kernel decides all packets, and it is tried again \
+             ({why})"
+        ))
+    }
+}
+
 /// Frames that were to leave by an interface, and did not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LostStatus {
     /// Name of the interface, or its number if it is gone.
     pub interface: String,
-    /// How many.
+    /// Number of frames that were lost since `weir run` started.
     pub frames: u64,
 }
 
@@ -99,10 +134,19 @@ pub struct ServiceStatus {
     pub number: u32,
     /// Address that clients connect to.
     pub vip: IpAddr,
+    /// All addresses and prefixes that clients connect to, if it is not that one alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vips: Vec<Vip>,
+    /// What tells connections to each of them apart in the service's table, if there is anything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub salts: Vec<u16>,
     /// Transport protocol, "tcp" or "udp".
     pub protocol: String,
-    /// Port; none if the service takes any.
+    /// Port; none if the service takes any, or several.
     pub port: Option<u16>,
+    /// Ports, if they are a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Ports>,
     /// Steering method, as the configuration names it.
     pub method: String,
     /// Who gets first packets, as the configuration names it; none if the method has no choice.
@@ -188,7 +232,7 @@ pub struct SourceStatus {
 pub struct SlotStatus {
     /// Slots in use.
     pub used: u64,
-    /// All slots.
+    /// Slots that there are, in use or free.
     pub slots: u64,
     /// Connections that found no free slot, and are tracked instead.
     pub full: u64,
@@ -307,7 +351,7 @@ impl TunnelStatus {
 /// Answers of translated backends that went back to clients as the services'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReturnedStatus {
-    /// How many.
+    /// Number of packets that went back.
     pub packets: u64,
     /// Their bytes, from the IP header on.
     pub bytes: u64,
@@ -317,11 +361,11 @@ pub struct ReturnedStatus {
 /// counted last. A port may be used towards many backends at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NatSourceStatus {
-    /// The address.
+    /// An address of the balancer's that packets come from.
     pub address: IpAddr,
     /// The first port that is for connections, and the last one.
     pub ports: (u16, u16),
-    /// Open connections.
+    /// Connections that are open.
     pub open: u64,
     /// Those that the backend has not answered.
     pub opening: u64,
@@ -454,6 +498,37 @@ fn bare_warning(packets: u32, services: &[ServiceStatus]) -> Option<String> {
     })
 }
 
+impl ServiceStatus {
+    /// The addresses in words.
+    pub fn address_text(&self) -> String {
+        let all: Vec<String> = self.vips.iter().map(ToString::to_string).collect();
+        if all.is_empty() { self.vip.to_string() } else { all.join(", ") }
+    }
+
+    /// Where packets find it, each with what its states are told apart by.
+    pub fn places(&self) -> Vec<Listen> {
+        let Ok(protocol) = self.protocol.parse() else { return Vec::new() };
+        let alone = [Vip::host(self.vip)];
+        let vips = if self.vips.is_empty() { &alone[..] } else { &self.vips };
+        let salts = self.salts.iter().copied().chain(std::iter::repeat(0));
+        let ports = (self.port, self.ports);
+        let of = |(vip, salt): (&Vip, u16)| {
+            let places = crate::config::places(&[*vip], protocol, ports).into_iter();
+            places.map(move |at| Listen { salt, ..at })
+        };
+        vips.iter().zip(salts).flat_map(of).collect()
+    }
+
+    /// The port or ports in words.
+    pub fn port_text(&self) -> String {
+        match (self.port, self.ports) {
+            (Some(port), _) => port.to_string(),
+            (None, Some(ports)) => ports.to_string(),
+            (None, None) => "any".into(),
+        }
+    }
+}
+
 impl<P: Plane> Engine<P> {
     pub(super) fn status(&self) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
@@ -484,6 +559,19 @@ impl<P: Plane> Engine<P> {
                 "{failing} of {all} health checks fail at once: none of them takes a backend down \
                  (hold_checks_at); look at this host's own network first"
             )
+        });
+        let plane = self.plane_status();
+        let failed = plane.iter().flat_map(PlaneStatus::warnings);
+        let idle = plane.as_ref().filter(|_| !services.is_empty()).and_then(|_| {
+            let methods = || services.iter().filter_map(|one| MethodId::named(&one.method));
+            let none = !methods().any(|method| USER_METHODS.contains(&method));
+            let names = USER_METHODS.map(MethodId::name).join(", ");
+            none.then(|| {
+                format!(
+                    "the plane in user space has nothing to do: it decides packets of services with the methods \
+                     {names}, and there is none; the program in the kernel decides all"
+                )
+            })
         });
         let found_none: u64 = outcomes
             .iter()
@@ -517,8 +605,11 @@ impl<P: Plane> Engine<P> {
                 .chain(self.following.trouble())
                 .chain(nat)
                 .chain(ending)
+                .chain(failed)
+                .chain(idle)
                 .chain(self.agent_warnings())
                 .collect(),
+            plane,
             lost,
             services,
             agents: self.agent_status(),
@@ -535,6 +626,35 @@ impl<P: Plane> Engine<P> {
             pending_flows: self.plane.pending().plane()?.len(),
             table_bytes_used: used,
             table_bytes: all,
+        })
+    }
+
+    /// What the plane in user space tells, if one is wanted.
+    pub(super) fn plane_status(&self) -> Option<PlaneStatus> {
+        let user = self.user.as_ref()?;
+        let (restarts, failure) = (user.restarts(), user.failure());
+        let Some(UserStatus { process, counts }) = self.plane.user_space() else {
+            // Memory of other sizes has taken its place, and there was no other program for that.
+            let why = "the program that leads packets there could not be loaded anew; restart weir";
+            let failure = Some(why.to_owned());
+            let kind = PlaneKind::AfXdp.name().into();
+            return Some(PlaneStatus { kind, restarts, failure, ..PlaneStatus::default() });
+        };
+        let share = |millionths: u64| millionths as f64 / 1e6;
+        let running = |share| if process.is_some() { share } else { 0.0 };
+        Some(PlaneStatus {
+            kind: PlaneKind::AfXdp.name().into(),
+            process,
+            restarts,
+            failure,
+            utilisation: running(share(counts.utilisation)),
+            utilisation_plus: running(share(counts.utilisation_plus)),
+            counts: counts
+                .named()
+                .into_iter()
+                .filter(|(name, _)| !name.starts_with("utilisation"))
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
         })
     }
 
@@ -634,8 +754,11 @@ impl<P: Plane> Engine<P> {
             name: configured.name.clone(),
             number: service.number.0,
             vip: configured.vip,
+            vips: configured.vips.clone(),
+            salts: service.salts_shown(),
             protocol: configured.protocol.name().into(),
             port: configured.port,
+            ports: configured.ports,
             method: configured.method.name().into(),
             scheduler: service.has_scheduler().then(|| scheduler.name().into()),
             load: scheduler.reads_loads().then(|| load.name().into()),

@@ -6,6 +6,7 @@ mod by_id;
 mod connections;
 mod counters;
 mod devices;
+mod front;
 mod grace;
 mod guard;
 mod load;
@@ -23,6 +24,7 @@ mod trace;
 mod translations;
 
 pub use attach::Attached;
+pub(crate) use front::{FrontMaps, Page, is_open, open_map, start_of};
 pub use grace::grace;
 pub use load::OpenReport;
 pub use pinned::Pinned;
@@ -35,6 +37,7 @@ use crate::sources::Lists;
 use crate::tables::Tables;
 use crate::vips::VipTable;
 use by_id::ByIds;
+use front::Front;
 use libbpf_rs::MapHandle;
 use lost::Lost;
 use resize::Former;
@@ -43,7 +46,7 @@ use stamp::Stamp;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use weir_plane::VipKey;
+use weir_plane::Listen;
 use weir_steering::ServiceId;
 
 /// The data plane of one instance.
@@ -51,7 +54,8 @@ pub struct KernelPlane {
     maps: Maps,
     program: program::Program,
     vips: VipTable,
-    keys: HashMap<ServiceId, VipKey>,
+    /// What each service listens on.
+    keys: HashMap<ServiceId, Vec<Listen>>,
     /// Services whose packets are led by QUIC ids.
     ids: ByIds,
     tables: Tables,
@@ -83,6 +87,8 @@ pub struct KernelPlane {
     lost: Option<Lost>,
     /// What this memory has taken the place of, until nothing is left in it.
     former: Option<Former>,
+    /// Stands in front of the program, if a plane in user space is to take part.
+    front: Option<Front>,
 }
 
 struct Maps {

@@ -2,11 +2,12 @@
 
 use crate::format::Setup;
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use weir_dataplane::user::UserMemory;
 use weir_dataplane::{KernelPlane, Limits, LivePlane};
+use weir_plane_burst::beside::Beside;
 use weir_steering::ServiceId;
+use weir_testbed::{link, sysctl};
 
 pub const LIMITS: Limits = Limits {
     services: 64,
@@ -30,6 +31,23 @@ pub const LIMITS: Limits = Limits {
 pub struct Kernels {
     object: Option<Vec<u8>>,
     planes: BTreeMap<Vec<[u8; 6]>, Kernel>,
+    /// Whether a plane in user space stands beside each.
+    beside: bool,
+}
+
+/// A plane in user space beside one in the kernel, whose pins it goes by.
+pub struct InUserSpace {
+    pub memory: UserMemory,
+    pub plane: Beside,
+    /// Packets that it has sent.
+    pub sent: u64,
+    pins: PathBuf,
+}
+
+impl Drop for InUserSpace {
+    fn drop(&mut self) {
+        let _ = KernelPlane::unload(&self.pins);
+    }
 }
 
 pub struct Kernel {
@@ -38,6 +56,7 @@ pub struct Kernel {
     pub turn: u32,
     /// The set-up whose services are there, and their numbers.
     pub standing: Option<(*const Setup, Vec<ServiceId>)>,
+    pub beside: Option<InUserSpace>,
 }
 
 impl Kernel {
@@ -61,7 +80,17 @@ impl Kernels {
     /// Of the program, or of another build of it. In a network namespace of one's own.
     pub fn new(object: Option<Vec<u8>>) -> Self {
         enter_network();
-        Self { object, planes: BTreeMap::new() }
+        Self { object, planes: BTreeMap::new(), beside: false }
+    }
+
+    /// Of the program, with a plane in user space beside it.
+    pub fn with_user_space() -> Self {
+        Self { beside: true, ..Self::new(None) }
+    }
+
+    /// Packets that planes in user space have sent.
+    pub fn sent_beside(&self) -> u64 {
+        self.planes.values().filter_map(|kernel| kernel.beside.as_ref()).map(|one| one.sent).sum()
     }
 
     /// How many there are.
@@ -72,16 +101,25 @@ impl Kernels {
     pub fn of(&mut self, setup: &Setup) -> Result<&mut Kernel, String> {
         let macs: Vec<[u8; 6]> = setup.own_macs.iter().map(|mac| mac.0).collect();
         if !self.planes.contains_key(&macs) {
+            let pins = self.beside.then(|| {
+                let name = format!("weir-corpus-{}-{}", std::process::id(), self.planes.len());
+                Path::new("/sys/fs/bpf").join(name)
+            });
             let opened = match &self.object {
                 Some(object) => KernelPlane::open_object(object, None, &LIMITS),
-                None => KernelPlane::open(None, &LIMITS),
+                None => KernelPlane::open(pins.as_deref(), &LIMITS),
             };
-            let (kernel, _) = opened.map_err(|error| format!("load (needs root): {error}"))?;
+            let (mut kernel, _) = opened.map_err(|error| format!("load (needs root): {error}"))?;
+            let beside = pins.map(|pins| {
+                kernel.stand_in_front().expect("the program in front loads");
+                let memory = UserMemory::open(&pins).expect("it is pinned");
+                InUserSpace { memory, plane: Beside::default(), sent: 0, pins }
+            });
             if !macs.is_empty() {
                 kernel.accept_own_macs(&interfaces(&macs));
             }
             let live = LivePlane::new(kernel).expect("it is the only consumer");
-            self.planes.insert(macs.clone(), Kernel { live, turn: 0, standing: None });
+            self.planes.insert(macs.clone(), Kernel { live, turn: 0, standing: None, beside });
         }
         Ok(self.planes.get_mut(&macs).expect("it is there"))
     }
@@ -90,12 +128,10 @@ impl Kernels {
 /// Interfaces with these addresses.
 fn interfaces(macs: &[[u8; 6]]) -> Vec<String> {
     let make = |mac: &[u8; 6]| {
-        let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (name, mac) = (format!("m{}", mac.concat()), mac.join(":"));
+        let mac = link::mac_text(*mac);
+        let name = format!("m{}", mac.replace(':', ""));
         if !Path::new("/proc/sys/net/ipv4/conf").join(&name).exists() {
-            let add = ["link", "add", &name, "address", &mac, "type", "veth"];
-            let status = Command::new("ip").args(add).status().expect("ip is installed");
-            assert!(status.success(), "ip {add:?}");
+            link::ip(&format!("link add {name} address {mac} type veth")).expect("an interface");
         }
         name
     };
@@ -114,9 +150,9 @@ fn enter_network() {
         ("ipv6/conf/all/forwarding", "1"),
         ("ipv6/conf/default/accept_dad", "0"),
     ] {
-        fs::write(format!("/proc/sys/net/{file}"), value).expect(file);
+        sysctl(file, value).expect("needs root");
     }
-    for line in [
+    let lines = [
         "link set lo up",
         "link add router address 02:00:00:00:05:01 type veth peer name far",
         "link set router up",
@@ -127,10 +163,8 @@ fn enter_network() {
         "neigh add 2001:db8:5::2 lladdr 02:00:00:00:05:02 nud permanent dev router",
         "route add 10.1.0.0/16 via 10.5.0.2",
         "route add 10.1.9.0/24 via 10.5.0.2 mtu lock 600",
-        "-6 route add 2001:db8:1::/48 via 2001:db8:5::2",
-        "-6 route add 2001:db8:1:9::/64 via 2001:db8:5::2 mtu lock 1300",
-    ] {
-        let done = Command::new("ip").args(line.split(' ')).status().expect("ip is installed");
-        assert!(done.success(), "ip {line}");
-    }
+        "route add 2001:db8:1::/48 via 2001:db8:5::2",
+        "route add 2001:db8:1:9::/64 via 2001:db8:5::2 mtu lock 1300",
+    ];
+    link::ip(&lines.join("\n")).expect("the network of the cases");
 }

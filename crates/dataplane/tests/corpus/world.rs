@@ -17,8 +17,8 @@ use weir_hash::HashKey;
 use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
-    self, Counters, Hop, IdOutcome, IdRoutes, Prefix, Soft, SourceTable, Sources, Translations,
-    VipKey, Way,
+    self, Counters, Hop, IdOutcome, IdRoutes, Listen, Prefix, Soft, SourceTable, Sources,
+    Translations, VipKey, Way, blocks,
 };
 use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
@@ -45,6 +45,26 @@ fn vip_of(service: &Service) -> VipKey {
         other => panic!("protocol {other:?}: give tcp or udp"),
     };
     VipKey { address: map_address(service.address), protocol, port: service.port }
+}
+
+/// All that a service listens on: each further address has a salt, the next number.
+fn places_of(service: &Service) -> Vec<Listen> {
+    let protocol = vip_of(service).protocol;
+    let blocks = match (service.port, service.last_port) {
+        (None, _) => vec![(0, 0)],
+        (Some(port), None) => vec![(port, 16)],
+        (Some(first), Some(last)) => blocks(first, last),
+    };
+    let mut all = Vec::new();
+    for (salt, address) in (0..).zip(std::iter::once(&service.address).chain(&service.also)) {
+        let bits = service.bits.unwrap_or(if address.is_ipv4() { 32 } else { 128 });
+        all.extend(
+            blocks
+                .iter()
+                .map(|block| Listen { salt, ..Listen::new((*address, bits), protocol, *block) }),
+        );
+    }
+    all
 }
 
 /// A set-up that stands.
@@ -242,11 +262,13 @@ impl<'a> World<'a> {
         let fresh = (self.kernel.turn * 8 + at as u32) % LIMITS.services;
         let number = standing.unwrap_or(ServiceId(fresh));
         let vip = vip_of(service);
-        if standing.is_none() {
-            self.kernel.live.set_service(&vip, number).expect("there is room");
-        }
-        for soft in [&mut self.oracle, self.burst.soft()] {
-            soft.vips.insert(vip, number);
+        for at in places_of(service) {
+            if standing.is_none() {
+                self.kernel.live.set_service(at, number).expect("there is room");
+            }
+            for soft in [&mut self.oracle, self.burst.soft()] {
+                weir_plane::Plane::set_service(soft, at, number).expect("nothing is refused");
+            }
         }
         let mut builder = None;
         if service.method != "none" {
@@ -414,6 +436,7 @@ impl<'a> World<'a> {
                 wrong.push(format!("bpf: id {}: {more}, not {wanted}", outcome.name()));
             }
         }
+        wrong.extend(self.send_beside(&frame, out.as_deref(), wanted, &expected));
         if soft {
             wrong.extend(self.send_to_burst(step, &frame, out.as_deref(), &expected));
             wrong.extend(self.send_to_oracle(step, frame, out.as_deref(), &expected));
@@ -438,6 +461,44 @@ impl<'a> World<'a> {
                 }
             }
         }
+    }
+
+    /// What is wrong with what the plane in user space beside the program did, if there is one: it sends what the
+    /// program sends, or leaves it to that.
+    fn send_beside(
+        &mut self,
+        frame: &[u8],
+        out: Option<&[u8]>,
+        wanted: &str,
+        expected: &Difference,
+    ) -> Vec<String> {
+        let before = self.counters();
+        let Some(beside) = &mut self.kernel.beside else { return Vec::new() };
+        let mut memory = vec![0; HEADROOM + frame.len()];
+        memory[HEADROOM..].copy_from_slice(frame);
+        let mut places =
+            [Frame { at: HEADROOM as u32, len: frame.len() as u32, ..Frame::default() }];
+        // Ways are asked for anew.
+        beside.plane.refresh();
+        beside.plane.process(&beside.memory, &|_| true, &mut memory, &mut places);
+        let [Frame { at, len, fate, device, .. }] = places;
+        match fate {
+            Fate::Pass if memory[HEADROOM..] == *frame => return Vec::new(),
+            Fate::Pass => return vec!["beside: gives back another frame".to_owned()],
+            Fate::Send => beside.sent += 1,
+            Fate::Drop | Fate::Route => return vec![format!("beside: {fate:?}")],
+        }
+        let verdict = if matches!(device, 0 | CAME_IN_BY) { "transmit" } else { "redirect" };
+        if verdict != wanted {
+            return vec![format!("beside: {verdict}, not {wanted}")];
+        }
+        let counted = difference(&before, &self.counters());
+        if counted != *expected {
+            return vec![format!("beside counts {counted}, not {expected}")];
+        }
+        let found = &memory[at as usize..][..len as usize];
+        let differs = bytes_differ(found, out.unwrap_or(frame));
+        differs.map(|differs| format!("beside: {differs}")).into_iter().collect()
     }
 
     /// What is wrong with what the burst plane did. It asks nobody for next hops: where a set-up has

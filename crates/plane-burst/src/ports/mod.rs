@@ -1,7 +1,9 @@
 //! Where bursts of frames come from and go to.
 
+mod af_xdp;
 mod memory;
 
+pub use af_xdp::{AfXdp, Returned};
 pub use memory::{Memory, Sent, Stock};
 
 /// The most frames of a burst.
@@ -29,7 +31,7 @@ pub enum Fate {
 pub struct Frame {
     /// Where it begins, from the beginning of the memory.
     pub at: u32,
-    /// Its bytes.
+    /// Its length in bytes, from the Ethernet header on.
     pub len: u32,
     /// Its buffer, in the ports' own terms.
     pub buffer: u32,

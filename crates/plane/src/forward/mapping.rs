@@ -35,7 +35,7 @@ pub struct Ports {
 /// An address of the balancer's that packets under full NAT come from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
-    /// It.
+    /// The address, of IPv4 or IPv6.
     pub address: IpAddr,
     /// The ports that are for connections, from this one
     pub first_port: u16,
@@ -90,7 +90,7 @@ pub struct Mapping {
     pub incarnation: u32,
     /// The number of our address towards it.
     pub origin: u16,
-    /// Our port.
+    /// The port of that address that packets to the backend come from.
     pub port: u16,
     /// The tick at which it began.
     pub since: u32,
@@ -171,7 +171,7 @@ pub struct Target {
     pub backend: BackendId,
     /// Counts the uses of the number.
     pub incarnation: u32,
-    /// Its address.
+    /// Address of the backend.
     pub address: IpAddr,
     /// Its port; none: that of the service.
     pub port: Option<u16>,
@@ -186,7 +186,7 @@ pub struct Candidate {
     pub place: usize,
     /// The number of the address.
     pub origin: u16,
-    /// The port.
+    /// The port of that address that packets would come from.
     pub port: u16,
 }
 
@@ -229,7 +229,8 @@ pub fn candidates(
 pub struct Mappings {
     /// What mappings are made by.
     pub rules: MappingRules,
-    /// By place.
+    /// The mapping at each place of the table, of which a connection has a few to choose from; `None`:
+    /// free.
     pub places: Vec<Option<Mapping>>,
 }
 

@@ -16,8 +16,8 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 help:
-	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah] [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat]'
-	@echo '          [SECONDS=30]'
+	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah|cheetah-stateful]'
+	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [SECONDS=30]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'

@@ -133,6 +133,9 @@ fn lookups(options: &LookupOptions) -> anyhow::Result<()> {
             out::text(lookup::table(block));
         }
     })?;
+    if !options.json && !options.csv && options.methods.is_empty() {
+        out::text(lookup::not_measured());
+    }
     if options.csv {
         out::text(lookup::csv(&rows));
     }

@@ -493,6 +493,15 @@ pub enum BackendVerb {
               default_value = "60s")]
         quiet: Duration,
     },
+    /// Let a backend that drains serve again.
+    Undrain {
+        /// The service.
+        #[arg(value_parser = name)]
+        service: String,
+        /// The backend.
+        #[arg(value_parser = name)]
+        name: String,
+    },
     /// Change a backend's weight.
     Weight {
         /// The service.

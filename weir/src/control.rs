@@ -401,6 +401,10 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
             let wanted = drain::Wanted { service, name, deadline, quiet };
             Ok(drain::wait(&again, &wanted, (!json).then_some(&answer))?)
         }
+        BackendVerb::Undrain { service, name } => {
+            let body = DrainRequest { drain: false };
+            request(instance, "PUT", &at(&service, &format!("/{name}/drain")), Some(&body))
+        }
         BackendVerb::Weight { service, name, weight } => {
             let body = WeightRequest { weight };
             request(instance, "PUT", &at(&service, &format!("/{name}/weight")), Some(&body))

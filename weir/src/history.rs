@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_control::api::{Answer, FileText, RollbackRequest};
-use weir_control::config::Config;
+use weir_control::config::{Config, MOST_TEXT};
 use weir_control::engine::{Apply, HistoryReport};
 use weir_control::history::Entry;
 
@@ -21,7 +21,13 @@ pub fn apply(
 ) -> anyhow::Result<()> {
     let (file, text) = if file.as_os_str() == "-" {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("cannot read the standard input")?;
+        let most = MOST_TEXT as u64 + 1;
+        let read = std::io::stdin().take(most).read_to_string(&mut text);
+        read.context("cannot read the standard input")?;
+        anyhow::ensure!(
+            text.len() <= MOST_TEXT,
+            "the standard input has more than {MOST_TEXT} bytes"
+        );
         ("standard input".to_owned(), text)
     } else {
         (file.display().to_string(), Config::text(file)?)

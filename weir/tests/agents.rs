@@ -24,6 +24,7 @@ use weir_lab::{Balancer, BalancerSpec, Flood, FloodKind, Lab, LabSpec, NetNs};
 use weir_rpc::pki::{self, Request, Role};
 
 const PORT: u16 = 4479;
+const METRICS: u16 = 9469;
 const BACKENDS: usize = 5;
 /// Those of the pool at first.
 const POOL: usize = 4;
@@ -92,13 +93,14 @@ fn certificates(lab: &Lab) {
     }
 }
 
-fn spec(lab: &Lab, limits: &str) -> BalancerSpec {
+fn spec(lab: &Lab, method: &str, limits: &str) -> BalancerSpec {
     let file = |name: &str| directory(lab).join(name).display().to_string();
     BalancerSpec {
+        method: method.into(),
         tcp_lines: "states = \"agents\"".into(),
         balancer_lines: format!(
-            "[agents]\nlisten = \"{}:{PORT}\"\ncertificate = {:?}\nkey = {:?}\nca = {:?}\n\
-             learn = \"60s\"\n[limits]\n{limits}\n",
+            "metrics = \"{0}:{METRICS}\"\n[agents]\nlisten = \"{0}:{PORT}\"\ncertificate = {1:?}\nkey = {2:?}\n\
+             ca = {3:?}\nlearn = \"60s\"\n[limits]\n{limits}\n",
             front4(0),
             file("lb.pem"),
             file("lb.key"),
@@ -111,11 +113,15 @@ fn spec(lab: &Lab, limits: &str) -> BalancerSpec {
 
 impl World {
     fn new(limits: &str) -> Self {
+        Self::with("concury", limits)
+    }
+
+    fn with(method: &str, limits: &str) -> Self {
         let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
         certificates(&lab);
         // Before there is a balancer: it is waited for.
         let agents = (0..BACKENDS).map(|number| Some(agent(&lab, number))).collect();
-        let balancer = common::start_spec(&lab, spec(&lab, limits));
+        let balancer = common::start_spec(&lab, spec(&lab, method, limits));
         let world = Self { agents, balancer, lab };
         world.told();
         world
@@ -160,6 +166,18 @@ impl World {
         panic!("{known} states, and {held} connections: {:#}", self.status()["agents"]);
     }
 
+    /// What is served for Prometheus.
+    fn served(&self) -> String {
+        let served = || {
+            let address = std::net::SocketAddr::from((front4(0), METRICS));
+            let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).map(|_| text)
+        };
+        self.lab.balancer().enter(served).unwrap().unwrap()
+    }
+
     /// Connections of an agent to the balancer are lost, or come through again.
     fn cut(&self, number: usize, cut: bool) {
         let what = if cut { "add" } else { "del" };
@@ -179,15 +197,24 @@ fn agent(lab: &Lab, number: usize) -> Agent {
 
 #[test]
 fn nothing_breaks_whoever_is_killed_or_cut_off() {
+    events("concury", 24);
+}
+
+#[test]
+fn nothing_breaks_with_residue_either() {
+    events("residue", 16);
+}
+
+fn events(method: &str, rounds: usize) {
     let _alone = common::alone();
     let mut random = StdRng::seed_from_u64(common::seed());
-    let mut world = World::new("");
+    let mut world = World::with(method, "");
     let lab = Arc::clone(&world.lab);
     let traffic = common::mixed_traffic(&lab, 60);
     let mut held: Vec<Held> = common::hold_both(&lab, 60);
     let mut draining = [false; POOL];
     let mut cut = None;
-    for round in 0..24 {
+    for round in 0..rounds {
         let number = random.random_range(0..POOL);
         let what = match round % 8 {
             0 | 4 => {
@@ -279,6 +306,45 @@ fn a_new_balancer_learns_what_there_is() {
     }
     world.knows_exactly(held.len() as u64);
     assert_eq!(world.status()["resumed"], false);
+    // What is seen of agents from outside.
+    let served = world.served();
+    for number in 0..BACKENDS {
+        let line = |name: &str, value: u32| {
+            format!("weir_agent_{name}{{agent=\"b{number}\"}} {value}.0\n")
+        };
+        assert!(served.contains(&line("connected", 1)), "{served}");
+        assert!(number >= POOL || served.contains(&line("told", 1)), "{served}");
+    }
+    for name in ["lag_seconds", "connections", "events_total", "certificate_ends_timestamp_seconds"]
+    {
+        assert!(
+            served.contains(&format!("weir_agent_{name}{{agent=\"b0\"}} ")),
+            "{name}: {served}"
+        );
+    }
+}
+
+/// Where agents are listened for is what the file says now, and not what it said before.
+#[test]
+fn a_reload_listens_elsewhere_at_once() {
+    let _alone = common::alone();
+    let world = World::new("");
+    let file = world.balancer.config().to_owned();
+    let text = fs::read_to_string(&file).unwrap();
+    let listens = |port: u16| {
+        let address = std::net::SocketAddr::from((front4(0), port));
+        let tried = world.lab.balancer().enter(|| TcpStream::connect_timeout(&address, PATIENCE));
+        tried.unwrap().is_ok()
+    };
+    assert!(listens(PORT) && !listens(PORT + 1));
+    let port = |port: u16| format!("listen = \"{}:{port}\"", front4(0));
+    fs::write(&file, text.replace(&port(PORT), &port(PORT + 1))).unwrap();
+    common::command(&world.balancer, "reload");
+    common::eventually("it listens elsewhere", || listens(PORT + 1) && !listens(PORT));
+    fs::write(&file, &text).unwrap();
+    common::command(&world.balancer, "reload");
+    common::eventually("it listens where it did", || listens(PORT) && !listens(PORT + 1));
+    world.told();
 }
 
 #[test]
@@ -303,8 +369,9 @@ fn a_flood_of_syns_makes_no_state_and_breaks_nothing() {
         let (mut round, mut most) = (0, 0);
         let started = Instant::now();
         while round < 6 || sent.load(Relaxed) < 200_000 {
-            let (number, undo) = (round / 2 % POOL, if round % 2 == 0 { "" } else { " --undo" });
-            common::command(&world.balancer, &format!("backend drain web4 b{number}{undo}"));
+            let (number, verb) =
+                (round / 2 % POOL, if round % 2 == 0 { "drain" } else { "undrain" });
+            common::command(&world.balancer, &format!("backend {verb} web4 b{number}"));
             held.extend(common::hold(lab, WEB4, 10));
             common::assert_unbroken(&mut held, "in a flood", &world.balancer);
             let status = world.status();
@@ -421,10 +488,12 @@ fn what_makes_no_sense_is_refused() {
     let states = "states = \"agents\"";
     let (fine, said) = check(good, states);
     assert!(fine, "{said}");
+    let (fine, said) = check(good, "states = \"agents\"\nmethod = \"residue\"");
+    assert!(fine, "{said}");
     for (agents, service, words) in [
         ("", states, "agents are listened for nowhere"),
-        (good, "states = \"agents\"\nmethod = \"residue\"", "residue goes by what passes"),
-        (good, "states = \"agents\"\nmethod = \"tracked\"", "what agents say is for concury"),
+        (good, "states = \"agents\"\nmethod = \"tracked\"", "tracked goes by what passes"),
+        (good, "states = \"agents\"\nmethod = \"jet\"", "that know every connection; jet"),
         (good, "states = \"agents\"\nprotocol = \"udp\"", "no connections of UDP"),
         (good, "states = \"agents\"\naffinity = \"client\"", "clients are remembered"),
         (good, "states = \"guessed\"", "states"),

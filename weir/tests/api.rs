@@ -158,6 +158,17 @@ fn changes_are_made_once_and_refusals_say_why() {
             "invalid",
             "expect",
         ),
+        (
+            "PUT",
+            "/v1/services/web4/backends/b/drain?expct=1",
+            "{\"drain\": true}",
+            400,
+            "invalid",
+            "expct",
+        ),
+        ("PUT", "/v1/services/web4/backends/b/drain", "[true]", 400, "invalid", "an array"),
+        ("GET", "/v1/events?sinse=3", "", 400, "invalid", "sinse"),
+        ("POST", "/v1/plan", "{\"file\": \"/dev/zero\"}", 422, "file", "no regular file"),
         ("POST", "/v1/explain", large.as_str(), 413, "invalid", "65536"),
         ("POST", "/v1/plan", "{\"file\": \"relative\"}", 400, "invalid", "absolute"),
     ] {

@@ -240,6 +240,22 @@ fn paths_in_code_exist() {
     assert_none(faults);
 }
 
+/// A page that says how few lines a method takes counts them.
+#[test]
+fn lines_of_the_example_are_counted() {
+    let mut counted = 0;
+    for line in read("docs/add-a-method.md").lines() {
+        let cells: Vec<&str> = line.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let [_, path, what, lines, _] = cells[..] else { continue };
+        // Of files that are there already it counts what is added.
+        if path.contains('/') && !what.contains("line") && !what.contains("pub mod") {
+            assert_eq!(read(path).lines().count().to_string(), lines, "{path}");
+            counted += 1;
+        }
+    }
+    assert_eq!(counted, 2);
+}
+
 /// Comments and scripts refer to pages as well.
 #[test]
 fn pages_named_in_sources_exist() {

@@ -134,6 +134,19 @@ fn files_are_applied_whole_and_gone_back_to() {
     fs::write(balancer.config(), &second).unwrap();
     balancer.launch().unwrap();
     assert_eq!(whats(&history(&balancer)).last().unwrap(), "start");
+    // What was edited and never in force is kept beside the file that takes its place.
+    let edit = format!("{first}# my own words\n");
+    fs::write(balancer.config(), &edit).unwrap();
+    let said = common::command(&balancer, &format!("apply {path}"));
+    let beside = format!("{}.edited", balancer.config().display());
+    assert!(said.contains(&beside), "{said}");
+    assert_eq!(fs::read_to_string(&beside).unwrap(), edit);
+    // A file that somebody has removed is there again, for its owner only.
+    fs::remove_file(balancer.config()).unwrap();
+    common::command(&balancer, "rollback");
+    assert_eq!(fs::read_to_string(balancer.config()).unwrap(), first);
+    let mode = fs::metadata(balancer.config()).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
     let text = balancer.command(&["history"]).unwrap();
     for words in ["rollback", "SIGHUP", "root (0)", "the instance is as "] {
         assert!(text.contains(words), "{words}: {text}");

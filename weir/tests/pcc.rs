@@ -110,6 +110,11 @@ fn jet_breaks_no_connection() {
 }
 
 #[test]
+fn cheetah_stateful_breaks_no_connection() {
+    unbroken_by_churn("cheetah-stateful", Topology::Inline);
+}
+
+#[test]
 fn residue_breaks_no_connection() {
     unbroken_by_churn("residue", Topology::L2);
 }

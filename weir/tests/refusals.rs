@@ -306,3 +306,30 @@ fn every_refusal_names_a_line() {
         assert!(refused > 0, "{way}: nothing was refused, WEIR_SEED={seed}");
     }
 }
+
+/// Files that have no end, or keep whoever opens them waiting, are refused at once.
+#[test]
+fn what_is_no_file_of_text_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let huge = folder.path().join("huge.toml");
+    fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
+    let including = folder.path().join("including.toml");
+    fs::write(&including, "[balancer]\ninterfaces = [\"lo\"]\ninclude = [\"pipe\"]\n").unwrap();
+    for (path, words) in [
+        (Path::new("/dev/zero"), "no regular file"),
+        (&pipe, "no regular file"),
+        (&huge, "larger than 16 MiB"),
+        (folder.path(), "directory"),
+        (&including, "no regular file"),
+    ] {
+        let name = path.to_str().unwrap();
+        for line in [&["check", "--config", name][..], &["apply", name, "--socket", "/none"]] {
+            let output = common::weir(line);
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{line:?}: {said}");
+            assert!(said.contains(words) && said.contains(name), "{line:?}: {said}");
+        }
+    }
+}

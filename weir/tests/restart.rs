@@ -158,3 +158,42 @@ fn a_second_instance_with_the_same_run_directory_is_refused() {
     common::assert_unbroken(&mut held, "after a second `weir run`", &balancer);
     held.extend(common::hold_both(&lab, 20));
 }
+
+/// A data plane whose connections nobody remembers is not taken over unasked.
+#[test]
+fn a_run_directory_without_a_memory_is_refused() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 3, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 3);
+    let mut held = common::hold_both(&lab, 40);
+    balancer.kill();
+    let file = balancer.config().to_str().unwrap().to_owned();
+    let text = std::fs::read_to_string(&file).unwrap();
+    let other = lab.directory().join("elsewhere");
+    let moved: String = text
+        .lines()
+        .map(|line| match line.starts_with("run_dir") {
+            true => format!("run_dir = {other:?}\n"),
+            false => format!("{line}\n"),
+        })
+        .collect();
+    std::fs::write(&file, &moved).unwrap();
+    let output = common::weir_in(&lab, &["run", "--config", &file]);
+    let said = common::stderr(&output);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    for words in ["has nothing of that run", "elsewhere", "--break-connections", "weir unload"] {
+        assert!(said.contains(words), "{said}");
+    }
+    held.extend(common::hold_both(&lab, 10));
+    std::fs::write(&file, &text).unwrap();
+    balancer.launch().unwrap();
+    common::command(&balancer, "backend drain web4 b0");
+    common::assert_unbroken(&mut held, "with its own directory again", &balancer);
+    // A name that no socket can have is refused before anything is touched.
+    let long = format!("/tmp/{}", "x".repeat(110));
+    std::fs::write(&file, text.replacen("run_dir = \"", &format!("run_dir = \"{long}"), 1))
+        .unwrap();
+    let output = common::weir_in(&lab, &["check", "--config", &file]);
+    let said = common::stderr(&output);
+    assert!(output.status.code() == Some(1) && said.contains("run_dir"), "{said}");
+}

@@ -15,7 +15,7 @@ const KEY: usize = 24;
 /// An address of a service, as clients know it, and its port unless it has all.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Service {
-    /// The address.
+    /// The address that clients send to, of IPv4 or IPv6.
     pub address: IpAddr,
     /// The port; `None` for all.
     pub port: Option<u16>,

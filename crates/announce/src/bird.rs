@@ -17,7 +17,7 @@ const MOST_LINES: usize = 200_000;
 /// From here on a reply is a refusal.
 const FIRST_ERROR: u16 = 8000;
 
-/// A BIRD.
+/// A BIRD daemon that routes are told to, by a file that it includes and its control socket.
 #[derive(Debug)]
 pub struct Bird {
     pub(crate) name: String,

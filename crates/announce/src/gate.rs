@@ -10,7 +10,7 @@ use std::time::Duration;
 /// What there is to know of a service at an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fact {
-    /// Its name.
+    /// Name of the service, as the configuration has it.
     pub service: String,
     /// Whether packets follow a table of it.
     pub served: bool,

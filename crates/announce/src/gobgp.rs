@@ -21,7 +21,7 @@ use api::gobgp_api_client::GobgpApiClient;
 /// Networks that are asked for in one request.
 const AT_A_TIME: usize = 500;
 
-/// A GoBGP.
+/// A GoBGP daemon that routes are told to, over its gRPC interface.
 #[derive(Debug)]
 pub struct Gobgp {
     pub(crate) name: String,

@@ -22,7 +22,7 @@ const AGAIN_AT_MOST: Duration = Duration::from_secs(10);
 pub struct Wanted {
     /// Through whom; none: nothing is announced any more.
     pub speaker: Option<SpeakerConfig>,
-    /// The services.
+    /// What there is to know of the services' addresses, by which each is announced or not.
     pub facts: Facts,
     /// The operator has withdrawn this balancer.
     pub drained: bool,
@@ -43,10 +43,10 @@ pub struct Report {
     pub routes: Vec<RouteReport>,
 }
 
-/// A route.
+/// A route, whether it is to be announced, and whether the speaker announces it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct RouteReport {
-    /// Which.
+    /// The route: an address of a service, as the speaker is told it.
     pub route: Route,
     /// Why it is not to be announced; none: it is to be.
     #[serde(flatten)]
@@ -108,6 +108,12 @@ impl Keeper {
                 changed
             });
             if now_wanted.stops.is_some() {
+                if let Some(error) = &reports.borrow().error
+                    && !self.known.is_empty()
+                {
+                    let routes: Vec<String> = self.known.iter().map(ToString::to_string).collect();
+                    warn!(%error, routes = routes.join(", "), "stops, and these may still be announced");
+                }
                 return;
             }
             tokio::select! {
@@ -162,10 +168,23 @@ impl Keeper {
         verdicts: &BTreeMap<Route, Verdict>,
     ) -> Result<(), String> {
         if self.speaker.as_ref().map(|(config, _)| config) != config {
-            // The one before must not go on announcing; if it cannot be told, the new one waits.
-            if let Some((_, before)) = &mut self.speaker {
-                let current = before.current(&self.known).await.map_err(|e| e.to_string())?;
-                before.set(&current, &BTreeSet::new()).await.map_err(|e| e.to_string())?;
+            // The one before must not go on announcing; if it cannot be told, the new one waits. One that has
+            // never been told anything announces nothing.
+            if let Some((_, before)) = &mut self.speaker
+                && !self.known.is_empty()
+            {
+                let held = |error| {
+                    let file = self.file.display();
+                    format!(
+                        "{error}; it may still announce routes, so the one that is configured now is not told; if \
+                         it is gone for good, stop weir, remove {file}, and start it again"
+                    )
+                };
+                let told = match before.current(&self.known).await {
+                    Ok(current) => before.set(&current, &BTreeSet::new()).await,
+                    Err(error) => Err(error),
+                };
+                told.map_err(held)?;
             }
             self.speaker = config.map(|config| (config.clone(), Speaker::new(config)));
             self.said.clear();
@@ -180,12 +199,13 @@ impl Keeper {
             .map(|(route, _)| *route)
             .collect();
         let all: BTreeSet<Route> = self.known.union(&wanted).copied().collect();
+        // Whoever cannot be asked is told nothing.
+        let current = speaker.current(&all).await.map_err(|error| error.to_string())?;
         if all != self.known {
             // First written down: what is announced must be known to whoever comes after a SIGKILL.
             write_down(&self.file, &all).map_err(|e| format!("{}: {e}", self.file.display()))?;
             self.known = all;
         }
-        let current = speaker.current(&self.known).await.map_err(|error| error.to_string())?;
         speaker.set(&current, &wanted).await.map_err(|error| error.to_string())?;
         for (route, verdict) in verdicts {
             if self.said.get(route) != Some(verdict) {

@@ -70,7 +70,7 @@ pub struct Attributes {
     pub next_hop: Option<Ipv4Addr>,
     /// The next hop of IPv6; none: the speaker's own address.
     pub next_hop6: Option<Ipv6Addr>,
-    /// Communities.
+    /// BGP communities that each route carries (RFC 1997).
     pub communities: Vec<Community>,
     /// The metric among links to one neighbour (RFC 4271, section 5.1.4).
     pub med: Option<u32>,
@@ -145,7 +145,7 @@ pub enum Error {
     },
 }
 
-/// A speaker.
+/// A routing daemon that weir tells its routes to, one of the two that it can speak with.
 #[derive(Debug)]
 pub enum Speaker {
     /// GoBGP.

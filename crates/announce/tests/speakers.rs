@@ -2,40 +2,44 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::watch;
 use weir_announce::{
     Attributes, Fact, Facts, Gate, Keeper, Report, Route, Speaker, SpeakerConfig, Wanted,
 };
+use weir_testbed::{Namespaces, process};
 
 /// Nothing here takes so long, however busy the machine is.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A process in a network namespace of its own, ended with this.
-struct Alone(Child);
+/// A process in a network namespace of its own, so that ports are free. Both end with this.
+struct Alone {
+    process: Child,
+    _namespaces: Namespaces,
+}
 
 impl Alone {
-    /// `unshare -n`, so that ports are free.
-    fn new(script: &str, log: &Path) -> Self {
+    fn new(line: &str, log: &Path) -> Self {
+        let mut namespaces = Namespaces::new("speaker");
+        let netns = namespaces.add("").expect("a namespace; this needs root");
         let log = std::fs::File::create(log).expect("a log");
-        let child = Command::new("unshare")
-            .args(["--net", "--kill-child", "sh", "-c"])
-            .arg(format!("ip link set lo up; {script}"))
+        let mut words = line.split(' ');
+        let mut command = netns.command(words.next().expect("a program")).expect("it is there");
+        command
+            .args(words)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a log"))
-            .stderr(log)
-            .spawn()
-            .expect("unshare");
-        Self(child)
+            .stderr(log);
+        let process = process::spawn(command).expect("the speaker is installed");
+        Self { process, _namespaces: namespaces }
     }
 }
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        process::kill(&mut self.process);
     }
 }
 
@@ -71,12 +75,12 @@ fn gobgpd(folder: &TempDir) -> (Alone, SpeakerConfig) {
     std::fs::write(&config, text).expect("a file");
     let socket = folder.path().join("api.sock");
     let _ = std::fs::remove_file(&socket);
-    let script = format!(
-        "exec gobgpd -f {} --api-hosts unix://{} --pprof-disable",
+    let line = format!(
+        "gobgpd -f {} --api-hosts unix://{} --pprof-disable",
         config.display(),
         socket.display()
     );
-    let speaker = Alone::new(&script, &folder.path().join("gobgpd.log"));
+    let speaker = Alone::new(&line, &folder.path().join("gobgpd.log"));
     let api = format!("unix:{}", socket.display());
     (speaker, SpeakerConfig::Gobgp { api, attributes: attributes() })
 }
@@ -88,8 +92,8 @@ fn bird(folder: &TempDir) -> (Alone, SpeakerConfig) {
         format!("router id 10.9.0.1;\nprotocol device {{ }}\ninclude \"{}*\";\n", file.display());
     std::fs::write(&config, text).expect("a file");
     let socket = folder.path().join("bird.ctl");
-    let script = format!("exec /usr/sbin/bird -f -c {} -s {}", config.display(), socket.display());
-    let speaker = Alone::new(&script, &folder.path().join("bird.log"));
+    let line = format!("/usr/sbin/bird -f -c {} -s {}", config.display(), socket.display());
+    let speaker = Alone::new(&line, &folder.path().join("bird.log"));
     (speaker, SpeakerConfig::Bird { socket, file, attributes: attributes() })
 }
 

@@ -13,7 +13,7 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-/// One path.
+/// A path through the program, and what it costs there.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// What the packet meets.

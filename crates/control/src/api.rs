@@ -54,7 +54,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::UnixListener;
 use tokio::sync::{oneshot, watch as updates};
 use tracing::warn;
@@ -154,7 +154,7 @@ pub struct RollbackRequest {
 /// The file of a change.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct FileText {
-    /// Its text.
+    /// The text of the configuration file, whole, as TOML.
     pub text: String,
 }
 
@@ -177,7 +177,7 @@ pub struct WantedBackend {
 
 /// What every change may expect.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct Expected {
     /// Refused with 409 if the last change of the instance has another number (`change` of the status).
     /// Whoever asks again with the same number has it done once.
@@ -267,6 +267,11 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Sens
             format!("the body is {media:?}; send JSON, with Content-Type: application/json");
         return Err(Senseless(StatusCode::UNSUPPORTED_MEDIA_TYPE, words));
     }
+    // An array of the right length would be taken for the fields in their order.
+    if body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[') {
+        let words = "the body: an array; send an object".into();
+        return Err(Senseless(StatusCode::BAD_REQUEST, words));
+    }
     serde_json::from_slice(body)
         .map_err(|error| Senseless(StatusCode::BAD_REQUEST, format!("the body: {error}")))
 }
@@ -314,8 +319,12 @@ async fn change(
     Ok(Json(Answer { done, change: number.await.ok() }))
 }
 
-async fn status(State(engine): State<Sender>) -> Reply<Status> {
-    Ok(Json(ask(&engine, Command::Status).await?))
+async fn status(State(engine): State<Sender>, State(common): State<Arc<Common>>) -> Reply<Status> {
+    let mut status = ask(&engine, Command::Status).await?;
+    // It may have to open a file.
+    let more = tokio::task::spawn_blocking(move || common.warnings()).await;
+    status.warnings.extend(more.unwrap_or_default());
+    Ok(Json(status))
 }
 
 async fn explain(
@@ -444,7 +453,7 @@ async fn reload(
 }
 
 /// Files are larger than other requests.
-const MOST_TEXT: usize = 16 << 20;
+const MOST_TEXT: usize = crate::config::MOST_TEXT;
 
 async fn apply(
     State(engine): State<Sender>,
@@ -726,16 +735,20 @@ pub async fn serve(
 ) -> io::Result<()> {
     let own = run_dir.join("audit.log");
     let audit = Arc::new(Audit::new(own.clone()));
-    let common = Arc::new(Common { front: front.clone(), audit: Arc::clone(&audit) });
+    let (own_front, own_audit, unshared) = (front.clone(), Arc::clone(&audit), Mutex::default());
+    let common = Arc::new(Common { front: own_front, audit: own_audit, unshared });
     let hub = Arc::new(Hub::new(engine.clone(), events));
     let shared = Shared { engine, hub: Arc::clone(&hub), common: Arc::clone(&common) };
     let router: Router = openapi::router(routes(), &common).with_state(shared);
     let rates = hub.keep_rates(front.clone());
     let at_socket = server::at_socket(listener, router.clone());
     let elsewhere = follow(front, router, move |front| {
-        if let Err(error) = share(&socket, front.api.socket_group.as_deref()) {
+        let shared = share(&socket, front.api.socket_group.as_deref());
+        if let Err(error) = &shared {
             warn!(socket = %socket.display(), %error, "the socket stays its owner's");
         }
+        let why = |error| format!("the socket stays its owner's (api.socket_group): {error}");
+        *common.unshared.lock().unwrap_or_else(PoisonError::into_inner) = shared.err().map(why);
         audit.write_to(front.api.audit.as_ref().unwrap_or(&own));
     });
     tokio::select! {

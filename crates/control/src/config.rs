@@ -34,8 +34,10 @@ mod written;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -150,7 +152,7 @@ pub struct Balancer {
 impl Balancer {
     /// The control socket, `<run_dir>/weir.sock`.
     pub fn socket_path(&self) -> PathBuf {
-        self.run_dir.join("weir.sock")
+        self.run_dir.join(SOCKET)
     }
 
     /// Where tunnels begin.
@@ -387,7 +389,7 @@ impl Method {
         settings.method().info().builder.map(|_| Self(settings))
     }
 
-    /// Which method.
+    /// Which method of the registry it is.
     pub fn id(&self) -> MethodId {
         self.0.method()
     }
@@ -397,7 +399,7 @@ impl Method {
         self.id().name()
     }
 
-    /// Its settings.
+    /// What the method is configured with, defaults filled in.
     pub fn settings(&self) -> &Settings {
         &self.0
     }
@@ -565,14 +567,43 @@ impl Config {
     }
 }
 
+/// The control socket's name in the run directory.
+const SOCKET: &str = "weir.sock";
+/// Bytes of a socket's path, at most (`sun_path`, without the zero at its end).
+const SOCKET_NAME: usize = 107;
+
+/// Bytes of a configuration file, at most.
+pub const MOST_TEXT: usize = 16 << 20;
+
 /// The text of one file.
 fn text_of(path: &Path) -> Result<String, ConfigError> {
     let bytes =
-        fs::read(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+        bytes_of(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
     String::from_utf8(bytes).map_err(|error| {
         let problem = Problem::of_no_text(&error, &path.display().to_string());
         ConfigError::Invalid { problems: vec![problem] }
     })
+}
+
+/// What a file holds. Whoever reads one for an instance does so beside its checks and packets: what has no end,
+/// or waits for somebody to write, is refused.
+fn bytes_of(path: &Path) -> io::Result<Vec<u8>> {
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    // A pipe that nobody writes to would keep whoever opens it waiting.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let about = file.metadata()?;
+    if about.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !about.is_file() {
+        return refuse("it is no regular file".into());
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST_TEXT as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MOST_TEXT {
+        return refuse(format!("it is larger than {} MiB", MOST_TEXT >> 20));
+    }
+    Ok(bytes)
 }
 
 /// Durations as people write them (`2h 15m`), in JSON too.

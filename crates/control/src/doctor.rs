@@ -65,7 +65,7 @@ pub fn examine_host() -> Vec<Finding> {
     findings
 }
 
-/// The backends that are only reachable through a router, and so not at all, if this is the host that
+/// The backends that are this host itself, or only reachable through a router, and so not at all, if this is the host that
 /// the configuration is for: one of the services' addresses is its own. Elsewhere routes say nothing.
 pub fn behind_routers(config: &Config) -> Vec<String> {
     let own = neigh::addresses().unwrap_or_default();
@@ -81,8 +81,11 @@ pub fn behind_routers(config: &Config) -> Vec<String> {
             |service| service.backends.iter().map(move |backend| (&service.name, backend)),
         );
     let found = backends.filter_map(|(service, backend)| {
-        let route = neigh::route(backend.address).ok()?;
-        let error = NeighError::Gateway { address: backend.address, gateway: route.gateway? };
+        let error = match neigh::route(backend.address) {
+            Ok(route) => NeighError::Gateway { address: backend.address, gateway: route.gateway? },
+            Err(error @ NeighError::Local { .. }) => error,
+            Err(_) => return None,
+        };
         Some(format!("service {service:?}: backend {:?}: {error}", backend.name))
     });
     found.collect()

@@ -45,7 +45,7 @@ impl Who {
     }
 }
 
-/// One change.
+/// A change of the configuration, as the history keeps it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Entry {
     /// Its number; later ones have higher numbers.

@@ -31,7 +31,7 @@ impl Form {
     pub const ALL: [(&'static str, Self); 3] =
         [("keepalived", Self::Keepalived), ("ipvsadm", Self::Ipvs), ("cilium", Self::Cilium)];
 
-    /// Its name.
+    /// Name of the form, as `weir import` takes it.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, form)| *form == self).map_or("", |(name, _)| name)
     }

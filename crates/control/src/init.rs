@@ -24,7 +24,7 @@ pub struct Wanted {
     pub name: String,
     /// The service's address and port.
     pub vip: SocketAddr,
-    /// Its protocol.
+    /// The service's protocol, TCP or UDP.
     pub protocol: Protocol,
     /// The backends, with ports where packets are translated.
     pub backends: Vec<(IpAddr, Option<u16>)>,

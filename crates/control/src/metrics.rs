@@ -2,7 +2,7 @@
 //! address that `[balancer] metrics` names (docs/metrics.md). Counters go on through restarts of the control
 //! plane where the data plane counts them.
 
-use crate::engine::{BackendStatus, Command, Sender, ServiceStatus, Status};
+use crate::engine::{AgentStatus, BackendStatus, Command, Sender, ServiceStatus, Status};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -16,6 +16,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -114,6 +115,7 @@ impl Collector for Snapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = Writer(encoder);
         instance(&mut out, &self.0)?;
+        agents(&mut out, &self.0)?;
         services(&mut out, &self.0.services)?;
         backends(&mut out, &self.0.services)
     }
@@ -206,6 +208,68 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         status.table_bytes_used as f64,
     )?;
     out.gauge("table_memory_bytes", "Memory of the tables", status.table_bytes as f64)
+}
+
+/// One agent may be there twice, in a session and as it was lost before: the session counts.
+fn agents(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
+    if status.agents.is_empty() && status.agents_turned_away == 0 {
+        return Ok(());
+    }
+    let mut by_name: BTreeMap<&str, &AgentStatus> = BTreeMap::new();
+    for agent in &status.agents {
+        let there = by_name.entry(&agent.name).or_insert(agent);
+        if there.from.is_none() {
+            *there = agent;
+        }
+    }
+    let all = || by_name.iter().map(|(name, agent)| (vec![("agent", *name)], *agent));
+    let of = |value: fn(&AgentStatus) -> f64| all().map(move |(name, agent)| (name, value(agent)));
+    let count =
+        |value: fn(&AgentStatus) -> u64| all().map(move |(name, agent)| (name, value(agent)));
+    out.gauges(
+        "agent_connected",
+        "Whether an agent is in a session; 0: it was lost",
+        of(|agent| f64::from(u8::from(agent.from.is_some()))),
+    )?;
+    out.gauges(
+        "agent_told",
+        "Whether what an agent says counts: it has told all that it holds",
+        of(|agent| f64::from(u8::from(agent.told))),
+    )?;
+    let lags = all().filter_map(|(name, agent)| Some((name, agent.lag_ms? / 1000.0)));
+    out.gauges("agent_lag_seconds", "How far what an agent says is behind", lags)?;
+    out.gauges(
+        "agent_connections",
+        "Open connections, as the agent counts them",
+        of(|agent| agent.connections as f64),
+    )?;
+    out.counters(
+        "agent_events",
+        "Events that an agent has sent in its session",
+        count(|a| a.events),
+    )?;
+    out.counters("agent_dumps", "Dumps that an agent has sent in its session", count(|a| a.dumps))?;
+    out.counters(
+        "agent_lost_events",
+        "Events that an agent has lost since its start; a dump followed each time",
+        count(|agent| agent.lost),
+    )?;
+    let ends = all().filter_map(|(name, agent)| Some((name, agent.certificate_ends? as f64)));
+    out.gauges(
+        "agent_certificate_ends_timestamp_seconds",
+        "When an agent's certificate ends, in seconds since 1970",
+        ends,
+    )?;
+    out.counter(
+        "agents_turned_away",
+        "Calls of agents that were refused",
+        status.agents_turned_away,
+    )?;
+    out.counter(
+        "agents_refused_connections",
+        "Connections that agents named and that were not theirs",
+        status.agents_refused,
+    )
 }
 
 fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {

@@ -45,7 +45,7 @@ pub struct Snapshot {
     pub history: HistoryReport,
     /// What has happened lately.
     pub events: Vec<Event>,
-    /// The host.
+    /// What there is to know of the host that it runs on.
     pub host: Host,
     /// What `weir doctor` finds, without probes.
     pub findings: Vec<Value>,
@@ -56,7 +56,7 @@ pub struct Snapshot {
 pub struct Host {
     /// System, release, version and machine, as `uname` has them.
     pub kernel: String,
-    /// The distribution.
+    /// Name of the distribution, as `/etc/os-release` has it; none if it cannot be read.
     pub system: Option<String>,
     /// Processors that this process may use.
     pub processors: usize,

@@ -105,7 +105,7 @@ static __always_inline void write_packet(struct ipv4 *ip, struct tcp *tcp, __u32
 	ip->total_length = bpf_htons(sizeof(*ip) + sizeof(*tcp));
 	ip->id = 0;
 	ip->fragment = 0;
-	ip->ttl = 64;
+	ip->ttl = FIRST_TTL;
 	ip->protocol = PROTOCOL_TCP;
 	ip->check = 0;
 	ip->src = bpf_htonl(settings.scatter ? flow * settings.scatter :
@@ -152,7 +152,7 @@ static __always_inline int tunnelled(struct xdp_md *ctx, struct ipv4 *outer, __u
 	outer->total_length = bpf_htons(sizeof(*outer) + length);
 	outer->id = 0;
 	outer->fragment = bpf_htons(0x4000);
-	outer->ttl = 64;
+	outer->ttl = FIRST_TTL;
 	outer->protocol = settings.tunnel == TUNNEL_IPIP ? 4 : settings.tunnel == TUNNEL_GRE ? 47 : PROTOCOL_UDP;
 	outer->check = settings.tunnel_check;
 	outer->src = settings.tunnel_source;

@@ -6,11 +6,6 @@
 #ifndef WEIR_BOUNDS_H
 #define WEIR_BOUNDS_H
 
-#define BOUND_BACKENDS 64
-#define BOUND_SLOTS 4096
-#define BOUND_ENTRY 64
-#define BOUND_COOKIES 0x7fff
-
 /* Random bytes, in the place of every table. */
 RESIZED(__u8, random_bytes);
 
@@ -160,7 +155,7 @@ int bound_cheetah(struct xdp_md *ctx)
 
 	if (!stamps)
 		return XDP_DROP;
-	__u32 number = (bpf_ntohl(stamps->echo) >> 16 ^ hash >> 48) & BOUND_COOKIES;
+	__u32 number = (bpf_ntohl(stamps->echo) >> 16 ^ hash >> PAD_SHIFT) & COOKIE_NUMBERS;
 
 	return bound_send(ctx, random_row(0, number));
 }

@@ -11,7 +11,6 @@
 #define ECHO_REQUEST_IPV4 8
 #define ECHO_REQUEST_IPV6 128
 #define ECHO_REPLY_IPV6 129
-#define ECHO_TTL 64
 
 /* Another type, which stands in the high byte of a word, and the checksum with it (RFC 1624, equation 3). */
 static __always_inline void become(struct icmp *icmp, __u8 type)
@@ -56,7 +55,7 @@ static __always_inline __u32 echo_ipv4(struct ipv4 *ip, void *end)
 
 	ip->src = ip->dst;
 	ip->dst = src;
-	ip->ttl = ECHO_TTL;
+	ip->ttl = FIRST_TTL;
 	ip->check = 0;
 	ip->check = ~fold(sum_of_ipv4(ip));
 	become(icmp, ECHO_REPLY_IPV4);
@@ -80,7 +79,7 @@ static __always_inline __u32 echo_ipv6(struct ipv6 *ip, void *end)
 	ip->src[1] = ip->dst[1];
 	ip->dst[0] = high;
 	ip->dst[1] = low;
-	ip->hop_limit = ECHO_TTL;
+	ip->hop_limit = FIRST_TTL;
 	become(icmp, ECHO_REPLY_IPV6);
 	return REASON_ECHO_ANSWERED; /* rule: echo.answered6 */
 }

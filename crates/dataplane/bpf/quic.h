@@ -11,8 +11,6 @@
 #define LONG_HEADER 0x80
 #define LONG_ID_AT 6
 #define SHORT_ID_AT 1
-#define QUIC_CONFIG_SHIFT 5
-#define QUIC_LENGTH 0x1f
 
 /* What becomes of an id; the order is that of weir_plane::IdOutcome. */
 enum quic_outcome {

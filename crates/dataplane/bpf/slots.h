@@ -32,21 +32,14 @@
 #define NO_SLOT PARTITION_SLOTS
 
 /* In a slot's word. */
-#define SLOT_OPENING 1
-#define SLOT_OPEN 2
-#define SLOT_CLOSING 3
-#define SLOT_STATE(word) ((__u32)(word) >> 30)
-#define SLOT_LAST(word) ((__u32)((word) >> 32))
+#define SLOT_STATE(word) ((__u32)(word) >> SLOT_STATE_SHIFT)
+#define SLOT_LAST(word) ((__u32)((word) >> SLOT_LAST_SHIFT))
 /* The backend, and the number of the server that it is. */
-#define SLOT_ID(word) ((__u32)(word) & 0x7fff)
-#define SLOT_SERVER(word) ((__u32)(word) >> 15 & 0x7fff)
-#define SLOT_WHERE(id, server) ((id) | (server) << 15)
-#define SLOT_WORD(last, state, where) ((__u64)(last) << 32 | (__u64)(state) << 30 | (where))
-
-/* In the head of a stack. */
-#define HEAD_TOP 0xffff
-#define HEAD_USED 0xffff0000
-#define HEAD_ONE_USED 0x10000
+#define SLOT_ID(word) ((__u32)(word) & SLOT_WHO)
+#define SLOT_SERVER(word) ((__u32)(word) >> SLOT_SERVER_SHIFT & SLOT_WHO)
+#define SLOT_WHERE(id, server) ((id) | (server) << SLOT_SERVER_SHIFT)
+#define SLOT_WORD(last, state, where) \
+	((__u64)(last) << SLOT_LAST_SHIFT | (__u64)(state) << SLOT_STATE_SHIFT | (where))
 
 /* Behind a tier that has bits of the cookie fewer slots can be told apart, so partitions are cut into as many
  * parts as those bits count. All are numbered as if they were cut into the smallest: each begins at a number of its
@@ -57,7 +50,7 @@
 static __always_inline __u32 partition_of(const struct table *table, __u64 hash)
 {
 	__u32 bits = table->segment_bits & 7;
-	__u32 part = scale(hash >> 16, (__u32)table->fallback << bits);
+	__u32 part = scale(hash >> PARTITION_SHIFT, (__u32)table->fallback << bits);
 
 	return (table->chunks_b << MOST_TIER_BITS) + (part << MOST_TIER_BITS >> bits);
 }
@@ -96,7 +89,7 @@ static __always_inline __u64 find_slot(__u32 partition, __u32 index, __u64 hash)
 /* The head after this one. */
 static __always_inline __u64 next_head(__u64 head, __u32 used, __u32 top)
 {
-	return ((head >> 32) + 1) << 32 | (used & HEAD_USED) | (top & HEAD_TOP);
+	return ((head >> HEAD_TAG_SHIFT) + 1) << HEAD_TAG_SHIFT | (used & HEAD_USED) | (top & HEAD_TOP);
 }
 
 /* Takes the slot on top of the stack of so many, or NO_SLOT. */
@@ -195,7 +188,7 @@ static __always_inline void touch_slot(__u32 partition, __u32 index, __u64 word,
 
 	if (state == SLOT_OPENING)
 		state = SLOT_OPEN;
-	__u64 now = SLOT_WORD(control->clock, state, (__u32)word & 0x3fffffff);
+	__u64 now = SLOT_WORD(control->clock, state, (__u32)word & ((1U << SLOT_STATE_SHIFT) - 1));
 
 	if (unlikely(now != word))
 		__sync_val_compare_and_swap(&slot_at(partition, index)->word, word, now);

@@ -8,7 +8,6 @@
 
 #include "maps.h"
 
-#define SOURCE_STRIDE 6
 #define LIST_FLAGS (TABLE_LISTED | TABLE_LIST_SIDE)
 
 /* The rest of a walk, from the first node on, of which a source asks more. A table that does not end, which

@@ -26,7 +26,6 @@
 
 #define TRACE_HEAD 192 /* bytes of a frame, as it came and as it leaves */
 #define TRACE_RULES 64 /* a power of two */
-#define TRACE_NONE 0xffffffff
 
 #pragma clang diagnostic push
 #pragma clang diagnostic error "-Wpadded"

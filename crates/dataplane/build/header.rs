@@ -3,6 +3,7 @@
 use crate::numbers;
 use std::fmt::Write;
 use std::path::Path;
+use weir_steering::cheetah::SlotState;
 use weir_steering::residue::{LINE_ENTRIES, LINE_PROBES};
 use weir_steering::{
     ELEMENT_BYTES, EventKind, Flags, LANE_ACTIVE, LANE_ONES, LANE_TAGS, LEAST_MOST, MOST_LOAD,
@@ -10,8 +11,8 @@ use weir_steering::{
     SEEN_WAYS, SLOT_BACKEND, SLOT_RESERVED, TAG_BITS, cheetah,
 };
 use weir_wire::{
-    MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, SPREAD_FIRST, SPREAD_LOW, SPREAD_SECOND,
-    TcpFlags, aes, quic,
+    FIRST_TTL, MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, SPREAD_FIRST, SPREAD_LOW,
+    SPREAD_SECOND, TcpFlags, aes, quic,
 };
 
 /// Name, value, and what a reader of the header should know.
@@ -19,7 +20,7 @@ type Number = (&'static str, u64, &'static str);
 
 /// Numbers on which the meaning of pinned memory depends.
 fn kept() -> Vec<Number> {
-    let mut all: Vec<Number> = numbers::ALL.to_vec();
+    let mut all: Vec<Number> = numbers::KEPT.to_vec();
     all.extend([
         ("CHUNK_BYTES", ELEMENT_BYTES as u64, "one element of the pool of slots and cells"),
         ("SLOT_RESERVED", SLOT_RESERVED.into(), "the slot is kept for a backend without new flows"),
@@ -50,14 +51,36 @@ fn kept() -> Vec<Number> {
         ("LANE_TAGS", LANE_TAGS, "the tags"),
         ("LANE_ACTIVE", LANE_ACTIVE, "the bits beside them, which packets set"),
         ("REASONS", Reason::SLOTS.into(), "counters, one for each reason"),
+        (
+            "MOST_TIER_BITS",
+            cheetah::MOST_TIER_BITS.into(),
+            "bits of a cookie that name a balancer of the second tier",
+        ),
+        (
+            "PARTITION_SLOTS",
+            cheetah::PARTITION_SLOTS.into(),
+            "slots that a cookie's index tells apart",
+        ),
+        ("PARTITION_SHIFT", cheetah::PARTITION_SHIFT.into(), "of the bits of a hash that pick one"),
+        ("PAD_SHIFT", cheetah::PAD_SHIFT.into(), "of the bits of a hash that hide a number"),
+        ("SLOT_OPENING", SlotState::Opening as u64, "of a slot: only a SYN was seen"),
+        ("SLOT_OPEN", SlotState::Open as u64, "a packet with the cookie was seen"),
+        ("SLOT_CLOSING", SlotState::Closing as u64, "a FIN or RST was seen"),
     ]);
     all
 }
 
 /// Numbers of packets and of decisions.
 fn others() -> Vec<Number> {
-    vec![
+    let mut all: Vec<Number> = numbers::PASSING.to_vec();
+    all.extend([
         ("QUIC_FROM_ID", quic::LEAST_FROM_ID as u64, "bytes from an id's first on"),
+        (
+            "QUIC_CONFIG_SHIFT",
+            quic::ROTATION_SHIFT.into(),
+            "of an id's configuration, in its first byte",
+        ),
+        ("QUIC_LENGTH", quic::LOW_BITS.into(), "bits of that byte that may say how long the id is"),
         ("QUIC_ID", quic::MAX_ID_LENGTH as u64, "bytes of the longest id"),
         ("SPREAD_LOW", SPREAD_LOW, "odd factors of a flow's number by which tunnels spread flows"),
         ("SPREAD_FIRST", SPREAD_FIRST, ""),
@@ -76,16 +99,6 @@ fn others() -> Vec<Number> {
         ("TOLD_MARK", cheetah::TOLD_MARK.into(), "the lower half of that TSecr"),
         ("COOKIE_NUMBERS", (cheetah::NUMBERS - 1).into(), "bits of a cookie that hide a number"),
         (
-            "MOST_TIER_BITS",
-            cheetah::MOST_TIER_BITS.into(),
-            "bits of a cookie that name a balancer of the second tier",
-        ),
-        (
-            "PARTITION_SLOTS",
-            cheetah::PARTITION_SLOTS.into(),
-            "slots that a cookie's index tells apart",
-        ),
-        (
             "OPENING_SECONDS",
             cheetah::OPENING_SECONDS.into(),
             "from a SYN to the packet with its cookie",
@@ -99,7 +112,9 @@ fn others() -> Vec<Number> {
         ("TCP_ACK", TcpFlags::ACK.0.into(), ""),
         ("PROTOCOL_TCP", Protocol::Tcp.number().into(), ""),
         ("PROTOCOL_UDP", Protocol::Udp.number().into(), ""),
-    ]
+        ("FIRST_TTL", FIRST_TTL.into(), "of packets that begin here"),
+    ]);
+    all
 }
 
 /// What the layout of pinned memory depends on, beside the structures of C. Methods are not part of

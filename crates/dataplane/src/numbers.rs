@@ -1,19 +1,21 @@
 //! Numbers of the kernel plane. They are declared here for Rust; the build script, which includes
 //! this file, writes them into a header for C.
 
-/// Declares the constants and the list that the build script reads.
+/// Declares the constants and a list of them, which the build script reads.
 macro_rules! numbers {
-    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $value:expr;)*) => {
+    ($list:ident: $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $value:expr;)*) => {
         $($(#[doc = $doc])+ pub const $name: $type = $value;)*
 
         /// Name, value and meaning of each.
         #[allow(dead_code, reason = "for the build script")]
-        pub const ALL: &[(&str, u64, &str)] =
+        pub const $list: &[(&str, u64, &str)] =
             &[$((stringify!($name), $name as u64, concat!($($doc),+))),*];
     };
 }
 
+// The meaning of pinned memory depends on these: they are part of its stamp.
 numbers! {
+    KEPT:
     /// raised when something in the maps keeps its place and changes its meaning
     LAYOUT_REVISION: u32 = 2;
 
@@ -138,6 +140,8 @@ numbers! {
     TABLE_LIST_SIDE: u32 = 1 << 28;
     /// its address is one of several: the state of a flow depends on which
     TABLE_SALTED: u32 = 1 << 27;
+    /// bits of an address that a node of such a list decides
+    SOURCE_STRIDE: u32 = 6;
     /// more nodes are passed by no source
     SOURCE_STEPS: u32 = 22;
     /// of a node that passes over bits: the answer for sources with others
@@ -194,4 +198,35 @@ numbers! {
     ECHOES_BARE: u32 = 1;
     /// one did, since somebody's did not
     ECHOES_OWN: u32 = 2;
+
+    /// the word of a slot of connections by index: the second of its latest packet, from this bit on
+    SLOT_LAST_SHIFT: u32 = 32;
+    /// its state, from this bit on
+    SLOT_STATE_SHIFT: u32 = 30;
+    /// the number of its server, from this bit on
+    SLOT_SERVER_SHIFT: u32 = 15;
+    /// bits of the backend, which are the lowest, and of the server's number
+    SLOT_WHO: u32 = 0x7fff;
+    /// the head of a stack of free slots: how often it has changed, from this bit on
+    HEAD_TAG_SHIFT: u32 = 32;
+    /// bits of the slot on top; and of how far the next free one is behind a slot
+    HEAD_TOP: u32 = 0xffff;
+    /// bits of the number of slots in use
+    HEAD_USED: u32 = 0xffff_0000;
+    /// a slot more in use
+    HEAD_ONE_USED: u32 = 0x1_0000;
+}
+
+// These are made anew with each program.
+numbers! {
+    PASSING:
+    /// in a note, or in what is looked for: none, or any
+    TRACE_NONE: u32 = 0xffff_ffff;
+
+    /// backends of the programs that measure bounds; a power of two
+    BOUND_BACKENDS: u32 = 64;
+    /// slots that the one of concury reads; a power of two
+    BOUND_SLOTS: u32 = 4096;
+    /// bytes of an entry of the connection table, if it were one line and had no chain
+    BOUND_ENTRY: u32 = 64;
 }

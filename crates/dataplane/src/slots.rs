@@ -4,6 +4,10 @@
 use crate::abi::types;
 use crate::error::Error;
 use crate::mapped::{Mapped, Part, Parted};
+use crate::numbers::{
+    HEAD_ONE_USED, HEAD_TAG_SHIFT, HEAD_TOP, HEAD_USED, SLOT_LAST_SHIFT, SLOT_SERVER_SHIFT,
+    SLOT_STATE_SHIFT, SLOT_WHO,
+};
 use crate::room::Room;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -11,8 +15,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use weir_hash::scale;
 use weir_steering::ServiceId;
 use weir_steering::cheetah::{
-    LINGER_SECONDS, MOST_TIER_BITS, OPENING_SECONDS, PARTITION_SLOTS, SlotCounts, SlotEntry,
-    SlotState,
+    LINGER_SECONDS, MOST_TIER_BITS, OPENING_SECONDS, PAD_SHIFT, PARTITION_SHIFT, PARTITION_SLOTS,
+    SlotCounts, SlotEntry, SlotState,
 };
 
 /// Bytes of a slot, of a partition's slots, of a stack, and of a partition's stacks: it is cut into parts
@@ -64,12 +68,12 @@ impl Partitions {
 
     /// That of a flow of this hash.
     fn part_of(&self, hash: u64) -> u32 {
-        scale((hash >> 16) as u32, self.parts())
+        scale((hash >> PARTITION_SHIFT) as u32, self.parts())
     }
 
     /// The bits that hide an index in one of them.
     fn pad(&self, hash: u64) -> u16 {
-        (hash >> 48) as u16 & (self.part_slots() - 1) as u16
+        (hash >> PAD_SHIFT) as u16 & (self.part_slots() - 1) as u16
     }
 }
 
@@ -180,7 +184,8 @@ impl Slots {
         for part in 0..has.parts() {
             let word =
                 |field: usize| self.stacks.word64(has.part(part).stack + field).load(Relaxed);
-            all.used += word(offset_of!(types::stack, head)) >> 16 & 0xffff;
+            let head = word(offset_of!(types::stack, head)) as u32;
+            all.used += u64::from((head & HEAD_USED) / HEAD_ONE_USED);
             all.slots += u64::from(has.part_slots());
             all.full += word(offset_of!(types::stack, full));
             all.stale += word(offset_of!(types::stack, stale));
@@ -223,23 +228,22 @@ impl Slots {
             let head = self.stacks.word64(place.stack + offset_of!(types::stack, head));
             let (index, at) = loop {
                 let before = head.load(Acquire);
-                let top = before as u32 & 0xffff;
+                let top = before as u32 & HEAD_TOP;
                 if top >= has.part_slots() {
                     let (needed, free) = (has.length + 1, self.room.free());
                     return Err(Error::SlotsFull { needed, free, partitions: self.partitions });
                 }
                 let at = place.slots - has.part(0).slots + top as usize * SLOT_BYTES;
                 let next = part.word64(at + offset_of!(types::slot, word)).load(Acquire) as u32;
-                let next = next.wrapping_add(top + 1) & 0xffff;
-                let used = (before as u32).wrapping_add(1 << 16) & 0xffff_0000;
-                let after = ((before >> 32) + 1) << 32 | u64::from(used | next);
+                let used = (before as u32).wrapping_add(HEAD_ONE_USED);
+                let after = next_head(before, used, next.wrapping_add(top + 1));
                 if head.compare_exchange(before, after, AcqRel, Relaxed).is_ok() {
                     break (top as u16, at);
                 }
             };
             part.word64(at + offset_of!(types::slot, hash)).store(hash, Relaxed);
-            let open = (SlotState::Open as u64) << 30;
-            let word = open | u64::from(number) << 15 | u64::from(backend);
+            let open = (SlotState::Open as u64) << SLOT_STATE_SHIFT;
+            let word = open | u64::from(number) << SLOT_SERVER_SHIFT | u64::from(backend);
             part.word64(at + offset_of!(types::slot, word)).store(word, Release);
             parts.push(has.pad(hash) ^ index);
         }
@@ -276,7 +280,7 @@ impl Slots {
                     SlotState::Open => idle,
                     SlotState::Closing => LINGER_SECONDS.min(idle),
                 };
-                let age = clock.wrapping_sub((word >> 32) as u32);
+                let age = clock.wrapping_sub(last_of(word));
                 let old = age > over && age <= i32::MAX as u32;
                 let word = (old || !keep(backend_of(word))).then_some(word);
                 released += u32::from(word.is_some_and(|word| give_back(&part, head, index, word)));
@@ -297,10 +301,8 @@ fn give_back(part: &Part, head: &std::sync::atomic::AtomicU64, index: u32, word:
     }
     let mut before = head.load(Acquire);
     loop {
-        let top = before as u32 & 0xffff;
-        slot.store(u64::from(top.wrapping_sub(index + 1) & 0xffff), Release);
-        let used = (before as u32).wrapping_sub(1 << 16) & 0xffff_0000;
-        let after = ((before >> 32) + 1) << 32 | u64::from(used) | u64::from(index);
+        slot.store(u64::from((before as u32).wrapping_sub(index + 1) & HEAD_TOP), Release);
+        let after = next_head(before, (before as u32).wrapping_sub(HEAD_ONE_USED), index);
         match head.compare_exchange(before, after, AcqRel, Acquire) {
             Ok(_) => return true,
             Err(now) => before = now,
@@ -308,8 +310,18 @@ fn give_back(part: &Part, head: &std::sync::atomic::AtomicU64, index: u32, word:
     }
 }
 
+/// The head after this one: of what is given, the bits that say how many slots are in use, and which is on
+/// top. As in `bpf/slots.h`.
+fn next_head(head: u64, used: u32, top: u32) -> u64 {
+    ((head >> HEAD_TAG_SHIFT) + 1) << HEAD_TAG_SHIFT | u64::from(used & HEAD_USED | top & HEAD_TOP)
+}
+
+fn last_of(word: u64) -> u32 {
+    (word >> SLOT_LAST_SHIFT) as u32
+}
+
 fn state_of(word: u64) -> SlotState {
-    match word as u32 >> 30 {
+    match word as u32 >> SLOT_STATE_SHIFT {
         0 => SlotState::Free,
         1 => SlotState::Opening,
         2 => SlotState::Open,
@@ -318,11 +330,11 @@ fn state_of(word: u64) -> SlotState {
 }
 
 fn backend_of(word: u64) -> u16 {
-    word as u16 & 0x7fff
+    (word as u32 & SLOT_WHO) as u16
 }
 
 fn entry_of(part: &Part, at: usize) -> SlotEntry {
     let word = part.word64(at + offset_of!(types::slot, word)).load(Acquire);
     let hash = part.word64(at + offset_of!(types::slot, hash)).load(Relaxed);
-    SlotEntry { hash, last: (word >> 32) as u32, backend: backend_of(word), state: state_of(word) }
+    SlotEntry { hash, last: last_of(word), backend: backend_of(word), state: state_of(word) }
 }

@@ -4,18 +4,25 @@
 use crate::abi::types;
 use crate::error::Error;
 use crate::mapped::{Mapped, Parted};
+use crate::numbers;
 use crate::room::Room;
 use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
-use weir_plane::{Listen, SourceTable};
+use weir_plane::{Listen, SOURCE_OTHERS_ALLOWED, SOURCE_STEPS, SOURCE_STRIDE, SourceTable};
 use weir_steering::ServiceId;
 
 const WORD: usize = size_of::<u64>();
-/// Bits of an address that a node decides, and bits of 64 that IPv4 does not have.
-const STRIDE: u32 = 6;
+/// Bits of 64 that IPv4 does not have.
 const BEYOND_IPV4: u32 = 32;
+
+// The tables are weir_plane's; the program walks them by the numbers of this crate.
+const _: () = assert!(
+    numbers::SOURCE_STRIDE == SOURCE_STRIDE
+        && numbers::SOURCE_STEPS == SOURCE_STEPS
+        && numbers::SOURCE_OTHERS_ALLOWED == SOURCE_OTHERS_ALLOWED
+);
 
 /// Lists, and the words of their tables. List number = service * 2 + side.
 pub(crate) struct Lists {
@@ -141,9 +148,9 @@ impl Lists {
         }
         let list = types::source_list {
             first4: first,
-            shift4: table.shift4 - BEYOND_IPV4 - STRIDE,
+            shift4: table.shift4 - BEYOND_IPV4 - SOURCE_STRIDE,
             first6: first + table.root6 * 2,
-            shift6: table.shift6 - STRIDE,
+            shift6: table.shift6 - SOURCE_STRIDE,
             children: first + node_words as u32,
             words,
             digest: table.digest(),
@@ -168,7 +175,8 @@ impl Lists {
         let halves = children.iter().flat_map(|pair| [*pair as u32, (*pair >> 32) as u32]);
         let children = halves.take(nodes.len()).collect();
         let root6 = list.first6.saturating_sub(list.first4) / 2;
-        let (shift4, shift6) = (list.shift4 + BEYOND_IPV4 + STRIDE, list.shift6 + STRIDE);
+        let (shift4, shift6) =
+            (list.shift4 + BEYOND_IPV4 + SOURCE_STRIDE, list.shift6 + SOURCE_STRIDE);
         Ok(Some(SourceTable { nodes, children, root6, shift4, shift6 }))
     }
 

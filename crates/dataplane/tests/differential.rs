@@ -512,7 +512,7 @@ impl World {
         let known = weir_plane::Plane::answered(&self.plane.oracle, flow).unwrap();
         // Where the backends are told cookies, the entry of the connection table names the slot.
         let told = weir_plane::Plane::connection(&self.plane.oracle, flow).unwrap();
-        let known = known.or(told.and_then(|told| told.former.checked_sub(1)));
+        let known = known.or(told.and_then(|told| told.former).map(|former| former.number()));
         let echo = table.map_or(0, |table| options::echo(&mut self.rng, table, flow, known));
         let value = self.rng.random();
         options::insert(frame, &options::options(&mut self.rng, value, echo));

@@ -29,7 +29,7 @@ pub struct AgentSpec {
     /// How packets come to backends on which nothing else has set anything, as `--forward` of `weir agent`
     /// has it; none: these are ready, and the agent writes cookies only.
     pub forward: Option<String>,
-    /// Further arguments.
+    /// Further arguments of `weir agent`, behind those that the lab gives it.
     pub arguments: Vec<String>,
 }
 

@@ -48,7 +48,7 @@ pub struct Row {
     pub foreseen: Option<&'static str>,
     /// How often that happened which the scenario is about; see [`Scenario::counted`].
     pub met: u64,
-    /// See [`DemoReport::imbalance`].
+    /// How unevenly backends were loaded at the end; see [`DemoReport::imbalance`].
     pub imbalance: Option<f64>,
     /// Connections that the balancer remembered at the end of the churn: `states`, `connections` and
     /// `slots`.

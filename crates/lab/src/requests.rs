@@ -41,7 +41,7 @@ pub enum Ask {
 pub struct Planned {
     /// When, from the start.
     pub at: Duration,
-    /// For what.
+    /// What the client asks the server for.
     pub ask: Ask,
 }
 

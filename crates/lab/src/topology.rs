@@ -88,7 +88,7 @@ pub enum Topology {
 }
 
 impl Topology {
-    /// Every topology.
+    /// Every topology that the lab can build, with each kind of bond.
     pub fn all() -> impl Iterator<Item = Self> {
         let plain = [
             Self::L2,

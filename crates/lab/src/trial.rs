@@ -22,7 +22,7 @@ pub struct TrialSpec {
     pub weir: PathBuf,
     /// Backends that there are, and how many of them are in the pool at first.
     pub backends: usize,
-    /// See [`backends`](Self::backends).
+    /// How many of them are in the pool at first, 1..=`backends`.
     pub pool: usize,
     /// Steering method of the services.
     pub method: String,
@@ -34,7 +34,7 @@ pub struct TrialSpec {
     pub told: Option<Duration>,
     /// Rate of downloads, in bytes per second.
     pub big_rate: u64,
-    /// The requests.
+    /// The requests that are made, each with its time from the start.
     pub planned: Vec<Planned>,
     /// Longest wait for a piece of an answer.
     pub patience: Duration,

@@ -168,7 +168,7 @@ fn port(ports: u64) -> u64 {
 pub struct Plain6 {
     /// The key of its flow.
     pub key: StateKey,
-    /// Destination address.
+    /// Destination address: its bytes in the frame, as two words.
     pub to: [u64; 2],
     /// Bytes from the IP header on, without padding.
     pub bytes: u32,

@@ -78,7 +78,7 @@ impl Utilisation {
         self.bursts
     }
 
-    /// Packets.
+    /// Packets that were received since the count began.
     pub fn packets(&self) -> u64 {
         self.packets
     }

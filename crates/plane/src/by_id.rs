@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use weir_steering::BackendId;
-use weir_wire::quic::{Id, QuicLb, QuicLbConfigs, Unroutable, routing_id};
+use weir_wire::quic::{Id, QuicLb, QuicLbConfigs, ROTATION_SHIFT, Unroutable, routing_id};
 
 /// What leads packets of one service by their QUIC ids: how an id is taken apart, and which backend
 /// each server id stands for.
@@ -149,7 +149,7 @@ impl IdRoutes {
     /// [`NotLed`].
     pub fn route(&self, id: &Id) -> Result<(BackendId, u8, Id), NotLed> {
         let server = self.configs.decode(id.as_bytes())?;
-        let config = id.as_bytes()[0] >> 5;
+        let config = id.as_bytes()[0] >> ROTATION_SHIFT;
         let backend = self.servers.get(&(config, server));
         backend.map(|&at| (at, config, server)).ok_or(NotLed::NoServer { config, server })
     }

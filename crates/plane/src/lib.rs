@@ -32,5 +32,8 @@ pub use plane::{
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
-pub use sources::{BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_STEPS, SourceTable, Sources};
+pub use sources::{
+    BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_OTHERS_ALLOWED, SOURCE_STEPS, SOURCE_STRIDE,
+    SourceTable, Sources,
+};
 pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};

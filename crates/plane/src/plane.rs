@@ -23,7 +23,7 @@ use weir_wire::{FlowKey, Reason};
 /// A backend as a plane knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backend {
-    /// Its address.
+    /// Address of the backend, by which frames or tunnels reach it.
     pub address: IpAddr,
     /// Counts the uses of its number, so that what is remembered does not outlive it.
     pub incarnation: u32,
@@ -64,7 +64,7 @@ pub struct Hop {
 /// An interface that frames do not leave by as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// Its number.
+    /// Number of the interface, as the kernel counts them.
     pub ifindex: u32,
     /// How they leave.
     pub way: Way,
@@ -98,7 +98,7 @@ pub enum Attachment {
 /// An interface from which a plane takes frames.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attached {
-    /// Its name.
+    /// Name of the interface, such as `eth0`.
     pub interface: String,
     /// Whether frames are taken in the network stack (generic XDP), which is slower than in the
     /// driver.

@@ -15,13 +15,13 @@ use std::str::FromStr;
 use weir_wire::unmap_address;
 
 /// Bits of an address that a node decides.
-const STRIDE: u32 = 6;
+pub const SOURCE_STRIDE: u32 = 6;
 /// Bits that are passed over at once, at most.
 const MOST_SKIPPED: u32 = 60;
 /// Nodes that an address passes, at most.
 pub const SOURCE_STEPS: u32 = 22;
 /// Where a passing node has the answer for addresses that differ in the bits passed over.
-const OTHERS_ALLOWED: u64 = 1 << 8;
+pub const SOURCE_OTHERS_ALLOWED: u64 = 1 << 8;
 /// Bytes of a table for each prefix, with room: a host of IPv6 takes two nodes and two that pass over bits.
 pub const BYTES_PER_PREFIX: usize = 96;
 
@@ -309,7 +309,7 @@ impl<'a> Part<'a> {
             let common = (from ^ to).leading_zeros();
             // The node behind them must decide something.
             let most = common.saturating_sub(1).saturating_sub(self.depth).min(MOST_SKIPPED);
-            most / STRIDE * STRIDE
+            most / SOURCE_STRIDE * SOURCE_STRIDE
         };
         if self.at.len().is_multiple_of(2) {
             return (bits(begin, end - 1), self.allowed);
@@ -367,8 +367,8 @@ impl SourceTable {
         rest <<= 64 - shift;
         for _ in 0..SOURCE_STEPS {
             let Some([more, answers]) = self.nodes.get(node).copied() else { return false };
-            let slot = rest >> (128 - STRIDE);
-            rest <<= STRIDE;
+            let slot = rest >> (128 - SOURCE_STRIDE);
+            rest <<= SOURCE_STRIDE;
             let bit = 1 << slot;
             if more & bit == 0 {
                 return answers & bit != 0;
@@ -380,7 +380,7 @@ impl SourceTable {
                 let Some([wanted, others]) = self.nodes.get(node).copied() else { return false };
                 let bits = (others & 63) as u32;
                 if (rest >> 64) as u64 >> (64 - bits) != wanted {
-                    return others & OTHERS_ALLOWED != 0;
+                    return others & SOURCE_OTHERS_ALLOWED != 0;
                 }
                 rest <<= bits;
                 node = self.children.get(node).map_or(usize::MAX, |next| *next as usize);
@@ -401,7 +401,8 @@ impl Maker {
     /// sixteen answers in them for each prefix, about, so few addresses go on.
     fn family(&mut self, changes: &Changes) -> (u32, u32) {
         let prefixes = changes.at.len().div_ceil(2).clamp(1, 1 << 20);
-        let bits = (8 * prefixes).next_power_of_two().ilog2().clamp(STRIDE + 1, 24) - STRIDE;
+        let bits =
+            (8 * prefixes).next_power_of_two().ilog2().clamp(SOURCE_STRIDE + 1, 24) - SOURCE_STRIDE;
         let part = Part { first: 0, depth: 0, allowed: changes.first, at: &changes.at };
         let first = self.grow(1 << bits);
         for number in 0..1u32 << bits {
@@ -422,9 +423,9 @@ impl Maker {
     fn fill(&mut self, node: u32, part: Part<'_>) {
         let (mut more, mut answers) = (0u64, 0u64);
         let mut inner = Vec::new();
-        let depth = (part.depth + STRIDE).min(128);
+        let depth = (part.depth + SOURCE_STRIDE).min(128);
         // Behind an address's last bit there are zeros.
-        let beyond = part.depth + STRIDE - depth;
+        let beyond = part.depth + SOURCE_STRIDE - depth;
         for slot in 0..64u32 {
             let first = part.first | u128::from(slot >> beyond) << (128 - depth);
             let of_slot = part.inner(first, depth);
@@ -449,7 +450,7 @@ impl Maker {
             let begin = if others == part.allowed { part.at[0] } else { part.first };
             let behind = part.inner(begin & mask(depth as u8), depth);
             let wanted = (begin << part.depth) >> (128 - bits);
-            let others = if others { OTHERS_ALLOWED } else { 0 };
+            let others = if others { SOURCE_OTHERS_ALLOWED } else { 0 };
             let next = self.grow(1);
             self.nodes[child as usize] = [wanted as u64, u64::from(bits) | others];
             self.children[child as usize] = next;

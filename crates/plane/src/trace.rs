@@ -50,7 +50,7 @@ pub struct Sample {
     pub time: SystemTime,
     /// Number of the interface that it came in by, and of its queue there.
     pub ifindex: u32,
-    /// The queue.
+    /// Number of the receive queue of that interface, from 0.
     pub queue: u32,
     /// Its flow, as far as it has one: source and destination with their ports, and the protocol's
     /// number. Of an ICMP error, the flow that it quotes.

@@ -70,7 +70,7 @@ pub enum PkiError {
 /// A certificate and its key, where they were written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Issued {
-    /// The certificate.
+    /// The file of the certificate, in PEM.
     pub certificate: PathBuf,
     /// The key, which its owner alone can read.
     pub key: PathBuf,

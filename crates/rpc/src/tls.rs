@@ -164,7 +164,7 @@ pub fn server_name(host: &str) -> Result<ServerName<'static>, TlsError> {
 /// What a certificate says of its holder.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Identity {
-    /// Common name.
+    /// Its common name (CN of the subject, RFC 5280); empty if it has none.
     pub name: String,
     /// Addresses in it.
     pub addresses: Vec<IpAddr>,

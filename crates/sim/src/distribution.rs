@@ -134,7 +134,7 @@ impl StepCdf {
         self.at(rng.random::<f64>())
     }
 
-    /// The mean.
+    /// The mean, in the unit of the values.
     pub fn mean(&self) -> f64 {
         self.steps().map(|(share, value)| share * value).sum()
     }

@@ -127,7 +127,7 @@ impl Traffic {
         self.now
     }
 
-    /// Live flows.
+    /// Number of flows that have begun and not ended.
     pub fn live(&self) -> usize {
         self.live
     }

@@ -34,7 +34,7 @@ pub use report::{Outcome, Percentiles, Report, Row, RunSeries, Sample, Series};
 pub use requests::{Demand, Discipline, QueueSpec};
 pub use scenario::{
     BUILTIN, EventSpec, MethodSpec, OneOrMany, PoolSpec, Progress, ReweightSpec, Scenario,
-    ScenarioError, Size, TrafficSpec, builtin, builtin_text, run, run_file, run_with,
+    ScenarioError, SettingSpec, Size, TrafficSpec, builtin, builtin_text, run, run_file, run_with,
 };
 pub use world::{Action, Engine, Feedback, LoadKind, Orphans, Scripted, World};
 pub use zipf::{Zipf, ZipfError};

@@ -105,7 +105,7 @@ pub struct World {
     /// Seed of all that is drawn. Arrivals and the history of the pool depend on nothing else:
     /// all methods see the same.
     pub seed: u64,
-    /// Length, seconds.
+    /// How long is simulated, in seconds of simulated time.
     pub duration: f64,
     /// Flows that start before this, seconds, are played but not counted; nor are samples taken.
     pub warmup: f64,

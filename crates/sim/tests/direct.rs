@@ -20,7 +20,8 @@ use weir_sim::methods::{
 use weir_sim::{Departure, Engine, Method, StepCdf, Traffic, World, simulate};
 use weir_steering::baseline::{Consistent, Ecmp};
 use weir_steering::cheetah::{
-    AllServers, Forged, Layout, Repair, ServiceServers, Stateless, Table,
+    AllServers, ConnTable, ConnTableConfig, Forged, Layout, Repair, ServiceServers, Stateful,
+    Stateless, Table,
 };
 use weir_steering::jet::{AnyJet, FullTracking, JetConfig, PlacementKind};
 use weir_steering::residue::{Build as _, Collected, ResidueConfig};
@@ -34,8 +35,8 @@ use weir_steering::{
 enum Step {
     Change(Vec<Change>, f64),
     First(FlowRef, Option<Placed>, f64),
-    Packet(FlowRef, u16),
-    End(FlowRef),
+    Packet(FlowRef, u16, f64),
+    End(FlowRef, f64),
 }
 
 /// Writes down what a method is asked and what it answers.
@@ -65,13 +66,13 @@ impl Method for Recorder {
 
     fn packet(&mut self, flow: FlowRef, t: &mut Traffic, e: &mut Effects) -> Route {
         let route = self.method.packet(flow, t, e);
-        self.steps.push(Step::Packet(flow, route.server));
+        self.steps.push(Step::Packet(flow, route.server, t.now()));
         route
     }
 
     fn end(&mut self, flow: FlowRef, t: &mut Traffic) {
         self.method.end(flow, t);
-        self.steps.push(Step::End(flow));
+        self.steps.push(Step::End(flow, t.now()));
     }
 
     fn change(&mut self, changes: &[Change], t: &mut Traffic, e: &mut Effects) {
@@ -109,6 +110,8 @@ trait Direct {
     fn change(&mut self, change: Change, all: &[Change], now: f64);
     /// After all changes of an instant.
     fn publish(&mut self) {}
+    /// What follows happens at this time.
+    fn clock(&mut self, _now: f64) {}
     fn first(&mut self, flow: FlowRef, now: f64) -> u16;
     fn packet(&mut self, flow: FlowRef) -> u16;
     fn end(&mut self, flow: FlowRef);
@@ -137,22 +140,28 @@ fn compare(
         for step in recorder.steps {
             match step {
                 Step::Change(changes, now) => {
+                    direct.clock(now);
                     changes.iter().for_each(|&change| direct.change(change, &changes, now));
                     direct.publish();
                 }
                 Step::First(flow, placed, now) => {
                     let server = placed.map_or(NOBODY, |placed| placed.server);
+                    direct.clock(now);
                     let ours = direct.first(flow, now);
                     assert_eq!(ours.min(0x7fff), server.min(0x7fff), "{what}, first of {flow:?}");
                     assert_eq!(direct.answer(flow, now), placed.and_then(|placed| placed.echo));
                     firsts += 1;
                 }
-                Step::Packet(flow, server) => {
+                Step::Packet(flow, server, now) => {
+                    direct.clock(now);
                     let ours = direct.packet(flow);
                     assert_eq!(ours.min(0x7fff), server.min(0x7fff), "{what}, packet of {flow:?}");
                     packets += 1;
                 }
-                Step::End(flow) => direct.end(flow),
+                Step::End(flow, now) => {
+                    direct.clock(now);
+                    direct.end(flow);
+                }
             }
         }
     }
@@ -554,15 +563,19 @@ impl Direct for CheetahAlone {
 
     fn end(&mut self, _: FlowRef) {}
 
-    /// The server's clock is any: what counts is that its lower half is left alone, and that the
-    /// upper one carries the cookie.
     fn answer(&mut self, flow: FlowRef, now: f64) -> Option<u32> {
-        let mut z = (flow.id ^ 0x636c_6f63).wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let clock = ((z ^ (z >> 31)) as u32).wrapping_add((now * 1000.0) as u32);
+        let clock = server_clock(flow, now);
         Some(Repair::new(Layout::stateless(), clock).outgoing(clock, self.cookie?))
     }
+}
+
+/// The server's clock is any: what counts is that its lower half is left alone, and that the upper one
+/// carries the cookie.
+fn server_clock(flow: FlowRef, now: f64) -> u32 {
+    let mut z = (flow.id ^ 0x636c_6f63).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) as u32).wrapping_add((now * 1000.0) as u32)
 }
 
 #[test]
@@ -585,6 +598,155 @@ fn cheetah() {
             })
         },
     );
+}
+
+/// Stateful Cheetah in turn: what its balancer remembers is a table of connections by index, and those that
+/// found it full.
+struct StatefulAlone {
+    table: Table<Stateful>,
+    all: AllServers,
+    pool: Pool,
+    memory: BySlot,
+    cookie: Option<u16>,
+    now: f64,
+}
+
+struct BySlot {
+    turn: RoundRobin,
+    slots: ConnTable,
+    full: HashMap<u64, BackendId>,
+}
+
+impl Memory<u64> for BySlot {
+    fn schedule(&mut self, _: &Question<u64>, _: &[u16]) -> Option<BackendId> {
+        self.turn.pick(0).and_then(BackendId::new)
+    }
+
+    fn known(&mut self, question: &Question<u64>) -> Option<BackendId> {
+        self.full.get(&question.key).copied()
+    }
+
+    fn remember(&mut self, question: &Question<u64>, backend: BackendId) {
+        if question.signals.starts {
+            self.full.insert(question.key, backend);
+        }
+    }
+
+    fn open_slot(&mut self, question: &Question<u64>, backend: BackendId) -> Option<u16> {
+        self.slots.open(&question.key, backend.get(), question.now).ok()
+    }
+
+    fn slot(&mut self, question: &Question<u64>, part: u16) -> Option<BackendId> {
+        let ends = question.signals.ends;
+        self.slots.packet(&question.key, part, ends, question.now).and_then(BackendId::new)
+    }
+
+    fn close_slot(&mut self, question: &Question<u64>, part: u16) -> Option<BackendId> {
+        self.slots.close(&question.key, part).and_then(BackendId::new)
+    }
+}
+
+impl StatefulAlone {
+    /// With room for so many connections.
+    fn new(room: u32) -> Self {
+        let layout = Layout::stateful();
+        let config = ConnTableConfig {
+            partitions: 1,
+            slots: room,
+            bits: layout.back_bits(),
+            opening_seconds: 10,
+            idle_seconds: u32::MAX,
+            linger_seconds: 30,
+        };
+        let slots = ConnTable::new(HashKey::from_seed(0x636f_6f6c), config).unwrap();
+        let stateful = Stateful::new(layout, *slots.key(), None, Forged::Schedule);
+        Self {
+            table: Table::new(stateful, ServiceServers::default()),
+            all: AllServers::new(1 << 15),
+            pool: Pool::default(),
+            memory: BySlot { turn: RoundRobin::new(), slots, full: HashMap::new() },
+            cookie: None,
+            now: 0.0,
+        }
+    }
+
+    fn decide(&mut self, flow: FlowRef, signals: Signals) -> u16 {
+        let hash = flow.id.hash(Decide::<u64>::hash_key(&self.table));
+        let now = self.now as u32;
+        let question = Question { signals, now, ..Question::later(flow.id, hash) };
+        let decision = self.table.decide(&question, &mut self.memory);
+        self.cookie = decision.cookie;
+        decision.slot()
+    }
+}
+
+impl Direct for StatefulAlone {
+    fn clock(&mut self, now: f64) {
+        self.now = now;
+    }
+
+    fn change(&mut self, change: Change, _: &[Change], _: f64) {
+        self.pool.follow(change);
+        let server = change.server();
+        match change {
+            Change::Add(_) => {
+                self.all.join(&name(server)).unwrap();
+                self.memory.turn.set(server, 1);
+            }
+            Change::Remove(_) => {
+                self.all.leave(&name(server));
+                self.memory.turn.remove(server);
+            }
+            Change::Drain(_) => self.memory.turn.set(server, 0),
+            _ => {}
+        }
+    }
+
+    fn publish(&mut self) {
+        let servers = ServiceServers::new(&self.all, &self.pool.0).unwrap();
+        let BySlot { slots, full, .. } = &mut self.memory;
+        full.retain(|_, server| servers.uses(server.get()));
+        slots.sweep(slots.capacity() as u32, self.now as u32, |server| servers.uses(server));
+        self.table.servers = servers.into();
+    }
+
+    fn first(&mut self, flow: FlowRef, _: f64) -> u16 {
+        self.decide(flow, Signals::FIRST.with_echo(Some(0)))
+    }
+
+    fn packet(&mut self, flow: FlowRef) -> u16 {
+        self.decide(flow, Signals::LATER.with_echo(flow.echo))
+    }
+
+    fn end(&mut self, flow: FlowRef) {
+        self.decide(flow, Signals { ends: true, ..Signals::LATER.with_echo(flow.echo) });
+        self.memory.full.remove(&flow.id);
+    }
+
+    /// The client's ACK follows.
+    fn answer(&mut self, flow: FlowRef, now: f64) -> Option<u32> {
+        let clock = server_clock(flow, now);
+        let echo = self
+            .cookie
+            .map_or(clock, |cookie| Repair::new(Layout::stateful(), clock).outgoing(clock, cookie));
+        self.packet(FlowRef { echo: Some(echo), ..flow });
+        Some(echo)
+    }
+}
+
+/// With room for all, and with so little that connections find no slot.
+#[test]
+fn stateful_cheetah() {
+    for room in [10_000, 40] {
+        compare(
+            &format!("stateful cheetah, room for {room}"),
+            |world| {
+                let (kind, metric) = (Scheduler::RoundRobin, Metric::Connections);
+                Box::new(Cheetah::for_world(kind, metric, Cookies::Stateful, room as usize, world))
+            },
+            |_| Box::new(StatefulAlone::new(room)),
+        );
+    }
 }
 
 /// Plain hashing: a table that follows the pool.

@@ -49,7 +49,7 @@ pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide
 pub use forwarder::{Forwarder, Parts, Steer};
 pub use ids::{BackendId, Dcode, ServiceId};
 pub use memory::{
-    Echoes, Event, EventKind, Memory, NO_CONNECTION, SEEN_STRIDE, SEEN_WAYS, SoftMemory,
+    Echoes, Event, EventKind, Former, Memory, NO_CONNECTION, SEEN_STRIDE, SEEN_WAYS, SoftMemory,
     TrackedFlow, seen_tag,
 };
 pub use method::{

@@ -8,6 +8,7 @@ use crate::methods::cheetah::{Answered, ConnTable};
 use crate::schedule::BackendLoad;
 use crate::state::{ServiceState, StateKey};
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU16;
 use weir_hash::scale;
 use weir_lookup::prefetch;
 use weir_wire::FragmentKey;
@@ -33,6 +34,33 @@ pub struct Event {
     pub kind: EventKind,
 }
 
+/// What an entry of the connection table has beside the backend, of a service with cookies: the number of a
+/// server or of a slot. An option of it takes two bytes, as in the program's table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Former(NonZeroU16);
+
+impl Former {
+    /// Of this number, which is less than 2^15 and counts from 0.
+    pub fn new(number: u16) -> Self {
+        Self(NonZeroU16::MIN.saturating_add(number))
+    }
+
+    /// The number.
+    pub fn number(self) -> u16 {
+        self.0.get() - 1
+    }
+
+    /// As the program's table has it: one more than the number, 0 for none.
+    pub fn from_word(word: u16) -> Option<Self> {
+        NonZeroU16::new(word).map(Self)
+    }
+
+    /// As the program's table has it.
+    pub fn word(former: Option<Self>) -> u16 {
+        former.map_or(0, |former| former.0.get())
+    }
+}
+
 /// An entry of the connection table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TrackedFlow {
@@ -40,8 +68,8 @@ pub struct TrackedFlow {
     pub backend: BackendId,
     /// Which use of that number, as far as it fits, so that an entry does not outlive its backend.
     pub incarnation: u16,
-    /// The number of Cheetah's server that the flow was at before, plus one; 0: none.
-    pub former: u16,
+    /// Cheetah's server that the flow was at before, or its slot; none: neither.
+    pub former: Option<Former>,
     /// Whether it counts among the open connections of that backend.
     pub open: bool,
 }
@@ -49,7 +77,7 @@ pub struct TrackedFlow {
 impl TrackedFlow {
     /// A connection at a backend in this use of its number, which does not count as open.
     pub fn new(backend: BackendId, incarnation: u32) -> Self {
-        Self { backend, incarnation: incarnation as u16, former: 0, open: false }
+        Self { backend, incarnation: incarnation as u16, former: None, open: false }
     }
 
     /// Whether it is of this use of the backend's number.

@@ -58,7 +58,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// A number.
+    /// A setting that is a number within `range`, both ends included.
     pub const fn number(name: &'static str, range: (u32, u32), default: u32) -> Self {
         Self { name, range, default, prime: false, words: &[] }
     }

@@ -25,7 +25,7 @@ pub struct MethodInfo {
     pub needs: Needs,
     /// What it can be configured with.
     pub settings: &'static [Setting],
-    /// See [`Method::TRACKS_ALL`].
+    /// Whether it can track every connection; see [`Method::TRACKS_ALL`].
     pub tracks_all: bool,
     /// Version of its published tables' layout; 0 if it has none.
     pub layout: u16,
@@ -73,7 +73,7 @@ macro_rules! registry {
         }
 
         impl MethodId {
-            /// All methods.
+            /// Every method of this build, those with published tables first.
             pub const ALL: &[Self] =
                 &[$($(#[$meta])* Self::$published,)* $($(#[$other_meta])* Self::$other,)*];
 

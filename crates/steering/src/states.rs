@@ -23,7 +23,8 @@ pub(crate) struct Patience {
     /// Whether a flow counts as open from its first packet on: UDP, clients, and where activity
     /// is not marked.
     pub keep_opening: bool,
-    /// See [`Build::rest`](crate::Build::rest).
+    /// Seconds for which a flow that was seen alive need not be watched; see
+    /// [`Build::rest`](crate::Build::rest).
     pub rest_seconds: u32,
 }
 
@@ -111,7 +112,7 @@ impl Observed {
         Self { backend, phase, seen, watched: false }
     }
 
-    /// See [`Patience::look`].
+    /// Looks at the flow once, at `now` in seconds, and says whether it is kept; see [`Patience::look`].
     pub fn look(&mut self, patience: Patience, active: impl FnOnce() -> bool, now: u32) -> bool {
         patience.look(&mut self.phase, &mut self.seen, &mut self.watched, active, now)
     }

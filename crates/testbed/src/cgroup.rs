@@ -37,7 +37,7 @@ impl Cgroup {
         Ok(Self { path })
     }
 
-    /// Its directory.
+    /// Directory of the group, below that of cgroup v2.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -49,7 +49,7 @@ impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
 pub struct Below {
     /// What was being done, or with what.
     pub what: String,
-    /// What happened.
+    /// The error that came from below.
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
 

@@ -1,12 +1,12 @@
 //! Echo requests and what answers them (RFC 792, RFC 4443 section 4.2). The twin of `bpf/echo.h`.
 
+use crate::FIRST_TTL;
 use crate::checksum::Checksum;
 use crate::parse::{IPV6_LENGTH, be16, icmp_of};
 
 const ICMP_LENGTH: usize = 8;
 const IPV4_LENGTH: usize = 20;
 const ICMPV6: u8 = 58;
-const TTL: u8 = 64;
 const REQUEST_IPV4: u8 = 8;
 const REPLY_IPV4: u8 = 0;
 const REQUEST_IPV6: u8 = 128;
@@ -44,12 +44,12 @@ pub fn reply(frame: &mut [u8]) {
     let header = if ipv6 {
         let (src, dst) = frame[l3 + 8..l3 + 40].split_at_mut(16);
         src.swap_with_slice(dst);
-        frame[l3 + 7] = TTL;
+        frame[l3 + 7] = FIRST_TTL;
         IPV6_LENGTH
     } else {
         let (src, dst) = frame[l3 + 12..l3 + 20].split_at_mut(4);
         src.swap_with_slice(dst);
-        frame[l3 + 8] = TTL;
+        frame[l3 + 8] = FIRST_TTL;
         frame[l3 + 10..l3 + 12].fill(0);
         let sum = Checksum::default().add_bytes(&frame[l3..l3 + IPV4_LENGTH]).finish();
         frame[l3 + 10..l3 + 12].copy_from_slice(&sum.to_be_bytes());

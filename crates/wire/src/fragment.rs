@@ -25,7 +25,7 @@ pub struct FragmentKey {
     pub protocol: u8,
 }
 
-/// A fragment.
+/// What a fragment says of itself (RFC 791, RFC 8200 section 4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
     /// Which packet it is of.

@@ -5,6 +5,7 @@
 //! so much that it has 1,280 (RFC 4443 section 2.4), in whole words of four bytes. The twin of
 //! `bpf/forward/tell.h`.
 
+use crate::FIRST_TTL;
 use crate::checksum::Checksum;
 use crate::parse::{IPV6_LENGTH, be16, parse};
 
@@ -17,7 +18,6 @@ const MOST_IPV6: usize = 1280 - IPV6_LENGTH - ICMP_LENGTH;
 /// Nobody need send smaller packets: RFC 791, RFC 8200.
 const LEAST_MTU_IPV4: u32 = 68;
 const LEAST_MTU_IPV6: u32 = 1280;
-const TTL: u8 = 64;
 /// IP precedence, of what keeps networks going (RFC 1812 section 4.3.2.5).
 const INTERNETWORK_CONTROL: u8 = 0xc0;
 
@@ -110,7 +110,7 @@ impl IcmpError {
     fn ipv4(&self, packet: &[u8]) -> Vec<u8> {
         let length = (IPV4_LENGTH + ICMP_LENGTH + self.quote) as u16;
         let [high, low] = length.to_be_bytes();
-        let start = [0x45, INTERNETWORK_CONTROL, high, low, 0, 0, 0x40, 0, TTL, ICMP, 0, 0];
+        let start = [0x45, INTERNETWORK_CONTROL, high, low, 0, 0, 0x40, 0, FIRST_TTL, ICMP, 0, 0];
         let mut header = [&start[..], &packet[16..20], &packet[12..16]].concat();
         let sum = Checksum::default().add_bytes(&header).finish();
         header[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -119,7 +119,7 @@ impl IcmpError {
 
     fn ipv6(&self, packet: &[u8]) -> Vec<u8> {
         let [high, low] = ((ICMP_LENGTH + self.quote) as u16).to_be_bytes();
-        let start = [0x60, 0, 0, 0, high, low, ICMPV6, TTL];
+        let start = [0x60, 0, 0, 0, high, low, ICMPV6, FIRST_TTL];
         [&start[..], &packet[24..40], &packet[8..24]].concat()
     }
 }

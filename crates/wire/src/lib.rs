@@ -28,3 +28,7 @@ pub use fragment::{Fragment, FragmentKey, fragment};
 pub use parse::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Packet, Rejected, TcpFlags, parse};
 pub use reason::Reason;
 pub use spread::{SPREAD_FIRST, SPREAD_LOW, SPREAD_SECOND, spread};
+
+/// TTL, or hop limit, of packets that begin at the balancer: replies, messages, outer headers of tunnels. As
+/// many as hosts give theirs.
+pub const FIRST_TTL: u8 = 64;

@@ -391,8 +391,10 @@ impl QuicLbConfigs {
 
 /// The configuration number of ids that no configuration can read.
 const UNCONFIGURED: u8 = 7;
-const ROTATION_SHIFT: u8 = 5;
-const LOW_BITS: u8 = 0x1f;
+/// The configuration's number is the bits of an id's first byte from this one on.
+pub const ROTATION_SHIFT: u8 = 5;
+/// The bits below it: random, or how many bytes follow.
+pub const LOW_BITS: u8 = 0x1f;
 /// Server id and nonce, at most.
 const MAX_BLOCK: usize = MAX_ID_LENGTH - 1;
 /// Half of that, rounded up.

@@ -78,7 +78,7 @@ impl fmt::Display for Balancer {
 /// Whom to tell, and as whom.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The balancers.
+    /// The balancers that are told, each in a session of its own.
     pub balancers: Vec<Balancer>,
     /// The agent's certificate, which names the backends that it may speak for, and the authority of the
     /// balancers'.

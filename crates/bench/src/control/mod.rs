@@ -41,7 +41,7 @@ pub struct Request {
 /// A size of the configuration, and of what it carries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Size {
-    /// Services.
+    /// Number of services.
     pub services: u32,
     /// Backends of all services together.
     pub backends: u32,
@@ -94,7 +94,7 @@ pub struct Report {
 /// The figures of one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Services.
+    /// Number of services.
     pub services: u32,
     /// Backends of all services together.
     pub backends: u32,
@@ -133,11 +133,11 @@ pub struct Row {
 /// The middle of some times, and their end.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Tail {
-    /// The median.
+    /// The median, in milliseconds.
     pub median: f64,
     /// The 99th percentile: the smallest that at least 99 of 100 do not exceed.
     pub p99: f64,
-    /// The largest.
+    /// The largest, in milliseconds.
     pub max: f64,
 }
 

@@ -8,8 +8,8 @@ mod residue;
 use super::bound::Reads;
 use super::subject::Subject;
 use super::world::{Control, World};
-use crate::Result;
 use crate::error::demand;
+use crate::{Error, Result};
 use weir_steering::MethodId::{
     self, Chain, Consistent, Digest, Ecmp, FullTracking, Jet, MultiDigest, Residue,
 };
@@ -34,7 +34,7 @@ pub struct Ready {
 
 /// A method of the registry, in one of its forms.
 pub struct Method {
-    /// Which.
+    /// Which method of the registry it is.
     pub id: MethodId,
     /// Name on the command line and in reports.
     pub name: &'static str,
@@ -79,12 +79,29 @@ pub const METHODS: &[Method] = &[
     method(Residue, "residue", residue::exact),
 ];
 
+/// Methods of the registry that are measured by another command, and that.
+const ELSEWHERE: &[(MethodId, &str)] = &[
+    (MethodId::Tracked, "weir bench xdp; here its form without a kernel is full-tracking"),
+    (MethodId::Cheetah, "weir reproduce cheetah-fig5, whose packets carry cookies"),
+    (MethodId::CheetahStateful, "weir reproduce cheetah-fig5, whose packets carry cookies"),
+];
+
+/// Methods of the registry that have no row here, each with the command that measures it; none for
+/// one that nothing measures yet. So a new method needs no change of this bench, and is seen to be
+/// missing.
+pub fn without_row() -> impl Iterator<Item = (MethodId, Option<&'static str>)> {
+    let has_row = |id| METHODS.iter().any(|method| method.id == id);
+    let command =
+        |id| ELSEWHERE.iter().find(|(other, _)| *other == id).map(|(_, command)| *command);
+    MethodId::ALL.iter().filter(move |&&id| !has_row(id)).map(move |&id| (id, command(id)))
+}
+
 /// The methods of these names; `concury` means both codecs, `concury-fuse` one of them, and a name
 /// of the registry that none has, such as `jet`, all its forms. All if there are none.
 ///
 /// # Errors
 ///
-/// A name that no method has.
+/// A name that no method has, or that of one without a row.
 pub fn find(names: &[String]) -> Result<Vec<&'static Method>> {
     let exactly = |method: &Method, name: &str| {
         let whole = method.codec.map(|codec| format!("{}-{codec}", method.name));
@@ -95,6 +112,11 @@ pub fn find(names: &[String]) -> Result<Vec<&'static Method>> {
         if exact { exactly(method, name) } else { method.id.name() == name }
     };
     for name in names {
+        if let Some((id, command)) = without_row().find(|(id, _)| id.name() == name) {
+            let command = command.map_or_else(String::new, |command| format!(": {command}"));
+            let words = format!("{id} is not measured by weir bench lookup{command}");
+            return Err(Error::Request(words));
+        }
         demand!(
             METHODS.iter().any(|method| called(method, name)),
             "no method is called {name}; there are {}",
@@ -120,16 +142,24 @@ impl Method {
 mod tests {
     use super::*;
 
-    /// What is measured elsewhere: the kernel's tracked by `weir bench xdp` (and as full-tracking
-    /// here), Cheetah by the figure cheetah-fig5, whose packets carry cookies.
-    const ELSEWHERE: [&str; 3] = ["tracked", "cheetah", "cheetah-stateful"];
-
     #[test]
-    fn every_method_of_the_registry_is_measured() {
+    fn every_method_has_a_row_or_is_listed_without_and_then_refused_by_name() {
+        let without: Vec<_> = without_row().collect();
         for &id in MethodId::ALL {
-            let here = METHODS.iter().filter(|method| method.id == id).count();
-            let elsewhere = ELSEWHERE.contains(&id.name()) || id.name() == "example";
-            assert_ne!(here > 0, elsewhere, "{id}");
+            let found = find(&[id.name().to_owned()]).map(|rows| rows.len());
+            match without.iter().find(|(other, _)| *other == id) {
+                None => assert!(found.expect("it has rows") > 0, "{id}"),
+                Some((_, command)) => {
+                    let refused = found.expect_err("it has no row").to_string();
+                    assert!(refused.starts_with(id.name()), "{refused}");
+                    assert!(command.is_none_or(|command| refused.ends_with(command)), "{refused}");
+                }
+            }
         }
+        // Whoever gets a row leaves the list.
+        for (id, _) in ELSEWHERE {
+            assert!(without.iter().any(|(other, _)| other == id), "{id} is measured here");
+        }
+        assert!(find(&["ekmp".to_owned()]).is_err());
     }
 }

@@ -10,7 +10,7 @@ mod subject;
 mod world;
 
 pub use measure::{Amount, Load};
-pub use print::{Report, Row, csv, table};
+pub use print::{Report, Row, csv, not_measured, table};
 pub use stream::{Keys, TraceFile};
 
 use crate::Company;

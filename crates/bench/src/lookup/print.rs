@@ -1,6 +1,7 @@
 //! Rows, and the ways to show them.
 
 use super::measure::{Amount, Entry, Load};
+use super::methods::without_row;
 use super::world::World;
 use super::{Keys, Request};
 use crate::{Spread, put};
@@ -284,6 +285,15 @@ fn table_of(rows: &[Row]) -> String {
         );
     }
     put!(out);
+    out
+}
+
+/// The methods of the registry that have no row, one in a line, with the command that measures each.
+pub fn not_measured() -> String {
+    let mut out = String::new();
+    for (id, command) in without_row() {
+        put!(out, "not measured here: {id} ({})", command.unwrap_or("nor anywhere else yet"));
+    }
     out
 }
 

@@ -40,7 +40,7 @@ pub struct Fill {
 /// What became of a table.
 #[derive(Debug, Serialize)]
 pub struct TableSeeds {
-    /// Keys.
+    /// Number of keys in the table.
     pub keys: usize,
     /// Number of buckets of the table.
     pub buckets: usize,
@@ -98,7 +98,7 @@ pub struct Collision {
     pub structure: &'static str,
     /// Bits of a digest, where there is one.
     pub digest_bits: Option<u32>,
-    /// Keys.
+    /// Number of keys in the structure.
     pub keys: usize,
     /// Bits per key above the 20 of a value.
     pub extra_bits_per_key: f64,
@@ -189,7 +189,7 @@ fn partial(digest_bits: u32, macs: &[Octets<6>], seed: u64) -> Collision {
 /// Lengths of the messages of one kind.
 #[derive(Debug, Serialize)]
 pub struct Message {
-    /// The structure.
+    /// Name of the structure, as `weir bench maps` has it.
     pub structure: &'static str,
     /// insert, change, delete; `insert at 95 %`: the last tenth of the insertions.
     pub kind: &'static str,

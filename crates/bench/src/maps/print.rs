@@ -22,7 +22,7 @@ pub struct Row {
     pub zipf: Option<f64>,
     /// Millions per second of all threads, in bursts: median.
     pub mlookups_per_s: f64,
-    /// With quartiles.
+    /// Quartiles of that rate over the rounds.
     pub mlookups_spread: Spread,
     /// Of the bare reads.
     pub bound_mlookups_per_s: f64,
@@ -30,7 +30,7 @@ pub struct Row {
     pub ratio_to_bound: f64,
     /// One at a time.
     pub single_mlookups_per_s: f64,
-    /// With quartiles.
+    /// Quartiles of that rate over the rounds.
     pub single_mlookups_spread: Spread,
     /// Of the bare reads, one at a time.
     pub single_bound_mlookups_per_s: f64,

@@ -29,7 +29,7 @@ const CHECKED: usize = 1 << 18;
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Steering methods.
+    /// The steering methods whose pipelines are measured.
     pub methods: Vec<MethodId>,
     /// How frames get to backends.
     pub forward: Vec<Forward>,
@@ -77,19 +77,19 @@ pub struct Row {
     pub forward: &'static str,
     /// Flows, each of which a frame is of.
     pub flows: u32,
-    /// Cores.
+    /// Number of cores that run the pipeline, each with ports of its own.
     pub cores: usize,
     /// Millions of packets per second through the whole pipeline, median of the rounds.
     pub mpps: f64,
-    /// With quartiles.
+    /// Quartiles of that rate over the rounds.
     pub mpps_spread: Spread,
     /// The same with MAC addresses swapped and nothing else.
     pub macswap_mpps: f64,
-    /// With quartiles.
+    /// Quartiles of that rate over the rounds.
     pub macswap_mpps_spread: Spread,
     /// Median of the rounds' ratios of the pipeline's rate to that.
     pub ratio_to_macswap: f64,
-    /// With quartiles.
+    /// Quartiles of that ratio over the rounds.
     pub ratio_spread: Spread,
     /// MAC addresses swapped, and bare reads of as much memory as the method's tables take.
     pub bound_mpps: f64,

@@ -26,7 +26,7 @@ pub struct DecapsulationRow {
     pub above_floor_ns: f64,
     /// Median of the rounds' ratios of that to the reflector's own time.
     pub share_of_floor: f64,
-    /// With quartiles.
+    /// Quartiles of that ratio over the rounds.
     pub share_spread: Spread,
     /// Least share of the packets that came back; under 1, something was dropped.
     pub returned: f64,

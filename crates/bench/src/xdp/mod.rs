@@ -127,7 +127,7 @@ pub struct EncryptedIds {
     pub added_ns: f64,
     /// Median of the rounds' ratios of that to the reflector's own time.
     pub share_of_floor: f64,
-    /// With quartiles.
+    /// Quartiles of that ratio over the rounds.
     pub share_spread: Spread,
 }
 
@@ -170,7 +170,7 @@ pub struct Row {
     /// Of a tunnel: median of the differences to "l2" in the same round, as a share of the reflector's time
     /// in it.
     pub above_l2_share: Option<f64>,
-    /// With quartiles.
+    /// Quartiles of that share over the rounds.
     pub above_l2_spread: Option<Spread>,
     /// Flows that packets are drawn from.
     pub flows: u32,
@@ -183,7 +183,7 @@ pub struct Row {
     pub product: bool,
     /// Median of the differences to the reflector in the same round.
     pub above_floor_ns: f64,
-    /// With quartiles.
+    /// Quartiles of those differences over the rounds, in nanoseconds.
     pub above_floor_spread: Spread,
     /// The same of a program that does what no program of this method could do without.
     pub bound_ns: f64,
@@ -196,7 +196,7 @@ pub struct Row {
     pub mpps: f64,
     /// Median of the rounds' ratios; of a running balancer, to that one's `tracked`.
     pub ratio_to_tracked: f64,
-    /// With quartiles.
+    /// Quartiles of that ratio over the rounds.
     pub ratio_spread: Spread,
     /// Of a running balancer: median of the rounds' ratios to the row whose tables the bench made.
     pub ratio_to_bench: Option<f64>,

@@ -24,7 +24,7 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct Record<'a> {
     /// When, as RFC 3339 has it, in UTC.
     pub time: String,
-    /// Who.
+    /// Who asked: a user by name and number, or a name in a certificate.
     pub who: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
@@ -98,6 +98,23 @@ impl Audit {
         if inner.path != path {
             (inner.path, inner.file) = (path.to_owned(), None);
         }
+    }
+
+    /// What is in the way of its lines.
+    pub fn trouble(&self) -> Option<String> {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = match (&inner.file, open(&inner.path)) {
+            (Some(_), _) if !inner.failed => return None,
+            (_, Ok(file)) => {
+                inner.file = Some(file);
+                if !inner.failed {
+                    return None;
+                }
+                "its last line could not be written".to_owned()
+            }
+            (_, Err(error)) => error.to_string(),
+        };
+        Some(format!("changes are not in the audit log {}: {why}", inner.path.display()))
     }
 
     /// Writes a line. Waits for the file; for threads that may.

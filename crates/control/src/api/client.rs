@@ -40,7 +40,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Its kind.
+    /// What kind of refusal or failure it is.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Connect { .. } => Kind::Busy,

@@ -16,7 +16,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::body::Bytes;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -36,12 +36,14 @@ pub(super) struct Common {
     /// What the configuration says.
     pub front: watch::Receiver<Front>,
     pub audit: Arc<Audit>,
+    /// Why the socket is its owner's only, where a group was to have it.
+    pub unshared: Mutex<Option<String>>,
 }
 
 /// What a kind of request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rule {
-    /// Who may.
+    /// The least role that may ask for it.
     pub role: Role,
     /// It changes something, and is written down.
     pub changes: bool,
@@ -60,6 +62,12 @@ pub(super) struct Gate {
 }
 
 impl Common {
+    /// What an operator should know of the API itself.
+    pub fn warnings(&self) -> Vec<String> {
+        let unshared = self.unshared.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        unshared.into_iter().chain(self.audit.trouble()).collect()
+    }
+
     /// What somebody may do now.
     pub fn role(&self, caller: &Caller) -> Option<Role> {
         let front = self.front.borrow();
@@ -91,9 +99,17 @@ pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     };
     if !gate.rule.changes {
         let answer = next.run(Request::from_parts(parts, Body::from(body)));
-        return timeout(ANSWER, answer).await.unwrap_or_else(|_| {
+        let answer = timeout(ANSWER, answer).await.unwrap_or_else(|_| {
             Failure(Kind::Busy, "weir has not answered in time".into()).into_response()
         });
+        // Some of what looks only needs another role by what it looks at.
+        if answer.status() == StatusCode::FORBIDDEN {
+            let (parts, body) = answer.into_parts();
+            let body = to_bytes(body, SHORT).await.unwrap_or_default();
+            gate.record(&caller, told, parts.status, outcome(&body)).await;
+            return Response::from_parts(parts, Body::from(body));
+        }
+        return answer;
     }
     told.body = (!gate.rule.private && body.len() <= SHORT).then(|| body.clone());
     // Whoever asks may hang up: what was asked for is done and written down.

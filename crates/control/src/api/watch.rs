@@ -32,7 +32,7 @@ const SERVICES: usize = 256;
 
 /// What to watch, and how often.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct WatchQuery {
     /// Seconds between two statuses, 1 to 60; 2 if it is not said, 0: no status.
     #[schemars(range(max = 60))]
@@ -43,7 +43,7 @@ pub(super) struct WatchQuery {
 
 /// Which events.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct EventQuery {
     /// Those after this number; all that are kept if it is not said.
     after: Option<u64>,
@@ -58,7 +58,7 @@ pub struct EventList {
 
 /// Which rates.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct RateQuery {
     /// Of this service alone; of all together and of each if it is not said.
     service: Option<String>,

@@ -48,9 +48,9 @@ pub enum Identity {
 /// Somebody, and what they may do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
-    /// Who.
+    /// Whom it names: the holder of a certificate, a user, or a group of this host.
     pub who: Identity,
-    /// What.
+    /// What they may do: look, also operate pools, or all.
     pub role: Role,
 }
 

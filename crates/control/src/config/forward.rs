@@ -148,7 +148,7 @@ impl NatSources {
 pub struct Answers {
     /// The backend's address.
     pub from: IpAddr,
-    /// Of both.
+    /// The protocol of the answers and of the service, TCP or UDP.
     pub protocol: Protocol,
     /// The backend's port; none: any.
     pub port: Option<u16>,
@@ -217,9 +217,9 @@ pub struct TunnelSource {
 /// Where the tunnels of this host begin, by family, if the file says it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TunnelSources {
-    /// Of IPv4.
+    /// Where those over IPv4 begin: an address, or a prefix whose last bits are the flow's.
     pub v4: Option<TunnelSource>,
-    /// Of IPv6.
+    /// The address where those over IPv6 begin.
     pub v6: Option<std::net::Ipv6Addr>,
 }
 

@@ -26,7 +26,9 @@ use super::api::{Api, Web};
 use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{Agents, Announce, TunnelSource, Vip, XdpMode, written};
+use super::{
+    Agents, Announce, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
+};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -159,7 +161,17 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             &[("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)],
         ),
         run_dir: raw.run_dir.and_then(|dir| {
-            if Path::new(dir.get_ref()).is_absolute() {
+            let path = Path::new(dir.get_ref());
+            if path.is_absolute() && path.join(SOCKET).as_os_str().len() > SOCKET_NAME {
+                let long = path.as_os_str().len();
+                let right = format!(
+                    "at most {}, so that its socket has a name",
+                    SOCKET_NAME - SOCKET.len() - 1
+                );
+                scope.problem(dir.span(), "run_dir", format!("{long} bytes"), right);
+                return None;
+            }
+            if path.is_absolute() {
                 return Some(PathBuf::from(dir.into_inner()));
             }
             scope.problem(

@@ -123,6 +123,14 @@ impl<P: Plane> Engine<P> {
         }
         self.tell_announcer();
         info!(drain, "this balancer");
+        let trouble = self.announcer.as_ref().and_then(|one| one.report.borrow().error.clone());
+        if let (Some(error), true) = (trouble, self.config.announce.is_some()) {
+            let done =
+                if drain { "drained, but its routes are not withdrawn" } else { "not announced" };
+            return Err(EngineError::Unfinished(format!(
+                "this balancer is {done} yet: {error}; it is tried again, and weir announce says when it is done"
+            )));
+        }
         Ok(match (drain, self.config.announce.is_some()) {
             (true, true) => "this balancer is drained: its routes are withdrawn",
             (false, true) => "this balancer is announced again, as far as its services stand",

@@ -16,16 +16,16 @@ use weir_wire::quic::Id;
 pub struct QuicStatus {
     /// Number of the configuration that servers make new ids by.
     pub issue: u8,
-    /// The configurations.
+    /// The configurations that ids are read by, of which each id names one.
     pub configs: Vec<QuicConfigStatus>,
     /// The file that says to the servers how they make ids.
     pub file: PathBuf,
 }
 
-/// One configuration.
+/// A configuration of QUIC-LB (draft-ietf-quic-load-balancers-21), and the servers' ids in it.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct QuicConfigStatus {
-    /// Its number.
+    /// Number of the configuration, 0 to 6, as the first three bits of its ids have it.
     pub config_id: u8,
     /// Bytes of a server id.
     pub server_id_length: u8,
@@ -44,7 +44,7 @@ pub struct IdStatus {
     pub outcome: String,
     /// As a sentence.
     pub description: String,
-    /// Packets.
+    /// Number of packets whose id had this outcome.
     pub packets: u64,
 }
 

@@ -8,10 +8,10 @@ use super::{
     Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, Newcomer, PlanReport,
     PlaneResult, Said, Sample, Sender, Status, TraceLine, TraceRequest, tolerate,
 };
-use crate::config::{Backend, DeadConnections, Via};
+use crate::config::{Backend, DeadConnections, Spoken, Via};
 use crate::health::{Target, Transition, Way};
 use crate::history::Who;
-use crate::neigh::{self, Change, NeighError};
+use crate::neigh::{self, Change};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -216,8 +216,32 @@ impl<P: Plane> Engine<P> {
             }
             Command::Weight(service, backend, weight, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.weight = weight);
-                let said = |()| format!("backend {backend} of {service} has weight {weight}");
+                let spoken = self.find(&service, &backend).ok().and_then(|member| member.spoken);
+                let said = |()| match spoken {
+                    Some(Spoken::Weight(own)) => format!(
+                        "backend {backend} of {service} has weight {weight}, once it does not say its own \
+                         any more, which counts ({own})"
+                    ),
+                    Some(share) => format!(
+                        "backend {backend} of {service} has weight {weight}, of which it takes {share}, as \
+                         it says"
+                    ),
+                    None => format!("backend {backend} of {service} has weight {weight}"),
+                };
                 self.changed(done, said, reply);
+            }
+        }
+    }
+
+    /// Keeps new connections from a backend that has failed, before anything else is made of that.
+    pub(super) fn keep_off(&mut self, transition: &Transition) {
+        let id = BackendId::new(transition.id as u16);
+        let failed =
+            id.filter(|_| !transition.up).and_then(|id| Some((id, self.plane.backend(id)?)));
+        if let Some((id, backend)) = failed {
+            let backend = weir_plane::Backend { up: false, ..backend };
+            if let Err(error) = self.plane.set_backend(id, Some(&backend)) {
+                error!(%error, "cannot mark a backend");
             }
         }
     }
@@ -320,7 +344,7 @@ impl<P: Plane> Engine<P> {
         let configured = &self.service(service)?.configured;
         let (forward, segments) = (configured.forward, configured.segments());
         if !forward.passes_routers()
-            && let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address)
+            && let Err(error) = self.on_a_link(backend.address)
         {
             return Err(EngineError::Conflict(error.to_string()));
         }

@@ -181,7 +181,7 @@ impl<P: Plane> Engine<P> {
             Image::CheetahStateful(table) if table.header().flags().has(Flags::TELLS) => {
                 let codec = table.body().0.method.method.codec();
                 let known = self.plane.connection(flow).plane()?;
-                let index = known.and_then(|known| known.former.checked_sub(1));
+                let index = known.and_then(|known| known.former).map(|former| former.number());
                 return Ok(index.map(|index| u32::from(codec.hide_for(question.hash, index)) << 16));
             }
             Image::CheetahStateful(table) => table.body().0.method.method.codec(),

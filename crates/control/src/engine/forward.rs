@@ -144,19 +144,25 @@ impl<P: Plane> Engine<P> {
         Ok(())
     }
 
-    /// Refuses a configuration that gives up a tunnel which its backends cannot do without.
-    pub(super) fn keeps_tunnels(&self, config: &Config) -> Result<(), EngineError> {
+    /// Refuses a configuration by which packets would be sent to where a backend cannot get them: one that
+    /// joins, or that gives up a tunnel which it cannot do without. What was there before stays: routes may
+    /// have changed under it, and nothing is gained by refusing the rest.
+    pub(super) fn reaches(&self, config: &Config) -> Result<(), EngineError> {
         let there = |wanted: &Service| {
-            let mut all = self.services.values().map(|service| &service.configured);
+            let mut all = self.services.values();
             let places = wanted.places();
-            all.find(|now| now.places().iter().any(|at| places.contains(at)))
+            all.find(|now| now.configured.places().iter().any(|at| places.contains(at)))
         };
         for wanted in config.services.iter().filter(|one| !one.forward.passes_routers()) {
-            if !there(wanted).is_some_and(|now| now.forward.passes_routers()) {
-                continue;
-            }
-            for backend in &wanted.backends {
-                if let Err(error @ NeighError::Gateway { .. }) = (self.resolve)(backend.address) {
+            let now = there(wanted);
+            let stays = |backend: &Backend| {
+                now.is_some_and(|now| {
+                    !now.configured.forward.passes_routers()
+                        && now.pool.iter().any(|member| member.wanted.address == backend.address)
+                })
+            };
+            for backend in wanted.backends.iter().filter(|one| !stays(one)) {
+                if let Err(error) = self.on_a_link(backend.address) {
                     let (service, name) = (&wanted.name, &backend.name);
                     let place = place_of(&self.config_path, Table::Service(service), "forward");
                     return Err(EngineError::Conflict(format!(
@@ -166,5 +172,13 @@ impl<P: Plane> Engine<P> {
             }
         }
         Ok(())
+    }
+
+    /// Whether frames can be sent to an address as they are, as far as routes say.
+    pub(super) fn on_a_link(&self, address: IpAddr) -> Result<(), NeighError> {
+        match (self.resolve)(address) {
+            Err(error @ (NeighError::Gateway { .. } | NeighError::Local { .. })) => Err(error),
+            _ => Ok(()),
+        }
     }
 }

@@ -6,7 +6,7 @@ use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Config, Protocol, Service};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::info;
 use weir_hash::HashKey;
 use weir_plane::Plane;
@@ -15,6 +15,8 @@ use weir_plane::forward::{Mapping, MappingRules, MappingTicks};
 use weir_steering::BackendId;
 use weir_wire::{FlowKey, unmap_address};
 
+/// For so long it is said that connections found no port.
+const NO_PORT_IS_OVER: Duration = Duration::from_secs(60);
 /// A SYN that nobody answers is sent again within this time (RFC 6298), and then it is the same one.
 const OPENING: Duration = Duration::from_secs(30);
 /// Longer than any of today's systems keeps TIME_WAIT: Linux 60 seconds, others up to two minutes.
@@ -31,7 +33,7 @@ fn ticks(time: Duration) -> u32 {
 /// How many connections an address has, and what is known of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
-    /// Open ones.
+    /// Number of connections that are open.
     pub open: u64,
     /// Those that nobody has answered.
     pub opening: u64,
@@ -192,7 +194,11 @@ impl<P: Plane> Engine<P> {
         if used * 10 > u64::from(most) * 9 {
             return Some(format!("{used} of {most} connections under full NAT: {mend}"));
         }
-        (dropped > 0)
+        // Counted since the data plane was loaded, by whichever process: what is over for long is no warning.
+        let (before, at) = self.no_port.get().unwrap_or((dropped, None));
+        let at = if dropped > before { Some(Instant::now()) } else { at };
+        self.no_port.set(Some((dropped, at)));
+        at.is_some_and(|at| at.elapsed() < NO_PORT_IS_OVER)
             .then(|| format!("{dropped} packets under full NAT found no port (no_port): {mend}"))
     }
 

@@ -8,7 +8,7 @@ use crate::history::{Entry, Who, digest};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use tracing::warn;
@@ -20,7 +20,7 @@ use weir_plane::Plane;
 pub struct Apply {
     /// What problems call it.
     pub file: String,
-    /// Its text.
+    /// The text of the configuration, whole, as TOML.
     pub text: String,
     /// Also where that breaks connections.
     #[serde(default)]
@@ -52,8 +52,11 @@ struct Beside {
 impl Beside {
     /// Writes it, with owner and mode of the file that is there.
     fn write(config_path: &Path, text: &str) -> std::io::Result<Self> {
-        // What a link leads to is replaced, and not the link.
-        let target = fs::canonicalize(config_path)?;
+        // What a link leads to is replaced, and not the link. A file that is gone is made again.
+        let target = match fs::canonicalize(config_path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => gone(config_path)?,
+            target => target?,
+        };
         let mut name = target.as_os_str().to_owned();
         name.push(".weir-new");
         let beside = Self { path: PathBuf::from(name), target };
@@ -65,12 +68,18 @@ impl Beside {
     }
 
     fn fill(&self, file: &mut File, text: &str) -> std::io::Result<()> {
-        let there = fs::metadata(&self.target)?;
-        let ours = file.metadata()?;
-        if (there.uid(), there.gid()) != (ours.uid(), ours.gid()) {
-            fchown(&*file, Some(there.uid()), Some(there.gid()))?;
+        match fs::metadata(&self.target) {
+            Ok(there) => {
+                let ours = file.metadata()?;
+                if (there.uid(), there.gid()) != (ours.uid(), ours.gid()) {
+                    fchown(&*file, Some(there.uid()), Some(there.gid()))?;
+                }
+                file.set_permissions(fs::Permissions::from_mode(there.mode() & 0o7777))?;
+            }
+            // There may be keys in it: what is made again is its owner's only.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
-        file.set_permissions(fs::Permissions::from_mode(there.mode() & 0o7777))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()
     }
@@ -78,6 +87,16 @@ impl Beside {
     fn take_place(&self) -> std::io::Result<()> {
         fs::rename(&self.path, &self.target)
     }
+}
+
+/// Where a file that is gone has been; a link that leads nowhere is refused.
+fn gone(config_path: &Path) -> std::io::Result<PathBuf> {
+    if fs::symlink_metadata(config_path).is_ok() {
+        return Err(std::io::Error::new(ErrorKind::NotFound, "it is a link that leads nowhere"));
+    }
+    let name = config_path.file_name().ok_or(ErrorKind::InvalidInput)?;
+    let folder = config_path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(fs::canonicalize(folder.unwrap_or(Path::new(".")))?.join(name))
 }
 
 impl Drop for Beside {
@@ -191,6 +210,7 @@ impl<P: Plane> Engine<P> {
                 self.config_path.display()
             ))
         })?;
+        let edited = self.keep_edited(text)?;
         let followed = self.follow_text(text, Path::new(file), *break_connections, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
@@ -206,8 +226,33 @@ impl<P: Plane> Engine<P> {
         followed.map(|(said, number)| {
             let number =
                 number.map_or_else(String::new, |number| format!("; it is change {number}"));
-            format!("{said}{number}")
+            format!("{said}{number}{edited}")
         })
+    }
+
+    /// What somebody has written into the instance's file, and nobody has put in force, is not lost with it: it
+    /// is kept beside. Returns the words for that.
+    fn keep_edited(&self, text: &str) -> Result<String, EngineError> {
+        let (Ok(there), Some(current)) = (Config::text(&self.config_path), self.history.current())
+        else {
+            return Ok(String::new());
+        };
+        if [&current.digest, &digest(text)].contains(&&digest(&there)) {
+            return Ok(String::new());
+        }
+        let mut beside = self.config_path.as_os_str().to_owned();
+        beside.push(".edited");
+        fs::copy(&self.config_path, &beside).map_err(|error| {
+            EngineError::Conflict(format!(
+                "{} was edited and is not in force, and cannot be kept beside: {error}; nothing has changed",
+                self.config_path.display()
+            ))
+        })?;
+        let beside = PathBuf::from(beside);
+        Ok(format!(
+            "; the file had been edited without a reload: what stood there is in {}",
+            beside.display()
+        ))
     }
 
     /// Goes back to the file of a change; without a number, to the one before.

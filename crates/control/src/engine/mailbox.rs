@@ -1,4 +1,5 @@
-//! How commands come to the engine, which sleeps until there is a command or a report.
+//! How commands come to the engine, which sleeps until there is a command or a report. What an engine that is
+//! at work can do between two steps of it has a queue of its own.
 
 use super::Command;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,6 +13,7 @@ use tokio::sync::mpsc::error::{SendError, TryRecvError, TrySendError};
 #[derive(Clone, Debug)]
 pub struct Sender {
     queue: mpsc::Sender<Command>,
+    urgent: mpsc::Sender<Command>,
     bell: Arc<UnixStream>,
 }
 
@@ -19,6 +21,8 @@ pub struct Sender {
 #[derive(Debug)]
 pub struct Commands {
     queue: mpsc::Receiver<Command>,
+    /// None: somebody has [taken](Self::urgent) it.
+    urgent: Option<mpsc::Receiver<Command>>,
     bell: Arc<UnixStream>,
     heard: UnixStream,
 }
@@ -32,8 +36,10 @@ pub fn channel(most: usize) -> io::Result<(Sender, Commands)> {
     bell.set_nonblocking(true)?;
     heard.set_nonblocking(true)?;
     let (sender, queue) = mpsc::channel(most);
+    let (hurried, urgent) = mpsc::channel(most);
     let bell = Arc::new(bell);
-    Ok((Sender { queue: sender, bell: Arc::clone(&bell) }, Commands { queue, bell, heard }))
+    let sender = Sender { queue: sender, urgent: hurried, bell: Arc::clone(&bell) };
+    Ok((sender, Commands { queue, urgent: Some(urgent), bell, heard }))
 }
 
 /// Wakes the engine. If there is no room for a byte, it has not even heard of the former ones.
@@ -42,12 +48,22 @@ fn ring(mut bell: &UnixStream) {
 }
 
 impl Sender {
+    /// What is looked at, and what health checks say, waits for no update of a table: the former is true at any
+    /// time, and the latter is about where packets go now. Whoever asks for one after the other of two commands
+    /// has the answer of the first before.
+    fn queue_of(&self, command: &Command) -> &mpsc::Sender<Command> {
+        match command {
+            Command::Status(_) | Command::Health(_) => &self.urgent,
+            _ => &self.queue,
+        }
+    }
+
     /// Sends a command, when there is room for it.
     ///
     /// # Errors
     /// The engine has ended.
     pub async fn send(&self, command: Command) -> Result<(), SendError<Command>> {
-        self.queue.send(command).await?;
+        self.queue_of(&command).send(command).await?;
         ring(&self.bell);
         Ok(())
     }
@@ -57,7 +73,7 @@ impl Sender {
     /// # Errors
     /// As above.
     pub fn blocking_send(&self, command: Command) -> Result<(), SendError<Command>> {
-        self.queue.blocking_send(command)?;
+        self.queue_of(&command).blocking_send(command)?;
         ring(&self.bell);
         Ok(())
     }
@@ -67,7 +83,7 @@ impl Sender {
     /// # Errors
     /// As above, or there is no room.
     pub fn try_send(&self, command: Command) -> Result<(), TrySendError<Command>> {
-        self.queue.try_send(command)?;
+        self.queue_of(&command).try_send(command)?;
         ring(&self.bell);
         Ok(())
     }
@@ -85,7 +101,8 @@ impl Commands {
         // First the bell, then the commands: who comes in between rings in vain, and not unheard.
         self.hear();
         for _ in 0..most {
-            match self.queue.try_recv() {
+            let hurried = self.urgent.as_mut().and_then(|urgent| urgent.try_recv().ok());
+            match hurried.map_or_else(|| self.queue.try_recv(), Ok) {
                 Ok(command) => {
                     if !take(command) {
                         return false;
@@ -98,6 +115,11 @@ impl Commands {
         // There may be more.
         ring(&self.bell);
         true
+    }
+
+    /// The queue of what is done between the steps of other work; [`take`](Self::take) knows no more of it.
+    pub(super) fn urgent(&mut self) -> Option<mpsc::Receiver<Command>> {
+        self.urgent.take()
     }
 
     fn hear(&mut self) {

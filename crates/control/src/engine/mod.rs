@@ -67,6 +67,7 @@ use reload::How;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path as FilePath, PathBuf};
@@ -249,7 +250,8 @@ pub struct Engine<P: Plane = LivePlane> {
     /// What is written down.
     document: Document,
     journal: Journal,
-    unreachable: HashSet<IpAddr>,
+    /// Backends' addresses that packets cannot be sent to, and why.
+    unreachable: BTreeMap<IpAddr, String>,
     /// Backends, by number, whose neighbour did not answer when it was last asked for.
     silent: HashSet<BackendId>,
     /// Changes of the network that are to be followed.
@@ -263,12 +265,18 @@ pub struct Engine<P: Plane = LivePlane> {
     translated: Option<weir_plane::Translations>,
     /// The routers that lead to backends behind tunnels.
     gateways: HashMap<IpAddr, IpAddr>,
+    /// Packets that found no port under full NAT, when that was looked at last, and when there were more.
+    no_port: Cell<Option<(u64, Option<Instant>)>>,
     /// What is counted of connections under full NAT.
     sweep: full_nat::Sweep,
     started: Instant,
     clock: Box<dyn Fn() -> u32 + Send>,
     resumed: bool,
     warnings: Vec<String>,
+    /// Commands that are followed between the steps of other work.
+    urgent: Option<tokio::sync::mpsc::Receiver<Command>>,
+    /// What health checks have said during an update.
+    late: Vec<crate::health::Transition>,
     attached: Vec<weir_plane::Attached>,
     events_taken: u64,
     /// There may be flows whose report the ring had no room for.
@@ -463,6 +471,14 @@ pub struct Found {
     pub breaking: bool,
 }
 
+/// What there is to say of an interface whose packets take the long way.
+fn slow(interface: &str) -> String {
+    format!(
+        "{interface} has no native XDP (or it was not asked for): packets are handled in the network stack, \
+         several times slower"
+    )
+}
+
 impl<P: Plane> Engine<P> {
     /// Restores the states, publishes tables, and only then attaches to the interfaces: a packet
     /// never meets a data plane that knows less than the one before.
@@ -489,7 +505,7 @@ impl<P: Plane> Engine<P> {
             names: HashMap::new(),
             document,
             journal,
-            unreachable: HashSet::new(),
+            unreachable: BTreeMap::new(),
             silent: HashSet::new(),
             network: network::Following::default(),
             hop_tries: 0,
@@ -498,11 +514,14 @@ impl<P: Plane> Engine<P> {
             path: crate::neigh::path,
             translated: None,
             gateways: HashMap::new(),
+            no_port: Cell::new(None),
             sweep: full_nat::Sweep::default(),
             started: Instant::now(),
             clock: Box::new(seconds_since_boot),
             resumed: found.resumed,
             warnings: found.warnings,
+            urgent: None,
+            late: Vec::new(),
             attached: Vec::new(),
             events_taken: 0,
             more_aside: false,
@@ -538,7 +557,7 @@ impl<P: Plane> Engine<P> {
             }
             warn!(%error, "cannot make room");
         }
-        engine.restore(&config)?;
+        engine.restore(&config, found.breaking)?;
         let followed = engine.follow(&config, How { start: true, breaking: found.breaking })?;
         followed.notes.iter().for_each(|note| warn!("{note}"));
         engine.fit(&config);
@@ -563,12 +582,8 @@ impl<P: Plane> Engine<P> {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");
             if attached.generic {
-                let warning = format!(
-                    "{name} has no native XDP (or it was not asked for): packets are handled in \
-                     the network stack, several times slower"
-                );
+                let warning = slow(name);
                 warn!("{warning}");
-                self.warnings.push(warning);
             }
         }
         Ok(())
@@ -580,6 +595,7 @@ impl<P: Plane> Engine<P> {
     /// [`EngineError`] only for what makes going on pointless; refused requests are answered.
     pub fn run(mut self, mut commands: Commands) -> Result<(), EngineError> {
         let mut timers = Timers::new();
+        self.urgent = commands.urgent();
         while self.turn(&mut commands, &mut timers) {}
         self.end_trace();
         self.announce_stop();
@@ -591,7 +607,7 @@ impl<P: Plane> Engine<P> {
     /// others have their turn. Returns whether there is another one.
     fn turn(&mut self, commands: &mut Commands, timers: &mut Timers) -> bool {
         tolerate("read reports", self.wait_for_reports(TICK, commands.bell()));
-        let mut commanded = false;
+        let mut commanded = self.attend(false);
         let more = commands.take(COMMANDS_AT_A_TIME, |command| {
             let last = matches!(command, Command::Stop);
             self.handle(command);
@@ -605,6 +621,31 @@ impl<P: Plane> Engine<P> {
             }
         }
         more
+    }
+
+    /// Answers what waits for no update, and follows what health checks say. `inside`: of other work, which goes
+    /// on with the pool that it has begun with. Packets are kept from a backend that has failed all the same,
+    /// and the rest follows [later](Self::catch_up). Returns whether there was anything.
+    pub(super) fn attend(&mut self, inside: bool) -> bool {
+        let mut any = false;
+        while let Some(command) = self.urgent.as_mut().and_then(|queue| queue.try_recv().ok()) {
+            any = true;
+            match command {
+                Command::Health(changes) if inside => {
+                    changes.iter().for_each(|one| self.keep_off(one));
+                    self.late.extend(changes);
+                }
+                command => self.handle(command),
+            }
+        }
+        any
+    }
+
+    /// Follows what health checks have said during other work.
+    pub(super) fn catch_up(&mut self) {
+        for transition in std::mem::take(&mut self.late) {
+            self.health_changed(&transition);
+        }
     }
 
     /// What is due. A failure is logged and tried again later: the tables that are published go on

@@ -16,7 +16,7 @@ use weir_plane::Plane;
 /// What a file would change.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PlanReport {
-    /// The file.
+    /// Name of the file that was looked at.
     pub file: String,
     /// Whether anything would change.
     pub changes: bool,
@@ -33,7 +33,7 @@ pub struct PlanReport {
 /// A setting that would change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldChange {
-    /// Its name.
+    /// Name of the setting, as the configuration file has it.
     pub field: String,
     /// What is in force, as JSON; null: nothing.
     pub from: Value,
@@ -68,7 +68,7 @@ pub struct ServicePlan {
 /// What would become of a backend.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct BackendPlan {
-    /// Its name.
+    /// Name of the backend.
     pub name: String,
     /// "new", "changed" or "removed".
     pub change: String,
@@ -110,7 +110,7 @@ impl<P: Plane> Engine<P> {
     /// What a configuration would change; `file` is what it is called.
     pub(super) fn plan_to(&self, config: &Config, file: &Path) -> Result<PlanReport, EngineError> {
         self.keeps_identity(config, file)?;
-        self.keeps_tunnels(config)?;
+        self.reaches(config)?;
         let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
         let mut settings = differences(&self.config.balancer, &config.balancer, &[]);
         settings.extend(differences(&self.config.limits, &config.limits, &[]));
@@ -157,7 +157,7 @@ impl<P: Plane> Engine<P> {
             };
             let fields = differences(&before.wanted, &member.wanted, &[]);
             if !fields.is_empty() {
-                let connections = now.states_of(member.id);
+                let connections = self.count_known_of(now, member.id);
                 let name = member.wanted.name.clone();
                 let change = "changed".into();
                 backends.push(BackendPlan { name, change, fields, connections });
@@ -165,7 +165,7 @@ impl<P: Plane> Engine<P> {
         }
         let mut leaving = Some(0);
         for member in now.pool.iter().filter(|member| planned.leaving.contains(&member.id)) {
-            let connections = now.states_of(member.id);
+            let connections = self.count_known_of(now, member.id);
             leaving = leaving.zip(connections).map(|(all, more)| all + more);
             backends.push(BackendPlan { connections, ..backend_plan("removed", &member.wanted) });
         }

@@ -95,7 +95,7 @@ impl<P: Plane> Engine<P> {
         self.keeps_identity(&config, &self.config_path)?;
         // What is refused anyway is refused before memory is made for it.
         self.changes(&config, breaking)?;
-        self.keeps_tunnels(&config)?;
+        self.reaches(&config)?;
         self.grow(&config)?;
         let followed = self.follow(&config, How { start: false, breaking });
         let followed = match followed {
@@ -295,6 +295,21 @@ impl<P: Plane> Engine<P> {
         } else {
             None
         }
+    }
+
+    /// The same of one of its backends.
+    pub(super) fn count_known_of(
+        &self,
+        service: &ServiceRuntime,
+        backend: BackendId,
+    ) -> Option<usize> {
+        service.in_force.method.id().needs().states.then(|| {
+            let mut open = 0;
+            service.builder.each_state(&mut |_, known| {
+                open += usize::from(known.backend == backend && known.phase != Phase::Closing);
+            });
+            open
+        })
     }
 
     /// The same in words.
@@ -508,6 +523,7 @@ impl<P: Plane> Engine<P> {
         self.config.api.clone_from(&config.api);
         self.config.balancer.follow_flows = config.balancer.follow_flows;
         self.config.announce.clone_from(&config.announce);
+        self.config.agents.clone_from(&config.agents);
         self.tell_metrics();
         self.tell_front();
         self.tell_listener();
@@ -630,7 +646,22 @@ impl<P: Plane> Engine<P> {
 
     /// The services that an earlier run has left and this file has, too, as they were left: what
     /// packets follow is taken up first, and changed then.
-    pub(super) fn restore(&mut self, config: &Config) -> Result<(), EngineError> {
+    ///
+    /// # Errors
+    /// If the data plane of an earlier run goes on, and what that has written of it is not there: who takes
+    /// over without it knows no connection. `breaking`: all the same.
+    pub(super) fn restore(&mut self, config: &Config, breaking: bool) -> Result<(), EngineError> {
+        let forwards =
+            self.plane.services().iter().any(|(_, one)| self.plane.table_bytes(*one) > 0);
+        if self.resumed && forwards && self.document.services.is_empty() && !breaking {
+            let (name, run_dir) = (&config.balancer.name, config.balancer.run_dir.display());
+            return Err(EngineError::Conflict(format!(
+                "the data plane of {name} goes on from an earlier run, and {run_dir} has nothing of that run: is it \
+                 another run_dir, or was it emptied? Most connections would be unknown, and break with the next \
+                 change; nothing has changed. Give it back, begin anew with weir unload --name {name}, or take over \
+                 with --break-connections"
+            )));
+        }
         let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
         let mut numbers = self.numbers();
         let listed = self.plane.services();

@@ -8,7 +8,7 @@ use weir_plane::Plane;
 pub struct Counted {
     /// Packets that were forwarded.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of these packets, from the IP header on.
     pub bytes: u64,
     /// Flows that started.
     pub flows: u64,

@@ -12,9 +12,9 @@ use weir_steering::{ELEMENT_BYTES, Image};
 /// A published table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TableSnapshot {
-    /// The service.
+    /// Name of the service whose table it is.
     pub service: String,
-    /// Its method.
+    /// Name of the method that the table is of.
     pub method: String,
     /// Counts the tables of the service.
     pub generation: u64,

@@ -3,8 +3,8 @@
 use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
-use super::{ConsistencyStatus, Engine, EngineError, PlaneResult};
-use crate::config::{Ports, Vip, What};
+use super::{ConsistencyStatus, Engine, EngineError, PlaneResult, slow};
+use crate::config::{Backend, Ports, Vip, What};
 use crate::{health, neigh};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,7 @@ pub struct Status {
 pub struct LostStatus {
     /// Name of the interface, or its number if it is gone.
     pub interface: String,
-    /// How many.
+    /// Number of frames that were lost since `weir run` started.
     pub frames: u64,
 }
 
@@ -197,7 +197,7 @@ pub struct SourceStatus {
 pub struct SlotStatus {
     /// Slots in use.
     pub used: u64,
-    /// All slots.
+    /// Slots that there are, in use or free.
     pub slots: u64,
     /// Connections that found no free slot, and are tracked instead.
     pub full: u64,
@@ -316,7 +316,7 @@ impl TunnelStatus {
 /// Answers of translated backends that went back to clients as the services'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReturnedStatus {
-    /// How many.
+    /// Number of packets that went back.
     pub packets: u64,
     /// Their bytes, from the IP header on.
     pub bytes: u64,
@@ -326,11 +326,11 @@ pub struct ReturnedStatus {
 /// counted last. A port may be used towards many backends at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NatSourceStatus {
-    /// The address.
+    /// An address of the balancer's that packets come from.
     pub address: IpAddr,
     /// The first port that is for connections, and the last one.
     pub ports: (u16, u16),
-    /// Open connections.
+    /// Connections that are open.
     pub open: u64,
     /// Those that the backend has not answered.
     pub opening: u64,
@@ -549,7 +549,9 @@ impl<P: Plane> Engine<P> {
                 .warnings
                 .iter()
                 .cloned()
+                .chain(self.attached.iter().filter(|a| a.generic).map(|a| slow(&a.interface)))
                 .chain(self.troubles())
+                .chain(self.pool_warnings())
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
                 .chain(self.following.trouble())
@@ -574,6 +576,28 @@ impl<P: Plane> Engine<P> {
             table_bytes_used: used,
             table_bytes: all,
         })
+    }
+
+    /// Services without anybody for new connections, and backends that packets cannot be sent to.
+    fn pool_warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, service) in &self.services {
+            if !service.pool.iter().any(|member| member.wanted.takes_new()) {
+                found.push(format!(
+                    "service {name}: no backend takes new connections (all drain, have the weight 0, or were \
+                     removed): they are dropped as no_backend"
+                ));
+            }
+            for member in &service.pool {
+                let Backend { name: backend, address, .. } = &member.wanted;
+                if let Some(why) = self.unreachable.get(address) {
+                    found.push(format!(
+                        "service {name}: backend {backend} gets no packets, whatever its check says: {why}"
+                    ));
+                }
+            }
+        }
+        found
     }
 
     /// What was lost on its way out, by interface.

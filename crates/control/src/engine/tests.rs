@@ -97,8 +97,16 @@ impl World {
     }
 
     fn over(memory: SoftMemory, services: u8, change: impl FnOnce(&mut Config)) -> Self {
+        Self::over_with(memory, (services, ""), change)
+    }
+
+    fn over_with(
+        memory: SoftMemory,
+        (services, fields): (u8, &str),
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let mut config = config(&directory, services);
+        let mut config = config_with(&directory, services, fields);
         change(&mut config);
         let engine = over(Soft::new(memory), Found::default(), &config);
         let engine = engine.unwrap_or_else(|error| panic!("{error}"));
@@ -525,6 +533,37 @@ fn a_flood_of_reports_keeps_no_command_waiting() {
     assert_eq!(world.engine.services["a"].builder.states(), REPORTS as usize);
     drop(sender);
     assert!(!world.engine.turn(&mut commands, &mut timers), "nobody commands any more");
+}
+
+/// An update, however long, keeps nobody from seeing the instance, and no new connection at a backend that fails
+/// meanwhile; and the check's word is not lost when the update ends.
+#[test]
+fn a_failure_waits_for_no_update() {
+    let mut world = World::new(1);
+    world.start(0, 0..300);
+    let (sender, mut commands) = channel(4).expect("descriptors");
+    world.engine.urgent = commands.urgent();
+    let member = world.engine.services["a"].member("b1").expect("there");
+    let (id, at) = (member.id, Instant::now());
+    let target = world.engine.services["a"].target(id);
+    let failed = Transition { id: target, up: false, spoken: None, detail: "no answer".into(), at };
+    assert!(sender.try_send(Command::Health(vec![failed])).is_ok());
+    let (reply, mut answer) = oneshot::channel();
+    assert!(sender.try_send(Command::Status(reply)).is_ok());
+    // This one's table is made without a word of the failure.
+    world.drain("a", "b2").unwrap();
+    let seen = answer.try_recv().expect("it is answered").expect("readable");
+    let b2 = &seen.services[0].backends[1];
+    assert_eq!((b2.name.as_str(), b2.state.as_str()), ("b2", "draining"));
+    // While an update lasts, packets ask for that; then a table of its own says it.
+    assert!(!world.engine.plane.backend(id).expect("there").up);
+    assert!(!world.engine.services["a"].member("b1").expect("there").up);
+    assert!(world.engine.services["a"].dirty, "its table follows");
+    world.live.retain(|_, at| *at != id);
+    world.upkeep();
+    assert!(!world.engine.services["a"].dirty);
+    assert!(!world.start(0, 1_000..1_100).contains(&id), "it takes nobody");
+    world.check();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::store::Op;
 use std::collections::HashSet;
 use tracing::info;
 use weir_rpc::message::Kind;
-use weir_steering::{BackendId, Known, MethodId, Phase, StateKey};
+use weir_steering::{BackendId, Known, Phase, StateKey};
 
 /// For so long after its SYN a SYN may come again; older connections count as that old.
 const SYN_SECONDS: u32 = 130;
@@ -37,10 +37,11 @@ pub(super) enum Told {
 impl ServiceRuntime {
     /// Whether it goes by what agents say. Not while packets still follow another method.
     pub fn asks_agents(&self) -> bool {
+        let method = self.configured.method.id();
         self.configured.states == States::Agents
             && self.configured.protocol == Protocol::Tcp
-            && self.in_force.method.id() == MethodId::Concury
-            && self.configured.method.id() == MethodId::Concury
+            && method.needs().states
+            && self.in_force.method.id() == method
     }
 
     /// Whether a backend's agent says what connections it has.

@@ -207,19 +207,21 @@ impl<P: Plane> Engine<P> {
         }
         let numbers = ready;
         let pins = self.plane.pin_limit() / 2;
-        let (services, names) = (&mut self.services, &self.names);
-        let mut tables = Tables { services, names, now, taken: 0, pins };
         self.driver.begin(numbers.iter().copied());
-        let mut begun = Instant::now();
-        while let Some(action) = self.driver.step(&mut self.plane, &mut tables) {
+        loop {
+            let begun = Instant::now();
+            let (services, names) = (&mut self.services, &self.names);
+            let mut tables = Tables { services, names, now, taken: 0, pins };
+            let action = self.driver.step(&mut self.plane, &mut tables);
+            self.events_taken += tables.taken;
+            let Some(action) = action else { break };
             let took = begun.elapsed();
             if took >= TELLING {
                 debug!(?action, microseconds = took.as_micros() as u64, "a step of an update");
             }
-            begun = Instant::now();
+            self.attend(true);
         }
         let outcomes = self.driver.outcomes();
-        self.events_taken += tables.taken;
         let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
         self.rekeyed |= self.services.values().any(unarmed);
         for outcome in outcomes {
@@ -228,6 +230,8 @@ impl<P: Plane> Engine<P> {
         let names = numbers.iter().filter_map(|number| self.names.get(number).cloned());
         let names: Vec<String> = names.collect();
         self.save_some_later(names.iter().map(String::as_str));
+        // After the outcomes, which say that the pools are as they were published.
+        self.catch_up();
         failures
     }
 

@@ -118,6 +118,35 @@ impl<P: Plane> Engine<P> {
         self.take_reports(|plane, take| plane.drain(take))
     }
 
+    /// Takes up all reports that there are now. What comes meanwhile, faster than it is taken up in a flood,
+    /// waits for its turn.
+    fn drain_until_here(&mut self) -> Result<(), EngineError> {
+        let limits = &self.config.limits;
+        let (ring, aside) = (limits.event_ring_bytes as usize, limits.unreported_flows as usize);
+        // No record of the ring is shorter.
+        let mut left = ring / size_of::<Event>();
+        loop {
+            let before = self.events_taken;
+            let most = REPORTS_AT_A_TIME;
+            self.take_reports(|plane, take| plane.wait(Duration::ZERO, None, most, take))?;
+            let taken = (self.events_taken - before) as usize;
+            left = left.saturating_sub(taken);
+            if taken < most || left == 0 {
+                break;
+            }
+            self.attend(true);
+        }
+        let mut left = aside;
+        loop {
+            self.take_unreported()?;
+            left = left.saturating_sub(REPORTS_AT_A_TIME);
+            if !self.more_aside || left == 0 {
+                return Ok(());
+            }
+            self.attend(true);
+        }
+    }
+
     /// Forgets flows that have been idle for too long.
     pub(super) fn sweep(&mut self) -> Result<(), EngineError> {
         let now = self.now();
@@ -129,7 +158,7 @@ impl<P: Plane> Engine<P> {
         self.unread = Some(side);
         self.plane.grace().plane()?;
         // A flow's first packets may have been marked while its report was still on the way.
-        self.drain_reports()?;
+        self.drain_until_here()?;
         // The filter is large, and only of use to services that keep states of UDP flows.
         let udp = |service: &ServiceRuntime| service.configured.protocol == Protocol::Udp;
         let seen = match self.services.values().any(udp) {
@@ -137,6 +166,7 @@ impl<P: Plane> Engine<P> {
             false => SeenFlows::default(),
         };
         let marks = self.plane.take_marks(side).plane()?;
+        self.attend(true);
         self.unread = None;
         self.unlooked.clear();
         for service in self.services.values_mut() {
@@ -158,7 +188,10 @@ impl<P: Plane> Engine<P> {
             }
             service.log_removed(&idle, now)?;
         }
+        self.attend(true);
         self.watch(now)?;
+        self.attend(true);
+        self.catch_up();
         let flooded = self.services.values().filter(|service| service.half_open.is_over());
         self.forget_half_open(&flooded.map(|service| service.number).collect())?;
         self.give_up_dead_backends()?;
@@ -316,10 +349,15 @@ impl<P: Plane> Engine<P> {
                 }
                 let found = found.entry((address, forward));
                 let reached = match found.or_insert_with(|| self.reach(address, forward)) {
-                    Ok(reached) => *reached,
+                    Ok(reached) => {
+                        self.unreachable.remove(&address);
+                        *reached
+                    }
                     Err(error) => {
-                        if self.unreachable.insert(address) {
+                        let why = error.to_string();
+                        if self.unreachable.get(&address) != Some(&why) {
                             warn!(%address, %error, "no next hop");
+                            self.unreachable.insert(address, why);
                         }
                         let tunnel = now.and_then(|now| now.tunnel);
                         let translated =

@@ -31,7 +31,7 @@ impl From<io::Error> for Trouble {
 /// What a good answer was.
 #[derive(Debug)]
 pub(super) struct Good {
-    /// In words.
+    /// What the server said, in a few words for people.
     pub said: String,
     /// When the server's certificate ends, in seconds since 1970.
     pub certificate_ends: Option<i64>,

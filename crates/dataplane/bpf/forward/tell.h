@@ -93,7 +93,7 @@ static __always_inline __u32 tell_ipv4(struct xdp_md *ctx, __u32 before, __u32 q
 	ip->total_length = bpf_htons(more + quote);
 	ip->id = 0;
 	ip->fragment = bpf_htons(DONT_FRAGMENT);
-	ip->ttl = OUTER_TTL;
+	ip->ttl = FIRST_TTL;
 	ip->protocol = PROTOCOL_ICMP;
 	ip->src = told->dst;
 	ip->dst = told->src;
@@ -122,7 +122,7 @@ static __always_inline __u32 tell_ipv6(struct xdp_md *ctx, __u32 before, __u32 q
 	ip->version_flow = bpf_htonl(0x60000000);
 	ip->payload_length = bpf_htons(sizeof(*icmp) + quote);
 	ip->next = PROTOCOL_ICMPV6;
-	ip->hop_limit = OUTER_TTL;
+	ip->hop_limit = FIRST_TTL;
 	ip->src[0] = told->dst[0];
 	ip->src[1] = told->dst[1];
 	ip->dst[0] = told->src[0];

@@ -9,7 +9,6 @@
 #define PROTOCOL_IPIP 4
 #define PROTOCOL_IPV6 41
 #define PROTOCOL_GRE 47
-#define OUTER_TTL 64
 #define DONT_FRAGMENT 0x4000
 #define GRE_HEADER 4
 #define UDP_HEADER 8
@@ -127,7 +126,7 @@ static __always_inline void put_ipv4(struct ipv4 *ip, const struct backend *back
 
 	words[0] = bpf_htonl(0x45000000 | (__u32)INSIDE_TOS(inside) << 16 | length);
 	words[1] = bpf_htonl(DONT_FRAGMENT);
-	words[2] = bpf_htonl((__u32)OUTER_TTL << 24 | protocol << 16);
+	words[2] = bpf_htonl((__u32)FIRST_TTL << 24 | protocol << 16);
 	words[3] = source | bpf_htonl(INSIDE_HASH(inside) & ((1U << (backend->spread & 31)) - 1));
 	words[4] = *(__u32 *)(backend->address + 12);
 	__u64 sum = (__u64)words[0] + words[1] + words[2] + words[3] + words[4];
@@ -147,7 +146,7 @@ static __always_inline void put_ipv6(struct ipv6 *ip, const struct backend *back
 				     (INSIDE_HASH(inside) & FLOW_LABEL));
 	ip->payload_length = bpf_htons(payload);
 	ip->next = protocol;
-	ip->hop_limit = OUTER_TTL; /* rule: tunnel.outer6 */
+	ip->hop_limit = FIRST_TTL; /* rule: tunnel.outer6 */
 	ip->src[0] = *(__u64 *)backend->source;
 	ip->src[1] = *(__u64 *)(backend->source + 8);
 	ip->dst[0] = *(__u64 *)backend->address;

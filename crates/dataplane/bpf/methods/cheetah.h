@@ -26,7 +26,7 @@ static __always_inline __u32 others_bits(const struct table *table)
 /* The number that this tier's part of a cookie hides, or the part that hides a number. */
 static __always_inline __u32 hide(const struct table *table, __u64 hash, __u32 number)
 {
-	return (number ^ hash >> 48) & COOKIE_NUMBERS >> others_bits(table);
+	return (number ^ hash >> PAD_SHIFT) & COOKIE_NUMBERS >> others_bits(table);
 }
 
 /* The same of a whole cookie of a server. */

@@ -4,14 +4,15 @@ use super::tables::BACKENDS;
 use super::{Memory, skeleton};
 use crate::error::{Context, Error};
 use crate::mapped::Mapped;
+use crate::numbers::{BOUND_BACKENDS, BOUND_ENTRY, BOUND_SLOTS};
 use libbpf_rs::skel::OpenSkel;
 use weir_hash::{HashKey, Key};
 use weir_steering::cheetah;
 
-/// Bytes of an entry of the connection table, if it were one line and had no chain.
-const ENTRY: usize = 64;
+const ENTRY: usize = BOUND_ENTRY as usize;
 /// Bytes of concury's slots.
-const SLOTS: usize = 4096 * 2;
+const SLOTS: usize = BOUND_SLOTS as usize * 2;
+const _: () = assert!(BOUND_BACKENDS == BACKENDS as u32);
 /// Bytes that a read may take, less one.
 const SLACK: usize = 8;
 

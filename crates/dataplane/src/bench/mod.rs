@@ -72,7 +72,7 @@ pub enum Method {
 impl Method {
     /// Those that are led by QUIC ids; the first of them by plain ones.
     pub const QUIC: [Self; 3] = [Self::QuicPlain, Self::QuicThreePasses, Self::QuicOnePass];
-    /// All others.
+    /// All methods but those of QUIC ids.
     pub const ALL: [Self; 6] = [
         Self::Concury,
         Self::Tracked,
@@ -82,7 +82,7 @@ impl Method {
         Self::CheetahStateful,
     ];
 
-    /// Its name.
+    /// Name of the method, as on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Concury => "concury",
@@ -168,7 +168,7 @@ impl Subject {
 pub struct Stream {
     /// The method whose service they are for.
     pub method: Method,
-    /// Their number.
+    /// Number of packets that are made.
     pub packets: u32,
     /// Flows that they are drawn from.
     pub flows: u32,

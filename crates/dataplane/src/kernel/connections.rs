@@ -11,7 +11,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_plane::{Listen, TrackedFlows};
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
-use weir_steering::{BackendId, Echoes, ServiceId, ServiceState, StateKey, TrackedFlow};
+use weir_steering::{BackendId, Echoes, Former, ServiceId, ServiceState, StateKey, TrackedFlow};
 use weir_wire::{FlowKey, Protocol};
 
 impl KernelPlane {
@@ -112,7 +112,7 @@ impl KernelPlane {
             Some(TrackedFlow {
                 backend: BackendId::new(entry.backend)?,
                 incarnation: entry.incarnation,
-                former: entry.former,
+                former: Former::from_word(entry.former),
                 open: entry.number == TRACKED_OPEN,
             })
         }))
@@ -293,7 +293,7 @@ impl KernelPlane {
     /// [`Error::Bpf`].
     pub fn track(&self, flow: &FlowKey, entry: TrackedFlow) -> Result<(), Error> {
         let TrackedFlow { backend, incarnation, former, open } = entry;
-        let number = if open { TRACKED_OPEN } else { 0 };
+        let (number, former) = (if open { TRACKED_OPEN } else { 0 }, Former::word(former));
         let value = types::tracked { incarnation, former, backend: backend.get(), number };
         self.maps
             .connections
@@ -317,7 +317,7 @@ impl KernelPlane {
         self.control.word32(offset_of!(types::control, clock)).store(seconds, Ordering::Relaxed);
     }
 
-    /// That clock.
+    /// What that clock shows, in seconds; it comes round after 2^32 of them.
     pub fn clock(&self) -> u32 {
         self.control.word32(offset_of!(types::control, clock)).load(Ordering::Relaxed)
     }

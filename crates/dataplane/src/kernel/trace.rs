@@ -12,6 +12,7 @@ use super::program::Program;
 use crate::abi::Plain;
 use crate::error::{Context, Error};
 use crate::link;
+use crate::numbers::TRACE_NONE;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBufferBuilder};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -50,7 +51,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the same connections are drawn to be followed.
 const DRAWN_FOR: Duration = Duration::from_secs(3600);
 
-const NONE: u32 = u32::MAX;
 const XDP_ABORTED: u32 = 0;
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
@@ -275,9 +275,9 @@ fn for_program(wanted: &Wanted) -> types::wanted {
         mask,
         port: wanted.port.map_or(0, |port| u16::from_ne_bytes(port.to_be_bytes()).into()),
         protocol: wanted.protocol.map_or(0, |protocol| protocol.number().into()),
-        service: wanted.service.map_or(NONE, |service| service.0),
-        backend: wanted.backend.map_or(NONE, |backend| backend.index() as u32),
-        reason: wanted.reason.map_or(NONE, |reason| reason.code().into()),
+        service: wanted.service.map_or(TRACE_NONE, |service| service.0),
+        backend: wanted.backend.map_or(TRACE_NONE, |backend| backend.index() as u32),
+        reason: wanted.reason.map_or(TRACE_NONE, |reason| reason.code().into()),
         verdicts,
         every: wanted.every,
         follow: wanted.follow,
@@ -372,7 +372,7 @@ fn decode(bytes: &[u8], offset: SystemTime) -> Option<Sample> {
         ifindex: raw.ifindex,
         queue: raw.queue,
         flow,
-        service: (raw.service != NONE).then_some(ServiceId(raw.service)),
+        service: (raw.service != TRACE_NONE).then_some(ServiceId(raw.service)),
         backend: u16::try_from(raw.backend).ok().and_then(BackendId::new),
         fate,
         reason: u8::try_from(raw.reason).ok().and_then(Reason::from_code),

@@ -2,11 +2,10 @@
 
 use crate::format::Setup;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
-use std::process::Command;
 use weir_dataplane::{KernelPlane, Limits, LivePlane};
 use weir_steering::ServiceId;
+use weir_testbed::{link, sysctl};
 
 pub const LIMITS: Limits = Limits {
     services: 64,
@@ -90,12 +89,10 @@ impl Kernels {
 /// Interfaces with these addresses.
 fn interfaces(macs: &[[u8; 6]]) -> Vec<String> {
     let make = |mac: &[u8; 6]| {
-        let mac: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
-        let (name, mac) = (format!("m{}", mac.concat()), mac.join(":"));
+        let mac = link::mac_text(*mac);
+        let name = format!("m{}", mac.replace(':', ""));
         if !Path::new("/proc/sys/net/ipv4/conf").join(&name).exists() {
-            let add = ["link", "add", &name, "address", &mac, "type", "veth"];
-            let status = Command::new("ip").args(add).status().expect("ip is installed");
-            assert!(status.success(), "ip {add:?}");
+            link::ip(&format!("link add {name} address {mac} type veth")).expect("an interface");
         }
         name
     };
@@ -114,9 +111,9 @@ fn enter_network() {
         ("ipv6/conf/all/forwarding", "1"),
         ("ipv6/conf/default/accept_dad", "0"),
     ] {
-        fs::write(format!("/proc/sys/net/{file}"), value).expect(file);
+        sysctl(file, value).expect("needs root");
     }
-    for line in [
+    let lines = [
         "link set lo up",
         "link add router address 02:00:00:00:05:01 type veth peer name far",
         "link set router up",
@@ -127,10 +124,8 @@ fn enter_network() {
         "neigh add 2001:db8:5::2 lladdr 02:00:00:00:05:02 nud permanent dev router",
         "route add 10.1.0.0/16 via 10.5.0.2",
         "route add 10.1.9.0/24 via 10.5.0.2 mtu lock 600",
-        "-6 route add 2001:db8:1::/48 via 2001:db8:5::2",
-        "-6 route add 2001:db8:1:9::/64 via 2001:db8:5::2 mtu lock 1300",
-    ] {
-        let done = Command::new("ip").args(line.split(' ')).status().expect("ip is installed");
-        assert!(done.success(), "ip {line}");
-    }
+        "route add 2001:db8:1::/48 via 2001:db8:5::2",
+        "route add 2001:db8:1:9::/64 via 2001:db8:5::2 mtu lock 1300",
+    ];
+    link::ip(&lines.join("\n")).expect("the network of the cases");
 }

@@ -7,11 +7,10 @@ use crate::twin::Twin;
 use rand::Rng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand_chacha::ChaCha8Rng;
-use std::fs;
 use std::net::IpAddr;
-use std::process::Command;
 use weir_plane::forward::Translation;
 use weir_plane::{Backend, Plane, Translations, VipKey};
+use weir_testbed::link::{self, End};
 use weir_wire::craft::{self, Frame};
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
 
@@ -28,25 +27,16 @@ pub fn enter_network() {
         ("ipv6/conf/all/forwarding", "1"),
         ("ipv6/conf/default/accept_dad", "0"),
     ] {
-        fs::write(format!("/proc/sys/net/{file}"), value).expect(file);
+        weir_testbed::sysctl(file, value).expect("needs root");
     }
-    let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
-    let (own, router) = (mac(OWN), mac(ROUTER));
-    for line in [
-        "link set lo up",
-        &format!("link add v0 address {own} type veth peer name v1"),
-        "link set v0 up",
-        "link set v1 up",
-        "addr add 10.5.0.1/24 dev v0",
-        "addr add fd05::1/64 dev v0",
-        &format!("neigh add 10.5.0.2 lladdr {router} nud permanent dev v0"),
-        &format!("neigh add fd05::2 lladdr {router} nud permanent dev v0"),
-        "route add default via 10.5.0.2",
-        "-6 route add default via fd05::2",
-    ] {
-        let done = Command::new("ip").args(line.split(' ')).status().expect("running ip");
-        assert!(done.success(), "{line}");
+    let mut lines = link::veth(&[End::new("v0").mac(OWN), End::new("v1")]);
+    lines += &["lo", "v0", "v1"].map(link::up).concat();
+    for (own, router) in [("10.5.0.1/24", "10.5.0.2"), ("fd05::1/64", "fd05::2")] {
+        lines += &link::address(own, "v0");
+        lines += &link::neighbour(router.parse().expect("an address"), ROUTER, "v0");
+        lines += &format!("route add default via {router}\n");
     }
+    link::ip(&lines).expect("a way to every client");
 }
 
 /// Every fourth backend of a service gets its packets translated. Its address and port are nobody else's.

@@ -59,7 +59,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// All scenarios.
+    /// Every scenario, in the order in which `weir lab` lists them.
     pub const ALL: [Self; 8] = [
         Self::Churn,
         Self::SynFlood,

@@ -25,7 +25,7 @@ pub enum Bond {
 }
 
 impl Bond {
-    /// Every kind.
+    /// Every mode of a bond that frames of an XDP program can leave by.
     pub const ALL: [Self; 4] = [Self::Lacp, Self::ActiveBackup, Self::Xor, Self::RoundRobin];
 
     /// The mode, as `ip` names it.

@@ -290,11 +290,11 @@ pub struct KindSnapshot {
     pub kind: Kind,
     /// Number of connections begun.
     pub started: u64,
-    /// See [`Snapshot::completed`].
+    /// Number of those that did all that they were to do; see [`Snapshot::completed`].
     pub completed: u64,
-    /// See [`Snapshot::inevitable`].
+    /// Number of those that failed with their backend; see [`Snapshot::inevitable`].
     pub inevitable: u64,
-    /// See [`Snapshot::broken`].
+    /// Number of those that failed without an excuse; see [`Snapshot::broken`].
     pub broken: u64,
 }
 

@@ -47,6 +47,19 @@ impl Bucket {
 }
 
 /// Where [`MultiDigest::insert`] put an entry.
+///
+/// ```
+/// use weir_lookup::MultiDigest;
+///
+/// // Digests of one bit: most keys meet another one's.
+/// let mut table = MultiDigest::with_digest_bits(1000, 1, 1);
+/// let placed = table.insert(&7u64, 300)?;
+/// assert_eq!((placed.level, placed.shadowed), (0, false));
+/// let shadowed = (100..200u64).find(|key| table.insert(key, 5).is_ok_and(|at| at.shadowed));
+/// let key = shadowed.expect("one of a hundred meets another");
+/// assert!(table.insert(&key, 6).is_err() || table.get(&key).is_some());
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placed {
     /// The level that it stands on, counted from 0.

@@ -15,6 +15,23 @@ pub use guarded::{
 use crate::Key;
 
 /// A set that never says no to a key that is in it.
+///
+/// ```
+/// use weir_lookup::{Bloom, Filter, FuseFilter};
+///
+/// fn pass(filter: &impl Filter, keys: &[u64]) -> usize {
+///     let mut out = vec![false; keys.len()];
+///     filter.contains_batch(keys, &mut out);
+///     out.iter().filter(|pass| **pass).count()
+/// }
+///
+/// let keys: Vec<u64> = (0..1000).collect();
+/// let mut bloom = Bloom::new(1000, 10.0, 1);
+/// keys.iter().for_each(|key| bloom.insert(key));
+/// assert_eq!(pass(&bloom, &keys), 1000);
+/// assert_eq!(pass(&FuseFilter::build(8, &keys, 1)?, &keys), 1000);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 pub trait Filter {
     /// Whether a key may be in the set.
     fn contains<K: Key>(&self, key: &K) -> bool;

@@ -21,6 +21,15 @@ const MIN_SEGMENTS: [u64; 2] = [8, 5];
 const SEGMENT_BITS: std::ops::RangeInclusive<u32> = 7..=18;
 
 /// The numbers from which the places of a key follow in a [`Fuse`].
+///
+/// ```
+/// use weir_lookup::FuseShape;
+///
+/// let shape = FuseShape::for_keys(12, 1_000_000);
+/// let bits_per_key = 8.0 * shape.bytes() as f64 / 1e6;
+/// assert!((13.5..13.7).contains(&bits_per_key), "1.13 times 12 bits: {bits_per_key}");
+/// assert_eq!(shape.stride(), 2); // every other cell begins in the middle of a byte
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FuseShape {
     /// Width of a cell, 1..=64 bits.

@@ -78,6 +78,17 @@ impl<K: Copy> LudoChange<K> {
 }
 
 /// What became of a table so far.
+///
+/// ```
+/// use weir_lookup::Ludo;
+///
+/// let items: Vec<(u64, u64)> = (0..10_000).map(|key| (key, key & 0xfff)).collect();
+/// let stats = Ludo::build(12, &items, 1)?.stats();
+/// assert_eq!(stats.fill.iter().sum::<usize>(), stats.buckets);
+/// let keys: usize = stats.fill.iter().enumerate().map(|(keys, buckets)| keys * buckets).sum();
+/// assert_eq!(keys + stats.fallback, 10_000);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LudoStats {
     /// Number of buckets.

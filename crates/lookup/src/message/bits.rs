@@ -56,7 +56,18 @@ impl BitWriter {
     }
 }
 
-/// Reads what a [`BitWriter`] wrote.
+/// Reads what a [`BitWriter`] wrote. What is not there is an error, and nothing is read then.
+///
+/// ```
+/// use weir_lookup::message::{BitReader, MessageError};
+///
+/// let mut input = BitReader::new(&[0b1010_0101, 7]);
+/// assert_eq!(input.get(4)?, 0b0101); // low bits first
+/// assert_eq!(input.left(), 12);
+/// assert_eq!(input.get(13), Err(MessageError::Length { bytes: 2 }));
+/// assert_eq!(input.rest(), [7]); // from the next whole byte on
+/// # Ok::<(), MessageError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BitReader<'a> {
     bytes: &'a [u8],

@@ -44,6 +44,17 @@ const HEADER: usize = 24;
 const DIGEST: usize = 8;
 
 /// What a message is: a structure's change or whole view, and the version of its layout.
+///
+/// ```
+/// use weir_lookup::message::{Kind, Message};
+/// use weir_lookup::Ludo;
+///
+/// let mut table: Ludo<u64> = Ludo::new(12, 100, 1)?;
+/// table.insert(7, 300)?;
+/// assert_eq!(Message::read(&table.update().to_bytes())?.kind, Kind::LUDO_UPDATE);
+/// assert_eq!(Message::read(&table.view().to_bytes())?.kind, Kind::LUDO_VIEW);
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Kind {
     /// Number of the structure and of the role. Those below 64 are this crate's.
@@ -83,6 +94,21 @@ impl std::fmt::Display for Kind {
 }
 
 /// A message whose digest is right.
+///
+/// ```
+/// use weir_lookup::message::{Kind, Message, MessageError, seal};
+///
+/// const OURS: Kind = Kind::new(64, 1);
+/// let mut bytes = seal(OURS, 5, 1, b"a change");
+/// let message = Message::read(&bytes)?.expect(OURS)?.follows(5, 0)?;
+/// assert_eq!(message.body, b"a change");
+/// let later = Message::read(&bytes)?.follows(5, 7);
+/// assert_eq!(later, Err(MessageError::OutOfSequence { found: 1, expected: 8 }));
+///
+/// bytes[30] ^= 1;
+/// assert!(matches!(Message::read(&bytes), Err(MessageError::Digest { .. })));
+/// # Ok::<(), MessageError>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message<'a> {
     /// The structure that it is for, and the version of its layout.

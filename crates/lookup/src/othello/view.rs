@@ -40,6 +40,16 @@ const fn count_per_chunk(bits: u32) -> u32 {
 }
 
 /// Shape of a table of two arrays: how wide a cell is, and how many there are.
+///
+/// ```
+/// use weir_lookup::{Geometry, HashKey, Key, cells_per_chunk};
+///
+/// let shape = Geometry::for_cells(12, 10_000); // of 12 bits, in whole chunks of 4,096 bytes
+/// assert_eq!((shape.chunks_a, shape.cells_a()), (4, 4 * cells_per_chunk(12)));
+/// // A hash chooses a cell of each array; all are numbered, those of A first.
+/// let (a, b) = shape.nodes(7u64.hash(&HashKey::from_seed(1)));
+/// assert!(a < shape.cells_a() && (shape.cells_a()..shape.cells() as u32).contains(&b));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Geometry {
     /// Width of a cell, 1..=64 bits.

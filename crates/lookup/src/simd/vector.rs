@@ -14,6 +14,15 @@ use crate::{BATCH, Value};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// A set of vector instructions.
+///
+/// ```
+/// use weir_lookup::Vectors;
+///
+/// assert!(Vectors::used() <= Vectors::available());
+/// // Without vectors everything gives the same results, more slowly.
+/// assert_eq!(Vectors::limit(Vectors::Baseline), Vectors::Baseline);
+/// assert_eq!(Vectors::used(), Vectors::Baseline);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 pub enum Vectors {
@@ -68,6 +77,23 @@ impl Vectors {
 }
 
 /// Work on arrays, to be run by [`vectorised`].
+///
+/// ```
+/// use weir_lookup::{Work, vectorised};
+///
+/// struct Sum<'a>(&'a [u64]);
+///
+/// impl Work for Sum<'_> {
+///     type Output = u64;
+///
+///     #[inline(always)]
+///     fn run(self) -> u64 {
+///         self.0.iter().sum()
+///     }
+/// }
+///
+/// assert_eq!(vectorised(Sum(&[1, 2, 3])), 6);
+/// ```
 pub trait Work {
     /// What it results in.
     type Output;

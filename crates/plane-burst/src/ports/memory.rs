@@ -47,7 +47,7 @@ impl Stock {
         self.bytes.len() / self.length
     }
 
-    /// Each frame.
+    /// The frames of the stock, one after the other, as they were put in.
     pub fn each(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.bytes.chunks_exact(self.length)
     }
@@ -58,7 +58,7 @@ impl Stock {
 pub struct Sent {
     /// Frames that were sent.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of these frames, from the Ethernet header on.
     pub bytes: u64,
     /// The sum of their first eight bytes, each as a little-endian number: of where they went.
     pub sum: u64,

@@ -29,7 +29,7 @@ pub enum Fate {
 pub struct Frame {
     /// Where it begins, from the beginning of the memory.
     pub at: u32,
-    /// Its bytes.
+    /// Its length in bytes, from the Ethernet header on.
     pub len: u32,
     /// Its buffer, in the ports' own terms.
     pub buffer: u32,

@@ -35,7 +35,7 @@ pub struct Ports {
 /// An address of the balancer's that packets under full NAT come from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Origin {
-    /// It.
+    /// The address, of IPv4 or IPv6.
     pub address: IpAddr,
     /// The ports that are for connections, from this one
     pub first_port: u16,
@@ -90,7 +90,7 @@ pub struct Mapping {
     pub incarnation: u32,
     /// The number of our address towards it.
     pub origin: u16,
-    /// Our port.
+    /// The port of that address that packets to the backend come from.
     pub port: u16,
     /// The tick at which it began.
     pub since: u32,
@@ -171,7 +171,7 @@ pub struct Target {
     pub backend: BackendId,
     /// Counts the uses of the number.
     pub incarnation: u32,
-    /// Its address.
+    /// Address of the backend.
     pub address: IpAddr,
     /// Its port; none: that of the service.
     pub port: Option<u16>,
@@ -186,7 +186,7 @@ pub struct Candidate {
     pub place: usize,
     /// The number of the address.
     pub origin: u16,
-    /// The port.
+    /// The port of that address that packets would come from.
     pub port: u16,
 }
 
@@ -229,7 +229,8 @@ pub fn candidates(
 pub struct Mappings {
     /// What mappings are made by.
     pub rules: MappingRules,
-    /// By place.
+    /// The mapping at each place of the table, of which a connection has a few to choose from; `None`:
+    /// free.
     pub places: Vec<Option<Mapping>>,
 }
 
@@ -354,8 +355,10 @@ mod tests {
 
     const SYN: TcpFlags = TcpFlags::SYN;
 
-    /// Whoever has a port has it alone, keeps it, and its answers find it; most have one where there are twice
-    /// as many places.
+    /// Whoever has a port has it alone, keeps it, and its answers find it; all but a few in ten thousand have one
+    /// where there are twice as many places. Sources lead to places at random, so some places have more of them
+    /// than others and are taken sooner: in the end a source is free with 0.41, not 0.5, and a connection finds
+    /// none of 16 with 0.59^16 = 0.0002.
     #[test]
     fn every_connection_has_a_port_and_answers_find_it() {
         let mut table = table(16_384);
@@ -369,7 +372,7 @@ mod tests {
             assert!((1024..=32_767).contains(&got.1) && got.0 < 2);
             held.push((number, got));
         }
-        assert!(held.len() > 4096, "{} of 8192 have a port", held.len());
+        assert!(held.len() >= 8_192 - 3, "{} of 8192 have a port", held.len());
         for (number, got) in held {
             let ack = signs(TcpFlags::ACK, false);
             assert_eq!(table.there(&flow(number), &target(), &ack, 6), Some(got));

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use weir_wire::icmp_error::{Cause, IcmpError};
-use weir_wire::{Reason, fragment, icmp, parse, spread};
+use weir_wire::{FIRST_TTL, Reason, fragment, icmp, parse, spread};
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
@@ -21,7 +21,6 @@ const PROTOCOL_IPV6: u8 = 41;
 const PROTOCOL_GRE: u8 = 47;
 /// Priority and drop eligibility of a tag, which stay.
 const TAG_KEPT: u8 = 0xf0;
-const OUTER_TTL: u8 = 64;
 /// Of the dynamic ports, RFC 6335; their last bits are the flow's.
 const SOURCE_PORTS: u16 = 0xc000;
 
@@ -196,7 +195,7 @@ impl Outer {
         match (tunnel.source, backend) {
             (Some(IpAddr::V6(source)), IpAddr::V6(backend)) => {
                 kind.copy_from_slice(&TYPE_IPV6.to_be_bytes());
-                header[7] = OUTER_TTL;
+                header[7] = FIRST_TTL;
                 header[8..24].copy_from_slice(&source.octets());
                 header[24..40].copy_from_slice(&backend.octets());
             }
@@ -204,7 +203,7 @@ impl Outer {
                 kind.copy_from_slice(&TYPE_IPV4.to_be_bytes());
                 // DF is set, whether or not it is inside (RFC 2003 section 3.1), and the identification
                 // is 0 (RFC 6864).
-                header[..9].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, OUTER_TTL]);
+                header[..9].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, FIRST_TTL]);
                 header[12..16].copy_from_slice(&source.octets());
                 header[16..20].copy_from_slice(&backend.octets());
                 varied = (1 << (tunnel.spread & 31)) - 1;
@@ -282,7 +281,7 @@ impl Outer {
             let first = u32::from_le_bytes([common[2], inner.tos, length_high, length_low]);
             head[2..6].copy_from_slice(&first.to_le_bytes());
             head[6..10].copy_from_slice(&common[6..10]);
-            let third = u32::from_le_bytes([OUTER_TTL, protocol, check_high, check_low]);
+            let third = u32::from_le_bytes([FIRST_TTL, protocol, check_high, check_low]);
             head[10..14].copy_from_slice(&third.to_le_bytes());
             head[14..18].copy_from_slice(&source.to_be_bytes());
             head[18..22].copy_from_slice(&common[18..22]);
@@ -353,7 +352,7 @@ impl Ipip4 {
         frame[12..14].copy_from_slice(&TYPE_IPV4.to_be_bytes());
         let words = [
             u64::from_le_bytes([0x45, tos, length_high, length_low, 0, 0, 0x40, 0]),
-            u64::from(u32::from_le_bytes([OUTER_TTL, PROTOCOL_IPIP, check_high, check_low])),
+            u64::from(u32::from_le_bytes([FIRST_TTL, PROTOCOL_IPIP, check_high, check_low])),
         ];
         frame[14..22].copy_from_slice(&words[0].to_le_bytes());
         frame[22..26].copy_from_slice(&(words[1] as u32).to_le_bytes());

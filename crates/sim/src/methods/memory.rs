@@ -22,7 +22,7 @@ pub struct Remembered {
     pub connections: Option<Shared>,
     /// Which use of its number each server is, while it is there.
     pub incarnations: Incarnations,
-    /// Cheetah's part.
+    /// What a balancer with Cheetah remembers beside the cookies; none with other methods.
     pub cookies: Option<CookieMemory>,
     /// The slot of the flow whose packet is decided.
     slot: u32,

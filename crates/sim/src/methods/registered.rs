@@ -28,7 +28,7 @@ pub enum MethodError {
     Jet(#[from] weir_steering::jet::JetError),
     /// It has no tables that a kernel plane could hold.
     #[error("{0} has no tables of its own to publish")]
-    NoTables(&'static str),
+    NoTables(String),
 }
 
 /// The build face of a registered method: the one that the balancer's engine drives.
@@ -68,7 +68,7 @@ impl Published {
         release: Release,
     ) -> Result<Self, MethodError> {
         let info = settings.method().info();
-        let builder = info.builder.ok_or(MethodError::NoTables(info.name))?;
+        let builder = info.builder.ok_or(MethodError::NoTables(info.name.to_owned()))?;
         let bits_per_state = CELLS_PER_STATE * f64::from(settings.get(DCODE_BITS));
         let config = ServiceConfig {
             settings,

@@ -3,6 +3,7 @@
 use super::{Scenario, ScenarioError};
 use crate::requests::QueueSpec;
 use crate::world::{Action, LoadKind};
+use std::borrow::Cow;
 
 fn positive(value: f64) -> bool {
     value > 0.0 && value.is_finite()
@@ -14,10 +15,11 @@ fn not_negative(value: f64) -> bool {
 
 const WEIGHT: std::ops::RangeInclusive<u32> = 1..=1000;
 
-type Fault = Option<(String, &'static str)>;
+/// A field, and what would be right.
+type Fault = Option<(String, Cow<'static, str>)>;
 
 fn fault(wrong: bool, field: &str, right: &'static str) -> Fault {
-    wrong.then(|| (field.to_owned(), right))
+    wrong.then(|| (field.to_owned(), right.into()))
 }
 
 impl Scenario {
@@ -31,7 +33,7 @@ impl Scenario {
             .or_else(|| self.check_events())
             .or_else(|| self.check_methods());
         match found {
-            Some((field, right)) => Err(self.value(&field, right)),
+            Some((field, right)) => Err(self.value(&field, &right)),
             None => Ok(()),
         }
     }
@@ -134,14 +136,14 @@ impl Scenario {
             let actions = event.actions();
             let [(name, action)] = &actions[..] else {
                 let right = "one of add, remove, drain, weights, reweight, random_weights";
-                return Some((format!("event.{place}"), right));
+                return Some((format!("event.{place}"), right.into()));
             };
             fault(!not_negative(event.at), &field("at"), "at least 0 seconds")
                 .or_else(|| {
                     let bad = event.every.is_some_and(|every| !positive(every));
                     fault(bad, &field("every"), "more than 0 seconds")
                 })
-                .or_else(|| check_action(action, known).map(|right| (field(name), right)))
+                .or_else(|| check_action(action, known).map(|right| (field(name), right.into())))
         });
         fault(queued, "event", "left out where there is [queue]").or(events)
     }

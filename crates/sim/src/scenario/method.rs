@@ -8,7 +8,10 @@ use crate::methods::{
 };
 use crate::world::World;
 use serde::{Deserialize, Serialize};
-use weir_steering::{BuildError, MethodId, Settings, TABLE_SIZE};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use weir_steering::jet::WARM_UP;
+use weir_steering::{BuildError, MethodId, SettingError, Settings, TABLE_SIZE};
 
 /// A method and its parameters.
 #[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
@@ -94,6 +97,55 @@ pub enum MethodSpec {
         #[serde(default = "published_rows")]
         rows: usize,
     },
+    /// Any method of the registry, as it is published to the data plane: [`Published`]. Not those whose
+    /// packets carry cookies.
+    Published {
+        /// Its name in the registry, as services have it.
+        method: String,
+        /// What it is configured with, as services have it.
+        #[serde(default)]
+        settings: BTreeMap<String, SettingSpec>,
+        /// Size of the connection table over the target of concurrent flows, if the method has one. Several
+        /// balancers share it.
+        #[serde(default = "twice")]
+        table: f64,
+    },
+}
+
+/// A setting of a method, a number or one of its words.
+#[derive(Clone, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum SettingSpec {
+    /// A number within the setting's range.
+    Number(u64),
+    /// One of the words that the setting has.
+    Word(String),
+}
+
+/// The methods that [`MethodSpec::Published`] can be. Cookies come back in packets, of which those with a
+/// table alone know nothing: they are [`MethodSpec::Cheetah`].
+fn publishable() -> impl Iterator<Item = MethodId> {
+    MethodId::published().filter(|method| !method.needs().timestamps)
+}
+
+/// The settings of such a method. A change takes no time here, so JET has nothing to warm up for unless it
+/// is asked to.
+fn settings_of(
+    method: MethodId,
+    given: &BTreeMap<String, SettingSpec>,
+) -> Result<Settings, (String, SettingError)> {
+    let mut settings = Settings::of(method);
+    if method == MethodId::Jet {
+        settings.set(WARM_UP, 0).map_err(|error| (WARM_UP.to_owned(), error))?;
+    }
+    for (name, value) in given {
+        match value {
+            SettingSpec::Number(number) => settings.set(name, *number),
+            SettingSpec::Word(word) => settings.set_word(name, word),
+        }
+        .map_err(|error| (name.clone(), error))?;
+    }
+    Ok(settings)
 }
 
 fn twice() -> f64 {
@@ -216,6 +268,13 @@ impl MethodSpec {
                 Box::new(jet?)
             }
             &Self::Residue { rows } => Box::new(Residue::new(rows, &weights)?),
+            Self::Published { method, settings, table } => {
+                let id = publishable().find(|id| id.name() == method);
+                let id = id.ok_or_else(|| MethodError::NoTables(method.clone()))?;
+                let settings = settings_of(id, settings).map_err(|(_, error)| error)?;
+                let (eviction, release) = (Eviction::Kernel, Release::Never);
+                Box::new(Published::new(settings, world, room(*table), eviction, release)?)
+            }
         })
     }
 
@@ -242,6 +301,7 @@ impl MethodSpec {
                 tracking("jet", table.first(), *over, *eviction)
             }
             Self::Residue { .. } => "residue".into(),
+            Self::Published { method, .. } => format!("{method} published"),
         }
     }
 
@@ -258,7 +318,16 @@ impl MethodSpec {
     }
 
     /// The first parameter that makes no sense with so many servers, and what would make sense.
-    pub(super) fn fault(&self, servers: u32) -> Option<(&'static str, &'static str)> {
+    pub(super) fn fault(&self, servers: u32) -> Option<(String, Cow<'static, str>)> {
+        match self {
+            Self::Published { method, settings, table } => {
+                published_fault(method, settings, *table, servers)
+            }
+            _ => self.own_fault(servers).map(|(field, right)| (field.to_owned(), right.into())),
+        }
+    }
+
+    fn own_fault(&self, servers: u32) -> Option<(&'static str, &'static str)> {
         const ROWS: &str = "from 1 to 67,108,864";
         let bad = |n: usize| n == 0 || n > 1 << 26;
         match self {
@@ -298,4 +367,38 @@ impl MethodSpec {
             _ => None,
         }
     }
+}
+
+fn published_fault(
+    method: &str,
+    settings: &BTreeMap<String, SettingSpec>,
+    table: f64,
+    servers: u32,
+) -> Option<(String, Cow<'static, str>)> {
+    let Some(id) = publishable().find(|id| id.name() == method) else {
+        let names: Vec<_> = publishable().map(MethodId::name).collect();
+        return Some(("method".to_owned(), format!("one of {}", names.join(", ")).into()));
+    };
+    if !(0.0..=1000.0).contains(&table) {
+        let right = "from 0 to 1,000 (times the target of concurrent flows)";
+        return Some(("table".to_owned(), right.into()));
+    }
+    let settings = match settings_of(id, settings) {
+        Ok(settings) => settings,
+        Err((name, error)) => {
+            return Some((
+                format!("settings.{name}"),
+                format!("as {method} has it ({error})").into(),
+            ));
+        }
+    };
+    if id == MethodId::Jet && settings.get(WARM_UP) > 0 {
+        let right = "0, as a change takes no time here, so that nothing waits";
+        return Some((format!("settings.{WARM_UP}"), right.into()));
+    }
+    let fits = (id.info().fits)(&settings, servers as usize);
+    fits.err().map(|error| {
+        let right = format!("such that so many servers fit: {error}");
+        (format!("settings.{}", error.setting), right.into())
+    })
 }

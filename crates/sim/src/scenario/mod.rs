@@ -8,7 +8,7 @@ mod play;
 mod spec;
 
 pub use builtin::{BUILTIN, builtin, builtin_text};
-pub use method::MethodSpec;
+pub use method::{MethodSpec, SettingSpec};
 pub use play::{Progress, run, run_file, run_with};
 pub use spec::{EventSpec, OneOrMany, PoolSpec, ReweightSpec, Scenario, TrafficSpec};
 
@@ -407,6 +407,18 @@ mod tests {
         at("flows = 40", "flows = -40", "x.toml:16: traffic.flows must be more than 0", "-40");
         at("traffic.flows = 40", "trafic.flows = 40", "x.toml:14: size.smoke: ", "trafic");
         at("[size.smoke]", "[size.tiny]", "x.toml: TOML parse error at line 14", "tiny");
+        let published = |line: u32, rest: &str, of: &str, part: &str| {
+            let start = format!("x.toml:{line}: method.0.{of} must be ");
+            at(r#"kind = "hash""#, &format!("kind = \"published\"\n{rest}"), &start, part);
+        };
+        published(10, r#"method = "hesh""#, "method", "one of concury");
+        published(10, r#"method = "cheetah""#, "method", r#"it is "cheetah""#);
+        let few = "method = \"residue\"\nsettings.rows = 0";
+        published(11, few, "settings.rows", "it is 0");
+        let other = "method = \"ecmp\"\nsettings.dcode_bits = 8";
+        published(11, other, "settings.dcode_bits", "has no setting");
+        let warm = "method = \"jet\"\nsettings.warm_up = 9";
+        published(11, warm, "settings.warm_up", "it is 9");
         let message = fault("servers = 5", "severs = 5");
         assert!(message.contains("line 6") && message.contains("severs"), "{message}");
         let message = fault("kind = \"hash\"", "kind = \"hesh\"");

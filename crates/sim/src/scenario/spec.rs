@@ -180,7 +180,7 @@ pub struct EventSpec {
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReweightSpec {
-    /// Its number.
+    /// Number of the server, counted from 0.
     pub server: u16,
     /// Its new weight.
     pub weight: u32,

@@ -94,10 +94,10 @@ pub enum PlacedBy {
     Maglev,
 }
 
-/// One measurement.
+/// How evenly the flows of a trace are spread, and how many of them JET tracks.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Balance {
-    /// Different flows.
+    /// Number of different five-tuples of the trace.
     pub flows: u64,
     /// Flows of the server that has most, over the average: the same for JET and full tracking.
     pub max_oversubscription: f64,

@@ -24,15 +24,15 @@ pub const TUPLE_BYTES: usize = 13;
 /// The five-tuple of an IPv4 packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Tuple {
-    /// Source address.
+    /// Source address, in network order.
     pub src: [u8; 4],
-    /// Destination address.
+    /// Destination address, in network order.
     pub dst: [u8; 4],
-    /// Source port.
+    /// Source port, 0 to 65,535.
     pub src_port: u16,
-    /// Destination port.
+    /// Destination port, 0 to 65,535.
     pub dst_port: u16,
-    /// IP protocol.
+    /// Number of the protocol in the IP header: 6 is TCP, 17 UDP.
     pub protocol: u8,
 }
 
@@ -187,9 +187,9 @@ pub fn zipf_trace(zipf: Zipf, packets: u64, seed: u64) -> impl Iterator<Item = T
 /// What playing a trace yields.
 #[derive(Clone, Copy, PartialEq, Debug, serde::Serialize)]
 pub struct TraceReport {
-    /// Packets played.
+    /// Number of packets that were played.
     pub packets: u64,
-    /// Different tuples.
+    /// Number of different five-tuples among them.
     pub flows: u64,
     /// Entries at the end.
     pub tracked: usize,

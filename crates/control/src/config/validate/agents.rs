@@ -83,9 +83,10 @@ pub(super) fn states(
     let states = scope.choice(raw, "states", &words)?;
     let (States::Agents, Some(raw)) = (states, raw) else { return Some(states) };
     let wrong = match method {
-        Some(method) if method != MethodId::Concury => {
+        Some(method) if !method.needs().states => {
             format!(
-                "what agents say is for concury; {} goes by what passes the balancer",
+                "what agents say is for methods that know every connection; {} goes by what passes \
+                 the balancer",
                 method.name()
             )
         }
@@ -99,8 +100,7 @@ pub(super) fn states(
         }
         _ => return Some(states),
     };
-    let right =
-        "remove it, or set method = \"concury\", protocol = \"tcp\" and affinity = \"flow\"";
+    let right = "remove it, or set method = \"concury\" or \"residue\", protocol = \"tcp\" and affinity = \"flow\"";
     scope.problem(raw.span(), "states", wrong, right);
     None
 }

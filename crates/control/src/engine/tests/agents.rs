@@ -21,9 +21,11 @@ struct Agent {
     ended: oneshot::Receiver<()>,
 }
 
-fn world(states: u32, half_open: u32) -> (World, Arc<AtomicU32>) {
+/// A service of this method that asks agents.
+fn world(method: &str, states: u32, half_open: u32) -> (World, Arc<AtomicU32>) {
     let memory = SoftMemory::new(200_000, 1 << 14, 64);
-    let mut world = World::over(memory, 1, |config| {
+    let fields = format!("method = {method:?}");
+    let mut world = World::over_with(memory, (1, &fields), |config| {
         config.limits.states_per_service = states;
         config.limits.half_open_flows = half_open;
         config.agents = Some(Agents {
@@ -135,9 +137,8 @@ impl World {
     }
 }
 
-#[test]
-fn a_flood_of_syns_makes_no_state() {
-    let (mut world, _clock) = world(10_000, 80_000);
+fn a_flood_of_syns_makes_no_state(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 80_000);
     let mut agents = world.agents();
     world.open_told(&mut agents, 0..500);
     assert_eq!(world.states(), 500);
@@ -156,9 +157,8 @@ fn a_flood_of_syns_makes_no_state() {
     assert_eq!(world.warnings(), Vec::<String>::new());
 }
 
-#[test]
-fn what_begins_before_an_update_and_is_told_after_it_stays() {
-    let (mut world, clock) = world(100_000, 80_000);
+fn what_begins_before_an_update_and_is_told_after_it_stays(method: &str) {
+    let (mut world, clock) = world(method, 100_000, 80_000);
     let mut agents = world.agents();
     for round in 0..12u32 {
         // Open, half-open, and half-open with its report still in the ring.
@@ -184,9 +184,8 @@ fn what_begins_before_an_update_and_is_told_after_it_stays() {
     assert_eq!(refused, 0);
 }
 
-#[test]
-fn ends_are_known_at_once_and_silence_says_nothing() {
-    let (mut world, clock) = world(10_000, 10_000);
+fn ends_are_known_at_once_and_silence_says_nothing(method: &str) {
+    let (mut world, clock) = world(method, 10_000, 10_000);
     let mut agents = world.agents();
     world.open_told(&mut agents, 0..300);
     // Much longer than any timeout.
@@ -220,9 +219,8 @@ fn ends_are_known_at_once_and_silence_says_nothing() {
     world.check_counters();
 }
 
-#[test]
-fn an_agent_speaks_for_its_own_connections_only() {
-    let (mut world, _clock) = world(1_000, 10_000);
+fn an_agent_speaks_for_its_own_connections_only(method: &str) {
+    let (mut world, _clock) = world(method, 1_000, 10_000);
     let mut agents = world.agents();
     world.open_told(&mut agents, 0..90);
     let before: Vec<_> = (0..90).map(|client| world.at(client)).collect();
@@ -265,9 +263,8 @@ fn an_agent_speaks_for_its_own_connections_only() {
     world.check_counters();
 }
 
-#[test]
-fn a_dump_puts_right_what_was_missed() {
-    let (mut world, _clock) = world(10_000, 10_000);
+fn a_dump_puts_right_what_was_missed(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 10_000);
     let mut agents = world.agents();
     world.open_told(&mut agents, 0..300);
     let own: Vec<u32> = (0..300).filter(|client| world.number_of(*client) == 2).collect();
@@ -292,9 +289,8 @@ fn a_dump_puts_right_what_was_missed() {
     );
 }
 
-#[test]
-fn a_backend_without_an_agent_is_observed() {
-    let (mut world, clock) = world(10_000, 10_000);
+fn a_backend_without_an_agent_is_observed(method: &str) {
+    let (mut world, clock) = world(method, 10_000, 10_000);
     let mut agents = world.agents();
     world.open_told(&mut agents, 0..300);
     // Its agent goes; what it said counts for a while, and SYNs are kept aside.
@@ -343,9 +339,8 @@ fn a_backend_without_an_agent_is_observed() {
     assert!(world.engine.services["a"].is_told_of(own));
 }
 
-#[test]
-fn a_second_agent_of_a_backend_ends_the_first() {
-    let (mut world, _clock) = world(10_000, 10_000);
+fn a_second_agent_of_a_backend_ends_the_first(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 10_000);
     let mut agents = world.agents();
     world.open_told(&mut agents, 0..100);
     let mut second = world.call(20, 1, 50);
@@ -366,9 +361,8 @@ fn a_second_agent_of_a_backend_ends_the_first() {
     world.check();
 }
 
-#[test]
-fn agents_hear_of_backends_that_come() {
-    let (mut world, _clock) = world(10_000, 10_000);
+fn agents_hear_of_backends_that_come(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 10_000);
     let mut agents = world.agents();
     let mut fourth = world.call(4, 4, 4);
     assert!(fourth.endpoints.endpoint.is_empty());
@@ -398,9 +392,8 @@ fn agents_hear_of_backends_that_come() {
 
 /// What the log of an earlier time says of a connection that has moved meanwhile, its agent puts right,
 /// whoever is heard first.
-#[test]
-fn what_is_known_of_an_earlier_time_is_put_right() {
-    let (mut world, _clock) = world(10_000, 10_000);
+fn what_is_known_of_an_earlier_time_is_put_right(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 10_000);
     // As read from the log: all at b1.
     let b1 = world.engine.services["a"].member("b1").unwrap().id;
     let service = world.engine.services.get_mut("a").unwrap();
@@ -418,9 +411,8 @@ fn what_is_known_of_an_earlier_time_is_put_right() {
     assert_eq!(at, [2, 2, 2, 2, 1, 1, 1, 1, 1, 1]);
 }
 
-#[test]
-fn a_new_balancer_takes_no_packets_before_it_knows() {
-    let (mut world, _clock) = world(10_000, 10_000);
+fn a_new_balancer_takes_no_packets_before_it_knows(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 10_000);
     assert!(world.engine.plane.attached.is_empty());
     assert!(world.warnings()[0].contains("no packets are taken yet"), "{:?}", world.warnings());
     // Connections of another time, wherever the table of this one would lead them.
@@ -440,9 +432,8 @@ fn a_new_balancer_takes_no_packets_before_it_knows() {
     assert_eq!(world.warnings(), Vec::<String>::new());
 }
 
-#[test]
-fn a_new_balancer_waits_no_longer_than_it_may() {
-    let (mut world, _clock) = world(10_000, 10_000);
+fn a_new_balancer_waits_no_longer_than_it_may(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 10_000);
     world.engine.end_learning();
     assert_eq!(world.engine.plane.attached, ["eth0"]);
     let said = world.warnings();
@@ -474,4 +465,34 @@ fn loads_that_agents_tell_are_those_of_the_command() {
     assert_eq!(told, [Some(70.0), Some(5.0), Some(90.0)]);
     let least = world.engine.services["a"].member("b2").unwrap().id;
     assert!(world.start(0, 0..50).iter().all(|at| *at == least));
+}
+
+/// Each of them holds for every method that knows all connections.
+macro_rules! by_every_method {
+    ($($test:ident)*) => {
+        by_every_method! { concury: $($test)* }
+        by_every_method! { residue: $($test)* }
+    };
+    ($method:ident: $($test:ident)*) => {
+        mod $method {
+            $(#[test]
+            fn $test() {
+                super::$test(stringify!($method));
+            })*
+        }
+    };
+}
+
+by_every_method! {
+    a_flood_of_syns_makes_no_state
+    what_begins_before_an_update_and_is_told_after_it_stays
+    ends_are_known_at_once_and_silence_says_nothing
+    an_agent_speaks_for_its_own_connections_only
+    a_dump_puts_right_what_was_missed
+    a_backend_without_an_agent_is_observed
+    a_second_agent_of_a_backend_ends_the_first
+    agents_hear_of_backends_that_come
+    what_is_known_of_an_earlier_time_is_put_right
+    a_new_balancer_takes_no_packets_before_it_knows
+    a_new_balancer_waits_no_longer_than_it_may
 }

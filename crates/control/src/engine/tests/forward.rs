@@ -3,6 +3,7 @@
 use super::*;
 use crate::neigh;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use weir_plane::forward::Encapsulation;
 
 /// A router leads to every backend; nothing is on a link here.
@@ -99,4 +100,53 @@ fn without_a_way_a_new_tunnel_holds_all_the_same() {
     let sources =
         world.engine.plane.backends.values().map(|backend| backend.tunnel.unwrap().source);
     assert!(sources.into_iter().all(|source| source.is_none()));
+}
+
+/// Where frames cannot get, a backend does not join: neither by a command nor by a file. Who is there already
+/// stays, whatever routes have become, and `weir status` says that it gets nothing.
+#[test]
+fn nobody_joins_where_frames_do_not_get() {
+    let mut world = World::new(1);
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    world.engine.resolve = |address| match address {
+        IpAddr::V4(v4) if v4.octets()[3] == 9 => Err(NeighError::Local { address }),
+        IpAddr::V4(v4) if v4.octets()[3] > 3 => {
+            Err(NeighError::Gateway { address, gateway: "10.0.0.254".parse().unwrap() })
+        }
+        _ => Ok(Some(neighbour())),
+    };
+    for (last, words) in [(4, "behind the router 10.0.0.254"), (9, "belongs to this host")] {
+        let joins = crate::config::Backend {
+            name: "more".into(),
+            address: [10, 9, 0, last].into(),
+            port: None,
+            weight: 1,
+            drain: false,
+            backup: false,
+        };
+        let by_command = world.ask(|reply| Command::Add("a".into(), joins.clone(), reply));
+        assert!(by_command.unwrap_err().to_string().contains(words));
+        let mut config = config_with(&world.directory, 1, "");
+        config.services[0].backends.push(joins);
+        let planned = world.engine.plan_to(&config, "weir.toml".as_ref()).unwrap_err().to_string();
+        assert!(planned.contains(words), "{planned}");
+        let by_file = world.engine.reload_as(config, false).unwrap_err().to_string();
+        assert!(by_file.contains(words) && by_file.contains("backend more"), "{by_file}");
+    }
+    assert_eq!(world.engine.services["a"].pool.len(), 3);
+    // A route has changed under a backend.
+    world.engine.resolve =
+        |address| Err(NeighError::Gateway { address, gateway: "10.0.0.254".parse().unwrap() });
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    let same = config_with(&world.directory, 1, "");
+    world.engine.reload_as(same, false).expect("all are there");
+    let said = world.warnings();
+    assert!(said.len() == 3 && said[0].contains("b1 gets no packets"), "{said:?}");
+    world.engine.resolve = |_| Ok(Some(neighbour()));
+    world.engine.refresh_next_hops(false).expect("nothing is refused");
+    for backend in ["b1", "b2", "b3"] {
+        world.drain("a", backend).unwrap();
+    }
+    let said = world.warnings();
+    assert!(said.len() == 1 && said[0].contains("no backend takes new connections"), "{said:?}");
 }

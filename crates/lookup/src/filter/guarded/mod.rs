@@ -11,6 +11,24 @@ use crate::{BATCH, Error, Key};
 
 /// Any map: one that gives every key a value, the right one to a key that is in it and any to an
 /// alien, or one that tells some or all aliens.
+///
+/// ```
+/// use weir_lookup::{Fuse, Lookup, Othello};
+///
+/// fn value<M: Lookup<u64>>(map: &M, key: u64) -> Option<M::Value> {
+///     let mut out = [None];
+///     map.get_batch(&[key], &mut out);
+///     out[0]
+/// }
+///
+/// let keys: Vec<u64> = (0..1000).collect();
+/// let fuse = Fuse::build(12, &keys, |at| at as u32, 1)?;
+/// let mut othello: Othello<u64> = Othello::new(12, 1000, 1);
+/// othello.insert(7, 300)?;
+/// assert_eq!(value(&fuse, 7), Some(7));
+/// assert_eq!(value(&othello.view(), 7), Some(300));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 pub trait Lookup<K: Key> {
     /// What a lookup gives.
     type Value: Copy;
@@ -26,6 +44,22 @@ pub trait Lookup<K: Key> {
 }
 
 /// The maintainer of a map that other threads read meanwhile.
+///
+/// ```
+/// use weir_lookup::{LudoWriter, MapReader, OthelloShared, SharedMap};
+///
+/// fn moves(map: &mut impl SharedMap<u64>) -> Result<Option<u64>, weir_lookup::Error> {
+///     map.insert(7, 300)?;
+///     map.insert(7, 400)
+/// }
+///
+/// let mut map = OthelloShared::new(12, 1000, 1);
+/// let mut reader = SharedMap::reader(&map);
+/// assert_eq!(moves(&mut map)?, Some(300));
+/// assert_eq!(SharedMap::get(&map, &7), Some(400));
+/// assert_eq!(MapReader::get(&mut reader, &7u64).map(u64::from), Some(400));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 pub trait SharedMap<K: Key> {
     /// What each of these threads has.
     type Reader: MapReader<K>;

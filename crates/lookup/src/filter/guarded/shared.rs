@@ -8,6 +8,24 @@ use crate::{BATCH, Error, Key};
 const GROWTH: f64 = 1.5;
 
 /// What a reader's thread asks: as a map, but through a handle of its own.
+///
+/// ```
+/// use weir_lookup::{MapReader, OthelloShared};
+///
+/// fn all<R: MapReader<u64>>(reader: &mut R, keys: &[u64]) -> Vec<Option<R::Value>> {
+///     let mut out = vec![None; keys.len()];
+///     reader.get_batch(keys, &mut out);
+///     out
+/// }
+///
+/// let mut map: OthelloShared<u64> = OthelloShared::new(12, 1000, 1);
+/// let mut reader = map.reader();
+/// map.insert(7, 300)?;
+/// let found = std::thread::spawn(move || all(&mut reader, &[7])).join().expect("it ends");
+/// assert_eq!(found.len(), 1);
+/// assert!(found[0].is_some_and(|value| u64::from(value) == 300));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 pub trait MapReader<K: Key> {
     /// What a lookup gives.
     type Value: Copy;

@@ -18,6 +18,21 @@ struct Step {
 ///
 /// Finding the order of the cells and the keys' fingerprints is most of the work of an export, and
 /// the same for every plane.
+///
+/// ```
+/// use weir_lookup::OthelloSet;
+///
+/// let mut set: OthelloSet<u64, u32> = OthelloSet::new(8, 16, 1000, 1);
+/// for host in 0..1000 {
+///     set.insert(host, host as u32 % 4)?;
+/// }
+/// // Five nodes, each of which reaches the same hosts by other ports.
+/// let exporter = set.exporter();
+/// let planes: Vec<_> =
+///     (0..5).map(|node| exporter.export(node, 0, |port| (port + node) % 4)).collect();
+/// assert_eq!(planes[3].get(&6u64), Some((6 % 4 + 3) % 4));
+/// # Ok::<(), weir_lookup::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct SetExporter<'a, K, V> {
     set: &'a OthelloSet<K, V>,

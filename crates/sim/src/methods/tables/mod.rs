@@ -190,7 +190,7 @@ impl Table {
         !matches!(self, Self::Buckets(_))
     }
 
-    /// Entries.
+    /// Number of flows that have an entry.
     pub fn len(&self) -> usize {
         each!(self, table => table.len())
     }

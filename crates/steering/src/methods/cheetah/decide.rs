@@ -7,7 +7,7 @@ use super::stateful::Stateful;
 use super::stateless::Stateless;
 use crate::decide::{Decide, Decision, NoCookie, Question, Why};
 use crate::ids::BackendId;
-use crate::memory::{Echoes, Memory, TrackedFlow};
+use crate::memory::{Echoes, Former, Memory, TrackedFlow};
 use crate::schedule;
 use crate::table::Flags;
 use std::sync::Arc;
@@ -255,7 +255,7 @@ fn entry_of<K, M: Memory<K>>(
         servers.uses(latest.get())
             && memory.incarnation(*latest).is_some_and(|now| entry.is_of(now))
     });
-    let former = entry.former.checked_sub(1);
+    let former = entry.former.map(Former::number);
     (latest, former.filter(|former| servers.backend(*former).is_some()))
 }
 
@@ -312,7 +312,7 @@ fn note<K, M: Memory<K>>(
     memory: &mut M,
 ) {
     let Some(incarnation) = memory.incarnation(backend) else { return };
-    let former = former.and_then(|former| servers.number(former.get())).map_or(0, |n| n + 1);
+    let former = former.and_then(|former| servers.number(former.get())).map(Former::new);
     memory.track(question, TrackedFlow { former, ..TrackedFlow::new(backend, incarnation) });
 }
 
@@ -386,7 +386,7 @@ fn tell_slot<K: Key, M: Memory<K>>(
     let latest = entry_of(servers, question, memory).0;
     let latest = latest.filter(|latest| !memory.is_down(*latest));
     if let Some(backend) = latest {
-        let index = memory.connection(question).and_then(|entry| entry.former.checked_sub(1));
+        let index = memory.connection(question).and_then(|entry| entry.former).map(Former::number);
         let part = index.map(|index| method.codec().hide_for(question.hash, index));
         let there = |part: &u16| {
             memory.slot(question, *part) == Some(backend) && !memory.slot_closes(question, *part)
@@ -402,7 +402,7 @@ fn tell_slot<K: Key, M: Memory<K>>(
     if let Some(incarnation) = memory.incarnation(backend) {
         let index = part.map(|part| method.codec().reveal_for(question.hash, part));
         let entry = TrackedFlow::new(backend, incarnation);
-        memory.track(question, TrackedFlow { former: index.map_or(0, |index| index + 1), ..entry });
+        memory.track(question, TrackedFlow { former: index.map(Former::new), ..entry });
     }
     match part {
         Some(part) => telling(backend, part),

@@ -36,6 +36,6 @@ pub use servers::{AllServers, ServersError, ServiceServers};
 pub use stateful::{Stateful, Tier, WithSlots};
 pub use stateless::Stateless;
 pub use table::{
-    ConnTable, ConnTableConfig, ConnTableError, PARTITION_SLOTS, SWEEP, SWEEP_FULL, SlotCounts,
-    SlotEntry, SlotState, TableFull,
+    ConnTable, ConnTableConfig, ConnTableError, PAD_SHIFT, PARTITION_SHIFT, PARTITION_SLOTS, SWEEP,
+    SWEEP_FULL, SlotCounts, SlotEntry, SlotState, TableFull,
 };

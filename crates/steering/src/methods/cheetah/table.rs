@@ -7,6 +7,12 @@ use weir_hash::{HashKey, Key, scale};
 /// Slots of a partition where the cookie has 15 bits for the index, as in published tables.
 pub const PARTITION_SLOTS: u32 = 1 << 15;
 
+/// The bits of a flow's hash from this one on choose its partition: neither those that [hide](PAD_SHIFT) an
+/// index, nor those that pick a server.
+pub const PARTITION_SHIFT: u32 = 16;
+/// The bits of a flow's hash from this one on hide an index or a server's number in its cookie.
+pub const PAD_SHIFT: u32 = 48;
+
 /// Slots that each new connection looks over for ended ones, in its partition.
 pub const SWEEP: u32 = 2;
 /// The same, if there is no free slot.
@@ -85,7 +91,7 @@ pub struct SlotEntry {
 pub struct SlotCounts {
     /// Slots in use, those included whose time is up but that no sweep has found.
     pub used: u64,
-    /// All slots.
+    /// Slots that there are, in use or free.
     pub slots: u64,
     /// Connections that found their partition full.
     pub full: u64,
@@ -345,14 +351,13 @@ impl ConnTable {
         (partition * self.config.slots + u32::from(index)) as usize
     }
 
-    /// By bits that neither the pad is made of nor the hash's pick among servers.
     fn partition(&self, hash: u64) -> u32 {
-        scale((hash >> 16) as u32, self.config.partitions)
+        scale((hash >> PARTITION_SHIFT) as u32, self.config.partitions)
     }
 
     /// Hides the index: a plain one would show how full the table is.
     fn pad(&self, hash: u64) -> u16 {
-        ((hash >> 48) & ((1 << self.config.bits) - 1)) as u16
+        ((hash >> PAD_SHIFT) & ((1 << self.config.bits) - 1)) as u16
     }
 }
 

@@ -181,7 +181,7 @@ impl Layout {
 
 /// What a table is if it is one of Concury's.
 impl Image {
-    /// Concury's table.
+    /// The table, if it is one of Concury's; `None` if it is another method's.
     #[inline(always)]
     pub fn concury(&self) -> Option<&Table<Body>> {
         match self {

@@ -190,7 +190,7 @@ impl<K: Key + Default> AnyJet<K> {
         each!(self, jet => jet.sweep())
     }
 
-    /// See [`Jet::steer_first`].
+    /// Steers the first packet of a flow to the less loaded of two backends; see [`Jet::steer_first`].
     pub fn steer_first<L: PartialOrd>(&mut self, flow: &K, load: impl FnMut(u16) -> L) -> u16 {
         each!(self, jet => jet.steer_first(flow, load))
     }

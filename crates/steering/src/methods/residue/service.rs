@@ -16,7 +16,7 @@ use crate::rows::ROWS;
 use crate::state::StateKey;
 use crate::states::{Observed, ObservedStates, Patience};
 use crate::table::{Flags, Header, Table};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key, scale};
 
@@ -39,6 +39,8 @@ pub struct ResidueBuilder {
     draft: Option<Draft>,
     /// See [`Build::rest`].
     rest_seconds: u32,
+    /// See [`Build::told_of`].
+    told_of: BTreeSet<BackendId>,
 }
 
 impl ResidueBuilder {
@@ -61,7 +63,8 @@ impl ResidueBuilder {
         });
         let states = ObservedStates::new(key, config.capacity, config.max_states);
         let config = config.clone();
-        Self { config, key, states, placed: None, published, draft: None, rest_seconds: 0 }
+        let (placed, draft, rest_seconds, told_of) = (None, None, 0, BTreeSet::new());
+        Self { config, key, states, placed, published, draft, rest_seconds, told_of }
     }
 
     /// The rows of a pool. What a failed draft has left is made anew.
@@ -97,6 +100,11 @@ fn body(image: &Image) -> Option<&Body> {
         Image::Residue(table) => Some(table.body()),
         _ => None,
     }
+}
+
+/// Whether its end will be said, so that its silence says nothing.
+fn is_told(told_of: &BTreeSet<BackendId>, state: &Observed) -> bool {
+    !told_of.is_empty() && state.phase != Phase::Closing && told_of.contains(&state.backend)
 }
 
 fn known(state: &Observed) -> Known {
@@ -205,7 +213,10 @@ impl Build for ResidueBuilder {
 
     fn sweep(&mut self, now: u32, active: &dyn Fn(&StateKey) -> bool) -> Vec<StateKey> {
         let patience = self.patience();
-        let idle = self.states.take(|flow, state| state.look(patience, || active(flow), now));
+        let told_of = &self.told_of;
+        let idle = self.states.take(|flow, state| {
+            is_told(told_of, state) || state.look(patience, || active(flow), now)
+        });
         idle.into_iter().map(|(key, _)| key).collect()
     }
 
@@ -218,9 +229,23 @@ impl Build for ResidueBuilder {
         }
     }
 
+    fn told_of(&mut self, backends: &BTreeSet<BackendId>, now: u32) {
+        let before = std::mem::replace(&mut self.told_of, backends.clone());
+        if before.is_subset(backends) {
+            return;
+        }
+        let lost = |at: &BackendId| before.contains(at) && !backends.contains(at);
+        for (_, state) in self.states.iter_mut().filter(|(_, state)| lost(&state.backend)) {
+            (state.seen, state.watched) = (now, false);
+        }
+    }
+
     fn each_due(&self, now: u32, visit: &mut dyn FnMut(&StateKey, Known)) {
         let patience = self.patience();
         for (key, state) in self.states.iter() {
+            if is_told(&self.told_of, state) && state.phase == Phase::Open {
+                continue;
+            }
             if patience.is_due(key, state.phase, state.seen, state.watched, now) {
                 visit(key, known(state));
             }

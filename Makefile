@@ -6,6 +6,7 @@ EVENTS := 500
 KILLS := 200
 FRAMES := 1000000
 FORWARD := l2
+PLANE := kernel
 RUNS := 10
 .DEFAULT_GOAL := help
 .PHONY: help setup build site deb demo test bench soak soak-faults soak-kills fuzz mutations kernel-test clean
@@ -17,7 +18,7 @@ ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 help:
 	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah|cheetah-stateful]'
-	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [SECONDS=30]'
+	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [PLANE=kernel|af-xdp] [SECONDS=30]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'
@@ -52,7 +53,7 @@ deb: build
 	@scripts/deb
 
 demo: build
-	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --duration $(SECONDS)s
+	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --plane $(PLANE) --duration $(SECONDS)s
 
 test:
 	@scripts/setup test

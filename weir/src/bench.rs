@@ -2,6 +2,7 @@
 
 use crate::cli::{BenchVerb, ControlOptions, KeysName, LookupOptions, MapsOptions, PlaneOptions};
 use crate::out;
+use anyhow::Context;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_bench::lookup::{Amount, Keys, Load, TraceFile};
@@ -98,7 +99,22 @@ fn control_plane(options: &ControlOptions) -> anyhow::Result<()> {
 /// Flows whose frames, and whose table, are beyond every cache.
 const MANY_FLOWS: u32 = 16_000_000;
 
+fn over_sockets(options: &PlaneOptions) -> anyhow::Result<()> {
+    let request = plane::af_xdp::Request {
+        weir: std::env::current_exe().context("cannot find the program itself")?,
+        flows: options.flows.first().copied().unwrap_or(1000),
+        packets: u32::try_from(options.packets).context("too many packets")?,
+        rounds: options.rounds,
+    };
+    let report =
+        plane::af_xdp::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
+    if options.json { out::json(&report) } else { Ok(()) }
+}
+
 fn burst_plane(options: PlaneOptions) -> anyhow::Result<()> {
+    if options.ports == "af-xdp" {
+        return over_sockets(&options);
+    }
     let forward = |name: &String| plane::Forward::ALL.into_iter().find(|way| way.name() == name);
     let (mut residue_flows, mut cores) = (options.residue_flows, options.cores);
     if options.full {

@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_control::config::PlaneKind;
 use weir_steering::MethodId;
 
 /// What a command ends with.
@@ -53,6 +54,10 @@ pub struct PlaneOptions {
     /// Makes the order of frames the same.
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
     pub seed: u64,
+    /// What frames come by: memory; or AF_XDP sockets of a running balancer at veth devices, beside a bare
+    /// forwarder at others (concury and residue, l2, one core, the first number of flows).
+    #[arg(long, value_parser = ["memory", "af-xdp"], default_value = "memory")]
+    pub ports: String,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -150,6 +155,14 @@ impl From<TraceWanted> for weir_control::engine::TraceRequest {
     }
 }
 
+fn plane_kind(name: &str) -> Result<PlaneKind, String> {
+    let known = PlaneKind::ALL.into_iter().find(|(known, _)| *known == name);
+    known.map(|(_, kind)| kind).ok_or_else(|| {
+        let names = PlaneKind::ALL.map(|(name, _)| name).join(" or ");
+        format!("there are {names}")
+    })
+}
+
 #[derive(Subcommand)]
 pub enum Verb {
     /// Run the balancer. When it ends, forwarding goes on; started again, it resumes.
@@ -160,6 +173,19 @@ pub enum Verb {
         /// Follow the file also where that breaks connections of an earlier run.
         #[arg(long)]
         break_connections: bool,
+        /// What decides packets, if that is not what the file says: "kernel" or "af-xdp".
+        #[arg(long, value_name = "PLANE", value_parser = plane_kind)]
+        plane: Option<PlaneKind>,
+    },
+    /// Decide packets in user space, over a data plane that is pinned; `weir run` starts this.
+    #[command(hide = true)]
+    Plane {
+        /// The directory of the data plane's pins.
+        #[arg(long)]
+        pins: PathBuf,
+        /// The run directory of the instance.
+        #[arg(long)]
+        run_dir: PathBuf,
     },
     /// Look at this host and write a configuration for it, with comments. Refused if the file is there.
     Init(InitOptions),
@@ -597,6 +623,9 @@ pub struct LabOptions {
     /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
     #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"], default_value = "l2")]
     pub forward: String,
+    /// What decides packets: kernel or af-xdp (docs/planes.md).
+    #[arg(long, value_name = "PLANE", value_parser = plane_kind, default_value = "kernel")]
+    pub plane: PlaneKind,
     /// What takes packets out of tunnels on the backends: weir's agent, or the tunnel devices of a kernel that
     /// has them.
     #[arg(long, value_parser = ["agent", "kernel"], default_value = "agent")]

@@ -16,8 +16,8 @@ use weir_control::api::{
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, EngineError, Explanation, NatSourceStatus, QuicConfigStatus, QuicStatus, ReturnedStatus,
-    ServiceStatus, Status,
+    self, EngineError, Explanation, NatSourceStatus, PlaneStatus, QuicConfigStatus, QuicStatus,
+    ReturnedStatus, ServiceStatus, Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -105,6 +105,7 @@ fn print_status(status: &Status) {
     }
     status.nat_sources.iter().for_each(print_nat_source);
     print_lost(status);
+    status.plane.iter().for_each(print_plane);
     print_ids(status);
     if let Some(seen) = status.consistency {
         let is = if seen.active { "is" } else { "is to be" };
@@ -306,6 +307,36 @@ fn print_ids(status: &Status) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     out::line(table);
+}
+
+fn print_plane(plane: &PlaneStatus) {
+    let PlaneStatus { kind, process, restarts, failure, utilisation, utilisation_plus, counts } =
+        plane;
+    let state = match (process, failure) {
+        (Some(process), _) => format!("process {process}"),
+        (None, Some(why)) => format!("none ({why})"),
+        (None, None) => "none yet".to_owned(),
+    };
+    let count = |name: &str| counts.get(name).copied().unwrap_or_default();
+    out::line(format_args!(
+        "\nplane {kind}: {state}, {restarts} restarts; busy {:.1} %, weighted by how full bursts are {:.1} % \
+         (util+); {} sockets, {} frames received, {} sent, {} given back to the kernel",
+        utilisation * 100.0,
+        utilisation_plus * 100.0,
+        count("sockets"),
+        count("received"),
+        count("sent"),
+        count("returned"),
+    ));
+    let lost = ["rx_ring_full", "no_chunk", "device_full", "return_failed", "bad_descriptors"];
+    let lost: Vec<String> = lost
+        .iter()
+        .filter(|name| count(name) > 0)
+        .map(|name| format!("{} {name}", count(name)))
+        .collect();
+    if !lost.is_empty() {
+        out::line(format_args!("frames that it lost: {}", lost.join(", ")));
+    }
 }
 
 fn print_lost(status: &Status) {

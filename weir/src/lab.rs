@@ -5,6 +5,7 @@ use crate::out;
 use anyhow::Context;
 use std::collections::HashSet;
 use std::time::Duration;
+use weir_control::config::PlaneKind;
 use weir_lab::demo::{self, DemoSpec};
 use weir_lab::topology::{Receivers, Topology};
 use weir_lab::view::Show;
@@ -41,6 +42,9 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
         answered_by(&mut spec, &answers)?;
     }
     forwarded_by(&mut spec, &options.forward, &options.receivers)?;
+    if options.plane != PlaneKind::Kernel {
+        spec.balancer.balancer_lines += &format!("plane = {:?}\n", options.plane.name());
+    }
     if let Some(topology) = options.topology {
         spec.lab.topology = topology;
     }

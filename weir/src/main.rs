@@ -21,6 +21,7 @@ mod sim;
 mod snapshot;
 mod top;
 mod trace;
+mod user_plane;
 
 use clap::Parser;
 use cli::{Cli, Verb};
@@ -28,6 +29,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 use weir_control::api::{ClientError, FlowRequest};
+use weir_control::config::PlaneKind;
 use weir_control::engine::{EngineError, Kind};
 
 fn main() -> ExitCode {
@@ -60,7 +62,10 @@ fn status(error: &anyhow::Error) -> u8 {
 fn dispatch(verb: Verb) -> anyhow::Result<bool> {
     let done = |result: anyhow::Result<()>| result.map(|()| true);
     match verb {
-        Verb::Run { config, break_connections } => done(run(&config, break_connections)),
+        Verb::Run { config, break_connections, plane } => {
+            done(run(&config, break_connections, plane))
+        }
+        Verb::Plane { pins, run_dir } => done(user_plane::run(&pins, &run_dir)),
         Verb::Init(options) => done(init::run(options)),
         Verb::Import(options) => done(import::run(options)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),
@@ -119,16 +124,25 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
     }
 }
 
-fn run(config: &std::path::Path, break_connections: bool) -> anyhow::Result<()> {
+fn run(
+    config: &std::path::Path,
+    break_connections: bool,
+    plane: Option<PlaneKind>,
+) -> anyhow::Result<()> {
+    begin_to_log();
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(weir_control::run::run(config, break_connections, plane))
+}
+
+/// What processes that go on say goes to standard error.
+fn begin_to_log() {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?
-        .block_on(weir_control::run::run(config, break_connections))
 }

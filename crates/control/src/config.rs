@@ -115,6 +115,9 @@ pub struct Balancer {
     pub interfaces: Vec<String>,
     /// How the XDP program is attached.
     pub mode: XdpMode,
+    /// What decides packets.
+    #[serde(default)]
+    pub plane: PlaneKind,
     /// Directory of the control socket and of the state that survives a restart.
     pub run_dir: PathBuf,
     /// How often interfaces and next hops are looked up beside the kernel's events, of which some may be
@@ -171,6 +174,31 @@ pub enum XdpMode {
     Native,
     /// In the network stack: works with every driver, and is several times slower.
     Generic,
+}
+
+/// What decides packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlaneKind {
+    /// The program in the kernel, all of them.
+    #[default]
+    Kernel,
+    /// A process with AF_XDP sockets those in the middle of connections, in bursts; the program the others,
+    /// and all of them while there is no such process.
+    AfXdp,
+}
+
+impl PlaneKind {
+    /// All, as the configuration names them.
+    pub const ALL: [(&str, Self); 2] = [("kernel", Self::Kernel), ("af-xdp", Self::AfXdp)];
+
+    /// As the configuration names it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::AfXdp => "af-xdp",
+        }
+    }
 }
 
 /// Sizes of the data plane. A changed size counts from the next reload or start: memory of that size
@@ -520,8 +548,19 @@ impl Config {
     /// [`ConfigError::Read`] if the file cannot be read, [`ConfigError::Invalid`] with every
     /// problem found if it cannot be used.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Self::load_with(path, None)
+    }
+
+    /// As [`load`](Self::load), for a start that has said what decides packets, whatever the file says.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_with(
+        path: impl AsRef<Path>,
+        plane: Option<PlaneKind>,
+    ) -> Result<Self, ConfigError> {
         let path = path.as_ref();
-        Self::parse(&Self::text(path)?, &path.display().to_string())
+        Self::parse_with(&Self::text(path)?, &path.display().to_string(), plane)
     }
 
     /// The text of a file, with those that it includes: one text, which means the same by itself.
@@ -538,8 +577,20 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Invalid`] with every problem found.
     pub fn parse(text: &str, file_name: &str) -> Result<Self, ConfigError> {
+        Self::parse_with(text, file_name, None)
+    }
+
+    /// As [`parse`](Self::parse), with what decides packets as [`load_with`](Self::load_with) has it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_with(
+        text: &str,
+        file_name: &str,
+        plane: Option<PlaneKind>,
+    ) -> Result<Self, ConfigError> {
         let methods: Vec<MethodId> = weir_dataplane::methods().collect();
-        Self::parse_for(text, file_name, &methods)
+        Self::parse_whole(text, file_name, &methods, plane)
     }
 
     /// As [`parse`](Self::parse), for a data plane that runs these methods.
@@ -551,9 +602,18 @@ impl Config {
         file_name: &str,
         methods: &[MethodId],
     ) -> Result<Self, ConfigError> {
+        Self::parse_whole(text, file_name, methods, None)
+    }
+
+    fn parse_whole(
+        text: &str,
+        file_name: &str,
+        methods: &[MethodId],
+        plane: Option<PlaneKind>,
+    ) -> Result<Self, ConfigError> {
         let mut problems = error::Problems::new(text, file_name);
         let resolved = written::parse(text, &mut problems)
-            .and_then(|file| validate::validate(file, methods, &mut problems))
+            .and_then(|file| validate::validate(file, methods, plane, &mut problems))
             .map(resolve::resolve);
         match resolved {
             Some(config) if problems.is_empty() => Ok(config),

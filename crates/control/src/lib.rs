@@ -13,6 +13,7 @@ pub mod init;
 pub mod metrics;
 pub mod neigh;
 pub mod notify;
+pub mod process;
 pub mod run;
 pub mod snapshot;
 pub mod store;

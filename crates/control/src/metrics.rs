@@ -2,7 +2,9 @@
 //! address that `[balancer] metrics` names (docs/metrics.md). Counters go on through restarts of the control
 //! plane where the data plane counts them.
 
-use crate::engine::{AgentStatus, BackendStatus, Command, Sender, ServiceStatus, Status};
+use crate::engine::{
+    AgentStatus, BackendStatus, Command, PlaneStatus, Sender, ServiceStatus, Status,
+};
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -153,6 +155,9 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         "Frames that were sent and lost before they left an interface",
         status.lost.iter().flatten().map(|one| (vec![("interface", &*one.interface)], one.frames)),
     )?;
+    if let Some(plane) = &status.plane {
+        user_plane(out, plane)?;
+    }
     let nat = status.nat_sources.iter().flat_map(|one| {
         let states = [("open", one.open), ("opening", one.opening), ("resting", one.resting)];
         states.map(|(state, count)| (one.address.to_string(), state, count))
@@ -208,6 +213,36 @@ fn instance(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
         status.table_bytes_used as f64,
     )?;
     out.gauge("table_memory_bytes", "Memory of the tables", status.table_bytes as f64)
+}
+
+/// The plane in user space, where one is wanted.
+fn user_plane(out: &mut Writer<'_>, plane: &PlaneStatus) -> fmt::Result {
+    let running = if plane.process.is_some() { 1.0 } else { 0.0 };
+    out.gauge("plane_running", "Whether a plane in user space takes packets", running)?;
+    out.counter(
+        "plane_restarts",
+        "Times that the plane in user space was started again, as it had ended",
+        plane.restarts,
+    )?;
+    out.gauge(
+        "plane_utilisation",
+        "Share of the last second that the plane in user space was at bursts, 0 to 1",
+        plane.utilisation,
+    )?;
+    out.gauge(
+        "plane_utilisation_plus",
+        "The same weighted by how full bursts were (HNLB's util+), 0 to 1",
+        plane.utilisation_plus,
+    )?;
+    let count = |name: &str| plane.counts.get(name).copied().unwrap_or_default();
+    out.counters(
+        "plane_frames",
+        "Frames of the plane in user space: received by its sockets, sent to backends, returned to the \
+         program in the kernel, or lost, by reason",
+        ["received", "sent", "returned", "return_failed", "rx_ring_full", "no_chunk", "device_full"]
+            .into_iter()
+            .map(|name| (vec![("what", name)], count(name))),
+    )
 }
 
 /// One agent may be there twice, in a session and as it was lost before: the session counts.

@@ -2,7 +2,7 @@
 
 use crate::agents;
 use crate::api;
-use crate::config::Config;
+use crate::config::{Config, PlaneKind};
 use crate::engine::{Command, Engine, EngineError, Events, Front, Sender, channel};
 use crate::health::{Checker, raise_limits};
 use crate::history::Who;
@@ -26,12 +26,18 @@ const LAST_WORD: Duration = Duration::from_secs(6);
 
 /// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
 /// pinned. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
-/// start even where that breaks connections of an earlier run.
+/// start even where that breaks connections of an earlier run. `plane`: what decides packets, if that is
+/// not what the file says.
 ///
 /// # Errors
 /// What keeps the engine from starting or from going on.
-pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
-    let config = Config::load(config_path)?;
+pub async fn run(
+    config_path: &Path,
+    breaking: bool,
+    plane: Option<PlaneKind>,
+) -> anyhow::Result<()> {
+    spare_memory();
+    let config = Config::load_with(config_path, plane)?;
     raise_limits();
     let socket = config.balancer.socket_path();
     let (checker, mut transitions) = Checker::new();
@@ -55,7 +61,7 @@ pub async fn run(config_path: &Path, breaking: bool) -> anyhow::Result<()> {
     // The engine waits for grace periods and reads rings: a thread of its own, not a task.
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
-        let result = match Engine::open(config, path, checker, breaking) {
+        let result = match Engine::open(config, path, checker, breaking, plane) {
             Ok(mut engine) => {
                 engine.serve_metrics_by(where_metrics);
                 engine.serve_front_by(where_else, told);
@@ -151,3 +157,19 @@ async fn reload(engine: &Sender) {
         Err(_) => error!("configuration not reloaded: the engine ended"),
     }
 }
+
+/// Has the allocator give back what is freed: a control plane reads files and answers with documents of
+/// megabytes now and then, and what these leave between what stays would be held for ever. Large pieces have
+/// pages of their own, and threads share two heaps.
+fn spare_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: numbers, which the allocator takes or leaves.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_PIECE);
+    }
+}
+
+/// Bytes of what has pages of its own.
+#[cfg(target_env = "gnu")]
+const LARGE_PIECE: libc::c_int = 32 << 10;

@@ -27,13 +27,18 @@ fn main() {
     write(&out.join("methods.rs"), &numbers);
     let compiler = Compiler::find(&include);
     compiler.tell();
-    for name in ["weir", "guard", "lost", "bench", "xsk"] {
+    for name in ["weir", "guard", "lost", "bench", "xsk", "front"] {
         let object = out.join(format!("{name}.bpf.o"));
         compiler
             .builder(name, &object)
             .build_and_generate(out.join(format!("{name}.skel.rs")))
             .unwrap_or_else(|error| panic!("bpf/{name}.bpf.c: {error:?}"));
     }
+    assert_eq!(
+        layout::constants(&out.join("weir.bpf.o")),
+        layout::constants(&out.join("front.bpf.o")),
+        "both programs get their sizes at the same places"
+    );
     trace(&compiler, &out);
     let layout = header::layout() + &layout::of_object(&out.join("weir.bpf.o"));
     write(&out.join("stamp.rs"), &format!("{:#x}", layout::stamp(&layout)));

@@ -21,6 +21,7 @@ mod run;
 mod slots;
 mod sources;
 mod tables;
+pub mod user;
 mod vips;
 pub mod xsk;
 

@@ -71,6 +71,16 @@ impl Mapped {
         self.memory[at..at + length].to_vec()
     }
 
+    /// Some bytes that nobody writes to meanwhile; `None` if not all are there.
+    pub fn get(&self, at: usize, length: usize) -> Option<&[u8]> {
+        self.memory.get(at..at.checked_add(length)?)
+    }
+
+    /// Asks for a place ahead of time.
+    pub fn prefetch(&self, at: usize) {
+        weir_lookup::prefetch(&self.memory, at);
+    }
+
     /// An aligned 32-bit word.
     pub fn word32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.memory.len());

@@ -138,10 +138,10 @@ numbers! {
     TABLE_LISTED: u32 = 1 << 29;
     /// which of the service's two lists of sources says so
     TABLE_LIST_SIDE: u32 = 1 << 28;
-    /// its address is one of several: the state of a flow depends on which
-    TABLE_SALTED: u32 = 1 << 27;
     /// bits of an address that a node of such a list decides
     SOURCE_STRIDE: u32 = 6;
+    /// its address is one of several: the state of a flow depends on which
+    TABLE_SALTED: u32 = 1 << 27;
     /// more nodes are passed by no source
     SOURCE_STEPS: u32 = 22;
     /// of a node that passes over bits: the answer for sources with others

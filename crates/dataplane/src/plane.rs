@@ -2,7 +2,7 @@
 
 use crate::abi::{BackendEntry, BackendFlags};
 use crate::error::Error;
-use crate::kernel::{self, KernelPlane, ResizeStep};
+use crate::kernel::{KernelPlane, ResizeStep};
 use crate::link::XdpMode;
 use crate::reports::Reports;
 use std::any::Any;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
-    Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Listen, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable,
-    TraceCounts, TrackedFlows, Translations, Wanted,
+    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes,
+    LaneCounters, Limits, Listen, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows,
+    SourceTable, TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -96,7 +96,7 @@ impl update::Plane for LivePlane {
 
     fn grace(&mut self) -> Result<(), Error> {
         self.kernel.arrive()?;
-        kernel::grace()
+        self.kernel.grace()
     }
 
     /// The ring, then what it had no room for.
@@ -168,7 +168,7 @@ impl From<&Backend> for BackendEntry {
 
 impl BackendEntry {
     /// What it says of a backend; `None` if there is none.
-    fn backend(&self) -> Option<Backend> {
+    pub(crate) fn backend(&self) -> Option<Backend> {
         let has = |flag| self.flags & flag != 0;
         has(BackendFlags::PRESENT).then(|| Backend {
             address: unmap_address(&self.address),
@@ -433,6 +433,10 @@ impl Plane for LivePlane {
         self.kernel.is_armed(hash)
     }
 
+    fn armed(&self) -> Result<ArmedFlows, Error> {
+        self.kernel.armed()
+    }
+
     fn seen_flows(&self) -> Result<SeenFlows, Error> {
         self.kernel.seen_flows()
     }
@@ -511,6 +515,10 @@ impl Plane for LivePlane {
 
     fn path_mtu(&self, to: IpAddr) -> Result<Option<u32>, Error> {
         self.kernel.path_mtu(to)
+    }
+
+    fn user_space(&self) -> Option<UserStatus> {
+        self.kernel.user_space()
     }
 
     fn forget_hop(&mut self, backend: BackendId) -> Result<(), Error> {

@@ -29,8 +29,11 @@ pub(crate) struct VipTable {
     kinds: Kinds,
     /// Slots that were taken out of use and may still be read by packets under way.
     cleared: BTreeSet<u32>,
-    grace: fn() -> Result<(), Error>,
+    grace: Grace,
 }
+
+/// How packets under way are waited for.
+pub(crate) type Grace = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
 
 /// Where a service's packets are led.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -144,7 +147,7 @@ fn word_of(leads: Leads, at: Option<&Listen>) -> u32 {
 impl VipTable {
     pub fn new(memory: Mapped, slots: u32, control: Mapped) -> Self {
         let kinds = Kinds::new(control, grace);
-        Self { memory, slots, kinds, cleared: BTreeSet::new(), grace }
+        Self { memory, slots, kinds, cleared: BTreeSet::new(), grace: Box::new(grace) }
     }
 
     /// Whether somebody listens there.
@@ -155,6 +158,11 @@ impl VipTable {
     /// Whether packets have anything to ask for but any port of an address.
     pub fn is_wide(&self) -> bool {
         self.kinds.is_wide()
+    }
+
+    /// Waits for packets in this way from now on.
+    pub fn wait_by(&mut self, grace: Grace) {
+        self.grace = grace;
     }
 
     /// The entries of what is listened on, and of its addresses; none if packets do not ask for such.
@@ -364,7 +372,8 @@ mod tests {
         control.set_len(size_of::<types::control>() as u64).expect("its length");
         std::fs::remove_file(&path).expect("it is there");
         let control = Mapped::new(&control, size_of::<types::control>()).expect("its memory");
-        let mut table = VipTable { grace: counted, ..VipTable::new(memory, slots, control) };
+        let mut table =
+            VipTable { grace: Box::new(counted), ..VipTable::new(memory, slots, control) };
         table.kinds.set_grace(counted);
         table
     }

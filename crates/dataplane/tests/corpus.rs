@@ -39,6 +39,26 @@ fn every_case_holds_in_both_planes() {
     .expect("needs root");
 }
 
+/// A plane in user space beside the program (`weir run --plane af-xdp`) sends what that would have sent, or gives
+/// it back as it came.
+#[test]
+fn every_case_holds_beside_the_program() {
+    in_own_namespace(|| {
+        let files = format::files();
+        let mut kernels = Kernels::with_user_space();
+        let wrong: Vec<String> = files
+            .iter()
+            .flat_map(|file| file.case.iter().map(move |case| (file, case)))
+            .flat_map(|(file, case)| world::run(&mut kernels, file, case).expect("it loads"))
+            .collect();
+        let sent = kernels.sent_beside();
+        println!("{sent} packets were sent from user space");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(sent >= 100, "only {sent}");
+    })
+    .expect("needs root");
+}
+
 /// The program that takes notes of packets (`weir trace`) does with them what the usual one does.
 #[test]
 fn every_case_holds_while_somebody_looks() {

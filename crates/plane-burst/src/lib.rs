@@ -16,6 +16,7 @@
 //! backends on a link or behind a tunnel. All others go through `Soft`.
 #![forbid(unsafe_code)]
 
+pub mod beside;
 mod later;
 mod parse;
 mod plane;

@@ -44,6 +44,35 @@ pub struct Way {
     pub ipip4: Ipip4,
 }
 
+/// Puts the packet of a frame, of so many bytes, behind an outer header and MAC addresses, unless it is
+/// larger than `most` or its TTL is used up: false then, and nothing is done to it.
+#[inline]
+pub fn enter(
+    outer: &Outer,
+    macs: &[u8; MACS],
+    most: u32,
+    memory: &mut [u8],
+    frame: &mut Frame,
+    bytes: u32,
+) -> bool {
+    let at = frame.at as usize + ETHERNET;
+    let (before, packet) = memory.split_at_mut(at);
+    let ipv4 = packet[0] >> 4 == 4;
+    let ttl = packet[if ipv4 { 8 } else { 7 }];
+    if ttl <= 1 || bytes > most {
+        return false;
+    }
+    let begin = at - outer.bytes() - MACS;
+    let (place, header) = before[begin..].split_at_mut(MACS);
+    outer.put(packet, bytes as usize, ipv4, header);
+    if let Some(place) = place.first_chunk_mut() {
+        *place = *macs;
+    }
+    frame.len += frame.at - begin as u32;
+    frame.at = begin as u32;
+    true
+}
+
 /// All backends by their numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Ways {
@@ -161,23 +190,7 @@ impl Ways {
         let (way, Some(Some(outer))) = (&self.ways[slot], self.outer.get(slot)) else {
             return false;
         };
-        let at = frame.at as usize + ETHERNET;
-        let (before, packet) = memory.split_at_mut(at);
-        let ipv4 = packet[0] >> 4 == 4;
-        let ttl = packet[if ipv4 { 8 } else { 7 }];
-        if ttl <= 1 || bytes > way.most {
-            return false;
-        }
-        let length = outer.bytes();
-        let begin = at - length - MACS;
-        let (macs, header) = before[begin..].split_at_mut(MACS);
-        outer.put(packet, bytes as usize, ipv4, header);
-        if let Some(macs) = macs.first_chunk_mut() {
-            *macs = way.macs;
-        }
-        frame.len += frame.at - begin as u32;
-        frame.at = begin as u32;
-        true
+        enter(outer, &way.macs, way.most, memory, frame, bytes)
     }
 
     /// Adds what has been counted to the plane's counters, and counts from 0.

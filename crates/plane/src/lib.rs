@@ -19,6 +19,7 @@ mod plane;
 mod soft;
 mod sources;
 mod trace;
+mod user;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
@@ -28,7 +29,7 @@ pub use listen::{Block, KINDS, Listen, blocks};
 pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
-    Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
+    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
@@ -37,3 +38,4 @@ pub use sources::{
     SourceTable, Sources,
 };
 pub use trace::{Fate, Frame, PrepareTrace, Sample, SampledFlow, Samples, TraceCounts, Wanted};
+pub use user::{UserCounts, UserStatus};

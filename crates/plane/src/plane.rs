@@ -8,6 +8,7 @@ use crate::listen::Listen;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
 use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
+use crate::user::UserStatus;
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -50,6 +51,14 @@ pub struct TrackedFlows {
     pub there: u64,
     /// Others took their places.
     pub evicted: u64,
+}
+
+/// Flows that are known to packets.
+pub struct ArmedFlows {
+    /// Flows that there is room for: so many, and each is among them if it was to be.
+    pub room: usize,
+    /// Whether one is, by its hash, exactly as packets find it.
+    pub has: Box<dyn Fn(u64) -> bool>,
 }
 
 /// A next hop and the interface that it is reached by.
@@ -453,6 +462,12 @@ pub trait Plane: update::Plane {
     /// If that cannot be read.
     fn is_armed(&self, hash: u64) -> Result<bool, Self::Error>;
 
+    /// The flows that are known to packets, until the next [`flip_marks`](Self::flip_marks).
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn armed(&self) -> Result<ArmedFlows, Self::Error>;
+
     /// The UDP flows seen in this generation of the filter or the one before.
     ///
     /// # Errors
@@ -571,6 +586,11 @@ pub trait Plane: update::Plane {
     /// If they cannot be read.
     fn lost(&self) -> Result<Option<BTreeMap<u32, u64>>, Self::Error> {
         Ok(None)
+    }
+
+    /// What a plane in user space beside this one tells of itself; `None` if none is wanted.
+    fn user_space(&self) -> Option<UserStatus> {
+        None
     }
 
     /// Forgets where frames for a backend went, where a plane keeps that: the next packet asks anew.

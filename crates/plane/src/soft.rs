@@ -12,7 +12,7 @@ use crate::listen::Listen;
 use crate::paths::Paths;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
 use crate::plane::{
-    Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
+    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
 };
 use crate::sources::SourceTable;
 use std::cell::RefCell;
@@ -1103,6 +1103,12 @@ impl Plane for Soft {
 
     fn is_armed(&self, hash: u64) -> Result<bool, SoftError> {
         Ok(is_armed(|at| self.memory.marks[at], self.memory.mark_side, hash))
+    }
+
+    fn armed(&self) -> Result<ArmedFlows, SoftError> {
+        let (words, side) = (self.memory.marks.clone(), self.memory.mark_side);
+        let room = words.len();
+        Ok(ArmedFlows { room, has: Box::new(move |hash| is_armed(|at| words[at], side, hash)) })
     }
 
     fn seen_flows(&self) -> Result<SeenFlows, SoftError> {

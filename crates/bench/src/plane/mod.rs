@@ -1,6 +1,7 @@
 //! `weir bench plane`: packets per second of the whole pipeline of a burst plane, beside the least that a
 //! forwarder does.
 
+pub mod af_xdp;
 mod world;
 
 pub use world::{Forward, METHODS};

@@ -13,7 +13,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::{Map, Value, json};
 use weir_steering::MethodId;
 
-use super::written;
+use super::{PlaneKind, written};
 
 const EXAMPLE: &str = include_str!("../../../../examples/weir.toml");
 
@@ -89,6 +89,7 @@ fn balancer(object: &mut Value) {
     add(object, "interfaces", json!({ "minItems": 1, "uniqueItems": true }));
     add(object, "run_dir", json!({ "pattern": "^/" }));
     words(object, "mode", &["auto", "native", "generic"]);
+    words(object, "plane", &PlaneKind::ALL.map(|(name, _)| name));
     range(object, &["icmp_per_second"], 0, 1_000_000);
     words(object, "web_role", &["read", "operate"]);
     range(object, &["hold_checks_at"], 0, 100);

@@ -27,7 +27,7 @@ use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
 use super::{
-    Agents, Announce, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
+    Agents, Announce, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
 };
 pub(super) use check::Check;
 use scope::Scope;
@@ -49,6 +49,7 @@ pub(super) struct Balancer {
     pub name: Option<String>,
     pub interfaces: Vec<String>,
     pub mode: Option<XdpMode>,
+    pub plane: Option<PlaneKind>,
     pub run_dir: Option<PathBuf>,
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
@@ -85,9 +86,18 @@ pub(super) struct Limits {
 pub(super) fn validate(
     file: written::File,
     methods: &[MethodId],
+    plane: Option<PlaneKind>,
     problems: &mut Problems<'_>,
 ) -> Option<File> {
-    let balancer = balancer(file.balancer, problems);
+    let followed = file
+        .balancer
+        .as_ref()
+        .and_then(|raw| raw.get_ref().follow_flows.clone().filter(|given| *given.get_ref() > 0));
+    let mut balancer = balancer(file.balancer, problems);
+    balancer.plane = plane.or(balancer.plane);
+    if balancer.plane == Some(PlaneKind::AfXdp) {
+        in_user_space(&file.service, followed.as_ref(), problems);
+    }
     let place = file.limits.as_ref().and_then(|limits| {
         let limits = limits.get_ref();
         let fields = [&limits.table_bytes, &limits.states_per_service, &limits.half_open_flows];
@@ -160,6 +170,7 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
             "mode",
             &[("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)],
         ),
+        plane: scope.choice(raw.plane.as_ref(), "plane", &PlaneKind::ALL),
         run_dir: raw.run_dir.and_then(|dir| {
             let path = Path::new(dir.get_ref());
             if path.is_absolute() && path.join(SOCKET).as_os_str().len() > SOCKET_NAME {
@@ -205,6 +216,34 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         tunnel_source: forward::source(raw.tunnel_source.as_ref(), &mut scope),
         tunnel_source6: forward::source6(raw.tunnel_source6.as_ref(), &mut scope),
         nat: full_nat::sources(raw.nat_sources, raw.nat_ports.as_ref(), raw.nat_log, &mut scope),
+    }
+}
+
+/// What there is not where a plane in user space decides packets.
+fn in_user_space(
+    services: &[Spanned<written::Service>],
+    followed: Option<&Spanned<i64>>,
+    problems: &mut Problems<'_>,
+) {
+    let instead = "remove it, or set balancer.plane = \"kernel\"";
+    if let Some(given) = followed {
+        problems.add(
+            given.span(),
+            "balancer: follow_flows",
+            "a plane in user space (af-xdp) follows no connections",
+            instead,
+        );
+    }
+    for (at, service) in services.iter().enumerate() {
+        let raw = service.get_ref();
+        if let Some(given) = raw.forward.as_ref().filter(|word| word.get_ref() == "fullnat") {
+            problems.add(
+                given.span(),
+                format!("{}: forward", service::title(raw, at)),
+                "a plane in user space (af-xdp) has no table of connections under full NAT",
+                "take \"nat\" or a tunnel, or set balancer.plane = \"kernel\"",
+            );
+        }
     }
 }
 

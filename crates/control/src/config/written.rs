@@ -34,6 +34,7 @@ pub(super) struct Balancer {
     pub name: Field<String>,
     pub interfaces: Field<Vec<Spanned<String>>>,
     pub mode: Field<String>,
+    pub plane: Field<String>,
     pub run_dir: Field<String>,
     pub look_every: Field<String>,
     pub icmp_per_second: Field<i64>,

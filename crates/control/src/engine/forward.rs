@@ -149,8 +149,8 @@ impl<P: Plane> Engine<P> {
     /// have changed under it, and nothing is gained by refusing the rest.
     pub(super) fn reaches(&self, config: &Config) -> Result<(), EngineError> {
         let there = |wanted: &Service| {
-            let mut all = self.services.values();
             let places = wanted.places();
+            let mut all = self.services.values();
             all.find(|now| now.configured.places().iter().any(|at| places.contains(at)))
         };
         for wanted in config.services.iter().filter(|one| !one.forward.passes_routers()) {

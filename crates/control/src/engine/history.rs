@@ -172,7 +172,7 @@ impl<P: Plane> Engine<P> {
         breaking: bool,
         what: &str,
     ) -> Result<(String, Option<u64>), EngineError> {
-        let config = Config::parse(text, &file.display().to_string())?;
+        let config = Config::parse_with(text, &file.display().to_string(), self.told_plane)?;
         let own = std::mem::replace(&mut self.config_path, file.to_owned());
         let plan = self.plan_to(&config, file);
         let done = self.reload_as(config, breaking);
@@ -202,7 +202,7 @@ impl<P: Plane> Engine<P> {
             )));
         }
         // What cannot be read is refused before anything is written.
-        Config::parse(text, file)?;
+        Config::parse_with(text, file, self.told_plane)?;
         let beside = Beside::write(&self.config_path, text).map_err(|error| {
             EngineError::Conflict(format!(
                 "{} cannot be replaced, so that a restart would find another file: {error}; nothing has \

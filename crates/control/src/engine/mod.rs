@@ -53,14 +53,15 @@ pub use sample::{Counted, Sample};
 pub(crate) use snapshot::decode_table;
 pub use snapshot::{Inside, TableSnapshot};
 pub use status::{
-    BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, ReturnedStatus,
-    ServiceStatus, Status, TunnelStatus,
+    BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, PlaneStatus,
+    ReturnedStatus, ServiceStatus, Status, TunnelStatus,
 };
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
-use crate::config::{Api, Config, Table, Web, XdpMode, place_of};
+use crate::config::{Api, Config, PlaneKind, Table, Web, XdpMode, place_of};
 use crate::history::{History, Who};
 use crate::neigh::{self, NeighError, Neighbour};
+use crate::process::Supervisor;
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
 use reload::How;
@@ -287,6 +288,8 @@ pub struct Engine<P: Plane = LivePlane> {
     gone: Vec<reload::Gone>,
     /// A table has another hash key than its flows are armed under.
     rekeyed: bool,
+    /// Counts periods of activity.
+    periods: u64,
     /// Numbers of services whose half-open connections are to be looked at.
     unlooked: Vec<ServiceId>,
     /// Why limits are not what the file wants.
@@ -320,6 +323,10 @@ pub struct Engine<P: Plane = LivePlane> {
     _lock: RunLock,
     /// Held while it runs.
     name: Option<NameLock>,
+    /// Who looks after the plane in user space, if one is wanted.
+    user: Option<Supervisor>,
+    /// What the start said decides packets, whatever the file says.
+    told_plane: Option<PlaneKind>,
 }
 
 /// Directory of an instance's pins.
@@ -335,7 +342,8 @@ type Path = fn(IpAddr, &BTreeSet<IpAddr>) -> Result<crate::neigh::Path, NeighErr
 
 impl Engine {
     /// Opens or resumes the data plane in the kernel, and [goes on over it](Self::over).
-    /// `breaking`: the configuration is followed also where that breaks connections.
+    /// `breaking`: the configuration is followed also where that breaks connections. `plane`: what decides
+    /// packets, if that is not what the configuration says.
     ///
     /// # Errors
     /// [`EngineError`].
@@ -344,6 +352,7 @@ impl Engine {
         config_path: PathBuf,
         health: crate::health::Checker,
         breaking: bool,
+        plane: Option<PlaneKind>,
     ) -> Result<Self, EngineError> {
         let directory = pin_directory(&config.balancer.name);
         // Who cannot start leaves no run directory behind.
@@ -364,9 +373,11 @@ impl Engine {
             source,
         })?;
         let name = NameLock::acquire(&directory)?;
-        match Self::open_pinned(&directory, config, config_path, health, lock, breaking) {
+        let opened = Self::open_pinned(&directory, config, config_path, health, lock, breaking);
+        match opened {
             Ok(mut engine) => {
                 engine.name = Some(name);
+                engine.told_plane = plane;
                 give_back_memory();
                 Ok(engine)
             }
@@ -388,9 +399,15 @@ impl Engine {
         lock: RunLock,
         breaking: bool,
     ) -> Result<Self, EngineError> {
-        let (kernel, report) =
+        let kind = config.balancer.plane;
+        let (mut kernel, report) =
             KernelPlane::open(Some(directory), &limits::wanted(&config)).plane()?;
+        match kind {
+            PlaneKind::Kernel => kernel.stand_alone().plane()?,
+            PlaneKind::AfXdp => kernel.stand_in_front().plane()?,
+        }
         let plane = LivePlane::new(kernel).plane()?;
+        let run_dir = config.balancer.run_dir.clone();
         let warnings = report.unguarded.map(|error| {
             format!(
                 "no guard: packets of services that come by an interface without the program (one \
@@ -405,7 +422,12 @@ impl Engine {
         });
         let warnings = warnings.into_iter().chain(uncounted).collect();
         let found = Found { resumed: report.resumed, warnings, breaking };
-        Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)
+        let mut engine =
+            Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)?;
+        if kind == PlaneKind::AfXdp {
+            engine.user = Some(Supervisor::start(directory, &run_dir));
+        }
+        Ok(engine)
     }
 }
 
@@ -528,6 +550,7 @@ impl<P: Plane> Engine<P> {
             unread: None,
             gone: Vec::new(),
             rekeyed: false,
+            periods: 0,
             unlooked: Vec::new(),
             oversize: None,
             unsaved: None,
@@ -548,6 +571,8 @@ impl<P: Plane> Engine<P> {
             who: Who::nobody("start"),
             _lock: lock,
             name: None,
+            user: None,
+            told_plane: None,
         };
         engine.warnings.iter().for_each(|warning| warn!("{warning}"));
         if let Err(error) = engine.grow(&config) {

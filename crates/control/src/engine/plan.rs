@@ -104,7 +104,7 @@ impl<P: Plane> Engine<P> {
     /// What a file would change; without one, the instance's own.
     pub(super) fn plan_of(&self, file: Option<&Path>) -> Result<PlanReport, EngineError> {
         let file = file.unwrap_or(&self.config_path);
-        self.plan_to(&Config::load(file)?, file)
+        self.plan_to(&Config::load_with(file, self.told_plane)?, file)
     }
 
     /// What a configuration would change; `file` is what it is called.

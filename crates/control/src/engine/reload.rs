@@ -124,11 +124,14 @@ impl<P: Plane> Engine<P> {
     /// Refuses a configuration of what cannot change while weir runs.
     pub(super) fn keeps_identity(&self, config: &Config, file: &Path) -> Result<(), EngineError> {
         let (old, new) = (&self.config.balancer, &config.balancer);
-        if (&old.name, &old.run_dir, old.mode) != (&new.name, &new.run_dir, new.mode) {
+        if (&old.name, &old.run_dir, old.mode, old.plane)
+            != (&new.name, &new.run_dir, new.mode, new.plane)
+        {
             let differs = [
                 ("name", old.name != new.name),
                 ("run_dir", old.run_dir != new.run_dir),
                 ("mode", old.mode != new.mode),
+                ("plane", old.plane != new.plane),
             ];
             let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
             let fields: Vec<&str> = differs.collect();

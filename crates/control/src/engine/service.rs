@@ -23,8 +23,8 @@ use tracing::warn;
 use weir_hash::{HashKey, Key};
 use weir_plane::{SourceTable, VipKey};
 use weir_steering::{
-    BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role, Scheduler,
-    ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
+    Armed, BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role,
+    SLOT_RESERVED, Scheduler, ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
 };
 use weir_wire::{FlowKey, map_address};
 use xxhash_rust::xxh3::xxh3_64;
@@ -60,6 +60,12 @@ impl PoolMember {
         }
     }
 }
+
+/// States that a service has room for at first; most of a thousand services have few.
+pub(super) const FEWEST_STATES: usize = 256;
+
+/// More pins than this take longer than it takes to arm.
+const MANY_PINS: usize = 8192;
 
 /// States with their backends.
 pub(super) type Pins = Vec<(ServiceState, BackendId)>;
@@ -121,8 +127,12 @@ pub(super) struct ServiceRuntime {
     pub unpinned: usize,
     /// Hash key under which its flows are armed in the activity marks.
     pub marked_under: Option<HashKey>,
+    /// Other keys under which packets have marked flows since.
+    pub marked_since: Vec<HashKey>,
     /// Backends of which all flows are armed.
     pub armed_all_of: BTreeSet<BackendId>,
+    /// Flows that began since.
+    begun_since: usize,
     /// Keys under which the marks were made that are to be read next.
     pub read_under: Vec<HashKey>,
     /// States whose backend is gone. A UDP flow among them must look new again, so that its next
@@ -180,7 +190,7 @@ impl ServiceRuntime {
         }
         let states = room_of(&configured, limits);
         let told_ids = published.is_some();
-        let config = config_of(&configured, seed, states, records.len().max(1024), now);
+        let config = config_of(&configured, seed, states, records.len().max(FEWEST_STATES), now);
         let builder = configured.method.builder(&config, published.map(Arc::new));
         let mut builder = Counted::new(builder, seed ^ u64::from(now));
         let most_of_prefix = limits.states_per_prefix as usize;
@@ -220,7 +230,9 @@ impl ServiceRuntime {
             beyond_prefix_before: 0,
             unpinned: 0,
             marked_under,
+            marked_since: Vec::new(),
             armed_all_of: BTreeSet::new(),
+            begun_since: 0,
             read_under: Vec::new(),
             astray: Vec::new(),
             orphans: Vec::new(),
@@ -321,6 +333,17 @@ impl ServiceRuntime {
         self.marked_under.is_some() && self.hash_key() != self.marked_under
     }
 
+    /// The keys under which packets have marked flows in this period of activity.
+    pub fn keys_of_marks(&self) -> Vec<HashKey> {
+        let mut keys: Vec<HashKey> = self.marked_under.into_iter().collect();
+        for key in self.marked_since.iter().copied().chain(self.hash_key()) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
+    }
+
     /// Another period of activity begins: the hashes of the flows that may be watched in it to `open`
     /// and, of those of which only the first packet is known, to `opening`. Those of backends that take
     /// no new flow are armed in any case: so it is known that they live.
@@ -330,10 +353,15 @@ impl ServiceRuntime {
         // Without marks nobody need look which flows to mark.
         self.builder.rest(if self.marks_under().is_some() { rest } else { 0 });
         let key = self.hash_key();
-        self.read_under = self.marked_under.into_iter().chain(key).collect();
-        self.read_under.dedup();
+        self.read_under = self.keys_of_marks();
+        self.marked_since.clear();
         self.marked_under = key;
+        // Also those that the published table has for such, should the next one not have come about.
         self.armed_all_of = self.not_serving();
+        if self.builder.states() > 0 {
+            self.armed_all_of.extend(self.reserved());
+        }
+        self.begun_since = 0;
         let Some(key) = self.marks_under() else { return };
         let reserved = &self.armed_all_of;
         self.builder.each_due(now, &mut |state, known| match known.phase {
@@ -365,6 +393,13 @@ impl ServiceRuntime {
         self.hash_key().filter(|_| self.builder.published().is_some_and(marks))
     }
 
+    /// The backends that take no new flow by the published table, and keep some.
+    fn reserved(&self) -> BTreeSet<BackendId> {
+        let slots = self.builder.published().map_or(&[][..], |image| image.slots());
+        let reserved = slots.iter().filter(|slot| **slot & SLOT_RESERVED != 0);
+        reserved.filter_map(|slot| BackendId::of_slot(*slot)).collect()
+    }
+
     /// The backends that take no new flow.
     fn not_serving(&self) -> BTreeSet<BackendId> {
         let members = self.members().into_iter().filter(|member| member.effective_weight() == 0);
@@ -374,6 +409,23 @@ impl ServiceRuntime {
     /// Whether a backend takes no new flow any more whose flows were not armed since.
     pub fn is_unarmed(&self) -> bool {
         self.marks_under().is_some() && !self.not_serving().is_subset(&self.armed_all_of)
+    }
+
+    /// Whether its next table keeps many flows at backends that take no new ones, which are not armed.
+    pub fn is_better_armed(&self) -> bool {
+        let keeps = self.marks_under().is_some() && !self.is_by_client();
+        let members = if keeps { self.members() } else { Vec::new() };
+        let held = |id| self.states_of(id).unwrap_or(0);
+        let drained = members.iter().filter(|member| member.role != Role::Down);
+        let unarmed = drained.filter(|member| member.effective_weight() == 0).map(|member| {
+            let held = held(member.backend);
+            if self.armed_all_of.contains(&member.backend) {
+                held.min(self.begun_since)
+            } else {
+                held
+            }
+        });
+        unarmed.sum::<usize>() > MANY_PINS
     }
 
     /// The address and port that it listens on, of several the first; of a range of ports, any.
@@ -576,6 +628,7 @@ impl ServiceRuntime {
             self.half_open.push(key, now);
         }
         // A flow that cannot be written down is lost only if the control plane dies.
+        self.begun_since += usize::from(known.is_none());
         if known.is_none()
             && let Some(log) = &mut self.log
         {
@@ -620,13 +673,16 @@ impl ServiceRuntime {
     /// Of the connections whose first packet may be repeated no more than `most` are pinned, the
     /// youngest: those that are armed keep their place without.
     ///
+    /// Those that packets know to live are not pinned.
+    ///
     /// The last of the three are connections that the connection table must have besides.
     pub fn build(
         &mut self,
         now: u32,
         most: usize,
+        armed: Armed<'_>,
     ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
-        let built = self.fold_young().and_then(|()| self.build_folded(now, most));
+        let built = self.fold_young().and_then(|()| self.build_folded(now, most, armed));
         if built.is_err() {
             self.unfold_young();
         }
@@ -637,12 +693,13 @@ impl ServiceRuntime {
         &mut self,
         now: u32,
         most: usize,
+        armed: Armed<'_>,
     ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
         let (builder, tracked) = self.next_builder(now)?;
-        let mut built = builder.draft(generation, &members, now)?;
+        let mut built = builder.draft_beside(generation, &members, now, armed)?;
         let before = built.pinned.len();
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
             built.pinned.truncate(most);
@@ -669,6 +726,10 @@ impl ServiceRuntime {
             failed => self.written(failed.map(drop)),
         }
         self.unfold_young();
+        // Before the next period begins there may be other keys yet.
+        if let Some(key) = self.hash_key().filter(|key| !self.marked_since.contains(key)) {
+            self.marked_since.push(key);
+        }
         // Packets mark by its key from now on, whether or not a sweep has begun a period yet.
         self.marked_under = self.marked_under.or_else(|| self.hash_key());
         let mut orphans = std::mem::take(&mut self.orphans);

@@ -4,15 +4,16 @@ use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{ConsistencyStatus, Engine, EngineError, PlaneResult, slow};
-use crate::config::{Backend, Ports, Vip, What};
+use crate::config::{Backend, PlaneKind, Ports, Vip, What};
 use crate::{health, neigh};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use weir_dataplane::user::METHODS as USER_METHODS;
 use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
-use weir_plane::{LaneCounters, Listen, Plane, TrackedFlows};
+use weir_plane::{LaneCounters, Listen, Plane, TrackedFlows, UserStatus};
 use weir_steering::{Image, MethodId};
 use weir_wire::Reason;
 
@@ -39,6 +40,9 @@ pub struct Status {
     /// interfaces, and for others where there are any; none if the kernel does not tell.
     #[serde(default)]
     pub lost: Option<Vec<LostStatus>>,
+    /// The plane in user space; none if the program in the kernel decides all packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plane: Option<PlaneStatus>,
     /// What an operator should know, a sentence each.
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
@@ -79,6 +83,37 @@ pub struct Status {
     pub table_bytes_used: usize,
     /// Bytes of the tables' memory in all.
     pub table_bytes: usize,
+}
+
+/// A plane in user space: what it is, and what it has done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub struct PlaneStatus {
+    /// "af-xdp".
+    pub kind: String,
+    /// The number of its process; none if it takes no packets: the program in the kernel decides all.
+    pub process: Option<u32>,
+    /// Times that it was started anew since this control plane began, as it had ended.
+    pub restarts: u64,
+    /// Why it does not run, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+    /// Of the last second, the share of time that it was at bursts, 0 to 1.
+    pub utilisation: f64,
+    /// The same weighted by how full bursts were: how much of what it could do it did, 0 to 1.
+    pub utilisation_plus: f64,
+    /// What it has counted, by name (docs/planes.md).
+    pub counts: BTreeMap<String, u64>,
+}
+
+impl PlaneStatus {
+    /// What an operator should know of it.
+    fn warnings(&self) -> Option<String> {
+        let why = self.failure.as_ref().filter(|_| self.process.is_none())?;
+        Some(format!(
+            "no plane in user space: the program in the kernel decides all packets, and it is tried again \
+             ({why})"
+        ))
+    }
 }
 
 /// Frames that were to leave by an interface, and did not.
@@ -525,6 +560,19 @@ impl<P: Plane> Engine<P> {
                  (hold_checks_at); look at this host's own network first"
             )
         });
+        let plane = self.plane_status();
+        let failed = plane.iter().flat_map(PlaneStatus::warnings);
+        let idle = plane.as_ref().filter(|_| !services.is_empty()).and_then(|_| {
+            let methods = || services.iter().filter_map(|one| MethodId::named(&one.method));
+            let none = !methods().any(|method| USER_METHODS.contains(&method));
+            let names = USER_METHODS.map(MethodId::name).join(", ");
+            none.then(|| {
+                format!(
+                    "the plane in user space has nothing to do: it decides packets of services with the methods \
+                     {names}, and there is none; the program in the kernel decides all"
+                )
+            })
+        });
         let found_none: u64 = outcomes
             .iter()
             .filter(|outcome| outcome.reason == Reason::NoPort.name())
@@ -557,8 +605,11 @@ impl<P: Plane> Engine<P> {
                 .chain(self.following.trouble())
                 .chain(nat)
                 .chain(ending)
+                .chain(failed)
+                .chain(idle)
                 .chain(self.agent_warnings())
                 .collect(),
+            plane,
             lost,
             services,
             agents: self.agent_status(),
@@ -575,6 +626,35 @@ impl<P: Plane> Engine<P> {
             pending_flows: self.plane.pending().plane()?.len(),
             table_bytes_used: used,
             table_bytes: all,
+        })
+    }
+
+    /// What the plane in user space tells, if one is wanted.
+    pub(super) fn plane_status(&self) -> Option<PlaneStatus> {
+        let user = self.user.as_ref()?;
+        let (restarts, failure) = (user.restarts(), user.failure());
+        let Some(UserStatus { process, counts }) = self.plane.user_space() else {
+            // Memory of other sizes has taken its place, and there was no other program for that.
+            let why = "the program that leads packets there could not be loaded anew; restart weir";
+            let failure = Some(why.to_owned());
+            let kind = PlaneKind::AfXdp.name().into();
+            return Some(PlaneStatus { kind, restarts, failure, ..PlaneStatus::default() });
+        };
+        let share = |millionths: u64| millionths as f64 / 1e6;
+        let running = |share| if process.is_some() { share } else { 0.0 };
+        Some(PlaneStatus {
+            kind: PlaneKind::AfXdp.name().into(),
+            process,
+            restarts,
+            failure,
+            utilisation: running(share(counts.utilisation)),
+            utilisation_plus: running(share(counts.utilisation_plus)),
+            counts: counts
+                .named()
+                .into_iter()
+                .filter(|(name, _)| !name.starts_with("utilisation"))
+                .map(|(name, count)| (name.to_owned(), count))
+                .collect(),
         })
     }
 

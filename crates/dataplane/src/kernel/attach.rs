@@ -59,7 +59,7 @@ impl KernelPlane {
         let mut failure = None;
         for interface in found {
             let pin = directory.join(link::pin_name(&interface.name));
-            match link::attach(self.program(), interface, mode, &pin) {
+            match link::attach(self.link_entry(), interface, mode, &pin) {
                 Ok(generic) => attached.push(Attached { interface: interface.clone(), generic }),
                 Err(error) => {
                     failure.get_or_insert(error);
@@ -69,6 +69,7 @@ impl KernelPlane {
         link::detach_others(directory, found)?;
         if failure.is_none() {
             self.program.forget_others(directory)?;
+            self.forget_other_fronts()?;
         }
         if let Some(lost) = &self.lost {
             let on: Vec<u32> = attached.iter().map(|one| one.interface.index).collect();

@@ -22,6 +22,7 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`].
     pub fn reset_lane(&self, backend: BackendId) -> Result<(), Error> {
+        self.reset_front_lane(backend);
         let cpus = libbpf_rs::num_possible_cpus().context(|| "count CPUs".into())?;
         let zero = vec![vec![0u8; size_of::<types::lane>()]; cpus];
         self.maps
@@ -64,7 +65,7 @@ impl KernelPlane {
     /// [`Error::Bpf`].
     pub fn lane(&self, backend: BackendId) -> Result<LaneCounters, Error> {
         let key = u32::from(backend.get()).to_ne_bytes();
-        let mut sum = LaneCounters::default();
+        let mut sum = self.front_lane(backend);
         for lane in lookup_percpu(&self.maps.lanes, &key)? {
             let lane = types::lane::from_slice(&lane);
             sum.packets += lane.packets;
@@ -79,7 +80,10 @@ impl KernelPlane {
     /// # Errors
     /// [`Error::Bpf`].
     pub fn lanes(&self) -> Result<Vec<LaneCounters>, Error> {
-        let mut all = vec![LaneCounters::default(); self.sizes.backends as usize];
+        let numbers = 0..self.sizes.backends as u16;
+        let front = |number| BackendId::new(number).map(|id| self.front_lane(id));
+        let mut all: Vec<LaneCounters> =
+            numbers.map(|number| front(number).unwrap_or_default()).collect();
         each_percpu(&self.maps.lanes, |backend, lane| {
             let lane = types::lane::from_slice(lane);
             if let Some(sum) = all.get_mut(backend as usize) {

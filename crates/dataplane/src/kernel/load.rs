@@ -1,6 +1,7 @@
 //! Loading the data plane, resuming one that is pinned, and removing it.
 
 use super::by_id::ByIds;
+use super::front;
 use super::guard::GUARD_PREFIX;
 use super::lost::Lost;
 use super::program::Program;
@@ -191,6 +192,7 @@ impl KernelPlane {
             tracing: None,
             lost: None,
             former: None,
+            front: None,
         })
     }
 
@@ -213,12 +215,16 @@ impl KernelPlane {
             _ => 3,
         });
         let interfaces = link::interfaces_of(&pins);
+        let process = front::Process::of(directory);
         for pin in pins {
             let removed = if pin.is_dir() { remove_set(&pin) } else { fs::remove_file(&pin) };
             removed.context(|| format!("remove {}", pin.display()))?;
         }
         fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))?;
         link::wait_detached(&interfaces);
+        if let Some(process) = process {
+            process.wait();
+        }
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ mod by_id;
 mod connections;
 mod counters;
 mod devices;
+mod front;
 mod grace;
 mod guard;
 mod load;
@@ -23,6 +24,7 @@ mod trace;
 mod translations;
 
 pub use attach::Attached;
+pub(crate) use front::{FrontMaps, Page, is_open, open_map, start_of};
 pub use grace::grace;
 pub use load::OpenReport;
 pub use pinned::Pinned;
@@ -35,6 +37,7 @@ use crate::sources::Lists;
 use crate::tables::Tables;
 use crate::vips::VipTable;
 use by_id::ByIds;
+use front::Front;
 use libbpf_rs::MapHandle;
 use lost::Lost;
 use resize::Former;
@@ -84,6 +87,8 @@ pub struct KernelPlane {
     lost: Option<Lost>,
     /// What this memory has taken the place of, until nothing is left in it.
     former: Option<Former>,
+    /// Stands in front of the program, if a plane in user space is to take part.
+    front: Option<Front>,
 }
 
 struct Maps {

@@ -1,6 +1,6 @@
 //! Services, their tables and backends, as packets see them.
 
-use super::{KernelPlane, grace};
+use super::KernelPlane;
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
 use crate::numbers::{
@@ -69,7 +69,7 @@ impl KernelPlane {
             places.iter().for_each(|at| self.vips.remove(at));
             self.vips.tidy()?;
             self.set_unusual(service);
-            grace()?;
+            self.grace()?;
         }
         self.tables.remove(service);
         if let Some(list) = self.lists.leave(service) {
@@ -93,7 +93,7 @@ impl KernelPlane {
             self.lead_again(*service)?;
         }
         if !astray.is_empty() {
-            grace()?;
+            self.grace()?;
         }
         if self.vips.is_wide() {
             let word = self.control.word32(offset_of!(types::control, unusual));
@@ -142,7 +142,7 @@ impl KernelPlane {
             return Err(error);
         }
         let Some(former) = former else { return Ok(()) };
-        grace()?;
+        self.grace()?;
         self.lists.release(former);
         Ok(())
     }
@@ -200,13 +200,13 @@ impl KernelPlane {
         flags: Flags,
     ) -> Result<(), Error> {
         self.show(service, image, flags)?;
-        grace()?;
+        self.grace()?;
         self.tables.release(service);
         Ok(())
     }
 
     /// The first half of publishing: when it returns, packets that come in follow the new table.
-    /// Follow it with [`grace`] and [`retire`](Self::retire).
+    /// Follow it with a grace period and [`retire`](Self::retire).
     ///
     /// # Errors
     /// As [`publish`](Self::publish).

@@ -6,9 +6,9 @@
 //! that once a control plane is there again.
 
 use super::KernelPlane;
-use super::grace;
 use super::load::{PROGRAM, load_over, missing};
 use super::program::Program;
+use super::resize::pin_of;
 use crate::abi::Plain;
 use crate::error::{Context, Error};
 use crate::link;
@@ -18,6 +18,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 use weir_plane::{Fate, Frame, Sample, SampledFlow, Samples, TraceCounts, Wanted};
@@ -103,30 +104,16 @@ impl KernelPlane {
     pub(crate) fn trace_program(
         &self,
     ) -> Result<impl FnOnce() -> Result<TraceProgram, Error> + Send + 'static, Error> {
-        let Some(directory) = &self.directory else {
+        if self.directory.is_none() {
             return Err(io::Error::other("a data plane without pins")).context(|| "trace".into());
-        };
+        }
         let other = self.object.as_deref().is_some_and(|object| object != PROGRAM);
         if other || self.former.is_some() {
             let source =
                 io::Error::other("its program is another build, or its memory is changing");
             return Err(source).context(|| "trace".into());
         }
-        let mut memory = HashMap::new();
-        let entries =
-            fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
-        for entry in entries.flatten() {
-            // What is no map, as a link, is none of the program's.
-            if let (Ok(name), Ok(map)) =
-                (entry.file_name().into_string(), MapHandle::from_pinned_path(entry.path()))
-            {
-                memory.insert(name, map);
-            }
-        }
-        for (name, map) in &self.shared {
-            let map = MapHandle::try_from(map).context(|| format!("duplicate map {name}"))?;
-            memory.insert((*name).to_owned(), map);
-        }
+        let memory = self.pinned_memory()?;
         let (sizes, of) = (self.sizes, self.plain().number()?);
         Ok(move || {
             let loaded = load_over(TRACED, &memory, &OWN, &sizes)?;
@@ -138,6 +125,31 @@ impl KernelPlane {
             let (wanted, counts, samples) = (map("wanted")?, map("trace_counts")?, map("samples")?);
             Ok(TraceProgram { of, program: Program::of(&loaded)?, wanted, counts, samples })
         })
+    }
+
+    /// All maps of this memory, by the names of their pins, those that are not pinned included.
+    pub(super) fn pinned_memory(&self) -> Result<HashMap<String, MapHandle>, Error> {
+        let mut memory = HashMap::new();
+        let Some(directory) = &self.directory else { return Ok(memory) };
+        let entries =
+            fs::read_dir(directory).context(|| format!("read {}", directory.display()))?;
+        for entry in entries.flatten() {
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            // What is no map, as a link, is none of the program's.
+            if let Ok(map) = MapHandle::from_pinned_path(pin_of(directory, &name)) {
+                memory.insert(name, map);
+            }
+        }
+        for (name, map) in &self.shared {
+            let map = MapHandle::try_from(map).context(|| format!("duplicate map {name}"))?;
+            memory.insert((*name).to_owned(), map);
+        }
+        Ok(memory)
+    }
+
+    /// What decides packets, looked at or not.
+    pub(super) fn plain_program(&self) -> BorrowedFd<'_> {
+        self.plain().entry()
     }
 
     /// The usual program.
@@ -208,8 +220,8 @@ impl KernelPlane {
     fn put_in_links(&self) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(()) };
         self.program.keep(directory)?;
-        link::replace_all(directory, self.program.entry())?;
-        grace()?;
+        link::replace_all(directory, self.link_entry())?;
+        self.grace()?;
         self.program.forget_others(directory)
     }
 }

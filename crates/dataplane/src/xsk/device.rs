@@ -15,6 +15,16 @@ pub(super) fn name_of(interface: u32) -> String {
 
 /// A socket has one queue; frames of other queues would go to the kernel.
 pub(super) fn one_queue(interface: u32) -> Result<(), Error> {
+    let (name, queues) = (name_of(interface), queues(interface)?);
+    if queues <= 1 {
+        return Ok(());
+    }
+    let source = io::Error::new(io::ErrorKind::Unsupported, "an AF_XDP socket serves one");
+    Err(Error::System { what: format!("interface {name} has {queues} receive queues"), source })
+}
+
+/// How many receive queues an interface has.
+pub(super) fn queues(interface: u32) -> Result<u32, Error> {
     /// `struct ethtool_channels`.
     #[repr(C)]
     #[derive(Default)]
@@ -42,9 +52,5 @@ pub(super) fn one_queue(interface: u32) -> Result<(), Error> {
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     let queues = channels.rx + channels.combined;
     // A device that cannot say has one.
-    if done < 0 || queues <= 1 {
-        return Ok(());
-    }
-    let source = io::Error::new(io::ErrorKind::Unsupported, "an AF_XDP socket serves one");
-    Err(Error::System { what: format!("interface {name} has {queues} receive queues"), source })
+    Ok(if done < 0 { 1 } else { queues.max(1) })
 }

@@ -7,7 +7,7 @@
 //!     |  fill ring           | free()                     completion ring  |
 //!     └──────────────  free chunks of 2,048 bytes  <───────────────────────┘
 //! ```
-//! Every port has a socket with its four rings on queue 0 of an interface; all sockets share one
+//! Every port has a socket with its four rings on a queue of an interface; all sockets share one
 //! memory (`XDP_SHARED_UMEM`), so the descriptor that came by one port goes out by another. The
 //! memory is registered with a socket on the loopback device, which never goes away, so ports come
 //! and go as they like; there is one [`XskPorts`] for each network namespace. Frames are copied by the kernel on their way in and out; drivers of real
@@ -25,11 +25,14 @@ pub use redirect::Redirect;
 pub use umem::CHUNK;
 
 use crate::error::{Context, Error};
+use crate::user::UserMemory;
 use device::{name_of, one_queue};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use redirect::Link;
 use socket::{Memory, Socket};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::thread;
 use std::time::Duration;
 use umem::{MOST_PORTS, Umem};
 
@@ -38,6 +41,9 @@ const LOOPBACK: u32 = 1;
 
 /// Entries of the rings of the socket that keeps the memory; nothing goes through them.
 const SMALL_RING: u32 = 2;
+
+/// How long a wait that ends with nothing but errors lasts at least.
+const ERROR_PAUSE: Duration = Duration::from_millis(10);
 
 /// Chunks that a fill ring has at least.
 const LEAST_FILL: u32 = 16;
@@ -49,6 +55,7 @@ const LEAST_FILL: u32 = 16;
 pub struct Frame {
     address: u64,
     length: u32,
+    port: u16,
 }
 
 impl Frame {
@@ -60,6 +67,16 @@ impl Frame {
     #[allow(clippy::len_without_is_empty, reason = "the kernel hands out no empty frame")]
     pub fn len(&self) -> usize {
         self.length as usize
+    }
+
+    /// The port that it came by.
+    pub fn port(&self) -> usize {
+        self.port.into()
+    }
+
+    /// Where it begins in [`XskPorts::memory_mut`].
+    pub fn at(&self) -> usize {
+        self.address as usize
     }
 }
 
@@ -101,13 +118,22 @@ pub struct Unplugged {
 
 struct Port {
     // The link goes first: no frame is redirected to a socket that is gone.
-    link: Link,
+    link: Option<Link>,
     socket: Socket,
     interface: u32,
+    queue: u32,
     /// Chunks in the fill ring, or with a frame in the rx ring.
     lent: u32,
     /// Frames in the tx ring, or sent and not yet completed.
     sending: u32,
+}
+
+/// What leads frames to sockets.
+enum Lead {
+    /// A program of their own, at each interface.
+    Own(Box<Redirect>),
+    /// The one that a data plane has in front, which finds them here (bpf/front.bpf.c).
+    Front { queues: MapHandle, sockets: MapHandle },
 }
 
 /// AF_XDP sockets of interfaces of one network namespace, over one memory.
@@ -116,7 +142,7 @@ pub struct XskPorts {
     ports: Vec<Option<Port>>,
     keeper: Socket,
     umem: Umem,
-    redirect: Redirect,
+    lead: Lead,
     config: XskConfig,
     /// Port whose rx ring comes first next time.
     turn: usize,
@@ -133,13 +159,29 @@ impl XskPorts {
     /// # Panics
     /// If `ring` is not a power of two, or there are more than 65,533 ports.
     pub fn open(config: XskConfig) -> Result<Self, Error> {
-        assert!(config.ring.is_power_of_two() && config.ports < MOST_PORTS);
         let redirect = Redirect::load(config.ports)?;
+        Self::led_by(Lead::Own(Box::new(redirect)), config)
+    }
+
+    /// As [`open`](Self::open), for sockets that a data plane's program in front leads frames to.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn open_behind(memory: &UserMemory, config: XskConfig) -> Result<Self, Error> {
+        let (queues, sockets) = memory.sockets()?;
+        Self::led_by(Lead::Front { queues, sockets }, config)
+    }
+
+    fn led_by(lead: Lead, config: XskConfig) -> Result<Self, Error> {
+        assert!(config.ring.is_power_of_two() && config.ports < MOST_PORTS);
         let umem = Umem::new(config.chunks).context(|| "get memory for frames".into())?;
-        let keeper = Socket::open(LOOPBACK, SMALL_RING, Memory::Own(&umem))?;
+        let keeper = Socket::open(LOOPBACK, 0, SMALL_RING, Memory::Own(&umem))?;
         let ports = (0..config.ports).map(|_| None).collect();
         let drops = XskDrops::default();
-        Ok(Self { ports, keeper, umem, redirect, config, turn: 0, drops })
+        Ok(Self { ports, keeper, umem, lead, config, turn: 0, drops })
     }
 
     /// Opens a socket on an interface and redirects the interface's frames to it, but those to
@@ -151,19 +193,31 @@ impl XskPorts {
     /// # Panics
     /// If there is no such port, or it is in use.
     pub fn plug(&mut self, port: usize, interface: u32) -> Result<(), Error> {
-        assert!(self.ports[port].is_none(), "port {port} is in use");
         one_queue(interface)?;
-        let mut socket = Socket::open(interface, self.config.ring, Memory::Of(&self.keeper))?;
+        self.plug_queue(port, interface, 0)
+    }
+
+    /// The same for one queue of an interface that may have several.
+    ///
+    /// # Errors
+    /// As [`plug`](Self::plug).
+    ///
+    /// # Panics
+    /// As [`plug`](Self::plug).
+    pub fn plug_queue(&mut self, port: usize, interface: u32, queue: u32) -> Result<(), Error> {
+        assert!(self.ports[port].is_none(), "port {port} is in use");
+        let (ring, memory) = (self.config.ring, Memory::Of(&self.keeper));
+        let mut socket = Socket::open(interface, queue, ring, memory)?;
         let mut lent = 0;
         self.umem.refill(port, &mut socket.fill, &mut lent, self.fill());
-        let link = self.redirect.attach(interface, port as u32, socket.fd());
-        match link {
+        match self.lead.attach(interface, queue, port as u32, &socket) {
             Ok(link) => {
-                self.ports[port] = Some(Port { link, socket, interface, lent, sending: 0 });
+                let sending = 0;
+                self.ports[port] = Some(Port { link, socket, interface, queue, lent, sending });
                 Ok(())
             }
             Err(error) => {
-                self.redirect.forget(interface, port as u32);
+                self.lead.forget(interface, queue, port as u32);
                 drop(socket);
                 self.umem.free_all_of(port);
                 Err(error)
@@ -185,11 +239,11 @@ impl XskPorts {
     /// If there is no such port.
     pub fn unplug(&mut self, port: usize) -> Unplugged {
         let mut left = Unplugged::default();
-        let Some(Port { link, mut socket, interface, .. }) = self.ports[port].take() else {
+        let Some(Port { link, mut socket, interface, queue, .. }) = self.ports[port].take() else {
             return left;
         };
         drop(link);
-        self.redirect.forget(interface, port as u32);
+        self.lead.forget(interface, queue, port as u32);
         // After it no program knows the socket any more, so the kernel writes to none of the port's
         // chunks. (Where it is not to be had, closing the socket waits as well.)
         let _ = crate::grace();
@@ -267,7 +321,7 @@ impl XskPorts {
             let Some(port) = port.as_mut().filter(|port| port.sending > 0) else { continue };
             port.socket.tx.publish();
             let mut waiting = port.socket.tx.waiting();
-            while waiting > 0 {
+            while waiting > 0 && port.socket.tx.wants_wakeup() {
                 let kicked = port.socket.kick().map_err(|error| error.raw_os_error());
                 self.umem.collect(number, port, &mut self.drops);
                 let left = port.socket.tx.waiting();
@@ -304,6 +358,14 @@ impl XskPorts {
     /// # Errors
     /// If the kernel refuses to wait.
     pub fn wait(&self, patience: Duration) -> Result<(), Error> {
+        self.wait_readable(patience).map(drop)
+    }
+
+    /// The same; returns whether one has. An interface that is gone or down does not end the wait.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_readable(&self, patience: Duration) -> Result<bool, Error> {
         let ports = self.ports.iter().flatten();
         let mut polls: Vec<libc::pollfd> = ports
             .map(|port| libc::pollfd {
@@ -316,10 +378,47 @@ impl XskPorts {
         // SAFETY: the list outlives the call, and its length is given.
         let done = unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, time) };
         match (done, io::Error::last_os_error()) {
-            (0.., _) => Ok(()),
-            (_, error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            (0.., _) => {
+                let readable = polls.iter().any(|poll| poll.revents & libc::POLLIN != 0);
+                if done > 0 && !readable {
+                    // Only errors, which stay: whoever waits would not.
+                    thread::sleep(patience.min(ERROR_PAUSE));
+                }
+                Ok(readable)
+            }
+            (_, error) if error.kind() == io::ErrorKind::Interrupted => Ok(false),
             (_, error) => Err(error).context(|| "wait for frames".into()),
         }
+    }
+
+    /// All memory of frames; each lies where [`Frame::at`] says. Of other places nothing can be relied
+    /// on.
+    pub fn memory_mut(&mut self) -> &mut [u8] {
+        self.umem.all_mut()
+    }
+
+    /// Says that a frame begins there now, and how long it is. False, and nothing changes, if that is not
+    /// within its chunk.
+    pub fn reshape(&self, frame: &mut Frame, at: usize, length: usize) -> bool {
+        self.umem.reshape(frame, at, length)
+    }
+
+    /// The interface and the queue of a port that is in use.
+    pub fn place_of(&self, port: usize) -> Option<(u32, u32)> {
+        self.ports.get(port)?.as_ref().map(|port| (port.interface, port.queue))
+    }
+
+    /// Ports are numbered below this.
+    pub fn numbers(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// How many receive queues an interface has.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn queues(interface: u32) -> Result<u32, Error> {
+        device::queues(interface)
     }
 
     /// Frees a frame's memory.
@@ -342,7 +441,10 @@ impl XskPorts {
     /// # Errors
     /// If the kernel does not say.
     pub fn group_frames(&self) -> Result<u64, Error> {
-        self.redirect.group_frames()
+        match &self.lead {
+            Lead::Own(redirect) => redirect.group_frames(),
+            Lead::Front { .. } => Ok(0),
+        }
     }
 
     /// Chunks that are free, and that are held as [`Frame`]s; the others are in rings.
@@ -354,6 +456,49 @@ impl XskPorts {
     pub fn memory_bytes(&self) -> usize {
         self.umem.memory_bytes()
     }
+}
+
+impl Lead {
+    fn attach(
+        &self,
+        interface: u32,
+        queue: u32,
+        slot: u32,
+        socket: &Socket,
+    ) -> Result<Option<Link>, Error> {
+        match self {
+            Self::Own(redirect) => redirect.attach(interface, slot, socket.fd()).map(Some),
+            Self::Front { queues, sockets } => {
+                // The socket first: a queue that is known has one.
+                sockets
+                    .update(
+                        &slot.to_ne_bytes(),
+                        &socket.fd().as_raw_fd().to_ne_bytes(),
+                        MapFlags::ANY,
+                    )
+                    .context(|| format!("put the socket of interface {interface} into its map"))?;
+                queues
+                    .update(&key_of(interface, queue), &slot.to_ne_bytes(), MapFlags::ANY)
+                    .context(|| format!("enter queue {queue} of interface {interface}"))?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn forget(&self, interface: u32, queue: u32, slot: u32) {
+        match self {
+            Self::Own(redirect) => redirect.forget(interface, slot),
+            Self::Front { queues, sockets } => {
+                let _ = queues.delete(&key_of(interface, queue));
+                let _ = sockets.delete(&slot.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// A queue as bpf/front.bpf.c looks for it.
+fn key_of(interface: u32, queue: u32) -> [u8; 8] {
+    (u64::from(interface) << 32 | u64::from(queue)).to_ne_bytes()
 }
 
 impl Umem {

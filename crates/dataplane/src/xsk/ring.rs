@@ -4,7 +4,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// A ring of `T`: descriptors of frames, or addresses of chunks. We are its producer (fill, tx) or
 /// its consumer (completion, rx); the kernel is the other. Indices run on and wrap; entry `i` stands
@@ -13,6 +13,7 @@ pub(super) struct Ring<T> {
     memory: MmapRaw,
     producer: usize,
     consumer: usize,
+    flags: usize,
     entries: usize,
     size: u32,
     /// Our own index: entries written, or entries read.
@@ -37,12 +38,24 @@ impl<T: Copy> Ring<T> {
         let memory =
             MmapOptions::new().offset(page).len(length).populate().map_raw(socket.as_raw_fd())?;
         let (producer, consumer) = (offsets.producer as usize, offsets.consumer as usize);
-        let entries = offsets.desc as usize;
+        let (flags, entries) = (offsets.flags as usize, offsets.desc as usize);
         let fits = |at: usize| at.is_multiple_of(4) && at + 4 <= length;
-        if !fits(producer) || !fits(consumer) || !entries.is_multiple_of(align_of::<T>()) {
+        if !fits(producer)
+            || !fits(consumer)
+            || !fits(flags)
+            || !entries.is_multiple_of(align_of::<T>())
+        {
             return Err(io::Error::other("the kernel's offsets of a ring make no sense"));
         }
-        Ok(Self { memory, producer, consumer, entries, size, own: 0, theirs: 0, of: PhantomData })
+        let of = PhantomData;
+        Ok(Self { memory, producer, consumer, flags, entries, size, own: 0, theirs: 0, of })
+    }
+
+    /// As producer: whether the kernel looks at the ring only when it is called.
+    pub(super) fn wants_wakeup(&self) -> bool {
+        // What is published has to be seen by a kernel that is about to fall asleep.
+        fence(Ordering::SeqCst);
+        self.index(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 
     fn index(&self, at: usize) -> &AtomicU32 {

@@ -17,7 +17,7 @@ const SEND_BUFFER: libc::c_int = 16 << 20;
 /// How long a queue that is in use is asked for again.
 const LET_GO: Duration = Duration::from_secs(2);
 
-/// A socket with its rings, bound to queue 0 of an interface.
+/// A socket with its rings, bound to a queue of an interface.
 pub(super) struct Socket {
     // The rings go before the socket that they map.
     pub rx: Ring<libc::xdp_desc>,
@@ -38,7 +38,12 @@ pub(super) enum Memory<'a> {
 impl Socket {
     /// Opens a socket in this thread's namespace with rings of so many entries. It copies frames:
     /// sockets that share memory have to agree, and only drivers of real devices can do without.
-    pub(super) fn open(interface: u32, entries: u32, memory: Memory<'_>) -> Result<Self, Error> {
+    pub(super) fn open(
+        interface: u32,
+        queue: u32,
+        entries: u32,
+        memory: Memory<'_>,
+    ) -> Result<Self, Error> {
         let fd = new_socket().context(|| "open an AF_XDP socket".into())?;
         if let Memory::Own(umem) = memory {
             let memory = umem.registration();
@@ -63,11 +68,22 @@ impl Socket {
         let _ = set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER);
         let socket = Self::map(fd, entries).context(|| "map rings of an AF_XDP socket".into())?;
         let address = match memory {
-            Memory::Own(_) => address(interface, libc::XDP_COPY, None),
-            Memory::Of(other) => address(interface, libc::XDP_SHARED_UMEM, Some(other)),
+            // The sockets that share its memory are woken as this one says.
+            Memory::Own(_) => {
+                address(interface, queue, libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP, None)
+            }
+            Memory::Of(other) => address(interface, queue, libc::XDP_SHARED_UMEM, Some(other)),
         };
         bind_patiently(socket.fd(), &address).context(|| {
-            format!("bind an AF_XDP socket to queue 0 of {}", super::device::name_of(interface))
+            let name = super::device::name_of(interface);
+            let what = match memory {
+                Memory::Own(_) => {
+                    "there is one memory for AF_XDP in a network namespace, which a \
+                                   plane or a forwarder has while it runs"
+                }
+                Memory::Of(_) => "one socket can have it; `ss --xdp` shows whose it is",
+            };
+            format!("bind an AF_XDP socket to queue {queue} of {name} ({what})")
         })?;
         Ok(socket)
     }
@@ -125,12 +141,12 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn address(interface: u32, flags: u16, shared: Option<&Socket>) -> libc::sockaddr_xdp {
+fn address(interface: u32, queue: u32, flags: u16, shared: Option<&Socket>) -> libc::sockaddr_xdp {
     libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
         sxdp_flags: flags,
         sxdp_ifindex: interface,
-        sxdp_queue_id: 0,
+        sxdp_queue_id: queue,
         sxdp_shared_umem_fd: shared.map_or(0, |socket| socket.fd.as_raw_fd() as u32),
     }
 }

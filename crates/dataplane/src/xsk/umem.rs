@@ -56,7 +56,8 @@ impl Umem {
         if offset + descriptor.len as usize > CHUNK || !self.pass(port, descriptor.addr, HELD) {
             return None;
         }
-        Some(Frame { address: descriptor.addr, length: descriptor.len })
+        let port = port as u16;
+        Some(Frame { address: descriptor.addr, length: descriptor.len, port })
     }
 
     /// Gives a frame to a port's tx ring.
@@ -107,6 +108,24 @@ impl Umem {
             let start = self.memory.as_ptr().add(frame.address as usize);
             std::slice::from_raw_parts(start, frame.length as usize)
         }
+    }
+
+    /// All of the memory. Of chunks that are in rings nothing can be relied on: the kernel writes to
+    /// them.
+    pub(super) fn all_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is ours for as long as `self`, and nothing else in this process has a
+        // reference into it while this one lives. The kernel writes to chunks that are in rings as a
+        // device does; their bytes are plain numbers, of which any are valid.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.as_mut_ptr(), self.memory.len()) }
+    }
+
+    /// Moves a frame within its chunk. False if it would not fit there.
+    pub(super) fn reshape(&self, frame: &mut Frame, at: usize, length: usize) -> bool {
+        let fits = at / CHUNK == frame.chunk() && at % CHUNK + length <= CHUNK && length > 0;
+        if fits {
+            (frame.address, frame.length) = (at as u64, length as u32);
+        }
+        fits
     }
 
     /// A frame of another memory would stand for a chunk that is in a ring.

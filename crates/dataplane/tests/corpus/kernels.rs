@@ -2,8 +2,10 @@
 
 use crate::format::Setup;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use weir_dataplane::user::UserMemory;
 use weir_dataplane::{KernelPlane, Limits, LivePlane};
+use weir_plane_burst::beside::Beside;
 use weir_steering::ServiceId;
 use weir_testbed::{link, sysctl};
 
@@ -29,6 +31,23 @@ pub const LIMITS: Limits = Limits {
 pub struct Kernels {
     object: Option<Vec<u8>>,
     planes: BTreeMap<Vec<[u8; 6]>, Kernel>,
+    /// Whether a plane in user space stands beside each.
+    beside: bool,
+}
+
+/// A plane in user space beside one in the kernel, whose pins it goes by.
+pub struct InUserSpace {
+    pub memory: UserMemory,
+    pub plane: Beside,
+    /// Packets that it has sent.
+    pub sent: u64,
+    pins: PathBuf,
+}
+
+impl Drop for InUserSpace {
+    fn drop(&mut self) {
+        let _ = KernelPlane::unload(&self.pins);
+    }
 }
 
 pub struct Kernel {
@@ -37,6 +56,7 @@ pub struct Kernel {
     pub turn: u32,
     /// The set-up whose services are there, and their numbers.
     pub standing: Option<(*const Setup, Vec<ServiceId>)>,
+    pub beside: Option<InUserSpace>,
 }
 
 impl Kernel {
@@ -60,7 +80,17 @@ impl Kernels {
     /// Of the program, or of another build of it. In a network namespace of one's own.
     pub fn new(object: Option<Vec<u8>>) -> Self {
         enter_network();
-        Self { object, planes: BTreeMap::new() }
+        Self { object, planes: BTreeMap::new(), beside: false }
+    }
+
+    /// Of the program, with a plane in user space beside it.
+    pub fn with_user_space() -> Self {
+        Self { beside: true, ..Self::new(None) }
+    }
+
+    /// Packets that planes in user space have sent.
+    pub fn sent_beside(&self) -> u64 {
+        self.planes.values().filter_map(|kernel| kernel.beside.as_ref()).map(|one| one.sent).sum()
     }
 
     /// How many there are.
@@ -71,16 +101,25 @@ impl Kernels {
     pub fn of(&mut self, setup: &Setup) -> Result<&mut Kernel, String> {
         let macs: Vec<[u8; 6]> = setup.own_macs.iter().map(|mac| mac.0).collect();
         if !self.planes.contains_key(&macs) {
+            let pins = self.beside.then(|| {
+                let name = format!("weir-corpus-{}-{}", std::process::id(), self.planes.len());
+                Path::new("/sys/fs/bpf").join(name)
+            });
             let opened = match &self.object {
                 Some(object) => KernelPlane::open_object(object, None, &LIMITS),
-                None => KernelPlane::open(None, &LIMITS),
+                None => KernelPlane::open(pins.as_deref(), &LIMITS),
             };
-            let (kernel, _) = opened.map_err(|error| format!("load (needs root): {error}"))?;
+            let (mut kernel, _) = opened.map_err(|error| format!("load (needs root): {error}"))?;
+            let beside = pins.map(|pins| {
+                kernel.stand_in_front().expect("the program in front loads");
+                let memory = UserMemory::open(&pins).expect("it is pinned");
+                InUserSpace { memory, plane: Beside::default(), sent: 0, pins }
+            });
             if !macs.is_empty() {
                 kernel.accept_own_macs(&interfaces(&macs));
             }
             let live = LivePlane::new(kernel).expect("it is the only consumer");
-            self.planes.insert(macs.clone(), Kernel { live, turn: 0, standing: None });
+            self.planes.insert(macs.clone(), Kernel { live, turn: 0, standing: None, beside });
         }
         Ok(self.planes.get_mut(&macs).expect("it is there"))
     }

@@ -436,6 +436,7 @@ impl<'a> World<'a> {
                 wrong.push(format!("bpf: id {}: {more}, not {wanted}", outcome.name()));
             }
         }
+        wrong.extend(self.send_beside(&frame, out.as_deref(), wanted, &expected));
         if soft {
             wrong.extend(self.send_to_burst(step, &frame, out.as_deref(), &expected));
             wrong.extend(self.send_to_oracle(step, frame, out.as_deref(), &expected));
@@ -460,6 +461,44 @@ impl<'a> World<'a> {
                 }
             }
         }
+    }
+
+    /// What is wrong with what the plane in user space beside the program did, if there is one: it sends what the
+    /// program sends, or leaves it to that.
+    fn send_beside(
+        &mut self,
+        frame: &[u8],
+        out: Option<&[u8]>,
+        wanted: &str,
+        expected: &Difference,
+    ) -> Vec<String> {
+        let before = self.counters();
+        let Some(beside) = &mut self.kernel.beside else { return Vec::new() };
+        let mut memory = vec![0; HEADROOM + frame.len()];
+        memory[HEADROOM..].copy_from_slice(frame);
+        let mut places =
+            [Frame { at: HEADROOM as u32, len: frame.len() as u32, ..Frame::default() }];
+        // Ways are asked for anew.
+        beside.plane.refresh();
+        beside.plane.process(&beside.memory, &|_| true, &mut memory, &mut places);
+        let [Frame { at, len, fate, device, .. }] = places;
+        match fate {
+            Fate::Pass if memory[HEADROOM..] == *frame => return Vec::new(),
+            Fate::Pass => return vec!["beside: gives back another frame".to_owned()],
+            Fate::Send => beside.sent += 1,
+            Fate::Drop | Fate::Route => return vec![format!("beside: {fate:?}")],
+        }
+        let verdict = if matches!(device, 0 | CAME_IN_BY) { "transmit" } else { "redirect" };
+        if verdict != wanted {
+            return vec![format!("beside: {verdict}, not {wanted}")];
+        }
+        let counted = difference(&before, &self.counters());
+        if counted != *expected {
+            return vec![format!("beside counts {counted}, not {expected}")];
+        }
+        let found = &memory[at as usize..][..len as usize];
+        let differs = bytes_differ(found, out.unwrap_or(frame));
+        differs.map(|differs| format!("beside: {differs}")).into_iter().collect()
     }
 
     /// What is wrong with what the burst plane did. It asks nobody for next hops: where a set-up has

@@ -1,7 +1,9 @@
 //! Where bursts of frames come from and go to.
 
+mod af_xdp;
 mod memory;
 
+pub use af_xdp::{AfXdp, Returned};
 pub use memory::{Memory, Sent, Stock};
 
 /// The most frames of a burst.

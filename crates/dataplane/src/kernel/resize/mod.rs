@@ -25,6 +25,7 @@
 mod fill;
 
 use super::KernelPlane;
+use super::front;
 use super::grace;
 use super::load::{Loading, PROGRAM, TWINS, remove_set};
 use super::program::Program;
@@ -174,15 +175,28 @@ impl KernelPlane {
         if changed.is_empty() {
             return Ok(None);
         }
+        if let Err(error) = front::send_away(&directory) {
+            self.let_front_back();
+            return Err(error);
+        }
         let next = directory.join(NEXT);
-        fs::create_dir(&next).context(|| format!("create {}", next.display()))?;
+        if let Err(error) = fs::create_dir(&next) {
+            self.let_front_back();
+            return Err(error).context(|| format!("create {}", next.display()));
+        }
         let last = last.unwrap_or(ResizeStep::Arrive);
         let moving = Moving { directory, object, changed, last };
         match moving.take_over(self, limits) {
             Ok(Some((mut plane, reports))) => {
                 (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
                 plane.lost = self.lost.take();
+                let fronted = self.front.is_some();
                 *self = plane;
+                // Without it all packets are decided by the program, which the control plane says; the next
+                // start tries it again.
+                if fronted && self.stand_in_front().is_err() {
+                    self.front = None;
+                }
                 if last >= ResizeStep::Arrive {
                     // The new memory is whole. If this fails, nothing is changed in it before the
                     // next grace period, which tries it again.
@@ -195,6 +209,7 @@ impl KernelPlane {
                 self.former = Some(Former { given_up: true, reports: None, left: false });
                 // If that fails, the next grace period tries it again.
                 let _ = self.arrive();
+                self.let_front_back();
                 Err(error)
             }
         }
@@ -210,7 +225,11 @@ impl KernelPlane {
         };
         if !former.left {
             self.program.keep(directory)?;
-            link::replace_all(directory, self.program.entry())?;
+            let entry = match &self.front {
+                Some(front) => front.entry(),
+                None => self.program.entry(),
+            };
+            link::replace_all(directory, entry)?;
             grace()?;
             self.program.forget_others(directory)?;
             former.left = true;

@@ -1,0 +1,404 @@
+//! A plane in user space beside the program (docs/planes.md): connections hold whoever is killed, what it does
+//! is counted, and nothing is left of it.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use common::{PATIENCE, SERVICES, WEIR};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use weir_lab::topology::Topology;
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, PoolControl};
+
+const BACKENDS: usize = 5;
+const POOL: usize = 4;
+/// The methods that this plane decides by.
+const METHODS: [&str; 2] = ["concury", "residue"];
+const PLANE: &str = "plane = \"af-xdp\"\n";
+const METRICS: &str = "127.0.0.1:9469";
+
+fn start(lab: &Arc<Lab>, method: &str, service_lines: &str) -> Balancer {
+    let spec = BalancerSpec {
+        method: method.into(),
+        balancer_lines: format!("{PLANE}metrics = \"{METRICS}\"\n"),
+        service_lines: service_lines.into(),
+        ..BalancerSpec::new(WEIR, POOL)
+    };
+    let balancer = common::start_spec(lab, spec);
+    process(&balancer);
+    balancer
+}
+
+fn plane(balancer: &Balancer) -> Value {
+    balancer.status().expect("status")["plane"].clone()
+}
+
+fn count(balancer: &Balancer, name: &str) -> u64 {
+    plane(balancer)["counts"][name].as_u64().unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// The process of the plane, as soon as one takes packets.
+fn process(balancer: &Balancer) -> u32 {
+    let mut process = None;
+    common::eventually("a plane in user space takes packets", || {
+        process = plane(balancer)["process"].as_u64();
+        process.is_some()
+    });
+    process.expect("just found") as u32
+}
+
+fn kill(process: u32) {
+    let done = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+    assert!(done.expect("kill").success(), "{process} is gone already");
+}
+
+fn is_there(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+fn gone(process: u32) {
+    common::eventually("the plane in user space ends", || !is_there(process));
+}
+
+/// Frames that the plane sends while `work` is done, at least one: its counts come once a second.
+fn sends_while<T>(balancer: &Balancer, work: impl FnOnce() -> T) -> T {
+    let before = count(balancer, "sent");
+    let done = work();
+    common::eventually("the plane in user space sends", || count(balancer, "sent") > before);
+    done
+}
+
+/// Both processes are killed in turn while the pool changes, and nothing breaks.
+fn unbroken_by_kills(method: &str, topology: Topology, lines: &str) {
+    const ROUNDS: u64 = 6;
+    let _alone = common::alone();
+    let seed = common::seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let lab = common::lab_of(LabSpec { backends: BACKENDS, topology, ..LabSpec::default() });
+    let balancer = start(&lab, method, lines);
+    let mut held = common::hold_both(&lab, 40);
+    let traffic = common::mixed_traffic(&lab, 200);
+    balancer.add(POOL, 1).unwrap();
+    for round in 0..ROUNDS {
+        let when = format!("{method}, round {round}, WEIR_SEED={seed}");
+        let (weighed, drained) = (random.random_range(0..POOL), random.random_range(0..=POOL));
+        balancer.set_weight(weighed, random.random_range(1..6)).unwrap();
+        balancer.drain(drained).unwrap();
+        held.extend(common::hold_both(&lab, 10));
+        let process = process(&balancer);
+        if round % 2 == 0 {
+            let restarts = plane(&balancer)["restarts"].as_u64().expect("restarts");
+            // Packets are lost, and sent again; no connection is.
+            kill(process);
+            common::assert_unbroken(&mut held, &format!("{when}, no plane"), &balancer);
+            common::eventually("it is started again", || {
+                plane(&balancer)["restarts"].as_u64() > Some(restarts)
+            });
+            assert_ne!(self::process(&balancer), process, "{when}");
+        } else {
+            balancer.kill();
+            held.extend(common::hold_both(&lab, 10));
+            common::assert_unbroken(&mut held, &format!("{when}, killed"), &balancer);
+            assert!(is_there(process), "{when}: it goes on without the control plane");
+            balancer.launch().unwrap();
+            assert_eq!(self::process(&balancer), process, "{when}: the same goes on");
+        }
+        common::assert_unbroken(&mut held, &when, &balancer);
+        balancer.undrain(drained).unwrap();
+    }
+    if METHODS.contains(&method) {
+        sends_while(&balancer, || common::assert_unbroken(&mut held, "at the end", &balancer));
+        let services = balancer.status().unwrap();
+        let services =
+            SERVICES.map(|name| common::sum(common::service(&services, name), "packets"));
+        assert!(services.iter().all(|packets| *packets > 0), "{services:?}");
+    } else {
+        common::assert_unbroken(&mut held, "at the end", &balancer);
+        assert_eq!(count(&balancer, "received"), 0, "the program decides all of {method}");
+    }
+    common::assert_none_broke(traffic);
+}
+
+#[test]
+fn concury_holds() {
+    unbroken_by_kills("concury", Topology::L2, "");
+}
+
+#[test]
+fn residue_holds() {
+    unbroken_by_kills("residue", Topology::L2, "");
+}
+
+/// What is not for this plane is decided as without it.
+#[test]
+fn tracked_holds() {
+    unbroken_by_kills("tracked", Topology::L2, "");
+}
+
+#[test]
+fn concury_holds_in_tunnels() {
+    unbroken_by_kills("concury", Topology::Routed, "forward = \"ipip\"");
+}
+
+#[test]
+fn residue_holds_behind_nat() {
+    unbroken_by_kills("residue", Topology::Nat, "forward = \"nat\"");
+}
+
+fn unload(lab: &Lab, balancer: &Balancer) {
+    let config = balancer.config().display().to_string();
+    let output = common::weir_in(lab, &["unload", "--config", &config]);
+    assert!(output.status.success(), "{}", common::stderr(&output));
+}
+
+/// Memory of other sizes takes the place of the one in use, the control plane stops, the setting is taken back,
+/// the data plane is removed: connections hold for as long as there is one, and then nothing is left.
+#[test]
+fn it_comes_and_goes() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start(&lab, "concury", "");
+    let mut held = common::hold_both(&lab, 60);
+    let traffic = common::mixed_traffic(&lab, 100);
+    let first = process(&balancer);
+
+    let text = fs::read_to_string(balancer.config()).unwrap();
+    let text = text.replace(
+        "\n[[service]]\nname = \"web4\"",
+        "\n[limits]\npending_flows = 70000\nbackends = 500\n\n[[service]]\nname = \"web4\"",
+    );
+    fs::write(balancer.config(), &text).unwrap();
+    common::command(&balancer, "reload");
+    common::assert_unbroken(&mut held, "in other memory", &balancer);
+    let second = process(&balancer);
+    assert_ne!(first, second, "it has begun anew with the new memory");
+    gone(first);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "in other memory", &balancer));
+
+    let ended = balancer.stop(PATIENCE);
+    assert_eq!(ended.as_deref(), Some("exit status: 0"), "{}", common::log_tail(&balancer, 20));
+    held.extend(common::hold_both(&lab, 10));
+    common::assert_unbroken(&mut held, "stopped", &balancer);
+    assert!(is_there(second), "it goes on");
+
+    fs::write(balancer.config(), text.replace(PLANE, "")).unwrap();
+    balancer.launch().unwrap();
+    gone(second);
+    common::assert_unbroken(&mut held, "with the program alone", &balancer);
+    assert_eq!(plane(&balancer), Value::Null);
+    let front = balancer.pins().join("front");
+    common::eventually("nothing of it is pinned", || !front.exists());
+
+    // And back.
+    balancer.kill();
+    fs::write(balancer.config(), &text).unwrap();
+    balancer.launch().unwrap();
+    let third = process(&balancer);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "with a plane again", &balancer));
+    common::assert_none_broke(traffic);
+    balancer.kill();
+    unload(&lab, &balancer);
+    assert!(!is_there(third), "weir unload waits for it");
+    assert!(!balancer.pins().exists());
+    let links =
+        lab.balancer().command("ip").unwrap().args(["link", "show", "eth0"]).output().unwrap();
+    assert!(!common::stdout(&links).contains("prog/xdp"), "{}", common::stdout(&links));
+}
+
+/// The interface goes and comes back: the plane closes its socket and opens another.
+#[test]
+fn it_follows_interfaces() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start(&lab, "residue", "");
+    let mut held = common::hold_both(&lab, 30);
+    let process = process(&balancer);
+    for round in 0..2 {
+        lab.replace_balancer_interface().unwrap();
+        common::assert_unbroken(&mut held, &format!("interface {round}"), &balancer);
+        common::eventually("it has a socket there", || count(&balancer, "sockets") == 1);
+        sends_while(&balancer, || {
+            common::eventually("it gets packets", || {
+                let before = count(&balancer, "received");
+                common::assert_unbroken(&mut held, "after", &balancer);
+                count(&balancer, "received") > before
+            });
+        });
+    }
+    assert_eq!(self::process(&balancer), process, "the same");
+}
+
+/// While nothing comes it sleeps, as it says.
+#[test]
+fn it_sleeps_when_idle() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start(&lab, "concury", "");
+    let mut held = common::hold_both(&lab, 10);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "busy", &balancer));
+    let ticks = |process: u32| {
+        let text = fs::read_to_string(format!("/proc/{process}/stat")).expect("it is there");
+        let fields: Vec<&str> = text.rsplit_once(')').expect("a name").1.split(' ').collect();
+        fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
+    };
+    let process = process(&balancer);
+    let (before, slept) = (ticks(process), count(&balancer, "sleeps"));
+    common::eventually("it sleeps again and again", || count(&balancer, "sleeps") > slept + 50);
+    // 50 naps of a tenth of a second are 500 ticks, all of which a loop that spins would take.
+    let used = ticks(process) - before;
+    assert!(used < 150, "{used} ticks of the processor for 50 naps");
+    let told = plane(&balancer);
+    assert!(told["utilisation"].as_f64().is_some_and(|share| share < 0.5), "{told}");
+    // Metrics and the table for people say it, too.
+    let url = format!("http://{METRICS}/metrics");
+    let read = lab.balancer().command("curl").unwrap().args(["-s", &url]).output().unwrap();
+    let read = common::stdout(&read);
+    for line in ["weir_plane_running 1", "weir_plane_frames_total{what=\"sent\"} "] {
+        assert!(read.contains(line), "no {line} in {read}");
+    }
+    let table = balancer.command(&["status"]).unwrap();
+    assert!(
+        table.contains(&format!("plane af-xdp: process {process}, 0 restarts; busy ")),
+        "{table}"
+    );
+}
+
+/// One that cannot begin says why, packets are decided all the same, and it is tried again.
+#[test]
+fn who_cannot_begin_says_why() {
+    let _alone = common::alone();
+    let lab = common::lab(BACKENDS);
+    let balancer = start(&lab, "concury", "");
+    let mut held = common::hold_both(&lab, 20);
+    let beside = Beside::start(&lab, &balancer);
+    let said = beside.said();
+    assert!(said.contains("one memory for AF_XDP in a network namespace"), "{said}");
+    common::assert_unbroken(&mut held, "with another one beside", &balancer);
+    // The first goes: the second gets what it had.
+    balancer.kill();
+    unload(&lab, &balancer);
+    common::eventually("the second one begins", || beside.process().is_some());
+}
+
+/// A second instance in the balancer's namespace, at an interface of its own.
+struct Beside<'a> {
+    lab: &'a Lab,
+    directory: PathBuf,
+    run: std::process::Child,
+}
+
+impl<'a> Beside<'a> {
+    fn start(lab: &'a Lab, balancer: &Balancer) -> Self {
+        common::sh(lab.balancer(), "ip link add beside type veth peer name beside1");
+        common::sh(lab.balancer(), "ip addr add 10.99.0.1/24 dev beside");
+        common::sh(lab.balancer(), "ip link set beside up");
+        common::sh(lab.balancer(), "ip link set beside1 up");
+        let directory = lab.directory().join("beside");
+        fs::create_dir_all(&directory).unwrap();
+        let name = format!("{}-beside", balancer.pins().file_name().unwrap().to_string_lossy());
+        lab.remove_later(&balancer.pins().with_file_name(&name)).unwrap();
+        let config = directory.join("weir.toml");
+        let text = format!(
+            "[balancer]\nname = \"{name}\"\ninterfaces = [\"beside\"]\nrun_dir = \"{}\"\n\n\
+             [[service]]\nname = \"web\"\nvip = \"10.99.0.100\"\nprotocol = \"tcp\"\nport = 80\n\n\
+             [[service.backend]]\nname = \"b0\"\naddress = \"10.99.0.2\"\n",
+            directory.display()
+        );
+        fs::write(&config, text).unwrap();
+        let log = fs::File::create(directory.join("log")).unwrap();
+        // By the option this time.
+        let run = lab
+            .balancer_command(WEIR)
+            .unwrap()
+            .args(["run", "--plane", "af-xdp", "--config"])
+            .arg(&config)
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        Self { lab, directory, run }
+    }
+
+    fn plane(&self) -> Value {
+        let socket = self.directory.join("weir.sock").display().to_string();
+        let output = common::weir_in(self.lab, &["status", "--json", "--socket", &socket]);
+        serde_json::from_slice::<Value>(&output.stdout)
+            .map_or(Value::Null, |all| all["plane"].clone())
+    }
+
+    /// Why it has no plane.
+    fn said(&self) -> String {
+        let mut said = String::new();
+        common::eventually("the second one says why it cannot begin", || {
+            let plane = self.plane();
+            said = plane["failure"].as_str().unwrap_or_default().to_owned();
+            !said.is_empty() && plane["process"].is_null()
+        });
+        said
+    }
+
+    fn process(&self) -> Option<u64> {
+        self.plane()["process"].as_u64()
+    }
+}
+
+impl Drop for Beside<'_> {
+    fn drop(&mut self) {
+        let _ = self.run.kill();
+        let _ = self.run.wait();
+    }
+}
+
+/// What there is not in user space is refused by name, and nothing is started.
+#[test]
+fn what_it_cannot_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("weir.toml");
+    let text = |balancer: &str| {
+        format!(
+            "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = \"{}\"\n{balancer}\n\n[[service]]\n\
+             name = \"web\"\nvip = \"10.0.0.100\"\nprotocol = \"tcp\"\nport = 80\n",
+            folder.path().join("run").display()
+        )
+    };
+    let backend = "\n[[service.backend]]\nname = \"b0\"\naddress = \"10.0.1.1\"\n";
+    let full = "forward = \"fullnat\"\n";
+    let sources = "nat_sources = [\"10.0.0.2\"]";
+    for (text, places) in [
+        (
+            text(&format!("{sources}\n{}", PLANE.trim())) + full + backend,
+            ["weir.toml:12: service \"web\": forward: ", "balancer.plane = \"kernel\""],
+        ),
+        (
+            text(&format!("follow_flows = 64\n{}", PLANE.trim())) + backend,
+            ["weir.toml:4: balancer: follow_flows: ", "balancer.plane = \"kernel\""],
+        ),
+        (
+            text("plane = \"dpdk\"") + backend,
+            ["weir.toml:4: balancer: plane: ", "give one of kernel, af-xdp"],
+        ),
+    ] {
+        fs::write(&file, text).unwrap();
+        refused(&["check", "--config", file.to_str().unwrap()], places);
+    }
+    // By the option alone.
+    fs::write(&file, text(sources) + full + backend).unwrap();
+    let path = file.to_str().unwrap();
+    refused(&["run", "--plane", "af-xdp", "--config", path], ["forward: ", "af-xdp"]);
+    refused(&["run", "--plane", "dpdk", "--config", path], ["dpdk", "kernel or af-xdp"]);
+    assert!(!Path::new(&folder.path().join("run")).exists());
+}
+
+fn refused(arguments: &[&str], places: [&str; 2]) {
+    let output = common::weir(arguments);
+    let said = common::stderr(&output);
+    assert!(!output.status.success(), "{arguments:?}");
+    for place in places {
+        assert!(said.contains(place), "{arguments:?}: no {place:?} in {said}");
+    }
+}

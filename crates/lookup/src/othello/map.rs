@@ -216,7 +216,7 @@ mod tests {
                         0 => drop(map.remove(&key)),
                         1 => map.get_mut(&key).into_iter().for_each(|held| *held = (value, true)),
                         _ if map.get(&key).is_none() => {
-                            drop(map.insert(key, (value, true)).expect("keys differ"));
+                            map.insert(key, (value, true)).expect("keys differ");
                         }
                         _ => {}
                     }

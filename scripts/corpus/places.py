@@ -104,7 +104,7 @@ def books():
         book.case(f"fragment_beside_{NAMES[family]}", "reject.pass", "whole", "One for another address is the kernel's.",
                   passes(later(out), "later_fragment"))
     book.setup("no_table", [b1], [service(NET, 80, method="none", bits=16)])
-    book.case("no_table", "table.none_apart", "no_table", "A service by prefix that has no table yet.",
+    book.case("no_table", "table.none", "no_table", "A service by prefix that has no table yet.",
               drops(to("10.7.0.9"), "no_table"))
     book.setup("denied", [b1], [service(NET, 80, bits=16, deny=["10.1.0.0/16"]), service(NET6, 80, bits=48, deny=["::/0"])])
     for family in (4, 6):

@@ -263,15 +263,24 @@ impl BackendOptions {
                 continue;
             }
             indices.extend(holders(backend.address).map(|(index, _)| *index));
-            vips.push(service.vip);
+            if let Some(prefix) = service.addresses().iter().find(|vip| !vip.is_host()) {
+                anyhow::bail!(
+                    "{}: service {:?} has the prefix {prefix}, and an agent takes addresses only; on a \
+                     backend of it: ip route add local {prefix} dev lo",
+                    path.display(),
+                    service.name
+                );
+            }
+            vips.extend(service.hosts());
             tunnels.extend(service.forward.encapsulation());
             if let Some(port) = service.port {
                 let udp = service.protocol == Protocol::Udp;
-                servers.insert(Server { address: service.vip, port, udp });
+                servers.extend(service.hosts().map(|address| Server { address, port, udp }));
             }
             let method = &service.method;
             if method.id().needs().timestamps && cheetah::answered_by_backends(method.settings()) {
-                stamped.push(Service { address: service.vip, port: service.port });
+                let port = service.port;
+                stamped.extend(service.hosts().map(|address| Service { address, port }));
             }
         }
         let file = path.display();

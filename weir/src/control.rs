@@ -165,7 +165,7 @@ fn print_agents(status: &Status) {
 }
 
 fn print_service(service: &ServiceStatus) {
-    let port = service.port.map_or("any".into(), |port| port.to_string());
+    let port = service.port_text();
     let by = service.load.as_ref().map_or_else(String::new, |load| format!(" by {load}"));
     let scheduler = service.scheduler.as_ref().filter(|scheduler| *scheduler != "uniform");
     let scheduler = scheduler.map_or_else(String::new, |name| format!(", scheduler {name}{by}"));
@@ -180,7 +180,7 @@ fn print_service(service: &ServiceStatus) {
         "\n{}: {} {} port {port}, {} by {}{scheduler}{forward}, generation {}, digest {}, {} states",
         service.name,
         service.protocol,
-        service.vip,
+        service.address_text(),
         service.method,
         service.affinity,
         service.generation,

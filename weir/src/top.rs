@@ -251,7 +251,7 @@ impl Top {
             ["", "address", "state", "weight", "known", "packets/s", "bit/s", "new/s", "check"];
         let (mut rows, mut selected) = (Vec::new(), None);
         for service in self.services() {
-            let port = service.port.map_or("any".into(), |port| port.to_string());
+            let port = service.port_text();
             let sum = service.backends.iter().fold(Rate::default(), |sum, backend| {
                 let one = self.rate(service, backend);
                 Rate {
@@ -262,7 +262,7 @@ impl Top {
             });
             let about = [
                 service.name.clone(),
-                format!("{} {} {port}", service.protocol, service.vip),
+                format!("{} {} {port}", service.protocol, service.address_text()),
                 service.method.clone(),
                 String::new(),
                 service.states.to_string(),

@@ -50,7 +50,7 @@ const FAULTS: &[Fault] = &[
         old: "port = 80\n",
         new: "port = \"80\"\n",
         below: 0,
-        words: &["port", "invalid type: string \"80\"", "expected a whole number"],
+        words: &["port", "\"80\" is no range of ports", "give a number without quotes"],
     },
     Fault {
         old: "port = 80\n",

@@ -90,7 +90,7 @@ fn what_runs_is_valid() {
 #[test]
 fn what_is_wrong_is_not_valid() {
     let faults = [
-        ("port = 80", "port = \"80\""),
+        ("port = 80", "port = \"eighty\""),
         ("port = 80", "prot = 80"),
         ("port = 80", ""),
         ("port = 80", "port = 70000"),

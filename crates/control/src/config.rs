@@ -27,6 +27,7 @@ mod quic;
 mod resolve;
 mod schema;
 mod validate;
+mod vips;
 mod written;
 
 #[cfg(test)]
@@ -63,6 +64,8 @@ pub use lists::Lists;
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 pub use schema::schema;
+pub(crate) use vips::places;
+pub use vips::{Ports, Vip, VipError};
 
 /// Whether an instance may be called so: 1 to 32 of `a-z 0-9 -`.
 pub fn is_instance_name(name: &str) -> bool {
@@ -287,13 +290,20 @@ impl Default for Limits {
 pub struct Service {
     /// Name, unique in the file; commands and `weir status` use it.
     pub name: String,
-    /// The address that clients connect to.
+    /// The address that clients connect to; of several, or of a prefix, the first.
     pub vip: IpAddr,
+    /// All addresses and prefixes that clients connect to, if it is not that one alone; else none. See
+    /// [`Service::addresses`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vips: Vec<Vip>,
     /// Transport protocol, TCP or UDP.
     pub protocol: Protocol,
-    /// Destination port; `None` is every port that no other service of the same address and
+    /// Destination port; `None` is a range, or every port that no other service of the same address and
     /// protocol claims.
     pub port: Option<u16>,
+    /// Destination ports, if they are a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Ports>,
     /// The steering method with its parameter.
     pub method: Method,
     /// Whether flows or whole clients stay on one backend.

@@ -69,7 +69,11 @@ pub fn examine_host() -> Vec<Finding> {
 /// the configuration is for: one of the services' addresses is its own. Elsewhere routes say nothing.
 pub fn behind_routers(config: &Config) -> Vec<String> {
     let own = neigh::addresses().unwrap_or_default();
-    if !config.services.iter().any(|service| own.iter().any(|(_, own)| *own == service.vip)) {
+    if !config
+        .services
+        .iter()
+        .any(|service| own.iter().any(|(_, own)| service.hosts().any(|vip| vip == *own)))
+    {
         return Vec::new();
     }
     let backends =

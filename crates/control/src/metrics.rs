@@ -308,11 +308,8 @@ fn agents(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
 }
 
 fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
-    let ports: Vec<String> = services
-        .iter()
-        .map(|one| one.port.map_or_else(|| "any".to_owned(), |port| port.to_string()))
-        .collect();
-    let vips: Vec<String> = services.iter().map(|one| one.vip.to_string()).collect();
+    let ports: Vec<String> = services.iter().map(ServiceStatus::port_text).collect();
+    let vips: Vec<String> = services.iter().map(ServiceStatus::address_text).collect();
     let about = services.iter().zip(&ports).zip(&vips).map(|((one, port), vip)| {
         let labels = vec![
             ("service", &*one.name),

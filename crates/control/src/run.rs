@@ -36,6 +36,7 @@ pub async fn run(
     breaking: bool,
     plane: Option<PlaneKind>,
 ) -> anyhow::Result<()> {
+    spare_memory();
     let config = Config::load_with(config_path, plane)?;
     raise_limits();
     let socket = config.balancer.socket_path();
@@ -156,3 +157,19 @@ async fn reload(engine: &Sender) {
         Err(_) => error!("configuration not reloaded: the engine ended"),
     }
 }
+
+/// Has the allocator give back what is freed: a control plane reads files and answers with documents of
+/// megabytes now and then, and what these leave between what stays would be held for ever. Large pieces have
+/// pages of their own, and threads share two heaps.
+fn spare_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: numbers, which the allocator takes or leaves.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_PIECE);
+    }
+}
+
+/// Bytes of what has pages of its own.
+#[cfg(target_env = "gnu")]
+const LARGE_PIECE: libc::c_int = 32 << 10;

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
+use weir_plane::Listen;
 use weir_steering::{
     BackendId, Decide, Decision, Image, Note, Question, Recall, Rehearsal, ServiceId, Signals, Why,
     ask,
@@ -202,7 +202,7 @@ impl Snapshot {
         }
         let flow = FlowKey::new(request.source, request.destination, protocol);
         let mut said = Explanation { flow: flow.to_string(), ..Explanation::default() };
-        let Some(service) = self.service_of(request.destination, protocol) else {
+        let Some((service, salt)) = self.service_of(&flow) else {
             said.why =
                 "no service was configured at this destination; its packets were left to the \
                         kernel"
@@ -220,22 +220,22 @@ impl Snapshot {
         )?;
         let image = decode_table(text)
             .map_err(|error| format!("the table of service {}: {error}", service.name))?;
-        decide(service, &image, &flow, &mut said);
+        decide((service, salt), &image, &flow, &mut said);
         if service.sources.is_some() {
             said.source = Some("its lists of sources are not in the snapshot".into());
         }
         Ok(said)
     }
 
-    fn service_of(&self, destination: SocketAddr, protocol: Protocol) -> Option<&ServiceStatus> {
-        let address = destination.ip().to_canonical();
-        let serves = |one: &&ServiceStatus, port: Option<u16>| {
-            one.vip == address && one.protocol.parse() == Ok(protocol) && one.port == port
+    /// The service that takes a flow's packets, and what the flow's state is told apart by.
+    fn service_of(&self, flow: &FlowKey) -> Option<(&ServiceStatus, u16)> {
+        let of = |service: &'_ ServiceStatus| {
+            let places = service.places();
+            places.into_iter().filter(|at| at.takes(flow)).max_by_key(Listen::exactness)
         };
-        let all = || self.status.services.iter();
-        all()
-            .find(|one| serves(one, Some(destination.port())))
-            .or_else(|| all().find(|one| serves(one, None)))
+        let all = self.status.services.iter().filter_map(|service| Some((of(service)?, service)));
+        let nearest = all.max_by_key(|(at, _)| at.exactness());
+        nearest.map(|(at, service)| (service, at.salt_of(&flow.dst)))
     }
 }
 
@@ -258,12 +258,18 @@ impl Recall for Pool<'_> {
     }
 }
 
-fn decide(service: &ServiceStatus, image: &Image, flow: &FlowKey, said: &mut Explanation) {
+fn decide(
+    (service, salt): (&ServiceStatus, u16),
+    image: &Image,
+    flow: &FlowKey,
+    said: &mut Explanation,
+) {
     let pool = Pool(service);
     let mut later = Rehearsal::new(&pool);
-    let question = ask(image, ServiceId(service.number), flow, Signals::LATER, 0, &mut later);
+    let signals = Signals { salt, ..Signals::LATER };
+    let question = ask(image, ServiceId(service.number), flow, signals, 0, &mut later);
     let decided: Decision = image.decide(&question, &mut later);
-    let first = Question { signals: Signals::FIRST, ..question };
+    let first = Question { signals: Signals { salt, ..Signals::FIRST }, ..question };
     let first = image.decide(&first, &mut Rehearsal::new(&pool));
     said.asked = later.notes().iter().map(Note::to_string).collect();
     said.generation = Some(image.header().generation);

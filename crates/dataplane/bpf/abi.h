@@ -46,13 +46,27 @@ struct unreported {
 };
 
 /* Exact match of (address, protocol, port); port 0 stands for any port, protocol 0 for "this
- * address belongs to a service", which decides whether a malformed packet is dropped. */
+ * address belongs to a service", which decides whether a malformed packet is dropped. Of a prefix or a
+ * block of ports, the first address and the first port, and the number of its kind. */
 struct vip {
 	__u64 high;
 	__u64 low;
-	__u32 port_protocol; /* port as on the wire, protocol << 16, VIP_IN_USE */
+	__u32 port_protocol; /* port as on the wire, protocol << 16, VIP_IN_USE, kind << VIP_KIND_SHIFT */
 	__u32 table;         /* service * 2 + side, TABLE_ flags; storing it publishes the table */
 	__u64 id_lengths;    /* of QUIC ids: a byte for each configuration, 0: there is none */
+	__u32 salt;          /* of 16 bits: what tells this address from the service's others */
+	__u32 host_bits;     /* the last bits of an address that tell those of a prefix apart, 0..64 */
+};
+
+/* How much of an address and a port services listen on: what is left of a packet's, and the number by which
+ * such entries of the service table are told. */
+struct kind {
+	__u64 high;
+	__u64 low;
+	__u32 mask;   /* of the port, and of the protocol */
+	__u32 number; /* << VIP_KIND_SHIFT */
+	__u32 bits;   /* of the address << 8 | of the port; 0 ends the list */
+	__u32 reserved;
 };
 
 /* Where a table of sources stands among their words, two for each service (sources.h). */
@@ -188,8 +202,11 @@ struct control {
 	__u32 bare;               /* packets that did not echo the cookie that their backend was told */
 	__u64 quic_generation;    /* raised when configurations or servers of QUIC ids have changed */
 	__u64 intervals[BUCKETS]; /* nanoseconds between ICMP messages that a processor sends; 0: none is */
+	struct kind kinds[2 * KINDS]; /* most exact first, two lists */
 	struct hash_key mapping_key; /* which ports connections get is known to who has it */
 	__u32 mapping_ticks[MAPPING_TIMES]; /* mappings are kept so long, by MAPPING_ number */
+	__u32 kind_side;                    /* which of both lists of kinds counts, 0 or 1 */
+	__u32 reserved;
 };
 
 /* "Seen recently": eight tags in one cache line. */

@@ -117,13 +117,14 @@ static __always_inline int is_plain(struct xdp_md *ctx)
 		return 0;
 	struct vip *vip = find_vip(p.dst[0], p.dst[1], p.ports >> 16 | (__u32)PROTOCOL_TCP << 16);
 
-	if (!vip && control->unusual & UNUSUAL_ANY_PORT)
+	/* Prefixes and blocks of ports are weir_balance's, and may be more exact than any port of an address. */
+	if (!vip && (control->unusual & (UNUSUAL_ANY_PORT | UNUSUAL_WIDE)) == UNUSUAL_ANY_PORT)
 		vip = find_vip(p.dst[0], p.dst[1], (__u32)PROTOCOL_TCP << 16);
 	if (!vip)
 		return 0;
 	__u32 number = *(volatile __u32 *)&vip->table;
 
-	/* What is beyond has lists of sources, or no table. */
+	/* What is beyond has lists of sources, or one of several addresses, or no table. */
 	return number < table_count && reads_table_only(AT(tables, number, table_count), &p);
 }
 

@@ -64,8 +64,8 @@ static __always_inline int judge(const struct bpf_dynptr *packet, __u64 high, __
 		return is_vip(high, low) ? drop() : NF_ACCEPT;
 	__u32 kind = (__u32)protocol << 16;
 
-	if (find_vip(high, low, *ports >> 16 | kind) ||
-	    (control->unusual & UNUSUAL_ANY_PORT && find_vip(high, low, kind)))
+	kind |= *ports >> 16;
+	if (find_vip(high, low, kind) || find_unusual_vip(control->unusual, high, low, kind))
 		return drop();
 	return NF_ACCEPT;
 }

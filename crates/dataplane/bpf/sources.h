@@ -58,7 +58,8 @@ __noinline int is_denied_beyond(__u32 at, __u64 first, __u64 high, __u64 low)
 /* Whether the source of a packet is denied, of a service whose `number` of a table says TABLE_LISTED. */
 __noinline int is_denied(__u32 number, __u64 high, __u64 low)
 {
-	__u32 at = (number & ~(LIST_FLAGS | TABLE_BY_ID | 1)) | !!(number & TABLE_LIST_SIDE);
+	__u32 at = (number & ~(LIST_FLAGS | TABLE_BY_ID | TABLE_SALTED | 1)) |
+		   !!(number & TABLE_LIST_SIDE);
 	const struct source_list *list = AT(lists, at, table_count);
 	__u64 chosen, node;
 

@@ -48,16 +48,15 @@ static __always_inline int reject(const struct packet *p, enum reason reason)
 	return leave(reason, XDP_PASS); /* rule: reject.pass */
 }
 
-/* A packet without a service on its port: one takes any port, or it comes from a service. Returns the
- * service, or the reason for which it is the kernel's. */
+/* A packet without a service on its address and port: one takes a prefix, or any port, or it comes from a
+ * service. Returns the service, or the reason for which it is the kernel's. */
 static __always_inline struct vip *find_unusual(struct xdp_md *ctx, const struct packet *p,
 						enum reason *reason)
 {
 	__u32 unusual = control->unusual;
-	struct vip *vip = NULL;
+	__u32 port = p->ports >> 16 | (__u32)p->protocol << 16;
+	struct vip *vip = find_unusual_vip(unusual, p->dst[0], p->dst[1], port);
 
-	if (unusual & UNUSUAL_ANY_PORT)
-		vip = find_vip(p->dst[0], p->dst[1], (__u32)p->protocol << 16); /* rule: service.any_port */
 	if (!vip && unusual & UNUSUAL_ANSWERS && p->protocol == PROTOCOL_TCP && !p->quoted &&
 	    !p->fragmented) {
 		struct flow_key key = {
@@ -93,9 +92,9 @@ static __always_inline int find_answer(struct xdp_md *ctx, const struct packet *
 }
 
 static __always_inline void ask(struct question *q, struct xdp_md *ctx, const struct packet *p,
-				const struct table *table, __u32 service, int apart)
+				const struct table *table, __u32 service, __u32 salt, int apart)
 {
-	__u32 ports = table->flags & TABLE_CLIENT ? 0 : p->ports;
+	__u32 ports = table->flags & TABLE_CLIENT ? 0 : p->ports ^ salt << 16;
 
 	q->ctx = ctx;
 	q->src[0] = p->src[0];
@@ -195,7 +194,7 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 	}
 	if (!is_ours((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return leave(REASON_OTHER_HOST, XDP_DROP); /* rule: host.other */
-	__u32 number = *(volatile __u32 *)&vip->table;
+	__u32 number = *(volatile __u32 *)&vip->table, salt = 0;
 
 	/* A service that does not take all sources, or whose packets are led by their ids first, is here, so
 	 * that the packets of all others have nothing to ask for it. */
@@ -205,7 +204,8 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		number &= ~LIST_FLAGS;
 		if (number & TABLE_BY_ID &&
 		    (!apart || (!p->quoted && !p->fragmented && !was_plain(ctx, p->ip_length)))) {
-			int verdict = balance_by_id(ctx, number, vip->id_lengths, p->ip_length);
+			int verdict = balance_by_id(ctx, number & ~TABLE_SALTED, vip->id_lengths,
+						    p->ip_length);
 
 			if (verdict != ASK_APART)
 				return verdict;
@@ -213,12 +213,19 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 				return go_apart(ctx);
 		}
 		number &= ~TABLE_BY_ID;
+		/* Here as well, so that the packets of all others have no salt to keep. */
+		if (number & TABLE_SALTED) {
+			if (!apart)
+				return go_apart(ctx);
+			salt = salt_of(vip, p->dst[1]); /* rule: service.salted */
+			number &= ~TABLE_SALTED;
+		}
 		if (number >= table_count)
 			return leave(REASON_NO_TABLE, XDP_DROP); /* rule: table.none_apart */
 	}
 	NOTE_SERVICE(number / 2);
 	struct table *table = AT(tables, number, table_count);
-	ask(&q, ctx, p, table, number / 2, apart);
+	ask(&q, ctx, p, table, number / 2, apart ? salt : 0, apart);
 	__u32 id = apart ? steer_any(table, p, &q) : steer(table, p, &q);
 
 	if (!apart && id == ASK_APART)

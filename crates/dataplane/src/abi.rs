@@ -46,6 +46,7 @@ macro_rules! plain {
 
 plain!(
     vip,
+    kind,
     source_list,
     backend,
     lane,

@@ -85,6 +85,15 @@ pub enum Error {
     /// The service table is too full to place a key.
     #[error("the service table has no room for another service; raise limits.services")]
     ServicesFull,
+    /// Packets would have to ask for too many kinds of prefixes and blocks of ports.
+    #[error(
+        "services listen on more than {kinds} kinds of prefixes and blocks of ports: let prefixes have \
+         fewer lengths, or ranges of ports begin and end at multiples of a larger power of two"
+    )]
+    KindsFull {
+        /// How many there may be.
+        kinds: u32,
+    },
     /// The pool has no room for a table.
     #[error(
         "no room for a table of {needed} bytes: {used} of the {pool} bytes of limits.table_bytes \

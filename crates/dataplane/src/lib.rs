@@ -10,6 +10,7 @@ mod entries;
 mod error;
 pub mod instructions;
 mod kernel;
+mod kinds;
 mod link;
 mod mapped;
 mod numbers;

@@ -56,6 +56,16 @@ impl Mapped {
         self.memory.len()
     }
 
+    /// A record that no packet reads or writes at this time.
+    pub fn copy_at<T: Plain>(&self, at: usize) -> T {
+        T::from_slice(&self.memory[at..])
+    }
+
+    /// Stores a record that no packet reads or writes at this time.
+    pub fn store_at<T: Plain>(&mut self, at: usize, record: &T) {
+        self.memory[at..at + size_of::<T>()].copy_from_slice(record.bytes());
+    }
+
     /// A copy of some bytes.
     pub fn copy(&self, at: usize, length: usize) -> Vec<u8> {
         self.memory[at..at + length].to_vec()

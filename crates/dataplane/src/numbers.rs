@@ -24,6 +24,11 @@ numbers! {
 
     /// the entry of the service table is in use; beside port and protocol in `port_protocol`
     VIP_IN_USE: u32 = 1 << 24;
+    /// which kind of prefix or block of ports it is of: above these bits; 0 is that of one address, and one
+    /// port or any
+    VIP_KIND_SHIFT: u32 = 25;
+    /// kinds that there may be
+    KINDS: u32 = 64;
     /// odd factor of a service's first slot
     VIP_FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
     /// odd factor of its second slot
@@ -135,6 +140,8 @@ numbers! {
     TABLE_LIST_SIDE: u32 = 1 << 28;
     /// bits of an address that a node of such a list decides
     SOURCE_STRIDE: u32 = 6;
+    /// its address is one of several: the state of a flow depends on which
+    TABLE_SALTED: u32 = 1 << 27;
     /// more nodes are passed by no source
     SOURCE_STEPS: u32 = 22;
     /// of a node that passes over bits: the answer for sources with others
@@ -168,6 +175,8 @@ numbers! {
     UNUSUAL_NAT: u32 = 4;
     /// those of some backend from any port
     UNUSUAL_NAT_ANY: u32 = 8;
+    /// some service takes a prefix or a block of ports: what takes any port stands among these, too
+    UNUSUAL_WIDE: u32 = 32;
     /// or come to an address of the balancer's, beside UNUSUAL_NAT
     UNUSUAL_FULL_NAT: u32 = 16;
 

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
-    Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes, LaneCounters,
-    Limits, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts,
-    TrackedFlows, Translations, UserStatus, VipKey, Wanted,
+    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes,
+    LaneCounters, Limits, Listen, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows,
+    SourceTable, TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -226,8 +226,12 @@ impl Plane for LivePlane {
         Ok(())
     }
 
-    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Error> {
-        self.kernel.set_service(key, service)
+    fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), Error> {
+        self.kernel.set_service(at, service)
+    }
+
+    fn leave_place(&mut self, at: &Listen, service: ServiceId) -> Result<(), Error> {
+        self.kernel.leave_place(at, service)
     }
 
     fn remove_service(&mut self, service: ServiceId) -> Result<(), Error> {
@@ -286,7 +290,7 @@ impl Plane for LivePlane {
         self.kernel.id_outcomes()
     }
 
-    fn services(&self) -> Vec<(VipKey, ServiceId)> {
+    fn services(&self) -> Vec<(Listen, ServiceId)> {
         self.kernel.services()
     }
 
@@ -427,6 +431,10 @@ impl Plane for LivePlane {
 
     fn is_armed(&self, hash: u64) -> Result<bool, Error> {
         self.kernel.is_armed(hash)
+    }
+
+    fn armed(&self) -> Result<ArmedFlows, Error> {
+        self.kernel.armed()
     }
 
     fn seen_flows(&self) -> Result<SeenFlows, Error> {

@@ -10,7 +10,7 @@ use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
-use weir_plane::{SOURCE_OTHERS_ALLOWED, SOURCE_STEPS, SOURCE_STRIDE, SourceTable, VipKey};
+use weir_plane::{Listen, SOURCE_OTHERS_ALLOWED, SOURCE_STEPS, SOURCE_STRIDE, SourceTable};
 use weir_steering::ServiceId;
 
 const WORD: usize = size_of::<u64>();
@@ -39,7 +39,7 @@ pub(crate) struct Lists {
 impl Lists {
     /// The lists that services use; everything else is free, whatever an earlier run was about to do
     /// with it.
-    pub fn new(lists: Mapped, words: Parted, count: u32, found: &[(VipKey, Leads)]) -> Self {
+    pub fn new(lists: Mapped, words: Parted, count: u32, found: &[(Listen, Leads)]) -> Self {
         let (ranges, current) = (BTreeMap::new(), BTreeMap::new());
         let mut all = Self { lists, words, count, room: Room::new(count), ranges, current };
         for (_, leads) in found.iter().filter(|(_, leads)| leads.table != NO_TABLE) {

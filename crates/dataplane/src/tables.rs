@@ -7,7 +7,7 @@ use crate::slots::{Partitions, Slots};
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::VipKey;
+use weir_plane::Listen;
 use weir_steering::{
     Codec, ELEMENT_BYTES, Flags, HEADER_BYTES, Image, MethodId, RawHeader, ServiceId, cheetah,
 };
@@ -42,7 +42,7 @@ impl Tables {
         pool: Parted,
         elements: u32,
         slots: Slots,
-        published: &[(VipKey, u32)],
+        published: &[(Listen, u32)],
     ) -> Self {
         let (ranges, current) = (BTreeMap::new(), BTreeMap::new());
         let room = Room::new(elements);
@@ -54,7 +54,12 @@ impl Tables {
                 if tables.room.take_at(first, length) {
                     tables.ranges.insert(number, Range { first, length });
                 }
-                tables.current.insert(service_of(number), number);
+                // Of two, as one that died while it published has left them, the newer one.
+                let generation = |number| tables.header(number).map(|header| header.generation);
+                let other = tables.current.get(&service_of(number)).copied();
+                if other.is_none_or(|other| generation(other) < generation(number)) {
+                    tables.current.insert(service_of(number), number);
+                }
                 if let Some(has) = tables.partitions_of(service_of(number)) {
                     tables.slots.adopt(service_of(number), has);
                 }

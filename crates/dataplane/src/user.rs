@@ -205,10 +205,12 @@ impl UserMemory {
         std::array::from_fn(|at| self.control.word64(first + at * 8).load(Ordering::Relaxed))
     }
 
-    /// Whether a service takes any port.
+    /// Whether a service takes any port, and none a prefix or a block of ports, which may be more exact and are
+    /// the program's.
     pub fn has_any_port(&self) -> bool {
+        use crate::numbers::{UNUSUAL_ANY_PORT, UNUSUAL_WIDE};
         let unusual = self.control.word32(offset_of!(types::control, unusual));
-        unusual.load(Ordering::Relaxed) & crate::numbers::UNUSUAL_ANY_PORT != 0
+        unusual.load(Ordering::Relaxed) & (UNUSUAL_ANY_PORT | UNUSUAL_WIDE) == UNUSUAL_ANY_PORT
     }
 
     /// What stands where a service has the number of its table, by its address as two words of memory, and

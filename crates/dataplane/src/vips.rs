@@ -3,14 +3,16 @@
 use crate::abi::types;
 use crate::error::Error;
 use crate::kernel::grace;
+use crate::kinds::Kinds;
 use crate::mapped::Mapped;
 use crate::numbers::{
-    TABLE_BY_ID, TABLE_LIST_SIDE, TABLE_LISTED, VIP_FIRST, VIP_HIGH, VIP_IN_USE, VIP_SECOND,
+    TABLE_BY_ID, TABLE_LIST_SIDE, TABLE_LISTED, TABLE_SALTED, VIP_FIRST, VIP_HIGH, VIP_IN_USE,
+    VIP_KIND_SHIFT, VIP_SECOND,
 };
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::VipKey;
+use weir_plane::Listen;
 use weir_wire::Protocol;
 
 /// The number of no table: no list is asked for it.
@@ -23,6 +25,8 @@ const MAX_MOVES: usize = 64;
 pub(crate) struct VipTable {
     memory: Mapped,
     slots: u32,
+    /// What packets ask for beside the very address and port.
+    kinds: Kinds,
     /// Slots that were taken out of use and may still be read by packets under way.
     cleared: BTreeSet<u32>,
     grace: Grace,
@@ -67,7 +71,8 @@ impl Leads {
         if vip.table == NO_TABLE {
             return Self { table: NO_TABLE, id_lengths, list: None };
         }
-        let table = vip.table & !(TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE);
+        let flags = TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE | TABLE_SALTED;
+        let table = vip.table & !flags;
         let side = u32::from(vip.table & TABLE_LIST_SIDE != 0);
         Self { table, id_lengths, list: (vip.table & TABLE_LISTED != 0).then_some(side) }
     }
@@ -81,17 +86,18 @@ struct Match {
 }
 
 impl Match {
-    fn of(key: &VipKey) -> Self {
-        Self::new(key.address, key.protocol.number(), key.port.unwrap_or(0))
+    /// `kind`: its number.
+    fn new(address: [u8; 16], protocol: u8, port: u16, kind: u32) -> Self {
+        let port_protocol = u32::from(port.to_be()) | u32::from(protocol) << 16;
+        Self { address, port_protocol: port_protocol | kind << VIP_KIND_SHIFT }
     }
 
-    /// "This address belongs to a service."
-    fn address(address: [u8; 16]) -> Self {
-        Self::new(address, 0, 0)
+    fn protocol(&self) -> u8 {
+        (self.port_protocol >> 16) as u8
     }
 
-    fn new(address: [u8; 16], protocol: u8, port: u16) -> Self {
-        Self { address, port_protocol: u32::from(port.to_be()) | u32::from(protocol) << 16 }
+    fn kind(&self) -> u32 {
+        self.port_protocol >> VIP_KIND_SHIFT
     }
 
     fn choices(&self, slots: u32) -> [u32; 2] {
@@ -110,10 +116,18 @@ impl Match {
         (word(0..8), word(8..16))
     }
 
-    fn entry(&self, leads: Leads) -> types::vip {
+    /// `at`: what is listened on; none of the entry of an address.
+    fn entry(&self, leads: Leads, at: Option<&Listen>) -> types::vip {
         let (high, low) = self.halves();
-        let port_protocol = self.port_protocol | VIP_IN_USE;
-        types::vip { high, low, port_protocol, table: leads.word(), id_lengths: leads.id_lengths }
+        types::vip {
+            high,
+            low,
+            port_protocol: self.port_protocol | VIP_IN_USE,
+            table: word_of(leads, at),
+            id_lengths: leads.id_lengths,
+            salt: at.map_or(0, |at| at.salt.into()),
+            host_bits: at.map_or(0, |at| at.host_bits().into()),
+        }
     }
 
     fn of_entry(vip: &types::vip) -> Self {
@@ -124,9 +138,26 @@ impl Match {
     }
 }
 
+/// What packets read of where they are led, of those to a place that is listened on.
+fn word_of(leads: Leads, at: Option<&Listen>) -> u32 {
+    let salted = leads.table != NO_TABLE && at.is_some_and(Listen::is_salted);
+    leads.word() | if salted { TABLE_SALTED } else { 0 }
+}
+
 impl VipTable {
-    pub fn new(memory: Mapped, slots: u32) -> Self {
-        Self { memory, slots, cleared: BTreeSet::new(), grace: Box::new(grace) }
+    pub fn new(memory: Mapped, slots: u32, control: Mapped) -> Self {
+        let kinds = Kinds::new(control, grace);
+        Self { memory, slots, kinds, cleared: BTreeSet::new(), grace: Box::new(grace) }
+    }
+
+    /// Whether somebody listens there.
+    pub fn contains(&self, at: &Listen) -> bool {
+        self.matches(at).is_some_and(|(own, _)| self.find(own).is_some())
+    }
+
+    /// Whether packets have anything to ask for but any port of an address.
+    pub fn is_wide(&self) -> bool {
+        self.kinds.is_wide()
     }
 
     /// Waits for packets in this way from now on.
@@ -134,51 +165,84 @@ impl VipTable {
         self.grace = grace;
     }
 
+    /// The entries of what is listened on, and of its addresses; none if packets do not ask for such.
+    fn matches(&self, at: &Listen) -> Option<(Match, Match)> {
+        let (own, address) = self.kinds.numbers(at)?;
+        let own = Match::new(at.address, at.protocol.number(), at.port, own);
+        Some((own, Match::new(at.address, 0, 0, address)))
+    }
+
     /// Adds a service with the number of its table, or gives it another table: one 32-bit store,
     /// which is what publishes it.
-    pub fn insert(&mut self, key: &VipKey, leads: Leads) -> Result<(), Error> {
-        if let Some(slot) = self.find(Match::of(key)) {
+    pub fn insert(&mut self, at: &Listen, leads: Leads) -> Result<(), Error> {
+        if self.matches(at).is_none_or(|(own, _)| self.find(own).is_none()) {
+            self.kinds.ask_for(at)?;
+        }
+        let Some((own, address)) = self.matches(at) else {
+            return Err(Error::ServicesFull);
+        };
+        if let Some(slot) = self.find(own) {
             let entry = slot as usize * size_of::<types::vip>();
+            let salt = self.memory.word32(entry + offset_of!(types::vip, salt));
+            salt.store(at.salt.into(), Ordering::Release);
             let table = self.memory.word32(entry + offset_of!(types::vip, table));
             let lengths = self.memory.word64(entry + offset_of!(types::vip, id_lengths));
             // A packet that is led by ids finds how long they are; one that found that it is, and
             // finds no lengths, is led by the table.
             lengths.store(leads.id_lengths, Ordering::Release);
-            table.store(leads.word(), Ordering::Release);
+            table.store(word_of(leads, Some(at)), Ordering::Release);
             return Ok(());
         }
         // The address first: a fragment for the service must not be the kernel's for a moment.
-        let known = self.find(Match::address(key.address)).is_some();
-        self.put(Match::address(key.address), Leads::by_table(NO_TABLE))?;
-        let placed = self.put(Match::of(key), leads);
+        let known = self.find(address).is_some();
+        let nowhere = address.entry(Leads::by_table(NO_TABLE), None);
+        let placed =
+            self.put(address, nowhere).and_then(|()| self.put(own, own.entry(leads, Some(at))));
         if placed.is_err() && !known {
-            self.clear(Match::address(key.address));
+            self.clear(address);
         }
         placed
     }
 
-    /// Removes what listens on a key; does nothing if nothing does.
-    pub fn remove(&mut self, key: &VipKey) {
-        self.clear(Match::of(key));
-        let still = self.entries().any(|(_, vip)| {
-            let m = Match::of_entry(&vip);
-            m.address == key.address && m.port_protocol >> 16 != 0
-        });
+    /// Removes what is listened on; does nothing if nobody does.
+    pub fn remove(&mut self, at: &Listen) {
+        let Some((own, address)) = self.matches(at) else { return };
+        self.clear(own);
+        let still = self
+            .services()
+            .iter()
+            .any(|(other, _)| (other.address, other.address_bits) == (at.address, at.address_bits));
         if !still {
-            self.clear(Match::address(key.address));
+            self.clear(address);
         }
     }
 
-    /// All services, as (key, where its packets are led).
-    pub fn services(&self) -> Vec<(VipKey, Leads)> {
+    /// Lets packets ask for nothing that nobody listens on.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no waiting for a grace period.
+    pub fn tidy(&mut self) -> Result<(), Error> {
+        let all: Vec<Listen> = self.services().into_iter().map(|(at, _)| at).collect();
+        self.kinds.keep(&all)
+    }
+
+    /// All that is listened on, and where packets are led there.
+    pub fn services(&self) -> Vec<(Listen, Leads)> {
         self.entries()
             .filter_map(|(_, vip)| {
                 let found = Match::of_entry(&vip);
-                let protocol = Protocol::from_number((found.port_protocol >> 16) as u8)?;
+                let protocol = Protocol::from_number(found.protocol())?;
                 let port = u16::from_be(found.port_protocol as u16);
-                let port = (port != 0).then_some(port);
-                let key = VipKey { address: found.address, protocol, port };
-                Some((key, Leads::of_entry(&vip)))
+                let (address_bits, port_bits) = self.kinds.exactness(found.kind(), port == 0)?;
+                let at = Listen {
+                    address: found.address,
+                    address_bits,
+                    protocol,
+                    port,
+                    port_bits,
+                    salt: vip.salt as u16,
+                };
+                Some((at, Leads::of_entry(&vip)))
             })
             .collect()
     }
@@ -230,8 +294,7 @@ impl VipTable {
         Ok(())
     }
 
-    fn put(&mut self, wanted: Match, leads: Leads) -> Result<(), Error> {
-        let entry = wanted.entry(leads);
+    fn put(&mut self, wanted: Match, entry: types::vip) -> Result<(), Error> {
         if let Some(slot) = self.find(wanted) {
             self.store(slot, &entry);
             return Ok(());
@@ -303,12 +366,28 @@ mod tests {
         file.set_len(bytes as u64).expect("its length");
         std::fs::remove_file(&path).expect("it is there");
         let memory = Mapped::new(&file, bytes).expect("its memory");
-        VipTable { grace: Box::new(counted), ..VipTable::new(memory, slots) }
+        let control =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        let control = control.expect("a file in the temporary directory");
+        control.set_len(size_of::<types::control>() as u64).expect("its length");
+        std::fs::remove_file(&path).expect("it is there");
+        let control = Mapped::new(&control, size_of::<types::control>()).expect("its memory");
+        let mut table =
+            VipTable { grace: Box::new(counted), ..VipTable::new(memory, slots, control) };
+        table.kinds.set_grace(counted);
+        table
     }
 
-    fn key(n: u8) -> VipKey {
-        let address = weir_wire::map_address([10, 0, 0, n].into());
-        VipKey { address, protocol: Protocol::Tcp, port: Some(80) }
+    fn key(n: u8) -> Listen {
+        Listen::new(([10, 0, 0, n].into(), 32), Protocol::Tcp, (80, 16))
+    }
+
+    fn own(table: &VipTable, at: &Listen) -> Match {
+        table.matches(at).expect("a kind that is asked for").0
+    }
+
+    fn address(table: &VipTable, at: &Listen) -> Match {
+        table.matches(at).expect("a kind that is asked for").1
     }
 
     /// A packet that has compared a slot's key reads its table next: whatever becomes of the slot,
@@ -322,10 +401,10 @@ mod tests {
         let mut found = std::collections::BTreeMap::new();
         for round in 0..200u32 {
             let n = (round % 4) as u8 + 1;
-            let slot = table.find(Match::of(&key(n))).expect("it is there");
+            let slot = table.find(own(&table, &key(n))).expect("it is there");
             let number = table.load(slot).table;
             table.remove(&key(n));
-            assert_eq!(table.find(Match::of(&key(n))), None);
+            assert_eq!(table.find(own(&table, &key(n))), None);
             assert_eq!(table.load(slot).table, number, "slot {slot} was cleared");
             found.insert(slot, number);
             let before = GRACES.load(Ordering::Relaxed);
@@ -340,7 +419,7 @@ mod tests {
             }
         }
         for n in 1..=4 {
-            let slot = table.find(Match::of(&key(n))).expect("it is there");
+            let slot = table.find(own(&table, &key(n))).expect("it is there");
             assert!(table.load(slot).table >= 200);
         }
     }
@@ -358,7 +437,7 @@ mod tests {
         ] {
             let leads = Leads { table: number, id_lengths: 8, list };
             table.insert(&key(1), leads).expect("there is room");
-            let slot = table.find(Match::of(&key(1))).expect("it is there");
+            let slot = table.find(own(&table, &key(1))).expect("it is there");
             assert_eq!(table.load(slot).table, word);
             assert_eq!(table.services(), vec![(key(1), leads)]);
         }
@@ -369,13 +448,14 @@ mod tests {
     fn an_entry_that_stands_twice_is_removed_twice() {
         let mut table = table(64);
         table.insert(&key(1), Leads::by_table(6)).expect("there is room");
-        let entry = Match::of(&key(1)).entry(Leads::by_table(6));
-        for slot in Match::of(&key(1)).choices(64) {
+        let one = own(&table, &key(1));
+        let entry = one.entry(Leads::by_table(6), Some(&key(1)));
+        for slot in one.choices(64) {
             table.store(slot, &entry);
         }
         table.remove(&key(1));
-        assert_eq!(table.find(Match::of(&key(1))), None);
-        assert_eq!(table.find(Match::address(key(1).address)), None);
+        assert_eq!(table.find(own(&table, &key(1))), None);
+        assert_eq!(table.find(address(&table, &key(1))), None);
     }
 
     /// A service that has no room leaves nothing behind, and takes nobody's place.
@@ -390,12 +470,66 @@ mod tests {
         });
         let refused = refused.expect("64 slots hold no 256 services");
         assert!(there.len() > 16, "{}", there.len());
-        assert_eq!(table.find(Match::address(key(refused).address)), None);
+        assert_eq!(table.find(address(&table, &key(refused))), None);
         let mut found: Vec<_> =
             table.services().into_iter().map(|(key, leads)| (key, leads.table)).collect();
         found.sort_by_key(|one| one.1);
         assert_eq!(found, there);
         there.iter().for_each(|(key, _)| table.remove(key));
         assert_eq!(table.entries().count(), 0);
+    }
+
+    /// What packets ask for comes and goes with what is listened on: of two lists one is written while the
+    /// other one counts, and not before nobody reads it any more.
+    #[test]
+    fn packets_ask_for_what_is_listened_on_and_for_nothing_else() {
+        let mut table = table(64);
+        let net = Listen::new(([10, 1, 0, 0].into(), 16), Protocol::Tcp, (0, 0));
+        let block = Listen { port: 8000, port_bits: 13, ..net };
+        let mut one = Listen::new(([10, 1, 0, 9].into(), 32), Protocol::Udp, (8000, 10));
+        one.salt = 7;
+        let all = [net, block, one, key(1)];
+        for (at, number) in all.iter().zip(2..) {
+            let before = GRACES.load(Ordering::Relaxed);
+            table.insert(at, Leads::by_table(number)).expect("there is room");
+            let plain = at.exactness() == (128, 16);
+            assert_eq!(GRACES.load(Ordering::Relaxed) != before, !plain, "{at:?}");
+        }
+        let sorted = |mut all: Vec<Listen>| {
+            all.sort();
+            all
+        };
+        let there =
+            |table: &VipTable| sorted(table.services().into_iter().map(|(at, _)| at).collect());
+        assert_eq!(there(&table), sorted(all.to_vec()));
+        assert!(table.is_wide());
+        // As the next control plane finds it.
+        let slot = table.find(own(&table, &one)).expect("it is there");
+        let entry = table.load(slot);
+        assert_eq!((entry.salt, entry.table & TABLE_SALTED != 0), (7, true));
+        for at in &all[..3] {
+            table.remove(at);
+            table.tidy().expect("graces are granted");
+        }
+        assert_eq!(there(&table), [key(1)]);
+        assert!(!table.is_wide() && table.find(own(&table, &key(1))).is_some());
+        assert_eq!(table.entries().count(), 2, "the address and the port of the last one");
+    }
+
+    /// Of more kinds than packets ask for the last ones are refused, and the others stay.
+    #[test]
+    fn one_kind_too_many_is_refused() {
+        let mut table = table(1024);
+        let mut there = 0;
+        let refused = (8..=32u8).flat_map(|bits| (8..=16).map(move |ports| (bits, ports))).find(
+            |&(bits, port_bits)| {
+                let at = Listen::new(([10, 0, 0, 0].into(), bits), Protocol::Tcp, (0, port_bits));
+                let placed = table.insert(&at, Leads::by_table(6));
+                there += usize::from(placed.is_ok());
+                matches!(placed, Err(Error::KindsFull { .. }))
+            },
+        );
+        assert!(refused.is_some() && there > 50, "{there}");
+        assert_eq!(table.services().len(), there);
     }
 }

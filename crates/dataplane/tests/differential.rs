@@ -23,6 +23,8 @@ mod told;
 mod tunnels;
 #[path = "differential/twin.rs"]
 mod twin;
+#[path = "differential/wide.rs"]
+mod wide;
 
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -33,7 +35,7 @@ use weir_dataplane::{
     BackendEntry, BackendFlags, KernelPlane, Limits, LivePlane, Verdict, run_frame,
 };
 use weir_hash::{HashKey, Key};
-use weir_plane::{Outcome, Soft, Translations, VipKey};
+use weir_plane::{Listen, Outcome, Soft, Translations, VipKey};
 use weir_steering::update::{Plane, Services};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Driver, Flags, Image, LANE_ACTIVE, LOAD, Member,
@@ -81,6 +83,9 @@ struct World {
     followed: BTreeMap<&'static str, u64>,
     /// SYNs that ask for smaller segments than they did.
     smaller: u64,
+    /// Further places that services listen on, and flows to them by their kind.
+    places: Vec<(Listen, u32)>,
+    to_places: BTreeMap<&'static str, u64>,
     /// Mappings that were compared, and answers that came to an address of the balancer's.
     mapped: u64,
     unmapped: u64,
@@ -255,6 +260,7 @@ impl World {
                 generation: 0,
             });
         }
+        let places = wide::listen(&mut kernel, &mut oracle);
         let kernel = LivePlane::new(kernel).unwrap();
         let plane = Twin::new(kernel, oracle, rng.random());
         let tables = Tables { services, now: 1_000 };
@@ -277,6 +283,8 @@ impl World {
             fragments: Vec::new(),
             followed: BTreeMap::new(),
             smaller: 0,
+            places,
+            to_places: BTreeMap::new(),
             mapped: 0,
             unmapped: 0,
         };
@@ -486,7 +494,12 @@ impl World {
         let port = service.vip.port.unwrap_or_else(|| self.rng.random_range(1..5));
         let port = if self.rng.random_bool(0.02) { 9 } else { port };
         let address = weir_wire::unmap_address(&service.vip.address);
-        FlowKey::new(src.parse().unwrap(), (address, port).into(), service.vip.protocol)
+        let flow = FlowKey::new(src.parse().unwrap(), (address, port).into(), service.vip.protocol);
+        let flow = wide::moved(&mut self.rng, &self.places, service, flow);
+        if let Some(at) = wide::place(&self.places, &flow) {
+            *self.to_places.entry(wide::kind(at)).or_default() += 1;
+        }
+        flow
     }
 
     /// Half of the TCP packets have timestamps; those of Cheetah's services mostly good ones.
@@ -838,11 +851,10 @@ impl World {
             *now = if *now >= 3 { 1 } else { *now + 1 };
         }
         for (state, wanted) in self.plane.oracle.memory.connections.iter().take(20) {
-            let VipKey { address: dst, protocol, .. } =
-                self.tables.services[state.service.index()].vip;
-            let StateKey { address: src, src_port, dst_port } = state.key;
-            let flow = FlowKey { src, dst, src_port, dst_port, protocol };
-            assert_eq!(self.plane.kernel.connection(&flow).unwrap(), Some(*wanted), "{flow}");
+            let vip = self.tables.services[state.service.index()].vip;
+            let flows = wide::flows_of(state, &vip, &self.places);
+            let found = |flow| self.plane.kernel.connection(flow).unwrap() == Some(*wanted);
+            assert!(flows.iter().any(found), "{state:?}: none of {flows:?}");
         }
     }
 }
@@ -902,6 +914,7 @@ fn kernel_and_oracle_agree() {
     world.compare_memory();
     let [stamped, restored] = world.stamped;
     println!("{stamped} timestamps written, {restored} restored");
+    println!("to further places: {:?}", world.to_places);
     println!("through tunnels: {:?}", world.tunnelled);
     println!("later fragments: {:?}", world.followed);
     println!("{} SYNs ask for smaller segments", world.smaller);
@@ -909,6 +922,9 @@ fn kernel_and_oracle_agree() {
     println!("{packets} packets, {changes} pool changes, {} refusals", world.plane.refused());
     seen.iter().for_each(|(name, count)| println!("{count:>9} {name}"));
     // The run must have been through everything that can happen.
+    for kind in ["address", "ports", "prefix", "both"] {
+        assert!(world.to_places.get(kind).is_some_and(|flows| *flows > 0), "no flow to: {kind}");
+    }
     if packets >= 1_000_000 {
         assert!(world.plane.refused() > 10, "nothing has failed");
         assert!(world.asking > 10 && world.exceptions > 10, "no row was marked");

@@ -13,7 +13,7 @@ use weir_dataplane::{
     BackendEntry, FrameRun, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict,
     XdpMode, run_frame,
 };
-use weir_plane::{Plane, Prefix, SourceTable, Sources, VipKey};
+use weir_plane::{Listen, Plane, Prefix, SourceTable, Sources, VipKey};
 use weir_steering::update::Plane as _;
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceId,
@@ -135,6 +135,14 @@ impl World {
         LivePlane::new(kernel).expect("its reports")
     }
 
+    /// Where the first service is found beside its address and port.
+    fn further() -> [Listen; 2] {
+        let protocol = SERVICES[0].1;
+        let net = Listen::new(([10, 200, 0, 0].into(), 16), protocol, (8192, 6));
+        let one = Listen::new(([10, 201, 0, 1].into(), 32), protocol, (80, 16));
+        [Listen { salt: 2, ..net }, Listen { salt: 1, ..one }]
+    }
+
     /// Backends, services and tables; a backend drains, some states of which are pinned.
     fn fill(&mut self, plane: &mut LivePlane) {
         for n in 0..BACKENDS {
@@ -148,6 +156,11 @@ impl World {
         for (service, &(port, protocol)) in SERVICES.iter().enumerate() {
             let vip = VipKey { address: flow(service, 0).dst, protocol, port: Some(port) };
             plane.kernel.set_service(&vip, ServiceId(service as u32)).unwrap();
+            if service == 0 {
+                Self::further().iter().for_each(|at| {
+                    plane.kernel.set_service(at, ServiceId(0)).unwrap();
+                });
+            }
             let config = ConcuryConfig {
                 udp: protocol == Protocol::Udp,
                 ..ConcuryConfig::unbounded(Codec::Othello, 4, 7)
@@ -339,7 +352,11 @@ fn dies_after(step: ResizeStep, from: &Limits, to: &Limits) {
     for service in 0..SERVICES.len() as u32 {
         assert!(plane.kernel.published(ServiceId(service)).unwrap().is_some());
     }
-    assert_eq!(plane.kernel.services().len(), SERVICES.len());
+    let services = plane.kernel.services();
+    assert_eq!(services.len(), SERVICES.len() + World::further().len());
+    for at in World::further() {
+        assert!(services.contains(&(at, ServiceId(0))), "{at:?}: {services:?}");
+    }
     let noted = plane.kernel.pending().unwrap().len();
     assert!(noted > 0, "nothing was pending");
 }

@@ -49,7 +49,7 @@ pub const MAX_CLIENTS: usize = 100;
 /// Most source addresses per client namespace and family.
 pub const MAX_CLIENT_ADDRESSES: usize = 200;
 
-/// The balancer's own address.
+/// The balancer's own address among clients and backends.
 pub const BALANCER4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// That of IPv6.
 pub const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);

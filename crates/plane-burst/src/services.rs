@@ -100,6 +100,8 @@ impl Services {
             let short =
                 |table: &&Arc<Image>| is_short(table.method()) && !soft.sources.contains_key(&id);
             let number = match soft.tables.get(&id).filter(short) {
+                // What a place that is not looked up here says, comes before any port.
+                _ if vip.port.is_none() && !soft.wide.is_empty() => LONG,
                 Some(table) if services.len() < usize::from(LONG) => {
                     services.push(Service { id, table: table.clone(), ipv4: is_ipv4 });
                     services.len() as u16 - 1

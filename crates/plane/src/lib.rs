@@ -12,6 +12,7 @@ mod by_id;
 pub mod counters;
 pub mod forward;
 mod limits;
+mod listen;
 mod paths;
 pub mod pipeline;
 mod plane;
@@ -24,10 +25,11 @@ pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
 pub use counters::{Counters, LaneCounters, Returned};
 pub use limits::{Limits, mapping_places};
+pub use listen::{Block, KINDS, Listen, blocks};
 pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
-    Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
+    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
     TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};

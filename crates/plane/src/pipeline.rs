@@ -4,6 +4,7 @@
 use crate::IdRoutes;
 use crate::forward::Translation;
 use crate::forward::mapping::{Mapping, Signs};
+use crate::listen::Listen;
 use std::net::IpAddr;
 use weir_steering::{
     BackendId, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask, decide_by,
@@ -21,7 +22,7 @@ const UDP_HEADER: usize = 8;
 /// Where its length stands in it.
 const UDP_LENGTH_AT: usize = 4;
 
-/// What a service listens on.
+/// One address, and one port or any, that a service listens on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct VipKey {
     /// Address, IPv4 mapped.
@@ -34,8 +35,14 @@ pub struct VipKey {
 
 /// Where packets find services and their tables. A packet asks for the table once and keeps it.
 pub trait Directory {
-    /// The service that listens there.
+    /// The service that listens there, at an address without a salt.
     fn service(&self, key: &VipKey) -> Option<ServiceId>;
+    /// The most exact of all other places where packets of a flow are listened for, and the service that
+    /// does.
+    fn beyond(&self, flow: &FlowKey) -> Option<(Listen, ServiceId)> {
+        let _ = flow;
+        None
+    }
     /// Whether any service has this address.
     fn has_address(&self, address: &[u8; 16]) -> bool;
     /// Whether frames to this MAC address are ours.
@@ -170,10 +177,24 @@ pub struct Classified<'a> {
     pub fragment: Option<FragmentKey>,
 }
 
-/// The service that takes a flow: the one on its port, or else the one on any.
+/// The service that takes a flow: of all that could, the one that says most exactly what it takes
+/// ([`listen`](crate::Listen)).
 pub fn service_of(flow: &FlowKey, to: &impl Directory) -> Option<ServiceId> {
+    found(flow, to).map(|(service, _)| service)
+}
+
+/// The same, and what its state's destination port is XORed with ([`Listen::salt_of`]).
+pub fn found(flow: &FlowKey, to: &impl Directory) -> Option<(ServiceId, u16)> {
     let exact = VipKey { address: flow.dst, protocol: flow.protocol, port: Some(flow.dst_port) };
-    to.service(&exact).or_else(|| to.service(&VipKey { port: None, ..exact }))
+    if let Some(service) = to.service(&exact) {
+        return Some((service, 0));
+    }
+    let any = || to.service(&VipKey { port: None, ..exact }).map(|service| (service, 0));
+    match to.beyond(flow) {
+        Some((at, service)) if at.is_one_address() => Some((service, at.salt_of(&flow.dst))),
+        Some((at, service)) => any().or(Some((service, at.salt_of(&flow.dst)))),
+        None => any(),
+    }
 }
 
 /// The first half: what the frame is, and which table decides it; or that none does.
@@ -220,14 +241,14 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
             return Err(verdict(rejected.reason));
         }
     };
-    let (service, table) = whose(frame, &packet.flow, to)?;
+    let (service, table, salt) = whose(frame, &packet.flow, to)?;
     let by_id = to.id_routes(service).and_then(|routes| {
         let datagram = segment(frame, &packet);
         let length = u16::from_be_bytes(*datagram.get(UDP_LENGTH_AT..)?.first_chunk()?);
         let payload = datagram.get(UDP_HEADER..length.into())?;
         routes.route_datagram(payload).ok()
     });
-    let signals = signals(frame, &packet, table);
+    let signals = Signals { salt, ..signals(frame, &packet, table) };
     Ok(Classified { packet, signals, service, table, by_id, fragment: None })
 }
 
@@ -239,8 +260,8 @@ fn classify_fragment<'a>(
     to: &'a impl Directory,
 ) -> Result<Classified<'a>, Verdict> {
     let packet = fragment.packet.map_err(Verdict::Drop)?;
-    let (service, table) = whose(frame, &packet.flow, to)?;
-    let signals = signals(frame, &packet, table);
+    let (service, table, salt) = whose(frame, &packet.flow, to)?;
+    let signals = Signals { salt, ..signals(frame, &packet, table) };
     Ok(Classified { packet, signals, service, table, by_id: None, fragment: Some(fragment.key) })
 }
 
@@ -251,7 +272,7 @@ fn classify_error<'a>(
     error: &Quoted,
     to: &'a impl Directory,
 ) -> Result<Classified<'a>, Verdict> {
-    let (service, table) = whose(frame, &error.flow, to)?;
+    let (service, table, salt) = whose(frame, &error.flow, to)?;
     let packet = Packet {
         flow: error.flow,
         tcp_flags: TcpFlags::ACK,
@@ -261,17 +282,17 @@ fn classify_error<'a>(
         ip_length: error.ip_length,
     };
     let echo = error.value.filter(|_| table.method().info().needs.timestamps);
-    let signals = Signals { quoted: true, ..Signals::LATER.with_echo(echo) };
+    let signals = Signals { quoted: true, salt, ..Signals::LATER.with_echo(echo) };
     Ok(Classified { packet, signals, service, table, by_id: None, fragment: None })
 }
 
-/// The service that a frame is for, and its table.
+/// The service that a frame is for, its table, and what its state's destination port is XORed with.
 fn whose<'a>(
     frame: &[u8],
     flow: &FlowKey,
     to: &'a impl Directory,
-) -> Result<(ServiceId, &'a Image), Verdict> {
-    let service = service_of(flow, to).ok_or(Verdict::Pass(Reason::NoService))?;
+) -> Result<(ServiceId, &'a Image, u16), Verdict> {
+    let (service, salt) = found(flow, to).ok_or(Verdict::Pass(Reason::NoService))?;
     // After the service, because other traffic is passed either way. The kernel would answer for a
     // service if the address is one that the interface has had for a moment only.
     if !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
@@ -281,7 +302,7 @@ fn whose<'a>(
     if !to.allows(service, &flow.src) {
         return Err(Verdict::Drop(Reason::DeniedSource));
     }
-    Ok((service, table))
+    Ok((service, table, salt))
 }
 
 /// From the TCP or UDP header on, without what pads the frame.

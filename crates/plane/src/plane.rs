@@ -4,6 +4,7 @@ use crate::by_id::{IdOutcomes, IdRoutes};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
+use crate::listen::Listen;
 use crate::pipeline::VipKey;
 use crate::sources::SourceTable;
 use crate::trace::{PrepareTrace, Samples, TraceCounts, Wanted};
@@ -50,6 +51,14 @@ pub struct TrackedFlows {
     pub there: u64,
     /// Others took their places.
     pub evicted: u64,
+}
+
+/// Flows that are known to packets.
+pub struct ArmedFlows {
+    /// Flows that there is room for: so many, and each is among them if it was to be.
+    pub room: usize,
+    /// Whether one is, by its hash, exactly as packets find it.
+    pub has: Box<dyn Fn(u64) -> bool>,
 }
 
 /// A next hop and the interface that it is reached by.
@@ -175,12 +184,21 @@ pub trait Plane: update::Plane {
     /// before then.
     fn resize(&mut self, limits: &Limits) -> Result<(), Self::Error>;
 
-    /// Lets packets find a service, with the table that it has. Without one they are dropped as
-    /// [`Reason::NoTable`].
+    /// Lets packets find a service there, with the table that it has. Without one they are dropped as
+    /// [`Reason::NoTable`]. It is found at all places that it was given so; where another service was, it
+    /// is found from now on, without a moment in between.
     ///
     /// # Errors
-    /// If there is no room for another service.
-    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Self::Error>;
+    /// If there is no room for another place.
+    fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId)
+    -> Result<(), Self::Error>;
+
+    /// Does not let packets find a service there any more, but where else it is. Does nothing if it is not
+    /// there.
+    ///
+    /// # Errors
+    /// If packets under way cannot be waited for.
+    fn leave_place(&mut self, at: &Listen, service: ServiceId) -> Result<(), Self::Error>;
 
     /// Removes a service and its tables; its packets are the kernel's from now on.
     ///
@@ -188,8 +206,8 @@ pub trait Plane: update::Plane {
     /// If packets under way cannot be waited for: the tables stay then.
     fn remove_service(&mut self, service: ServiceId) -> Result<(), Self::Error>;
 
-    /// The services, by number.
-    fn services(&self) -> Vec<(VipKey, ServiceId)>;
+    /// Where packets find services.
+    fn services(&self) -> Vec<(Listen, ServiceId)>;
 
     /// Leads packets of a service by their QUIC ids first, from now on; `None`: no more. It holds
     /// whether or not packets find the service yet, and until the service is removed.
@@ -443,6 +461,12 @@ pub trait Plane: update::Plane {
     /// # Errors
     /// If that cannot be read.
     fn is_armed(&self, hash: u64) -> Result<bool, Self::Error>;
+
+    /// The flows that are known to packets, until the next [`flip_marks`](Self::flip_marks).
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn armed(&self) -> Result<ArmedFlows, Self::Error>;
 
     /// The UDP flows seen in this generation of the filter or the one before.
     ///

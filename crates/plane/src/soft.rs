@@ -8,10 +8,11 @@ use crate::forward::mapping::{MAPPING_TICK_SHIFT, Mapping, Mappings, Signs, Targ
 use crate::forward::nat::{End, translate, translate_both};
 use crate::forward::{MappingRules, Translation, Tunnel};
 use crate::limits::Limits;
+use crate::listen::Listen;
 use crate::paths::Paths;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
 use crate::plane::{
-    Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
+    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
 };
 use crate::sources::SourceTable;
 use std::cell::RefCell;
@@ -124,8 +125,10 @@ struct Refusal {
 /// A data plane in plain memory.
 #[derive(Debug, Default)]
 pub struct Soft {
-    /// Services by what they listen on.
+    /// Services by the addresses and ports that they listen on.
     pub vips: HashMap<VipKey, ServiceId>,
+    /// By what else they listen on: prefixes, blocks of ports, and addresses with a salt.
+    pub wide: BTreeMap<Listen, ServiceId>,
     /// What leads packets by their QUIC ids, by service.
     pub id_routes: HashMap<ServiceId, IdRoutes>,
     /// The sources that are taken, by service; all, of a service that is not there.
@@ -175,6 +178,7 @@ pub struct Soft {
 /// The part of a plane that packets only read.
 struct View<'a> {
     vips: &'a HashMap<VipKey, ServiceId>,
+    wide: &'a BTreeMap<Listen, ServiceId>,
     id_routes: &'a HashMap<ServiceId, IdRoutes>,
     sources: &'a HashMap<ServiceId, SourceTable>,
     translations: &'a Translations,
@@ -193,6 +197,13 @@ impl Directory for View<'_> {
 
     fn has_address(&self, address: &[u8; 16]) -> bool {
         self.vips.keys().any(|vip| vip.address == *address)
+            || self.wide.keys().any(|at| at.has_address(address))
+    }
+
+    fn beyond(&self, flow: &FlowKey) -> Option<(Listen, ServiceId)> {
+        let takes = self.wide.iter().filter(|(at, _)| at.takes(flow));
+        let found = takes.max_by_key(|(at, _)| at.exactness());
+        found.map(|(at, service)| (*at, *service))
     }
 
     fn is_own_mac(&self, mac: [u8; 6]) -> bool {
@@ -249,6 +260,7 @@ impl Soft {
     fn view(&self) -> View<'_> {
         View {
             vips: &self.vips,
+            wide: &self.wide,
             id_routes: &self.id_routes,
             sources: &self.sources,
             translations: &self.translations,
@@ -259,6 +271,16 @@ impl Soft {
             unknown: &self.unknown,
             own_macs: &self.own_macs,
         }
+    }
+
+    /// How many places services listen on.
+    fn places(&self) -> usize {
+        self.vips.len() + self.wide.len()
+    }
+
+    /// Among which ones it stands: without a salt, by its key, if it has one.
+    fn plain(&self, at: &Listen) -> Option<VipKey> {
+        at.key().filter(|_| !at.is_salted())
     }
 
     /// Takes one frame through the data plane.
@@ -276,6 +298,7 @@ impl Soft {
     fn decide(&mut self, frame: &[u8]) -> Verdict {
         let to = View {
             vips: &self.vips,
+            wide: &self.wide,
             id_routes: &self.id_routes,
             sources: &self.sources,
             translations: &self.translations,
@@ -359,6 +382,7 @@ impl Soft {
         }
         let to = View {
             vips: &self.vips,
+            wide: &self.wide,
             id_routes: &self.id_routes,
             sources: &self.sources,
             translations: &self.translations,
@@ -757,7 +781,7 @@ impl Plane for Soft {
         let last = self.backends.keys().last().map_or(0, |id| id.index() + 1);
         let fits = Self::table_bytes(self) <= bounds.table_bytes
             && self.memory.pinned.len() <= bounds.pins
-            && self.vips.len() <= bounds.services
+            && self.places() <= bounds.services
             && last <= bounds.backends;
         if !fits {
             return Err(SoftError::Full(Operation::Resize));
@@ -766,17 +790,34 @@ impl Plane for Soft {
         Ok(())
     }
 
-    fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), SoftError> {
+    fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), SoftError> {
         self.ask(Operation::SetService)?;
-        if !self.vips.contains_key(key) && self.vips.len() >= self.bounds.services {
+        let at = at.into();
+        let known = self.plain(&at).is_some_and(|key| self.vips.contains_key(&key));
+        let wide = self.wide.keys().find(|wide| wide.place() == at.place()).copied();
+        if !known && wide.is_none() && self.places() >= self.bounds.services {
             return Err(SoftError::Full(Operation::SetService));
         }
-        self.vips.insert(*key, service);
+        wide.map(|wide| self.wide.remove(&wide));
+        at.key().map(|key| self.vips.remove(&key));
+        match self.plain(&at) {
+            Some(key) => self.vips.insert(key, service),
+            None => self.wide.insert(at, service),
+        };
+        Ok(())
+    }
+
+    fn leave_place(&mut self, at: &Listen, service: ServiceId) -> Result<(), SoftError> {
+        self.ask(Operation::RemoveService)?;
+        let there = |place: Listen, number: ServiceId| place == at.place() && number == service;
+        self.vips.retain(|key, number| !there(key.into(), *number));
+        self.wide.retain(|wide, number| !there(wide.place(), *number));
         Ok(())
     }
 
     fn remove_service(&mut self, service: ServiceId) -> Result<(), SoftError> {
         self.vips.retain(|_, number| *number != service);
+        self.wide.retain(|_, number| *number != service);
         self.ask(Operation::RemoveService)?;
         self.tables.remove(&service);
         self.former.remove(&service);
@@ -857,8 +898,9 @@ impl Plane for Soft {
         Ok(self.counters.returned)
     }
 
-    fn services(&self) -> Vec<(VipKey, ServiceId)> {
-        self.vips.iter().map(|(key, service)| (*key, *service)).collect()
+    fn services(&self) -> Vec<(Listen, ServiceId)> {
+        let plain = self.vips.iter().map(|(key, service)| (Listen::from(key), *service));
+        plain.chain(self.wide.iter().map(|(at, service)| (*at, *service))).collect()
     }
 
     fn published(&self, service: ServiceId) -> Result<Option<Image>, SoftError> {
@@ -980,10 +1022,11 @@ impl Plane for Soft {
 
     fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, SoftError> {
         self.ask(Operation::LookUp)?;
-        let key = StateKey::of_flow(flow);
-        let there = |vip: &VipKey| vip.address == flow.dst && vip.protocol == flow.protocol;
-        let mut services = self.vips.iter().filter(|(vip, _)| there(vip));
-        Ok(services.find_map(|(_, &service)| {
+        let there = |at: &Listen| at.has_address(&flow.dst) && at.protocol == flow.protocol;
+        let services = self.services();
+        let mut services = services.iter().filter(|(at, _)| there(at));
+        Ok(services.find_map(|&(at, service)| {
+            let key = StateKey::of_flow_to(flow, at.salt_of(&flow.dst));
             self.memory.connections.get(&ServiceState { service, key }).copied()
         }))
     }
@@ -1060,6 +1103,12 @@ impl Plane for Soft {
 
     fn is_armed(&self, hash: u64) -> Result<bool, SoftError> {
         Ok(is_armed(|at| self.memory.marks[at], self.memory.mark_side, hash))
+    }
+
+    fn armed(&self) -> Result<ArmedFlows, SoftError> {
+        let (words, side) = (self.memory.marks.clone(), self.memory.mark_side);
+        let room = words.len();
+        Ok(ArmedFlows { room, has: Box::new(move |hash| is_armed(|at| words[at], side, hash)) })
     }
 
     fn seen_flows(&self) -> Result<SeenFlows, SoftError> {

@@ -11,6 +11,7 @@ pub const SECTIONS: &[(&str, &[&str])] = &[
         &[
             "docs/operations.md",
             "docs/troubleshooting.md",
+            "docs/services.md",
             "docs/forwarding.md",
             "docs/agent.md",
             "docs/networks.md",

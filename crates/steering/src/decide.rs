@@ -43,6 +43,10 @@ pub struct Signals {
     /// backend, as a packet in the middle of the flow would, and begins nothing; `echo` is then the
     /// TSval of the quoted packet, which is what the client would have echoed.
     pub quoted: bool,
+    /// Of a service with several addresses, which one the packet is for: what the destination port of its
+    /// state is XORed with, so that connections of one client from one of its ports to two addresses
+    /// have two states. Nothing with affinity by client.
+    pub salt: u16,
 }
 
 impl Signals {
@@ -55,6 +59,7 @@ impl Signals {
         echo: None,
         connection_id: None,
         quoted: false,
+        salt: 0,
     };
 
     /// The first packet of a flow.
@@ -397,7 +402,7 @@ pub fn ask(
     let key = if header.flags().has(Flags::CLIENT) {
         StateKey::of_client(flow)
     } else {
-        StateKey::of_flow(flow)
+        StateKey::of_flow_to(flow, signals.salt)
     };
     let hash = key.hash(&header.key);
     let mut question = Question { service, key, hash, signals, now };
@@ -405,6 +410,7 @@ pub fn ask(
         let starts = image.method().needs().first_datagrams && !memory.seen_before(&question);
         question.signals = Signals {
             connection_id: signals.connection_id,
+            salt: signals.salt,
             ..if starts { Signals::FIRST } else { Signals::LATER }
         };
     }

@@ -53,8 +53,8 @@ pub use memory::{
     TrackedFlow, seen_tag,
 };
 pub use method::{
-    Answer, Build, Built, Drafts, Known, Method, Misfit, Needs, Phase, Publish, ServiceConfig,
-    Setting, SettingError, Settings, is_prime, next_prime,
+    Answer, Armed, Build, Built, Drafts, Known, Method, Misfit, Needs, Phase, Publish,
+    ServiceConfig, Setting, SettingError, Settings, is_prime, next_prime,
 };
 pub use methods::concury::{
     BuildReport, Codec, Codes, Concury, ConcuryConfig, DCODE_BITS, NEXT_TRY, Pending, SECOND_TRIES,

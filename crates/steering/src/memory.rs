@@ -45,7 +45,7 @@ impl Former {
         Self(NonZeroU16::MIN.saturating_add(number))
     }
 
-    /// The number.
+    /// The number, counted from 0.
     pub fn number(self) -> u16 {
         self.0.get() - 1
     }

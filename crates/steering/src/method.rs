@@ -321,6 +321,20 @@ impl<K> Built<K> {
     }
 }
 
+/// Flows that packets know to live ([`Memory::is_armed`](crate::Memory::is_armed)).
+#[derive(Clone, Copy)]
+pub struct Armed<'a> {
+    /// Another number whenever some may have gone from among them.
+    pub period: u64,
+    /// Whether one is among them, by its hash under the key of the table that is built.
+    pub has: &'a dyn Fn(u64) -> bool,
+}
+
+impl Armed<'_> {
+    /// None at all.
+    pub const NONE: Self = Self { period: 0, has: &|_| false };
+}
+
 /// The published table and the draft of the next one, for build faces that keep nothing else.
 #[derive(Clone, Debug, Default)]
 pub struct Drafts {
@@ -397,6 +411,22 @@ pub trait Build<K = StateKey>: Send {
         members: &[Member],
         now: u32,
     ) -> Result<Built<K>, BuildError>;
+
+    /// As [`draft`](Self::draft), where packets know of some connections that they live. A first packet does
+    /// not move these, so they need not be pinned.
+    ///
+    /// # Errors
+    /// As [`draft`](Self::draft).
+    fn draft_beside(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+        armed: Armed<'_>,
+    ) -> Result<Built<K>, BuildError> {
+        let _ = armed;
+        self.draft(generation, members, now)
+    }
 
     /// The table drafted last is published: from now on packets follow it.
     fn publish_draft(&mut self);

@@ -6,14 +6,16 @@ use weir_wire::FlowKey;
 use weir_wire::hash::{hash_address, ports_word};
 
 /// Key of a state within its service: 20 bytes. Destination address and protocol belong to the
-/// service; the destination port varies only in a service that takes any port.
+/// service; the destination port varies only in a service that takes several ports, or has several addresses
+/// of one family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord, Default)]
 pub struct StateKey {
     /// Source address, 16 bytes in network order, IPv4 as `::ffff:a.b.c.d`.
     pub address: [u8; 16],
     /// Source port, host order; 0 with client affinity.
     pub src_port: u16,
-    /// Destination port, host order; 0 with client affinity.
+    /// Destination port, host order, XORed with what tells the addresses of its service apart; 0 with client
+    /// affinity.
     pub dst_port: u16,
 }
 
@@ -21,6 +23,11 @@ impl StateKey {
     /// The key of a flow.
     pub fn of_flow(flow: &FlowKey) -> Self {
         Self { address: flow.src, src_port: flow.src_port, dst_port: flow.dst_port }
+    }
+
+    /// The key of a flow to one of several addresses of a service; `salt` tells which.
+    pub fn of_flow_to(flow: &FlowKey, salt: u16) -> Self {
+        Self { dst_port: flow.dst_port ^ salt, ..Self::of_flow(flow) }
     }
 
     /// The key of a flow's client.

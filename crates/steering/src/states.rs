@@ -45,8 +45,13 @@ impl Patience {
         if self.rest_seconds == 0 || watched || phase != Phase::Open {
             return true;
         }
-        let sooner = key.hash(&HashKey::from_seed(0)) as u32 % (self.rest_seconds / 2 + 1);
-        now.saturating_sub(seen) >= self.rest_seconds - sooner
+        let (silent, most_sooner) = (now.saturating_sub(seen), self.rest_seconds / 2);
+        // Of most states that is certain without their hashes.
+        if silent >= self.rest_seconds || silent < self.rest_seconds - most_sooner {
+            return silent >= self.rest_seconds;
+        }
+        let sooner = key.hash(&HashKey::from_seed(0)) as u32 % (most_sooner + 1);
+        silent >= self.rest_seconds - sooner
     }
 
     /// A look at a state. Whether it is kept. An open one whose packets were not noticed is not taken

@@ -1,5 +1,6 @@
 //! Resolution: fills in the defaults. Nothing can go wrong here any more.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -127,9 +128,15 @@ fn service(given: validate::Service) -> Service {
     };
     Service {
         name: given.name,
-        vip: given.vip,
+        vip: given.vips.first().map_or(Ipv4Addr::UNSPECIFIED.into(), |vip| vip.address),
+        vips: if given.vips.len() == 1 && given.vips[0].is_host() {
+            Vec::new()
+        } else {
+            given.vips
+        },
         protocol: given.protocol,
         port: given.port,
+        ports: given.ports,
         method: given.method,
         affinity: given.affinity.unwrap_or(Affinity::Flow),
         states: given.states.unwrap_or_default(),

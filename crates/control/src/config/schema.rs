@@ -149,6 +149,8 @@ fn service(object: &mut Value) {
     words(object, "states", &["observed", "agents"]);
     words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"]);
     range(object, &["port"], 0, 65_535);
+    add(object, "port", json!({ "pattern": "^[0-9]+ *- *[0-9]+$" }));
+    add(object, "vip", json!({ "minItems": 1, "uniqueItems": true }));
     range(object, &["tunnel_port"], 1, 65_535);
     range(object, &["need"], 0, 32_767);
     add(object, "backend", json!({ "minItems": 1 }));
@@ -366,9 +368,13 @@ impl<'de> Deserializer<'de> for Tracer<'_> {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, Error> {
+        if name == written::TEXTS {
+            *self.0 = json!({ "type": ["string", "array"], "items": { "type": "string" } });
+            return visitor.visit_str("text");
+        }
         visitor.visit_newtype_struct(self)
     }
 
@@ -470,7 +476,6 @@ mod tests {
             ("balancer", "interfaces", "array"),
             ("balancer", "echo", "boolean"),
             ("limits", "backends", "integer"),
-            ("service", "vip", "string"),
             ("service", "rows", "integer"),
             ("service", "placement", "string"),
             ("service.check", "headers", "object"),
@@ -485,6 +490,8 @@ mod tests {
             let described = found["description"].as_str().is_some_and(|text| text.len() > 10);
             assert!(described, "{path}.{name}: {found}");
         }
+        let vip = field(&mut schema, "service", "vip");
+        assert_eq!(vip["type"], json!(["string", "array"]), "{vip}");
         let mss = field(&mut schema, "service", "mss");
         assert_eq!(mss["type"], json!(["integer", "string"]), "{mss}");
         let rise = field(&mut schema, "service.check", "fall");

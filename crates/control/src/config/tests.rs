@@ -90,7 +90,9 @@ fn faults_of_one_service_field() {
             "port = 80\ncolour = \"red\"",
             &["unknown field `colour`", "the fields here are name, vip, protocol, port"],
         ),
-        ("port = \"80\"", &["invalid type: string \"80\"", "a whole number", "[[service]] port"]),
+        ("port = \"80\"", &["port: \"80\" is no range of ports", "a number without quotes"]),
+        ("port = \"9-8\"", &["port: \"9-8\" is no range", "\"8000-8999\""]),
+        ("port = [80]", &["invalid type: sequence", "[[service]] port"]),
         ("any_port = 1", &["invalid type: integer `1`", "true or false"]),
         ("port = 80\nname = \"again\"", &["duplicate key"]),
         ("port = = 80", &["port"]),
@@ -458,12 +460,12 @@ fn faults_of_backends() {
     expect_one("none", &none, 4, &["no backends", "[[service.backend]]"]);
     expect_one(
         "bad vip",
-        &none.replace("10.0.0.1\"", "10.0.0.1/32\"").replace(
+        &none.replace("10.0.0.1\"", "10.0.0.1/33\"").replace(
             "port = 80",
             "port = 80\n[[service.backend]]\nname=\"b\"\naddress=\"10.0.0.2\"",
         ),
         6,
-        &["vip: \"10.0.0.1/32\" is not an IP address"],
+        &["vip: 10.0.0.1/33 is no prefix"],
     );
 }
 

@@ -11,13 +11,14 @@ mod quic;
 mod scope;
 mod service;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::Spanned;
+use weir_plane::KINDS;
 use weir_steering::MethodId;
 use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
 
@@ -25,7 +26,9 @@ use super::api::{Api, Web};
 use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
-use super::{Agents, Announce, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, XdpMode, written};
+use super::{
+    Agents, Announce, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
+};
 pub(super) use check::Check;
 use scope::Scope;
 pub(super) use service::{Service, is_host, is_name};
@@ -376,28 +379,48 @@ fn unique_names(services: &[Spanned<written::Service>], problems: &mut Problems<
     }
 }
 
-/// Two services may not claim the same address, protocol and port. `any_port` claims what is
-/// left over, so that it collides only with another `any_port`.
+/// Two services may not claim the same address, protocol and port. A prefix, a range of ports and
+/// `any_port` claim what is left over, so that they collide only with another such: the same prefix, a range
+/// at the same address or prefix with a port in common, another `any_port`.
 fn unique_addresses(services: &[Spanned<written::Service>], problems: &mut Problems<'_>) {
-    let mut seen = HashMap::new();
+    let mut seen: HashMap<Vip, Vec<(std::rc::Rc<service::Claim>, String)>> = HashMap::new();
+    let mut kinds = HashSet::new();
     for (at, service) in services.iter().enumerate() {
         let raw = service.get_ref();
-        let Some((key, span)) = service::claim(raw) else {
+        let Some((claim, span)) = service::claim(raw) else {
             continue;
         };
         let title = service::title(raw, at);
-        let Some(first) = seen.get(&key) else {
-            seen.insert(key, title);
+        let there = claim.vips.iter().filter_map(|vip| seen.get(vip)).flatten();
+        let clash = there.filter_map(|(other, of)| Some((other.clash(&claim)?, other, of))).next();
+        if let Some((vip, other, first)) = clash {
+            let (own, protocol) = (claim.port_text(), claim.protocol.name());
+            let has = match other.port_text() {
+                theirs if theirs == own => String::new(),
+                theirs => format!(", which has {theirs}"),
+            };
+            problems.add(
+                span,
+                title,
+                format!("{vip} {protocol} {own} belongs to {first} already{has}"),
+                "give it another address, protocol or port",
+            );
             continue;
-        };
-        let (vip, protocol, port) = key;
-        let port = port.map_or_else(|| "any port".to_owned(), |port| format!("port {port}"));
-        problems.add(
-            span,
-            title,
-            format!("{vip} {} {port} belongs to {first} already", protocol.name()),
-            "give it another address, protocol or port",
-        );
+        }
+        let places = claim.places();
+        let wide = places.iter().filter(|at| at.key().is_none());
+        kinds.extend(wide.flat_map(|at| [at.exactness(), (at.address_bits, 0)]));
+        if kinds.len() > KINDS {
+            let wrong = format!("more than {KINDS} kinds of prefixes and blocks of ports in all");
+            let right = "let prefixes have fewer lengths, or ranges of ports begin and end at multiples \
+                         of a larger power of two";
+            problems.add(span.clone(), title.clone(), wrong, right);
+            kinds.clear();
+        }
+        let claim = std::rc::Rc::new(claim);
+        for vip in &claim.vips {
+            seen.entry(*vip).or_default().push((claim.clone(), title.clone()));
+        }
     }
 }
 
@@ -473,6 +496,28 @@ fn tables_fit(
     );
 }
 
+/// A service counts as many times as it has addresses and blocks of ports.
+fn places_fit(services: &[Spanned<written::Service>], most: usize, problems: &mut Problems<'_>) {
+    let (mut total, mut beyond) = (0, None);
+    for service in services {
+        let Some((claim, _)) = service::claim(service.get_ref()) else { continue };
+        total += claim.places().len();
+        if total > most {
+            beyond.get_or_insert(service.span());
+        }
+    }
+    if let Some(span) = beyond {
+        problems.add(
+            span,
+            "service",
+            format!(
+                "{total} addresses and blocks of ports of all services, and limits.services is {most}"
+            ),
+            format!("set limits.services to {total} or more"),
+        );
+    }
+}
+
 /// The data plane must have room for what the file lists.
 fn fits(services: &[Spanned<written::Service>], limits: &Limits, problems: &mut Problems<'_>) {
     let default = super::Limits::default();
@@ -484,6 +529,8 @@ fn fits(services: &[Spanned<written::Service>], limits: &Limits, problems: &mut 
             format!("{} services, and limits.services is {most}", services.len()),
             format!("set limits.services to {} or more", services.len()),
         );
+    } else {
+        places_fit(services, most, problems);
     }
     let most = limits.backends.unwrap_or(default.backends) as usize;
     let backends = services.iter().flat_map(|service| &service.get_ref().backend);

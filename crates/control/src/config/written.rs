@@ -3,10 +3,11 @@
 //! Every field is optional and numbers are wide, so that what is missing or out of range is
 //! reported by validation, with all other problems, and not by the parser, alone.
 
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::sync::LazyLock;
 use toml::Spanned;
 use weir_steering::MethodId;
@@ -122,9 +123,9 @@ pub(super) struct Announce {
 #[derive(Debug, Default)]
 pub(super) struct Service {
     pub name: Field<String>,
-    pub vip: Field<String>,
+    pub vip: Field<Texts>,
     pub protocol: Field<String>,
-    pub port: Field<i64>,
+    pub port: Field<Value>,
     pub any_port: Field<bool>,
     pub method: Field<String>,
     pub affinity: Field<String>,
@@ -144,6 +145,59 @@ pub(super) struct Service {
     pub backend: Vec<Spanned<Backend>>,
     /// Whatever a method can be set by, in the order of the file.
     pub settings: Vec<(&'static str, Spanned<Value>)>,
+}
+
+/// A text, or several in a list.
+#[derive(Clone, Debug)]
+pub(super) enum Texts {
+    One(String),
+    Several(Vec<Spanned<String>>),
+}
+
+impl Texts {
+    /// Each with its place; `whole`: that of all.
+    pub(super) fn each(&self, whole: Range<usize>) -> Vec<(&str, Range<usize>)> {
+        match self {
+            Self::One(text) => vec![(text, whole)],
+            Self::Several(all) => all.iter().map(|one| (&**one.get_ref(), one.span())).collect(),
+        }
+    }
+}
+
+/// By hand, so that a value of another kind is told as everywhere else.
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_newtype_struct(TEXTS, AnyTexts)
+    }
+}
+
+/// The name by which the schema knows it.
+pub(super) const TEXTS: &str = "Texts";
+
+struct AnyTexts;
+
+impl<'de> Visitor<'de> for AnyTexts {
+    type Value = Texts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text in quotes, or a list of such")
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, from: D) -> Result<Texts, D::Error> {
+        from.deserialize_any(self)
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Texts, E> {
+        Ok(Texts::One(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Texts, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(text) = all.next_element()? {
+            texts.push(text);
+        }
+        Ok(Texts::Several(texts))
+    }
 }
 
 /// The value of a method's setting.

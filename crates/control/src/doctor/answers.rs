@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use super::{Finding, read};
 use crate::config::Config;
@@ -17,8 +18,7 @@ pub(super) fn examine(config: &Config, findings: &mut Vec<Finding>) {
         (false, "/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
     ] {
         let mut services = config.services.iter();
-        let found =
-            services.find(|service| service.vip.is_ipv4() == ipv4 && service.answers_come());
+        let found = services.find(|service| service.has_family(ipv4) && service.answers_come());
         if let Some(service) = found {
             findings.push(forwarding(&service.name, setting, read(file).as_deref()));
         }
@@ -30,7 +30,9 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
     let own = neigh::addresses().unwrap_or_default();
     let mut seen = BTreeSet::new();
     for service in config.services.iter().filter(|service| service.forward.is_nat()) {
-        let local = own.iter().any(|(_, address)| *address == service.vip);
+        let addresses = service.addresses();
+        let here = |vip: &IpAddr| own.iter().any(|(_, address)| address == vip);
+        let local = addresses.iter().map(|vip| vip.address).find(|vip| vip.is_ipv4() && here(vip));
         for backend in &service.backends {
             let Ok(route) = neigh::route(backend.address) else { continue };
             let Ok(out) = neigh::interface_by_index(route.ifindex) else { continue };
@@ -50,18 +52,17 @@ fn translated(config: &Config, findings: &mut Vec<Finding>) {
                     format!("add {:?} to balancer.interfaces", out.name),
                 ));
             }
-            if local && service.vip.is_ipv4() && !accepts_local(&out.name) {
+            if let Some(local) = local.filter(|_| !accepts_local(&out.name)) {
                 findings.push(Finding::warn(
                     "answers",
                     format!(
-                        "{} is on this host: answers to clients whose neighbour is not known yet are \
-                         the kernel's to forward, which takes them for forged",
-                        service.vip
+                        "{local} is on this host: answers to clients whose neighbour is not known yet \
+                         are the kernel's to forward, which takes them for forged"
                     ),
                     format!(
-                        "ip addr del {}/32, with a route to it at the router; or \
+                        "ip addr del {local}/32, with a route to it at the router; or \
                          sysctl -w net.ipv4.conf.{}.accept_local=1",
-                        service.vip, out.name
+                        out.name
                     ),
                 ));
             }

@@ -16,7 +16,8 @@ use super::{DoctorInput, Finding};
 
 pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
     let config = &input.config;
-    let vips: BTreeSet<IpAddr> = config.services.iter().map(|one| one.vip).collect();
+    let vips: BTreeSet<IpAddr> =
+        config.services.iter().flat_map(Service::addresses).map(|vip| vip.address).collect();
     let vips = Arc::new(vips);
     let checked: Vec<(&Service, &Backend, &Check)> = config
         .services
@@ -29,7 +30,7 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
         .map(|(service, backend, check)| {
             let source = neigh::source_for(backend.address, &vips);
             let port = service.check_port(check, backend);
-            let way = || Way::of(service, &config.balancer, Arc::clone(&vips));
+            let way = || Way::of(service, backend.address, &config.balancer, Arc::clone(&vips));
             let way = (check.via == Via::Service).then(way);
             let address = SocketAddr::from((backend.address, port));
             (source, address, check.what.clone(), check.timeout, way)
@@ -109,11 +110,13 @@ fn finding(service: &Service, backend: &Backend, check: &Check, outcome: &Outcom
                 }
                 _ if check.via == Via::Service => format!(
                     "the backend must take packets for {} in {}, and its server listen there",
-                    service.vip, service.forward
+                    service.address_for(backend.address),
+                    service.forward
                 ),
                 _ => format!(
                     "the server must listen on {} too, not only on {}; or give the check another port",
-                    backend.address, service.vip
+                    backend.address,
+                    service.address_for(backend.address)
                 ),
             },
         ),

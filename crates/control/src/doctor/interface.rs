@@ -93,7 +93,7 @@ pub(super) fn examine(name: &str, config: &Config, findings: &mut Vec<Finding>) 
     findings.push(mtu(&interface, &driver, mode));
     let families = [("ipv4", true), ("ipv6", false)];
     for (family, is_v4) in families {
-        let used = config.services.iter().any(|one| one.vip.is_ipv4() == is_v4);
+        let used = config.services.iter().any(|one| one.has_family(is_v4));
         if used {
             findings.push(forwarding(name, family));
         }

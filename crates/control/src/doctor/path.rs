@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::config::{Backend, Check, Config, Protocol, Service, What, XdpMode};
+use crate::config::{Backend, Check, Config, Protocol, Service, Vip, What, XdpMode};
 use crate::neigh::{self, Interface, NeighError, Neighbour, Resolution, WayOut};
 use weir_plane::forward::Tunnel;
 
@@ -29,15 +29,40 @@ pub(super) fn examine(input: &DoctorInput, findings: &mut Vec<Finding>) {
             return;
         }
     };
-    let vips: BTreeSet<IpAddr> = config.services.iter().map(|one| one.vip).collect();
-    for vip in &vips {
-        findings.push(local(*vip, &own, config));
+    let all: BTreeSet<Vip> = config.services.iter().flat_map(Service::addresses).collect();
+    let vips: BTreeSet<IpAddr> = all.iter().map(|vip| vip.address).collect();
+    for vip in &all {
+        findings.push(match vip.is_host() {
+            true => local(vip.address, &own, config),
+            false => prefix(vip, &own),
+        });
     }
     let hops = next_hops(input, &vips, findings);
     if input.probe {
         probes(input, &vips, &hops, findings);
         check::examine(input, findings);
     }
+}
+
+/// Nobody answers for a prefix on the link: a router must have a route to it, and none of its addresses may
+/// be one by which this host itself is reached.
+fn prefix(vip: &Vip, own: &[(u32, IpAddr)]) -> Finding {
+    match own.iter().find(|(_, address)| vip.contains(*address)) {
+        Some((index, address)) => Finding::warn(
+            "vip",
+            format!(
+                "{vip} has {address} in it, which is on {} here: what comes to this host itself there, on \
+                 the service's ports, goes to its backends",
+                interface_name(*index)
+            ),
+            "keep the host's own addresses out of the prefix, or the service to other ports",
+        ),
+        None => Finding::ok("vip", format!("{vip} is taken wherever a router sends it here")),
+    }
+}
+
+fn interface_name(index: u32) -> String {
+    neigh::interface_by_index(index).map_or_else(|_| "an interface".into(), |found| found.name)
 }
 
 /// The address of a service must be somebody's, or no router sends packets for it here.
@@ -259,8 +284,8 @@ fn probes(
                 continue;
             };
             // The service's address will not do: answers to it would be the balancer's to forward.
-            let Some(source) = neigh::own_address(service.vip, backend.address, hop.ifindex, vips)
-            else {
+            let vip = service.address_for(backend.address);
+            let Some(source) = neigh::own_address(vip, backend.address, hop.ifindex, vips) else {
                 findings.push(Finding::warn(
                     "backend",
                     format!(
@@ -282,7 +307,7 @@ fn probes(
                 continue;
             }
             asked.push((service, backend));
-            questions.push(Probe { hop, source, vip: service.vip, port: port(service), tunnel });
+            questions.push(Probe { hop, source, vip, port: port(service), tunnel });
         }
     }
     match probe::ask(&questions, input.patience) {
@@ -315,7 +340,7 @@ pub(super) fn title(service: &Service, backend: &Backend) -> String {
 }
 
 fn backend_finding(service: &Service, backend: &Backend, answer: Answer) -> Finding {
-    let (title, vip) = (title(service, backend), service.vip);
+    let (title, vip) = (title(service, backend), service.address_for(backend.address));
     let port = port(service);
     let served = service.protocol == Protocol::Tcp && service.port.is_some();
     match answer {

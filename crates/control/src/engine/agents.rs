@@ -7,7 +7,7 @@
 use super::service::ServiceRuntime;
 use super::told::Told;
 use super::{Engine, tolerate};
-use crate::config::{Agents as Configured, Config, Protocol, States};
+use crate::config::{Agents as Configured, Config, Ports, Protocol, Service, States};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -107,6 +107,8 @@ struct Place {
     endpoint: Endpoint,
     service: ServiceId,
     backend: BackendId,
+    /// What the port is XORed with in its states.
+    salt: u16,
     /// Port of the service; none: any but these.
     port: Option<u16>,
     not: BTreeSet<u16>,
@@ -231,6 +233,7 @@ impl Place {
             (None, Some(port)) if !self.not.contains(&port) => port,
             _ => return None,
         };
+        let dst_port = dst_port ^ self.salt;
         Some(StateKey { address: map_address(one.client), src_port: one.client_port, dst_port })
     }
 }
@@ -364,12 +367,19 @@ impl<P: Plane> Engine<P> {
             let configured = &service.configured;
             let nat = configured.forward.is_nat();
             let others = || {
-                let same =
-                    self.services.values().map(|other| &other.configured).filter(|other| {
-                        other.vip == configured.vip && other.protocol == Protocol::Tcp
-                    });
-                same.filter_map(|other| other.port).collect::<BTreeSet<u16>>()
+                let same = self.services.values().map(|other| &other.configured).filter(|other| {
+                    other.protocol == Protocol::Tcp
+                        && other.hosts().any(|address| address == configured.vip)
+                });
+                let ports = |other: &Service| match (other.port, other.ports) {
+                    (Some(port), _) => port..=port,
+                    (None, Some(Ports { first, last })) => first..=last,
+                    #[expect(clippy::reversed_empty_ranges, reason = "it has none of its own")]
+                    (None, None) => 1..=0,
+                };
+                same.flat_map(ports).collect::<BTreeSet<u16>>()
             };
+            let salt = service.salts.places(configured).first().map_or(0, |at| at.salt);
             for member in &service.pool {
                 if !addresses.contains(&member.wanted.address) {
                     continue;
@@ -384,6 +394,7 @@ impl<P: Plane> Engine<P> {
                     endpoint: Endpoint { id, address: address.to_canonical(), port },
                     service: service.number,
                     backend: member.id,
+                    salt,
                     port: configured.port,
                     not,
                 };

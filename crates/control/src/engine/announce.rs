@@ -87,12 +87,16 @@ impl<P: Plane> Engine<P> {
             let takes = |member: &&super::service::PoolMember| {
                 member.up && member.wanted.weight > 0 && !member.wanted.drain
             };
-            facts.entry(Route::of(configured.vip)).or_default().push(Fact {
+            let fact = Fact {
                 service: configured.name.clone(),
                 served: service.builder.published().is_some() && service.unlisted.is_none(),
                 up: service.pool.iter().filter(takes).count(),
                 need: configured.need as usize,
-            });
+            };
+            let routes = configured.addresses();
+            for route in routes.iter().filter_map(|vip| Route::network(vip.address, vip.bits)) {
+                facts.entry(route).or_default().push(fact.clone());
+            }
         }
         facts
     }

@@ -519,7 +519,8 @@ impl<P: Plane> Engine<P> {
         let mut targets = Vec::new();
         for service in services {
             let configured = &service.configured;
-            let way = Arc::new(Way::of(configured, &self.config.balancer, Arc::clone(&vips)));
+            let balancer = &self.config.balancer;
+            let way = |to| Arc::new(Way::of(configured, to, balancer, Arc::clone(&vips)));
             let shared = configured.check.as_ref().map(|check| Arc::new(check.what.clone()));
             targets.extend(service.pool.iter().filter_map(|member| {
                 let check = configured.check_of(&member.wanted)?;
@@ -533,7 +534,7 @@ impl<P: Plane> Engine<P> {
                     id: service.target(member.id),
                     source: *sources.entry(address).or_insert_with(find),
                     address: (address, configured.check_port(check, &member.wanted)).into(),
-                    way: (check.via == Via::Service).then(|| Arc::clone(&way)),
+                    way: (check.via == Via::Service).then(|| way(address)),
                     what,
                     interfaces: Arc::clone(&interfaces),
                     interval: check.interval,

@@ -1,5 +1,6 @@
 //! What a restarted control plane must know besides the states of connections.
 
+use super::places::Salts;
 use super::service::ServiceRuntime;
 use super::turn::InForce;
 use crate::config::{Backend, Service};
@@ -106,6 +107,9 @@ pub struct SavedService {
     /// What the log of its states is called, if not as the service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
+    /// What tells its addresses apart, if that is not what it would be at first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub salts: Option<Salts>,
     /// The backends as they were left, commands included.
     pub backends: Vec<SavedBackend>,
 }

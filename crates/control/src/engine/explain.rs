@@ -8,7 +8,7 @@ use super::{Engine, EngineError, PlaneResult, TunnelStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use weir_plane::{Plane, SourceTable};
+use weir_plane::{Listen, Plane, SourceTable};
 use weir_steering::{
     BackendId, BackendLoad, Decide, Decision, Echoes, Flags, Image, Known, MethodId, Note,
     Question, Recall, Rehearsal, ServiceId, Signals, TrackedFlow, Why, ask,
@@ -103,12 +103,13 @@ impl<P: Plane> Engine<P> {
             Some(Err(why)) => said.id = Some(format!("{why}; the method decides")),
             None => {}
         }
-        let real = Real { engine: self, service, failure: RefCell::new(None) };
+        let real = Real { engine: self, service, flow, failure: RefCell::new(None) };
         let id = service.number;
         let mut later = Rehearsal::new(&real);
-        let question = ask(&image, id, flow, Signals::LATER, 0, &mut later);
+        let signals = Signals { salt: service.salt_of(flow), ..Signals::LATER };
+        let question = ask(&image, id, flow, signals, 0, &mut later);
         let echo = self.cookie(&image, flow, &question)?;
-        let question = Question { signals: Signals::LATER.with_echo(echo), ..question };
+        let question = Question { signals: signals.with_echo(echo), ..question };
         let decided = image.decide(&question, &mut later);
         let first = Signals { echo: question.signals.echo, ..Signals::FIRST };
         let first = Question { signals: first, ..question };
@@ -229,14 +230,13 @@ impl<P: Plane> Engine<P> {
     }
 
     fn service_of(&self, flow: &FlowKey) -> Option<&ServiceRuntime> {
-        let serves = |service: &&ServiceRuntime, port: Option<u16>| {
-            let vip = service.vip();
-            vip.address == flow.dst && vip.protocol == flow.protocol && vip.port == port
+        let serves = |service: &ServiceRuntime| {
+            let places = service.configured.places();
+            let takes = places.iter().filter(|at| at.takes(flow));
+            takes.map(Listen::exactness).max()
         };
-        let all = || self.services.values();
-        all()
-            .find(|service| serves(service, Some(flow.dst_port)))
-            .or_else(|| all().find(|service| serves(service, None)))
+        let all = self.services.values().filter_map(|one| Some((serves(one)?, one)));
+        all.max_by_key(|(exactness, _)| *exactness).map(|(_, service)| service)
     }
 }
 
@@ -244,6 +244,8 @@ impl<P: Plane> Engine<P> {
 struct Real<'a, P: Plane> {
     engine: &'a Engine<P>,
     service: &'a ServiceRuntime,
+    /// Whose packet is explained.
+    flow: &'a FlowKey,
     /// What went wrong while it was read, first of all.
     failure: RefCell<Option<EngineError>>,
 }
@@ -276,13 +278,15 @@ impl<P: Plane> Recall for Real<'_, P> {
     }
 
     fn connection(&self, question: &Question) -> Option<TrackedFlow> {
-        let vip = self.service.vip();
+        let FlowKey { dst, dst_port, protocol, .. } = *self.flow;
+        // With client affinity an entry has no ports.
+        let dst_port = if question.key.src_port == 0 { 0 } else { dst_port };
         let flow = FlowKey {
             src: question.key.address,
-            dst: vip.address,
+            dst,
             src_port: question.key.src_port,
-            dst_port: question.key.dst_port,
-            protocol: vip.protocol,
+            dst_port,
+            protocol,
         };
         self.read(self.engine.plane.connection(&flow).plane())
     }

@@ -37,11 +37,7 @@ pub(super) fn translation(
 }
 
 fn key((address, protocol, port): (IpAddr, Protocol, Option<u16>)) -> VipKey {
-    let protocol = match protocol {
-        Protocol::Tcp => weir_wire::Protocol::Tcp,
-        Protocol::Udp => weir_wire::Protocol::Udp,
-    };
-    VipKey { address: map_address(address), protocol, port }
+    VipKey { address: map_address(address), protocol: protocol.on_the_wire(), port }
 }
 
 impl<P: Plane> Engine<P> {
@@ -77,7 +73,8 @@ impl<P: Plane> Engine<P> {
     /// The addresses of the services. Backends have them, too: an answer to one of them stays there, and
     /// what comes from one is taken for their own.
     pub(super) fn vips(&self) -> BTreeSet<IpAddr> {
-        self.services.values().map(|service| service.configured.vip).collect()
+        let all = self.services.values().flat_map(|service| service.configured.addresses());
+        all.map(|vip| vip.address).collect()
     }
 
     /// Whose answers are translated, and to what. A backend that is leaving gives way to one that is there.
@@ -152,11 +149,9 @@ impl<P: Plane> Engine<P> {
     /// have changed under it, and nothing is gained by refusing the rest.
     pub(super) fn reaches(&self, config: &Config) -> Result<(), EngineError> {
         let there = |wanted: &Service| {
+            let places = wanted.places();
             let mut all = self.services.values();
-            all.find(|now| {
-                let now = &now.configured;
-                (now.vip, now.protocol, now.port) == (wanted.vip, wanted.protocol, wanted.port)
-            })
+            all.find(|now| now.configured.places().iter().any(|at| places.contains(at)))
         };
         for wanted in config.services.iter().filter(|one| !one.forward.passes_routers()) {
             let now = there(wanted);

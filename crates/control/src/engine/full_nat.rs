@@ -93,7 +93,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn resourced(&self, wanted: &Service, config: &Config) -> Option<String> {
         let now = self.plane.mapping_rules()?;
         let family =
-            |origin: &weir_plane::forward::Origin| origin.address.is_ipv4() == wanted.vip.is_ipv4();
+            |origin: &weir_plane::forward::Origin| wanted.has_family(origin.address.is_ipv4());
         let of = |origins: Vec<Option<weir_plane::forward::Origin>>| -> Vec<_> {
             origins.into_iter().flatten().filter(family).collect()
         };

@@ -197,8 +197,7 @@ impl ServiceRuntime {
         let mut fell = self.half_open.fallen();
         fell.retain(|waiting| self.waits(waiting));
         let states: Vec<StateKey> = fell.into_iter().map(|(key, _)| key).collect();
-        let mut keys: Vec<HashKey> = self.marked_under.into_iter().chain(self.hash_key()).collect();
-        keys.dedup();
+        let keys = self.keys_of_marks();
         let under = |key: &HashKey| states.iter().map(|state| state.hash(key)).collect();
         let hashes = keys.iter().map(under).collect();
         (states, hashes)

@@ -20,6 +20,7 @@ mod loads;
 mod mailbox;
 mod network;
 mod numbers;
+mod places;
 mod plan;
 mod prefixes;
 mod reload;
@@ -287,6 +288,8 @@ pub struct Engine<P: Plane = LivePlane> {
     gone: Vec<reload::Gone>,
     /// A table has another hash key than its flows are armed under.
     rekeyed: bool,
+    /// Counts periods of activity.
+    periods: u64,
     /// Numbers of services whose half-open connections are to be looked at.
     unlooked: Vec<ServiceId>,
     /// Why limits are not what the file wants.
@@ -547,6 +550,7 @@ impl<P: Plane> Engine<P> {
             unread: None,
             gone: Vec::new(),
             rekeyed: false,
+            periods: 0,
             unlooked: Vec::new(),
             oversize: None,
             unsaved: None,

@@ -181,7 +181,12 @@ impl<P: Plane> Engine<P> {
             name: wanted.name.clone(),
             was,
             change: if why.is_some() { "refused" } else { "changed" }.into(),
-            broken: if why.is_some() { connections } else { leaving },
+            // Nobody knows how many are to an address that it gives up.
+            broken: match self.moved(now, wanted) {
+                _ if why.is_some() => connections,
+                Some(_) => None,
+                None => leaving,
+            },
             why,
             fields,
             backends,

@@ -3,25 +3,26 @@
 //! leaves everything as it was; in the last step nothing is refused any more, and what cannot be done
 //! at once is shown and tried again.
 //!
-//! A service is known by its address, protocol and port: one that keeps them is changed under its
-//! connections, whatever else becomes of it, its name included.
+//! A service is known by its addresses, protocol and ports (`places.rs`): one that keeps some of them is
+//! changed under its connections, whatever else becomes of it, its name included.
 
 use super::commands::Done;
 use super::document::{self, SavedService};
 use super::forward::translation;
 use super::limits::of_limits;
 use super::numbers::Numbers;
-use super::service::{PoolMember, ServiceRuntime, log_path, vip_of};
+use super::places::{Salt, Salts, pair};
+use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::config::{Backend, Config, Forward, NatSources, Service, Table, place_of};
 use crate::health::Transition;
 use crate::store::StateRecord;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use tracing::info;
 use weir_plane::forward::Segments;
-use weir_plane::{Plane, VipKey};
+use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, Phase, ServiceId};
 
 /// How a configuration is to be followed.
@@ -49,6 +50,8 @@ pub(super) struct Planned {
     pub now: Option<String>,
     pub wanted: Service,
     pub change: Change,
+    /// What tells its addresses apart, and what others had of it, whose connections are to be forgotten.
+    salts: (Salts, Vec<Salt>),
     pub pool: Vec<PoolMember>,
     /// Members that are not there yet.
     new: Vec<BackendId>,
@@ -178,12 +181,9 @@ impl<P: Plane> Engine<P> {
         config: &Config,
         breaking: bool,
     ) -> Result<(Vec<Change>, Vec<String>), EngineError> {
-        let there: HashMap<VipKey, &ServiceRuntime> =
-            self.services.values().map(|service| (service.vip(), service)).collect();
         let tracked = config.limits.tracked_flows as usize;
         let (mut changes, mut refused, mut notes) = (Vec::new(), Vec::new(), Vec::new());
-        for wanted in &config.services {
-            let now = there.get(&vip_of(wanted)).copied();
+        for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
             let moved = || self.resourced(wanted, config);
             let change =
@@ -223,16 +223,18 @@ impl<P: Plane> Engine<P> {
         how: How,
     ) -> Result<(Plan, Vec<String>), EngineError> {
         let (changes, mut notes) = self.changes(config, how.breaking)?;
-        let mut there: HashMap<VipKey, &ServiceRuntime> =
-            self.services.values().map(|service| (service.vip(), service)).collect();
+        let mut there: HashSet<&str> = self.services.keys().map(String::as_str).collect();
         let mut numbers = self.numbers();
         let mut services = Vec::new();
-        for (wanted, change) in config.services.iter().zip(changes) {
-            let now = there.remove(&vip_of(wanted));
+        let pairs = self.pairs(&config.services);
+        for ((wanted, change), now) in config.services.iter().zip(changes).zip(pairs) {
+            if let Some(now) = now {
+                there.remove(now.configured.name.as_str());
+                notes.extend(self.moved(now, wanted));
+            }
             services.push(self.plan_service(now, wanted, change, &mut numbers, how)?);
         }
-        let mut remove: Vec<String> =
-            there.values().map(|gone| gone.configured.name.clone()).collect();
+        let mut remove: Vec<String> = there.into_iter().map(ToOwned::to_owned).collect();
         remove.sort_unstable();
         for gone in remove.iter().filter_map(|name| self.services.get(name)) {
             notes.push(format!(
@@ -244,6 +246,42 @@ impl<P: Plane> Engine<P> {
         let new = services.iter().filter(|planned| planned.now.is_none()).count();
         let numbers = self.service_numbers(new, &remove)?;
         Ok((Plan { services, remove, numbers }, notes))
+    }
+
+    /// For each wanted service the running one that it is.
+    fn pairs(&self, wanted: &[Service]) -> Vec<Option<&ServiceRuntime>> {
+        let there: Vec<&ServiceRuntime> = self.services.values().collect();
+        let configured: Vec<&Service> = there.iter().map(|one| &one.configured).collect();
+        pair(&configured, wanted).into_iter().map(|at| at.map(|at| there[at])).collect()
+    }
+
+    /// What there is to tell of the addresses and ports that a service gives up.
+    pub(super) fn moved(&self, now: &ServiceRuntime, wanted: &Service) -> Option<String> {
+        let (before, after) = (&now.configured, wanted);
+        let addresses = after.addresses();
+        let mut salts = now.salts.clone();
+        salts.follow(&addresses);
+        let mut gone = Vec::new();
+        for vip in before.addresses().into_iter().filter(|vip| !addresses.contains(vip)) {
+            let kept = now.salts.kept_of(&vip, &salts, &addresses);
+            if kept.iter().any(|part| part.bits <= vip.bits) {
+                continue;
+            }
+            let parts: Vec<String> = kept.iter().map(ToString::to_string).collect();
+            gone.push(match &parts[..] {
+                [] => vip.to_string(),
+                parts => format!("{vip} (but for {})", parts.join(", ")),
+            });
+        }
+        if before.ports != after.ports && before.ports.is_some() {
+            gone.push(format!(
+                "ports {} that are not of {}",
+                before.port_text(),
+                after.port_text()
+            ));
+        }
+        (!gone.is_empty())
+            .then(|| format!("service {}: connections to {} end", wanted.name, gone.join(", ")))
     }
 
     /// How many connections of a service are known, without those that have ended; none if nobody knows.
@@ -294,7 +332,10 @@ impl<P: Plane> Engine<P> {
         numbers: &mut Numbers,
         how: How,
     ) -> Result<Planned, EngineError> {
+        let mut salts = now.map_or_else(Salts::default, |now| now.salts.clone());
+        let given = salts.follow(&wanted.addresses());
         let mut planned = Planned {
+            salts: (salts, given),
             now: now.map(|now| now.configured.name.clone()),
             wanted: wanted.clone(),
             dirty: change != Change::Same,
@@ -407,7 +448,7 @@ impl<P: Plane> Engine<P> {
                     None => continue,
                 },
             };
-            let saved = runtime.saved_as(&planned.wanted, &planned.pool);
+            let saved = runtime.saved_as(&planned.wanted, &planned.salts.0, &planned.pool);
             changes.extend(self.document.change_to(&planned.wanted.name, saved));
         }
         self.write_down(changes)
@@ -443,6 +484,7 @@ impl<P: Plane> Engine<P> {
         let mut failures: Vec<EngineError> = self.clear_gone().err().into_iter().collect();
         let mut runtimes = Vec::new();
         let mut created = prepared.created.into_iter();
+        let moment = self.now();
         for planned in plan.services {
             let Some(now) = planned.now else {
                 runtimes.extend(created.next());
@@ -450,7 +492,9 @@ impl<P: Plane> Engine<P> {
             };
             let Some(mut runtime) = self.services.remove(&now) else { continue };
             runtime.turn = prepared.turns.remove(&planned.wanted.name);
+            runtime.forget_addresses(&planned.salts.1, moment);
             runtime.configured = planned.wanted;
+            runtime.salts = planned.salts.0;
             runtime.pool = planned.pool;
             runtime.leaving.extend(planned.leaving);
             runtime.dirty |= planned.dirty;
@@ -519,11 +563,15 @@ impl<P: Plane> Engine<P> {
     /// find yet: none before its sources are in force. Returns what could not be done.
     pub(super) fn list_services(&mut self) -> Vec<EngineError> {
         let mut failures = Vec::new();
-        let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
+        let mut listed: HashMap<ServiceId, Vec<Listen>> = HashMap::new();
+        for (at, number) in self.plane.services() {
+            listed.entry(number).or_default().push(at);
+        }
         let file = self.config_path.clone();
         let refused = |error| of_limits::<P>(&file, error);
         for (name, service) in &mut self.services {
-            let there = listed.contains(&(service.vip(), service.number));
+            let now = listed.get(&service.number).map_or(&[][..], Vec::as_slice);
+            let there = !now.is_empty();
             let told = match service.sources() {
                 Some(sources) => self.plane.set_sources(service.number, sources).map_err(refused),
                 None => Ok(()),
@@ -532,9 +580,10 @@ impl<P: Plane> Engine<P> {
                 Err(_) if there => "packets are taken from the sources before",
                 _ => "packets do not find it",
             };
-            let found = told.and_then(|()| match there {
-                true => Ok(()),
-                false => self.plane.set_service(&service.vip(), service.number).map_err(refused),
+            let wanted = service.salts.places(&service.configured);
+            let found = told.and_then(|()| {
+                let mut new = wanted.iter().filter(|at| !now.contains(at));
+                new.try_for_each(|at| self.plane.set_service(at, service.number).map_err(refused))
             });
             service.unlisted = match found {
                 Ok(()) => None,
@@ -544,16 +593,32 @@ impl<P: Plane> Engine<P> {
                 }
             };
         }
+        failures.extend(self.leave_places().err());
         failures
+    }
+
+    /// Services are not found any more where they do not listen any more. After all are found where they do,
+    /// so that what goes from one to another is never nobody's.
+    fn leave_places(&mut self) -> Result<(), EngineError> {
+        let wanted = |service: &ServiceRuntime| (service.number, service.configured.places());
+        let wanted: HashMap<ServiceId, Vec<Listen>> = self.services.values().map(wanted).collect();
+        // Whoever wants a place and could not take it yet takes it from whom it is with.
+        let claimed: HashSet<Listen> = wanted.values().flatten().copied().collect();
+        for (at, number) in self.plane.services() {
+            if wanted.contains_key(&number) && !claimed.contains(&at.place()) {
+                self.plane.leave_place(&at, number).plane()?;
+            }
+        }
+        Ok(())
     }
 
     /// Services in the data plane that nothing here knows: left by a run with another file.
     fn remove_strangers(&mut self) -> Result<(), EngineError> {
-        for (key, number) in self.plane.services() {
-            let known = self.services.values().any(|s| s.number == number && s.vip() == key);
-            if !known {
-                self.plane.remove_service(number).plane()?;
-            }
+        let known: HashSet<ServiceId> = self.services.values().map(|one| one.number).collect();
+        let there: BTreeSet<ServiceId> =
+            self.plane.services().into_iter().map(|(_, number)| number).collect();
+        for number in there.difference(&known.into_iter().collect()) {
+            self.plane.remove_service(*number).plane()?;
         }
         Ok(())
     }
@@ -600,12 +665,14 @@ impl<P: Plane> Engine<P> {
                  with --break-connections"
             )));
         }
-        let wanted: HashSet<VipKey> = config.services.iter().map(vip_of).collect();
         let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
         let mut numbers = self.numbers();
-        let listed: HashSet<(VipKey, ServiceId)> = self.plane.services().into_iter().collect();
-        for saved in saved {
-            if wanted.contains(&vip_of(&saved.configured)) {
+        let listed = self.plane.services();
+        let configured: Vec<&Service> = saved.iter().map(|saved| &saved.configured).collect();
+        let kept: BTreeSet<usize> =
+            pair(&configured, &config.services).into_iter().flatten().collect();
+        for (at, saved) in saved.into_iter().enumerate() {
+            if kept.contains(&at) {
                 self.restore_service(saved, config, &listed, &mut numbers)?;
             }
         }
@@ -616,14 +683,27 @@ impl<P: Plane> Engine<P> {
         &mut self,
         saved: SavedService,
         config: &Config,
-        listed: &HashSet<(VipKey, ServiceId)>,
+        listed: &[(Listen, ServiceId)],
         numbers: &mut Numbers,
     ) -> Result<(), EngineError> {
-        let SavedService { number, seed, generation, configured, in_force, log, backends } = saved;
+        let SavedService {
+            number,
+            seed,
+            generation,
+            configured,
+            in_force,
+            log,
+            salts,
+            backends,
+            ..
+        } = saved;
         let number = ServiceId(number);
         // What the data plane has under this number is this service's only if it is known here
         // whose numbers its slots hold.
-        let ours = listed.contains(&(vip_of(&configured), number));
+        let places: HashSet<Listen> = configured.places().into_iter().collect();
+        let listed = listed.iter().filter(|(at, of)| *of == number && places.contains(&at.place()));
+        let listed: Vec<&Listen> = listed.map(|(at, _)| at).collect();
+        let ours = !listed.is_empty();
         let published = if ours { self.plane.published(number).plane()? } else { None };
         // It may have been published, and the process have died before that was written down.
         let in_force = in_force.filter(|before| {
@@ -647,6 +727,11 @@ impl<P: Plane> Engine<P> {
             now,
         )?;
         runtime.configured = configured;
+        if let Some(salts) = salts {
+            runtime.salts = salts;
+        }
+        // What packets go by, whatever could not be written down.
+        listed.into_iter().for_each(|at| runtime.salts.adopt(at));
         runtime.generation = generation.max(before);
         for backend in backends {
             let (wanted, former) = (backend.wanted(), BackendId::new(backend.id));

@@ -3,6 +3,7 @@
 use super::document::{SavedBackend, SavedService};
 use super::half_open::HalfOpen;
 use super::loads::Loads;
+use super::places::{Salt, Salts};
 use super::prefixes::{Counted, name_of};
 use super::shares::Rising;
 use super::turn::{InForce, Turn};
@@ -22,10 +23,10 @@ use tracing::warn;
 use weir_hash::{HashKey, Key};
 use weir_plane::{SourceTable, VipKey};
 use weir_steering::{
-    BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role, Scheduler,
-    ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
+    Armed, BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role,
+    SLOT_RESERVED, Scheduler, ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
 };
-use weir_wire::map_address;
+use weir_wire::{FlowKey, map_address};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A member of a pool at run time.
@@ -60,6 +61,12 @@ impl PoolMember {
     }
 }
 
+/// States that a service has room for at first; most of a thousand services have few.
+pub(super) const FEWEST_STATES: usize = 256;
+
+/// More pins than this take longer than it takes to arm.
+const MANY_PINS: usize = 8192;
+
 /// States with their backends.
 pub(super) type Pins = Vec<(ServiceState, BackendId)>;
 
@@ -69,6 +76,8 @@ pub(super) struct ServiceRuntime {
     pub generation: u64,
     /// What the file wants.
     pub configured: Service,
+    /// What tells its addresses apart.
+    pub salts: Salts,
     /// What packets follow.
     pub in_force: InForce,
     /// The way from the latter to the former, if they differ.
@@ -118,8 +127,12 @@ pub(super) struct ServiceRuntime {
     pub unpinned: usize,
     /// Hash key under which its flows are armed in the activity marks.
     pub marked_under: Option<HashKey>,
+    /// Other keys under which packets have marked flows since.
+    pub marked_since: Vec<HashKey>,
     /// Backends of which all flows are armed.
     pub armed_all_of: BTreeSet<BackendId>,
+    /// Flows that began since.
+    begun_since: usize,
     /// Keys under which the marks were made that are to be read next.
     pub read_under: Vec<HashKey>,
     /// States whose backend is gone. A UDP flow among them must look new again, so that its next
@@ -177,7 +190,7 @@ impl ServiceRuntime {
         }
         let states = room_of(&configured, limits);
         let told_ids = published.is_some();
-        let config = config_of(&configured, seed, states, records.len().max(1024), now);
+        let config = config_of(&configured, seed, states, records.len().max(FEWEST_STATES), now);
         let builder = configured.method.builder(&config, published.map(Arc::new));
         let mut builder = Counted::new(builder, seed ^ u64::from(now));
         let most_of_prefix = limits.states_per_prefix as usize;
@@ -189,6 +202,7 @@ impl ServiceRuntime {
             number,
             seed,
             generation: 0,
+            salts: Salts::of(&configured),
             in_force: InForce::of(&configured),
             turn: None,
             left_connections: false,
@@ -216,7 +230,9 @@ impl ServiceRuntime {
             beyond_prefix_before: 0,
             unpinned: 0,
             marked_under,
+            marked_since: Vec::new(),
             armed_all_of: BTreeSet::new(),
+            begun_since: 0,
             read_under: Vec::new(),
             astray: Vec::new(),
             orphans: Vec::new(),
@@ -317,6 +333,17 @@ impl ServiceRuntime {
         self.marked_under.is_some() && self.hash_key() != self.marked_under
     }
 
+    /// The keys under which packets have marked flows in this period of activity.
+    pub fn keys_of_marks(&self) -> Vec<HashKey> {
+        let mut keys: Vec<HashKey> = self.marked_under.into_iter().collect();
+        for key in self.marked_since.iter().copied().chain(self.hash_key()) {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
+    }
+
     /// Another period of activity begins: the hashes of the flows that may be watched in it to `open`
     /// and, of those of which only the first packet is known, to `opening`. Those of backends that take
     /// no new flow are armed in any case: so it is known that they live.
@@ -326,10 +353,15 @@ impl ServiceRuntime {
         // Without marks nobody need look which flows to mark.
         self.builder.rest(if self.marks_under().is_some() { rest } else { 0 });
         let key = self.hash_key();
-        self.read_under = self.marked_under.into_iter().chain(key).collect();
-        self.read_under.dedup();
+        self.read_under = self.keys_of_marks();
+        self.marked_since.clear();
         self.marked_under = key;
+        // Also those that the published table has for such, should the next one not have come about.
         self.armed_all_of = self.not_serving();
+        if self.builder.states() > 0 {
+            self.armed_all_of.extend(self.reserved());
+        }
+        self.begun_since = 0;
         let Some(key) = self.marks_under() else { return };
         let reserved = &self.armed_all_of;
         self.builder.each_due(now, &mut |state, known| match known.phase {
@@ -361,6 +393,13 @@ impl ServiceRuntime {
         self.hash_key().filter(|_| self.builder.published().is_some_and(marks))
     }
 
+    /// The backends that take no new flow by the published table, and keep some.
+    fn reserved(&self) -> BTreeSet<BackendId> {
+        let slots = self.builder.published().map_or(&[][..], |image| image.slots());
+        let reserved = slots.iter().filter(|slot| **slot & SLOT_RESERVED != 0);
+        reserved.filter_map(|slot| BackendId::of_slot(*slot)).collect()
+    }
+
     /// The backends that take no new flow.
     fn not_serving(&self) -> BTreeSet<BackendId> {
         let members = self.members().into_iter().filter(|member| member.effective_weight() == 0);
@@ -372,7 +411,24 @@ impl ServiceRuntime {
         self.marks_under().is_some() && !self.not_serving().is_subset(&self.armed_all_of)
     }
 
-    /// What the data plane listens on.
+    /// Whether its next table keeps many flows at backends that take no new ones, which are not armed.
+    pub fn is_better_armed(&self) -> bool {
+        let keeps = self.marks_under().is_some() && !self.is_by_client();
+        let members = if keeps { self.members() } else { Vec::new() };
+        let held = |id| self.states_of(id).unwrap_or(0);
+        let drained = members.iter().filter(|member| member.role != Role::Down);
+        let unarmed = drained.filter(|member| member.effective_weight() == 0).map(|member| {
+            let held = held(member.backend);
+            if self.armed_all_of.contains(&member.backend) {
+                held.min(self.begun_since)
+            } else {
+                held
+            }
+        });
+        unarmed.sum::<usize>() > MANY_PINS
+    }
+
+    /// The address and port that it listens on, of several the first; of a range of ports, any.
     pub fn vip(&self) -> VipKey {
         vip_of(&self.configured)
     }
@@ -572,6 +628,7 @@ impl ServiceRuntime {
             self.half_open.push(key, now);
         }
         // A flow that cannot be written down is lost only if the control plane dies.
+        self.begun_since += usize::from(known.is_none());
         if known.is_none()
             && let Some(log) = &mut self.log
         {
@@ -616,13 +673,16 @@ impl ServiceRuntime {
     /// Of the connections whose first packet may be repeated no more than `most` are pinned, the
     /// youngest: those that are armed keep their place without.
     ///
+    /// Those that packets know to live are not pinned.
+    ///
     /// The last of the three are connections that the connection table must have besides.
     pub fn build(
         &mut self,
         now: u32,
         most: usize,
+        armed: Armed<'_>,
     ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
-        let built = self.fold_young().and_then(|()| self.build_folded(now, most));
+        let built = self.fold_young().and_then(|()| self.build_folded(now, most, armed));
         if built.is_err() {
             self.unfold_young();
         }
@@ -633,12 +693,13 @@ impl ServiceRuntime {
         &mut self,
         now: u32,
         most: usize,
+        armed: Armed<'_>,
     ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
         let (builder, tracked) = self.next_builder(now)?;
-        let mut built = builder.draft(generation, &members, now)?;
+        let mut built = builder.draft_beside(generation, &members, now, armed)?;
         let before = built.pinned.len();
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
             built.pinned.truncate(most);
@@ -665,6 +726,10 @@ impl ServiceRuntime {
             failed => self.written(failed.map(drop)),
         }
         self.unfold_young();
+        // Before the next period begins there may be other keys yet.
+        if let Some(key) = self.hash_key().filter(|key| !self.marked_since.contains(key)) {
+            self.marked_since.push(key);
+        }
         // Packets mark by its key from now on, whether or not a sweep has begun a period yet.
         self.marked_under = self.marked_under.or_else(|| self.hash_key());
         let mut orphans = std::mem::take(&mut self.orphans);
@@ -700,14 +765,22 @@ impl ServiceRuntime {
             && self.configured == saved.configured
             && saved.in_force.as_ref().unwrap_or(&InForce::of(&saved.configured)) == &self.in_force
             && saved.log.as_ref().unwrap_or(&saved.configured.name) == &self.log_name
+            && saved.salts.as_ref()
+                == Some(&self.salts).filter(|salts| !salts.are_plain(&self.configured))
     }
 
     pub fn saved(&self) -> SavedService {
-        self.saved_as(&self.configured, &self.pool)
+        self.saved_as(&self.configured, &self.salts, &self.pool)
     }
 
-    /// As [`saved`](Self::saved), with another description and another pool.
-    pub fn saved_as(&self, configured: &Service, pool: &[PoolMember]) -> SavedService {
+    /// As [`saved`](Self::saved), with another description, what tells the addresses in it apart, and another
+    /// pool.
+    pub fn saved_as(
+        &self,
+        configured: &Service,
+        salts: &Salts,
+        pool: &[PoolMember],
+    ) -> SavedService {
         let turning = self.in_force != InForce::of(configured);
         SavedService {
             number: self.number.0,
@@ -716,15 +789,49 @@ impl ServiceRuntime {
             configured: configured.clone(),
             in_force: turning.then(|| self.in_force.clone()),
             log: (self.log_name != configured.name).then(|| self.log_name.clone()),
+            salts: (!salts.are_plain(configured)).then(|| salts.clone()),
             backends: pool.iter().map(PoolMember::saved).collect(),
         }
+    }
+
+    /// What the destination port of a flow's state is XORed with.
+    pub fn salt_of(&self, flow: &FlowKey) -> u16 {
+        let places = self.salts.places(&self.configured);
+        let takes = places.iter().filter(|at| at.takes(flow));
+        takes.max_by_key(|at| at.exactness()).map_or(0, |at| at.salt_of(&flow.dst))
+    }
+
+    /// The salts of its addresses in their order; none if it has one address without.
+    pub fn salts_shown(&self) -> Vec<u16> {
+        let addresses = self.configured.addresses();
+        let all: Vec<u16> = addresses.iter().map(|vip| self.salts.get(vip)).collect();
+        if all.iter().all(|salt| *salt == 0) { Vec::new() } else { all }
+    }
+
+    /// Forgets what is known of connections to addresses that it has no more, whose salts others get.
+    pub fn forget_addresses(&mut self, given: &[Salt], now: u32) {
+        // With more than one port nothing says whose a state is.
+        let Some(port) = self.configured.port.filter(|_| !given.is_empty() && !self.is_by_client())
+        else {
+            return;
+        };
+        let mut gone = Vec::new();
+        self.builder.each_state(&mut |key, _| {
+            if given.iter().any(|one| one.has(key, port)) {
+                gone.push(*key);
+            }
+        });
+        gone.iter().for_each(|key| self.builder.forget(key));
+        self.dirty |= !gone.is_empty();
+        let logged = self.log_removed(&gone, now);
+        self.written(logged);
     }
 
     /// Checks that a backend could be added: what a file may not say, a command may not either.
     pub fn may_add(&self, wanted: &Backend) -> Result<(), EngineError> {
         let &Backend { ref name, address, port, .. } = wanted;
         let service = &self.configured.name;
-        let vip = self.configured.vip;
+        let vips = self.configured.addresses();
         let refuse = |wrong: String| Err(EngineError::Conflict(wrong));
         let invalid = |wrong: String| Err(EngineError::Invalid(wrong));
         if !is_name(name) {
@@ -746,16 +853,19 @@ impl ServiceRuntime {
         if !is_host(address) {
             return invalid(format!("{address} is not the address of one host"));
         }
-        if address.is_ipv4() != vip.is_ipv4() && !self.configured.forward.is_tunnel() {
-            let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+        let family = self.configured.has_family(address.is_ipv4());
+        if !family && !self.configured.forward.is_tunnel() {
+            let family = if address.is_ipv4() { "IPv6" } else { "IPv4" };
+            let vip = self.configured.address_text();
             return invalid(format!(
                 "service {service}: its address {vip} is {family}, so its backends' must be too; \
                  {address} is not"
             ));
         }
-        if address == vip {
+        if let Some(vip) = vips.iter().find(|vip| vip.contains(address)) {
+            let is = if vip.is_host() { "the".into() } else { format!("of {vip}, a") };
             return invalid(format!(
-                "{address} is the vip of service {service} itself; give the backend's own address"
+                "{address} is {is} vip of service {service} itself; give the backend's own address"
             ));
         }
         if self.member(name).is_some() {
@@ -842,14 +952,11 @@ fn shared_seed(service: &Service) -> Option<u64> {
     Some(xxh3_64(&bytes))
 }
 
-/// What a configured service listens on.
+/// What a configured service listens on, of several addresses the first.
 pub(super) fn vip_of(service: &Service) -> VipKey {
     VipKey {
         address: map_address(service.vip),
-        protocol: match service.protocol {
-            Protocol::Tcp => weir_wire::Protocol::Tcp,
-            Protocol::Udp => weir_wire::Protocol::Udp,
-        },
+        protocol: service.protocol.on_the_wire(),
         port: service.port,
     }
 }

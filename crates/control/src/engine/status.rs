@@ -4,7 +4,7 @@ use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
 use super::{ConsistencyStatus, Engine, EngineError, PlaneResult, slow};
-use crate::config::{Backend, PlaneKind, What};
+use crate::config::{Backend, PlaneKind, Ports, Vip, What};
 use crate::{health, neigh};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use weir_dataplane::user::METHODS as USER_METHODS;
 use weir_plane::Returned;
 use weir_plane::forward::Tunnel;
-use weir_plane::{LaneCounters, Plane, TrackedFlows, UserStatus};
+use weir_plane::{LaneCounters, Listen, Plane, TrackedFlows, UserStatus};
 use weir_steering::{Image, MethodId};
 use weir_wire::Reason;
 
@@ -134,10 +134,19 @@ pub struct ServiceStatus {
     pub number: u32,
     /// Address that clients connect to.
     pub vip: IpAddr,
+    /// All addresses and prefixes that clients connect to, if it is not that one alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vips: Vec<Vip>,
+    /// What tells connections to each of them apart in the service's table, if there is anything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub salts: Vec<u16>,
     /// Transport protocol, "tcp" or "udp".
     pub protocol: String,
-    /// Port; none if the service takes any.
+    /// Port; none if the service takes any, or several.
     pub port: Option<u16>,
+    /// Ports, if they are a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports: Option<Ports>,
     /// Steering method, as the configuration names it.
     pub method: String,
     /// Who gets first packets, as the configuration names it; none if the method has no choice.
@@ -489,6 +498,37 @@ fn bare_warning(packets: u32, services: &[ServiceStatus]) -> Option<String> {
     })
 }
 
+impl ServiceStatus {
+    /// The addresses in words.
+    pub fn address_text(&self) -> String {
+        let all: Vec<String> = self.vips.iter().map(ToString::to_string).collect();
+        if all.is_empty() { self.vip.to_string() } else { all.join(", ") }
+    }
+
+    /// Where packets find it, each with what its states are told apart by.
+    pub fn places(&self) -> Vec<Listen> {
+        let Ok(protocol) = self.protocol.parse() else { return Vec::new() };
+        let alone = [Vip::host(self.vip)];
+        let vips = if self.vips.is_empty() { &alone[..] } else { &self.vips };
+        let salts = self.salts.iter().copied().chain(std::iter::repeat(0));
+        let ports = (self.port, self.ports);
+        let of = |(vip, salt): (&Vip, u16)| {
+            let places = crate::config::places(&[*vip], protocol, ports).into_iter();
+            places.map(move |at| Listen { salt, ..at })
+        };
+        vips.iter().zip(salts).flat_map(of).collect()
+    }
+
+    /// The port or ports in words.
+    pub fn port_text(&self) -> String {
+        match (self.port, self.ports) {
+            (Some(port), _) => port.to_string(),
+            (None, Some(ports)) => ports.to_string(),
+            (None, None) => "any".into(),
+        }
+    }
+}
+
 impl<P: Plane> Engine<P> {
     pub(super) fn status(&self) -> Result<Status, EngineError> {
         let (used, all) = self.plane.pool_bytes();
@@ -714,8 +754,11 @@ impl<P: Plane> Engine<P> {
             name: configured.name.clone(),
             number: service.number.0,
             vip: configured.vip,
+            vips: configured.vips.clone(),
+            salts: service.salts_shown(),
             protocol: configured.protocol.name().into(),
             port: configured.port,
+            ports: configured.ports,
             method: configured.method.name().into(),
             scheduler: service.has_scheduler().then(|| scheduler.name().into()),
             load: scheduler.reads_loads().then(|| load.name().into()),

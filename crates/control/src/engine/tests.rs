@@ -23,6 +23,7 @@ use weir_wire::{FlowKey, Protocol, TcpFlags};
 mod half_open;
 mod loads;
 mod methods;
+mod places;
 mod prefixes;
 mod reload;
 mod shares;

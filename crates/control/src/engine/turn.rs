@@ -7,7 +7,7 @@
 
 use super::EngineError;
 use super::prefixes::Counted;
-use super::service::{Pins, ServiceRuntime, log_path, write_anew};
+use super::service::{FEWEST_STATES, Pins, ServiceRuntime, log_path, write_anew};
 use crate::config::{Affinity, Key, Method, Service};
 use crate::store::StateLog;
 use serde::{Deserialize, Serialize};
@@ -185,7 +185,7 @@ impl ServiceRuntime {
     /// The build face that makes the next table, and the connections that the data plane's
     /// connection table must have before packets follow that.
     pub fn next_builder(&mut self, now: u32) -> Result<(&mut Counted, Pins), EngineError> {
-        let config = self.service_config(self.builder.states().max(1024), now);
+        let config = self.service_config(self.builder.states().max(FEWEST_STATES), now);
         let goes_on = self.in_force.only_schedules(&InForce::of(&self.configured));
         let Some(turn) = &mut self.turn else { return Ok((&mut self.builder, Vec::new())) };
         let method = &self.configured.method;

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use weir_hash::Key;
-use weir_plane::Plane;
+use weir_plane::{ArmedFlows, Plane};
 use weir_steering::update::{Built, Failure, Judgement, Outcome, Services};
-use weir_steering::{BackendId, Event, ServiceId, ServiceState};
+use weir_steering::{Armed, BackendId, Event, ServiceId, ServiceState};
 
 /// An update that has failed is tried again after so long, and after twice as long each time.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -53,6 +53,8 @@ struct Tables<'a> {
     /// Connections of a service that may be pinned: half of what there is room for, as the former
     /// ones go only when the next ones stand.
     pins: usize,
+    /// Those that need not be, as packets know them otherwise.
+    armed: Option<&'a (u64, ArmedFlows)>,
 }
 
 impl Tables<'_> {
@@ -107,7 +109,10 @@ impl Services for Tables<'_> {
 
     fn build(&mut self, number: ServiceId) -> Result<Built, EngineError> {
         let (now, pins) = (self.now, self.pins);
-        let (image, pins, tracked) = self.expect(number)?.build(now, pins)?;
+        let armed = self
+            .armed
+            .map_or(Armed::NONE, |(period, armed)| Armed { period: *period, has: &*armed.has });
+        let (image, pins, tracked) = self.expect(number)?.build(now, pins, armed)?;
         debug!(service = number.0, states = image.header().states, "table built");
         Ok(Built { image, pins, tracked })
     }
@@ -206,12 +211,15 @@ impl<P: Plane> Engine<P> {
             return failures;
         }
         let numbers = ready;
+        self.arm_for(&numbers);
+        let armed = self.armed();
         let pins = self.plane.pin_limit() / 2;
         self.driver.begin(numbers.iter().copied());
         loop {
             let begun = Instant::now();
             let (services, names) = (&mut self.services, &self.names);
-            let mut tables = Tables { services, names, now, taken: 0, pins };
+            let armed = armed.as_ref();
+            let mut tables = Tables { services, names, now, taken: 0, pins, armed };
             let action = self.driver.step(&mut self.plane, &mut tables);
             self.events_taken += tables.taken;
             let Some(action) = action else { break };
@@ -222,8 +230,10 @@ impl<P: Plane> Engine<P> {
             self.attend(true);
         }
         let outcomes = self.driver.outcomes();
-        let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
-        self.rekeyed |= self.services.values().any(unarmed);
+        // Only these can have become so: a balancer has thousands of others.
+        let updated = numbers.iter().filter_map(|number| self.names.get(number));
+        let mut updated = updated.filter_map(|name| self.services.get(name));
+        self.rekeyed |= updated.any(|service| service.is_rekeyed() || service.is_unarmed());
         for outcome in outcomes {
             failures.extend(self.take_outcome(outcome, started.elapsed()));
         }
@@ -233,6 +243,43 @@ impl<P: Plane> Engine<P> {
         // After the outcomes, which say that the pools are as they were published.
         self.catch_up();
         failures
+    }
+
+    /// Before many connections of one of these services stay at a backend that takes no new ones, packets are
+    /// told which they are: a first packet does not move them then, and that takes a tenth of the time that
+    /// pins take. What cannot be told so is pinned.
+    fn arm_for(&mut self, numbers: &[ServiceId]) {
+        let services = numbers.iter().filter_map(|number| self.names.get(number));
+        let mut services = services.filter_map(|name| self.services.get(name));
+        // Marks of the period before that nobody has read yet are not given up.
+        if self.unread.is_some() || !services.any(ServiceRuntime::is_better_armed) {
+            return;
+        }
+        let begun = Instant::now();
+        match self.flip_marks(self.now()) {
+            Ok(side) => {
+                debug!(microseconds = begun.elapsed().as_micros() as u64, "connections told");
+                self.unread = Some(side);
+                // What was marked until now is read as soon as there is time.
+                self.rekeyed = true;
+            }
+            Err(error) => warn!(%error, "cannot tell packets which connections live"),
+        }
+    }
+
+    /// The connections that packets know, if there is room for all that there are: one that is known stays
+    /// so in the periods to come.
+    fn armed(&self) -> Option<(u64, ArmedFlows)> {
+        let with_states = self.services.values().filter(|service| service.builder.states() > 0);
+        let marked = with_states.filter(|service| service.marks_under().is_some());
+        let states: usize = marked.map(|service| service.builder.states()).sum();
+        match self.plane.armed() {
+            Ok(armed) => (states <= armed.room).then_some((self.periods, armed)),
+            Err(error) => {
+                warn!(%error, "cannot read which connections packets know");
+                None
+            }
+        }
     }
 
     /// Before packets of a service follow the connection table, what stands there of an earlier time goes:

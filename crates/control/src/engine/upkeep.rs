@@ -10,9 +10,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{debug, warn};
 use weir_hash::Key;
 use weir_plane::forward::NextHop;
 use weir_plane::{Backend, Hop, Plane, SeenFlows};
@@ -149,7 +149,15 @@ impl<P: Plane> Engine<P> {
 
     /// Forgets flows that have been idle for too long.
     pub(super) fn sweep(&mut self) -> Result<(), EngineError> {
+        let begun = Instant::now();
+        let swept = self.sweep_now();
+        debug!(microseconds = begun.elapsed().as_micros() as u64, "looked for idle flows");
+        swept
+    }
+
+    fn sweep_now(&mut self) -> Result<(), EngineError> {
         let now = self.now();
+        let begun_before = self.unread.is_some();
         let side = match self.unread {
             Some(side) => side,
             None => self.flip_marks(now)?,
@@ -168,6 +176,9 @@ impl<P: Plane> Engine<P> {
         let marks = self.plane.take_marks(side).plane()?;
         self.attend(true);
         self.unread = None;
+        let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
+        // These marks were begun before an update, which may have given a service another key.
+        self.rekeyed |= begun_before && self.services.values().any(unarmed);
         self.unlooked.clear();
         for service in self.services.values_mut() {
             let (number, udp) = (service.number, service.configured.protocol == Protocol::Udp);
@@ -201,12 +212,13 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Begins another period of activity: arms all flows under the hash keys that packets follow.
-    fn flip_marks(&mut self, now: u32) -> Result<Side, EngineError> {
+    pub(super) fn flip_marks(&mut self, now: u32) -> Result<Side, EngineError> {
         let (mut known, mut opening) = (Vec::new(), Vec::new());
         self.services.values_mut().for_each(|service| service.arm(now, &mut known, &mut opening));
         // What is open comes first, if there is not room for all.
         known.append(&mut opening);
         let flows = known.len();
+        self.periods += 1;
         self.plane.flip_marks(&mut known.into_iter(), flows).plane()
     }
 

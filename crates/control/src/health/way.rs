@@ -26,7 +26,7 @@ const FAR: u8 = 64;
 /// How a service's packets get to its backends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Way {
-    /// The service's address, which is asked.
+    /// The service's address that is asked, of a prefix the first.
     pub vip: IpAddr,
     /// What is done to packets.
     pub forward: Forward,
@@ -49,9 +49,14 @@ pub(super) struct Passage {
 }
 
 impl Way {
-    /// That of a service. `vips`: the addresses of all services.
-    pub fn of(service: &Service, balancer: &Balancer, vips: Arc<BTreeSet<IpAddr>>) -> Self {
-        let (vip, forward) = (service.vip, service.forward);
+    /// That of a service to a backend. `vips`: the addresses of all services.
+    pub fn of(
+        service: &Service,
+        backend: IpAddr,
+        balancer: &Balancer,
+        vips: Arc<BTreeSet<IpAddr>>,
+    ) -> Self {
+        let (vip, forward) = (service.address_for(backend), service.forward);
         Self { vip, forward, sources: balancer.tunnel_sources(), vips }
     }
 

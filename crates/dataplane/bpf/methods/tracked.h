@@ -23,7 +23,7 @@ static __always_inline __u32 place_new(const struct table *table, __u64 hash)
 /* While the service is given a table of another method, a new flow is noted as pending besides; and
  * after that, one that began under the former method is found there. */
 static __always_inline __u32 place_tracked(const struct table *table, const struct flow_key *key,
-					   __u64 hash, __u32 tcp_flags)
+					   __u64 hash, __u32 tcp_flags, __u32 ports)
 {
 	__u32 flags = table->flags;
 	int opens = !(tcp_flags & (TCP_FIN | TCP_RST));
@@ -32,8 +32,8 @@ static __always_inline __u32 place_tracked(const struct table *table, const stru
 	__u32 id;
 
 	__builtin_memcpy(state.key.address, key->src, 16);
-	state.key.src_port = key->ports;
-	state.key.dst_port = key->ports >> 16;
+	state.key.src_port = ports;
+	state.key.dst_port = ports >> 16;
 	if (flags & TABLE_PENDING)
 		before = bpf_map_lookup_elem(&pending, &state);
 	if (before)
@@ -60,9 +60,10 @@ static __always_inline __u32 place_tracked(const struct table *table, const stru
 	return id | TRACKED_NEW; /* rule: tracked.placed */
 }
 
-/* All that a packet may need. Global, so that the verifier goes through it once, and not for each way that
+/* All that a packet may need; ports: those of its state. Global, so that the verifier goes through it once, and not for each way that
  * a packet is parsed. What ends a flow that nobody knows begins none: no scheduler is asked for it. */
-__noinline __u32 track_apart(const struct flow_key *given, __u32 number, __u64 hash, __u32 tcp_flags)
+__noinline __u32 track_apart(const struct flow_key *given, __u32 number, __u64 hash, __u32 tcp_flags,
+			     __u32 ports)
 {
 	struct question q = { .flags = tcp_flags };
 	const struct table *table = AT(tables, number, table_count);
@@ -72,7 +73,7 @@ __noinline __u32 track_apart(const struct flow_key *given, __u32 number, __u64 h
 		return NO_BACKEND;
 	OWN_KEY(key, given);
 	if (!find_connection(key, &q, &id))
-		return place_tracked(table, key, hash, tcp_flags);
+		return place_tracked(table, key, hash, tcp_flags, ports);
 	if (table->flags & TABLE_COUNTS && (starts(&q) || ends(&q)))
 		recount(key, starts(&q)); /* rule: tracked.counted */
 	return id;
@@ -84,7 +85,7 @@ static __always_inline __u32 steer_tracked(const struct table *table, const stru
 	struct flow_key key;
 
 	tracked_key(p, table, &key);
-	__u32 found = track_apart(&key, table - tables, q->hash, q->flags);
+	__u32 found = track_apart(&key, table - tables, q->hash, q->flags, q->ports);
 
 	q->counts = starts(q) || found & TRACKED_NEW;
 	q->reason = found >> TRACKED_REASON_SHIFT;

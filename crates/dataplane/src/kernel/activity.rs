@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::mapped::{Part, Parted};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use weir_plane::SeenFlows;
+use weir_plane::{ArmedFlows, SeenFlows};
 use weir_steering::{
     MOST_WATCHED_WORDS, Marks, SEEN_WAYS, ServiceId, Side, arm, is_armed, is_marked, seen_tag,
     watch_bits, watched_words_for, words_for,
@@ -115,6 +115,21 @@ impl KernelPlane {
         let marks = words_of(&self.marks, first, side.words())?;
         let word = |at| marks.word64((at - first) * size_of::<u64>()).load(Ordering::Relaxed);
         Ok(is_armed(word, side, hash))
+    }
+
+    /// The flows that are armed, until the next [`flip_marks`](Self::flip_marks).
+    ///
+    /// # Errors
+    /// [`Error::System`] if the marks cannot be mapped.
+    pub fn armed(&self) -> Result<ArmedFlows, Error> {
+        let side = Side::from_word(self.mark_side().load(Ordering::SeqCst));
+        let first = side.first as usize;
+        let marks = words_of(&self.marks, first, side.words())?;
+        let word =
+            move |at: usize| marks.word64((at - first) * size_of::<u64>()).load(Ordering::Relaxed);
+        let has = Box::new(move |hash| is_armed(&word, side, hash));
+        // Two of three lanes: beyond that it is not certain that each finds one.
+        Ok(ArmedFlows { room: self.sizes.mark_words as usize * 2, has })
     }
 
     /// Which of the flows with these hashes have sent something since the marks that packets write were

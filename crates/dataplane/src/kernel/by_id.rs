@@ -12,7 +12,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::{IdOutcome, IdOutcomes, IdRoutes, VipKey};
+use weir_plane::{IdOutcome, IdOutcomes, IdRoutes, Listen};
 use weir_steering::{BackendId, ServiceId};
 use weir_wire::aes;
 use weir_wire::quic::{Id, QuicLb};
@@ -26,7 +26,7 @@ pub(super) struct ByIds(HashMap<ServiceId, u64>);
 
 impl ByIds {
     /// As an earlier run has left them.
-    pub fn found(listed: &[(VipKey, Leads)]) -> Self {
+    pub fn found(listed: &[(Listen, Leads)]) -> Self {
         let led = listed.iter().filter(|(_, leads)| leads.id_lengths != 0);
         Self(led.map(|(_, leads)| (service_of(leads.table), leads.id_lengths)).collect())
     }

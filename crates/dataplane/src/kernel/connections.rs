@@ -1,19 +1,18 @@
 //! Flows that the data plane knows: reported, pending, pinned and tracked ones.
 
 use super::KernelPlane;
-use crate::abi::{BackendFlags, Plain, address_words, types};
+use crate::abi::{BackendFlags, Plain, types};
 use crate::entries;
 use crate::error::{Context, Error};
 use crate::numbers::{ECHOES_BARE, ECHOES_OWN, TRACKED_OPEN};
 use crate::reports::Reports;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use std::collections::HashSet;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weir_plane::TrackedFlows;
+use weir_plane::{Listen, TrackedFlows};
 use weir_steering::cheetah::{SlotCounts, SlotEntry};
 use weir_steering::{BackendId, Echoes, Former, ServiceId, ServiceState, StateKey, TrackedFlow};
-use weir_wire::FlowKey;
+use weir_wire::{FlowKey, Protocol};
 
 impl KernelPlane {
     /// The consumer of the reports.
@@ -132,8 +131,12 @@ impl KernelPlane {
                 bytes[..8].copy_from_slice(&flow.src[0].to_ne_bytes());
                 bytes[8..16].copy_from_slice(&flow.src[1].to_ne_bytes());
                 bytes[16..].copy_from_slice(&flow.ports.to_ne_bytes());
-                let state = ServiceState { service, key: StateKey::from_bytes(&bytes) };
-                found.push((state, backend));
+                let mut key = StateKey::from_bytes(&bytes);
+                // With client affinity it has no ports, and no address.
+                if flow.ports != 0 {
+                    key.dst_port ^= self.salt_of(service, &to_flow(&flow));
+                }
+                found.push((ServiceState { service, key }, backend));
             }
         }
         Ok(found)
@@ -187,30 +190,78 @@ impl KernelPlane {
         service: ServiceId,
         map: &MapHandle,
     ) -> Result<Vec<(types::flow_key, T)>, Error> {
-        let Some(key) = self.keys.get(&service) else { return Ok(Vec::new()) };
-        let address = address_words(&key.address);
-        let claimed: HashSet<u16> = self
+        let Some(places) = self.keys.get(&service) else { return Ok(Vec::new()) };
+        // Those that take a part of what these could.
+        let nearer: Vec<Listen> = self
             .keys
-            .values()
-            .filter(|other| (other.address, other.protocol) == (key.address, key.protocol))
-            .filter_map(|other| other.port)
+            .iter()
+            .filter(|(other, _)| **other != service)
+            .flat_map(|(_, places)| places)
+            .filter(|at| places.iter().any(|own| own.exactness() < at.exactness() && own.meets(at)))
+            .copied()
             .collect();
-        // With client affinity an entry has no ports.
-        let is_ours = |ports: &[u8; 4]| match (key.port, u16::from_be_bytes([ports[2], ports[3]])) {
-            _ if *ports == [0; 4] => true,
-            (Some(port), to) => to == port,
-            (None, to) => !claimed.contains(&to),
+        let is_ours = |flow: &FlowKey, ports: u32| {
+            // With client affinity an entry has no ports.
+            let takes = |at: &Listen| match ports {
+                0 => at.protocol == flow.protocol && at.has_address(&flow.dst),
+                _ => at.takes(flow),
+            };
+            let own = places.iter().filter(|at| takes(at)).map(Listen::exactness).max();
+            own.is_some_and(|own| {
+                ports == 0 || !nearer.iter().any(|at| at.exactness() > own && at.takes(flow))
+            })
         };
         let mut found = Vec::new();
-        let protocol = u32::from(key.protocol.number());
         entries::all(map, |flow, entry| {
             let flow = types::flow_key::from_slice(flow);
-            let ports = flow.ports.to_ne_bytes();
-            if flow.dst == address && flow.protocol == protocol && is_ours(&ports) {
+            if Protocol::from_number(flow.protocol as u8).is_some()
+                && is_ours(&to_flow(&flow), flow.ports)
+            {
                 found.push((flow, T::from_slice(entry)));
             }
         })?;
         Ok(found)
+    }
+
+    /// What the destination port of a flow's state is XORed with.
+    fn salt_of(&self, service: ServiceId, flow: &FlowKey) -> u16 {
+        let places = self.keys.get(&service).map_or(&[][..], Vec::as_slice);
+        let takes = places.iter().filter(|at| at.takes(flow));
+        takes.max_by_key(|at| at.exactness()).map_or(0, |at| at.salt_of(&flow.dst))
+    }
+
+    /// The flows that a state may be of: one, but where neither the address nor the port is known.
+    fn flows_of(&self, state: &ServiceState) -> Vec<FlowKey> {
+        let places = self.keys.get(&state.service).map_or(&[][..], Vec::as_slice);
+        let key = &state.key;
+        let flow = |at: &Listen, dst: [u8; 16], dst_port: u16| FlowKey {
+            src: key.address,
+            dst,
+            src_port: key.src_port,
+            dst_port,
+            protocol: at.protocol,
+        };
+        // With client affinity an entry has no ports.
+        let by_client = (key.src_port, key.dst_port) == (0, 0);
+        let mut all = Vec::new();
+        for at in places {
+            let one = at.is_one_address();
+            if one && by_client {
+                all.push(flow(at, at.address, 0));
+            } else if one {
+                all.push(flow(at, at.address, key.dst_port ^ at.salt));
+            } else if at.port_bits == 16 && at.host_bits() <= 16 && !by_client {
+                let host = key.dst_port ^ at.salt ^ at.port;
+                let mut dst = at.address;
+                let last = u16::from_be_bytes([dst[14], dst[15]]) | host;
+                dst[14..].copy_from_slice(&last.to_be_bytes());
+                all.push(flow(at, dst, at.port));
+            }
+        }
+        all.retain(|flow| by_client || places.iter().any(|at| at.takes(flow)));
+        all.sort_unstable_by_key(|flow| (flow.dst, flow.dst_port));
+        all.dedup();
+        all
     }
 
     /// Puts connections into the connection table, in place of what it says of them.
@@ -219,16 +270,10 @@ impl KernelPlane {
     /// [`Error::Bpf`]; some may be there then.
     pub fn take_over(&self, connections: &[(ServiceState, BackendId)]) -> Result<(), Error> {
         for (state, backend) in connections {
-            let Some(to) = self.keys.get(&state.service) else { continue };
-            let flow = FlowKey {
-                src: state.key.address,
-                dst: to.address,
-                src_port: state.key.src_port,
-                dst_port: state.key.dst_port,
-                protocol: to.protocol,
-            };
             let incarnation = self.backend(*backend).incarnation;
-            self.track(&flow, TrackedFlow::new(*backend, incarnation))?;
+            for flow in self.flows_of(state) {
+                self.track(&flow, TrackedFlow::new(*backend, incarnation))?;
+            }
         }
         Ok(())
     }
@@ -362,4 +407,22 @@ fn read_states(map: &MapHandle) -> Result<Vec<(ServiceState, BackendId)>, Error>
 fn backend_of(value: &[u8]) -> Option<BackendId> {
     let number = u32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
     BackendId::new(number as u16)
+}
+
+/// What a key of a map is of; a protocol that is none passes for TCP.
+fn to_flow(key: &types::flow_key) -> FlowKey {
+    let address = |words: &[u64; 2]| {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&words[0].to_ne_bytes());
+        bytes[8..].copy_from_slice(&words[1].to_ne_bytes());
+        bytes
+    };
+    let ports = key.ports.to_ne_bytes();
+    FlowKey {
+        src: address(&key.src),
+        dst: address(&key.dst),
+        src_port: u16::from_be_bytes([ports[0], ports[1]]),
+        dst_port: u16::from_be_bytes([ports[2], ports[3]]),
+        protocol: Protocol::from_number(key.protocol as u8).unwrap_or(Protocol::Tcp),
+    }
 }

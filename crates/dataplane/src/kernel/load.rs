@@ -25,7 +25,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use weir_plane::Limits;
+use weir_plane::{Limits, Listen};
 use weir_steering::ELEMENT_BYTES;
 
 /// The program as it was compiled with this crate.
@@ -96,6 +96,7 @@ impl KernelPlane {
         plane.object = object.map(<[u8]>::to_vec);
         plane.former = directory.map(Former::left_behind).transpose()?.flatten();
         plane.arrive()?;
+        plane.mend()?;
         plane.begin_to_watch()?;
         let generation = plane.control.word32(offset_of!(types::control, seen_generation));
         if generation.load(Ordering::Relaxed) == 0 {
@@ -133,17 +134,20 @@ impl KernelPlane {
         let mapped = |name: &str| array(name).and_then(|(map, bytes)| Mapped::new(&map, bytes));
         let parted = |name: &str| array(name).and_then(|(map, bytes)| Parted::new(&map, bytes));
         let shared = SHARED.iter().map(|name| Ok::<_, Error>((*name, handle(name)?)));
-        let vips = VipTable::new(mapped("vips")?, sizes.vip_slots);
+        let vips = VipTable::new(mapped("vips")?, sizes.vip_slots, mapped("control")?);
         let listed = vips.services();
-        let services: Vec<_> = listed.iter().map(|(key, leads)| (*key, leads.table)).collect();
+        let services: Vec<_> = listed.iter().map(|(at, leads)| (*at, leads.table)).collect();
         let slots = Slots::new(parted("slots")?, mapped("stacks")?, sizes.partitions);
         let (headers, pool) = (mapped("tables")?, parted("pool")?);
         let tables = Tables::new(headers, pool, sizes.pool_elements, slots, &services);
         let lists = Lists::new(mapped("lists")?, parted("sources")?, sizes.source_words, &listed);
         // A service whose first table was never published cannot be told by its number.
-        let keys = services.into_iter().filter(|(_, table)| *table != NO_TABLE);
+        let mut keys: HashMap<_, Vec<Listen>> = HashMap::new();
+        for (at, table) in services.into_iter().filter(|(_, table)| *table != NO_TABLE) {
+            keys.entry(service_of(table)).or_default().push(at);
+        }
         Ok(Self {
-            keys: keys.map(|(key, table)| (service_of(table), key)).collect(),
+            keys,
             ids: ByIds::found(&listed),
             vips,
             tables,

@@ -46,7 +46,7 @@ use stamp::Stamp;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use weir_plane::VipKey;
+use weir_plane::Listen;
 use weir_steering::ServiceId;
 
 /// The data plane of one instance.
@@ -54,7 +54,8 @@ pub struct KernelPlane {
     maps: Maps,
     program: program::Program,
     vips: VipTable,
-    keys: HashMap<ServiceId, VipKey>,
+    /// What each service listens on.
+    keys: HashMap<ServiceId, Vec<Listen>>,
     /// Services whose packets are led by QUIC ids.
     ids: ByIds,
     tables: Tables,

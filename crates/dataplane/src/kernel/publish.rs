@@ -4,26 +4,57 @@ use super::KernelPlane;
 use crate::abi::{BackendEntry, types};
 use crate::error::Error;
 use crate::numbers::{
-    UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_FULL_NAT, UNUSUAL_NAT, UNUSUAL_NAT_ANY,
+    UNUSUAL_ANSWERS, UNUSUAL_ANY_PORT, UNUSUAL_FULL_NAT, UNUSUAL_NAT, UNUSUAL_NAT_ANY, UNUSUAL_WIDE,
 };
+use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
+use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
-use weir_plane::{Described, SourceTable, VipKey};
+use weir_plane::{Described, Listen, SourceTable};
 use weir_steering::{BackendId, Flags, Image, ServiceId};
 
 impl KernelPlane {
-    /// Lets packets find a service, with the table that it has. Until the first table is published
-    /// its packets are dropped as [`Reason::NoTable`](weir_wire::Reason::NoTable).
+    /// Lets packets find a service there, with the table that it has; and no other one, if there was one.
+    /// Until the first table is published its packets are dropped as
+    /// [`Reason::NoTable`](weir_wire::Reason::NoTable).
     ///
     /// # Errors
-    /// [`Error::Beyond`], [`Error::ServicesFull`].
-    pub fn set_service(&mut self, key: &VipKey, service: ServiceId) -> Result<(), Error> {
+    /// [`Error::Beyond`], [`Error::ServicesFull`], [`Error::KindsFull`].
+    pub fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), Error> {
         self.check_service(service)?;
+        let at = at.into();
         let table = self.tables.current(service).unwrap_or(NO_TABLE);
         let leads = self.leads(service, table);
-        self.vips.insert(key, leads)?;
-        self.keys.insert(service, *key);
+        let taken = self.vips.contains(&at);
+        self.vips.insert(&at, leads)?;
+        if taken {
+            for places in self.keys.values_mut() {
+                places.retain(|place| place.place() != at.place());
+            }
+            self.keys.retain(|_, places| !places.is_empty());
+        }
+        self.keys.entry(service).or_default().push(at);
+        self.set_unusual(service);
+        Ok(())
+    }
+
+    /// Does not let packets find a service there any more.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no waiting for a grace period.
+    pub fn leave_place(&mut self, at: &Listen, service: ServiceId) -> Result<(), Error> {
+        let Some(places) = self.keys.get_mut(&service) else { return Ok(()) };
+        let before = places.len();
+        places.retain(|place| place.place() != at.place());
+        if places.len() == before {
+            return Ok(());
+        }
+        if places.is_empty() {
+            self.keys.remove(&service);
+        }
+        self.vips.remove(at);
+        self.vips.tidy()?;
         self.set_unusual(service);
         Ok(())
     }
@@ -34,8 +65,9 @@ impl KernelPlane {
     /// [`Error::System`] if there is no waiting for a grace period.
     pub fn remove_service(&mut self, service: ServiceId) -> Result<(), Error> {
         self.set_entered(service, 0);
-        if let Some(key) = self.keys.remove(&service) {
-            self.vips.remove(&key);
+        if let Some(places) = self.keys.remove(&service) {
+            places.iter().for_each(|at| self.vips.remove(at));
+            self.vips.tidy()?;
             self.set_unusual(service);
             self.grace()?;
         }
@@ -46,6 +78,30 @@ impl KernelPlane {
         self.set_id_routes(service, None)
     }
 
+    /// All places of a service lead to one table, and packets ask for all that there is: also after a
+    /// process that has died between two of these stores.
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no waiting for a grace period.
+    pub(super) fn mend(&mut self) -> Result<(), Error> {
+        let current = |table| self.tables.current(service_of(table));
+        let astray = self.vips.services().into_iter().filter(|(_, leads)| leads.table != NO_TABLE);
+        let astray = astray.filter(|(_, leads)| current(leads.table) != Some(leads.table));
+        let astray: BTreeSet<ServiceId> =
+            astray.map(|(_, leads)| service_of(leads.table)).collect();
+        for service in &astray {
+            self.lead_again(*service)?;
+        }
+        if !astray.is_empty() {
+            self.grace()?;
+        }
+        if self.vips.is_wide() {
+            let word = self.control.word32(offset_of!(types::control, unusual));
+            word.fetch_or(UNUSUAL_WIDE, Ordering::Release);
+        }
+        Ok(())
+    }
+
     /// Where packets of a service with this table are led.
     pub(super) fn leads(&self, service: ServiceId, table: u32) -> Leads {
         Leads { table, id_lengths: self.ids.lengths(service), list: self.lists.side(service) }
@@ -54,9 +110,10 @@ impl KernelPlane {
     /// Leads packets of a service that they find as it is to be now.
     pub(super) fn lead_again(&mut self, service: ServiceId) -> Result<(), Error> {
         let leads = self.tables.current(service).map(|table| self.leads(service, table));
-        match (self.keys.get(&service), leads) {
-            (Some(key), Some(leads)) => self.vips.insert(key, leads),
-            _ => Ok(()),
+        let places = self.keys.get(&service).map_or(&[][..], Vec::as_slice);
+        match leads {
+            Some(leads) => places.iter().try_for_each(|at| self.vips.insert(at, leads)),
+            None => Ok(()),
         }
     }
 
@@ -95,27 +152,30 @@ impl KernelPlane {
         self.lists.digest(service)
     }
 
-    /// The services in the data plane, by number.
-    pub fn services(&self) -> Vec<(VipKey, ServiceId)> {
-        self.keys.iter().map(|(service, key)| (*key, *service)).collect()
+    /// Where services are found in the data plane.
+    pub fn services(&self) -> Vec<(Listen, ServiceId)> {
+        let places = self.keys.iter();
+        places.flat_map(|(service, all)| all.iter().map(|at| (*at, *service))).collect()
     }
 
-    /// What packets ask if no service is on their port, after a change of one service.
+    /// What packets ask if no service has their address and port, after a change of one service.
     fn set_unusual(&self, changed: ServiceId) {
         let word = self.control.word32(offset_of!(types::control, unusual));
         let (before, own) = (word.load(Ordering::Relaxed), self.unusual_of(changed));
         // Others are asked only if what the changed one has not may be gone with it.
         let all = || self.keys.keys().fold(0, |all, service| all | self.unusual_of(*service));
+        let wide = if self.vips.is_wide() { UNUSUAL_WIDE } else { 0 };
         let translated = before & (UNUSUAL_NAT | UNUSUAL_NAT_ANY | UNUSUAL_FULL_NAT);
         let now = if before & !own == 0 { own } else { all() };
-        word.store(now | translated, Ordering::Relaxed);
+        word.store(now | wide | translated, Ordering::Release);
     }
 
     fn unusual_of(&self, service: ServiceId) -> u32 {
-        let Some(key) = self.keys.get(&service) else { return 0 };
+        let Some(places) = self.keys.get(&service) else { return 0 };
         let header = self.tables.current(service).and_then(|number| self.tables.header(number));
         let answers = header.is_some_and(|header| Flags(header.flags).has(Flags::ANSWERS));
-        let any_port = if key.port.is_none() { UNUSUAL_ANY_PORT } else { 0 };
+        let any = places.iter().any(|at| at.exactness() == (128, 0));
+        let any_port = if any { UNUSUAL_ANY_PORT } else { 0 };
         any_port | if answers { UNUSUAL_ANSWERS } else { 0 }
     }
 
@@ -173,13 +233,9 @@ impl KernelPlane {
         if let (Some(stamp), Some(header)) = (&mut self.stamp, self.tables.header(number)) {
             stamp.note(header.method, header.layout)?;
         }
-        match self.keys.get(&service) {
-            Some(key) => {
-                let leads = self.leads(service, number);
-                self.vips.insert(key, leads)
-            }
-            None => Ok(()),
-        }
+        let leads = self.leads(service, number);
+        let places = self.keys.get(&service).map_or(&[][..], Vec::as_slice);
+        places.iter().try_for_each(|at| self.vips.insert(at, leads))
     }
 
     /// Frees a service's former table, a grace period after [`show`](Self::show).

@@ -102,6 +102,13 @@ pub struct Service {
     pub address: IpAddr,
     pub protocol: String,
     pub port: Option<u16>,
+    /// Bits of a prefix.
+    pub bits: Option<u8>,
+    /// The last one of a range of ports.
+    pub last_port: Option<u16>,
+    /// Further addresses.
+    #[serde(default)]
+    pub also: Vec<IpAddr>,
     pub method: String,
     pub backends: Vec<String>,
     #[serde(default)]

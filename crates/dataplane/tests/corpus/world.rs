@@ -17,8 +17,8 @@ use weir_hash::HashKey;
 use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
-    self, Counters, Hop, IdOutcome, IdRoutes, Prefix, Soft, SourceTable, Sources, Translations,
-    VipKey, Way,
+    self, Counters, Hop, IdOutcome, IdRoutes, Listen, Prefix, Soft, SourceTable, Sources,
+    Translations, VipKey, Way, blocks,
 };
 use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
@@ -45,6 +45,26 @@ fn vip_of(service: &Service) -> VipKey {
         other => panic!("protocol {other:?}: give tcp or udp"),
     };
     VipKey { address: map_address(service.address), protocol, port: service.port }
+}
+
+/// All that a service listens on: each further address has a salt, the next number.
+fn places_of(service: &Service) -> Vec<Listen> {
+    let protocol = vip_of(service).protocol;
+    let blocks = match (service.port, service.last_port) {
+        (None, _) => vec![(0, 0)],
+        (Some(port), None) => vec![(port, 16)],
+        (Some(first), Some(last)) => blocks(first, last),
+    };
+    let mut all = Vec::new();
+    for (salt, address) in (0..).zip(std::iter::once(&service.address).chain(&service.also)) {
+        let bits = service.bits.unwrap_or(if address.is_ipv4() { 32 } else { 128 });
+        all.extend(
+            blocks
+                .iter()
+                .map(|block| Listen { salt, ..Listen::new((*address, bits), protocol, *block) }),
+        );
+    }
+    all
 }
 
 /// A set-up that stands.
@@ -242,11 +262,13 @@ impl<'a> World<'a> {
         let fresh = (self.kernel.turn * 8 + at as u32) % LIMITS.services;
         let number = standing.unwrap_or(ServiceId(fresh));
         let vip = vip_of(service);
-        if standing.is_none() {
-            self.kernel.live.set_service(&vip, number).expect("there is room");
-        }
-        for soft in [&mut self.oracle, self.burst.soft()] {
-            soft.vips.insert(vip, number);
+        for at in places_of(service) {
+            if standing.is_none() {
+                self.kernel.live.set_service(at, number).expect("there is room");
+            }
+            for soft in [&mut self.oracle, self.burst.soft()] {
+                weir_plane::Plane::set_service(soft, at, number).expect("nothing is refused");
+            }
         }
         let mut builder = None;
         if service.method != "none" {

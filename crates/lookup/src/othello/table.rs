@@ -402,12 +402,38 @@ impl<K: Key, V: Value> Othello<K, V> {
         base: Option<&View<C>>,
         value: impl Fn(usize) -> C,
     ) -> View<C> {
+        self.export_changes(base, |_| true, value)
+    }
+
+    /// As [`export`](Self::export), by a caller who knows which values may differ from those in `base`:
+    /// those of the keys of which `may` says so. All others are as they are there.
+    pub fn export_changes<C: Value>(
+        &mut self,
+        base: Option<&View<C>>,
+        may: impl Fn(usize) -> bool,
+        value: impl Fn(usize) -> C,
+    ) -> View<C> {
         let base = base.filter(|view| *view.hash_key() == self.seed);
         let Some(mut view) = base.and_then(|view| view.stretched(self.geometry)) else {
             return self.export_whole(value);
         };
         let mask = C::mask(self.geometry.bits);
-        for edge in 0..self.graph.len() {
+        let edges: Vec<u32> = (0..self.graph.len() as u32).filter(|n| may(*n as usize)).collect();
+        for step in 0..edges.len() + AHEAD[0] {
+            let ahead = |by: usize| {
+                let at = step.checked_sub(AHEAD[0] - by)?;
+                edges.get(at).map(|edge| *edge as usize)
+            };
+            if let Some(edge) = ahead(AHEAD[0]) {
+                self.graph.fetch_edge(edge);
+            }
+            if let Some(edge) = ahead(AHEAD[1]) {
+                self.graph.fetch(self.graph.ends(edge));
+            }
+            if let Some(edge) = ahead(AHEAD[2]) {
+                self.graph.fetch_neighbours(self.graph.ends(edge));
+            }
+            let Some(edge) = ahead(0) else { continue };
             let (a, b) = self.graph.ends(edge);
             let delta = view.cell(a) ^ view.cell(b) ^ (value(edge) & mask);
             if delta != C::default() {

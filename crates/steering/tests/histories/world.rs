@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use weir_hash::{HashKey, Key, scale};
-use weir_plane::{Outcome, Soft, SoftError, VipKey};
+use weir_plane::{ArmedFlows, Outcome, Plane, Soft, SoftError, VipKey};
 use weir_steering::update::{Built, Judgement, Services};
 use weir_steering::{
-    BackendId, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags, Image,
-    Member, Role, ServiceId, ServiceState, SoftMemory, StateKey, TrackedBuilder, seen_tag,
+    Armed, BackendId, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags,
+    Image, Member, Phase, Role, ServiceId, ServiceState, Side, SoftMemory, State, StateKey,
+    TrackedBuilder, seen_tag,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -99,6 +100,7 @@ pub struct World {
     pub tables: Tables,
     rng: ChaCha8Rng,
     swept: u32,
+    periods: u64,
     next_client: u32,
     /// What happened.
     pub tally: Tally,
@@ -111,6 +113,8 @@ pub struct Tables {
     /// Throw reports and pending flows away instead of collecting them.
     pub deaf: bool,
     rekeyed: u64,
+    /// The flows that packets know to live, if a table that is built now may rely on it.
+    armed: Option<(u64, ArmedFlows)>,
 }
 
 impl Services for Tables {
@@ -159,7 +163,13 @@ impl Services for Tables {
                 Ok(Built::new(Arc::new(image), Vec::new()))
             }
             Method::Concury(concury) => {
-                let (image, report) = concury.draft(generation, &service.members, self.now)?;
+                let none = Armed::NONE;
+                let armed = self
+                    .armed
+                    .as_ref()
+                    .map_or(none, |(period, armed)| Armed { period: *period, has: &*armed.has });
+                let (members, now) = (&service.members, self.now);
+                let (image, report) = concury.draft_beside(generation, members, now, armed)?;
                 service.orphans = report.orphans;
                 let pins = report.pinned.into_iter();
                 let pins = pins.map(|(key, at)| (ServiceState { service: number, key }, at));
@@ -212,9 +222,16 @@ impl World {
     pub fn new(kinds: &[Kind], seed: u64) -> Self {
         let mut world = Self {
             plane: Soft::new(SoftMemory::new(100_000, MARK_WORDS, 4096)),
-            tables: Tables { services: Vec::new(), now: 1000, deaf: false, rekeyed: 0 },
+            tables: Tables {
+                services: Vec::new(),
+                now: 1000,
+                deaf: false,
+                rekeyed: 0,
+                armed: None,
+            },
             rng: ChaCha8Rng::seed_from_u64(seed),
             swept: 1000,
+            periods: 0,
             next_client: 0,
             tally: Tally::default(),
         };
@@ -363,6 +380,16 @@ impl World {
     /// is processed whole here; tests/interleavings.rs has the rest.
     fn step(&mut self, at: usize) {
         let before = self.digests(at);
+        if self.rng.random_bool(0.02) {
+            let before = self.arm(|state| state.phase != Phase::Closing);
+            // Who sends something in the minute is asked at its end, when all have.
+            self.plane.memory.take_marks(before);
+        }
+        self.tables.armed = None;
+        if self.rng.random_bool(0.5) {
+            let armed = self.plane.armed().expect("it is memory");
+            self.tables.armed = Some((self.periods, armed));
+        }
         let mut driver = std::mem::take(&mut self.tables.services[at].driver);
         driver.step(&mut self.plane, &mut self.tables).expect("an action is left");
         for outcome in driver.outcomes() {
@@ -504,6 +531,23 @@ impl World {
         }
     }
 
+    /// Arms flows under the keys of their tables. Returns where packets have marked until now.
+    fn arm(&mut self, which: impl Fn(&State) -> bool + Copy) -> Side {
+        let known = self.tables.services.iter().filter_map(|service| match &service.method {
+            Method::Concury(concury) => {
+                let key = concury.published()?.header().key;
+                let states = concury.states().filter(move |(_, state)| which(state));
+                Some(states.map(move |(state, _)| state.hash(&key)))
+            }
+            _ => None,
+        });
+        self.periods += 1;
+        let memory = &mut self.plane.memory;
+        let side = memory.mark_side;
+        memory.mark_side = memory.arm(&mut known.flatten(), MARK_WORDS);
+        side
+    }
+
     /// Every minute all flows send something, and the idle are forgotten.
     fn time_passes(&mut self) {
         self.tables.now += u32::from(self.rng.random_bool(0.3));
@@ -515,16 +559,8 @@ impl World {
         for event in std::mem::take(&mut self.plane.memory.events) {
             self.tables.report(&event).expect("keys differ");
         }
-        let known = self.tables.services.iter().filter_map(|service| match &service.method {
-            Method::Concury(concury) => {
-                let key = concury.published()?.header().key;
-                Some(concury.states().map(move |(state, _)| state.hash(&key)))
-            }
-            _ => None,
-        });
+        let side = self.arm(|_| true);
         let memory = &mut self.plane.memory;
-        let side = memory.mark_side;
-        memory.mark_side = memory.arm(&mut known.flatten(), MARK_WORDS);
         let marks = memory.take_marks(side);
         for (at, service) in self.tables.services.iter_mut().enumerate() {
             let udp = service.kind.protocol == Protocol::Udp;

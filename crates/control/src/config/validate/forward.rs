@@ -11,7 +11,7 @@ use super::super::error::Problems;
 use super::super::forward::{Answers, Forward, Mss, TunnelSource};
 use super::super::{Protocol, written};
 use super::scope::Scope;
-use super::service::{claim, is_host, title};
+use super::service::{self, claim, is_host, title};
 
 const WORDS: &[(&str, Forward)] = &[
     ("l2", Forward::L2),
@@ -92,7 +92,11 @@ pub(super) fn answers_apart(services: &[Spanned<written::Service>], problems: &m
     for (at, service) in services.iter().enumerate() {
         let raw = service.get_ref();
         let nat = raw.forward.as_ref().is_some_and(|word| word.get_ref() == "nat");
-        let Some(((vip, protocol, port), _)) = claim(raw).filter(|_| nat) else { continue };
+        let Some((service::Claim { vips, protocol, port, .. }, _)) = claim(raw).filter(|_| nat)
+        else {
+            continue;
+        };
+        let Some(vip) = vips.first().map(|vip| vip.address) else { continue };
         for (number, backend) in raw.backend.iter().enumerate() {
             let backend = backend.get_ref();
             let address = backend.address.as_ref().map(|given| (given, given.get_ref().parse()));

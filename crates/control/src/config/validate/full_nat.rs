@@ -1,12 +1,13 @@
 //! Validation of where packets under full NAT come from.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use toml::Spanned;
 
 use super::super::error::Problems;
 use super::super::forward::{MOST_NAT_SOURCES, NatSources};
-use super::super::written;
+use super::super::{Ports, written};
 use super::scope::Scope;
 use super::service::{claim, is_host, title};
 
@@ -67,13 +68,14 @@ pub(super) fn has_sources(
 ) {
     for (at, service) in services.iter().enumerate() {
         let raw = service.get_ref();
-        let Some(((vip, _, port), span)) = claim(raw) else { continue };
+        let Some((claimed, span)) = claim(raw) else { continue };
         let full = raw.forward.as_ref().filter(|word| word.get_ref() == "fullnat");
-        if let Some(given) = full
-            && nat.of_family(vip.is_ipv4()).is_none()
-        {
+        let families: BTreeSet<bool> =
+            claimed.vips.iter().map(|vip| vip.address.is_ipv4()).collect();
+        let without = families.into_iter().rev().find(|ipv4| nat.of_family(*ipv4).is_none());
+        if let (Some(given), Some(ipv4)) = (full, without) {
             let (family, example) =
-                if vip.is_ipv4() { ("IPv4", "10.0.0.2") } else { ("IPv6", "2001:db8::2") };
+                if ipv4 { ("IPv4", "10.0.0.2") } else { ("IPv6", "2001:db8::2") };
             problems.add(
                 given.span(),
                 format!("{}: forward", title(raw, at)),
@@ -84,13 +86,24 @@ pub(super) fn has_sources(
             );
         }
         let (first, last) = nat.ports;
-        let within = port.is_none_or(|port| (first..=last).contains(&port));
-        if nat.addresses.contains(&vip) && within {
+        let answers = Ports { first, last };
+        let within = match (claimed.port, claimed.ports) {
+            (Some(port), _) => answers.contains(port),
+            (None, Some(ports)) => answers.meets(&ports),
+            (None, None) => true,
+        };
+        let own =
+            nat.addresses.iter().find(|own| claimed.vips.iter().any(|vip| vip.contains(**own)));
+        if let Some(own) = own.filter(|_| within) {
+            let whose = match claimed.vips.iter().find(|vip| vip.contains(*own)) {
+                Some(vip) if !vip.is_host() => format!("{own}, which is in {vip},"),
+                _ => own.to_string(),
+            };
             problems.add(
                 span,
                 title(raw, at),
                 format!(
-                    "{vip} is one of balancer.nat_sources, and answers of backends come to its ports {first} \
+                    "{whose} is one of balancer.nat_sources, and answers of backends come to its ports {first} \
                      to {last}"
                 ),
                 "give it another address, or a port outside of balancer.nat_ports",

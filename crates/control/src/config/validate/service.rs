@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use toml::Spanned;
+use weir_plane::Listen;
 use weir_steering::cheetah::TIER_BITS;
 use weir_steering::{
     LOAD, MethodId, Misfit, SCHEDULER, Setting, Settings, is_prime, next_prime, why_none,
@@ -14,8 +15,8 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Protocol, Quic, States,
-    resolve,
+    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Ports, Protocol, Quic, States,
+    Vip, VipError, resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
@@ -30,9 +31,11 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug)]
 pub(in super::super) struct Service {
     pub name: String,
-    pub vip: IpAddr,
+    /// At least one.
+    pub vips: Vec<Vip>,
     pub protocol: Protocol,
     pub port: Option<u16>,
+    pub ports: Option<Ports>,
     pub method: Method,
     pub affinity: Option<Affinity>,
     pub states: Option<States>,
@@ -57,24 +60,61 @@ pub(super) fn title(raw: &written::Service, at: usize) -> String {
     }
 }
 
-/// Address, protocol and port (`None`: any).
-pub(super) type Claim = (IpAddr, Protocol, Option<u16>);
+/// What a service claims: addresses, protocol and port (`None`: a range, or any).
+pub(super) struct Claim {
+    pub vips: Vec<Vip>,
+    pub protocol: Protocol,
+    pub port: Option<u16>,
+    pub ports: Option<Ports>,
+}
 
-/// The address, protocol and port that a service claims, if they can be told; and where.
+impl Claim {
+    /// All that it would listen on.
+    pub(super) fn places(&self) -> Vec<Listen> {
+        super::super::places(&self.vips, self.protocol.on_the_wire(), (self.port, self.ports))
+    }
+
+    /// The ports in words.
+    pub(super) fn port_text(&self) -> String {
+        match (self.port, self.ports) {
+            (Some(port), _) => format!("port {port}"),
+            (None, Some(ports)) => format!("ports {ports}"),
+            (None, None) => "any port".to_owned(),
+        }
+    }
+
+    /// An address or a prefix of both, if it could not be told which of them a packet to it is for: both
+    /// have the same port, any port, or ranges with a port in common. If one has more exact addresses or
+    /// ports than the other, packets for those are its.
+    pub(super) fn clash(&self, other: &Self) -> Option<Vip> {
+        let ports = match (self.ports, other.ports) {
+            (Some(own), Some(others)) => own.meets(&others),
+            (own, others) => own == others && self.port == other.port,
+        };
+        let both = self.vips.iter().find(|vip| other.vips.contains(vip));
+        both.filter(|_| self.protocol == other.protocol && ports).copied()
+    }
+}
+
+/// What a service claims, if it can be told; and where.
 pub(super) fn claim(raw: &written::Service) -> Option<(Claim, Range<usize>)> {
     let vip = raw.vip.as_ref()?;
-    let address = vip.get_ref().parse().ok()?;
+    let vips = vip.get_ref().each(vip.span()).into_iter();
+    let vips: Vec<Vip> = vips.filter_map(|(text, _)| text.parse().ok()).collect();
     let protocol = match &raw.protocol {
         None => resolve::PROTOCOL,
         Some(word) => PROTOCOLS.iter().find(|(name, _)| name == word.get_ref())?.1,
     };
     let any = raw.any_port.as_ref().filter(|any| *any.get_ref());
-    let (port, span) = match (&raw.port, any) {
-        (None, Some(any)) => (None, any.span()),
-        (Some(port), None) => (Some(u16::try_from(*port.get_ref()).ok()?), port.span()),
+    let ((port, ports), span) = match (&raw.port, any) {
+        (None, Some(any)) => ((None, None), any.span()),
+        (Some(port), None) => match port.get_ref() {
+            Value::Number(number) => ((Some(u16::try_from(*number).ok()?), None), port.span()),
+            Value::Word(range) => ((None, Some(range.parse().ok()?)), port.span()),
+        },
         _ => return None,
     };
-    Some(((address, protocol, port), span))
+    Some((Claim { vips, protocol, port, ports }, span))
 }
 
 /// Validates a service; `None` if it lacks what nothing can stand in for.
@@ -90,7 +130,7 @@ pub(super) fn validate(
     let mut scope = Scope::new(problems, title, span);
 
     let name = service_name(raw.name.as_ref(), &mut scope);
-    let vip = address(raw.vip.as_ref(), "vip", "10.0.0.1 or 2001:db8::1", &mut scope);
+    let vips = vips(raw.vip.as_ref(), &mut scope);
     let protocol = scope.choice(raw.protocol.as_ref(), "protocol", PROTOCOLS);
     let protocol_known = raw.protocol.is_none() || protocol.is_some();
     let protocol = protocol.unwrap_or(resolve::PROTOCOL);
@@ -120,11 +160,12 @@ pub(super) fn validate(
         Port::Bad => CheckPort::Unknown,
         _ if !protocol_known => CheckPort::Unknown,
         Port::One(port) => CheckPort::Default(port, protocol),
-        Port::Any => CheckPort::None,
+        Port::Range(_) | Port::Any => CheckPort::None,
     };
     let forward = forward::of_service(&raw, &mut scope);
     let nat = forward.is_some_and(Forward::is_nat);
     let any_port = matches!(port, Port::Any);
+    places(&raw, &vips, port, (forward, method.as_ref().map(Method::id), states), &mut scope);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
     let lists = lists::of_service(&raw, &mut scope);
     let (check, backend_checks) =
@@ -133,15 +174,19 @@ pub(super) fn validate(
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
-    let backends = backends(raw.backend, (vip, any_family, nat), &mut scope);
+    let backends = backends(raw.backend, (&vips, any_family, nat), &mut scope);
     let quic = raw.quic.and_then(|raw| quic::validate(raw, protocol, &backends, &mut scope));
     Some(Service {
         name: name?,
-        vip: vip?,
+        vips: Some(vips).filter(|vips| !vips.is_empty())?,
         protocol,
         port: match port {
             Port::One(port) => Some(port),
-            Port::Any | Port::Bad => None,
+            Port::Range(_) | Port::Any | Port::Bad => None,
+        },
+        ports: match port {
+            Port::Range(ports) => Some(ports),
+            _ => None,
         },
         method: method?,
         affinity,
@@ -257,9 +302,102 @@ fn address(
     Some(address)
 }
 
+/// The addresses and prefixes that clients connect to; none if a problem was reported.
+fn vips(raw: Option<&Spanned<written::Texts>>, scope: &mut Scope<'_, '_>) -> Vec<Vip> {
+    let example = "10.0.0.1 or 2001:db8::1, a prefix such as 10.0.0.0/24, or a list of such";
+    let Some(raw) = raw else {
+        scope.missing("vip", format!("give an address such as {example}"));
+        return Vec::new();
+    };
+    let texts = raw.get_ref().each(raw.span());
+    if texts.is_empty() {
+        scope.problem(
+            raw.span(),
+            "vip",
+            "the list is empty",
+            format!("give an address such as {example}"),
+        );
+    }
+    let (mut all, mut good): (Vec<Vip>, bool) = (Vec::new(), true);
+    for (text, span) in texts {
+        let vip = match text.parse::<Vip>() {
+            Ok(vip) if is_host(vip.address) => Ok(vip),
+            Ok(_) => Err(format!("{text} is not the address of one host, or a prefix of such")),
+            Err(VipError::NoAddress) => Err(format!("{text:?} is not an IP address")),
+            Err(error) => Err(format!("{text} {error}")),
+        };
+        let vip = vip.and_then(|vip| match all.iter().find(|other| other.contains(vip.address)) {
+            Some(other) if *other == vip => Err(format!("{vip} is listed twice")),
+            Some(other) => Err(format!("{vip} is in {other} already")),
+            None => Ok(vip),
+        });
+        match vip {
+            Ok(vip) => all.push(vip),
+            Err(wrong) => {
+                good = false;
+                scope.problem(span, "vip", wrong, format!("give one such as {example}"));
+            }
+        }
+    }
+    if good { all } else { Vec::new() }
+}
+
+/// What goes with one address, and one port or any, only.
+fn places(
+    raw: &written::Service,
+    vips: &[Vip],
+    port: Port,
+    (forward, method, states): (Option<Forward>, Option<MethodId>, Option<States>),
+    scope: &mut Scope<'_, '_>,
+) {
+    let of_family = |ipv4| vips.iter().filter(|vip| vip.address.is_ipv4() == ipv4).count();
+    let prefix = vips.iter().find(|vip| !vip.is_host());
+    let of_one_family = if let Some(prefix) = prefix {
+        Some(("vip", format!("the prefix {prefix}")))
+    } else if of_family(true) > 1 || of_family(false) > 1 {
+        Some(("vip", "several addresses of one family".to_owned()))
+    } else if let Port::Range(ports) = port {
+        Some(("port", format!("the range of ports {ports}")))
+    } else {
+        None
+    };
+    let families = (of_family(true) > 0 && of_family(false) > 0)
+        .then(|| ("vip", "addresses of both families".to_owned()));
+    let any = of_one_family.clone().or_else(|| families.clone());
+    let found = if forward.is_some_and(Forward::is_full_nat) && families.is_some() {
+        let why = "do not go with forward = \"fullnat\": a packet of one family cannot be made one of the \
+                   other for a backend that has no other address";
+        families.map(|what| (what, why.to_owned()))
+    } else if forward == Some(Forward::Nat) && any.is_some() {
+        let why = "does not go with forward = \"nat\": whose an answer is, is told by the backend's \
+                   address and port alone, which would lead back to one address and port (with \
+                   forward = \"fullnat\" each connection has its own)";
+        any.map(|what| (what, why.to_owned()))
+    } else if let Some(method) = method.filter(|method| method.needs().timestamps) {
+        let why = format!(
+            "does not go with method = \"{method}\": whose an answer is, is told by one address and port"
+        );
+        of_one_family.map(|what| (what, why))
+    } else if states == Some(States::Agents) {
+        let why = "does not go with states = \"agents\": agents are asked for the connections of one \
+                   address and port";
+        any.map(|what| (what, why.to_owned()))
+    } else {
+        None
+    };
+    let Some(((field, what), why)) = found else { return };
+    let span = match field {
+        "port" => raw.port.as_ref().map(Spanned::span),
+        _ => raw.vip.as_ref().map(Spanned::span),
+    };
+    let right = "give one address, and one port or any_port = true, or make a service for each";
+    scope.problem(span.unwrap_or_default(), field, format!("{what} {why}"), right);
+}
+
 #[derive(Clone, Copy)]
 enum Port {
     One(u16),
+    Range(Ports),
     Any,
     /// A problem was reported.
     Bad,
@@ -267,7 +405,8 @@ enum Port {
 
 fn port(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Port {
     let any = raw.any_port.as_ref().is_some_and(|any| *any.get_ref());
-    let either = "give either port = 1..65535 or any_port = true";
+    let either =
+        "give either port = 1..65535, or a range such as \"8000-8999\", or any_port = true";
     let Some(port) = &raw.port else {
         if any {
             return Port::Any;
@@ -275,7 +414,26 @@ fn port(raw: &written::Service, scope: &mut Scope<'_, '_>) -> Port {
         scope.missing("port", either);
         return Port::Bad;
     };
-    let value = *port.get_ref();
+    let value = match port.get_ref() {
+        Value::Number(number) => *number,
+        Value::Word(range) => {
+            match range.parse() {
+                Ok(_) if any => {
+                    let wrong =
+                        format!("port = {range:?} and any_port = true contradict each other");
+                    scope.problem(port.span(), "port", wrong, either);
+                }
+                Ok(ports) => return Port::Range(ports),
+                Err(()) => {
+                    let wrong = format!("{range:?} is no range of ports");
+                    let right = "give a number without quotes, or the first and the last port, such as \
+                                 \"8000-8999\"";
+                    scope.problem(port.span(), "port", wrong, right);
+                }
+            }
+            return Port::Bad;
+        }
+    };
     match u16::try_from(value) {
         Ok(1..) if any => {
             let wrong = format!("port = {value} and any_port = true contradict each other");
@@ -414,16 +572,16 @@ fn unscheduled(
     );
 }
 
-/// What is known of the service of a backend: its address, whether backends may be of any family, and
+/// What is known of the service of a backend: its addresses, whether backends may be of any family, and
 /// whether packets are translated.
-type Of = (Option<IpAddr>, bool, bool);
+type Of<'a> = (&'a [Vip], bool, bool);
 
 /// The addresses of a service's backends; under NAT, one may stand at many ports.
 type Addresses = HashMap<(IpAddr, Option<u16>), String>;
 
 fn backends(
     raw: Vec<Spanned<written::Backend>>,
-    of: Of,
+    of: Of<'_>,
     scope: &mut Scope<'_, '_>,
 ) -> Vec<Backend> {
     if raw.is_empty() {
@@ -454,7 +612,7 @@ fn backends(
 fn backend(
     raw: Spanned<written::Backend>,
     at: usize,
-    of @ (vip, ..): Of,
+    of @ (vips, ..): Of<'_>,
     names: &mut HashMap<String, usize>,
     addresses: &mut Addresses,
     scope: &mut Scope<'_, '_>,
@@ -467,7 +625,7 @@ fn backend(
     };
     let mut scope = scope.inner(&title, span);
     let name = backend_name(raw.name.as_ref(), names, &mut scope);
-    let example = match vip {
+    let example = match vips.first().map(|vip| vip.address) {
         Some(IpAddr::V6(_)) => "2001:db8::11",
         _ => "10.0.0.11",
     };
@@ -512,18 +670,22 @@ fn backend_name(
 fn place(
     (address, port): (IpAddr, Option<u16>),
     span: Range<usize>,
-    (vip, any_family, nat): Of,
+    (vips, any_family, nat): Of<'_>,
     title: &str,
     addresses: &mut Addresses,
     scope: &mut Scope<'_, '_>,
 ) {
-    if let Some(vip) = vip {
-        if vip == address {
-            let wrong = format!("{address} is the vip of the service itself");
-            scope.problem(span.clone(), "address", wrong, "give the backend's own address");
-        }
-        if vip.is_ipv4() != address.is_ipv4() && !any_family {
-            let family = if vip.is_ipv4() { "IPv4" } else { "IPv6" };
+    if let Some(own) = vips.iter().find(|vip| vip.contains(address)) {
+        let wrong = match own.is_host() {
+            true => format!("{address} is the vip of the service itself"),
+            false => format!("{address} is one of the service's own vip {own}"),
+        };
+        scope.problem(span.clone(), "address", wrong, "give the backend's own address");
+    }
+    if let Some(vip) = vips.first() {
+        let same = |vip: &Vip| vip.address.is_ipv4() == address.is_ipv4();
+        if !vips.iter().any(same) && !any_family {
+            let family = if vip.address.is_ipv4() { "IPv4" } else { "IPv6" };
             let wrong = format!("{address} is not of the family of the vip {vip}");
             let right = format!(
                 "give an {family} address, or make a service for each family, or set forward to a \

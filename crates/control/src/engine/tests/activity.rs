@@ -31,7 +31,13 @@ struct Timed {
 
 impl Timed {
     fn new(timeout: u32) -> Self {
-        let memory = SoftMemory::new(100_000, 1 << 14, 64);
+        Self::with(1 << 14, timeout)
+    }
+
+    /// With so many words of marks.
+    fn with(words: usize, timeout: u32) -> Self {
+        let mut memory = SoftMemory::new(100_000, 1 << 14, 64);
+        memory.marks.truncate(words * 2);
         let mut world = World::over(memory, 1, |config| {
             config.services[0].idle_timeout = Duration::from_secs(timeout.into());
         });
@@ -264,6 +270,62 @@ fn check_a_repeated_syn_does_not_move_a_connection(timeout: u32) {
         let frame = Frame::new(flow).tcp_flags(TcpFlags::SYN).build();
         let went = timed.world.engine.plane.process(&frame);
         assert!(!matches!(went, Outcome::Forwarded(id) if id == down), "{flow}");
+    }
+}
+
+/// Many young connections of a backend that drains are told to packets, and are not pinned one by one: a
+/// repeated SYN finds its place, at once, after looks, and after other changes. Where there is not room to
+/// tell of all, they are pinned.
+#[test]
+fn many_young_connections_need_no_pins() {
+    for (words, timeout) in
+        TIMEOUTS.into_iter().flat_map(|timeout| [(1 << 14, timeout), (256, timeout)])
+    {
+        let mut timed = Timed::with(words, timeout);
+        timed.world.start(0, 0..30_000);
+        // Some of them are known already, and half have answered.
+        timed.world.engine.drain_reports().expect("nothing is refused");
+        timed.send(0..15_000, TcpFlags::ACK);
+        // The table has grown, perhaps under another hash key.
+        timed.world.engine.update("a").expect("nothing is refused");
+        timed.world.upkeep();
+        timed.drain("b1", true);
+        let pinned = timed.world.engine.plane.memory.pinned.len();
+        match words {
+            256 => assert!(pinned > 8_192, "{pinned} are pinned"),
+            _ => assert_eq!(pinned, 0),
+        }
+        timed.world.check();
+        // These have begun since.
+        timed.world.start(0, 30_000..32_000);
+        for round in 0..6 {
+            timed.clock.fetch_add(PERIOD, Ordering::Relaxed);
+            timed.world.engine.sweep().expect("nothing is refused");
+            timed.world.check();
+            timed.drain("b2", round % 2 == 0);
+            timed.world.check();
+        }
+        assert_eq!(timed.known(0..32_000), 32_000);
+    }
+}
+
+/// Marks that an update begins are read afterwards: who had sent something before it is known to.
+#[test]
+fn an_update_forgets_nobody_s_marks() {
+    for timeout in TIMEOUTS {
+        let mut timed = Timed::new(timeout);
+        timed.connect(0..30_000);
+        timed.world.engine.sweep().expect("nothing is refused");
+        timed.connect(30_000..60_000);
+        timed.world.engine.drain_reports().expect("nothing is refused");
+        timed.drain("b1", true);
+        assert!(timed.world.engine.unread.is_none());
+        assert_eq!(timed.open(0..60_000), 60_000);
+        // Another key, and another backend with many connections, in one update.
+        timed.connect(60_000..62_000);
+        timed.rekey(false);
+        timed.period();
+        assert_eq!(timed.open(30_000..62_000), 32_000);
     }
 }
 

@@ -7,6 +7,7 @@ use crate::kernel::KernelPlane;
 use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 use weir_steering::{BackendId, SEEN_WAYS, ServiceId};
@@ -75,17 +76,25 @@ pub(super) fn fill(
 fn tables(old: &KernelPlane, new: &mut KernelPlane) -> Result<(), Error> {
     // Their memory is shared: it changes its size only while nobody has any of it.
     old.tables.slots.all().for_each(|(service, has)| new.tables.slots.adopt(service, has));
-    for (key, leads) in old.vips.services() {
+    let mut numbers = BTreeMap::new();
+    for (at, leads) in old.vips.services() {
         let table = leads.table;
         if table == NO_TABLE {
-            new.vips.insert(&key, leads)?;
+            new.vips.insert(&at, leads)?;
             continue;
         }
         let service = service_of(table);
-        let Some(image) = old.published(service)? else { continue };
-        let number = new.tables.write(service, &image, image.header().flags())?;
-        new.vips.insert(&key, Leads { table: number, ..leads })?;
-        new.tables.published(number);
+        let number = match numbers.get(&service) {
+            Some(number) => *number,
+            None => {
+                let Some(image) = old.published(service)? else { continue };
+                new.tables.write(service, &image, image.header().flags())?
+            }
+        };
+        new.vips.insert(&at, Leads { table: number, ..leads })?;
+        if numbers.insert(service, number).is_none() {
+            new.tables.published(number);
+        }
     }
     Ok(())
 }

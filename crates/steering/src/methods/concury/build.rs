@@ -5,8 +5,8 @@ use super::dip_array;
 use super::states::States;
 use super::table::Body;
 use crate::BuildError;
-use crate::ids::{BackendId, Dcode};
-use crate::method::{Build, Built, Known, Phase};
+use crate::ids::BackendId;
+use crate::method::{Armed, Build, Built, Known, Phase};
 use crate::pool::{Member, Role};
 use crate::registry::{Image, MethodId};
 use crate::state::StateKey;
@@ -22,13 +22,20 @@ const SYN_SECONDS: u32 = 130;
 /// A service that was made for so many states gives their memory back while it has none.
 const SMALL: usize = 1024;
 
+/// No state has this Dcode: there are fewer.
+const NO_CODE: u16 = u16::MAX;
+
 /// What the control plane remembers of a connection, or of a client with client affinity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct State {
     /// The backend that holds it.
     pub backend: BackendId,
-    /// `None` until the next build gives it one.
-    code: Option<Dcode>,
+    /// Its Dcode; [`NO_CODE`] until the next build gives it one.
+    code: u16,
+    /// In which table it may be another one, or the first one, by the tables' count.
+    coded: u8,
+    /// In which period it was last found armed, by the number that this has here; 0: in none.
+    armed: u8,
     born: u32,
     seen: u32,
     /// How far its connection has come, as its packets show.
@@ -75,6 +82,11 @@ pub struct Concury<K = StateKey> {
     states: States<K, State>,
     per_backend: HashMap<BackendId, usize>,
     published: Option<Arc<Image>>,
+    /// Counts published tables: a state whose Dcode was given since the last one bears this number.
+    tables: u8,
+    /// The period and the key under which states were found armed last, and their number for it.
+    armed_in: Option<(u64, HashKey)>,
+    armed_number: u8,
     draft: Option<Draft<K>>,
     refused: u64,
     /// See [`Build::rest`](crate::Build::rest).
@@ -97,6 +109,9 @@ impl<K: Key> Concury<K> {
             states: States::new(&config),
             per_backend: HashMap::new(),
             published: None,
+            tables: 0,
+            armed_in: None,
+            armed_number: 0,
             draft: None,
             refused: 0,
             rest_seconds: 0,
@@ -199,6 +214,8 @@ impl<K: Key> Concury<K> {
             *state = State {
                 backend,
                 code,
+                coded: self.tables,
+                armed: 0,
                 born: now,
                 seen: now,
                 phase: Phase::Opening,
@@ -214,8 +231,9 @@ impl<K: Key> Concury<K> {
             self.refused += 1;
             return Ok(false);
         }
+        let (phase, coded) = (Phase::Opening, self.tables);
         let state =
-            State { backend, code, born: now, seen: now, phase: Phase::Opening, watched: false };
+            State { backend, code, coded, armed: 0, born: now, seen: now, phase, watched: false };
         self.states.insert(key, state)?;
         self.count(backend, true);
         Ok(true)
@@ -242,7 +260,9 @@ impl<K: Key> Concury<K> {
         let Known { backend, phase, born, seen } = known;
         self.forget(&key);
         let code = self.code_now(&key, backend);
-        self.states.insert(key, State { backend, code, born, seen, phase, watched: false })?;
+        let coded = self.tables;
+        let state = State { backend, code, coded, armed: 0, born, seen, phase, watched: false };
+        self.states.insert(key, state)?;
         self.count(backend, true);
         Ok(())
     }
@@ -332,6 +352,7 @@ impl<K: Key> Concury<K> {
                 self.states.rest(&draft.image, self.config.seed);
             }
             self.published = Some(draft.image);
+            self.tables = self.tables.wrapping_add(1);
         }
     }
 
@@ -348,7 +369,7 @@ impl<K: Key> Concury<K> {
     fn take_back(&mut self, orphans: Vec<(K, State)>) -> Result<(), BuildError> {
         for (key, state) in orphans {
             if self.states.get(&key).is_none() {
-                self.states.insert(key, state)?;
+                self.states.insert(key, State { coded: self.tables, armed: 0, ..state })?;
                 self.count(state.backend, true);
             }
         }
@@ -369,6 +390,21 @@ impl<K: Key> Concury<K> {
         members: &[Member],
         now: u32,
     ) -> Result<(Arc<Image>, BuildReport<K>), BuildError> {
+        self.draft_beside(generation, members, now, Armed::NONE)
+    }
+
+    /// As [`draft`](Self::draft), where packets know of some flows that they live. These keep their places
+    /// on reserved Dcodes without pins.
+    ///
+    /// # Errors
+    /// As [`draft`](Self::draft).
+    pub fn draft_beside(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+        armed: Armed<'_>,
+    ) -> Result<(Arc<Image>, BuildReport<K>), BuildError> {
         self.discard_draft()?;
         let previous = match self.table() {
             Some(table) => table.body().slots().to_vec(),
@@ -377,17 +413,18 @@ impl<K: Key> Concury<K> {
         let slots = dip_array::assign(&previous, members, |backend| self.states_of(backend) > 0)?;
         let mut report = BuildReport::default();
         let orphans = self.recode(&slots, &mut report);
-        self.pin(&slots, members, now, &mut report);
         let former = self.published.as_deref();
-        // Every state has one by now.
-        let code = |state: &State| state.code.map_or(0, u32::from);
-        let (key, codes) = match self.states.export(former, self.config.bits, code) {
+        // Every state has one by now, and by the published table, too, if it was not given since.
+        let (code, tables) = (|state: &State| u32::from(state.code), self.tables);
+        let may = |state: &State| state.coded == tables;
+        let (key, codes) = match self.states.export(former, self.config.bits, may, code) {
             Ok(exported) => exported,
             Err(error) => {
                 self.take_back(orphans)?;
                 return Err(error.into());
             }
         };
+        self.pin(&slots, members, now, (armed, key), &mut report);
         let flags = Flags::default()
             .with(Flags::CLIENT, self.config.client_affinity)
             .with(Flags::MARK, self.config.mark && !self.config.udp);
@@ -424,24 +461,24 @@ impl<K: Key> Concury<K> {
     /// by the key's hash, so a backend's states spread over its Dcodes. Takes out, and returns,
     /// the states whose backend has none.
     fn recode(&mut self, slots: &[u16], report: &mut BuildReport<K>) -> Vec<(K, State)> {
-        let mut codes: HashMap<BackendId, Vec<Dcode>> = HashMap::new();
+        let mut codes: HashMap<BackendId, Vec<u16>> = HashMap::new();
         for (code, slot) in slots.iter().enumerate() {
             if let Some(backend) = BackendId::of_slot(*slot) {
-                codes.entry(backend).or_default().push(Dcode(code as u16));
+                codes.entry(backend).or_default().push(code as u16);
             }
         }
-        let spread = HashKey::from_seed(self.config.seed);
+        let (spread, tables) = (HashKey::from_seed(self.config.seed), self.tables);
         let mut orphans = Vec::new();
         let (keys, states) = self.states.entries_mut();
         for (key, state) in keys.iter().zip(states) {
-            let entry = state.code.and_then(|code| slots.get(usize::from(code)).copied());
-            let entry = entry.unwrap_or(NO_BACKEND);
+            let entry = slots.get(usize::from(state.code)).copied().unwrap_or(NO_BACKEND);
             if BackendId::of_slot(entry) == Some(state.backend) {
                 continue;
             }
             match codes.get(&state.backend) {
                 Some(own) => {
-                    state.code = Some(own[key.hash(&spread) as usize % own.len()]);
+                    state.code = own[key.hash(&spread) as usize % own.len()];
+                    state.coded = tables;
                     report.recoded += 1;
                 }
                 None => orphans.push((*key, *state)),
@@ -455,7 +492,14 @@ impl<K: Key> Concury<K> {
         orphans
     }
 
-    fn pin(&self, slots: &[u16], members: &[Member], now: u32, report: &mut BuildReport<K>) {
+    fn pin(
+        &mut self,
+        slots: &[u16],
+        members: &[Member],
+        now: u32,
+        (armed, hash_key): (Armed<'_>, HashKey),
+        report: &mut BuildReport<K>,
+    ) {
         if !slots.iter().any(|slot| slot & SLOT_RESERVED != 0) {
             return;
         }
@@ -463,15 +507,25 @@ impl<K: Key> Concury<K> {
         let down = |id: BackendId| members.iter().any(|m| m.backend == id && m.role == Role::Down);
         let down: HashSet<BackendId> =
             self.per_backend.keys().copied().filter(|id| down(*id)).collect();
+        // Where packets mark flows they ask for armed ones, too.
+        let stays = self.config.mark && !any_packet;
+        let seen_armed = self.number_of(armed.period, hash_key);
         let mut pinned = Vec::new();
-        for (key, state) in self.states.iter() {
-            let slot = state.code.map_or(NO_BACKEND, |code| slots[usize::from(code)]);
+        let (keys, states) = self.states.entries_mut();
+        for (key, state) in keys.iter().zip(states) {
+            let slot = slots.get(usize::from(state.code)).copied().unwrap_or(NO_BACKEND);
             let reserved = slot & SLOT_RESERVED != 0;
             // A SYN to a backend that is down is better placed elsewhere. A datagram says less:
             // it may well belong to a flow that lives there, if the health check is wrong.
             let down = !self.config.udp && down.contains(&state.backend);
             let over = state.phase == Phase::Closing || down;
-            if reserved && !over && (any_packet || now.saturating_sub(state.born) < SYN_SECONDS) {
+            let young = any_packet || now.saturating_sub(state.born) < SYN_SECONDS;
+            if !reserved || over || !young || (stays && state.armed == seen_armed) {
+                continue;
+            }
+            if stays && (armed.has)(key.hash(&hash_key)) {
+                state.armed = seen_armed;
+            } else {
                 pinned.push((state.born, *key, state.backend));
             }
         }
@@ -479,16 +533,36 @@ impl<K: Key> Concury<K> {
         report.pinned = pinned.into_iter().map(|(_, key, backend)| (key, backend)).collect();
     }
 
+    /// The number that states bear which were found armed in this period under this key. No state bears one
+    /// of a period before the last 254.
+    fn number_of(&mut self, period: u64, key: HashKey) -> u8 {
+        if self.armed_in != Some((period, key)) {
+            self.armed_in = Some((period, key));
+            self.armed_number = self.armed_number.wrapping_add(1);
+            if self.armed_number == 0 {
+                self.armed_number = 1;
+                self.states.entries_mut().1.iter_mut().for_each(|state| state.armed = 0);
+            }
+        }
+        self.armed_number
+    }
+
     /// The Dcode that a flow has by the published table, if that leads to its backend.
-    fn code_now(&self, key: &K, backend: BackendId) -> Option<Dcode> {
-        let table = self.table()?;
+    fn code_now(&self, key: &K, backend: BackendId) -> u16 {
+        let Some(table) = self.table() else { return NO_CODE };
         let code = table.body().code(key.hash(&table.header().key));
-        (backend == table.body().slot(code.into())).then_some(Dcode(code as u16))
+        if backend == table.body().slot(code.into()) { code as u16 } else { NO_CODE }
     }
 
     fn count(&mut self, backend: BackendId, more: bool) {
         let count = self.per_backend.entry(backend).or_default();
         *count = if more { *count + 1 } else { count.saturating_sub(1) };
+    }
+}
+
+impl<K> From<(Arc<Image>, BuildReport<K>)> for Built<K> {
+    fn from((table, report): (Arc<Image>, BuildReport<K>)) -> Self {
+        Self { table, pinned: report.pinned, orphans: report.orphans }
     }
 }
 
@@ -516,8 +590,17 @@ impl<K: Key + Send> Build<K> for Concury<K> {
         members: &[Member],
         now: u32,
     ) -> Result<Built<K>, BuildError> {
-        let (table, report) = self.draft(generation, members, now)?;
-        Ok(Built { table, pinned: report.pinned, orphans: report.orphans })
+        self.draft_beside(generation, members, now, Armed::NONE).map(Built::from)
+    }
+
+    fn draft_beside(
+        &mut self,
+        generation: u64,
+        members: &[Member],
+        now: u32,
+        armed: Armed<'_>,
+    ) -> Result<Built<K>, BuildError> {
+        self.draft_beside(generation, members, now, armed).map(Built::from)
     }
 
     fn publish_draft(&mut self) {

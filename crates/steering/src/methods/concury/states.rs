@@ -174,12 +174,14 @@ impl<K: Key, V> States<K, V> {
 
     /// The Dcodes `code(state)` of all states, and the key of the flow hash that leads to them.
     ///
-    /// Othello changes its former cells only where it must. The fuse is built whole; its flow hash
+    /// Othello changes its former cells only where it must, and looks only at states of which `may` says
+    /// that their Dcode may be another than in `former`. The fuse is built whole; its flow hash
     /// key stays, unless two states share a flow hash, which no seed of the fuse could resolve.
     pub fn export(
         &mut self,
         former: Option<&Image>,
         bits: u32,
+        may: impl Fn(&V) -> bool,
         code: impl Fn(&V) -> u32,
     ) -> Result<(HashKey, Codes), Error> {
         if let Self::Resting(image, _) = self
@@ -192,7 +194,7 @@ impl<K: Key, V> States<K, V> {
         match self {
             Self::Resting(..) => unreachable!("it has a view"),
             Self::Othello(map) => {
-                let view = map.export(former.and_then(Image::view), code);
+                let view = map.export_changes(former.and_then(Image::view), may, code);
                 Ok((*view.hash_key(), Codes::Othello(view)))
             }
             Self::Fuse(map, rng) => {

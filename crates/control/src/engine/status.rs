@@ -646,7 +646,7 @@ impl<P: Plane> Engine<P> {
             kind: PlaneKind::AfXdp.name().into(),
             process,
             restarts,
-            failure,
+            failure: failure.filter(|_| process.is_none()),
             utilisation: running(share(counts.utilisation)),
             utilisation_plus: running(share(counts.utilisation_plus)),
             counts: counts

@@ -99,7 +99,7 @@ fn measure(states: u32, rounds: u32) -> Result<Vec<Row>> {
     let (mut plane, _) = KernelPlane::open(None, &limits)?;
     let vip = std::net::Ipv4Addr::new(198, 51, 100, 1).into();
     let key = VipKey { address: map_address(vip), protocol: Protocol::Tcp, port: Some(80) };
-    plane.set_service(&key, ServiceId(0))?;
+    plane.set_service(key, ServiceId(0))?;
     let mut members = pool();
     let mut concury = service(states, &members)?;
     let (image, _) = concury.build(0, &members, 1_000)?;

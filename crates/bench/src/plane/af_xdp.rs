@@ -180,8 +180,11 @@ fn measure(request: &Request) -> Result<Vec<Row>> {
     Ok(METHODS.iter().enumerate().map(|(at, method)| row(*method, at, request, &rounds)).collect())
 }
 
-fn row(method: Method, at: usize, request: &Request, rounds: &[(Sample, Vec<Sample>)]) -> Row {
-    let median = |of: &dyn Fn(&(Sample, Vec<Sample>)) -> f64| Spread::of(rounds.iter().map(of));
+/// What one round has measured: the bare forwarder, and each method.
+type Round = (Sample, Vec<Sample>);
+
+fn row(method: Method, at: usize, request: &Request, rounds: &[Round]) -> Row {
+    let median = |of: &dyn Fn(&Round) -> f64| Spread::of(rounds.iter().map(of));
     let ratio = median(&|(floor, each)| floor.0 / each[at].0);
     let (ns, macswap_ns) =
         (median(&|(_, each)| each[at].0).median, median(&|(floor, _)| floor.0).median);

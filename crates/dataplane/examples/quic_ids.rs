@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let vip = std::net::SocketAddr::from(([10, 9, 0, 1], 443));
     let key =
         VipKey { address: map_address(vip.ip()), protocol: Protocol::Udp, port: Some(vip.port()) };
-    plane.set_service(&key, ServiceId(0))?;
+    plane.set_service(key, ServiceId(0))?;
     let member =
         Member { backend: BackendId::of(1), name: "b1".into(), weight: 1, role: Role::Serving };
     plane.publish(

@@ -218,7 +218,7 @@ impl World {
         for (number, (address, protocol, port, client, method)) in plans.into_iter().enumerate() {
             let vip = VipKey { address: map_address(address.parse().unwrap()), protocol, port };
             let number = ServiceId(number as u32);
-            kernel.set_service(&vip, number).unwrap();
+            kernel.set_service(vip, number).unwrap();
             oracle.vips.insert(vip, number);
             let builder = match method {
                 'c' => Builder::Concury(Box::new(Concury::new(ConcuryConfig {

@@ -35,7 +35,7 @@ fn plane() -> KernelPlane {
     let (mut plane, _) = KernelPlane::open(None, &limits).expect("load (needs root)");
     let FlowKey { dst, dst_port, protocol, .. } = flow();
     plane
-        .set_service(&VipKey { address: dst, protocol, port: Some(dst_port) }, ServiceId(0))
+        .set_service(VipKey { address: dst, protocol, port: Some(dst_port) }, ServiceId(0))
         .unwrap();
     for backend in 1..=2 {
         set_hop(&plane, backend, backend as u8);

@@ -57,7 +57,7 @@ fn plane(tracked_flows: u32) -> KernelPlane {
     let address = map_address("10.1.0.1".parse().unwrap());
     plane
         .set_service(
-            &VipKey { address, protocol: Protocol::Tcp, port: Some(80) },
+            VipKey { address, protocol: Protocol::Tcp, port: Some(80) },
             ServiceId(SERVICE),
         )
         .unwrap();

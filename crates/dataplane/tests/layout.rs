@@ -102,7 +102,7 @@ fn fill(plane: &mut KernelPlane) {
     plane
         .set_backend(BackendId::of(3), &BackendEntry::new("10.1.1.3".parse().unwrap(), 9))
         .unwrap();
-    plane.set_service(&vip, ServiceId(2)).unwrap();
+    plane.set_service(vip, ServiceId(2)).unwrap();
     plane.publish(ServiceId(2), &table).unwrap();
     let flow = FlowKey::new(
         "10.2.0.1:1000".parse().unwrap(),

@@ -65,7 +65,7 @@ impl World {
         let vip: SocketAddr = "10.9.0.1:80".parse().expect("an address");
         let address = map_address(vip.ip());
         let key = VipKey { address, protocol: Protocol::Tcp, port: Some(80) };
-        plane.set_service(&key, ServiceId(0)).expect("there is room");
+        plane.set_service(key, ServiceId(0)).expect("there is room");
         let entry = BackendEntry::new(backend.parse().expect("an address"), 1);
         plane.set_backend(BackendId::of(0), &entry).expect("room");
         let members = [Member {

@@ -21,7 +21,7 @@ fn mapped(address: &str) -> [u8; 16] {
 fn plane() -> KernelPlane {
     let (mut plane, _) = KernelPlane::open(None, &Limits::default()).expect("load (needs root)");
     let vip = VipKey { address: mapped(VIP), protocol: Protocol::Tcp, port: Some(80) };
-    plane.set_service(&vip, ServiceId(SERVICE)).unwrap();
+    plane.set_service(vip, ServiceId(SERVICE)).unwrap();
     let tunnel = Tunnel {
         encapsulation: Encapsulation::Ipip,
         source: Some("192.0.2.1".parse().unwrap()),

@@ -125,7 +125,7 @@ impl World {
         let (mut plane, report) = KernelPlane::open(Some(&directory), &limits).expect("root");
         assert_eq!(report.unguarded, None);
         for (number, to) in services().into_iter().enumerate() {
-            plane.set_service(&vip(to.0, to.1), ServiceId(number as u32)).expect("there is room");
+            plane.set_service(vip(to.0, to.1), ServiceId(number as u32)).expect("there is room");
         }
         Self { plane, directory }
     }
@@ -423,7 +423,7 @@ fn a_service_that_is_gone_is_the_kernels() {
         for (number, to) in services().into_iter().enumerate() {
             world
                 .plane
-                .set_service(&vip(to.0, to.1), ServiceId(number as u32))
+                .set_service(vip(to.0, to.1), ServiceId(number as u32))
                 .expect("it is there");
             world.plane.remove_service(ServiceId(number as u32)).expect("it is there");
         }

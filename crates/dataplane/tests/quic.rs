@@ -67,7 +67,7 @@ impl World {
                 protocol: Protocol::Udp,
                 port: Some(443),
             };
-            kernel.set_service(&key, ServiceId(number)).unwrap();
+            kernel.set_service(key, ServiceId(number)).unwrap();
             oracle.vips.insert(key, ServiceId(number));
             let key = HashKey::from_seed(number.into());
             let builder = TrackedBuilder::new(key, 251, false);

@@ -155,7 +155,7 @@ impl World {
         }
         for (service, &(port, protocol)) in SERVICES.iter().enumerate() {
             let vip = VipKey { address: flow(service, 0).dst, protocol, port: Some(port) };
-            plane.kernel.set_service(&vip, ServiceId(service as u32)).unwrap();
+            plane.kernel.set_service(vip, ServiceId(service as u32)).unwrap();
             if service == 0 {
                 Self::further().iter().for_each(|at| {
                     plane.kernel.set_service(at, ServiceId(0)).unwrap();

@@ -81,7 +81,7 @@ impl World {
         let builder = info.builder.unwrap()(&config, None);
         let address = map_address("10.1.0.1".parse().unwrap());
         let vip = VipKey { address, protocol: Protocol::Tcp, port: Some(80) };
-        plane.set_service(&vip, ServiceId(1)).unwrap();
+        plane.set_service(vip, ServiceId(1)).unwrap();
         let members = (0..).zip(weights).map(|(backend, weight)| {
             let entry = BackendEntry::new("10.1.1.1".parse().unwrap(), 1);
             let entry = entry.with_next_hop([2, 0, 0, 1, 0, backend as u8], [2; 6], 0, true);

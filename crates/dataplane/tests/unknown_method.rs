@@ -53,7 +53,7 @@ impl World {
             let table = builder.build(1, std::slice::from_ref(&member)).unwrap();
             // Flags that other methods would act upon.
             let flags = Flags(Flags::RECORD | Flags::PENDING | Flags::MARK);
-            plane.set_service(&vip, ServiceId(service as u32)).unwrap();
+            plane.set_service(vip, ServiceId(service as u32)).unwrap();
             plane.publish_with(ServiceId(service as u32), &table, flags).unwrap();
             oracle.vips.insert(vip, ServiceId(service as u32));
             table.set_flags(flags);

@@ -58,7 +58,7 @@ fn plane() -> LivePlane {
         let mut builder = MethodId::Concury.info().builder.unwrap()(&config, None);
         let address = map_address(format!("10.1.0.{number}").parse().unwrap());
         let vip = VipKey { address, protocol: Protocol::Tcp, port: Some(80) };
-        plane.set_service(&vip, ServiceId(number)).unwrap();
+        plane.set_service(vip, ServiceId(number)).unwrap();
         let built = builder.build(1, std::slice::from_ref(&member), 0).unwrap();
         plane.publish(ServiceId(number), &built.table).unwrap();
     }

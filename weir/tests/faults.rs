@@ -117,6 +117,8 @@ impl World {
         let balancer = common::start_spec(&lab, BalancerSpec::new(common::WEIR, STEADY));
         // Anew, with a run directory that can be full.
         balancer.stop(common::PATIENCE);
+        let name = format!("wl{}", lab.id());
+        assert!(common::weir(&["unload", "--name", &name]).status.success());
         let disc = Disc::mount(&balancer.config().parent().unwrap().join("weir"));
         balancer.launch().unwrap();
         let pool = (0..STEADY).map(|backend| (backend, (1, false))).collect();

@@ -238,6 +238,8 @@ impl Held {
 
 fn connect(from: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    // One port leads to several addresses and ports at a time.
+    socket.set_reuse_address(from.port() != 0)?;
     socket.bind(&from.into())?;
     socket.connect_timeout(&to.into(), PATIENCE)?;
     // Servers' kernels before Linux 6.19 may answer what comes together with the handshake's last ACK with

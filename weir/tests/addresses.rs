@@ -153,7 +153,7 @@ fn addresses_come_and_go(method: &str) {
     common::assert_unbroken(&mut held, "after the reload", &balancer);
     held.extend(hold_at(&lab, ARRIVES));
     assert_eq!(by_address(&held, ARRIVES), PORTS.len() * SOURCES.len());
-    let gone = leaving.iter_mut().all(|one| one.trouble().is_some());
+    let gone = leaving.iter_mut().all(Held::is_cut_off);
     assert!(gone, "connections to {LEAVES} have gone on");
     let other = SocketAddr::new(STAYS[2].parse().unwrap(), OTHER);
     let from = SocketAddr::new(client4(0, 0).into(), 0);

@@ -226,6 +226,12 @@ impl Held {
         ask(&mut self.stream, "keep-alive")
     }
 
+    /// Whether it gets no answer any more, within a time in which any other connection has one.
+    pub fn is_cut_off(&mut self) -> bool {
+        let waits = self.stream.set_read_timeout(Some(Duration::from_secs(2)));
+        waits.is_err() || self.ask().is_err()
+    }
+
     /// What is wrong with it, if something is: it has failed, or somebody else answered.
     pub fn trouble(&mut self) -> Option<String> {
         match self.ask() {

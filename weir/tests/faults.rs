@@ -80,7 +80,7 @@ impl Disc {
 
 impl Drop for Disc {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
     }
 }
 

@@ -62,7 +62,11 @@ const FAULTS: &[Fault] = &[
         old: "port = 80\n",
         new: "port = 80\nany_port = true\n",
         below: 0,
-        words: &["port", "contradict each other", "or a range such as \"8000-8999\", or any_port = true"],
+        words: &[
+            "port",
+            "contradict each other",
+            "or a range such as \"8000-8999\", or any_port = true",
+        ],
     },
     Fault {
         old: "port = 80\n",

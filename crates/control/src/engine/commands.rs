@@ -130,6 +130,15 @@ impl Command {
     }
 }
 
+/// Tells packets whether a backend is up.
+fn mark(plane: &mut impl Plane, id: BackendId, up: bool) {
+    let Some(backend) = plane.backend(id) else { return };
+    let backend = weir_plane::Backend { up, ..backend };
+    if let Err(error) = plane.set_backend(id, Some(&backend)) {
+        error!(%error, "cannot mark a backend");
+    }
+}
+
 impl<P: Plane> Engine<P> {
     fn asked(&mut self, asked: Asked) {
         let Asked { who, expect, command, last } = asked;
@@ -235,14 +244,10 @@ impl<P: Plane> Engine<P> {
 
     /// Keeps new connections from a backend that has failed, before anything else is made of that.
     pub(super) fn keep_off(&mut self, transition: &Transition) {
-        let id = BackendId::new(transition.id as u16);
-        let failed =
-            id.filter(|_| !transition.up).and_then(|id| Some((id, self.plane.backend(id)?)));
-        if let Some((id, backend)) = failed {
-            let backend = weir_plane::Backend { up: false, ..backend };
-            if let Err(error) = self.plane.set_backend(id, Some(&backend)) {
-                error!(%error, "cannot mark a backend");
-            }
+        if let Some(id) = BackendId::new(transition.id as u16)
+            && !transition.up
+        {
+            mark(&mut self.plane, id, false);
         }
     }
 
@@ -265,12 +270,7 @@ impl<P: Plane> Engine<P> {
             member.rising = Rising::begin(check.filter(|_| transition.up), transition.at);
             // Where marking fails, the table says it, and the next look at its next hop again.
             let id = member.id;
-            if let Some(backend) = self.plane.backend(id) {
-                let backend = weir_plane::Backend { up: transition.up, ..backend };
-                if let Err(error) = self.plane.set_backend(id, Some(&backend)) {
-                    error!(%error, "cannot mark a backend");
-                }
-            }
+            mark(&mut self.plane, id, transition.up);
             service.dirty = true;
             // Something has changed since the last update failed: it need not wait any longer.
             if let Some(trouble) = &mut service.trouble {

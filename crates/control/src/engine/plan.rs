@@ -9,6 +9,7 @@ use crate::config::{Backend, Config};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::cell::LazyCell;
 use std::collections::HashMap;
 use std::path::Path;
 use weir_plane::Plane;
@@ -148,6 +149,9 @@ impl<P: Plane> Engine<P> {
         };
         let fields = differences(&now.configured, wanted, &["backends", "name"]);
         let was = (now.configured.name != wanted.name).then(|| now.configured.name.clone());
+        // Of many states, and so only if a backend changes, and once.
+        let open = LazyCell::new(|| self.known_by_backend(now));
+        let open_at = |id| Some(open.as_ref()?.get(&id).copied().unwrap_or(0));
         let mut backends = Vec::new();
         let before: HashMap<_, _> = now.pool.iter().map(|member| (member.id, member)).collect();
         for member in &planned.pool {
@@ -157,7 +161,7 @@ impl<P: Plane> Engine<P> {
             };
             let fields = differences(&before.wanted, &member.wanted, &[]);
             if !fields.is_empty() {
-                let connections = self.count_known_of(now, member.id);
+                let connections = open_at(member.id);
                 let name = member.wanted.name.clone();
                 let change = "changed".into();
                 backends.push(BackendPlan { name, change, fields, connections });
@@ -165,7 +169,7 @@ impl<P: Plane> Engine<P> {
         }
         let mut leaving = Some(0);
         for member in now.pool.iter().filter(|member| planned.leaving.contains(&member.id)) {
-            let connections = self.count_known_of(now, member.id);
+            let connections = open_at(member.id);
             leaving = leaving.zip(connections).map(|(all, more)| all + more);
             backends.push(BackendPlan { connections, ..backend_plan("removed", &member.wanted) });
         }

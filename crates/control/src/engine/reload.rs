@@ -300,16 +300,17 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// The same of one of its backends.
-    pub(super) fn count_known_of(
+    /// The same by backend; those without any are left out.
+    pub(super) fn known_by_backend(
         &self,
         service: &ServiceRuntime,
-        backend: BackendId,
-    ) -> Option<usize> {
+    ) -> Option<HashMap<BackendId, usize>> {
         service.in_force.method.id().needs().states.then(|| {
-            let mut open = 0;
+            let mut open = HashMap::new();
             service.builder.each_state(&mut |_, known| {
-                open += usize::from(known.backend == backend && known.phase != Phase::Closing);
+                if known.phase != Phase::Closing {
+                    *open.entry(known.backend).or_default() += 1;
+                }
             });
             open
         })

@@ -145,7 +145,10 @@ fn faults_of_checks() {
         ),
         ("jitter = 51", &["jitter: 51 is out of range", "give 0..50"]),
         ("flap_window = \"2h\"", &["flap_window: \"2h\" is out of range"]),
-        ("type = \"ftp\"", &["type: \"ftp\" is not known", "tcp, http, https, dns, udp, script"]),
+        (
+            "type = \"ftp\"",
+            &["type: \"ftp\" is not known", "tcp, http, https, grpc, grpcs, dns, udp, script"],
+        ),
         ("path = \"/\"", &["path: is a setting of checks with type = \"http\" or \"https\""]),
         ("command = [\"/bin/true\"]", &["is a setting of checks with type = \"script\"", "remove"]),
     ];

@@ -806,6 +806,11 @@ impl<P: Plane> Engine<P> {
             runtime.pool.push(member);
         }
         self.restore_states(&mut runtime, records)?;
+        if runtime.lost.is_some() {
+            // What is known is written down whole, and nothing is missing in that.
+            let written = runtime.rewrite_log(now);
+            runtime.written(written);
+        }
         self.names.insert(number, runtime.configured.name.clone());
         self.services.insert(runtime.configured.name.clone(), runtime);
         Ok(())

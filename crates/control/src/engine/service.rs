@@ -576,7 +576,7 @@ impl ServiceRuntime {
         Ok(())
     }
 
-    fn written(&mut self, written: Result<(), EngineError>) {
+    pub fn written(&mut self, written: Result<(), EngineError>) {
         if let Err(error) = written {
             if self.unwritten.is_none() {
                 warn!(service = self.configured.name, %error, "cannot write down states");

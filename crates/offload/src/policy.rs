@@ -59,7 +59,7 @@ pub enum Policy {
     /// [`Choice::Heavy`].
     Heavy(Sketch, u32),
     /// [`Choice::Sampled`].
-    Sampled(Samples),
+    Sampled(Box<Samples>),
 }
 
 /// Exact counts of a sample of packets.
@@ -107,14 +107,14 @@ impl Policy {
         match choice {
             Choice::All => Self::All,
             Choice::Heavy { width, least } => Self::Heavy(Sketch::new(width, seed), least.max(1)),
-            Choice::Sampled { one_in, least, flows } => Self::Sampled(Samples {
+            Choice::Sampled { one_in, least, flows } => Self::Sampled(Box::new(Samples {
                 one_in: one_in.max(1),
                 least: least.max(1),
                 most: flows.max(1),
                 counts: HashMap::new(),
                 left: 1,
                 rng: ChaCha8Rng::seed_from_u64(seed),
-            }),
+            })),
         }
     }
 

@@ -14,7 +14,9 @@ use weir_offload::{Choice, Setup};
 use weir_plane::forward::NextHop;
 use weir_plane::{Backend, Hop, Plane as _, Soft, VipKey};
 use weir_plane_burst::{BURST, Fate, Frame as Place, HEADROOM, Hybrid, Ports};
-use weir_steering::{BackendId, Member, MethodId, Role, ServiceId, SoftMemory};
+use weir_steering::{
+    BackendId, Member, MethodId, Role, ServiceId, ServiceState, SoftMemory, StateKey,
+};
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address, parse};
 
@@ -366,7 +368,12 @@ impl World {
                 usize::from(packet.flow.dst[15])
             };
             let at = (service, packet.flow.src_port - 1024);
-            let Some(connection) = self.connections.get(&at).copied() else { continue };
+            let Some(connection) = self.connections.get(&at).copied() else {
+                if packet.tcp_flags.ends() {
+                    self.forget(service, &packet.flow);
+                }
+                continue;
+            };
             if fate != Fate::Send {
                 continue;
             }
@@ -397,6 +404,16 @@ impl World {
         }
     }
 
+    /// A backend says that it has a connection no more: whoever begins one from its port may be placed anew,
+    /// and the rule may still be there.
+    fn forget(&mut self, service: usize, flow: &FlowKey) {
+        let key = StateKey::of_flow(flow);
+        self.tables.services[service].builder.forget(&key);
+        let state = ServiceState { service: ServiceId(service as u32), key };
+        // No rule is looked at for it.
+        self.hybrid.plane().soft().memory.connections.remove(&state);
+    }
+
     /// The software forgets who was silent.
     fn sweep(&mut self) {
         let now = self.milliseconds();
@@ -415,7 +432,7 @@ impl World {
             let marks = soft.take_marks(before).expect("granted");
             for (number, service) in tables.services.iter_mut().enumerate() {
                 let key = soft.tables[&ServiceId(number as u32)].header().key;
-                let active = |state: &weir_steering::StateKey| marks.has(state.hash(&key));
+                let active = |state: &StateKey| marks.has(state.hash(&key));
                 tally.forgotten += service.builder.sweep(clock, &active).len() as u64;
             }
         });
@@ -429,7 +446,7 @@ impl World {
         let at = self.rng.random_range(0..self.tables.services.len());
         if self.rng.random_ratio(1, 3) {
             let busy = self.step_update(at);
-            if !busy && self.rng.random_ratio(1, 12) {
+            if !busy && self.rng.random_ratio(1, 3) {
                 self.change_pool(at);
             }
         }

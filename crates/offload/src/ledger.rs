@@ -163,6 +163,16 @@ impl Ledger {
         self.places.len()
     }
 
+    /// Queues of the card, the software's included.
+    pub fn queues(&self) -> u16 {
+        self.lanes.len() as u16 + 1
+    }
+
+    /// Whether a queue has to be drained before it is trusted, or bound, again.
+    pub fn is_draining(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.stale > 0 || lane.retiring)
+    }
+
     /// Whether no place is free.
     pub fn is_full(&self) -> bool {
         self.free.is_empty()

@@ -5,7 +5,7 @@ use weir_steering::BackendId;
 use weir_wire::FlowKey;
 
 /// A receive queue of a card. The first takes what no rule matches.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
 pub struct Queue(pub u16);
 
 impl Queue {

@@ -153,6 +153,10 @@ impl<R: Rules> Offload<R> {
     /// whether the connection is worth a rule. Then call [`offer`](Self::offer).
     #[inline]
     pub fn wish(&mut self, flow: u64) -> Wish {
+        if matches!(self.policy, Policy::All) && self.ledger.is_full() {
+            self.counts.full += 1;
+            return Wish::No;
+        }
         self.policy.packet(flow)
     }
 

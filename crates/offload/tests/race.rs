@@ -112,6 +112,13 @@ fn all_accidents_together() {
     });
 }
 
+/// Worlds that only a deep run has the time for.
+#[test]
+fn larger_worlds() {
+    safe(Budget { starts: 3, packets: 3, insertions: 2, losses: 1, insists: 1, ..ONE });
+    safe(Budget { flows: 2, places: 2, insertions: 2, evictions: 1, removals: 1, ..ONE });
+}
+
 /// The paper's design as it stands: whatever is in a queue goes to the backend that the queue means now.
 #[test]
 fn the_race_of_the_paper_breaks_connections() {

@@ -301,10 +301,10 @@ impl World {
             (self.rng.random_range(0..self.tables.services.len()), self.rng.random_range(0..PORTS));
         let now = self.milliseconds();
         // The same ports are heavy for a while.
-        let heavy = (u64::from(at.1) + now / 4_000) % 6 == 0;
+        let heavy = (u64::from(at.1) + now / 4_000).is_multiple_of(6);
         let Some(connection) = self.connections.get_mut(&at) else {
             // Some ports rest for longer than the software remembers them.
-            if at.1 % 5 == 1 && (now / 30_000 + u64::from(at.1)) % 2 == 0 {
+            if at.1 % 5 == 1 && (now / 30_000 + u64::from(at.1)).is_multiple_of(2) {
                 return;
             }
             let begun = Connection { home: None, spoke: now, heavy };

@@ -190,7 +190,8 @@ fn by_connections(setup: &Setup<'_>, connections: &[u32], queues: u16) -> Result
 
 fn by_size(setup: &Setup<'_>) -> Result<Measured> {
     let mut all = empty();
-    let sizes: &[usize] = setup.size.pick(&[64, 128][..], &[64, 128, 256, 512, 1024, 1500], SIZES_FULL);
+    let sizes: &[usize] =
+        setup.size.pick(&[64, 128][..], &[64, 128, 256, 512, 1024, 1500], SIZES_FULL);
     for &bytes in sizes {
         let found = rounds(setup, 1000, bytes, QUEUES)?;
         place(bytes as f64, &found, &mut all);

@@ -111,7 +111,17 @@ fn over_sockets(options: &PlaneOptions) -> anyhow::Result<()> {
     if options.json { out::json(&report) } else { Ok(()) }
 }
 
+fn by_rules(options: PlaneOptions, rules: u32) -> anyhow::Result<()> {
+    let PlaneOptions { methods, flows, packets, rounds, seed, json, .. } = options;
+    let request = plane::rules::Request { methods, flows, rules, packets, rounds, seed };
+    let rows = plane::rules::run(&request, |row| lines(std::slice::from_ref(row), json))?;
+    if json { out::json(&serde_json::json!({ "rows": rows })) } else { Ok(()) }
+}
+
 fn burst_plane(options: PlaneOptions) -> anyhow::Result<()> {
+    if let Some(rules) = options.rules {
+        return by_rules(options, rules);
+    }
     if options.ports == "af-xdp" {
         return over_sockets(&options);
     }

@@ -58,6 +58,10 @@ pub struct PlaneOptions {
     /// forwarder at others (concury and residue, l2, one core, the first number of flows).
     #[arg(long, value_parser = ["memory", "af-xdp"], default_value = "memory")]
     pub ports: String,
+    /// Instead of all that: a packet that one of so many rules of an emulated card (HNLB) has led to its
+    /// backend's queue, beside one that is steered; l2, one core.
+    #[arg(long, value_name = "RULES", value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub rules: Option<u32>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -11,6 +11,7 @@ mod concury;
 mod error;
 mod fib;
 mod figure;
+mod hnlb;
 mod jet;
 mod machine;
 mod maps;
@@ -51,6 +52,7 @@ pub fn figures() -> Vec<&'static Figure> {
         jet::FIGURES,
         cheetah::FIGURES,
         residue::FIGURES,
+        hnlb::FIGURES,
         packets::FIGURES,
         fib::FIGURES,
         maps::FIGURES,

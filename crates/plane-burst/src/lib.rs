@@ -9,6 +9,7 @@
 //! - [`Burst`]: the plane. It has a [`Soft`](weir_plane::Soft) within, which owns all that is
 //!   configured and remembered; what it does to frames is what that would have done to them one after the
 //!   other, bit for bit.
+//! - [`Hybrid`]: the same beside a card whose rules lead connections to queues of their backends (HNLB).
 //! - [`macswap`]: the least that a forwarder does, to measure against.
 //!
 //! What is *plain* takes the short way: TCP segments in the middle of a connection, over IPv4 without
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod beside;
+mod hybrid;
 mod later;
 mod parse;
 mod plane;
@@ -25,6 +27,7 @@ mod services;
 mod utilisation;
 mod ways;
 
-pub use plane::{Burst, macswap};
+pub use hybrid::{Hybrid, Shares};
+pub use plane::{Burst, Watch, macswap};
 pub use ports::{BURST, Fate, Frame, HEADROOM, Ports};
 pub use utilisation::Utilisation;

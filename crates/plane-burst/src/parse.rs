@@ -157,6 +157,27 @@ impl Work for Look<'_> {
     }
 }
 
+/// A packet that [`Plain4::good`] is true of, by itself: its bytes from the IP header on.
+#[inline(always)]
+pub fn plain4(
+    head: &[u8; SHORTEST_IPV4],
+    frame_bytes: u32,
+    (own, bits): (u64, u64),
+) -> Option<u32> {
+    let (kind, middle) = (u64_at(head, 12), u64_at(head, 20));
+    let bytes = u32::from(u16_at(head, 16).swap_bytes());
+    let (offset, flags) = (head[46], head[47]);
+    let header = u32::from(offset >> 4) * 4;
+    let plain = (kind & 0x00ff_ffff == 0x0045_0008)
+        & (middle & 0xff00_ff3f == TCP << 24)
+        & (u64::from(flags) & LOOKED_AT == MIDDLE)
+        & (header >= 20)
+        & (header + IPV4 as u32 <= bytes)
+        & (bytes + ETHERNET as u32 <= frame_bytes)
+        & (u64_at(head, 0) & bits == own);
+    plain.then_some(bytes)
+}
+
 /// The destination's port as it stands in [`Plain4::to`].
 #[inline(always)]
 fn port(ports: u64) -> u64 {
@@ -265,6 +286,8 @@ mod tests {
             heads.read(at, frame.first_chunk(), bytes);
             let all = heads.look(at + 1, (0, 0), &mut looked);
             let found4 = (looked.plain[at] != 0).then_some(at);
+            let alone = frame.first_chunk().and_then(|head| plain4(head, bytes, (0, 0)));
+            assert_eq!(alone, found4.map(|at| looked.bytes[at]), "{frame:02x?}");
             assert!(found4.is_some() || !all);
             let found6 = frame.first_chunk().and_then(|head| plain6(head, bytes));
             let Some(packet) = middle else {

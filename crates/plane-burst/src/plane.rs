@@ -1,10 +1,10 @@
 //! The plane: a burst through all stages.
 
 use crate::later::{BurstKey, Later};
-use crate::parse::{Heads, Plain4, Plain6, SHORTEST_IPV6, plain6};
+use crate::parse::{Heads, Plain4, Plain6, SHORTEST_IPV6, plain4, plain6};
 use crate::ports::{BURST, Fate, Frame, HEADROOM, Ports};
 use crate::services::{NONE, Service, Services};
-use crate::ways::Ways;
+use crate::ways::{Kind, Ways};
 use std::ops::Range;
 use weir_hash::Key;
 use weir_lookup::prefetch;
@@ -13,7 +13,7 @@ use weir_plane::{Counters, Soft, Verdict};
 use weir_steering::{
     BackendId, Decide, Decision, Flags, Image, Question, ServiceId, Signals, SoftMemory, StateKey,
 };
-use weir_wire::Reason;
+use weir_wire::{FlowKey, Protocol, Reason};
 
 /// The MAC address in a word of eight bytes.
 const MAC: u64 = 0xffff_ffff_ffff;
@@ -62,6 +62,32 @@ impl Short {
     #[inline(always)]
     fn is_own(&self, head: u64) -> bool {
         head & self.mac_bits == self.own_mac || self.other_macs.contains(&(head & MAC))
+    }
+}
+
+impl Short {
+    /// Sends the first frames to a backend on a link, as long as they are plain, over IPv4 and for our first
+    /// address, in one go; returns how many.
+    #[inline]
+    fn lead_alike(&mut self, memory: &mut [u8], frames: &mut [Frame], backend: BackendId) -> usize {
+        let (own, bits) = (self.own_mac, self.mac_bits);
+        let Some(way) = self.ways.ways.get_mut(backend.index()) else { return 0 };
+        if way.kind != Kind::Link {
+            return 0;
+        }
+        let (mut led, mut all) = (0, 0);
+        for frame in frames {
+            let head = memory.get_mut(frame.at as usize..).and_then(<[u8]>::first_chunk_mut);
+            let Some(head) = head else { break };
+            let Some(bytes) = plain4(head, frame.len, (own, bits)) else { break };
+            head[..way.macs.len()].copy_from_slice(&way.macs);
+            (frame.fate, frame.device) = (Fate::Send, way.device);
+            all += u64::from(bytes);
+            led += 1;
+        }
+        way.counted.packets += led as u64;
+        way.counted.bytes += all;
+        led
     }
 }
 
@@ -167,6 +193,19 @@ impl Burst {
     /// # Panics
     /// With more frames, or with one outside of the memory.
     pub fn process(&mut self, memory: &mut [u8], frames: &mut [Frame]) {
+        self.process_watched(memory, frames, &mut ());
+    }
+
+    /// The same, and `watch` is told what was decided.
+    ///
+    /// # Panics
+    /// As [`process`](Self::process).
+    pub fn process_watched(
+        &mut self,
+        memory: &mut [u8],
+        frames: &mut [Frame],
+        watch: &mut impl Watch,
+    ) {
         assert!(frames.len() <= BURST, "{} frames", frames.len());
         let short = self.short.get_or_insert_with(|| Short::new(&self.soft));
         for frame in &*frames {
@@ -174,7 +213,7 @@ impl Burst {
         }
         let (plain, of_one) = classify(short, &mut self.stages, memory, frames);
         if plain == frames.len() {
-            return self.plain(memory, frames, 0..plain, of_one);
+            return self.plain(memory, frames, 0..plain, of_one, watch);
         }
         // A packet that is not plain may leave behind what others ask for: those before it come first.
         let mut at = 0;
@@ -183,9 +222,9 @@ impl Burst {
             while at < frames.len() && self.stages.service[at] != NONE {
                 at += 1;
             }
-            self.plain(memory, frames, from..at, false);
+            self.plain(memory, frames, from..at, false, watch);
             if at < frames.len() {
-                self.long_way(memory, &mut frames[at], None);
+                self.long_way(memory, &mut frames[at], None, watch);
                 at += 1;
             }
         }
@@ -200,12 +239,13 @@ impl Burst {
         frames: &mut [Frame],
         range: Range<usize>,
         of_one: bool,
+        watch: &mut impl Watch,
     ) {
         if range.is_empty() {
             return;
         }
         if of_one {
-            return self.of_one_service(memory, frames, &ALL[range]);
+            return self.of_one_service(memory, frames, &ALL[range], watch);
         }
         let mut left = u64::MAX << range.start;
         if range.end < BURST {
@@ -224,17 +264,26 @@ impl Burst {
                     left &= !(1 << at);
                 }
             }
-            self.of_one_service(memory, frames, &packets[..count]);
+            self.of_one_service(memory, frames, &packets[..count], watch);
         }
     }
 
     /// Packets of one service, by their numbers; at least one.
     #[inline]
-    fn of_one_service(&mut self, memory: &mut [u8], frames: &mut [Frame], packets: &[u8]) {
+    fn of_one_service<W: Watch>(
+        &mut self,
+        memory: &mut [u8],
+        frames: &mut [Frame],
+        packets: &[u8],
+        watch: &mut W,
+    ) {
         let Some(short) = &mut self.short else { return };
         let stages = &*self.stages;
         let service = short.services.get(stages.service[usize::from(packets[0])]);
         let decided = stages.decide(&mut self.soft.memory, service, packets, frames.len());
+        if W::WATCHES {
+            stages.tell(watch, service, memory, frames, packets, &decided.slots);
+        }
         let ways = &mut short.ways;
         let mut long = ways.forward(memory, frames, packets, &decided.slots, &stages.ipv4.bytes);
         if let Some((new, _)) = &decided.alone {
@@ -249,21 +298,33 @@ impl Burst {
             long &= long - 1;
             let number = usize::from(packets[at]);
             let verdict = decided.verdict(at, self.stages.ipv4.bytes[number]);
-            self.long_way(memory, &mut frames[number], Some(verdict));
+            self.long_way(memory, &mut frames[number], Some(verdict), watch);
         }
     }
 
     /// A frame through the plane within. `decided`: what has been decided about it.
     #[cold]
     #[inline(never)]
-    fn long_way(&mut self, memory: &mut [u8], frame: &mut Frame, decided: Option<Verdict>) {
+    fn long_way<W: Watch>(
+        &mut self,
+        memory: &mut [u8],
+        frame: &mut Frame,
+        decided: Option<Verdict>,
+        watch: &mut W,
+    ) {
         self.long += 1;
         let (at, len) = (frame.at as usize, frame.len as usize);
         let scratch = &mut self.scratch;
         scratch.clear();
         scratch.extend_from_slice(&memory[at..at + len]);
         let verdict = match decided {
-            None => self.soft.take(scratch, None),
+            None => {
+                let verdict = self.soft.take(scratch, None);
+                if W::WATCHES {
+                    watch.apart(&memory[at..at + len], &verdict);
+                }
+                verdict
+            }
             Some(decided) => self.soft.carry_out(scratch, decided, None),
         };
         frame.device = 0;
@@ -301,6 +362,169 @@ impl Burst {
         }
     }
 }
+
+impl Burst {
+    /// Sends the first frames of a burst to a backend, as far as they are plain and for us, whatever service
+    /// they are for, without any look-up: the queue that they have come by says where they go. Returns how
+    /// many; the frame after them needs the pipeline.
+    ///
+    /// # Panics
+    /// As [`process`](Self::process).
+    pub fn lead(&mut self, memory: &mut [u8], frames: &mut [Frame], backend: BackendId) -> usize {
+        assert!(frames.len() <= BURST, "{} frames", frames.len());
+        let short = self.short.get_or_insert_with(|| Short::new(&self.soft));
+        for frame in &*frames {
+            prefetch(memory, frame.at as usize);
+        }
+        // Nearly always all of them are alike, and go by a link.
+        let alike = short.lead_alike(memory, frames, backend);
+        if alike == frames.len() {
+            return alike;
+        }
+        let frames = &mut frames[alike..];
+        let plain = plain_ones(short, &mut self.stages, memory, frames);
+        let slots = [backend.get(); BURST];
+        let packets = &ALL[..plain];
+        let bytes = &self.stages.ipv4.bytes;
+        let mut long = short.ways.forward(memory, frames, packets, &slots, bytes);
+        while long != 0 {
+            let at = long.trailing_zeros() as usize;
+            long &= long - 1;
+            let bytes = self.stages.ipv4.bytes[at];
+            let verdict = Verdict::Forward { backend, new: false, bytes, cookie: None, echo: None };
+            self.long_way(memory, &mut frames[at], Some(verdict), &mut ());
+        }
+        alike + plain
+    }
+
+    /// Where a packet in the middle of this flow of TCP would go, which counts as if it had come; none if it
+    /// would take the long way, or nowhere.
+    pub fn where_to(&mut self, flow: &FlowKey) -> Option<BackendId> {
+        let short = self.short.get_or_insert_with(|| Short::new(&self.soft));
+        if flow.protocol != Protocol::Tcp {
+            return None;
+        }
+        let StateKey { address, src_port, dst_port } = StateKey::of_flow(flow);
+        let (number, word) = if flow.is_ipv4() {
+            let four = |of: &[u8; 16]| u32::from_le_bytes([of[12], of[13], of[14], of[15]]);
+            let to = u64::from(four(&flow.dst)) | u64::from(flow.dst_port.to_be()) << 32;
+            let ports = u32::from(src_port.to_be()) | u32::from(dst_port.to_be()) << 16;
+            let word = u64::from(four(&address)) << 32 | u64::from(ports);
+            (short.services.of_ipv4(to), Some(word))
+        } else {
+            let half =
+                |at: usize| flow.dst[at..].first_chunk().map_or(0, |h| u64::from_le_bytes(*h));
+            (short.services.of_ipv6([half(0), half(8)], flow.dst_port), None)
+        };
+        if number == NONE {
+            return None;
+        }
+        let service = short.services.get(number);
+        let image = &*service.table;
+        let client = image.header().flags().has(Flags::CLIENT);
+        let memory = &mut self.soft.memory;
+        let later = Later { now: memory.now, memory, service: service.id };
+        let decided = match word {
+            Some(word) => decide(image, later, &[if client { word & !0xffff_ffff } else { word }]),
+            None => {
+                let ports = if client { (0, 0) } else { (src_port, dst_port) };
+                let key = StateKey { address, src_port: ports.0, dst_port: ports.1 };
+                decide(image, later, &[key])
+            }
+        };
+        BackendId::of_slot(decided.slots[0])
+    }
+}
+
+/// How many of the first frames are plain and for us; of these, the bytes of the packet are noted.
+#[inline]
+fn plain_ones(short: &Short, stages: &mut Stages, memory: &[u8], frames: &[Frame]) -> usize {
+    let head = |frame: &Frame| memory.get(frame.at as usize..)?.first_chunk();
+    for (at, frame) in frames.iter().enumerate() {
+        stages.heads.read(at, head(frame), frame.len);
+    }
+    let mac = (short.own_mac, short.mac_bits);
+    if stages.heads.look(frames.len(), mac, &mut stages.ipv4) {
+        return frames.len();
+    }
+    for (at, frame) in frames.iter().enumerate() {
+        if stages.ipv4.good[at] != 0 {
+            continue;
+        }
+        if !short.is_own(stages.heads.macs[at]) {
+            return at;
+        }
+        if stages.ipv4.plain[at] != 0 {
+            continue;
+        }
+        let head = memory.get(frame.at as usize..).and_then(<[u8]>::first_chunk);
+        let long_enough = frame.len as usize >= SHORTEST_IPV6;
+        match head.filter(|_| long_enough).and_then(|head| plain6(head, frame.len)) {
+            Some(plain) => stages.ipv4.bytes[at] = plain.bytes,
+            None => return at,
+        }
+    }
+    frames.len()
+}
+
+/// Who wants to know what a plane decides, packet by packet: what gives connections rules in a card.
+pub trait Watch {
+    /// Whether anybody does.
+    const WATCHES: bool = true;
+
+    /// A plain packet, in the middle of a connection, goes to a backend, if there is one. `number` tells its
+    /// flow from nearly all others.
+    fn later(&mut self, number: u64, frame: &[u8], to: Option<BackendId>);
+
+    /// A frame took the long way: as it came in, and what becomes of it.
+    fn apart(&mut self, frame: &[u8], verdict: &Verdict);
+}
+
+/// Nobody.
+impl Watch for () {
+    const WATCHES: bool = false;
+
+    fn later(&mut self, _: u64, _: &[u8], _: Option<BackendId>) {}
+
+    fn apart(&mut self, _: &[u8], _: &Verdict) {}
+}
+
+impl Stages {
+    /// Tells of packets of a service what has been decided, before they are changed.
+    fn tell(
+        &self,
+        watch: &mut impl Watch,
+        service: &Service,
+        memory: &[u8],
+        frames: &[Frame],
+        packets: &[u8],
+        slots: &[u16; BURST],
+    ) {
+        for (&packet, &slot) in packets.iter().zip(slots) {
+            let packet = usize::from(packet);
+            let word = match service.ipv4 {
+                true => self.ipv4.words[packet],
+                false => {
+                    let key = &self.keys[packet];
+                    let low =
+                        u64::from_le_bytes(*key.address[8..].first_chunk().unwrap_or(&[0; 8]));
+                    let high =
+                        u64::from_le_bytes(*key.address[..8].first_chunk().unwrap_or(&[0; 8]));
+                    let ports = u64::from(key.src_port) << 16 | u64::from(key.dst_port);
+                    low.rotate_left(17) ^ high ^ ports.wrapping_mul(SPREAD)
+                }
+            };
+            // Flows to two services, from one port of one client.
+            let number = word ^ u64::from(service.id.0).wrapping_mul(SPREAD);
+            let frame = &frames[packet];
+            let bytes = &memory[frame.at as usize..][..frame.len as usize];
+            watch.later(number, bytes, BackendId::of_slot(slot));
+        }
+    }
+}
+
+/// Odd, and about half of its bits are ones.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Parses all frames and finds their services; returns how many are plain, and whether these are of one
 /// service.

@@ -174,6 +174,12 @@ pub struct Gauges {
     pub state_bytes: f64,
     /// Entries that were thrown out to make room, since the start.
     pub evictions: u64,
+    /// Packets since the warm-up that a rule of a card has led past the method (HNLB).
+    pub led: u64,
+    /// Packets since the warm-up, where `led` is counted: those that are not first ones.
+    pub packets: u64,
+    /// Rules that the card may hold.
+    pub rules: usize,
 }
 
 /// A steering method under simulation.

@@ -108,6 +108,10 @@ pub struct Outcome {
     pub marked_rows: Series,
     /// Bits of state over live flows.
     pub state_bits: Series,
+    /// Rules in the card (HNLB).
+    pub rules: Series,
+    /// Packets that a rule has led, and all but first ones, since the warm-up; neither without rules.
+    pub led: (u64, u64),
 }
 
 impl Outcome {
@@ -139,6 +143,8 @@ impl Outcome {
         self.working.add(working.len() as f64);
         self.tracked.add(gauges.tracked as f64);
         self.marked_rows.add(gauges.marked_rows);
+        self.rules.add(gauges.rules as f64);
+        self.led = (gauges.led, gauges.packets);
         if live > 0.0 {
             self.tracked_share.add(gauges.tracked as f64 / live);
             self.state_bits.add(gauges.state_bytes * 8.0 / live);
@@ -219,6 +225,10 @@ pub struct Row {
     pub evictions: u64,
     /// Average of bits of state over live flows.
     pub state_bits_per_connection: f64,
+    /// HNLB: average number of rules in the card, which is emulated.
+    pub rules: f64,
+    /// HNLB: packets, but first ones, that rules have led past the software, in percent.
+    pub led_percent: f64,
     /// Queueing model: the share of the servers' time that is needed.
     pub load: Option<f64>,
     /// Queueing model: average completion time, ms.
@@ -268,6 +278,8 @@ impl Row {
             marked_rows_percent: 100.0 * outcome.marked_rows.mean(),
             evictions: outcome.evictions,
             state_bits_per_connection: outcome.state_bits.mean(),
+            rules: outcome.rules.mean(),
+            led_percent: percent(outcome.led.0, outcome.led.1),
             load,
             completion_mean_ms: ms(|times| 1000.0 * times.mean),
             completion_p50_ms: ms(|times| 1000.0 * times.p50),
@@ -398,6 +410,10 @@ impl Report {
         match queued {
             true => columns.extend(queue),
             false => columns.extend(flows),
+        }
+        if self.rows.iter().any(|row| row.rules > 0.0) {
+            columns.push(("rules (emulated)", |row| format!("{:.0}", row.rules)));
+            columns.push(("led by rules %", |row| format!("{:.1}", row.led_percent)));
         }
         let mut table = comfy_table::Table::new();
         table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);

@@ -34,6 +34,7 @@ pub const SECTIONS: &[(&str, &[&str])] = &[
             "docs/residue.md",
             "docs/jet.md",
             "docs/cheetah.md",
+            "docs/hnlb.md",
             "docs/quic.md",
             "docs/schedulers.md",
             "docs/placement.md",

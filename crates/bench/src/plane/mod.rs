@@ -2,6 +2,7 @@
 //! forwarder does.
 
 pub mod af_xdp;
+pub mod rules;
 mod world;
 
 pub use world::{Forward, METHODS};

@@ -5,7 +5,7 @@ use crate::error::ensure;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use weir_hash::Key;
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
@@ -70,20 +70,27 @@ fn client(number: u32) -> (Ipv4Addr, u16) {
 }
 
 fn key(number: u32) -> StateKey {
+    StateKey::of_flow(&flow(number))
+}
+
+/// The five-tuple of a number.
+pub fn flow(number: u32) -> FlowKey {
     let (address, port) = client(number);
-    let source = SocketAddr::from((address, port));
-    StateKey::of_flow(&FlowKey::new(source, (VIP, PORT).into(), Protocol::Tcp))
+    FlowKey::new((address, port).into(), (VIP, PORT).into(), Protocol::Tcp)
 }
 
 /// A segment of each flow, in random order.
 pub fn stock(flows: u32, seed: u64) -> Stock {
-    let (address, port) = client(0);
-    let flow = FlowKey::new((address, port).into(), (VIP, PORT).into(), Protocol::Tcp);
-    let frame = Frame::new(flow).macs(OWN_MAC, CLIENT_MAC).tcp_flags(TcpFlags::ACK);
-    let frame = frame.payload((FRAME_BYTES - 54) as u16).build();
     let mut order: Vec<u32> = (0..flows).collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
-    Stock::filled(order.len(), FRAME_BYTES, |at, to| {
+    stock_of(&order, FRAME_BYTES)
+}
+
+/// Segments of these flows, one after the other, in frames of so many bytes.
+pub fn stock_of(order: &[u32], bytes: usize) -> Stock {
+    let frame = Frame::new(flow(0)).macs(OWN_MAC, CLIENT_MAC).tcp_flags(TcpFlags::ACK);
+    let frame = frame.payload((bytes - 54) as u16).build();
+    Stock::filled(order.len(), bytes, |at, to| {
         let (address, port) = client(order[at]);
         to.copy_from_slice(&frame);
         to[CLIENT_AT..CLIENT_AT + 4].copy_from_slice(&address.octets());

@@ -80,6 +80,8 @@ pub struct Memory<'a> {
     given: usize,
     /// What has gone out so far.
     pub sent: Sent,
+    /// Frames that have come in and may be taken at once: [`BURST`], unless less is offered.
+    pub offered: usize,
 }
 
 impl<'a> Memory<'a> {
@@ -98,6 +100,7 @@ impl<'a> Memory<'a> {
             taken: 0,
             given: buffers,
             sent: Sent::default(),
+            offered: BURST,
         }
     }
 }
@@ -107,9 +110,9 @@ impl Ports for Memory<'_> {
 
     #[inline]
     fn receive(&mut self, frames: &mut [Frame; BURST]) -> Result<usize, Infallible> {
-        let Self { stock, next, pool, ring, taken, given, .. } = self;
+        let Self { stock, next, pool, ring, taken, given, offered, .. } = self;
         let mask = ring.len() - 1;
-        let free = (*given - *taken).min(BURST);
+        let free = (*given - *taken).min(*offered).min(BURST);
         for frame in &mut frames[..free] {
             let buffer = ring[*taken & mask];
             let at = buffer as usize * BUFFER + HEADROOM;

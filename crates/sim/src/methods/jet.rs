@@ -222,6 +222,7 @@ impl Face for JetFace {
             marked_rows: self.jets.iter().map(asking).sum::<f64>() / self.jets.len() as f64,
             state_bytes: tracked as f64 * ENTRY_BYTES,
             evictions: memories.iter().map(Remembered::evictions).sum(),
+            ..Gauges::default()
         }
     }
 }

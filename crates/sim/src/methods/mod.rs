@@ -3,6 +3,7 @@
 mod buckets;
 mod cheetah;
 mod flat;
+mod hnlb;
 mod jet;
 mod memory;
 mod placed;
@@ -16,6 +17,7 @@ mod tracking;
 pub use buckets::Buckets;
 pub use cheetah::{Cheetah, Cookies, Metric, Scheduler};
 pub use flat::{Modulo, Ring};
+pub use hnlb::{Card, Hnlb};
 pub use jet::Jet;
 pub use placed::Over;
 pub use registered::{MethodError, Published};

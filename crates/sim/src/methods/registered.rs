@@ -29,6 +29,9 @@ pub enum MethodError {
     /// It has no tables that a kernel plane could hold.
     #[error("{0} has no tables of its own to publish")]
     NoTables(String),
+    /// HNLB's card is one balancer's.
+    #[error("hnlb has one card, so it needs a pool with one balancer (pool.balancers = 1)")]
+    OneBalancer,
 }
 
 /// The build face of a registered method: the one that the balancer's engine drives.
@@ -205,6 +208,7 @@ impl Face for Registered {
             marked_rows: if entries > 0 { 1.0 } else { 0.0 },
             state_bytes: states as f64 * self.bits_per_state / 8.0 + entries as f64 * ENTRY_BYTES,
             evictions: memories.iter().map(Remembered::evictions).sum(),
+            ..Gauges::default()
         }
     }
 }

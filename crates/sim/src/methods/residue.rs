@@ -117,7 +117,7 @@ impl Face for ResidueFace {
     fn gauges(&self, _: &[Remembered]) -> Gauges {
         let tracked = self.control.exceptions().len() - self.control.doubtful();
         let state_bytes = self.table.table.exception_bytes() as f64;
-        Gauges { tracked, marked_rows: self.marked, state_bytes, evictions: 0 }
+        Gauges { tracked, marked_rows: self.marked, state_bytes, evictions: 0, ..Gauges::default() }
     }
 }
 

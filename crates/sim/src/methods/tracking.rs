@@ -84,6 +84,7 @@ impl Face for TrackedFace {
             marked_rows: 1.0,
             state_bytes: tracked as f64 * ENTRY_BYTES,
             evictions: memories.iter().map(Remembered::evictions).sum(),
+            ..Gauges::default()
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// The names of the built-in scenarios: one per published figure, and what several balancers,
 /// drains and the eviction of connection tables do. Their files are in `crates/sim/scenarios/`.
-pub const BUILTIN: [&str; 16] = [
+pub const BUILTIN: [&str; 17] = [
     "cheetah-2a",
     "cheetah-2b",
     "cheetah-2c",
@@ -18,6 +18,7 @@ pub const BUILTIN: [&str; 16] = [
     "drain",
     "ecmp",
     "eviction",
+    "hnlb",
     "jet-3",
     "jet-4",
     "jet-5",
@@ -39,6 +40,7 @@ pub fn builtin_text(name: &str) -> Option<&'static str> {
         "drain" => include_str!("../../scenarios/drain.toml"),
         "ecmp" => include_str!("../../scenarios/ecmp.toml"),
         "eviction" => include_str!("../../scenarios/eviction.toml"),
+        "hnlb" => include_str!("../../scenarios/hnlb.toml"),
         "jet-3" => include_str!("../../scenarios/jet-3.toml"),
         "jet-4" => include_str!("../../scenarios/jet-4.toml"),
         "jet-5" => include_str!("../../scenarios/jet-5.toml"),

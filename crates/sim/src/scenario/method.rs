@@ -3,13 +3,15 @@
 use super::spec::OneOrMany;
 use crate::method::Method;
 use crate::methods::{
-    Buckets, Cheetah, Connections, Cookies, Eviction, Jet, MethodError, Metric, Modulo, Over,
-    Published, Release, Residue, Ring, Scheduler, Tracked,
+    Buckets, Card, Cheetah, Connections, Cookies, Eviction, Hnlb, Jet, MethodError, Metric, Modulo,
+    Over, Published, Release, Residue, Ring, Scheduler, Tracked,
 };
 use crate::world::World;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use weir_offload::Choice;
 use weir_steering::jet::WARM_UP;
 use weir_steering::{BuildError, MethodId, SettingError, Settings, TABLE_SIZE};
 
@@ -110,6 +112,63 @@ pub enum MethodSpec {
         #[serde(default = "twice")]
         table: f64,
     },
+    /// An emulated card with rules, beside a published method: [`Hnlb`].
+    Hnlb {
+        /// The method that steers what no rule leads, by its name in the registry.
+        #[serde(default = "concury")]
+        beside: String,
+        /// Rules that the card holds, or several numbers to go through.
+        rules: OneOrMany<f64>,
+        /// Its receive queues, the software's included: backends beyond them get no rules.
+        #[serde(default = "queues")]
+        queues: u16,
+        /// Seconds from a command until it has been carried out, on average.
+        #[serde(default = "delay")]
+        delay: f64,
+        /// Insertions and deletions that the card takes in a second; no bound if it is not given.
+        rate: Option<u32>,
+        /// `all` until the table is full, `heavy` by a count-min sketch, or `sampled` by counters.
+        #[serde(default)]
+        policy: PolicySpec,
+        /// Packets (`heavy`), or samples (`sampled`), of a connection before it is worth a rule.
+        #[serde(default = "least")]
+        least: u32,
+        /// Of so many packets one is counted (`sampled`).
+        #[serde(default = "one_in")]
+        one_in: u32,
+    },
+}
+
+/// Which connections get a rule.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicySpec {
+    /// All, until the table is full.
+    All,
+    /// The heavy ones, by a count-min sketch.
+    #[default]
+    Heavy,
+    /// The heavy ones, by counters of a sample.
+    Sampled,
+}
+
+impl PolicySpec {
+    fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Heavy => "heavy",
+            Self::Sampled => "sampled",
+        }
+    }
+
+    fn choice(self, rules: usize, least: u32, one_in: u32) -> Choice {
+        match self {
+            Self::All => Choice::All,
+            // Four counters for each rule, and as many more.
+            Self::Heavy => Choice::Heavy { width: (8 * rules as u32).max(1 << 12), least },
+            Self::Sampled => Choice::Sampled { one_in, least, flows: (4 * rules).max(1 << 10) },
+        }
+    }
 }
 
 /// A setting of a method, a number or one of its words.
@@ -150,6 +209,21 @@ fn settings_of(
 
 fn twice() -> f64 {
     2.0
+}
+fn concury() -> String {
+    "concury".to_owned()
+}
+fn queues() -> u16 {
+    64
+}
+fn delay() -> f64 {
+    25e-6
+}
+fn least() -> u32 {
+    4
+}
+fn one_in() -> u32 {
+    8
 }
 fn twelve() -> u32 {
     12
@@ -215,6 +289,11 @@ impl MethodSpec {
                     }
                 })
             }
+            Self::Hnlb { rules: values, .. } => with(values, &|spec, value| {
+                if let Self::Hnlb { rules, .. } = spec {
+                    *rules = value;
+                }
+            }),
             _ => vec![self.clone()],
         }
     }
@@ -275,6 +354,22 @@ impl MethodSpec {
                 let (eviction, release) = (Eviction::Kernel, Release::Never);
                 Box::new(Published::new(settings, world, room(*table), eviction, release)?)
             }
+            Self::Hnlb { beside, rules, queues, delay, rate, policy, least, one_in } => {
+                let method = Self::Published {
+                    method: beside.clone(),
+                    settings: BTreeMap::new(),
+                    table: 2.0,
+                };
+                let rules = rules.first() as usize;
+                let card = Card {
+                    rules,
+                    queues: *queues,
+                    delay: Duration::from_secs_f64(*delay),
+                    rate: *rate,
+                    choice: policy.choice(rules, *least, *one_in),
+                };
+                Box::new(Hnlb::new(method.build(world)?, card, world)?)
+            }
         })
     }
 
@@ -302,6 +397,9 @@ impl MethodSpec {
             }
             Self::Residue { .. } => "residue".into(),
             Self::Published { method, .. } => format!("{method} published"),
+            Self::Hnlb { beside, rules, policy, .. } => {
+                format!("hnlb {} {} beside {beside}", policy.name(), rules.first())
+            }
         }
     }
 
@@ -322,6 +420,15 @@ impl MethodSpec {
         match self {
             Self::Published { method, settings, table } => {
                 published_fault(method, settings, *table, servers)
+            }
+            Self::Hnlb { beside, .. } => {
+                let fault = published_fault(beside, &BTreeMap::new(), 2.0, servers);
+                let fault = fault.map(|(field, right)| match &*field {
+                    "method" => ("beside".to_owned(), right),
+                    _ => (field, right),
+                });
+                let own = || self.own_fault(servers);
+                fault.or_else(|| own().map(|(field, right)| (field.to_owned(), right.into())))
             }
             _ => self.own_fault(servers).map(|(field, right)| (field.to_owned(), right.into())),
         }
@@ -350,6 +457,21 @@ impl MethodSpec {
                 Some(("table", "from 0 to 1,000 (times the target of concurrent flows)"))
             }
             Self::Residue { rows } if bad(*rows) => Some(("rows", ROWS)),
+            Self::Hnlb { rules, .. }
+                if !rules
+                    .all(|value| (1.0..=65_536.0).contains(&value) && value.fract() == 0.0) =>
+            {
+                Some(("rules", "whole numbers from 1 to 65,536; cards have 2,048 to 8,192"))
+            }
+            Self::Hnlb { queues, .. } if !(2..=4096).contains(queues) => {
+                Some(("queues", "from 2, of which one is the software's, to 4,096"))
+            }
+            Self::Hnlb { delay, .. } if !(0.0..=60.0).contains(delay) => {
+                Some(("delay", "from 0 to 60 seconds"))
+            }
+            Self::Hnlb { rate: Some(0), .. } => Some(("rate", "at least 1 in a second")),
+            Self::Hnlb { least: 0, .. } => Some(("least", "at least 1")),
+            Self::Hnlb { one_in: 0, .. } => Some(("one_in", "at least 1")),
             Self::Tracked { rows, over, .. } | Self::Jet { rows, over, .. }
                 if bad(rows_of(*over, *rows)) =>
             {

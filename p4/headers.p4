@@ -88,40 +88,24 @@ const bit<2> DROP = 2;
 const bit<2> PASS = 3;
 
 // Reasons, by the numbers that all planes have (crates/wire/src/reason.rs; a test compares them).
-const bit<8> NOT_IP = 1;
-const bit<8> NO_SERVICE = 2;
-const bit<8> OTHER_PROTOCOL = 3;
-const bit<8> TRUNCATED_ETHERNET = 4;
-const bit<8> TRUNCATED_VLAN = 5;
-const bit<8> TOO_MANY_VLANS = 6;
-const bit<8> TRUNCATED_IPV4 = 7;
-const bit<8> BAD_IPV4_VERSION = 8;
-const bit<8> BAD_IPV4_HEADER_LENGTH = 9;
-const bit<8> BAD_IPV4_LENGTH = 10;
-const bit<8> TRUNCATED_IPV6 = 11;
-const bit<8> BAD_IPV6_VERSION = 12;
-const bit<8> BAD_IPV6_LENGTH = 13;
-const bit<8> TRUNCATED_IPV6_EXTENSION = 14;
-const bit<8> TOO_MANY_IPV6_EXTENSIONS = 15;
-const bit<8> FIRST_FRAGMENT = 16;
-const bit<8> LATER_FRAGMENT = 17;
-const bit<8> TRUNCATED_TCP = 18;
-const bit<8> BAD_TCP_OFFSET = 19;
-const bit<8> TRUNCATED_UDP = 20;
-const bit<8> BAD_UDP_LENGTH = 21;
-const bit<8> OTHER_HOST = 22;
-const bit<8> MAPPED_ADDRESS = 23;
-const bit<8> TTL_EXCEEDED = 25;
-const bit<8> NO_BACKEND_REASON = 32;
-const bit<8> NO_NEXT_HOP = 33;
-const bit<8> PENDING_FULL = 34;
-const bit<8> NO_TABLE = 35;
-const bit<8> UNKNOWN_METHOD = 36;
-const bit<8> TOO_BIG = 42;
+const bit<8> NOT_IP = 1; const bit<8> NO_SERVICE = 2;
+const bit<8> OTHER_PROTOCOL = 3; const bit<8> TRUNCATED_ETHERNET = 4;
+const bit<8> TRUNCATED_VLAN = 5; const bit<8> TOO_MANY_VLANS = 6;
+const bit<8> TRUNCATED_IPV4 = 7; const bit<8> BAD_IPV4_VERSION = 8;
+const bit<8> BAD_IPV4_HEADER_LENGTH = 9; const bit<8> BAD_IPV4_LENGTH = 10;
+const bit<8> TRUNCATED_IPV6 = 11; const bit<8> BAD_IPV6_VERSION = 12;
+const bit<8> BAD_IPV6_LENGTH = 13; const bit<8> TRUNCATED_IPV6_EXTENSION = 14;
+const bit<8> TOO_MANY_IPV6_EXTENSIONS = 15; const bit<8> FIRST_FRAGMENT = 16;
+const bit<8> LATER_FRAGMENT = 17; const bit<8> TRUNCATED_TCP = 18;
+const bit<8> BAD_TCP_OFFSET = 19; const bit<8> TRUNCATED_UDP = 20;
+const bit<8> BAD_UDP_LENGTH = 21; const bit<8> OTHER_HOST = 22;
+const bit<8> MAPPED_ADDRESS = 23; const bit<8> TTL_EXCEEDED = 25;
+const bit<8> NO_BACKEND_REASON = 32; const bit<8> NO_NEXT_HOP = 33;
+const bit<8> PENDING_FULL = 34; const bit<8> NO_TABLE = 35;
+const bit<8> UNKNOWN_METHOD = 36; const bit<8> TOO_BIG = 42;
 
 // Methods, by the numbers that all planes have.
-const bit<8> CONCURY = 1;
-const bit<8> RESIDUE = 6;
+const bit<8> CONCURY = 1; const bit<8> RESIDUE = 6;
 
 // Flags of a table (crates/steering/src/table.rs).
 const bit<32> RECORD = 1;
@@ -134,8 +118,7 @@ const bit<16> RESERVED = 0x8000;
 const bit<16> NUMBER = 0x7fff;
 const bit<16> NO_BACKEND = 0x7fff;
 
-const bit<8> TCP = 6;
-const bit<8> UDP = 17;
+const bit<8> TCP = 6; const bit<8> UDP = 17;
 
 // Four words that multiply and mix: see hash.p4.
 struct key_t {
@@ -146,8 +129,12 @@ struct key_t {
 }
 
 struct meta_t {
-    // What the parser found wrong, 0 for nothing, and how far it came.
-    bit<8> wrong;
+    // How far the parser came: the last EtherType, the IP header's place, bytes and number of extension headers, the protocol that
+    // follows, and of a fragment its offset and whether more follow.
+    bit<16> kind;
+    bit<8> walked;
+    bit<13> offset;
+    bit<1> more;
     bit<16> l3;
     bit<16> extensions;
     bit<8> next;
@@ -183,6 +170,15 @@ struct meta_t {
     bool is_pending;
     bit<32> place;
     bit<16> known;
+    // The row's backend, and whether the flow's way is one that no new flow takes: on a reserved Dcode, or as an
+    // exception.
+    bit<16> row;
+    bool kept;
+    // The words of marks that the flow may have a lane in, and where they are.
+    bit<64> word;
+    bit<64> other_word;
+    bit<32> word_at;
+    bit<32> other_at;
     // The decision.
     bit<2> verdict;
     bit<8> reason;

@@ -40,52 +40,56 @@ const bit<64> LANE_ACTIVE = 0x4000020000100000;
 const bit<32> NO_PLACE = 0xffffffff;
 const bit<64> SEEN_STRIDE = 0x9e3779b97f4a7c15;
 
+// One place of the pending table: is it the flow's, another's, or free?
+control LookAt(inout meta_t meta, in bit<32> at, inout bit<32> flows, inout bit<32> free) {
+    apply {
+        bit<48> last;
+        pending_3.read(last, at);
+        if (last[15:0] != 0) {
+            flows = flows + 1;
+            if (last[47:16] == meta.ports[15:0] ++ meta.service) {
+                bit<48> first;
+                bit<48> second;
+                bit<48> third;
+                pending_0.read(first, at);
+                pending_1.read(second, at);
+                pending_2.read(third, at);
+                if (first ++ second ++ third == meta.src ++ meta.ports[31:16]) {
+                    meta.is_pending = true;
+                    meta.place = at;
+                    meta.known = last[15:0] - 1;
+                }
+            }
+        } else if (free == NO_PLACE) {
+            free = at;
+        }
+    }
+}
+
 // Where a flow is in the pending table; if it is not there, a place for it: of two sets in the one with fewer
 // flows, so that hardly any is full before nearly all are.
 control FindPending(inout meta_t meta) {
+    LookAt() look;
     apply {
         bit<64> value;
-        bit<32> free_place = NO_PLACE;
-        bit<32> fewest = PENDING_WAYS;
+        bit<32> flows = 0;
+        bit<32> others = 0;
+        bit<32> free = NO_PLACE;
+        bit<32> other = NO_PLACE;
         meta.is_pending = false;
-        meta.known = NO_BACKEND;
         hash_state(meta.src, meta.ports, meta.plane_key, value);
-        for (bit<32> choice = 0; choice < 2; choice = choice + 1) {
-            bit<32> set = ((choice == 0 ? value[31:0] : value[63:32]) & (PENDING_SETS - 1))
-                * PENDING_WAYS;
-            bit<32> flows = 0;
-            bit<32> here = NO_PLACE;
-            for (bit<32> way = 0; way < PENDING_WAYS; way = way + 1) {
-                bit<48> last;
-                pending_3.read(last, set + way);
-                if (last[15:0] == 0) {
-                    if (here == NO_PLACE) {
-                        here = set + way;
-                    }
-                } else {
-                    flows = flows + 1;
-                    if (!meta.is_pending && last[47:16] == meta.ports[15:0] ++ meta.service) {
-                        bit<48> first;
-                        bit<48> second;
-                        bit<48> third;
-                        pending_0.read(first, set + way);
-                        pending_1.read(second, set + way);
-                        pending_2.read(third, set + way);
-                        if (first ++ second ++ third == meta.src ++ meta.ports[31:16]) {
-                            meta.is_pending = true;
-                            meta.place = set + way;
-                            meta.known = last[15:0] - 1;
-                        }
-                    }
-                }
-            }
-            if (flows < fewest) {
-                fewest = flows;
-                free_place = here;
-            }
-        }
+        bit<32> set = (value[31:0] & (PENDING_SETS - 1)) * PENDING_WAYS;
+        look.apply(meta, set, flows, free);
+        look.apply(meta, set + 1, flows, free);
+        look.apply(meta, set + 2, flows, free);
+        look.apply(meta, set + 3, flows, free);
+        set = (value[63:32] & (PENDING_SETS - 1)) * PENDING_WAYS;
+        look.apply(meta, set, others, other);
+        look.apply(meta, set + 1, others, other);
+        look.apply(meta, set + 2, others, other);
+        look.apply(meta, set + 3, others, other);
         if (!meta.is_pending) {
-            meta.place = free_place;
+            meta.place = others < flows ? other : free;
         }
     }
 }
@@ -133,66 +137,76 @@ control Report(inout meta_t meta, in bit<16> last) {
     }
 }
 
-// The words of a flow in the half that is written, and the bits of its lane in each; none if it has no lane.
-control FindLane(in bit<64> value, out bit<32> first, out bit<32> second, out bit<64> word,
-                 out bit<64> other, out bit<64> lane, out bit<64> other_lane, out bit<32> base) {
+// The bits of a flow's lane in each of its two words; none in a word where it has no lane.
+control FindLane(inout meta_t meta, out bit<64> lane, out bit<64> other_lane, out bit<32> base) {
     apply {
         bit<48> side;
         mark_side.read(side, 0);
         base = (bit<32>)side[47:24];
-        first = base + (value[31:0] & (bit<32>)side[23:0]);
-        second = base + (value[53:22] & (bit<32>)side[23:0]);
-        bit<64> tag = value >> 44;
-        if (tag == 0) {
-            tag = 1;
-        }
-        bit<64> tags = LANE_ONES * tag;
-        marks.read(word, first);
-        marks.read(other, second);
-        lane = ~(((word ^ tags) & LANE_TAGS) + LANE_TAGS) & LANE_ACTIVE;
-        other_lane = ~(((other ^ tags) & LANE_TAGS) + LANE_TAGS) & LANE_ACTIVE;
+        meta.word_at = base + (meta.hash[31:0] & (bit<32>)side[23:0]);
+        meta.other_at = base + (meta.hash[53:22] & (bit<32>)side[23:0]);
+        bit<64> tag = meta.hash >> 44;
+        bit<64> tags = LANE_ONES * (tag == 0 ? 64w1 : tag);
+        marks.read(meta.word, meta.word_at);
+        marks.read(meta.other_word, meta.other_at);
+        lane = ~(((meta.word ^ tags) & LANE_TAGS) + LANE_TAGS) & LANE_ACTIVE;
+        other_lane = ~(((meta.other_word ^ tags) & LANE_TAGS) + LANE_TAGS) & LANE_ACTIVE;
     }
 }
 
 // A packet in the middle of its flow was seen.
-control MarkActive(in bit<64> value) {
+control MarkActive(inout meta_t meta) {
     FindLane() find;
     apply {
-        bit<32> first;
-        bit<32> second;
         bit<32> base;
-        bit<64> word;
-        bit<64> other;
         bit<64> lane;
         bit<64> other_lane;
-        find.apply(value, first, second, word, other, lane, other_lane, base);
+        find.apply(meta, lane, other_lane, base);
         if (lane != 0) {
-            marks.write(first, word | lane);
+            marks.write(meta.word_at, meta.word | lane);
         } else if (other_lane != 0) {
-            marks.write(second, other | other_lane);
+            marks.write(meta.other_at, meta.other_word | other_lane);
         } else {
-            bit<32> at = (value[39:8] & (STRANGER_WORDS - 1)) << 1;
-            if (base != 0) {
-                at = at + STRANGER_WORDS * 2;
-            }
-            bit<32> half = at + (bit<32>)value[63:63];
+            bit<32> at = ((meta.hash[39:8] & (STRANGER_WORDS - 1)) << 1)
+                + (base == 0 ? 0 : STRANGER_WORDS * 2);
+            bit<32> half = at + (bit<32>)meta.hash[63:63];
             bit<32> bits;
             strangers.read(bits, half);
-            strangers.write(half, bits | ((bit<32>)1 << (bit<8>)value[62:58]));
-            half = at + (bit<32>)value[57:57];
+            strangers.write(half, bits | ((bit<32>)1 << (bit<8>)meta.hash[62:58]));
+            half = at + (bit<32>)meta.hash[57:57];
             strangers.read(bits, half);
-            strangers.write(half, bits | ((bit<32>)1 << (bit<8>)value[56:52]));
+            strangers.write(half, bits | ((bit<32>)1 << (bit<8>)meta.hash[56:52]));
+        }
+    }
+}
+
+// One tag of a line of datagrams' flows.
+control SeenAt(in bit<64> tag, in bit<2> now, in bit<32> at, inout bit<32> place, inout bool free,
+               inout bool found, inout bool known) {
+    apply {
+        bit<32> high;
+        bit<32> low;
+        seen_high.read(high, at);
+        seen_low.read(low, at);
+        bool alive = low[1:0] == now || low[1:0] == (now == 1 ? 2w3 : now - 1);
+        if (!found && high == tag[63:32] && low[31:2] == tag[31:2]) {
+            found = true;
+            known = alive;
+            place = at;
+        } else if (!found && !free && !alive) {
+            free = true;
+            place = at;
         }
     }
 }
 
 // Whether the flow of a datagram was seen recently; it is from now on.
 control SeenBefore(inout meta_t meta) {
+    SeenAt() seen;
     apply {
         bit<48> generation;
         seen_generation.read(generation, 0);
         bit<2> now = generation[1:0];
-        bit<2> before = now == 1 ? 2w3 : now - 1;
         bit<64> tag = meta.hash + (bit<64>)meta.service * SEEN_STRIDE;
         bit<32> line;
         scale(tag[63:32], SEEN_LINES, line);
@@ -201,21 +215,8 @@ control SeenBefore(inout meta_t meta) {
         bool free = false;
         bool found = false;
         bool known = false;
-        for (bit<32> way = 0; way < SEEN_WAYS; way = way + 1) {
-            bit<32> high;
-            bit<32> low;
-            seen_high.read(high, line + way);
-            seen_low.read(low, line + way);
-            bool alive = low[1:0] == now || low[1:0] == before;
-            if (!found && high == tag[63:32] && low[31:2] == tag[31:2]) {
-                found = true;
-                known = alive;
-                place = line + way;
-            } else if (!found && !free && !alive) {
-                free = true;
-                place = line + way;
-            }
-        }
+#define SEEN(way) seen.apply(tag, now, line + way, place, free, found, known);
+        SEEN(0) SEEN(1) SEEN(2) SEEN(3) SEEN(4) SEEN(5) SEEN(6) SEEN(7)
         seen_high.write(place, tag[63:32]);
         seen_low.write(place, tag[31:2] ++ now);
         meta.starts = !known;

@@ -7,67 +7,45 @@ const bit<16> KIND_VLAN = 0x8100;
 const bit<16> KIND_SERVICE_VLAN = 0x88a8;
 
 parser WeirParser(packet_in packet, out headers_t hdr, inout meta_t meta,
-              inout standard_metadata_t standard) {
-    bit<8> walked;
+                  inout standard_metadata_t standard) {
+    bit<16> ahead;
+    bit<32> bits;
 
     state start {
-        // Of a frame that ends in the middle of a header, this is what stays.
-        meta.wrong = TRUNCATED_ETHERNET;
         meta.l3 = 14;
         meta.extensions = 0;
-        walked = 0;
+        meta.walked = 0;
+        meta.offset = 0;
         packet.extract(hdr.ethernet);
-        meta.wrong = TRUNCATED_VLAN;
+        meta.kind = hdr.ethernet.kind;
         transition select(hdr.ethernet.kind) {
             KIND_VLAN: vlan;
             KIND_SERVICE_VLAN: vlan;
             KIND_IPV4: ipv4;
             KIND_IPV6: ipv6;
-            default: not_ip;
+            default: accept;
         }
     }
 
+    // A third tag finds no room, which ends it.
     state vlan {
-        packet.extract(hdr.vlan[0]);
-        meta.l3 = 18;
-        transition select(hdr.vlan[0].kind) {
-            KIND_VLAN: second_vlan;
-            KIND_SERVICE_VLAN: second_vlan;
+        packet.extract(hdr.vlan.next);
+        meta.l3 = meta.l3 + 4;
+        meta.kind = hdr.vlan.last.kind;
+        transition select(hdr.vlan.last.kind) {
+            KIND_VLAN: vlan;
+            KIND_SERVICE_VLAN: vlan;
             KIND_IPV4: ipv4;
             KIND_IPV6: ipv6;
-            default: not_ip;
+            default: accept;
         }
-    }
-
-    state second_vlan {
-        packet.extract(hdr.vlan[1]);
-        meta.l3 = 22;
-        transition select(hdr.vlan[1].kind) {
-            KIND_VLAN: third_vlan;
-            KIND_SERVICE_VLAN: third_vlan;
-            KIND_IPV4: ipv4;
-            KIND_IPV6: ipv6;
-            default: not_ip;
-        }
-    }
-
-    state third_vlan {
-        meta.wrong = TOO_MANY_VLANS;
-        transition accept;
-    }
-
-    state not_ip {
-        meta.wrong = NOT_IP;
-        transition accept;
     }
 
     state ipv4 {
-        meta.wrong = TRUNCATED_IPV4;
         packet.extract(hdr.ipv4);
-        meta.wrong = 0;
         meta.next = hdr.ipv4.protocol;
+        meta.offset = hdr.ipv4.offset;
         transition select(hdr.ipv4.version, hdr.ipv4.words) {
-            (4, 0 .. 4): accept;
             (4, 5): whole;
             (4, 6 .. 15): options;
             default: accept;
@@ -89,9 +67,7 @@ parser WeirParser(packet_in packet, out headers_t hdr, inout meta_t meta,
     }
 
     state ipv6 {
-        meta.wrong = TRUNCATED_IPV6;
         packet.extract(hdr.ipv6);
-        meta.wrong = 0;
         meta.next = hdr.ipv6.next;
         transition select(hdr.ipv6.version) {
             6: next_header;
@@ -100,98 +76,52 @@ parser WeirParser(packet_in packet, out headers_t hdr, inout meta_t meta,
     }
 
     state next_header {
-        transition select(meta.next) {
-            TCP: tcp;
-            UDP: udp;
-            0: extension;
-            43: extension;
-            44: fragment;
-            51: authentication;
-            60: extension;
-            default: other_header;
+        transition select(meta.walked, meta.next) {
+            (_, TCP): tcp;
+            (_, UDP): udp;
+            (0 .. 5, 0): extension;
+            (0 .. 5, 43): extension;
+            (0 .. 5, 60): extension;
+            (0 .. 5, 44): fragment;
+            (0 .. 5, 51): authentication;
+            default: accept;
         }
-    }
-
-    state other_header {
-        meta.wrong = OTHER_PROTOCOL;
-        transition accept;
     }
 
     state extension {
-        transition select(walked) {
-            6: too_many;
-            default: read_extension;
-        }
-    }
-
-    state too_many {
-        meta.wrong = TOO_MANY_IPV6_EXTENSIONS;
-        transition accept;
-    }
-
-    state read_extension {
-        meta.wrong = TRUNCATED_IPV6_EXTENSION;
-        bit<16> ahead = packet.lookahead<bit<16>>();
-        bit<32> bits = ((bit<32>)ahead[7:0] << 6) + 48;
-        packet.extract(hdr.extension.next, bits);
-        meta.extensions = meta.extensions + (bit<16>)((bits + 16) >> 3);
-        meta.next = ahead[15:8];
-        walked = walked + 1;
-        meta.wrong = 0;
-        transition next_header;
+        ahead = packet.lookahead<bit<16>>();
+        bits = ((bit<32>)ahead[7:0] << 6) + 48;
+        transition step;
     }
 
     // RFC 4302 section 2.2: in units of 4 bytes, minus 2.
     state authentication {
-        transition select(walked) {
-            6: too_many;
-            default: read_authentication;
-        }
+        ahead = packet.lookahead<bit<16>>();
+        bits = ((bit<32>)ahead[7:0] << 5) + 48;
+        transition step;
     }
 
-    state read_authentication {
-        meta.wrong = TRUNCATED_IPV6_EXTENSION;
-        bit<16> ahead = packet.lookahead<bit<16>>();
-        bit<32> bits = ((bit<32>)ahead[7:0] << 5) + 48;
+    state step {
         packet.extract(hdr.extension.next, bits);
         meta.extensions = meta.extensions + (bit<16>)((bits + 16) >> 3);
         meta.next = ahead[15:8];
-        walked = walked + 1;
-        meta.wrong = 0;
+        meta.walked = meta.walked + 1;
         transition next_header;
     }
 
+    // A packet in one fragment (RFC 6946) is whole; in others nothing that follows counts.
     state fragment {
-        transition select(walked) {
-            6: too_many;
-            default: read_fragment;
-        }
-    }
-
-    // A packet in one fragment (RFC 6946) is whole.
-    state read_fragment {
-        meta.wrong = TRUNCATED_IPV6_EXTENSION;
-        bit<64> ahead = packet.lookahead<bit<64>>();
+        bit<64> whole_header = packet.lookahead<bit<64>>();
         packet.extract(hdr.extension.next, 48);
         meta.extensions = meta.extensions + 8;
-        meta.next = ahead[63:56];
-        walked = walked + 1;
-        meta.wrong = 0;
-        transition select(ahead[47:35], ahead[32:32]) {
+        meta.next = whole_header[63:56];
+        meta.walked = meta.walked + 1;
+        meta.offset = whole_header[47:35];
+        meta.more = whole_header[32:32];
+        transition select(meta.offset, meta.more) {
             (0, 0): next_header;
-            (0, 1): first_fragment;
-            default: later_fragment;
+            default: accept;
         }
-    }
-
-    state first_fragment {
-        meta.wrong = FIRST_FRAGMENT;
-        transition accept;
-    }
-
-    state later_fragment {
-        meta.wrong = LATER_FRAGMENT;
-        transition accept;
     }
 
     state tcp {

@@ -6,57 +6,84 @@ register<bit<48>>(SERVICES) selectors;
 // The fault of a packet whose IP header is credible; 0 for none. In the order of crates/wire/src/parse.rs.
 control Check(in headers_t hdr, inout meta_t meta, in bit<32> frame) {
     apply {
-        bit<32> head;
-        bit<32> end;
-        if (hdr.ipv4.isValid()) {
-            head = (bit<32>)hdr.ipv4.words << 2;
-            end = (bit<32>)hdr.ipv4.length;
-            if (frame < (bit<32>)meta.l3 + head) {
-                meta.wrong = TRUNCATED_IPV4;
-            } else if (end < head || (bit<32>)meta.l3 + end > frame) {
-                meta.wrong = BAD_IPV4_LENGTH;
-            } else if (hdr.ipv4.offset != 0) {
-                meta.wrong = LATER_FRAGMENT;
-            } else if (hdr.ipv4.flags[0:0] == 1) {
-                meta.wrong = FIRST_FRAGMENT;
-            } else if (meta.next != TCP && meta.next != UDP) {
-                meta.wrong = OTHER_PROTOCOL;
-            } else {
-                meta.wrong = 0;
-            }
-        } else {
-            head = 40 + (bit<32>)meta.extensions;
-            end = 40 + (bit<32>)hdr.ipv6.length;
-            if ((bit<32>)meta.l3 + end > frame) {
-                meta.wrong = BAD_IPV6_LENGTH;
-            } else if (head > end) {
-                meta.wrong = TRUNCATED_IPV6_EXTENSION;
-            }
-        }
+        bool is_ipv4 = hdr.ipv4.isValid();
+        bit<32> head = is_ipv4 ? (bit<32>)hdr.ipv4.words << 2 : 40 + (bit<32>)meta.extensions;
+        bit<32> end = is_ipv4 ? (bit<32>)hdr.ipv4.length : 40 + (bit<32>)hdr.ipv6.length;
+        bool beyond = (bit<32>)meta.l3 + end > frame;
+        bool fragments = meta.offset != 0 || (is_ipv4 ? hdr.ipv4.flags[0:0] : meta.more) != 0;
+        bool known = meta.next == TCP || meta.next == UDP;
+        bool extends = meta.next == 0 || meta.next == 43 || meta.next == 44 || meta.next == 51
+            || meta.next == 60;
+        bit<32> segment = end - head;
         meta.bytes = (bit<16>)end;
-        if (meta.wrong == 0) {
-            bit<32> segment = end - head;
-            if (meta.next == TCP) {
-                bit<32> offset = (bit<32>)hdr.tcp.words << 2;
-                if (segment < 20) {
-                    meta.wrong = TRUNCATED_TCP;
-                } else if (offset < 20 || offset > segment) {
-                    meta.wrong = BAD_TCP_OFFSET;
-                }
-            } else {
-                bit<32> length = (bit<32>)hdr.udp.length;
-                if (segment < 8) {
-                    meta.wrong = TRUNCATED_UDP;
-                } else if (length < 8 || length > segment) {
-                    meta.wrong = BAD_UDP_LENGTH;
-                }
+        meta.reason = 0;
+        if (is_ipv4 && frame < (bit<32>)meta.l3 + head) {
+            meta.reason = TRUNCATED_IPV4;
+        } else if (is_ipv4 && (end < head || beyond)) {
+            meta.reason = BAD_IPV4_LENGTH;
+        } else if (beyond) {
+            meta.reason = BAD_IPV6_LENGTH;
+        } else if (head > end) {
+            meta.reason = TRUNCATED_IPV6_EXTENSION;
+        } else if (fragments) {
+            meta.reason = meta.offset != 0 ? LATER_FRAGMENT : FIRST_FRAGMENT;
+        } else if (!is_ipv4 && extends) {
+            // One that is not there as a whole was not read.
+            meta.reason = meta.walked == 6 ? TOO_MANY_IPV6_EXTENSIONS : TRUNCATED_IPV6_EXTENSION;
+        } else if (!known) {
+            meta.reason = OTHER_PROTOCOL;
+        } else if (meta.next == TCP) {
+            bit<32> offset = (bit<32>)hdr.tcp.words << 2;
+            if (segment < 20) {
+                meta.reason = TRUNCATED_TCP;
+            } else if (offset < 20 || offset > segment) {
+                meta.reason = BAD_TCP_OFFSET;
             }
+        } else if (segment < 8) {
+            meta.reason = TRUNCATED_UDP;
+        } else if (hdr.udp.length < 8 || (bit<32>)hdr.udp.length > segment) {
+            meta.reason = BAD_UDP_LENGTH;
+        }
+    }
+}
+
+// The fault of a frame without a credible IP header, or 0; and the addresses, IPv4 mapped into IPv6.
+control Addresses(in headers_t hdr, inout meta_t meta) {
+    apply {
+        meta.reason = 0;
+        if (hdr.ipv4.isValid()) {
+            meta.src = 96w0xffff ++ hdr.ipv4.src;
+            meta.dst = 96w0xffff ++ hdr.ipv4.dst;
+            if (hdr.ipv4.version != 4) {
+                meta.reason = BAD_IPV4_VERSION;
+            } else if (hdr.ipv4.words < 5) {
+                meta.reason = BAD_IPV4_HEADER_LENGTH;
+            }
+        } else if (hdr.ipv6.isValid()) {
+            meta.src = hdr.ipv6.src;
+            meta.dst = hdr.ipv6.dst;
+            if (hdr.ipv6.version != 6) {
+                meta.reason = BAD_IPV6_VERSION;
+            } else if (meta.src[127:32] == 0xffff || meta.dst[127:32] == 0xffff) {
+                meta.reason = MAPPED_ADDRESS;
+            }
+        } else if (!hdr.ethernet.isValid()) {
+            meta.reason = TRUNCATED_ETHERNET;
+        } else if (meta.kind == KIND_IPV4) {
+            meta.reason = TRUNCATED_IPV4;
+        } else if (meta.kind == KIND_IPV6) {
+            meta.reason = TRUNCATED_IPV6;
+        } else if (meta.kind != KIND_VLAN && meta.kind != KIND_SERVICE_VLAN) {
+            meta.reason = NOT_IP;
+        } else {
+            meta.reason = hdr.vlan[1].isValid() ? TOO_MANY_VLANS : TRUNCATED_VLAN;
         }
     }
 }
 
 // Leaves a verdict, or a table to decide by.
 control FindService(in headers_t hdr, inout meta_t meta, in bit<32> frame) {
+    Addresses() find;
     Check() check;
     bool is_ours;
     bool is_address;
@@ -78,7 +105,6 @@ control FindService(in headers_t hdr, inout meta_t meta, in bit<32> frame) {
             meta.dst_port: exact;
         }
         actions = { set_service; NoAction; }
-        default_action = NoAction();
         size = 1024;
     }
     // Those that take any port.
@@ -100,7 +126,6 @@ control FindService(in headers_t hdr, inout meta_t meta, in bit<32> frame) {
     table addresses {
         key = { meta.dst: exact; }
         actions = { known_address; NoAction; }
-        default_action = NoAction();
         size = 1024;
     }
     @name(".ours")
@@ -169,37 +194,15 @@ control FindService(in headers_t hdr, inout meta_t meta, in bit<32> frame) {
     }
 
     apply {
-        if (meta.wrong != 0 && !hdr.ipv4.isValid() && !hdr.ipv6.isValid()) {
+        find.apply(hdr, meta);
+        if (meta.reason != 0) {
             meta.verdict = PASS;
-            meta.reason = meta.wrong;
-        } else if (hdr.ipv4.isValid()) {
-            meta.src = 96w0xffff ++ hdr.ipv4.src;
-            meta.dst = 96w0xffff ++ hdr.ipv4.dst;
-            if (hdr.ipv4.version != 4) {
-                meta.verdict = PASS;
-                meta.reason = BAD_IPV4_VERSION;
-            } else if (hdr.ipv4.words < 5) {
-                meta.verdict = PASS;
-                meta.reason = BAD_IPV4_HEADER_LENGTH;
-            }
         } else {
-            meta.src = hdr.ipv6.src;
-            meta.dst = hdr.ipv6.dst;
-            if (hdr.ipv6.version != 6) {
-                meta.verdict = PASS;
-                meta.reason = BAD_IPV6_VERSION;
-            } else if (meta.src[127:32] == 0xffff || meta.dst[127:32] == 0xffff) {
-                meta.verdict = PASS;
-                meta.reason = MAPPED_ADDRESS;
-            }
-        }
-        if (meta.verdict == UNDECIDED) {
             check.apply(hdr, meta, frame);
-            if (meta.wrong != 0) {
+            if (meta.reason != 0) {
                 is_address = false;
                 addresses.apply();
-                meta.reason = meta.wrong;
-                meta.verdict = is_address && meta.wrong != OTHER_PROTOCOL ? DROP : PASS;
+                meta.verdict = is_address && meta.reason != OTHER_PROTOCOL ? DROP : PASS;
             }
         }
         if (meta.verdict == UNDECIDED) {

@@ -20,5 +20,3 @@ const bit<32> SEEN_LINES = 4096;
 const bit<32> SEEN_WAYS = 8;
 // Numbers of reasons are below this.
 const bit<32> REASONS = 64;
-// Further rows that a new flow tries after one that takes none; as in all planes.
-const bit<32> SECOND_TRIES = 24;

@@ -6,7 +6,8 @@
 //   hash.p4      the keyed hash of all planes
 //   memory.p4    pending flows, reports, marks: registers that packets write
 //   service.p4   faults, services, whose frame it is, and which table decides
-//   methods/     one decision each
+//   methods/     to a flow's row
+//   settle.p4    where it goes
 //   forward.p4   to the backend, and counters
 
 #include <core.p4>
@@ -32,6 +33,7 @@ action is_down(in bit<16> backend, out bit<32> down) {
 #include "service.p4"
 #include "methods/concury.p4"
 #include "methods/residue.p4"
+#include "settle.p4"
 #include "forward.p4"
 
 // Packets whose processing has begun, and has ended: a control plane that reads the first and waits until the
@@ -49,8 +51,9 @@ control WeirIngress(inout headers_t hdr, inout meta_t meta, inout standard_metad
     FindService() service;
     SeenBefore() seen;
     MarkActive() mark;
-    DecideConcury() concury;
-    DecideResidue() residue;
+    ConcuryRow() concury;
+    ResidueRow() residue;
+    Settle() settle;
     Report() report_start;
     Report() report_end;
     Forward() forward;
@@ -69,7 +72,7 @@ control WeirIngress(inout headers_t hdr, inout meta_t meta, inout standard_metad
                 seen.apply(meta);
             }
             if (meta.flags & MARK != 0 && !meta.starts) {
-                mark.apply(meta.hash);
+                mark.apply(meta);
             }
             if (meta.method == CONCURY) {
                 concury.apply(meta);
@@ -78,6 +81,9 @@ control WeirIngress(inout headers_t hdr, inout meta_t meta, inout standard_metad
             } else {
                 meta.verdict = DROP;
                 meta.reason = UNKNOWN_METHOD;
+            }
+            if (meta.verdict == UNDECIDED) {
+                settle.apply(meta);
             }
             if (meta.verdict == UNDECIDED && meta.starts) {
                 report_start.apply(meta, 0);

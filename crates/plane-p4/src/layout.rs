@@ -24,9 +24,9 @@ pub const SEEN_LINES: u32 = 4096;
 pub const SEEN_WAYS: u32 = 8;
 /// Reasons are below this.
 pub const REASONS: u32 = 64;
-/// Sources and bits of the entries of `exceptions`.
+/// Entries of `exceptions`.
 pub const EXCEPTIONS: u32 = 262_144;
-/// Entries of each table of pins.
+/// Pinned states.
 pub const PINS: u32 = 65_536;
 
 macro_rules! registers {
@@ -165,10 +165,8 @@ tables! {
     Images = "images", 512, [32];
     /// The key of the pending table; without it nothing is decided.
     PlaneKeys = "plane_keys", 1, [];
-    /// Concury's pinned states.
+    /// Pinned states.
     Pins = "pins", PINS, [16, 128, 32];
-    /// Residue's.
-    ResiduePins = "residue_pins", PINS, [16, 128, 32];
     /// Residue's exceptions.
     Exceptions = "exceptions", EXCEPTIONS, [32, 64];
     /// How a backend is reached.

@@ -328,11 +328,11 @@ impl Model {
         Ok(())
     }
 
-    fn pin(&self, table: Table, state: &ServiceState) -> Option<BackendId> {
+    fn pin(&self, state: &ServiceState) -> Option<BackendId> {
         let StateKey { address, src_port, dst_port } = state.key;
         let ports = u32::from(src_port) << 16 | u32::from(dst_port);
         let service = (state.service.0 as u16).to_be_bytes();
-        let action = self.entry(table, &[&service, &address, &ports.to_be_bytes()])?;
+        let action = self.entry(Table::Pins, &[&service, &address, &ports.to_be_bytes()])?;
         BackendId::new(number(&action.data[0]) as u16)
     }
 
@@ -361,7 +361,7 @@ impl Model {
                 let armed = lanes.iter().any(|(_, _, lane)| *lane != 0);
                 table.flags.has(Flags::MARK) && armed && backend.is_some() && !self.is_down(backend)
             };
-            if let Some(known) = self.pin(Table::Pins, &asked.state) {
+            if let Some(known) = self.pin(&asked.state) {
                 backend = Some(known);
             } else if !lives() {
                 (backend, note) = (self.place_again(table, asked.hash), true);
@@ -401,7 +401,7 @@ impl Model {
         if let Some(known) = pending.known.filter(|_| in_question) {
             (backend, note) = (Some(known), false);
         } else if asked.starts && down && excepted.is_some() {
-            match self.pin(Table::ResiduePins, &asked.state) {
+            match self.pin(&asked.state) {
                 Some(known) => backend = Some(known),
                 None => (backend, note) = (BackendId::of_slot(row), true),
             }

@@ -14,6 +14,10 @@ use std::time::Duration;
 const UNDER_WAY: usize = 512;
 /// The service of the switch's server.
 const SERVICE: &str = "standard";
+/// The one of what only the simple switch has.
+const SIMPLE_SWITCH: &str = "simple_switch";
+/// Packets that wait for a port; the switch itself has room for 64, which a burst fills.
+const QUEUE: i32 = 4096;
 /// It answers within this time; a table of a million registers takes a fraction of it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -26,7 +30,7 @@ pub struct Switch {
     stream: Option<TcpStream>,
     sequence: i32,
     /// What the switch calls its entries.
-    handles: HashMap<Keyed, i64>,
+    handles: HashMap<Keyed, i32>,
 }
 
 impl Switch {
@@ -142,7 +146,7 @@ fn put_key(calls: &mut Calls, id: i16, key: &[Vec<u8>]) {
 /// One call for a write; none if there is nothing to do.
 fn put_write(
     write: &Write,
-    handles: &HashMap<Keyed, i64>,
+    handles: &HashMap<Keyed, i32>,
     calls: &mut Calls,
     number: i32,
 ) -> &'static str {
@@ -164,7 +168,7 @@ fn put_write(
             match handles.get(&(*table, key.clone())) {
                 Some(handle) => {
                     named(calls, "bm_mt_modify_entry", table.name());
-                    calls.i64(3, *handle);
+                    calls.i32(3, *handle);
                     put_action(calls, 4, action);
                 }
                 None => {
@@ -181,7 +185,7 @@ fn put_write(
         Write::Remove { table, key } => {
             let handle = handles.get(&(*table, key.clone())).copied().unwrap_or(-1);
             named(calls, "bm_mt_delete_entry", table.name());
-            calls.i64(3, handle).end();
+            calls.i32(3, handle).end();
             "bm_mt_delete_entry"
         }
         Write::Default { table, action } => {
@@ -225,7 +229,7 @@ impl Target for Switch {
                 |switch, at, returned| {
                     match (part[at], returned) {
                         (Write::Insert { table, key, .. }, Returned::Number(handle)) => {
-                            changed.push(((*table, key.clone()), Some(handle)));
+                            changed.push(((*table, key.clone()), Some(handle as i32)));
                         }
                         (Write::Remove { table, key }, _) => {
                             changed.push(((*table, key.clone()), None));
@@ -291,10 +295,14 @@ impl Target for Switch {
             calls.begin(SERVICE, "bm_reset_state", number).end();
             "bm_reset_state"
         })?;
-        match returned {
-            Returned::Nothing => Ok(()),
-            other => Err(self.unexpected("bm_reset_state", &other)),
+        if returned != Returned::Nothing {
+            return Err(self.unexpected("bm_reset_state", &returned));
         }
+        self.one(|calls, number| {
+            calls.begin(SIMPLE_SWITCH, "set_all_egress_queue_depths", number).i32(1, QUEUE).end();
+            "set_all_egress_queue_depths"
+        })
+        .map(drop)
     }
 
     fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! What a control plane and updates ask.
 
-use super::fill::{backend_writes, pin_writes, place_of, service_writes};
+use super::fill::{backend_writes, pin_write, place_of, service_writes};
 use super::{Core, Port};
 use crate::error::Error;
 use crate::layout::{
@@ -134,14 +134,14 @@ impl<T: Target> update::Plane for P4<T> {
             return Err(full("pins", pinned.len() + new, PINS, "the size of pins"));
         }
         let writes: Vec<Write> =
-            pins.iter().flat_map(|(state, backend)| pin_writes(state, Some(*backend))).collect();
+            pins.iter().map(|(state, backend)| pin_write(state, Some(*backend))).collect();
         core.write(&writes)?;
         Ok(update::Plane::pin(&mut core.record, pins)?)
     }
 
     fn unpin(&mut self, states: &[ServiceState]) -> Result<(), Error> {
         let core = self.core();
-        let writes: Vec<Write> = states.iter().flat_map(|state| pin_writes(state, None)).collect();
+        let writes: Vec<Write> = states.iter().map(|state| pin_write(state, None)).collect();
         core.write(&writes)?;
         Ok(update::Plane::unpin(&mut core.record, states)?)
     }

@@ -43,7 +43,7 @@ impl<T: Target> Core<T> {
             writes.extend(service_writes(key, *service));
         }
         for (state, backend) in &record.memory.pinned {
-            writes.extend(pin_writes(state, Some(*backend)));
+            writes.push(pin_write(state, Some(*backend)));
         }
         writes.extend(self.mark_writes());
         let generation = self.generation;
@@ -176,23 +176,17 @@ pub(super) fn place_of(key: &VipKey) -> (Table, Vec<Vec<u8>>) {
     (Table::Services, parts)
 }
 
-/// Pins a state, or unpins it: of both methods, since a service may change its own.
-pub(super) fn pin_writes(state: &ServiceState, backend: Option<BackendId>) -> Vec<Write> {
+/// Pins a state, or unpins it.
+pub(super) fn pin_write(state: &ServiceState, backend: Option<BackendId>) -> Write {
     let ports = u32::from(state.key.src_port) << 16 | u32::from(state.key.dst_port);
     let key = vec![
         (state.service.0 as u16).to_be_bytes().to_vec(),
         state.key.address.to_vec(),
         ports.to_be_bytes().to_vec(),
     ];
-    let tables = [(Table::Pins, "set_pin"), (Table::ResiduePins, "set_residue_pin")];
-    let write = |(table, name)| match backend {
-        Some(backend) => {
-            let data = vec![encode::argument(backend.get().into(), 16)];
-            Write::Insert { table, key: key.clone(), action: Action { name, data } }
-        }
-        None => Write::Remove { table, key: key.clone() },
-    };
-    tables.into_iter().map(write).collect()
+    let Some(backend) = backend else { return Write::Remove { table: Table::Pins, key } };
+    let data = vec![encode::argument(backend.get().into(), 16)];
+    Write::Insert { table: Table::Pins, key, action: Action { name: "set_pin", data } }
 }
 
 /// What is known of a backend, and how packets get there: as they are, or by IPIP.

@@ -10,7 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
 use weir_plane::{Backend, Hop, Outcome, Plane, Soft, Verdict, VipKey};
-use weir_plane_p4::layout::{MARK_WORDS, SEEN_LINES};
+use std::time::{Duration, Instant};
+use weir_plane_p4::layout::{MARK_WORDS, Register, SEEN_LINES};
 use weir_plane_p4::{Error, P4, Target};
 use weir_steering::update::{self, Built, Judgement, Services};
 use weir_steering::{
@@ -218,6 +219,8 @@ pub struct World<T> {
     ifindex: u32,
     pub outcomes: BTreeMap<String, u64>,
     pub updates: u64,
+    /// Packets that the switch was given.
+    pub sent: u64,
 }
 
 impl<T: Target> World<T> {
@@ -270,6 +273,7 @@ impl<T: Target> World<T> {
             ifindex,
             outcomes: BTreeMap::new(),
             updates: 0,
+            sent: 0,
         };
         for service in 0..PLANS.len() {
             (0..4).for_each(|_| world.add_backend(service));
@@ -473,10 +477,14 @@ impl<T: Target> World<T> {
         }
     }
 
-    /// What the plane in memory does with a frame, in the words of a switch, which tells no sender why a tunnel
-    /// does not take its packet.
+    /// What the plane in memory does with a frame.
     pub fn judge(&mut self, frame: &[u8]) -> Outcome {
-        let verdict = self.plane.oracle.judge(frame);
+        self.judge_and_write(&mut frame.to_vec())
+    }
+
+    /// The same, with what it writes into the frame but for the MAC addresses.
+    pub fn judge_and_write(&mut self, frame: &mut Vec<u8>) -> Outcome {
+        let verdict = self.plane.oracle.take(frame, None);
         let mut outcome = Outcome::from(verdict);
         // A flow that is pending, or pinned, at a backend that is gone: nobody knows how to get there.
         if let Verdict::Forward { backend, new, bytes, .. } = verdict
@@ -493,6 +501,21 @@ impl<T: Target> World<T> {
         };
         *self.outcomes.entry(name).or_default() += 1;
         outcome
+    }
+
+    /// Packets that the switch has decided.
+    pub fn begun(&mut self) -> u64 {
+        self.plane.p4.target().read(&[(Register::Ended, 0)]).expect("the switch is there")[0]
+    }
+
+    /// Waits until the switch has decided so many more packets.
+    pub fn wait_for(&mut self, packets: u64) {
+        self.sent += packets;
+        let end = Instant::now() + Duration::from_secs(20);
+        while self.begun() < self.sent {
+            assert!(Instant::now() < end, "{} of {} packets", self.begun(), self.sent);
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     /// The two outcomes mean the same.

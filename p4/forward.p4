@@ -42,9 +42,7 @@ control Encapsulate(inout headers_t hdr, inout meta_t meta, in bit<128> source,
             hdr.vlan[1].setInvalid();
             if (outer_is_ipv6) {
                 // The label tells flows apart, as the outer addresses do not.
-                bit<64> high;
-                bit<64> low;
-                bit<64> to;
+                bit<64> high; bit<64> low; bit<64> to;
                 swap64(meta.src[127:64], high);
                 swap64(meta.src[63:0], low);
                 swap64(meta.dst[63:0], to);
@@ -98,38 +96,27 @@ control Forward(inout headers_t hdr, inout meta_t meta, inout standard_metadata_
     bit<128> destination = 0;
     bit<32> most = 0;
 
-    @name(".send")
-    action send(bit<9> port, bit<48> next_hop, bit<48> own) {
+    @name(".send") action send(bit<9> port, bit<48> next_hop, bit<48> own) {
         // Without one of its own, it goes back by the port that it came in by.
         standard.egress_spec = port == 0 ? standard.ingress_port : port;
         hdr.ethernet.dst = next_hop;
         hdr.ethernet.src = own;
         how = 1;
     }
-    @name(".tunnel4")
-    action tunnel4(bit<9> port, bit<48> next_hop, bit<48> own, bit<32> from, bit<32> to, bit<32> mtu) {
+    @name(".tunnel4") action tunnel4(bit<9> port, bit<48> next_hop, bit<48> own, bit<32> from, bit<32> to, bit<32> mtu) {
         send(port, next_hop, own);
-        source = (bit<128>)from;
-        destination = (bit<128>)to;
-        most = mtu;
-        how = 2;
+        source = (bit<128>)from; destination = (bit<128>)to; most = mtu; how = 2;
     }
-    @name(".tunnel6")
-    action tunnel6(bit<9> port, bit<48> next_hop, bit<48> own, bit<128> from, bit<128> to,
+    @name(".tunnel6") action tunnel6(bit<9> port, bit<48> next_hop, bit<48> own, bit<128> from, bit<128> to,
                    bit<32> mtu) {
         send(port, next_hop, own);
-        source = from;
-        destination = to;
-        most = mtu;
-        how = 3;
+        source = from; destination = to; most = mtu; how = 3;
     }
-    @name(".nowhere")
-    action nowhere() {
+    @name(".nowhere") action nowhere() {
         meta.verdict = DROP;
         meta.reason = NO_NEXT_HOP;
     }
-    @name(".backends")
-    table backends {
+    @name(".backends") table backends {
         key = { meta.backend: exact; }
         actions = { send; tunnel4; tunnel6; nowhere; }
         default_action = nowhere();

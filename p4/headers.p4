@@ -1,72 +1,38 @@
 // What stands in frames, and what is known of a packet on its way.
 
-header ethernet_t {
-    bit<48> dst;
-    bit<48> src;
-    bit<16> kind;
-}
+header ethernet_t { bit<48> dst; bit<48> src; bit<16> kind; }
 
-header vlan_t {
-    bit<16> tag;
-    bit<16> kind;
-}
+header vlan_t { bit<16> tag; bit<16> kind; }
 
 header ipv4_t {
-    bit<4> version;
-    bit<4> words;
-    bit<8> tos;
-    bit<16> length;
-    bit<16> id;
-    bit<3> flags;
-    bit<13> offset;
-    bit<8> ttl;
-    bit<8> protocol;
-    bit<16> checksum;
+    bit<4> version; bit<4> words; bit<8> tos; bit<16> length;
+    bit<16> id; bit<3> flags; bit<13> offset;
+    bit<8> ttl; bit<8> protocol; bit<16> checksum;
     bit<32> src;
     bit<32> dst;
 }
 
-header ipv4_options_t {
-    varbit<320> bytes;
-}
+header ipv4_options_t { varbit<320> bytes; }
 
 header ipv6_t {
-    bit<4> version;
-    bit<8> tos;
-    bit<20> label;
-    bit<16> length;
-    bit<8> next;
-    bit<8> hops;
+    bit<4> version; bit<8> tos; bit<20> label;
+    bit<16> length; bit<8> next; bit<8> hops;
     bit<128> src;
     bit<128> dst;
 }
 
 // An extension header of 2,048 bytes at most.
-header extension_t {
-    bit<8> next;
-    bit<8> units;
-    varbit<16368> bytes;
-}
+header extension_t { bit<8> next; bit<8> units; varbit<16368> bytes; }
 
 header tcp_t {
-    bit<16> src;
-    bit<16> dst;
+    bit<16> src; bit<16> dst;
     bit<32> sequence;
     bit<32> acknowledged;
-    bit<4> words;
-    bit<4> reserved;
-    bit<8> flags;
-    bit<16> window;
-    bit<16> checksum;
-    bit<16> urgent;
+    bit<4> words; bit<4> reserved; bit<8> flags; bit<16> window;
+    bit<16> checksum; bit<16> urgent;
 }
 
-header udp_t {
-    bit<16> src;
-    bit<16> dst;
-    bit<16> length;
-    bit<16> checksum;
-}
+header udp_t { bit<16> src; bit<16> dst; bit<16> length; bit<16> checksum; }
 
 struct headers_t {
     ethernet_t ethernet;

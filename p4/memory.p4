@@ -48,9 +48,7 @@ control LookAt(inout meta_t meta, in bit<32> at, inout bit<32> flows, inout bit<
         if (last[15:0] != 0) {
             flows = flows + 1;
             if (last[47:16] == meta.ports[15:0] ++ meta.service) {
-                bit<48> first;
-                bit<48> second;
-                bit<48> third;
+                bit<48> first; bit<48> second; bit<48> third;
                 pending_0.read(first, at);
                 pending_1.read(second, at);
                 pending_2.read(third, at);
@@ -114,8 +112,7 @@ control NotePending(inout meta_t meta) {
 // know of it: its first packet is dropped and comes again. Last packets go on.
 control Report(inout meta_t meta, in bit<16> last) {
     apply {
-        bit<48> head;
-        bit<48> tail;
+        bit<48> head; bit<48> tail;
         ring_head.read(head, 0);
         ring_tail.read(tail, 0);
         if (head - tail >= (bit<48>)RING) {
@@ -158,9 +155,7 @@ control FindLane(inout meta_t meta, out bit<64> lane, out bit<64> other_lane, ou
 control MarkActive(inout meta_t meta) {
     FindLane() find;
     apply {
-        bit<32> base;
-        bit<64> lane;
-        bit<64> other_lane;
+        bit<32> base; bit<64> lane; bit<64> other_lane;
         find.apply(meta, lane, other_lane, base);
         if (lane != 0) {
             marks.write(meta.word_at, meta.word | lane);
@@ -184,8 +179,7 @@ control MarkActive(inout meta_t meta) {
 control SeenAt(in bit<64> tag, in bit<2> now, in bit<32> at, inout bit<32> place, inout bool free,
                inout bool found, inout bool known) {
     apply {
-        bit<32> high;
-        bit<32> low;
+        bit<32> high; bit<32> low;
         seen_high.read(high, at);
         seen_low.read(low, at);
         bool alive = low[1:0] == now || low[1:0] == (now == 1 ? 2w3 : now - 1);

@@ -88,107 +88,69 @@ control FindService(in headers_t hdr, inout meta_t meta, in bit<32> frame) {
     bool is_ours;
     bool is_address;
 
-    @name(".set_service")
-    action set_service(bit<16> service) {
-        meta.service = service;
-    }
-    @name(".no_service")
-    action no_service() {
+    @name(".set_service") action set_service(bit<16> service) { meta.service = service; }
+    @name(".no_service") action no_service() {
         meta.verdict = PASS;
         meta.reason = NO_SERVICE;
     }
-    @name(".services")
-    table services {
-        key = {
-            meta.dst: exact;
-            meta.protocol: exact;
-            meta.dst_port: exact;
-        }
+    @name(".services") table services {
+        key = { meta.dst: exact; meta.protocol: exact; meta.dst_port: exact; }
         actions = { set_service; NoAction; }
         size = 1024;
     }
     // Those that take any port.
-    @name(".any_port")
-    table any_port {
-        key = {
-            meta.dst: exact;
-            meta.protocol: exact;
-        }
+    @name(".any_port") table any_port {
+        key = { meta.dst: exact; meta.protocol: exact; }
         actions = { set_service; no_service; }
         default_action = no_service();
         size = 1024;
     }
-    @name(".known_address")
-    action known_address() {
-        is_address = true;
-    }
-    @name(".addresses")
-    table addresses {
+    @name(".known_address") action known_address() { is_address = true; }
+    @name(".addresses") table addresses {
         key = { meta.dst: exact; }
         actions = { known_address; NoAction; }
         size = 1024;
     }
-    @name(".ours")
-    action ours() {
-        is_ours = true;
-    }
+    @name(".ours") action ours() { is_ours = true; }
     // Our MAC addresses. The default action takes any, until the control plane says otherwise.
-    @name(".not_ours")
-    action not_ours() {
-        is_ours = false;
-    }
-    @name(".own_macs")
-    table own_macs {
+    @name(".not_ours") action not_ours() { is_ours = false; }
+    @name(".own_macs") table own_macs {
         key = { hdr.ethernet.dst: exact; }
         actions = { ours; not_ours; }
         default_action = ours();
         size = 64;
     }
-    @name(".set_image")
-    action set_image(bit<8> method, bit<8> asks_seen, bit<64> xor, bit<64> wide, bit<64> mul1,
+    @name(".set_image") action set_image(bit<8> method, bit<8> asks_seen, bit<64> xor, bit<64> wide, bit<64> mul1,
                      bit<64> mul2, bit<32> slot_base, bit<32> slot_count, bit<32> a_base,
                      bit<32> a_cells, bit<32> b_base, bit<32> b_cells, bit<16> fallback) {
         meta.method = method;
         meta.asks_seen = asks_seen != 0;
-        meta.key.xor = xor;
-        meta.key.wide = wide;
-        meta.key.mul1 = mul1;
-        meta.key.mul2 = mul2;
-        meta.slot_base = slot_base;
-        meta.slots = slot_count;
-        meta.a_base = a_base;
-        meta.a_cells = a_cells;
-        meta.b_base = b_base;
-        meta.b_cells = b_cells;
+        meta.key.xor = xor; meta.key.wide = wide; meta.key.mul1 = mul1; meta.key.mul2 = mul2;
+        meta.slot_base = slot_base; meta.slots = slot_count;
+        meta.a_base = a_base; meta.a_cells = a_cells;
+        meta.b_base = b_base; meta.b_cells = b_cells;
         meta.fallback = fallback;
     }
-    @name(".no_image")
-    action no_image() {
+    @name(".no_image") action no_image() {
         meta.verdict = DROP;
         meta.reason = NO_TABLE;
     }
-    @name(".images")
-    table images {
+    @name(".images") table images {
         key = { meta.table_number: exact; }
         actions = { set_image; no_image; }
         default_action = no_image();
         size = 512;
     }
-    @name(".set_plane_key")
-    action set_plane_key(bit<64> xor, bit<64> wide, bit<64> mul1, bit<64> mul2) {
-        meta.plane_key.xor = xor;
-        meta.plane_key.wide = wide;
-        meta.plane_key.mul1 = mul1;
-        meta.plane_key.mul2 = mul2;
+    @name(".set_plane_key") action set_plane_key(bit<64> xor, bit<64> wide, bit<64> mul1, bit<64> mul2) {
+        meta.plane_key.xor = xor; meta.plane_key.wide = wide;
+        meta.plane_key.mul1 = mul1; meta.plane_key.mul2 = mul2;
     }
     // Until the control plane has set it, nothing is decided: a switch that was started anew is empty.
-    @name(".not_filled")
-    action not_filled() {
+    @name(".not_filled") action not_filled() {
         meta.verdict = DROP;
         meta.reason = NO_TABLE;
     }
-    @name(".plane_keys")
-    table plane_keys {
+    @name(".plane_keys") table plane_keys {
         actions = { set_plane_key; not_filled; }
         default_action = not_filled();
     }

@@ -5,9 +5,7 @@
 control TryAgain(inout meta_t meta, inout bit<64> value, inout bool found) {
     apply {
         if (!found) {
-            bit<16> entry;
-            bit<32> down;
-            bit<32> at;
+            bit<16> entry; bit<32> down; bit<32> at;
             value = value + NEXT_TRY;
             mix(value, meta.key);
             scale(value[31:0], meta.slots, at);
@@ -32,18 +30,10 @@ control Settle(inout meta_t meta) {
     FindLane() lanes;
     TryAgain() try;
 
-    @name(".set_pin")
-    action set_pin(bit<16> backend) {
-        meta.backend = backend;
-    }
+    @name(".set_pin") action set_pin(bit<16> backend) { meta.backend = backend; }
     // States that are kept and whose first packets may be repeated.
-    @name(".pins")
-    table pins {
-        key = {
-            meta.service: exact;
-            meta.src: exact;
-            meta.ports: exact;
-        }
+    @name(".pins") table pins {
+        key = { meta.service: exact; meta.src: exact; meta.ports: exact; }
         actions = { set_pin; NoAction; }
         size = 65536;
     }
@@ -65,9 +55,7 @@ control Settle(inout meta_t meta) {
                 settled = pins.apply().hit;
             }
             if (!settled && meta.method == CONCURY && down == 0 && meta.flags & MARK != 0) {
-                bit<32> base;
-                bit<64> lane;
-                bit<64> other_lane;
+                bit<32> base; bit<64> lane; bit<64> other_lane;
                 lanes.apply(meta, lane, other_lane, base);
                 // A connection lives there: whoever sent this SYN must not move it.
                 settled = (lane | other_lane) != 0 && meta.backend != NO_BACKEND;

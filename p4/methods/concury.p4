@@ -5,11 +5,7 @@ register<bit<16>>(CELLS) cells_b;
 
 control ConcuryRow(inout meta_t meta) {
     apply {
-        bit<32> a;
-        bit<32> b;
-        bit<16> cell_a;
-        bit<16> cell_b;
-        bit<16> entry;
+        bit<32> a; bit<32> b; bit<16> cell_a; bit<16> cell_b; bit<16> entry;
         scale(meta.hash[31:0], meta.a_cells, a);
         scale(meta.hash[63:32], meta.b_cells, b);
         cells_a.read(cell_a, meta.a_base + a);

@@ -3,24 +3,18 @@
 // here it is one lookup anyway.
 
 control ResidueRow(inout meta_t meta) {
-    @name(".set_exception")
-    action set_exception(bit<16> backend) {
+    @name(".set_exception") action set_exception(bit<16> backend) {
         meta.backend = backend;
         meta.kept = true;
     }
-    @name(".exceptions")
-    table exceptions {
-        key = {
-            meta.table_number: exact;
-            meta.hash: exact;
-        }
+    @name(".exceptions") table exceptions {
+        key = { meta.table_number: exact; meta.hash: exact; }
         actions = { set_exception; NoAction; }
         size = 262144;
     }
 
     apply {
-        bit<16> entry;
-        bit<32> at;
+        bit<16> entry; bit<32> at;
         scale(meta.hash[31:0], meta.slots, at);
         slots.read(entry, meta.slot_base + at);
         meta.backend = entry & NUMBER;

@@ -33,7 +33,9 @@ pub enum Error {
         code: i32,
     },
     /// It has no room.
-    #[error("no room on the switch for {what}: {wanted} wanted, {most} there at most; make {name} larger in p4/sizes.p4")]
+    #[error(
+        "no room on the switch for {what}: {wanted} wanted, {most} there at most; make {name} larger in p4/sizes.p4"
+    )]
     Full {
         /// What there is no room for.
         what: &'static str,

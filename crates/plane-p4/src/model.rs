@@ -89,7 +89,8 @@ impl Model {
 
     fn set(&mut self, register: Register, index: u32, value: u64) {
         let mask = u64::MAX >> (64 - register.bits());
-        let elements = self.registers.get_mut(&register).and_then(|all| all.get_mut(index as usize));
+        let elements =
+            self.registers.get_mut(&register).and_then(|all| all.get_mut(index as usize));
         if let Some(element) = elements {
             *element = value & mask;
         }
@@ -167,8 +168,7 @@ impl Model {
     fn classify(&self, frame: &[u8]) -> Result<(Packet, u16), Outcome> {
         let packet = parse(frame).map_err(|rejected| {
             let known = |dst: [u8; 16]| self.entry(Table::Addresses, &[&dst]).is_some();
-            let ours =
-                rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
+            let ours = rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
             if ours { Outcome::Dropped(rejected.reason) } else { Outcome::Passed(rejected.reason) }
         })?;
         let flow = &packet.flow;

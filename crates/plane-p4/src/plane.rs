@@ -171,7 +171,12 @@ impl<T: Target> Core<T> {
 
     /// Takes ranges for the parts of a table that is shown next, those of the version before the last one if
     /// they are as long.
-    fn place(&mut self, service: ServiceId, version: usize, parts: &Parts) -> Result<Places, Error> {
+    fn place(
+        &mut self,
+        service: ServiceId,
+        version: usize,
+        parts: &Parts,
+    ) -> Result<Places, Error> {
         let lengths = [&parts.slots, &parts.a, &parts.b].map(|part| part.len() as u32);
         let versions = self.versions.entry(service).or_default();
         let old = versions.places[version];
@@ -204,8 +209,7 @@ impl<T: Target> Core<T> {
     fn differences(&self, parts: &Parts, places: &Places) -> Vec<Write> {
         let mut writes = Vec::new();
         let wanted = [(&parts.slots, places.slots), (&parts.a, places.a), (&parts.b, places.b)];
-        for ((register, held), (part, (first, _))) in
-            PARTS.into_iter().zip(&self.held).zip(wanted)
+        for ((register, held), (part, (first, _))) in PARTS.into_iter().zip(&self.held).zip(wanted)
         {
             for (index, value) in (first..).zip(part) {
                 if held[index as usize] != *value {

@@ -114,15 +114,16 @@ impl Switch {
         Error::Answer { address: self.address.clone(), call: call.to_owned(), what }
     }
 
-    fn one(
-        &mut self,
-        put: impl Fn(&mut Calls, i32) -> &'static str,
-    ) -> Result<Returned, Error> {
+    fn one(&mut self, put: impl Fn(&mut Calls, i32) -> &'static str) -> Result<Returned, Error> {
         let mut found = Returned::Nothing;
-        self.calls(1, |_, calls, number| put(calls, number), |_, _, returned| {
-            found = returned;
-            Ok(())
-        })?;
+        self.calls(
+            1,
+            |_, calls, number| put(calls, number),
+            |_, _, returned| {
+                found = returned;
+                Ok(())
+            },
+        )?;
         Ok(found)
     }
 }

@@ -4,8 +4,8 @@ use super::fill::{backend_writes, pin_write, place_of, service_writes};
 use super::{Core, Port};
 use crate::error::Error;
 use crate::layout::{
-    BACKENDS, CELLS, PENDING_SETS, PENDING_WAYS, PINS, Register, SERVICES, SLOTS,
-    STRANGER_WORDS, Table,
+    BACKENDS, CELLS, PENDING_SETS, PENDING_WAYS, PINS, Register, SERVICES, SLOTS, STRANGER_WORDS,
+    Table,
 };
 use crate::target::{Target, Write};
 use nix::net::if_::if_nametoindex;
@@ -84,12 +84,7 @@ impl<T: Target> update::Plane for P4<T> {
         matches!(error, Error::Full { .. })
     }
 
-    fn set_flags(
-        &mut self,
-        service: ServiceId,
-        record: bool,
-        pending: bool,
-    ) -> Result<(), Error> {
+    fn set_flags(&mut self, service: ServiceId, record: bool, pending: bool) -> Result<(), Error> {
         let core = self.core();
         let Some(versions) = core.versions.get_mut(&service).filter(|of| of.shown.is_some()) else {
             return Ok(());
@@ -146,12 +141,7 @@ impl<T: Target> update::Plane for P4<T> {
         Ok(update::Plane::unpin(&mut core.record, states)?)
     }
 
-    fn show(
-        &mut self,
-        service: ServiceId,
-        image: &Arc<Image>,
-        flags: Flags,
-    ) -> Result<(), Error> {
+    fn show(&mut self, service: ServiceId, image: &Arc<Image>, flags: Flags) -> Result<(), Error> {
         let core = self.core();
         core.publish(service, image, flags)?;
         Ok(update::Plane::show(&mut core.record, service, image, flags)?)

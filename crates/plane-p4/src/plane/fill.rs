@@ -215,7 +215,10 @@ fn way_to(backend: &Backend, ports: &[Port]) -> Result<Option<Action>, Error> {
         return Err(unsupported("translate addresses", "set forward = \"l2\" or \"ipip\""));
     }
     if backend.segments.is_some() {
-        return Err(unsupported("lower what SYNs ask for", "lower the MTU of the backends' routes"));
+        return Err(unsupported(
+            "lower what SYNs ask for",
+            "lower the MTU of the backends' routes",
+        ));
     }
     let Some(hop) = backend.hop else { return Ok(None) };
     // 0 is the port that the packet came in by; one that is none of the switch's leads nowhere.
@@ -224,14 +227,14 @@ fn way_to(backend: &Backend, ports: &[Port]) -> Result<Option<Action>, Error> {
         None if hop.ifindex == 0 => 0,
         None => return Ok(None),
     };
-    let mut data = vec![
-        encode::argument(port.into(), 9),
-        hop.next.mac.to_vec(),
-        hop.next.source_mac.to_vec(),
-    ];
+    let mut data =
+        vec![encode::argument(port.into(), 9), hop.next.mac.to_vec(), hop.next.source_mac.to_vec()];
     let Some(tunnel) = backend.tunnel else { return Ok(Some(Action { name: "send", data })) };
     if tunnel.encapsulation != Encapsulation::Ipip || tunnel.spread != 0 {
-        return Err(unsupported("build this tunnel", "set forward = \"ipip\", without source bits"));
+        return Err(unsupported(
+            "build this tunnel",
+            "set forward = \"ipip\", without source bits",
+        ));
     }
     let name = match (tunnel.source, backend.address) {
         (Some(IpAddr::V4(from)), IpAddr::V4(to)) => {

@@ -12,9 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use weir_hash::{Key, scale};
 use weir_plane::{LaneCounters, Outcomes};
-use weir_steering::{
-    BackendId, Event, EventKind, Marks, ServiceId, ServiceState, Side, seen_tag,
-};
+use weir_steering::{BackendId, Event, EventKind, Marks, ServiceId, ServiceState, Side, seen_tag};
 use weir_wire::Reason;
 
 /// The words of pending flows.
@@ -118,7 +116,10 @@ impl<T: Target> Core<T> {
     }
 
     /// The places of a state's set, with what is there.
-    fn sets(&mut self, states: &[ServiceState]) -> Result<Vec<(u32, ServiceState, BackendId)>, Error> {
+    fn sets(
+        &mut self,
+        states: &[ServiceState],
+    ) -> Result<Vec<(u32, ServiceState, BackendId)>, Error> {
         let places: Vec<(Register, u32)> = states
             .iter()
             .flat_map(|state| state::sets_of(&self.key, &state.key))
@@ -150,7 +151,10 @@ impl<T: Target> Core<T> {
     }
 
     /// Where a flow is pending.
-    pub(super) fn find_pending(&mut self, state: &ServiceState) -> Result<Option<BackendId>, Error> {
+    pub(super) fn find_pending(
+        &mut self,
+        state: &ServiceState,
+    ) -> Result<Option<BackendId>, Error> {
         let found = self.sets(&[*state])?;
         Ok(found.iter().find(|(_, other, _)| other == state).map(|(_, _, backend)| *backend))
     }
@@ -161,15 +165,13 @@ impl<T: Target> Core<T> {
         known: &mut dyn Iterator<Item = u64>,
         flows: usize,
     ) -> Result<Side, Error> {
-        let words = weir_steering::arm(
-            weir_steering::words_for(flows, MARK_WORDS as usize),
-            known,
-        );
+        let words = weir_steering::arm(weir_steering::words_for(flows, MARK_WORDS as usize), known);
         let before = self.side();
         let half = 1 - self.half;
         let first = half as u32 * MARK_WORDS;
         let register = Register::Marks;
-        let mut writes = vec![Write::Fill { register, from: first, to: first + MARK_WORDS, value: 0 }];
+        let mut writes =
+            vec![Write::Fill { register, from: first, to: first + MARK_WORDS, value: 0 }];
         let filled = (first..).zip(&words).filter(|(_, word)| **word != 0);
         writes.extend(filled.map(|(index, word)| Write::Set { register, index, value: *word }));
         let value = u64::from(first) << 24 | (words.len() as u64 - 1);
@@ -197,7 +199,8 @@ impl<T: Target> Core<T> {
 
     pub(super) fn clear_marks(&mut self, side: Side) -> Result<(), Error> {
         let from = if side.first == 0 { 0 } else { STRANGER_WORDS * 2 };
-        let fill = |register, from, count| Write::Fill { register, from, to: from + count, value: 0 };
+        let fill =
+            |register, from, count| Write::Fill { register, from, to: from + count, value: 0 };
         self.write(&[
             fill(Register::Marks, side.first, MARK_WORDS),
             fill(Register::Strangers, from, STRANGER_WORDS * 2),
@@ -209,7 +212,8 @@ impl<T: Target> Core<T> {
         let high = self.read_all(Register::SeenHigh)?;
         let low = self.read_all(Register::SeenLow)?;
         let tags = high.iter().zip(&low).map(|(high, low)| high << 32 | low);
-        let (now, before) = (self.generation, if self.generation == 1 { 3 } else { self.generation - 1 });
+        let (now, before) =
+            (self.generation, if self.generation == 1 { 3 } else { self.generation - 1 });
         Ok(tags.filter(|tag| tag & 3 == now || tag & 3 == before).collect())
     }
 
@@ -229,8 +233,11 @@ impl<T: Target> Core<T> {
         let gone = found.filter(|(_, [high, low])| wanted.contains(&((high << 32 | low) & !3)));
         let writes: Vec<Write> = gone
             .flat_map(|(at, _)| {
-                [Register::SeenHigh, Register::SeenLow]
-                    .map(|register| Write::Set { register, index: *at, value: 0 })
+                [Register::SeenHigh, Register::SeenLow].map(|register| Write::Set {
+                    register,
+                    index: *at,
+                    value: 0,
+                })
             })
             .collect();
         self.write(&writes)

@@ -8,9 +8,9 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use weir_plane::forward::{Encapsulation, NextHop, Tunnel};
 use weir_plane::{Backend, Hop, Outcome, Plane, Soft, Verdict, VipKey};
-use std::time::{Duration, Instant};
 use weir_plane_p4::layout::{MARK_WORDS, Register, SEEN_LINES};
 use weir_plane_p4::{Error, P4, Target};
 use weir_steering::update::{self, Built, Judgement, Services};
@@ -99,12 +99,7 @@ impl<T: Target> update::Plane for Twin<T> {
         self.p4.unpin(states)
     }
 
-    fn show(
-        &mut self,
-        service: ServiceId,
-        image: &Arc<Image>,
-        flags: Flags,
-    ) -> Result<(), Error> {
+    fn show(&mut self, service: ServiceId, image: &Arc<Image>, flags: Flags) -> Result<(), Error> {
         update::Plane::show(&mut self.oracle, service, image, flags)?;
         self.p4.show(service, image, flags)
     }
@@ -242,7 +237,8 @@ impl<T: Target> World<T> {
             p4.set_service(vip, number).expect("there is room");
             oracle.set_service(vip, number).expect("it is in memory");
             let mut settings = Settings::of(method);
-            let (name, value) = if method == MethodId::Concury { (DCODE_BITS, 8) } else { (ROWS, 251) };
+            let (name, value) =
+                if method == MethodId::Concury { (DCODE_BITS, 8) } else { (ROWS, 251) };
             settings.set(name, value).expect("the method has it");
             let config = ServiceConfig {
                 settings,
@@ -291,7 +287,8 @@ impl<T: Target> World<T> {
     fn add_backend(&mut self, service: usize) {
         let id = BackendId::of(self.next_backend % BACKENDS);
         let taken = |service: &Service| {
-            service.members.iter().any(|member| member.backend == id) || service.leaving.contains(&id)
+            service.members.iter().any(|member| member.backend == id)
+                || service.leaving.contains(&id)
         };
         self.next_backend += 1;
         if self.tables.services.iter().any(taken) {
@@ -304,12 +301,8 @@ impl<T: Target> World<T> {
             if ipv6 { (0xfd08_u128 << 112 | v6).to_be_bytes().into() } else { v4.into() };
         let source: IpAddr =
             if ipv6 { "fd08::ffff" } else { "10.8.255.1" }.parse().expect("an address");
-        let tunnel = Tunnel {
-            encapsulation: Encapsulation::Ipip,
-            source: Some(source),
-            spread: 0,
-            mtu: 0,
-        };
+        let tunnel =
+            Tunnel { encapsulation: Encapsulation::Ipip, source: Some(source), spread: 0, mtu: 0 };
         let [high, low] = id.get().to_be_bytes();
         let next = NextHop { mac: [2, 0, 0, 1, high, low], source_mac: OWN_MAC };
         let backend = Backend {

@@ -9,7 +9,7 @@ FORWARD := l2
 PLANE := kernel
 RUNS := 10
 .DEFAULT_GOAL := help
-.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills fuzz mutations kernel-test clean
+.PHONY: help setup build site deb demo test bench soak soak-faults soak-kills fuzz mutations p4-test kernel-test clean
 
 # Rust's installer puts cargo where no PATH looks before the next login.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH):/usr/sbin:/sbin
@@ -33,6 +33,8 @@ help:
 	@echo '            BPF program and its twin, of a grammar and blind'
 	@echo 'make mutations'
 	@echo '            faults of the packet path, each of which the corpus must find'
+	@echo 'make p4-test'
+	@echo '            the P4 plane on a running simple switch (p4c-bm2-ss and simple_switch in PATH)'
 	@echo 'make kernel-test'
 	@echo '            the BPF programs under the kernel of Debian, in QEMU (installs it), and a laboratory'
 	@echo '            there with VLANs, bonds and the ends of tunnels that the kernel has'
@@ -86,6 +88,10 @@ fuzz:
 mutations:
 	@scripts/setup test
 	@scripts/mutations
+
+# On a P4 switch, which is to be in PATH: see scripts/p4-test.
+p4-test:
+	@scripts/p4-test
 
 kernel-test: build
 	@scripts/kernel-test

@@ -5,6 +5,7 @@ mod load;
 mod load_rate;
 mod memory;
 mod rate;
+mod switch;
 mod uniformity;
 mod update;
 
@@ -26,6 +27,8 @@ pub const FIGURES: &[&Figure] = &[
     &rate::FIG_16,
     &load_rate::FIG_17,
     &load_rate::FIG_18,
+    &switch::FIG_20,
+    &switch::FIG_21,
     &update::INSERT,
     &load::LOAD,
 ];

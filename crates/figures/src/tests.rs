@@ -9,10 +9,12 @@ use std::collections::HashSet;
 
 /// The figures that end in a second or two even when the tests run unoptimised; scripts/test runs
 /// others.
-const QUICK: [&str; 12] = [
+const QUICK: [&str; 14] = [
     "concury-fig5",
     "concury-fig8",
     "concury-fig10",
+    "concury-fig20",
+    "concury-fig21",
     "concury-insert",
     "jet-fig5",
     "fib-eq3.8",

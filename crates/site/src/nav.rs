@@ -47,6 +47,7 @@ pub const SECTIONS: &[(&str, &[&str])] = &[
         &[
             "ARCHITECTURE.md",
             "docs/planes.md",
+            "docs/p4.md",
             "docs/maps.md",
             "docs/othello.md",
             "docs/fuse.md",

@@ -242,7 +242,7 @@ impl<V: Value> View<V> {
 
     /// Reads the cell of a node.
     #[inline]
-    pub(crate) fn cell(&self, node: u32) -> V {
+    pub fn cell(&self, node: u32) -> V {
         let (chunk, cell) = self.place(node);
         read_by::<V>(self.load, &self.bytes, self.bit(chunk, cell)) & V::mask(self.geometry.bits)
     }

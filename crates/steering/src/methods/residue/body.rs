@@ -83,6 +83,11 @@ impl Body {
         may
     }
 
+    /// The exceptions: the hashes of their flows, and their backends.
+    pub fn exceptions(&self) -> impl Iterator<Item = (u64, u16)> {
+        self.lines.entries()
+    }
+
     /// Where the packets of a flow with this hash go, or [`NO_BACKEND`]; and whether it is an
     /// exception.
     pub fn route(&self, hash: u64) -> (u16, bool) {

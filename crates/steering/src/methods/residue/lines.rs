@@ -147,6 +147,12 @@ impl Lines {
         prefetch(&self.lines, self.home(hash));
     }
 
+    /// What was put in.
+    pub fn entries(&self) -> impl Iterator<Item = (u64, u16)> {
+        let pairs = self.lines.iter().flat_map(|line| line.hashes.into_iter().zip(line.backends));
+        pairs.filter(|(_, backend)| *backend != NO_BACKEND)
+    }
+
     pub fn bytes(&self) -> usize {
         self.lines.len() * LINE_BYTES
     }
@@ -179,6 +185,10 @@ mod tests {
             for (hash, backend) in &entries {
                 assert_eq!(lines.get(*hash), Some(*backend));
             }
+            let (mut all, mut wanted) = (lines.entries().collect::<Vec<_>>(), entries.clone());
+            all.sort_unstable();
+            wanted.sort_unstable();
+            assert_eq!(all, wanted);
             for n in count..count + 1_000 {
                 assert_eq!(lines.get(entry(n).0), None);
             }

@@ -1,0 +1,335 @@
+//! The plane that a control plane drives: what is wanted, and a switch that is kept like it.
+//!
+//! Beside the switch there is a record of all that was asked of it: services, backends, tables, pins. By it an
+//! update writes what differs, and a switch that was started anew is filled again before it takes packets.
+
+mod control;
+mod fill;
+mod watch;
+
+pub use control::P4;
+
+use crate::encode::{self, Parts, Places};
+use crate::error::Error;
+use crate::layout::{CELLS, Register, SERVICES, SLOTS, Table};
+use crate::ranges::Ranges;
+use crate::target::{Action, Target, Write};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_hash::HashKey;
+use weir_plane::{LaneCounters, Outcomes, Soft};
+use weir_steering::{BackendId, Event, Flags, Image, ServiceId, ServiceState};
+
+/// Packets that are under way have come to their end by then.
+const GRACE: Duration = Duration::from_secs(1);
+/// A table's flags stand in its service's selector from this bit on.
+const FLAGS_AT: u32 = 16;
+
+/// The two tables of a service, of which packets follow one.
+#[derive(Default)]
+struct Versions {
+    /// Which one; none before the first.
+    shown: Option<usize>,
+    flags: Flags,
+    places: [Places; 2],
+    exceptions: [Vec<(u64, u16)>; 2],
+}
+
+/// An interface that is a port.
+struct Port {
+    name: String,
+    ifindex: u32,
+    number: u32,
+}
+
+/// What is wanted of a switch, and the switch.
+pub(crate) struct Core<T> {
+    target: T,
+    record: Soft,
+    key: HashKey,
+    epoch: u64,
+    /// Whether the switch has to be filled before anything else.
+    lost: bool,
+    /// When it was last seen to be what it was.
+    seen: Instant,
+    versions: HashMap<ServiceId, Versions>,
+    /// Free ranges of `slots`, `cells_a` and `cells_b`, and what these hold.
+    ranges: [Ranges; 3],
+    held: [Vec<u16>; 3],
+    /// Lanes that were given to flows, of the half that is written, and which one that is.
+    armed: Vec<u64>,
+    half: usize,
+    generation: u64,
+    /// Reports that were taken from the ring, and those of them that nobody has asked for yet.
+    taken: u64,
+    waiting: Vec<Event>,
+    /// Flows that live elsewhere than their tables say, as far as reports told.
+    noted: HashMap<ServiceState, BackendId>,
+    ports: Vec<Port>,
+    macs: Vec<[u8; 6]>,
+    /// What the counters were before the switch was started anew, and when they were last read.
+    before: Counts,
+    counted: Counts,
+    fills: u64,
+}
+
+/// Counters that begin at zero when the switch does.
+#[derive(Clone, Default)]
+struct Counts {
+    lanes: Vec<LaneCounters>,
+    outcomes: Outcomes,
+    lost: u64,
+}
+
+const PARTS: [Register; 3] = [Register::Slots, Register::CellsA, Register::CellsB];
+const SIZES: [(u32, &str, &str); 3] = [
+    (SLOTS, "entries of DIP arrays and rows", "SLOTS"),
+    (CELLS, "cells of Concury's arrays", "CELLS"),
+    (CELLS, "cells of Concury's arrays", "CELLS"),
+];
+
+impl<T: Target> Core<T> {
+    /// A plane on this switch, whatever is in it: it is emptied and filled.
+    ///
+    /// # Errors
+    /// If the switch refuses.
+    pub fn new(target: T) -> Result<Self, Error> {
+        let sizes = SIZES.map(|(size, ..)| size);
+        let mut plane = Self {
+            target,
+            record: Soft::default(),
+            key: HashKey::from_seed(rand::random()),
+            epoch: 0,
+            lost: false,
+            seen: Instant::now(),
+            versions: HashMap::new(),
+            ranges: sizes.map(Ranges::new),
+            held: sizes.map(|size| vec![0; size as usize]),
+            armed: vec![0; weir_steering::words_for(0, crate::layout::MARK_WORDS as usize)],
+            half: 0,
+            generation: 1,
+            taken: 0,
+            waiting: Vec::new(),
+            noted: HashMap::new(),
+            ports: Vec::new(),
+            macs: Vec::new(),
+            before: Counts::default(),
+            counted: Counts::default(),
+            fills: 0,
+        };
+        plane.fill()?;
+        Ok(plane)
+    }
+
+    /// Does this on the switch. After an error nobody knows what is in it: it is filled anew then.
+    fn write(&mut self, writes: &[Write]) -> Result<(), Error> {
+        if self.lost {
+            self.fill()?;
+        }
+        let done = self.target.write(writes);
+        self.lost = self.lost || done.is_err();
+        done
+    }
+
+    fn read(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
+        let read = self.target.read(elements);
+        self.lost = self.lost || read.as_ref().is_err_and(Error::is_gone);
+        read
+    }
+
+    fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
+        let read = self.target.read_all(register);
+        self.lost = self.lost || read.as_ref().is_err_and(Error::is_gone);
+        read
+    }
+
+    /// Waits until the packets that are under way are decided. One thread of the switch runs all ingress
+    /// pipelines, one packet after the other: with the packet that had begun last, all have ended.
+    fn wait_for_packets(&mut self) -> Result<(), Error> {
+        let begun = self.read(&[(Register::Begun, 0)])?[0];
+        let end = Instant::now() + GRACE;
+        while self.read(&[(Register::Ended, 0)])?[0] < begun {
+            if Instant::now() > end {
+                return Err(Error::Stuck);
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    fn selector(&self, service: ServiceId) -> u64 {
+        let Some(versions) = self.versions.get(&service) else { return 0 };
+        let Some(shown) = versions.shown else { return 0 };
+        u64::from(versions.flags.0) << FLAGS_AT | (shown as u64) << 1 | 1
+    }
+
+    fn write_selector(&mut self, service: ServiceId) -> Result<(), Error> {
+        let value = self.selector(service);
+        self.write(&[Write::Set { register: Register::Selectors, index: service.0, value }])
+    }
+
+    /// Takes ranges for the parts of a table that is shown next, those of the version before the last one if
+    /// they are as long.
+    fn place(
+        &mut self,
+        service: ServiceId,
+        version: usize,
+        parts: &Parts,
+    ) -> Result<Places, Error> {
+        let lengths = [&parts.slots, &parts.a, &parts.b].map(|part| part.len() as u32);
+        let versions = self.versions.entry(service).or_default();
+        let old = versions.places[version];
+        let old = [old.slots, old.a, old.b];
+        let mut new = old;
+        let same = old.iter().zip(lengths).all(|((_, length), wanted)| *length == wanted);
+        if !same {
+            versions.places[version] = Places::default();
+            for (ranges, (first, length)) in self.ranges.iter_mut().zip(old) {
+                ranges.give(first, length);
+            }
+            for (at, wanted) in lengths.into_iter().enumerate() {
+                let Some(first) = self.ranges[at].take(wanted) else {
+                    for (ranges, (first, length)) in self.ranges.iter_mut().zip(&new[..at]) {
+                        ranges.give(*first, *length);
+                    }
+                    let (size, what, name) = SIZES[at];
+                    let wanted = u64::from(wanted + self.ranges[at].in_use());
+                    return Err(Error::Full { what, wanted, most: size.into(), name });
+                };
+                new[at] = (first, wanted);
+            }
+        }
+        let places = Places { slots: new[0], a: new[1], b: new[2] };
+        versions.places[version] = places;
+        Ok(places)
+    }
+
+    /// What has to be written so that registers hold these parts there.
+    fn differences(&self, parts: &Parts, places: &Places) -> Vec<Write> {
+        let mut writes = Vec::new();
+        let wanted = [(&parts.slots, places.slots), (&parts.a, places.a), (&parts.b, places.b)];
+        for ((register, held), (part, (first, _))) in PARTS.into_iter().zip(&self.held).zip(wanted)
+        {
+            for (index, value) in (first..).zip(part) {
+                if held[index as usize] != *value {
+                    let value = u64::from(*value);
+                    writes.push(Write::Set { register, index, value });
+                }
+            }
+        }
+        writes
+    }
+
+    fn hold(&mut self, parts: &Parts, places: &Places) {
+        let wanted = [(&parts.slots, places.slots), (&parts.a, places.a), (&parts.b, places.b)];
+        for (held, (part, (first, length))) in self.held.iter_mut().zip(wanted) {
+            held[first as usize..][..length as usize].copy_from_slice(part);
+        }
+    }
+
+    /// Writes a table where no packet looks, and then the one word that all packets read first.
+    fn publish(&mut self, service: ServiceId, image: &Image, flags: Flags) -> Result<(), Error> {
+        if service.0 >= SERVICES {
+            let (wanted, most) = (u64::from(service.0) + 1, u64::from(SERVICES));
+            return Err(Error::Full { what: "services", wanted, most, name: "SERVICES" });
+        }
+        let parts = encode::parts(image)?;
+        if self.lost {
+            self.fill()?;
+        }
+        // Packets that follow the table before the last one are gone.
+        self.wait_for_packets()?;
+        let version = self.versions.get(&service).and_then(|of| of.shown).map_or(0, |now| 1 - now);
+        let places = self.place(service, version, &parts)?;
+        let mut writes = self.differences(&parts, &places);
+        writes.extend(self.exceptions(service, version, &parts.exceptions));
+        writes.push(Write::Insert {
+            table: Table::Images,
+            key: vec![table_number(service, version).to_be_bytes().to_vec()],
+            action: encode::set_image(image, &places),
+        });
+        self.write(&writes)?;
+        self.hold(&parts, &places);
+        let versions = self.versions.entry(service).or_default();
+        versions.exceptions[version] = parts.exceptions;
+        let before = (versions.shown, versions.flags);
+        (versions.shown, versions.flags) = (Some(version), flags);
+        let shown = self.write_selector(service);
+        if let (Err(_), Some(versions)) = (&shown, self.versions.get_mut(&service)) {
+            (versions.shown, versions.flags) = before;
+        }
+        shown
+    }
+
+    /// The exceptions of a version that go, and those that come.
+    fn exceptions(&self, service: ServiceId, version: usize, wanted: &[(u64, u16)]) -> Vec<Write> {
+        let number = table_number(service, version).to_be_bytes().to_vec();
+        let key = |hash: u64| vec![number.clone(), hash.to_be_bytes().to_vec()];
+        let there: HashMap<u64, u16> = self
+            .versions
+            .get(&service)
+            .into_iter()
+            .flat_map(|versions| versions.exceptions[version].iter().copied())
+            .collect();
+        let stays: HashMap<u64, u16> = wanted.iter().copied().collect();
+        let table = Table::Exceptions;
+        let gone = there.keys().filter(|hash| !stays.contains_key(hash));
+        let gone = gone.map(|hash| Write::Remove { table, key: key(*hash) });
+        let new = stays.iter().filter(|(hash, backend)| there.get(hash) != Some(backend));
+        let new = new.map(|(hash, backend)| {
+            let data = vec![encode::argument((*backend).into(), 16)];
+            Write::Insert { table, key: key(*hash), action: Action { name: "set_exception", data } }
+        });
+        gone.chain(new).collect()
+    }
+
+    /// Gives back what a service had that packets do not find any more.
+    fn free(&mut self, service: ServiceId) -> Result<(), Error> {
+        let mut writes = Vec::new();
+        for version in 0..2 {
+            writes.extend(self.exceptions(service, version, &[]));
+            let key = vec![table_number(service, version).to_be_bytes().to_vec()];
+            writes.push(Write::Remove { table: Table::Images, key });
+        }
+        self.write(&writes)?;
+        let Some(versions) = self.versions.remove(&service) else { return Ok(()) };
+        for places in versions.places {
+            let parts = [places.slots, places.a, places.b];
+            for (ranges, (first, length)) in self.ranges.iter_mut().zip(parts) {
+                ranges.give(first, length);
+            }
+        }
+        self.noted.retain(|state, _| state.service != service);
+        Ok(())
+    }
+
+    /// Reads the published table of a service back.
+    fn verify(&mut self, service: ServiceId) -> Result<Option<Image>, Error> {
+        let Some(image) = self.record.tables.get(&service).map(Arc::clone) else { return Ok(None) };
+        let shown = self.versions.get(&service).and_then(|of| Some((of.shown?, of.places)));
+        let Some((version, places)) = shown else { return Ok(None) };
+        let parts = encode::parts(&image)?;
+        let places = places[version];
+        let wanted = [(&parts.slots, places.slots), (&parts.a, places.a), (&parts.b, places.b)];
+        for (register, (part, (first, _))) in PARTS.into_iter().zip(wanted) {
+            if part.is_empty() {
+                continue;
+            }
+            let found = self.read_all(register)?;
+            for (index, wanted) in (first..).zip(part) {
+                let (found, wanted) = (found[index as usize], u64::from(*wanted));
+                if found != wanted {
+                    let register = register.name();
+                    return Err(Error::Damaged { register, index, wanted, found });
+                }
+            }
+        }
+        Ok(Some(Image::clone(&image)))
+    }
+}
+
+/// The number by which packets find a table of a service.
+fn table_number(service: ServiceId, version: usize) -> u32 {
+    service.0 << 1 | version as u32
+}

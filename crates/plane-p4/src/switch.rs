@@ -1,0 +1,325 @@
+//! A simple switch (P4's behavioral model) over Thrift.
+
+use crate::error::Error;
+use crate::layout::{Register, Table};
+use crate::target::{Action, Target, Write};
+use crate::thrift::{Calls, Kind, Replies, Returned};
+use std::collections::HashMap;
+use std::io::{self, BufReader, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Calls that are under way before replies are read: their bytes and those of the replies fit into the buffers
+/// of both sockets, so that neither side waits for the other.
+const UNDER_WAY: usize = 512;
+/// The service of the switch's server.
+const SERVICE: &str = "standard";
+/// The one of what only the simple switch has.
+const SIMPLE_SWITCH: &str = "simple_switch";
+/// Packets that wait for a port; the switch itself has room for 64, which a burst fills.
+const QUEUE: i32 = 4096;
+/// It answers within this time; a table of a million registers takes a fraction of it.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+type Keyed = (Table, Vec<Vec<u8>>);
+
+/// A switch at the other end of a connection. Its server has no access control, so that it must listen on the
+/// loopback of a network namespace that is the switch's own (docs/p4.md).
+pub struct Switch {
+    address: String,
+    stream: Option<TcpStream>,
+    sequence: i32,
+    /// What the switch calls its entries.
+    handles: HashMap<Keyed, i32>,
+}
+
+impl Switch {
+    /// The switch with its Thrift server at this address, such as `127.0.0.1:9090`.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn connect(address: &str) -> Result<Self, Error> {
+        let mut switch = Self {
+            address: address.to_owned(),
+            stream: None,
+            sequence: 0,
+            handles: HashMap::new(),
+        };
+        switch.reach()?;
+        Ok(switch)
+    }
+
+    fn lost(&self, source: io::Error) -> Error {
+        Error::Connection { address: self.address.clone(), source }
+    }
+
+    fn reach(&mut self) -> Result<(), Error> {
+        self.stream = None;
+        let open = || {
+            let stream = TcpStream::connect(&self.address)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            io::Result::Ok(stream)
+        };
+        self.stream = Some(open().map_err(|source| self.lost(source))?);
+        Ok(())
+    }
+
+    /// Makes calls, and gives what each returns to `take`. `put` writes the arguments of a call, and says what
+    /// it is.
+    fn calls(
+        &mut self,
+        count: usize,
+        put: impl Fn(usize, &mut Calls, i32) -> &'static str,
+        mut take: impl FnMut(&mut Self, usize, Returned) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut done = 0;
+        while done < count {
+            let part = (count - done).min(UNDER_WAY);
+            let (mut calls, first) = (Calls::default(), self.sequence);
+            let mut names = Vec::with_capacity(part);
+            for at in 0..part {
+                names.push(put(done + at, &mut calls, first.wrapping_add(at as i32)));
+            }
+            self.sequence = first.wrapping_add(part as i32);
+            let Some(stream) = &self.stream else {
+                return Err(self.lost(io::ErrorKind::NotConnected.into()));
+            };
+            let exchange = || {
+                let mut stream = stream.try_clone()?;
+                stream.write_all(&calls.bytes)?;
+                let mut replies = Replies(BufReader::with_capacity(1 << 16, stream));
+                let answer = |at| replies.next(first.wrapping_add(at as i32));
+                (0..part).map(answer).collect::<io::Result<Vec<_>>>()
+            };
+            // After half a reply nothing on this connection can be believed.
+            let returned = exchange().map_err(|source| {
+                self.stream = None;
+                self.lost(source)
+            })?;
+            for (at, returned) in returned.into_iter().enumerate() {
+                if let Returned::Refused(code) = returned {
+                    return Err(Error::Refused { call: names[at].to_owned(), code });
+                }
+                take(self, done + at, returned)?;
+            }
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn unexpected(&self, call: &str, returned: &Returned) -> Error {
+        let what = format!("{returned:?}");
+        Error::Answer { address: self.address.clone(), call: call.to_owned(), what }
+    }
+
+    fn one(&mut self, put: impl Fn(&mut Calls, i32) -> &'static str) -> Result<Returned, Error> {
+        let mut found = Returned::Nothing;
+        self.calls(
+            1,
+            |_, calls, number| put(calls, number),
+            |_, _, returned| {
+                found = returned;
+                Ok(())
+            },
+        )?;
+        Ok(found)
+    }
+}
+
+fn put_action(calls: &mut Calls, first: i16, action: &Action) {
+    calls.string(first, action.name.as_bytes());
+    calls.list(first + 1, Kind::String, action.data.len());
+    for argument in &action.data {
+        calls.bare_string(argument);
+    }
+}
+
+fn put_key(calls: &mut Calls, id: i16, key: &[Vec<u8>]) {
+    calls.list(id, Kind::Struct, key.len());
+    for part in key {
+        // BmMatchParam: type EXACT, and the key in a structure of its own.
+        calls.i32(1, 0).structure(2).string(1, part).end().end();
+    }
+}
+
+/// One call for a write; none if there is nothing to do.
+fn put_write(
+    write: &Write,
+    handles: &HashMap<Keyed, i32>,
+    calls: &mut Calls,
+    number: i32,
+) -> &'static str {
+    let named = |calls: &mut Calls, method: &str, name: &str| {
+        calls.begin(SERVICE, method, number).i32(1, 0).string(2, name.as_bytes());
+    };
+    match write {
+        Write::Set { register, index, value } => {
+            named(calls, "bm_register_write", register.name());
+            calls.i32(3, *index as i32).i64(4, *value as i64).end();
+            "bm_register_write"
+        }
+        Write::Fill { register, from, to, value } => {
+            named(calls, "bm_register_write_range", register.name());
+            calls.i32(3, *from as i32).i32(4, *to as i32).i64(5, *value as i64).end();
+            "bm_register_write_range"
+        }
+        Write::Insert { table, key, action } => {
+            match handles.get(&(*table, key.clone())) {
+                Some(handle) => {
+                    named(calls, "bm_mt_modify_entry", table.name());
+                    calls.i32(3, *handle);
+                    put_action(calls, 4, action);
+                }
+                None => {
+                    named(calls, "bm_mt_add_entry", table.name());
+                    put_key(calls, 3, key);
+                    put_action(calls, 4, action);
+                    // BmAddEntryOptions, with nothing set.
+                    calls.structure(6).end();
+                }
+            }
+            calls.end();
+            "bm_mt_add_entry"
+        }
+        Write::Remove { table, key } => {
+            let handle = handles.get(&(*table, key.clone())).copied().unwrap_or(-1);
+            named(calls, "bm_mt_delete_entry", table.name());
+            calls.i32(3, handle).end();
+            "bm_mt_delete_entry"
+        }
+        Write::Default { table, action } => {
+            named(calls, "bm_mt_set_default_action", table.name());
+            put_action(calls, 3, action);
+            calls.end();
+            "bm_mt_set_default_action"
+        }
+    }
+}
+
+impl Target for Switch {
+    /// Entries of one key in one batch would need the handle that the first one gets: such a batch is cut.
+    fn write(&mut self, writes: &[Write]) -> Result<(), Error> {
+        let mut rest = writes;
+        while !rest.is_empty() {
+            let mut seen = std::collections::HashSet::new();
+            let again = |write: &Write| match write {
+                Write::Insert { table, key, .. } | Write::Remove { table, key } => {
+                    !seen.insert((*table, key.clone()))
+                }
+                _ => false,
+            };
+            let end = rest.iter().position(again).unwrap_or(rest.len());
+            let (part, others) = rest.split_at(end);
+            rest = others;
+            let part: Vec<&Write> = part
+                .iter()
+                .filter(|write| match write {
+                    Write::Remove { table, key } => {
+                        self.handles.contains_key(&(*table, key.clone()))
+                    }
+                    _ => true,
+                })
+                .collect();
+            let handles = std::mem::take(&mut self.handles);
+            let mut changed = Vec::new();
+            let result = self.calls(
+                part.len(),
+                |at, calls, number| put_write(part[at], &handles, calls, number),
+                |switch, at, returned| {
+                    match (part[at], returned) {
+                        (Write::Insert { table, key, .. }, Returned::Number(handle)) => {
+                            changed.push(((*table, key.clone()), Some(handle as i32)));
+                        }
+                        (Write::Remove { table, key }, _) => {
+                            changed.push(((*table, key.clone()), None));
+                        }
+                        (_, Returned::Nothing) => {}
+                        (_, other) => return Err(switch.unexpected("a write", &other)),
+                    }
+                    Ok(())
+                },
+            );
+            self.handles = handles;
+            for (key, handle) in changed {
+                match handle {
+                    Some(handle) => self.handles.insert(key, handle),
+                    None => self.handles.remove(&key),
+                };
+            }
+            result?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, elements: &[(Register, u32)]) -> Result<Vec<u64>, Error> {
+        let mut values = Vec::with_capacity(elements.len());
+        self.calls(
+            elements.len(),
+            |at, calls, number| {
+                let (register, index) = elements[at];
+                calls.begin(SERVICE, "bm_register_read", number).i32(1, 0);
+                calls.string(2, register.name().as_bytes()).i32(3, index as i32).end();
+                "bm_register_read"
+            },
+            |switch, _, returned| match returned {
+                Returned::Number(value) => {
+                    values.push(value as u64);
+                    Ok(())
+                }
+                other => Err(switch.unexpected("bm_register_read", &other)),
+            },
+        )?;
+        Ok(values)
+    }
+
+    fn read_all(&mut self, register: Register) -> Result<Vec<u64>, Error> {
+        const CALL: &str = "bm_register_read_all";
+        let returned = self.one(|calls, number| {
+            calls.begin(SERVICE, CALL, number).i32(1, 0);
+            calls.string(2, register.name().as_bytes()).end();
+            CALL
+        })?;
+        match returned {
+            Returned::Numbers(all) if all.len() == register.size() as usize => {
+                Ok(all.into_iter().map(|value| value as u64).collect())
+            }
+            other => Err(self.unexpected(CALL, &other)),
+        }
+    }
+
+    fn start_over(&mut self) -> Result<(), Error> {
+        self.handles.clear();
+        self.reach()?;
+        let returned = self.one(|calls, number| {
+            calls.begin(SERVICE, "bm_reset_state", number).end();
+            "bm_reset_state"
+        })?;
+        if returned != Returned::Nothing {
+            return Err(self.unexpected("bm_reset_state", &returned));
+        }
+        self.one(|calls, number| {
+            calls.begin(SIMPLE_SWITCH, "set_all_egress_queue_depths", number).i32(1, QUEUE).end();
+            "set_all_egress_queue_depths"
+        })
+        .map(drop)
+    }
+
+    fn add_port(&mut self, name: &str, port: u32) -> Result<(), Error> {
+        self.one(|calls, number| {
+            calls.begin(SERVICE, "bm_dev_mgr_add_port", number);
+            calls.string(1, name.as_bytes()).i32(2, port as i32).string(3, b"").end();
+            "bm_dev_mgr_add_port"
+        })
+        .map(drop)
+    }
+
+    fn remove_port(&mut self, port: u32) -> Result<(), Error> {
+        self.one(|calls, number| {
+            calls.begin(SERVICE, "bm_dev_mgr_remove_port", number).i32(1, port as i32).end();
+            "bm_dev_mgr_remove_port"
+        })
+        .map(drop)
+    }
+}

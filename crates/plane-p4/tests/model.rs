@@ -1,0 +1,46 @@
+//! The registers that a switch would be written, and a program that decides from them alone, against the tables
+//! that the writes were made of: the same random frames through random pool histories.
+//!
+//! `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length. `make p4-test` does the same with a switch.
+
+mod world;
+
+use rand::Rng;
+use weir_plane_p4::Model;
+use world::{World, from_environment};
+
+#[test]
+fn the_registers_decide_as_the_tables_do() {
+    let seed = from_environment("WEIR_SEED", rand::random);
+    let packets = from_environment("WEIR_PACKETS", || 60_000);
+    let mut world = World::new(seed, Model::default(), 0, |_| {});
+    for packet in 0..packets {
+        match world.rng.random_range(0..60) {
+            0..3 => world.update_any(),
+            3 if packet % 7 == 0 => world.turn_marks(),
+            4 if packet % 11 == 0 => world.next_generation(),
+            _ => {}
+        }
+        let frame = world.frame();
+        if !world.is_common(&frame) {
+            continue;
+        }
+        let wanted = world.judge(&frame);
+        let found = world.plane.p4.target().process(&frame);
+        assert!(
+            World::<Model>::same(found, wanted),
+            "packet {packet}: {found:?} where {wanted:?} is right: {frame:02x?}"
+        );
+        if packet % 997 == 0 {
+            world.compare_memory();
+        }
+    }
+    world.settle();
+    world.compare_memory();
+    println!("{:#?}", world.outcomes);
+    println!("{} updates, {} reports", world.updates, world.plane.compared);
+    assert!(world.plane.compared > packets / 20 && world.updates > packets / 1_000);
+    for reason in ["forwarded", "dropped OtherHost", "dropped NoBackend"] {
+        assert!(packets < 50_000 || world.outcomes.contains_key(reason), "none was {reason}");
+    }
+}

@@ -1,0 +1,251 @@
+//! A running simple switch against the plane in memory: the same frames, in by a port and out again, byte by
+//! byte, through random pool histories; what it remembers and counts; and what becomes of a restart.
+//!
+//! `make p4-test` compiles the program and says where it is: these tests need the switch, and are no part of
+//! `make test`. `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
+
+mod world;
+
+use rand::Rng;
+use std::collections::VecDeque;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use weir_plane::forward::l2;
+use weir_plane::{Attachment, Outcome, Plane};
+use weir_plane_p4::{P4, Switch};
+use weir_steering::update::Plane as _;
+use weir_testbed::in_own_namespace;
+use weir_testbed::link::ip;
+use weir_testbed::packet::PacketSocket;
+use weir_testbed::process::tie;
+use weir_wire::craft::Frame;
+use weir_wire::{FlowKey, Protocol, TcpFlags};
+use world::{OWN_MAC, World, from_environment};
+
+const THRIFT: &str = "127.0.0.1:9090";
+/// Frames that are in the switch at the same time: it has 32 places for those that come in by a port.
+const BURST: usize = 24;
+/// All of a burst is out again by then, on any machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The switch's process, in the namespace of the thread that starts it.
+struct Process(Child);
+
+impl Process {
+    fn start() -> Self {
+        let program = std::env::var("WEIR_P4_JSON").expect("WEIR_P4_JSON: see make p4-test");
+        // It looks at its ports in /sys, which has to be this namespace's.
+        let line =
+            "mount -t sysfs sysfs /sys && exec simple_switch \"$0\" --thrift-port 9090 -L error";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", line, &program]);
+        command.stdout(Stdio::null());
+        tie(&mut command);
+        Self(command.spawn().expect("simple_switch is in PATH"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn connect() -> Switch {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match Switch::connect(THRIFT) {
+            Ok(switch) => return switch,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A link with the switch's port at one end.
+fn link() -> PacketSocket {
+    ip("link set lo up
+        link add in type veth peer name port
+        link set in address 02:00:00:00:00:01 up
+        link set port address 02:00:00:00:00:02 up")
+    .expect("needs root");
+    for name in ["in", "port"] {
+        let quiet = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+        std::fs::write(quiet, "1").expect("it can be set");
+    }
+    PacketSocket::open("in").expect("needs root")
+}
+
+/// The outermost tag, which the kernel takes out of frames before sockets see them.
+fn untagged(mut frame: Vec<u8>) -> Vec<u8> {
+    if [[0x81, 0], [0x88, 0xa8]].contains(&[frame[12], frame[13]]) {
+        frame.drain(12..16);
+    }
+    frame
+}
+
+/// A frame that ends in its tag, or less than two bytes after it, is dropped by the kernel on its way to the
+/// switch; and the socket at the other end takes none from 11.0.0.0/8, which damage may make of a source.
+fn arrives(frame: &[u8]) -> bool {
+    let tagged = [[0x81, 0], [0x88, 0xa8]].contains(&[frame[12], frame[13]]);
+    let eleven = weir_wire::parse(frame).is_ok_and(|packet| packet.flow.src[12] == 11);
+    (frame.len() >= 20 || !tagged) && !eleven
+}
+
+/// One burst through both; returns how many frames came out.
+fn exchange(world: &mut World<Switch>, socket: &PacketSocket, frames: &[Vec<u8>]) -> usize {
+    let mut wanted = VecDeque::new();
+    for frame in frames {
+        let mut out = frame.clone();
+        // Before it is written over, what becomes of it.
+        let outcome = world.judge_and_write(&mut out);
+        if let Outcome::Forwarded(backend) = outcome {
+            let hop = world.plane.oracle.backend(backend).and_then(|backend| backend.hop);
+            l2(&mut out, &hop.expect("it has one").next);
+            wanted.push_back(untagged(out));
+        }
+    }
+    let count = wanted.len();
+    for frame in frames {
+        socket.send(frame).expect("the link is up");
+    }
+    let end = Instant::now() + PATIENCE;
+    let mut buffer = [0; 4096];
+    while let Some(next) = wanted.front() {
+        if Instant::now() > end {
+            let found = world.plane.p4.outcomes();
+            let counted = world.plane.oracle.outcomes();
+            panic!("{} did not come out: {next:02x?}; {found:?}, {counted:?}", wanted.len());
+        }
+        let got = socket.receive(&mut buffer, Duration::from_millis(100)).expect("the link is up");
+        if let Some(got) = got {
+            assert_eq!(got, &next[..], "frames that came out");
+            wanted.pop_front();
+        }
+    }
+    // Those that were dropped, behind the last one that came out, are decided by then.
+    world.wait_for(frames.len() as u64);
+    count
+}
+
+#[test]
+#[ignore = "needs p4c and simple_switch: make p4-test"]
+fn a_switch_does_what_the_plane_in_memory_does() {
+    let seed = from_environment("WEIR_SEED", rand::random);
+    let packets = from_environment("WEIR_PACKETS", || 100_000);
+    in_own_namespace(|| {
+        let socket = link();
+        let _process = Process::start();
+        let mut world = World::new(seed, connect(), 0, |p4: &mut P4<Switch>| {
+            p4.attach(&["port".to_owned()], Attachment::Auto).expect("it is there");
+        });
+        let (mut sent, mut out, mut bursts) = (0, 0, 0u64);
+        while sent < packets {
+            for _ in 0..world.rng.random_range(0..4) {
+                world.update_any();
+            }
+            match world.rng.random_range(0..40) {
+                0 => world.turn_marks(),
+                1 => world.next_generation(),
+                _ => {}
+            }
+            let mut frames = Vec::new();
+            while frames.len() < BURST {
+                let frame = world.frame();
+                if arrives(&frame) && world.is_common(&frame) {
+                    frames.push(frame);
+                }
+            }
+            out += exchange(&mut world, &socket, &frames);
+            sent += frames.len() as u64;
+            bursts += 1;
+            if bursts.is_multiple_of(50) {
+                world.compare_memory();
+            }
+        }
+        world.settle();
+        world.compare_memory();
+        for service in 0..world.tables.services.len() {
+            let number = world.tables.services[service].number;
+            assert!(world.plane.p4.published(number).expect("as it was written").is_some());
+        }
+        println!("{:#?}", world.outcomes);
+        println!("{sent} frames, {out} came out; {} updates", world.updates);
+        println!("{} reports", world.plane.compared);
+        assert!(out as u64 > sent / 2 && world.updates > sent / 1_000);
+        assert_eq!(world.plane.p4.fills(), 1, "it never had to be filled anew");
+        assert_eq!(world.plane.p4.unrecorded(), 0, "every report was taken");
+    })
+    .expect("needs root");
+}
+
+/// The process ends, and another one begins: within a second it is seen, and filled before a packet is decided.
+#[test]
+#[ignore = "needs p4c and simple_switch: make p4-test"]
+fn a_restart_is_noticed_within_a_second_and_filled_first() {
+    let seed = from_environment("WEIR_SEED", rand::random);
+    in_own_namespace(|| {
+        let socket = link();
+        let process = Process::start();
+        let mut world = World::new(seed, connect(), 0, |p4: &mut P4<Switch>| {
+            p4.attach(&["port".to_owned()], Attachment::Auto).expect("it is there");
+        });
+        let some = |world: &mut World<Switch>| -> Vec<Vec<u8>> {
+            let frames = std::iter::repeat_with(|| world.frame()).take(400);
+            let frames: Vec<_> = frames.collect();
+            let whole = |frame: &Vec<u8>| arrives(frame) && world.is_common(frame);
+            frames.into_iter().filter(whole).collect()
+        };
+        for _ in 0..10 {
+            let frames = some(&mut world);
+            frames.chunks(BURST).for_each(|burst| {
+                exchange(&mut world, &socket, burst);
+            });
+            (0..5).for_each(|_| world.update_any());
+        }
+        // The reports are taken: a control plane does that every few milliseconds.
+        let mut reports = Vec::new();
+        world.plane.p4.drain(&mut |event| reports.push(*event)).expect("the switch is there");
+        world.plane.oracle.memory.events.clear();
+        let before = world.plane.p4.outcomes().expect("they can be read");
+        drop(process);
+        let _process = Process::start();
+        drop(connect());
+        // A new switch that nobody has filled drops what it cannot decide.
+        let begun = Instant::now();
+        let mut none = |_: &_| {};
+        while world.plane.p4.fills() == 1 {
+            let waited = world.plane.p4.wait(Duration::from_millis(50), None, 1, &mut none);
+            if let Err(error) = waited {
+                println!("not yet: {error}");
+            }
+            assert!(begun.elapsed() < PATIENCE, "it was never filled");
+        }
+        let took = begun.elapsed();
+        println!("filled {} ms after it answered", took.as_millis());
+        assert_eq!(world.plane.p4.fills(), 2);
+        let after = world.plane.p4.outcomes().expect("they can be read");
+        assert_eq!(before, after, "counters go on");
+        // Marks and tags of datagrams are gone with the registers; decisions are as before.
+        let flow = FlowKey::new(
+            "10.1.0.3:4001".parse().expect("an address"),
+            "10.9.0.1:80".parse().expect("an address"),
+            Protocol::Tcp,
+        );
+        for flags in [TcpFlags::ACK, TcpFlags::SYN, TcpFlags::ACK] {
+            let frame = Frame::new(flow).macs(OWN_MAC, [2, 0, 0, 0, 0, 1]).tcp_flags(flags).build();
+            world.sent = world.begun();
+            exchange(&mut world, &socket, &[frame]);
+        }
+        let frames: Vec<_> = some(&mut world);
+        let tcp = |frame: &&Vec<u8>| {
+            weir_wire::parse(frame).is_ok_and(|packet| packet.flow.protocol == Protocol::Tcp)
+        };
+        let frames: Vec<_> = frames.iter().filter(tcp).cloned().collect();
+        for burst in frames.chunks(BURST) {
+            exchange(&mut world, &socket, burst);
+        }
+    })
+    .expect("needs root");
+}

@@ -1,0 +1,22 @@
+// How much room there is. The control plane refuses what does not fit; the crate `plane-p4` has the same
+// numbers (src/layout.rs), and a test reads them from here.
+
+const bit<32> SERVICES = 256;
+const bit<32> BACKENDS = 4096;
+// Cells of each of Concury's two arrays, of all services and both versions together.
+const bit<32> CELLS = 524288;
+// Entries of DIP arrays and rows of residue, likewise.
+const bit<32> SLOTS = 262144;
+// Sets of the pending table, of PENDING_WAYS flows each.
+const bit<32> PENDING_SETS = 2048;
+const bit<32> PENDING_WAYS = 4;
+// Reports that the control plane has not taken yet; a power of two.
+const bit<32> RING = 16384;
+// Words of activity marks in each of two halves, powers of two.
+const bit<32> MARK_WORDS = 8192;
+const bit<32> STRANGER_WORDS = 8192;
+// Lines of the filter of datagrams seen recently, of SEEN_WAYS tags each.
+const bit<32> SEEN_LINES = 4096;
+const bit<32> SEEN_WAYS = 8;
+// Numbers of reasons are below this.
+const bit<32> REASONS = 64;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::balancer::{Balancer, BalancerSpec, PoolControl};
 use crate::churn::{Change, Churn, ChurnReport, ChurnSpec, Place};
 use crate::error::Result;
+use crate::fleet::Fleet;
 use crate::lab::{Lab, LabSpec};
 use crate::loads::Loads;
 use crate::scenario::{Scenario, Stress};
@@ -326,6 +327,11 @@ pub fn run(spec: DemoSpec) -> Result<DemoReport> {
         let tiers = Arc::new(Tiers::start(&lab, &spec.balancer)?);
         let control: Arc<dyn PoolControl> = Arc::clone(&tiers) as _;
         return tiers.churned(|| run_in(&lab, control, &spec))?;
+    }
+    if lab.spec().topology == Topology::Fleet {
+        let fleet = Arc::new(Fleet::start(&lab, &spec.balancer, spec.churn.seed)?);
+        let control: Arc<dyn PoolControl> = Arc::clone(&fleet) as _;
+        return fleet.churned(|| run_in(&lab, control, &spec))?;
     }
     let balancer = Arc::new(Balancer::start(&lab, spec.balancer.clone())?);
     let control: Arc<dyn PoolControl> = Arc::clone(&balancer) as _;

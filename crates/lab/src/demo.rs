@@ -138,6 +138,8 @@ pub struct DemoReport {
     pub traffic: Report,
     /// What was done to the pool.
     pub churn: ChurnReport,
+    /// Balancers of one fleet, among which flows moved; 0: one, or another arrangement.
+    pub fleet: usize,
     /// CPU loads of backends that the balancer was told and took; none if it was to be told none.
     pub loads_told: Option<u64>,
     /// How many new connections a backend got for each that its weight's share was, at the backend
@@ -160,7 +162,14 @@ impl DemoReport {
 
     /// Why connections may break with this method in this scenario, as its page says.
     pub fn foreseen(&self) -> Option<&'static str> {
-        self.scenario.foreseen(&self.method)
+        let alone = || self.scenario.foreseen(&self.method);
+        match &*self.method {
+            "tracked" | "jet" if self.fleet > 0 => Some(
+                "a flow that moves to another balancer is not in that one's connection table \
+                 (docs/fleet.md, What a fleet keeps)",
+            ),
+            _ => alone(),
+        }
     }
 
     /// What did not hold, in words; the worst of it.
@@ -420,6 +429,10 @@ pub(crate) fn run_until<T>(
     let report = DemoReport {
         scenario: spec.scenario,
         method: spec.balancer.method.clone(),
+        fleet: match lab.spec().topology {
+            Topology::Fleet => lab.spec().balancers,
+            _ => 0,
+        },
         traffic: if interrupted { traffic.give_up()? } else { traffic.finish()? },
         churn,
         loads_told: loads.map(|loads| loads.told()),

@@ -125,6 +125,16 @@ impl Fleet {
         }
     }
 
+    /// Whether a fleet that says this of itself is one: with `cheetah` tables are alike as soon as all follow the
+    /// same; with others they also show what each balancer has seen.
+    fn is_agreed(&self, status: &serde_json::Value) -> bool {
+        let alike = status["disagreements"].as_array().is_some_and(Vec::is_empty);
+        let all = status["balancers"].as_array().map_or(&[][..], Vec::as_slice);
+        let behind = all.iter().any(|one| one["role"] == "behind");
+        let cookies = self.balancers[0].spec().method == "cheetah";
+        status["reachable"] == true && !behind && (alike || !cookies)
+    }
+
     /// In what the balancers differ, or what is missing.
     fn disagreement(&self, many: usize) -> Result<Option<String>> {
         for balancer in &self.balancers[..many] {
@@ -134,12 +144,11 @@ impl Fleet {
             })?;
             let all = status["balancers"].as_array().map_or(&[][..], Vec::as_slice);
             let serving = all.iter().filter(|one| one["role"] == "serves").count();
-            let agreed = status["disagreements"].as_array().is_some_and(Vec::is_empty);
             let tables = all.iter().all(|one| {
                 let services = one["sign"]["services"].as_array();
                 one["role"] == "away" || services.is_some_and(|all| all.len() >= SERVICES.len())
             });
-            if !(agreed && tables && serving >= many && status["reachable"] == true) {
+            if !(tables && serving >= many && self.is_agreed(&status)) {
                 return Ok(Some(text));
             }
         }
@@ -267,8 +276,7 @@ impl Fleet {
         while begun.elapsed() < PATIENCE {
             let text = self.balancers[member].command(&["fleet", "status", "--json"])?;
             let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-            let agreed = status["disagreements"].as_array().is_some_and(Vec::is_empty);
-            if agreed && status["reachable"] == true {
+            if self.is_agreed(&status) {
                 return Ok(());
             }
             if !sleep(POLL) {

@@ -653,8 +653,18 @@ impl<P: Plane> Engine<P> {
         let done = match result {
             Ok(revision) => {
                 self.asked_by(who);
-                let followed = self.follow_document(document, revision, own, what);
+                let followed = self.follow_document(document.clone(), revision, own, what);
                 self.asked_by(Who::nobody("weir"));
+                let followed = match followed {
+                    Err(error) if !matches!(error, EngineError::Unfinished(_)) => {
+                        self.not_followed(Some(document), revision, error.to_string());
+                        Err(EngineError::Unfinished(format!(
+                            "change {change} is the fleet's, but this balancer cannot follow it, and tries \
+                             again: {error}"
+                        )))
+                    }
+                    followed => followed,
+                };
                 let away = self.away();
                 followed.map(|followed| {
                     format!("{}; change {change} of the fleet{away}", said.unwrap_or(followed))

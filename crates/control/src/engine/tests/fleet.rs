@@ -67,7 +67,7 @@ impl World {
         (servers.iter().map(name).collect(), digest_of(service, image))
     }
 
-    fn backends(&self) -> Vec<String> {
+    fn members_named(&self) -> Vec<String> {
         let pool = &self.engine.services["a"].pool;
         pool.iter().map(|member| member.wanted.name.clone()).collect()
     }
@@ -76,7 +76,7 @@ impl World {
         std::fs::read_to_string(self.directory.path().join("weir.toml")).expect("a file")
     }
 
-    fn warnings(&self) -> String {
+    fn fleet_says(&self) -> String {
         self.engine.fleet_warnings().join("\n")
     }
 }
@@ -101,7 +101,7 @@ fn who_has_missed_changes_decides_as_who_has_seen_them() {
         let change = change as u64 + 2;
         document = one.document(change, &shared(backends));
         one.hears(&document, change as i64);
-        assert_eq!(one.backends().len(), backends.len());
+        assert_eq!(one.members_named().len(), backends.len());
         assert!(one.file().contains(&shared(backends)), "{}", one.file());
     }
     late.hears(&document, 5);
@@ -135,21 +135,21 @@ fn what_cannot_be_followed_changes_nothing_and_is_said() {
     bad.text = bad.text.replace("method = \"cheetah\"\nanswers = \"backend\"\n", "");
     world.hears(&bad, 2);
     assert!(
-        world.warnings().contains("each balancer builds concury's tables"),
+        world.fleet_says().contains("each balancer builds concury's tables"),
         "{}",
-        world.warnings()
+        world.fleet_says()
     );
     assert_eq!((world.decides(), world.file()), (before.clone(), file.clone()));
     // One that was restored from a copy has another change under the same number.
     let other = world.document(1, &shared(&[1, 2]));
     world.hears(&other, 3);
-    assert!(world.warnings().contains("restored from a copy"), "{}", world.warnings());
+    assert!(world.fleet_says().contains("restored from a copy"), "{}", world.fleet_says());
     assert_eq!((world.decides(), world.file()), (before, file));
     world.hears(&document, 4);
-    assert_eq!(world.warnings(), "");
+    assert_eq!(world.fleet_says(), "");
     let good = world.document(3, &shared(&[1, 2]));
     world.hears(&good, 5);
-    assert_eq!((world.backends().len(), world.warnings()), (2, String::new()));
+    assert_eq!((world.members_named().len(), world.fleet_says()), (2, String::new()));
     // Without the store nobody can change anything.
     let refused = world.ask(|reply| Command::Drain("a".into(), "b1".into(), true, reply));
     let refused = refused.expect_err("there is no store").to_string();

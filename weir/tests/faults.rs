@@ -1,23 +1,25 @@
 //! Whatever an operator and a bad day do, in any order: commands, files good and bad, other limits, a
-//! SIGKILL in the middle, a second instance, a full disc, an interface that is made anew, backends
-//! that die, floods. No connection breaks but those of a backend that has died or was removed, no service
-//! stays behind, and in the end `weir status` is what a fresh start shows.
+//! SIGKILL in the middle, a second instance, a full disc, an interface that is made anew, a cable that
+//! is pulled, files applied and gone back from, backends that die, floods. No connection and no flow of
+//! datagrams breaks but those of a backend that has died or was removed, no service stays behind, and in the
+//! end `weir status` is what a fresh start shows.
 //!
-//! `WEIR_EVENTS` events (24 of them here; `make soak` takes 500), drawn by `WEIR_SEED`.
+//! `WEIR_EVENTS` events (24 of them here; `make soak` takes 500), drawn by `WEIR_SEED`; of the kinds
+//! `WEIR_KINDS` alone ("11,14"), to look at one of them.
 
 mod common;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::{Held, WEB4, WEB6};
+use common::{Flow, Held, WEB4, WEB6};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -32,9 +34,12 @@ const CLIENT_MAC: [u8; 6] = [0x02, 0x77, 0, 0, 1, 1];
 /// Backends 0 and 1 are always there; the others come and go.
 const BACKENDS: usize = 5;
 const STEADY: usize = 2;
+const ECHO: SocketAddr = SocketAddr::new(WEB4.ip(), 5353);
 const SERVICES: [&str; 3] = ["web4", "web6", "echo4"];
 /// Connections that are held at a time, at most.
 const HELD: usize = 80;
+/// Flows of datagrams that are held at a time, at most.
+const FLOWS: usize = 24;
 
 const FIELDS: &[&str] = &[
     "method = \"concury\"",
@@ -100,6 +105,8 @@ struct World {
     disc: Disc,
     file: File,
     held: Vec<Held>,
+    flows: Vec<Flow>,
+    kinds: Vec<u32>,
     random: StdRng,
 }
 
@@ -123,7 +130,12 @@ impl World {
         balancer.launch().unwrap();
         let pool = (0..STEADY).map(|backend| (backend, (1, false))).collect();
         let file = File { fields: FIELDS[0], tracked_flows: 20_000, table_bytes: 16 << 20, pool };
-        Self { lab, balancer, disc, file, held: Vec::new(), random: StdRng::seed_from_u64(seed) }
+        let kinds = match std::env::var("WEIR_KINDS") {
+            Ok(text) => text.split(',').map(|kind| kind.parse().unwrap()).collect(),
+            Err(_) => (0..18).collect(),
+        };
+        let (held, flows, random) = (Vec::new(), Vec::new(), StdRng::seed_from_u64(seed));
+        Self { lab, balancer, disc, file, held, flows, kinds, random }
     }
 
     fn write(&self, file: &File) {
@@ -164,7 +176,9 @@ impl World {
     }
 
     fn forget(&mut self, backend: usize) {
-        self.held.retain(|one| one.backend != format!("b{backend}"));
+        let name = format!("b{backend}");
+        self.held.retain(|one| one.backend != name);
+        self.flows.retain(|one| one.backend != name);
     }
 
     /// Another pool, of which the steady ones are part.
@@ -193,7 +207,7 @@ impl World {
 
     /// Draws an event, makes it happen, and says what it was.
     fn event(&mut self) -> String {
-        match self.random.random_range(0..14) {
+        match *self.kinds.choose(&mut self.random).unwrap() {
             0 | 1 => {
                 let file = File { pool: self.other_pool(), ..self.file.clone() };
                 let said = format!("a reload with the pool {:?}", file.pool);
@@ -294,6 +308,23 @@ impl World {
                 )
             }
             12 => self.flood(),
+            14 => {
+                let millis = self.random.random_range(1..600);
+                self.lab.plug_balancer(false).unwrap();
+                thread::sleep(Duration::from_millis(millis));
+                self.lab.plug_balancer(true).unwrap();
+                common::assert_unbroken(&mut self.held, "with the cable again", &self.balancer);
+                // A check that failed for it has taken a backend down, and a datagram after silence, or
+                // after a table with another key, counts as the first of a flow, which goes elsewhere then.
+                common::eventually("all are up", || self.are_up());
+                format!("no cable for {millis} ms")
+            }
+            15 => {
+                // Other flows of datagrams, which nobody goes on with.
+                drop(common::flows(&self.lab, ECHO, 100));
+                "a hundred flows of one datagram".into()
+            }
+            16 | 17 => self.apply(),
             11 => {
                 self.lab.replace_balancer_interface().unwrap();
                 "another interface of the same name".into()
@@ -322,6 +353,44 @@ impl World {
                 format!("{name} dies and comes back")
             }
         }
+    }
+
+    /// Another file is applied, and perhaps gone back from, perhaps after a SIGKILL.
+    fn apply(&mut self) -> String {
+        let fields = FIELDS.choose(&mut self.random).unwrap();
+        let former = self.file.clone();
+        // What goes leaves with its connections, also where the change is undone afterwards.
+        let file = File { fields, pool: self.other_pool(), ..former.clone() };
+        for backend in STEADY..BACKENDS {
+            if former.pool.contains_key(&backend) && !file.pool.contains_key(&backend) {
+                self.forget(backend);
+            }
+        }
+        self.write(&former);
+        let inside = fs::read_to_string(self.balancer.config()).unwrap();
+        self.write(&file);
+        let other = self.lab.directory().join("applied.toml");
+        fs::rename(self.balancer.config(), &other).unwrap();
+        fs::write(self.balancer.config(), inside).unwrap();
+        self.command(&format!("apply {}", other.display())).unwrap_or_else(|e| panic!("{e}"));
+        self.open(4);
+        let back = self.random.random_bool(0.5);
+        let killed = self.random.random_bool(0.3);
+        if killed {
+            self.balancer.kill();
+            self.balancer.launch().unwrap();
+        }
+        self.file = file;
+        if back {
+            for backend in STEADY..BACKENDS {
+                if !former.pool.contains_key(&backend) {
+                    self.forget(backend);
+                }
+            }
+            self.command("rollback").unwrap_or_else(|e| panic!("{e}"));
+            self.file = former;
+        }
+        format!("a file applied with {fields:?}; killed: {killed}; gone back: {back}")
     }
 
     /// SYNs and ACKs from addresses of 198.18.0.0/15, which nobody has: half-open connections, and packets
@@ -354,10 +423,17 @@ impl World {
         self.held.extend(common::hold_both(&self.lab, count));
         let more = self.held.len().saturating_sub(HELD);
         self.held.drain(..more);
+        self.flows.extend(common::flows(&self.lab, ECHO, count / 2));
+        let more = self.flows.len().saturating_sub(FLOWS);
+        self.flows.drain(..more);
     }
 
     fn check(&mut self, when: &str) {
         common::assert_unbroken(&mut self.held, when, &self.balancer);
+        let troubles: Vec<String> = self.flows.iter().filter_map(Flow::trouble).collect();
+        let all = self.flows.len();
+        let log = common::log_tail(&self.balancer, 40);
+        assert!(troubles.is_empty(), "{when}: of {all} flows: {troubles:#?}\nweir's log ends:\n{log}");
     }
 
     /// What there is to say of each service, counters and ages apart.
@@ -378,14 +454,18 @@ impl World {
             .collect()
     }
 
+    fn are_up(&self) -> bool {
+        let status = self.balancer.status().unwrap();
+        let services = status["services"].as_array().unwrap().iter();
+        let mut backends = services.flat_map(|service| service["backends"].as_array().unwrap());
+        backends.all(|backend| backend["check"]["up"] == true)
+    }
+
     fn settled(&self, when: &str) {
         common::eventually(when, || {
-            let status = self.balancer.status().unwrap();
-            let services = status["services"].as_array().unwrap().iter();
-            let mut backends = services.flat_map(|service| service["backends"].as_array().unwrap());
             // One that has just joined waits for its first check.
-            status["warnings"].as_array().is_some_and(Vec::is_empty)
-                && backends.all(|backend| backend["check"]["up"] == true)
+            self.are_up()
+                && self.balancer.status().unwrap()["warnings"].as_array().is_some_and(Vec::is_empty)
         });
     }
 }

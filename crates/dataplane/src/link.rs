@@ -5,9 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 /// How the program is attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,21 +167,25 @@ pub(crate) fn pin_name(interface: &str) -> String {
     format!("{LINK_PREFIX}{}", interface.replace('.', " "))
 }
 
-/// The interfaces, as far as they are there, whose links are among these pins.
-pub(crate) fn interfaces_of(pins: &[PathBuf]) -> Vec<Interface> {
-    let name = |pin: &PathBuf| {
-        let file = pin.file_name()?.to_str()?;
-        Some(file.strip_prefix(LINK_PREFIX)?.replace(' ', "."))
-    };
-    pins.iter().filter_map(name).filter_map(|name| Interface::find(&name).ok()).collect()
+/// Opens a link that is pinned.
+pub(crate) fn open(pin: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(pin)?;
+    // SAFETY: the argument is a C string.
+    let fd = unsafe { libbpf_rs::libbpf_sys::bpf_obj_get(path.as_ptr()) };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Waits until no program is attached to the interfaces: the kernel ends a link some time after its last
-/// pin is gone, and until then nobody can attach another. Not for long, as somebody may have.
-pub(crate) fn wait_detached(interfaces: &[Interface]) {
-    let end = Instant::now() + Duration::from_secs(2);
-    while interfaces.iter().any(has_program) && Instant::now() < end {
-        thread::sleep(Duration::from_millis(1));
+/// Takes a pinned link's program off its interface, in whichever network namespace that is: the kernel ends a
+/// link some time after its last pin is gone, and until then nobody can attach another program there.
+pub(crate) fn end(pin: &Path) {
+    if let Ok(link) = open(pin) {
+        // SAFETY: a plain number to the kernel. A link whose interface is gone has nothing to detach, and
+        // one that cannot be detached ends with its pin.
+        unsafe { libbpf_rs::libbpf_sys::bpf_link_detach(link.as_raw_fd()) };
     }
 }
 
@@ -198,6 +200,7 @@ pub(crate) fn detach_others(directory: &Path, wanted: &[Interface]) -> Result<()
         };
         if !wanted.iter().any(|interface| pin_name(&interface.name) == name) {
             let pin = entry.path();
+            end(&pin);
             std::fs::remove_file(&pin).context(|| format!("remove {}", pin.display()))?;
         }
     }

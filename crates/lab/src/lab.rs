@@ -233,6 +233,15 @@ impl Lab {
         topology::replace(&self.switch, &node, self.plan())
     }
 
+    /// Pulls the cables out of the balancer's interfaces, or puts them back: it loses its carrier, and keeps
+    /// its addresses.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn plug_balancer(&self, plugged: bool) -> Result<()> {
+        topology::plug(&self.switch, Role::Balancer, self.spec.topology, plugged)
+    }
+
     fn plan(&self) -> Plan {
         let LabSpec { topology, bare, receivers, clients, backends, .. } = self.spec;
         let client_addresses = self.spec.addresses_per_client;

@@ -596,6 +596,14 @@ pub(crate) fn replace(switch: &NetNs, node: &Node, plan: Plan) -> Result<()> {
     set_up(switch, node, plan)
 }
 
+/// Sets the switch's ends of a node's cables up or down.
+pub(crate) fn plug(switch: &NetNs, role: Role, topology: Topology, plugged: bool) -> Result<()> {
+    let way = if plugged { "up" } else { "down" };
+    let cables = role.cables(topology).into_iter();
+    let set: String = cables.map(|cable| format!("link set {} {way}\n", cable.port)).collect();
+    Ok(switch.ip(&set)?)
+}
+
 /// Runs on a thread inside the namespace: /proc/sys/net is that of the reading thread.
 fn set_sysctls(role: Role, bare: bool) -> Result<()> {
     for (name, value) in role.sysctls(bare) {

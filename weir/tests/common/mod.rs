@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -395,6 +395,59 @@ pub fn assert_unbroken(held: &mut [Held], when: &str, balancer: &Balancer) {
         &troubles[..troubles.len().min(10)],
         log_tail(balancer, 40)
     );
+}
+
+/// A flow of datagrams to an echo service, each answered with the name of the backend.
+pub struct Flow {
+    socket: UdpSocket,
+    /// The backend that answered first.
+    pub backend: String,
+}
+
+impl Flow {
+    /// From an address of a client and any port, asked once. For a thread that is in the client's namespace.
+    pub fn open(from: IpAddr, to: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind((from, 0))?;
+        socket.connect(to)?;
+        socket.set_read_timeout(Some(Duration::from_secs(2)))?;
+        let mut flow = Self { socket, backend: String::new() };
+        flow.backend = flow.ask()?;
+        Ok(flow)
+    }
+
+    /// Who answers: nobody repeats what UDP loses, so it is asked again. Datagrams bear numbers, that a late
+    /// answer is not taken for that of another question.
+    fn ask(&self) -> io::Result<String> {
+        let mut answer = [0; 128];
+        for _ in 0..10 {
+            let question = rand::random::<u64>().to_be_bytes();
+            // What an error on the way has left at the socket is told once, and is no answer.
+            let _ = self.socket.send(&question);
+            while let Ok(length) = self.socket.recv(&mut answer) {
+                if let Some(name) = answer[..length].strip_suffix(&question) {
+                    let name = String::from_utf8_lossy(name);
+                    return Ok(name.trim_end_matches(':').to_owned());
+                }
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, "no answer to ten datagrams"))
+    }
+
+    /// What is wrong with it, if something is.
+    pub fn trouble(&self) -> Option<String> {
+        match self.ask() {
+            Ok(name) if name == self.backend => None,
+            Ok(name) => Some(format!("{:?} moved from {} to {name}", self.socket, self.backend)),
+            Err(error) => Some(format!("{:?} on {}: {error}", self.socket, self.backend)),
+        }
+    }
+}
+
+/// Opens flows of datagrams from the first address of the first client.
+pub fn flows(lab: &Lab, to: SocketAddr, count: usize) -> Vec<Flow> {
+    let from = sources(lab, 0, to)[0];
+    let open = || (0..count).map(|_| Flow::open(from, to)).collect::<io::Result<Vec<_>>>();
+    lab.clients()[0].enter(open).expect("entering a client").expect("a flow of datagrams")
 }
 
 /// How many connections sit on each backend.

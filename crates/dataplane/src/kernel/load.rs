@@ -214,14 +214,15 @@ impl KernelPlane {
             Some(name) if name == STAMP_PIN => 2,
             _ => 3,
         });
-        let interfaces = link::interfaces_of(&pins);
         let process = front::Process::of(directory);
         for pin in pins {
+            if pin.file_name().is_some_and(|name| name.to_string_lossy().starts_with(LINK_PREFIX)) {
+                link::end(&pin);
+            }
             let removed = if pin.is_dir() { remove_set(&pin) } else { fs::remove_file(&pin) };
             removed.context(|| format!("remove {}", pin.display()))?;
         }
         fs::remove_dir(directory).context(|| format!("remove {}", directory.display()))?;
-        link::wait_detached(&interfaces);
         if let Some(process) = process {
             process.wait();
         }

@@ -5,14 +5,14 @@ use super::resize::pin_of;
 use super::stamp::Stamp;
 use crate::abi::types;
 use crate::error::{Context, Error};
-use crate::link::{LINK_PREFIX, c_path};
+use crate::link::{self, LINK_PREFIX};
 use crate::numbers::OWN_MACS;
-use libbpf_rs::libbpf_sys::{bpf_link_get_info_by_fd, bpf_link_info, bpf_obj_get};
+use libbpf_rs::libbpf_sys::{bpf_link_get_info_by_fd, bpf_link_info};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::fs;
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// What packets meet, whether a control plane runs or not.
@@ -67,14 +67,7 @@ fn own_macs(directory: &Path) -> Result<Vec<[u8; 6]>, Error> {
 
 /// The number of the interface that a pinned link is on; 0 if that is gone.
 fn interface_of(pin: &Path) -> io::Result<u32> {
-    let path = c_path(pin)?;
-    // SAFETY: the argument is a C string.
-    let fd = unsafe { bpf_obj_get(path.as_ptr()) };
-    if fd < 0 {
-        return Err(io::Error::from_raw_os_error(-fd));
-    }
-    // SAFETY: a fresh descriptor that nobody else owns.
-    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    let link = link::open(pin)?;
     let mut info = bpf_link_info::default();
     let mut size = size_of::<bpf_link_info>() as u32;
     // SAFETY: a descriptor, and room of the size that is told.

@@ -1,0 +1,571 @@
+//! The plane of memory as updates and the control plane see it: what they ask, and what it refuses.
+
+use super::{Bounds, Operation, Soft, SoftError};
+use crate::by_id::IdRoutes;
+use crate::counters::{LaneCounters, Returned};
+use crate::forward::MappingRules;
+use crate::forward::mapping::Mapping;
+use crate::limits::Limits;
+use crate::listen::Listen;
+use crate::pipeline;
+use crate::plane::{
+    ArmedFlows, Attached, Attachment, Backend, Described, Outcomes, Plane, SeenFlows, Translations,
+};
+use crate::sources::SourceTable;
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_steering::{
+    BackendId, BackendLoad, Echoes, Event, Flags, Image, Marks, Question, ServiceId, ServiceState,
+    Side, StateKey, TrackedFlow,
+    cheetah::{Answered, ConnTable, SlotCounts},
+    is_armed, update,
+};
+use weir_wire::FlowKey;
+
+impl update::Plane for Soft {
+    type Error = SoftError;
+
+    fn is_full(error: &SoftError) -> bool {
+        matches!(error, SoftError::Full(_))
+    }
+
+    fn set_flags(
+        &mut self,
+        service: ServiceId,
+        record: bool,
+        pending: bool,
+    ) -> Result<(), SoftError> {
+        self.ask(Operation::SetFlags)?;
+        self.change_flags(service, Flags::RECORD, record);
+        self.change_flags(service, Flags::PENDING, pending);
+        Ok(())
+    }
+
+    /// A packet is processed whole here: none is ever under way.
+    fn grace(&mut self) -> Result<(), SoftError> {
+        self.ask(Operation::Grace)
+    }
+
+    fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), SoftError> {
+        self.ask(Operation::Drain)?;
+        std::mem::take(&mut self.memory.events).iter().for_each(take);
+        Ok(())
+    }
+
+    fn pending(&self) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
+        self.ask(Operation::ReadPending)?;
+        Ok(self.memory.pending.iter().map(|(state, backend)| (*state, *backend)).collect())
+    }
+
+    fn forget_pending(&mut self, states: &[ServiceState]) -> Result<(), SoftError> {
+        self.ask(Operation::ForgetPending)?;
+        for state in states {
+            self.memory.pending.remove(state);
+        }
+        Ok(())
+    }
+
+    fn pinned(&self) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
+        self.ask(Operation::ReadPins)?;
+        Ok(self.memory.pinned.iter().map(|(state, backend)| (*state, *backend)).collect())
+    }
+
+    fn pin(&mut self, pins: &[(ServiceState, BackendId)]) -> Result<(), SoftError> {
+        for (state, backend) in pins {
+            self.ask(Operation::Pin)?;
+            let room = self.memory.pinned.len() < self.bounds.pins;
+            if !room && !self.memory.pinned.contains_key(state) {
+                return Err(SoftError::Full(Operation::Pin));
+            }
+            self.memory.pinned.insert(*state, *backend);
+        }
+        Ok(())
+    }
+
+    fn unpin(&mut self, states: &[ServiceState]) -> Result<(), SoftError> {
+        for state in states {
+            self.ask(Operation::Unpin)?;
+            self.memory.pinned.remove(state);
+        }
+        Ok(())
+    }
+
+    fn connections(&self, service: ServiceId) -> Result<Vec<(ServiceState, BackendId)>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let memory = &self.memory;
+        let lives = |flow: &TrackedFlow| {
+            memory.incarnations.get(&flow.backend).is_some_and(|now| flow.is_of(*now))
+        };
+        let of = memory.connections.iter().filter(|(state, _)| state.service == service);
+        Ok(of.filter(|(_, flow)| lives(flow)).map(|(state, flow)| (*state, flow.backend)).collect())
+    }
+
+    fn track(&mut self, connections: &[(ServiceState, BackendId)]) -> Result<(), SoftError> {
+        for (state, backend) in connections {
+            self.ask(Operation::Track)?;
+            if let Some(&incarnation) = self.memory.incarnations.get(backend) {
+                let flow = TrackedFlow::new(*backend, incarnation);
+                self.memory.connections.insert(*state, flow);
+            }
+        }
+        Ok(())
+    }
+
+    fn show(
+        &mut self,
+        service: ServiceId,
+        image: &Arc<Image>,
+        flags: Flags,
+    ) -> Result<(), SoftError> {
+        for frame in std::mem::take(&mut self.meanwhile) {
+            let became = self.process(&frame);
+            self.came.push(became);
+        }
+        self.ask(Operation::Show)?;
+        self.former.remove(&service);
+        if self.table_bytes() + image.bytes() > self.bounds.table_bytes {
+            return Err(SoftError::Full(Operation::Show));
+        }
+        if let Image::CheetahStateful(table) = &**image
+            && !self.memory.slots.contains_key(&service)
+        {
+            let slots = table.body().0.method.connections();
+            self.memory.slots.insert(service, slots.map_err(|_| SoftError::Full(Operation::Show))?);
+        }
+        if self.tables.get(&service).is_none_or(|now| now.header().key != image.header().key) {
+            self.memory.watch_all();
+        }
+        // A copy: its flags are this plane's.
+        let copy = Image::clone(image);
+        copy.set_flags(flags);
+        if let Some(former) = self.tables.insert(service, Arc::new(copy)) {
+            self.former.insert(service, former);
+        }
+        Ok(())
+    }
+
+    fn retire(&mut self, service: ServiceId) {
+        self.former.remove(&service);
+    }
+
+    fn forget_seen(&mut self, service: ServiceId, hashes: &[u64]) {
+        hashes.iter().for_each(|hash| self.memory.forget_seen(*hash, service));
+    }
+}
+
+impl Plane for Soft {
+    /// There is nothing to wait for: whoever brings the frames is the one who asks.
+    fn wait(
+        &mut self,
+        _: Duration,
+        _: Option<BorrowedFd<'_>>,
+        most: usize,
+        take: &mut dyn FnMut(&Event),
+    ) -> Result<(), SoftError> {
+        self.ask(Operation::Drain)?;
+        let events = &mut self.memory.events;
+        events.drain(..most.min(events.len())).for_each(|event| take(&event));
+        Ok(())
+    }
+
+    fn put_aside(&mut self, _: usize, _: &mut dyn FnMut(&Event)) -> Result<bool, SoftError> {
+        self.ask(Operation::PutAside).map(|()| false)
+    }
+
+    fn pin_limit(&self) -> usize {
+        self.bounds.pins
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Bounds that are set are those of the limits from now on.
+    fn resize(&mut self, limits: &Limits) -> Result<(), SoftError> {
+        self.ask(Operation::Resize)?;
+        let bounds = Bounds {
+            table_bytes: limits.table_bytes as usize,
+            pins: limits.unreported_flows as usize,
+            services: limits.services as usize,
+            backends: limits.backends as usize,
+        };
+        let last = self.backends.keys().last().map_or(0, |id| id.index() + 1);
+        let fits = Self::table_bytes(self) <= bounds.table_bytes
+            && self.memory.pinned.len() <= bounds.pins
+            && self.places() <= bounds.services
+            && last <= bounds.backends;
+        if !fits {
+            return Err(SoftError::Full(Operation::Resize));
+        }
+        (self.bounds, self.limits) = (bounds, *limits);
+        Ok(())
+    }
+
+    fn set_service(&mut self, at: impl Into<Listen>, service: ServiceId) -> Result<(), SoftError> {
+        self.ask(Operation::SetService)?;
+        let at = at.into();
+        let known = self.plain(&at).is_some_and(|key| self.vips.contains_key(&key));
+        let wide = self.wide.keys().find(|wide| wide.place() == at.place()).copied();
+        if !known && wide.is_none() && self.places() >= self.bounds.services {
+            return Err(SoftError::Full(Operation::SetService));
+        }
+        wide.map(|wide| self.wide.remove(&wide));
+        at.key().map(|key| self.vips.remove(&key));
+        match self.plain(&at) {
+            Some(key) => self.vips.insert(key, service),
+            None => self.wide.insert(at, service),
+        };
+        Ok(())
+    }
+
+    fn leave_place(&mut self, at: &Listen, service: ServiceId) -> Result<(), SoftError> {
+        self.ask(Operation::RemoveService)?;
+        let there = |place: Listen, number: ServiceId| place == at.place() && number == service;
+        self.vips.retain(|key, number| !there(key.into(), *number));
+        self.wide.retain(|wide, number| !there(wide.place(), *number));
+        Ok(())
+    }
+
+    fn remove_service(&mut self, service: ServiceId) -> Result<(), SoftError> {
+        self.vips.retain(|_, number| *number != service);
+        self.wide.retain(|_, number| *number != service);
+        self.ask(Operation::RemoveService)?;
+        self.tables.remove(&service);
+        self.former.remove(&service);
+        self.id_routes.remove(&service);
+        self.sources.remove(&service);
+        self.memory.slots.remove(&service);
+        Ok(())
+    }
+
+    fn set_id_routes(
+        &mut self,
+        service: ServiceId,
+        routes: Option<&IdRoutes>,
+    ) -> Result<(), SoftError> {
+        self.ask(Operation::SetService)?;
+        match routes {
+            Some(routes) => self.id_routes.insert(service, routes.clone()),
+            None => self.id_routes.remove(&service),
+        };
+        Ok(())
+    }
+
+    fn set_sources(
+        &mut self,
+        service: ServiceId,
+        sources: Option<&SourceTable>,
+    ) -> Result<(), SoftError> {
+        self.ask(Operation::SetSources)?;
+        match sources {
+            Some(sources) => self.sources.insert(service, sources.clone()),
+            None => self.sources.remove(&service),
+        };
+        Ok(())
+    }
+
+    fn source_digest(&self, service: ServiceId) -> Option<u64> {
+        self.sources.get(&service).map(SourceTable::digest)
+    }
+
+    fn set_translations(&mut self, wanted: &Translations) -> Result<(), SoftError> {
+        if self.translations != *wanted {
+            self.ask(Operation::SetService)?;
+            self.translations.clone_from(wanted);
+        }
+        Ok(())
+    }
+
+    fn set_mapping_rules(&mut self, rules: &MappingRules) -> Result<(), SoftError> {
+        let mappings = self.mappings.get_mut();
+        if mappings.rules != *rules {
+            self.ask(Operation::SetService)?;
+        }
+        let mappings = self.mappings.get_mut();
+        mappings.places.resize(crate::limits::mapping_places(self.limits.mappings) as usize, None);
+        mappings.rules.clone_from(rules);
+        Ok(())
+    }
+
+    fn mapping_rules(&self) -> Option<MappingRules> {
+        let mappings = self.mappings.borrow();
+        (!mappings.rules.origins.is_empty()).then(|| mappings.rules.clone())
+    }
+
+    fn mapping_places(&self) -> usize {
+        self.mappings.borrow().places.len()
+    }
+
+    fn mapping(&self, place: usize) -> Option<Mapping> {
+        self.mappings.borrow().places.get(place).copied().flatten()
+    }
+
+    fn mapping_tick(&self) -> u32 {
+        self.tick()
+    }
+
+    fn returned(&self) -> Result<Returned, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        Ok(self.counters.returned)
+    }
+
+    fn services(&self) -> Vec<(Listen, ServiceId)> {
+        let plain = self.vips.iter().map(|(key, service)| (Listen::from(key), *service));
+        plain.chain(self.wide.iter().map(|(at, service)| (*at, *service))).collect()
+    }
+
+    fn published(&self, service: ServiceId) -> Result<Option<Image>, SoftError> {
+        self.ask(Operation::ReadTable)?;
+        Ok(self.tables.get(&service).map(|image| Image::clone(image)))
+    }
+
+    fn described(&self, service: ServiceId) -> Result<Option<Described>, SoftError> {
+        self.ask(Operation::ReadTable)?;
+        let described = |image: &Arc<Image>| {
+            let header = image.header();
+            Described { digest: header.digest, states: header.states }
+        };
+        Ok(self.tables.get(&service).map(described))
+    }
+
+    fn table_bytes(&self, service: ServiceId) -> usize {
+        self.tables.get(&service).map_or(0, |image| image.bytes())
+    }
+
+    fn pool_bytes(&self) -> (usize, usize) {
+        (Self::table_bytes(self), self.bounds.table_bytes)
+    }
+
+    fn set_backend(&mut self, id: BackendId, backend: Option<&Backend>) -> Result<(), SoftError> {
+        self.ask(Operation::SetBackend)?;
+        if id.index() >= self.bounds.backends {
+            return Err(SoftError::Full(Operation::SetBackend));
+        }
+        self.memory.incarnations.remove(&id);
+        self.memory.down.remove(&id);
+        self.backends.remove(&id);
+        if let Some(backend) = backend {
+            self.memory.incarnations.insert(id, backend.incarnation);
+            if !backend.up {
+                self.memory.down.insert(id);
+            }
+            self.backends.insert(id, *backend);
+        }
+        Ok(())
+    }
+
+    fn backend(&self, id: BackendId) -> Option<Backend> {
+        self.backends.get(&id).copied()
+    }
+
+    fn load(&self, id: BackendId) -> BackendLoad {
+        self.memory.loads.get(&id).copied().unwrap_or_default()
+    }
+
+    fn set_load(&mut self, id: BackendId, weight: u32, value: Option<i64>) {
+        let load = self.memory.loads.entry(id).or_default();
+        load.weight = weight;
+        load.value = value.unwrap_or(load.value);
+    }
+
+    fn add_load(&mut self, id: BackendId, by: i64) {
+        self.memory.loads.entry(id).or_default().value += by;
+    }
+
+    /// Of the connection table; what is remembered of answers is not looked through.
+    fn open_connections(&self, service: ServiceId) -> Result<BTreeMap<BackendId, i64>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let mut open = BTreeMap::new();
+        for (state, flow) in &self.memory.connections {
+            if state.service == service && flow.open {
+                *open.entry(flow.backend).or_default() += 1;
+            }
+        }
+        Ok(open)
+    }
+
+    fn turn(&self, service: ServiceId) -> u64 {
+        self.memory.turns.get(&service).copied().unwrap_or(0)
+    }
+
+    fn reset_lane(&mut self, id: BackendId) -> Result<(), SoftError> {
+        self.ask(Operation::ResetLane)?;
+        self.memory.loads.remove(&id);
+        self.memory.echoes.remove(&id);
+        self.counters.lanes.remove(&id);
+        Ok(())
+    }
+
+    fn lanes(&self) -> Result<Vec<LaneCounters>, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        let lanes = &self.counters.lanes;
+        let numbers = 0..lanes.last_key_value().map_or(0, |(last, _)| last.get() + 1);
+        let lane = |id| lanes.get(&BackendId::new(id)?).copied();
+        Ok(numbers.map(|id| lane(id).unwrap_or_default()).collect())
+    }
+
+    fn outcomes(&self) -> Result<Outcomes, SoftError> {
+        self.ask(Operation::ReadCounters)?;
+        let mut found = Outcomes::new();
+        for (reason, count) in &self.counters.passed {
+            found.entry(*reason).or_default().0 = *count;
+        }
+        for (reason, count) in &self.counters.dropped {
+            found.entry(*reason).or_default().1 = *count;
+        }
+        Ok(found)
+    }
+
+    fn unrecorded(&self) -> u64 {
+        0
+    }
+
+    fn pending_backend(&self, state: &ServiceState) -> Result<Option<BackendId>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        Ok(self.memory.pending.get(state).copied())
+    }
+
+    fn forget_connections(&mut self, service: ServiceId) -> Result<(), SoftError> {
+        self.ask(Operation::Track)?;
+        self.memory.connections.retain(|state, _| state.service != service);
+        Ok(())
+    }
+
+    fn connection(&self, flow: &FlowKey) -> Result<Option<TrackedFlow>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let there = |at: &Listen| at.has_address(&flow.dst) && at.protocol == flow.protocol;
+        let services = self.services();
+        let mut services = services.iter().filter(|(at, _)| there(at));
+        Ok(services.find_map(|&(at, service)| {
+            let key = StateKey::of_flow_to(flow, at.salt_of(&flow.dst));
+            self.memory.connections.get(&ServiceState { service, key }).copied()
+        }))
+    }
+
+    fn answered(&self, flow: &FlowKey) -> Result<Option<u16>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let key = StateKey::of_flow(flow);
+        let service = pipeline::service_of(flow, &self.view());
+        let known = service.and_then(|service| {
+            self.memory.answers.get(&ServiceState { service, key }).map(Answered::number)
+        });
+        Ok(known)
+    }
+
+    fn set_clock(&mut self, seconds: u32) {
+        self.memory.now = seconds;
+    }
+
+    fn bare(&self) -> u32 {
+        self.memory.bare
+    }
+
+    fn echoes(&self, id: BackendId) -> Echoes {
+        self.memory.echoes.get(&id).copied().unwrap_or_default()
+    }
+
+    fn clock(&self) -> u32 {
+        self.memory.now
+    }
+
+    fn slot(&self, question: &Question, part: u16) -> Result<Option<BackendId>, SoftError> {
+        self.ask(Operation::LookUp)?;
+        let slots = self.memory.slots.get(&question.service);
+        Ok(slots.and_then(|slots| slots.get(&question.key, part)).and_then(BackendId::new))
+    }
+
+    fn slot_counts(&self, service: ServiceId) -> Option<SlotCounts> {
+        self.memory.slots.get(&service).map(ConnTable::counts)
+    }
+
+    fn sweep_slots(
+        &mut self,
+        service: ServiceId,
+        steps: u32,
+        keep: &dyn Fn(BackendId) -> bool,
+    ) -> Result<u32, SoftError> {
+        self.ask(Operation::SweepSlots)?;
+        let now = self.memory.now;
+        let slots = self.memory.slots.get_mut(&service);
+        Ok(slots
+            .map_or(0, |slots| slots.sweep(steps, now, |at| BackendId::new(at).is_some_and(keep))))
+    }
+
+    fn flip_marks(
+        &mut self,
+        known: &mut dyn Iterator<Item = u64>,
+        flows: usize,
+    ) -> Result<Side, SoftError> {
+        self.ask(Operation::FlipMarks)?;
+        let side = self.memory.arm(known, flows);
+        Ok(std::mem::replace(&mut self.memory.mark_side, side))
+    }
+
+    fn watch(&mut self, due: &mut dyn Iterator<Item = u64>) -> Result<(), SoftError> {
+        self.ask(Operation::Watch)?;
+        self.memory.watch(due);
+        Ok(())
+    }
+
+    fn take_marks(&mut self, side: Side) -> Result<Marks, SoftError> {
+        self.ask(Operation::TakeMarks)?;
+        Ok(self.memory.take_marks(side))
+    }
+
+    fn are_marked(&self, hashes: &[u64]) -> Result<Vec<bool>, SoftError> {
+        self.ask(Operation::ReadMarks)?;
+        Ok(hashes.iter().map(|hash| self.memory.is_marked(*hash)).collect())
+    }
+
+    fn is_armed(&self, hash: u64) -> Result<bool, SoftError> {
+        self.ask(Operation::ReadMarks)?;
+        Ok(is_armed(|at| self.memory.marks[at], self.memory.mark_side, hash))
+    }
+
+    fn armed(&self) -> Result<ArmedFlows, SoftError> {
+        self.ask(Operation::ReadMarks)?;
+        let (words, side) = (self.memory.marks.clone(), self.memory.mark_side);
+        let room = words.len();
+        Ok(ArmedFlows { room, has: Box::new(move |hash| is_armed(|at| words[at], side, hash)) })
+    }
+
+    fn seen_flows(&self) -> Result<SeenFlows, SoftError> {
+        self.ask(Operation::ReadSeen)?;
+        let now = self.memory.seen_generation;
+        let before = if now == 1 { 3 } else { now - 1 };
+        let tags = self.memory.seen.iter().flatten().copied();
+        Ok(SeenFlows::new(tags.filter(|tag| tag & 3 == now || tag & 3 == before)))
+    }
+
+    fn next_seen_generation(&mut self) {
+        let now = self.memory.seen_generation;
+        self.memory.seen_generation = if now >= 3 { 1 } else { now + 1 };
+    }
+
+    fn limit_of(error: &SoftError) -> Option<&'static str> {
+        match error {
+            SoftError::Full(Operation::Show) => Some("table_bytes"),
+            SoftError::Full(Operation::Pin) => Some("unreported_flows"),
+            SoftError::Full(Operation::Resize) => Some("backends"),
+            _ => None,
+        }
+    }
+
+    fn accept_own_macs(&mut self, _: &[String]) -> Result<(), SoftError> {
+        self.ask(Operation::OwnMacs)
+    }
+
+    fn attach(
+        &mut self,
+        interfaces: &[String],
+        how: Attachment,
+    ) -> Result<Vec<Attached>, SoftError> {
+        self.ask(Operation::Attach)?;
+        self.attached = interfaces.to_vec();
+        let generic = how == Attachment::Generic;
+        let attached = |name: &String| Attached { interface: name.clone(), generic };
+        Ok(interfaces.iter().map(attached).collect())
+    }
+}

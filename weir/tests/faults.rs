@@ -433,7 +433,10 @@ impl World {
         let troubles: Vec<String> = self.flows.iter().filter_map(Flow::trouble).collect();
         let all = self.flows.len();
         let log = common::log_tail(&self.balancer, 40);
-        assert!(troubles.is_empty(), "{when}: of {all} flows: {troubles:#?}\nweir's log ends:\n{log}");
+        assert!(
+            troubles.is_empty(),
+            "{when}: of {all} flows: {troubles:#?}\nweir's log ends:\n{log}"
+        );
     }
 
     /// What there is to say of each service, counters and ages apart.

@@ -4,6 +4,7 @@
 //! lost, the member of the store has no leader, the revision was compacted away, the lease has run out), the
 //! next one reads everything again: nothing is missed, however long it was away.
 
+use crate::document::MOST_BYTES;
 use crate::store::{ANSWERS, BALANCERS, CONFIG, MEMBERS, QUESTIONS};
 use crate::{Document, FleetError, Report, Sign, Store, StoreConfig};
 use etcd_client::{Event, EventType, WatchResponse};
@@ -217,7 +218,7 @@ impl Keeper {
                 changed = self.sign.changed() => {
                     if changed.is_ok() && !self.report.borrow().namesake {
                         let sign = self.sign.borrow_and_update().clone();
-                        let bytes = serde_json::to_vec(&sign).unwrap_or_default();
+                        let bytes = bytes_of(sign);
                         let key = format!("{BALANCERS}{}", self.name);
                         store.write(&key, bytes, Some(lease)).await?;
                     } else if changed.is_err() {
@@ -403,6 +404,16 @@ async fn question_all(
         all.insert(name, Some(answer));
     }
     Ok(all)
+}
+
+/// A sign as it is stored: without its services, where there are more than a request has room for.
+fn bytes_of(mut sign: Sign) -> Vec<u8> {
+    let bytes = serde_json::to_vec(&sign).unwrap_or_default();
+    if bytes.len() <= MOST_BYTES {
+        return bytes;
+    }
+    sign.services.clear();
+    serde_json::to_vec(&sign).unwrap_or_default()
 }
 
 /// Answers that there is no store.

@@ -253,6 +253,14 @@ async fn all_answer_a_question_and_nobody_speaks_for_a_namesake() {
     let both =
         |report: &Report| report.balancers.get("b") == Some(&sign) && report.balancers.len() == 2;
     reported(&mut a, both).await;
+    // One with more services than there is room for goes on without telling them.
+    let service = weir_fleet::ServiceSign { name: "s".repeat(64), ..Default::default() };
+    b.sign.send_replace(Sign { services: vec![service; 20_000], ..sign.clone() });
+    b.sign.send_modify(|sign| sign.change = 8);
+    let cut = Sign { change: 8, ..sign.clone() };
+    reported(&mut a, |report| report.balancers.get("b") == Some(&cut)).await;
+    b.sign.send_replace(sign.clone());
+    reported(&mut a, both).await;
     let Ends { mut news, asks, sign: _sign, report: mut of_b } = b;
     // Kept, so that it goes on.
     let _asks = asks;

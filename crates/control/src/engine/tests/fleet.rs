@@ -17,13 +17,22 @@ fn own(directory: &TempDir) -> String {
 /// A service with these backends.
 fn shared(backends: &[u8]) -> String {
     let mut text = String::from(
-        "[[service]]\nname = \"a\"\nvip = [\"10.0.0.1\", \"10.0.0.2\"]\nport = 80\nmethod = \"cheetah\"\n\
+        "[[service]]\nname = \"a\"\nvip = \"10.0.0.1\"\nport = 80\nmethod = \"cheetah\"\n\
          answers = \"backend\"\n",
     );
     for n in backends {
         text += &format!("[[service.backend]]\nname = \"b{n}\"\naddress = \"10.9.0.{n}\"\n");
     }
     text
+}
+
+/// The same, and another service at these addresses.
+fn at(vips: &str) -> String {
+    format!(
+        "{}[[service]]\nname = \"b\"\nvip = {vips}\nport = 80\nmethod = \"tracked\"\n\
+         [[service.backend]]\nname = \"b1\"\naddress = \"10.9.0.1\"\n",
+        shared(&[1, 2])
+    )
 }
 
 fn begun(directory: &TempDir, document: Option<Document>, joined: bool) -> Begun {
@@ -123,6 +132,37 @@ fn who_has_missed_changes_decides_as_who_has_seen_them() {
     assert_eq!(cache.expect("none yet").document, None);
     let cache = Cache::load(&weir_fleet::cache_path(&one.directory.path().join("weir.toml")));
     assert_eq!(cache.expect("it was kept").document, Some(document));
+}
+
+/// What tells the addresses of a service apart is part of its flows' hashes.
+#[test]
+fn addresses_are_told_apart_alike() {
+    let mut document = first();
+    let mut one = member(&document);
+    let mut late = member(&document);
+    for (change, vips) in [
+        "[\"10.1.0.1\", \"10.1.0.2\"]",
+        "[\"10.1.0.2\", \"10.1.0.3\"]",
+        "[\"10.1.0.3\", \"10.1.0.4\", \"10.1.0.2\"]",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        document = one.document(change as u64 + 2, &at(vips));
+        one.hears(&document, change as i64 + 2);
+    }
+    late.hears(&document, 5);
+    let new = member(&document);
+    let of = |world: &World| {
+        let service = &world.engine.services["b"];
+        let mut places = service.salts.places(&service.configured);
+        places.sort_by_key(|at| at.vip());
+        places
+    };
+    assert_eq!(of(&one).len(), 3, "{}", one.fleet_says());
+    assert_eq!(of(&one), of(&late));
+    assert_eq!(of(&one), of(&new));
+    assert!(of(&one).iter().all(|at| at.salt != 0), "none has what the first address had");
 }
 
 #[test]

@@ -18,7 +18,8 @@ fn own(directory: &TempDir) -> String {
 fn shared(backends: &[u8]) -> String {
     let mut text = String::from(
         "[[service]]\nname = \"a\"\nvip = \"10.0.0.1\"\nport = 80\nmethod = \"cheetah\"\n\
-         answers = \"backend\"\n",
+         answers = \"backend\"\n\
+         check = { enabled = false }\n",
     );
     for n in backends {
         text += &format!("[[service.backend]]\nname = \"b{n}\"\naddress = \"10.9.0.{n}\"\n");
@@ -30,7 +31,7 @@ fn shared(backends: &[u8]) -> String {
 fn at(vips: &str) -> String {
     format!(
         "{}[[service]]\nname = \"b\"\nvip = {vips}\nport = 80\nmethod = \"tracked\"\n\
-         [[service.backend]]\nname = \"b1\"\naddress = \"10.9.0.1\"\n",
+         check = {{ enabled = false }}\n[[service.backend]]\nname = \"b1\"\naddress = \"10.9.0.1\"\n",
         shared(&[1, 2])
     )
 }

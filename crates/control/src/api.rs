@@ -352,7 +352,7 @@ impl FlowRequest {
 async fn explain_here(engine: &Sender, request: &FlowRequest) -> Result<Explanation, Failure> {
     let (flow, id) = request.parse()?;
     let flow = Box::new(flow);
-    Ok(ask(engine, |reply| Command::Explain(flow, id, reply)).await?)
+    ask(engine, |reply| Command::Explain(flow, id, reply)).await
 }
 
 /// What this balancer would do with a flow that another one asks all for.

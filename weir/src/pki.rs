@@ -144,19 +144,24 @@ fn role(identity: &Identity) -> &'static str {
 
 fn list(directory: &Path, json: bool) -> anyhow::Result<bool> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
-    let rows: Vec<Row> = pki::list(directory)?
-        .into_iter()
-        .map(|(file, identity)| Row {
-            file,
-            role: role(&identity),
-            ended: identity.ends <= now,
-            ends: identity.ends,
-            name: identity.name,
-            addresses: identity.addresses,
-            hosts: identity.hosts,
-        })
-        .collect();
-    let good = rows.iter().all(|row| !row.ended);
+    let (mut rows, mut unread) = (Vec::new(), Vec::new());
+    for (file, found) in pki::list(directory)? {
+        match found {
+            Ok(identity) => rows.push(Row {
+                file,
+                role: role(&identity),
+                ended: identity.ends <= now,
+                ends: identity.ends,
+                name: identity.name,
+                addresses: identity.addresses,
+                hosts: identity.hosts,
+            }),
+            Err(error) => unread.push(error),
+        }
+    }
+    // One that cannot be read keeps nobody from seeing the others.
+    unread.iter().for_each(out::complain);
+    let good = unread.is_empty() && rows.iter().all(|row| !row.ended);
     if json {
         out::json(&rows)?;
         return Ok(good);

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -336,15 +336,12 @@ impl World {
                 self.forget(backend);
                 self.lab.backend(backend).kill();
                 let name = format!("b{backend}");
-                common::eventually("its check sees it", || {
+                common::eventually("the checks of all services see it", || {
                     let status = self.balancer.status().unwrap();
-                    let web4 = common::service(&status, "web4");
-                    let known = web4["backends"]
-                        .as_array()
-                        .unwrap()
-                        .iter()
-                        .find(|b| b["name"] == name.as_str());
-                    known.is_none_or(|known| known["check"]["up"] == false)
+                    let services = status["services"].as_array().unwrap().iter();
+                    let backends = services.flat_map(|one| one["backends"].as_array().unwrap());
+                    let mut known = backends.filter(|backend| backend["name"] == name.as_str());
+                    known.all(|backend| backend["check"]["up"] == false)
                 });
                 self.open(4);
                 self.check("a backend is dead");
@@ -372,6 +369,9 @@ impl World {
         let other = self.lab.directory().join("applied.toml");
         fs::rename(self.balancer.config(), &other).unwrap();
         fs::write(self.balancer.config(), inside).unwrap();
+        if self.random.random_bool(0.3) {
+            return self.die_in(&other, file, former);
+        }
         self.command(&format!("apply {}", other.display())).unwrap_or_else(|e| panic!("{e}"));
         self.open(4);
         let back = self.random.random_bool(0.5);
@@ -391,6 +391,34 @@ impl World {
             self.file = former;
         }
         format!("a file applied with {fields:?}; killed: {killed}; gone back: {back}")
+    }
+
+    /// The process is killed while a file is applied: it is in force whole, or not at all.
+    fn die_in(&mut self, other: &Path, file: File, former: File) -> String {
+        let moment = self.random.random_range(0..120_000);
+        let before = self.services();
+        let mut command = Command::new(common::WEIR);
+        command.arg("apply").arg(other).arg("--socket").arg(self.balancer.socket());
+        let applying = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        thread::sleep(Duration::from_micros(moment));
+        self.balancer.kill();
+        let _ = applying.unwrap().wait();
+        let there = fs::read_to_string(self.balancer.config()).unwrap();
+        let applied = there == fs::read_to_string(other).unwrap();
+        self.file = if applied { file } else { former.clone() };
+        for backend in STEADY..BACKENDS {
+            if !former.pool.contains_key(&backend) || !self.file.pool.contains_key(&backend) {
+                self.forget(backend);
+            }
+        }
+        self.balancer.launch().unwrap();
+        if applied {
+            let plan = self.command("plan").unwrap();
+            assert!(plan.contains("nothing would change"), "{plan}");
+        } else {
+            common::eventually("commands before it still count", || self.services() == before);
+        }
+        format!("a SIGKILL {moment} us after a file was applied, which is in force: {applied}")
     }
 
     /// SYNs and ACKs from addresses of 198.18.0.0/15, which nobody has: half-open connections, and packets

@@ -189,3 +189,34 @@ fn what_a_change_broke_is_remembered_and_a_pipe_will_do() {
     common::command(&balancer, "rollback");
     common::reach_all(&lab, WEB4, 2);
 }
+
+/// A file that cannot be replaced, because it is mounted by itself, refuses what is applied, and nothing has
+/// changed; a process that was killed in the middle leaves nothing beside it.
+#[test]
+fn a_file_that_cannot_be_replaced_changes_nothing() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let first = fs::read_to_string(balancer.config()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other.toml");
+    fs::write(&other, first.replacen("[[service]]", "[[service]]\nidle_timeout = \"9m\"", 1))
+        .unwrap();
+    let mounted = folder.path().join("mounted.toml");
+    fs::write(&mounted, &first).unwrap();
+    let bind = Command::new("mount").arg("--bind").arg(&mounted).arg(balancer.config()).status();
+    assert!(bind.unwrap().success());
+    let refused = balancer.command(&["apply", other.to_str().unwrap()]);
+    let plan = balancer.command(&["plan"]);
+    assert!(Command::new("umount").arg(balancer.config()).status().unwrap().success());
+    let said = refused.unwrap_err().to_string();
+    assert!(said.contains("nothing has changed"), "{said}");
+    assert!(plan.unwrap().contains("nothing would change"));
+    assert_eq!(history(&balancer)["entries"].as_array().unwrap().len(), 1);
+    let left = balancer.config().with_extension("toml.weir-new");
+    assert!(!left.exists());
+    fs::write(&left, "left by a process that was killed").unwrap();
+    balancer.kill();
+    balancer.launch().unwrap();
+    assert!(!left.exists());
+}

@@ -65,6 +65,7 @@ fn an_authority_its_certificates_and_their_ends() {
         "issue b2 --role agent --address 10.0.0.9 --host b2",
         "issue ../b2 --role agent --address 10.0.0.9",
         "issue b2 --role agent --address 10.0.0.9 --days 61",
+        "issue b2 --role balancer --host http://lb.example/",
     ] {
         assert_eq!(pki(&directory, useless).status.code(), Some(1), "{useless}");
     }
@@ -82,8 +83,18 @@ fn an_authority_its_certificates_and_their_ends() {
     assert_eq!(of("weir")["role"], "authority");
     assert_eq!(of("b0")["addresses"], serde_json::json!(["10.0.0.21", "2001:db8::21"]));
     assert_eq!(of("lb")["hosts"], serde_json::json!(["lb.example"]));
-    // A file that is none is named.
+    // A file that is none is named, and hides no other.
     std::fs::write(directory.join("none.pem"), "nothing").unwrap();
     let refused = pki(&directory, "list");
     assert!(common::stderr(&refused).contains("none.pem"), "{}", common::stderr(&refused));
+    assert!(common::stdout(&refused).contains("lb.example"), "{}", common::stdout(&refused));
+    assert_eq!(refused.status.code(), Some(1));
+    // A key that is another authority's signs nothing.
+    let other = tempfile::tempdir().unwrap();
+    let other = other.path().join("pki");
+    good(&pki(&other, "init"));
+    std::fs::copy(other.join("ca.key"), directory.join("ca.key")).unwrap();
+    let refused = pki(&directory, "issue b3 --role agent --address 10.0.0.9");
+    assert!(common::stderr(&refused).contains("it is not the key of"), "{refused:?}");
+    assert!(!directory.join("b3.pem").exists() && !directory.join("b3.key").exists());
 }

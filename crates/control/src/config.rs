@@ -56,8 +56,8 @@ pub use agents::{Agents, States};
 pub use announce::Announce;
 pub use api::{Api, ApiTls, Client, Identity, Role, Web};
 pub use check::{
-    AllDown, Check, Codes, DeadConnections, Dns, Exchange, Http, Record, Script, Spoken, Tls, Via,
-    WeightIn, What,
+    AllDown, Check, Codes, DeadConnections, Dns, Exchange, Grpc, Http, Record, Script, Spoken, Tls,
+    Via, WeightIn, What,
 };
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};

@@ -17,6 +17,7 @@ mod answer;
 mod checker;
 mod connect;
 mod crowd;
+mod grpc;
 mod http;
 #[cfg(test)]
 mod kinds;

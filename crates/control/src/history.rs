@@ -213,29 +213,42 @@ impl History {
 
     /// Texts that the list does not name.
     fn remove_strays(&self) {
-        let Ok(folder) = fs::read_dir(self.run_dir.join("history")) else { return };
+        // Where it is a link, what it leads to is somebody else's.
+        let folder = self.run_dir.join("history");
+        let ours = fs::symlink_metadata(&folder).is_ok_and(|about| about.is_dir());
+        let Some(folder) = ours.then(|| fs::read_dir(folder).ok()).flatten() else { return };
         for path in folder.filter_map(Result::ok).map(|one| one.path()) {
-            let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
-            let named = |number| self.list.entries.iter().any(|e| e.number == number && e.kept);
-            let toml = path.extension().is_some_and(|extension| extension == "toml");
-            if !(toml && number.is_some_and(named)) {
+            let Some(number) = path.file_name().and_then(|name| number_of(name.to_str()?)) else {
+                continue;
+            };
+            if !self.list.entries.iter().any(|entry| entry.number == number && entry.kept) {
                 let _ = fs::remove_file(path);
             }
         }
     }
 }
 
-/// A folder that only its owner reads: files may have keys in them.
+/// The number of a text that is called `N.toml`, or of what is left of writing one.
+fn number_of(file: &str) -> Option<u64> {
+    let (number, rest) = file.split_once('.')?;
+    ["toml", "toml.tmp"].contains(&rest).then(|| number.parse().ok()).flatten()
+}
+
+/// A folder that only its owner reads: files may have keys in them. A link to one is refused, as it may lead
+/// anywhere.
 fn private(folder: &Path) -> Result<(), StoreError> {
     use std::os::unix::fs::DirBuilderExt;
-    match fs::DirBuilder::new().mode(0o700).create(folder) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made.map_err(|source| StoreError::Io {
-            doing: "create",
-            path: folder.to_owned(),
-            source,
-        }),
-    }
+    let made = match fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            match fs::symlink_metadata(folder) {
+                Ok(about) if about.is_dir() => Ok(()),
+                Ok(_) => Err(io::Error::new(io::ErrorKind::NotADirectory, "it is no directory")),
+                Err(error) => Err(error),
+            }
+        }
+        made => made,
+    };
+    made.map_err(|source| StoreError::Io { doing: "create", path: folder.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -315,6 +328,25 @@ mod tests {
         let files = history.entries().iter().filter(|one| one.kept).count();
         assert_eq!(files, 2);
         assert_eq!(history.before().map(|one| one.number), Some(FILES as u64 + 10));
+    }
+
+    #[test]
+    fn a_link_is_not_followed_and_what_is_not_ours_stays() {
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let theirs = other.path().join("7.toml");
+        fs::write(&theirs, "somebody's").unwrap();
+        std::os::unix::fs::symlink(other.path(), folder.path().join("history")).unwrap();
+        let mut history = History::open(folder.path());
+        assert!(history.add(entry("apply"), Some("text")).is_err());
+        assert_eq!(fs::read_to_string(&theirs).unwrap(), "somebody's");
+        assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1);
+        // In a folder of its own it removes what it has made, and nothing else.
+        fs::remove_file(folder.path().join("history")).unwrap();
+        fs::create_dir(folder.path().join("history")).unwrap();
+        let notes = folder.path().join("history/notes.txt");
+        fs::write(&notes, "mine").unwrap();
+        history.add(entry("apply"), Some("text")).unwrap();
+        assert!(notes.exists());
     }
 
     #[test]

@@ -18,20 +18,21 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore, oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
+use tokio::task::{AbortHandle, JoinSet};
 use tracing::{info, warn};
 
 /// The media type of the text.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Who asks more often gets the same text again, so that no reader keeps the engine from its work.
 const KEPT: Duration = Duration::from_secs(1);
-/// Readers at once; others wait.
+/// Readers at once; for one more, the one that has taken longest is closed: an answer takes milliseconds.
 const READERS: usize = 32;
 /// Whoever has not sent a request and taken the answer by then is closed.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -632,16 +633,22 @@ async fn listen(address: Option<SocketAddr>, router: &Router) {
         tokio::time::sleep(AGAIN).await;
     };
     info!(%address, "metrics");
-    let readers = Arc::new(Semaphore::new(READERS));
+    // The oldest first. They end with this.
+    let (mut readers, mut order) = (JoinSet::new(), VecDeque::new());
     loop {
-        let Ok(place) = readers.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
+                while readers.try_join_next().is_some() {}
+                order.retain(|reader: &AbortHandle| !reader.is_finished());
+                if order.len() >= READERS
+                    && let Some(oldest) = order.pop_front()
+                {
+                    oldest.abort();
+                }
                 let router = router.clone();
-                tokio::spawn(async move {
+                order.push_back(readers.spawn(async move {
                     let _ = tokio::time::timeout(PATIENCE, answer(stream, router)).await;
-                    drop(place);
-                });
+                }));
             }
             // Of this connection, or of a lack of descriptors, which passes.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,

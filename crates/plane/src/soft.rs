@@ -16,7 +16,7 @@ use crate::limits::Limits;
 use crate::listen::Listen;
 use crate::paths::Paths;
 use crate::pipeline::{self, Directory, Outcome, Verdict, VipKey};
-use crate::plane::{Backend, Plane, Translations};
+use crate::plane::{Backend, Translations};
 use crate::sources::SourceTable;
 use demand::Demand;
 use std::cell::RefCell;

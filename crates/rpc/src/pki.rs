@@ -4,8 +4,9 @@
 use crate::tls::{Identity, TlsError};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
+use rustls::pki_types::DnsName;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -46,6 +47,19 @@ pub enum PkiError {
     /// A certificate that would be of no use.
     #[error("{0}")]
     Useless(&'static str),
+    /// A name that no host can have.
+    #[error("{0:?} is no name of a host (letters, digits and - between dots; RFC 1123)")]
+    Host(String),
+    /// The key of an authority belongs to another certificate.
+    #[error(
+        "{}: it is not the key of {}, and what it signs nobody would take", key.display(), certificate.display()
+    )]
+    OtherKey {
+        /// The key.
+        key: PathBuf,
+        /// The authority's certificate.
+        certificate: PathBuf,
+    },
     /// It would hold longer than who signs it.
     #[error(
         "the authority holds for {0} more days: give --days that many or fewer, or make a new one"
@@ -155,6 +169,9 @@ pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, P
         }
         Role::Agent | Role::Balancer => {}
     }
+    if let Some(bad) = hosts.iter().find(|host| DnsName::try_from(host.as_str()).is_err()) {
+        return Err(PkiError::Host(bad.clone()));
+    }
     let [ca, ca_key] = paths(authority, AUTHORITY);
     if !ca.exists() {
         return Err(PkiError::NoAuthority(authority.to_owned()));
@@ -166,7 +183,11 @@ pub fn issue(authority: &Path, to: &Path, request: &Request) -> Result<Issued, P
     if i64::from(*days) * 86_400 > holds {
         return Err(PkiError::TooLong((holds / 86_400).max(0)));
     }
-    let issuer = Issuer::from_ca_cert_pem(&read(&ca)?, KeyPair::from_pem(&read(&ca_key)?)?)?;
+    let signing = KeyPair::from_pem(&read(&ca_key)?)?;
+    if Identity::key_of_file(&ca)? != signing.subject_public_key_info() {
+        return Err(PkiError::OtherKey { key: ca_key, certificate: ca });
+    }
+    let issuer = Issuer::from_ca_cert_pem(&read(&ca)?, signing)?;
     let mut params = CertificateParams::new(hosts.clone())?;
     params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
     params.distinguished_name = called(name);
@@ -224,17 +245,17 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     })
 }
 
-/// The certificates of a directory, by the names of their files.
+/// The certificates of a directory, by the names of their files; one that cannot be read is none, and says why.
 ///
 /// # Errors
-/// [`PkiError`] if it, or one of them, cannot be read.
-pub fn list(directory: &Path) -> Result<Vec<(PathBuf, Identity)>, PkiError> {
+/// [`PkiError`] if the directory cannot be read.
+pub fn list(directory: &Path) -> Result<Vec<(PathBuf, Result<Identity, TlsError>)>, PkiError> {
     let file = |source| PkiError::File { path: directory.to_owned(), source };
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).map_err(file)? {
         let path = entry.map_err(file)?.path();
         if path.extension().is_some_and(|end| end == "pem") {
-            found.push((path.clone(), Identity::of_file(&path)?));
+            found.push((path.clone(), Identity::of_file(&path)));
         }
     }
     found.sort_by(|one, other| one.0.cmp(&other.0));

@@ -232,4 +232,20 @@ impl Identity {
             why: "it cannot be read".into(),
         })
     }
+
+    /// The public key of the first certificate of a file (SubjectPublicKeyInfo, RFC 5280), in DER.
+    ///
+    /// # Errors
+    /// [`TlsError`].
+    pub fn key_of_file(path: &Path) -> Result<Vec<u8>, TlsError> {
+        let found = certificates(path)?;
+        let parsed = found.first().and_then(|first| X509Certificate::from_der(first).ok());
+        parsed.map(|(_, parsed)| parsed.tbs_certificate.subject_pki.raw.to_vec()).ok_or_else(|| {
+            TlsError::NoPem {
+                path: path.to_owned(),
+                what: "certificate",
+                why: "it cannot be read".into(),
+            }
+        })
+    }
 }

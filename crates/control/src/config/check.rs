@@ -111,6 +111,17 @@ pub enum What {
         #[serde(flatten)]
         tls: Tls,
     },
+    /// For a server's health, by gRPC over HTTP/2.
+    Grpc(Grpc),
+    /// The same by TLS.
+    Grpcs {
+        /// What is asked about.
+        #[serde(flatten)]
+        grpc: Grpc,
+        /// How the server is known.
+        #[serde(flatten)]
+        tls: Tls,
+    },
     /// For a record of the DNS, over UDP.
     Dns(Dns),
     /// For an answer to a datagram.
@@ -124,7 +135,8 @@ impl What {
     pub fn asks_weight(&self) -> bool {
         match self {
             Self::Http(http) | Self::Https { http, .. } => http.weight.is_some(),
-            Self::Tcp | Self::Dns(_) | Self::Udp(_) | Self::Script(_) => false,
+            Self::Tcp | Self::Grpc(_) | Self::Grpcs { .. } | Self::Dns(_) => false,
+            Self::Udp(_) | Self::Script(_) => false,
         }
     }
 
@@ -134,6 +146,8 @@ impl What {
             Self::Tcp => "tcp",
             Self::Http(_) => "http",
             Self::Https { .. } => "https",
+            Self::Grpc(_) => "grpc",
+            Self::Grpcs { .. } => "grpcs",
             Self::Dns(_) => "dns",
             Self::Udp(_) => "udp",
             Self::Script(_) => "script",
@@ -297,6 +311,17 @@ pub struct Tls {
     /// A certificate that ends within this time is warned of.
     #[serde(with = "human")]
     pub expiry_warning: Duration,
+}
+
+/// A question to a server that speaks gRPC (`grpc.health.v1.Health/Check`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Grpc {
+    /// The service that is asked about; empty: the server as a whole.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub service: String,
+    /// The authority of the call (`:authority`); none: the backend's address and port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 /// A question to a DNS server.

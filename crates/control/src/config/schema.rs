@@ -187,7 +187,7 @@ fn service(object: &mut Value) {
 }
 
 fn check(object: &mut Value) {
-    words(object, "type", &["tcp", "http", "https", "dns", "udp", "script"]);
+    words(object, "type", &["tcp", "http", "https", "grpc", "grpcs", "dns", "udp", "script"]);
     words(object, "all_down", &["keep", "refuse"]);
     words(object, "dead_connections", &["keep", "move"]);
     words(object, "via", &["direct", "service"]);

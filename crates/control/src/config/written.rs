@@ -376,6 +376,7 @@ pub(super) struct Check {
     pub verify: Field<bool>,
     pub ca: Field<String>,
     pub expiry_warning: Field<String>,
+    pub grpc_service: Field<String>,
     pub query: Field<String>,
     pub record: Field<String>,
     pub send: Field<String>,
@@ -415,7 +416,7 @@ impl Check {
         over!(enabled interval timeout jitter rise fall flap_window via weight_step weight_every slow_start
             slow_start_curve all_down
             dead_connections; kind port method path
-            host headers status body answer_headers weight_header weight_body sni verify ca expiry_warning query record send
+            host headers status body answer_headers weight_header weight_body sni verify ca expiry_warning grpc_service query record send
             send_hex expect expect_hex command user)
     }
 }

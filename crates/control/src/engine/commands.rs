@@ -249,7 +249,8 @@ impl<P: Plane> Engine<P> {
             Command::Drain(service, backend, drain, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.drain = drain);
                 let word = if drain { "drains" } else { "serves again" };
-                let said = |()| format!("backend {backend} of {service} {word}");
+                let nobody = self.warning_of_nobody(&service);
+                let said = |()| format!("backend {backend} of {service} {word}{nobody}");
                 self.changed(done, said, reply);
             }
             Command::Load(service, backend, load, reply) => {
@@ -347,7 +348,7 @@ impl<P: Plane> Engine<P> {
         let nat = self.config.balancer.nat.clone();
         let way = (configured.forward, configured.segments(), &nat);
         let held = service.states_of(id);
-        let fresh = self.allot(before.wanted.clone(), false, &mut self.numbers())?;
+        let fresh = self.allot(before.wanted.clone(), false, (&mut self.numbers(), 0))?;
         let number = fresh.id;
         let fresh = PoolMember { id: number, incarnation: fresh.incarnation, ..before };
         let done = self.install(&fresh, way, true).and_then(|()| {
@@ -384,7 +385,7 @@ impl<P: Plane> Engine<P> {
         let checked = self.service(service)?.configured.check_of(&backend).is_some();
         // With a health check, new connections wait until it has succeeded.
         let mut numbers = self.numbers();
-        let member = self.allot(backend, !checked, &mut numbers)?;
+        let member = self.allot(backend, !checked, (&mut numbers, 0))?;
         let id = member.id;
         let nat = self.config.balancer.nat.clone();
         let added = self
@@ -431,6 +432,16 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Remembers a change of a backend, if it is one, and answers.
+    /// What a command says whose service has nobody for new connections now.
+    fn warning_of_nobody(&self, service: &str) -> &'static str {
+        match self.services.get(service) {
+            Some(service) if !service.pool.iter().any(|member| member.wanted.takes_new()) => {
+                "; nobody in this service takes new connections any more: they are dropped"
+            }
+            _ => "",
+        }
+    }
+
     fn changed(
         &mut self,
         done: Result<bool, EngineError>,

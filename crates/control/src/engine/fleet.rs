@@ -523,17 +523,25 @@ impl<P: Plane> Engine<P> {
             ))
         })?;
         let edited = if differs { self.keep_edited(text)? } else { String::new() };
+        // First the file, as with a file that is applied alone.
+        let exchange = || beside.as_ref().map_or(Ok(()), Beside::exchange);
+        exchange().map_err(|error| {
+            let path = path.display();
+            EngineError::Conflict(format!(
+                "{path} cannot be replaced: {error}; nothing has changed"
+            ))
+        })?;
         let followed = self.follow_text(text, &path, breaking, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
         {
+            if let Err(other) = exchange() {
+                let path = path.display();
+                return Err(EngineError::Unfinished(format!(
+                    "{error}; nothing has changed but {path}, which cannot be given back: {other}"
+                )));
+            }
             return followed.map(|(said, _)| said);
-        }
-        if let Some(Err(error)) = beside.map(|beside| beside.take_place()) {
-            let path = path.display();
-            return Err(EngineError::Unfinished(format!(
-                "in force, but {path} was not replaced: {error}"
-            )));
         }
         followed.map(|(said, _)| said + &edited)
     }

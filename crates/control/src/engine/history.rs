@@ -5,6 +5,7 @@ use super::plan::PlanReport;
 use super::{Engine, EngineError, Happening};
 use crate::config::{Config, ConfigError};
 use crate::history::{Entry, Who, digest};
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
@@ -43,11 +44,17 @@ pub struct HistoryReport {
     pub drift: Option<String>,
 }
 
-/// A file that waits beside the instance's own to take its place; gone if it does not.
+/// A file that waits beside the instance's own to take its place, or has taken it while the former one waits;
+/// what waits is gone when this ends.
 pub(super) struct Beside {
     path: PathBuf,
     target: PathBuf,
+    /// There is no former file.
+    new: bool,
 }
+
+/// What is called so beside the file waits to take its place.
+const WAITING: &str = ".weir-new";
 
 impl Beside {
     /// Writes it, with owner and mode of the file that is there.
@@ -57,9 +64,8 @@ impl Beside {
             Err(error) if error.kind() == ErrorKind::NotFound => gone(config_path)?,
             target => target?,
         };
-        let mut name = target.as_os_str().to_owned();
-        name.push(".weir-new");
-        let beside = Self { path: PathBuf::from(name), target };
+        let (path, new) = (waiting(&target), !target.exists());
+        let beside = Self { path, target, new };
         let _ = fs::remove_file(&beside.path);
         let mut file =
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside.path)?;
@@ -84,9 +90,24 @@ impl Beside {
         file.sync_all()
     }
 
-    pub fn take_place(&self) -> std::io::Result<()> {
-        fs::rename(&self.path, &self.target)
+    /// Both change places: what a restart finds is one of them, whole. Done again, it is as before.
+    pub fn exchange(&self) -> std::io::Result<()> {
+        match (self.new, self.path.exists()) {
+            (true, true) => fs::rename(&self.path, &self.target),
+            (true, false) => fs::rename(&self.target, &self.path),
+            (false, _) => {
+                let flags = RenameFlags::RENAME_EXCHANGE;
+                Ok(renameat2(AT_FDCWD, &self.path, AT_FDCWD, &self.target, flags)?)
+            }
+        }
     }
+}
+
+/// The name of what waits to take a file's place.
+fn waiting(target: &Path) -> PathBuf {
+    let mut name = target.as_os_str().to_owned();
+    name.push(WAITING);
+    PathBuf::from(name)
 }
 
 /// Where a file that is gone has been; a link that leads nowhere is refused.
@@ -112,6 +133,10 @@ impl<P: Plane> Engine<P> {
         let Some(text) = self.fleet_text().or_else(|| Config::text(&self.config_path).ok()) else {
             return;
         };
+        // Left by a process that died while it changed the file.
+        if let Ok(target) = fs::canonicalize(&self.config_path) {
+            let _ = fs::remove_file(waiting(&target));
+        }
         if self.history.current().is_some_and(|entry| entry.digest == digest(&text)) {
             return;
         }
@@ -209,8 +234,9 @@ impl<P: Plane> Engine<P> {
     pub(super) fn apply(&mut self, apply: &Apply, what: &str) -> Done {
         let Apply { file, text, break_connections, expect } = apply;
         self.is_expected(*expect)?;
-        // What cannot be read is refused before anything is written.
-        Config::parse_with(text, file, self.told_plane)?;
+        // What is refused anyway is refused before anything is written.
+        let config = Config::parse_with(text, file, self.told_plane)?;
+        self.refuses(&config, *break_connections)?;
         let beside = Beside::write(&self.config_path, text).map_err(|error| {
             EngineError::Conflict(format!(
                 "{} cannot be replaced, so that a restart would find another file: {error}; nothing has \
@@ -219,17 +245,24 @@ impl<P: Plane> Engine<P> {
             ))
         })?;
         let edited = self.keep_edited(text)?;
+        // First the file: a process that dies in between starts with what was to be in force, whole.
+        beside.exchange().map_err(|error| {
+            EngineError::Conflict(format!(
+                "{} cannot be replaced, so that a restart would find another file: {error}; nothing has changed",
+                self.config_path.display()
+            ))
+        })?;
         let followed = self.follow_text(text, Path::new(file), *break_connections, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
         {
+            if let Err(other) = beside.exchange() {
+                return Err(EngineError::Unfinished(format!(
+                    "{error}; nothing has changed but {}, which cannot be given back: {other}",
+                    self.config_path.display()
+                )));
+            }
             return followed.map(|(said, _)| said);
-        }
-        if let Err(error) = beside.take_place() {
-            return Err(EngineError::Unfinished(format!(
-                "it is in force, but {} could not be replaced and a restart goes back: {error}",
-                self.config_path.display()
-            )));
         }
         followed.map(|(said, number)| {
             let number =

@@ -25,11 +25,33 @@ impl<P: Plane> Engine<P> {
         for service in self.services.values_mut() {
             service.set_room(&config.limits);
         }
-        let fitted = self.drain_reports().and_then(|()| self.resize(&wanted(config)));
-        self.oversize = fitted.err().map(|error| {
-            warn!(%error, "limits stay as they were");
-            format!("limits stay as they were until the next reload: {error}")
-        });
+        let wanted = wanted(config);
+        let fitted = self.drain_reports().and_then(|()| self.resize(&wanted));
+        self.oversize = match fitted {
+            Err(error) => {
+                warn!(%error, "limits stay as they were");
+                Some(format!("limits stay as they were until the next reload: {error}"))
+            }
+            Ok(()) => self.kept(&wanted),
+        };
+    }
+
+    /// What keeps its size while packets use it, against what the file wants.
+    fn kept(&self, wanted: &Limits) -> Option<String> {
+        let now = self.plane.limits();
+        let kept = [
+            ("nat_connections", now.mappings != wanted.mappings),
+            ("slot_partitions", now.slot_partitions != wanted.slot_partitions),
+        ];
+        let kept: Vec<&str> = kept.iter().filter(|(_, is)| *is).map(|(name, _)| *name).collect();
+        (!kept.is_empty()).then(|| {
+            let kept = kept.join(" and ");
+            warn!(limits = kept, "they keep their size, as connections are in that memory");
+            format!(
+                "limits.{kept}: not as the file has it, since that memory is in use: it changes at the next \
+                 reload or start without a service that uses it"
+            )
+        })
     }
 
     /// Where the file has a limit, or is to have it.

@@ -60,11 +60,27 @@ pub(super) fn pair(there: &[&Service], wanted: &[Service]) -> Vec<Option<usize>>
     pairs
 }
 
-/// Whether both have the same port, any, or a range with a port in common.
+/// Whether they have a port in common: one port, a range, or any. Who translates ports is another if it is
+/// not a range that becomes a range: packets of its connections would get other ports.
 fn ports_meet(one: &Service, two: &Service) -> bool {
-    match (one.ports, two.ports) {
-        (Some(one), Some(two)) => one.meets(&two),
-        _ => (one.port, one.ports) == (two.port, two.ports),
+    if (one.port, one.ports) == (two.port, two.ports) {
+        return true;
+    }
+    let translated = one.forward.is_nat() || two.forward.is_nat();
+    if translated && !(one.ports.is_some() && two.ports.is_some()) {
+        return false;
+    }
+    let (one, two) = (ports_of(one), ports_of(two));
+    one.start() <= two.end() && two.start() <= one.end()
+}
+
+/// The ports that a service listens on.
+pub(super) fn ports_of(service: &Service) -> RangeInclusive<u16> {
+    match (service.ports, service.port) {
+        (Some(ports), _) => ports.first..=ports.last,
+        (None, Some(port)) => port..=port,
+        // Any.
+        (None, None) => 0..=u16::MAX,
     }
 }
 

@@ -181,6 +181,8 @@ impl<P: Plane> Engine<P> {
             return None;
         }
         let connections = self.count_known(now);
+        // Nor of how many a list takes no packets any more.
+        let lists = fields.iter().any(|change| change.field == "lists");
         Some(ServicePlan {
             name: wanted.name.clone(),
             was,
@@ -189,6 +191,7 @@ impl<P: Plane> Engine<P> {
             broken: match self.moved(now, wanted) {
                 _ if why.is_some() => connections,
                 Some(_) => None,
+                None if lists => None,
                 None => leaving,
             },
             why,

@@ -11,16 +11,16 @@ use super::document::{self, SavedService};
 use super::forward::translation;
 use super::limits::of_limits;
 use super::numbers::Numbers;
-use super::places::{Salt, Salts, pair};
+use super::places::{Salt, Salts, pair, ports_of};
 use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
 use crate::config::{Backend, Config, Forward, NatSources, Service, Table, place_of};
 use crate::health::Transition;
-use crate::store::StateRecord;
+use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use tracing::info;
+use tracing::{info, warn};
 use weir_plane::forward::Segments;
 use weir_plane::{Listen, Plane};
 use weir_steering::{BackendId, Phase, ServiceId};
@@ -92,10 +92,8 @@ impl<P: Plane> Engine<P> {
     }
 
     pub(super) fn reload_as(&mut self, config: Config, breaking: bool) -> Done {
-        self.keeps_identity(&config, &self.config_path)?;
         // What is refused anyway is refused before memory is made for it.
-        self.changes(&config, breaking)?;
-        self.reaches(&config)?;
+        self.refuses(&config, breaking)?;
         self.grow(&config)?;
         let followed = self.follow(&config, How { start: false, breaking });
         let followed = match followed {
@@ -119,6 +117,13 @@ impl<P: Plane> Engine<P> {
             "configuration reloaded, but not all of it is in force yet, and is tried again: {}{notes}",
             failures.join("; ")
         )))
+    }
+
+    /// Refuses what contradicts what is in force. Nothing is touched.
+    pub(super) fn refuses(&self, config: &Config, breaking: bool) -> Result<(), EngineError> {
+        self.keeps_identity(config, &self.config_path)?;
+        self.changes(config, breaking)?;
+        self.reaches(config)
     }
 
     /// Refuses a configuration of what cannot change while weir runs.
@@ -241,20 +246,48 @@ impl<P: Plane> Engine<P> {
                 there.remove(now.configured.name.as_str());
                 notes.extend(self.moved(now, wanted));
             }
-            services.push(self.plan_service(now, wanted, change, &mut numbers, how)?);
+            let most = config.limits.backends;
+            let planned = self.plan_service(now, wanted, change, (&mut numbers, most), how)?;
+            notes.extend(now.and_then(|now| self.left_behind(now, &planned.leaving)));
+            services.push(planned);
         }
         let mut remove: Vec<String> = there.into_iter().map(ToOwned::to_owned).collect();
         remove.sort_unstable();
+        let mut unused = 0;
         for gone in remove.iter().filter_map(|name| self.services.get(name)) {
+            if self.count_known(gone) == Some(0) {
+                unused += 1;
+                continue;
+            }
             notes.push(format!(
                 "service {} removed: {} end",
                 gone.configured.name,
                 self.known(gone)
             ));
         }
+        if unused > 0 {
+            let services =
+                if unused == 1 { "1 service".into() } else { format!("{unused} services") };
+            notes.push(format!("{services} without known connections removed"));
+        }
         let new = services.iter().filter(|planned| planned.now.is_none()).count();
-        let numbers = self.service_numbers(new, &remove)?;
+        let numbers = self.service_numbers(new, &remove, config.limits.services)?;
         Ok((Plan { services, remove, numbers }, notes))
+    }
+
+    /// What there is to tell of backends that leave a service.
+    fn left_behind(&self, now: &ServiceRuntime, leaving: &[BackendId]) -> Option<String> {
+        let members = now.pool.iter().filter(|member| leaving.contains(&member.id));
+        let members: Vec<&PoolMember> = members.collect();
+        let open = (!members.is_empty()).then(|| self.known_by_backend(now)).flatten()?;
+        let said = members.iter().filter_map(|member| {
+            let open = open.get(&member.id).copied().filter(|open| *open > 0)?;
+            let connections = if open == 1 { "connection ends" } else { "connections end" };
+            Some(format!("backend {} removed: {open} known {connections}", member.wanted.name))
+        });
+        let said: Vec<String> = said.collect();
+        let service = &now.configured.name;
+        (!said.is_empty()).then(|| format!("service {service}: {}", said.join(", ")))
     }
 
     /// For each wanted service the running one that it is. One whose hashes the fleet has under another seed
@@ -306,7 +339,8 @@ impl<P: Plane> Engine<P> {
                 parts => format!("{vip} (but for {})", parts.join(", ")),
             });
         }
-        if before.ports != after.ports && before.ports.is_some() {
+        let (had, has) = (ports_of(before), ports_of(after));
+        if !(has.contains(had.start()) && has.contains(had.end())) {
             gone.push(format!(
                 "ports {} that are not of {}",
                 before.port_text(),
@@ -363,7 +397,7 @@ impl<P: Plane> Engine<P> {
         now: Option<&ServiceRuntime>,
         wanted: &Service,
         change: Change,
-        numbers: &mut Numbers,
+        (numbers, most): (&mut Numbers, u32),
         how: How,
     ) -> Result<Planned, EngineError> {
         let mut salts = now.map_or_else(Salts::default, |now| now.salts.clone());
@@ -395,13 +429,28 @@ impl<P: Plane> Engine<P> {
         }
         let mut left: HashMap<Who<'_>, &PoolMember> =
             old.iter().map(|member| (who(&member.wanted), member)).collect();
-        for backend in &wanted.backends {
-            let member = match left.remove(&who(backend)) {
+        let known: Vec<Option<&PoolMember>> =
+            wanted.backends.iter().map(|backend| left.remove(&who(backend))).collect();
+        // One that is called otherwise is the same one, where connections are known by more than its name.
+        let known_well = now.is_some_and(|now| {
+            let method = now.in_force.method.id();
+            method.needs().states || method.info().tracks_all
+        });
+        let others = left.keys().filter(|_| known_well);
+        let mut by_place: HashMap<(std::net::IpAddr, Option<u16>), Who<'_>> =
+            others.map(|who| ((who.1, who.2), *who)).collect();
+        for (backend, known) in wanted.backends.iter().zip(known) {
+            let renamed = match known {
+                None => by_place.remove(&(backend.address, backend.port)),
+                Some(_) => None,
+            };
+            let known = known.or_else(|| left.remove(&renamed?));
+            let member = match known {
                 Some(member) => PoolMember { wanted: backend.clone(), ..member.clone() },
                 None => {
                     // One that joins others waits for its check; a service that is new has no others.
                     let up = wanted.check_of(backend).is_none() || now.is_none();
-                    let member = self.allot(backend.clone(), up, numbers)?;
+                    let member = self.allot(backend.clone(), up, (numbers, most))?;
                     planned.new.push(member.id);
                     member
                 }
@@ -767,6 +816,16 @@ impl<P: Plane> Engine<P> {
             published,
             now,
         )?;
+        // Of a table without states there is nothing to be lost.
+        let had = runtime.builder.published().is_some_and(|image| image.header().states > 0);
+        let lost = runtime.log.as_ref().and_then(StateLog::lost).filter(|_| ours && had);
+        runtime.lost = lost.map(|lost| {
+            let log = log_path(run_dir, &runtime.log_name);
+            let what =
+                format!("{} {lost}: connections of an earlier run are not known", log.display());
+            warn!(service = configured.name, what, "they break with a change of the pool");
+            what
+        });
         runtime.configured = configured;
         if let Some(salts) = salts {
             runtime.salts = salts;
@@ -779,7 +838,7 @@ impl<P: Plane> Engine<P> {
             let up = backend.up || runtime.configured.check_of(&wanted).is_none();
             let member = match former.filter(|id| numbers.give_again(id.get().into())) {
                 Some(former) => self.member(former, wanted, up, false),
-                None => self.allot(wanted, up, numbers)?,
+                None => self.allot(wanted, up, (numbers, 0))?,
             };
             let nat = self.config.balancer.nat.clone();
             let way = (runtime.configured.forward, runtime.configured.segments(), &nat);
@@ -810,14 +869,15 @@ impl<P: Plane> Engine<P> {
         Ok(())
     }
 
-    /// A member of a pool, with a number that nobody has. Nothing is told to the data plane.
+    /// A member of a pool, with a number that nobody has, of so many as there are or, if that is more, as there
+    /// are to be. Nothing is told to the data plane.
     pub(super) fn allot(
         &self,
         wanted: Backend,
         up: bool,
-        numbers: &mut Numbers,
+        (numbers, most): (&mut Numbers, u32),
     ) -> Result<PoolMember, EngineError> {
-        let limit = self.plane.limits().backends.min(32_767);
+        let limit = self.plane.limits().backends.max(most).min(32_767);
         let id = numbers.give(limit).or_else(|| numbers.give_reserved(limit));
         let id = id.and_then(|id| BackendId::new(u16::try_from(id).ok()?)).ok_or_else(|| {
             EngineError::Conflict(format!(
@@ -880,17 +940,19 @@ impl<P: Plane> Engine<P> {
         Numbers::counted(used.map(|backend| backend.get().into()), saved)
     }
 
-    /// Numbers for new services: those that nobody has, and then those of services that go.
+    /// Numbers for new services: those that nobody has, and then those of services that go; of `most`, if the
+    /// data plane is to have room for more than now.
     fn service_numbers(
         &self,
         wanted: usize,
         remove: &[String],
+        most: u32,
     ) -> Result<Vec<ServiceId>, EngineError> {
         let saved = self.document.services.values().map(|service| ServiceId(service.number));
         let saved: HashSet<ServiceId> = saved.collect();
         let gone = self.gone.iter().map(|gone| gone.number);
         let used: HashSet<ServiceId> = self.names.keys().copied().chain(gone).collect();
-        let limit = self.plane.limits().services;
+        let limit = self.plane.limits().services.max(most);
         let unused = || (0..limit).map(ServiceId).filter(|number| !used.contains(number));
         let free = unused().filter(|number| !saved.contains(number));
         let left = unused().filter(|number| saved.contains(number));

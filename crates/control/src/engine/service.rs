@@ -148,6 +148,8 @@ pub(super) struct ServiceRuntime {
     pub trouble: Option<Trouble>,
     /// Why states could not be written down: a control plane that dies now forgets some.
     pub unwritten: Option<String>,
+    /// What was written down of an earlier run's connections and is not there any more.
+    pub lost: Option<String>,
     pub last_update: Option<Duration>,
     /// The backends whose agents say what connections they have.
     pub told_of: BTreeSet<BackendId>,
@@ -242,6 +244,7 @@ impl ServiceRuntime {
             leaving: Vec::new(),
             trouble: None,
             unwritten,
+            lost: None,
             last_update: None,
             told_of: BTreeSet::new(),
             young: Young::default(),

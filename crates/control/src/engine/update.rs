@@ -428,6 +428,12 @@ impl<P: Plane> Engine<P> {
                 };
                 found.push(format!("service {name}: every backend is down by its check; {then}"));
             }
+            if let Some(what) = &service.lost {
+                found.push(format!(
+                    "service {name}: {what}, and break with the next change of the pool; this goes with \
+                     the next start"
+                ));
+            }
             if let Some(what) = &service.unwritten {
                 found.push(format!(
                     "service {name}: {what}; a control plane that dies now forgets connections"

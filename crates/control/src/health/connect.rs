@@ -13,7 +13,7 @@ use tokio::time::timeout_at;
 use tracing::warn;
 
 use super::answer::{self, Good, Trouble};
-use super::{Way, http, script, stack, tls};
+use super::{Way, grpc, http, script, stack, tls};
 use crate::config::{Spoken, What};
 use crate::frames::{Frames, Upper};
 use crate::neigh::{self, NeighError};
@@ -63,7 +63,9 @@ fn room(what: &What) -> u32 {
     match what {
         What::Tcp | What::Dns(_) | What::Udp(_) => 1,
         What::Http(_) => 4,
-        What::Https { .. } => 8,
+        // HTTP/2 has windows and tables of headers.
+        What::Grpc(_) | What::Https { .. } => 8,
+        What::Grpcs { .. } => 12,
         What::Script(_) => 128,
     }
 }
@@ -86,7 +88,7 @@ pub async fn ask(
     let end = tokio::time::Instant::now() + limit;
     let shown = humantime::format_duration(limit);
     let asked = match what {
-        What::Tcp | What::Http(_) | What::Https { .. } => {
+        What::Tcp | What::Http(_) | What::Https { .. } | What::Grpc(_) | What::Grpcs { .. } => {
             by_connection(source, address, (what, limit), end, way).await
         }
         What::Dns(dns) => silence(timeout_at(end, answer::dns(source, address, dns, way)).await),
@@ -171,8 +173,15 @@ async fn by_stream(
     match what {
         What::Http(http) => http::ask(stream, address, 80, http).await,
         What::Https { http, tls } => {
-            let (stream, certificate_ends) = tls::shake(stream, address.ip(), tls).await?;
+            let (stream, certificate_ends) = tls::shake(stream, address.ip(), tls, None).await?;
             let good = http::ask(stream, address, 443, http).await?;
+            Ok(Good { certificate_ends, ..good })
+        }
+        What::Grpc(asked) => grpc::ask(stream, address, "http", asked).await,
+        What::Grpcs { grpc: asked, tls } => {
+            let shaken = tls::shake(stream, address.ip(), tls, Some(b"h2")).await?;
+            let (stream, certificate_ends) = shaken;
+            let good = grpc::ask(stream, address, "https", asked).await?;
             Ok(Good { certificate_ends, ..good })
         }
         _ => Ok(Good::new("connected")),

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_rustls::TlsAcceptor;
 
 use super::{Outcome, Passed, ask};
-use crate::config::{Codes, Dns, Exchange, Http, Record, Script, Tls, What};
+use crate::config::{Codes, Dns, Exchange, Grpc, Http, Record, Script, Tls, What};
 
 /// For what must come, on a machine that is busy with other things as well.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -393,6 +393,49 @@ async fn a_dns_server_is_asked_for_a_record() {
     let (wrong, _server) = datagrams(|asked| vec![asked.to_vec()]).await;
     let outcome = said(wrong, &what, SHORT).await;
     assert_eq!(words(&outcome), "no answer within 700ms", "its own question is no answer");
+}
+
+#[tokio::test]
+async fn a_grpc_server_is_asked_for_its_health() {
+    use tokio_stream::wrappers::TcpListenerStream;
+    use tonic_health::ServingStatus;
+    let (reporter, service) = tonic_health::server::health_reporter();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = tonic::transport::Server::builder().add_service(service);
+    let server = tokio::spawn(served.serve_with_incoming(TcpListenerStream::new(listener)));
+    let asked = |service: &str| What::Grpc(Grpc { service: service.into(), host: None });
+    expect(address, asked(""), "+gRPC SERVING").await;
+    expect(address, asked("shop.v1.Carts"), "gRPC status NOT_FOUND: the server knows no service")
+        .await;
+    reporter.set_service_status("shop.v1.Carts", ServingStatus::NotServing).await;
+    expect(address, asked("shop.v1.Carts"), "gRPC health NOT_SERVING, not SERVING").await;
+    reporter.set_service_status("shop.v1.Carts", ServingStatus::Serving).await;
+    expect(address, asked("shop.v1.Carts"), "+gRPC SERVING").await;
+    server.abort();
+    let _ = server.await;
+    expect(address, asked(""), "connection refused").await;
+
+    // A server of gRPC without that service, one of something else, and one that says nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let bare = tonic::transport::Server::builder().add_routes(tonic::service::Routes::default());
+    let server = tokio::spawn(bare.serve_with_incoming(TcpListenerStream::new(listener)));
+    expect(address, asked(""), "gRPC status UNIMPLEMENTED: the server has no health service").await;
+    server.abort();
+    for said in ["HTTP/1.1 400 Bad Request\r\n\r\n", "SSH-2.0-x\r\n"] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, said.as_bytes()).await;
+            }
+        });
+        expect(address, asked(""), "no HTTP/2 answer").await;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let outcome = said(listener.local_addr().unwrap(), &asked(""), SHORT).await;
+    assert_eq!(words(&outcome), "connected, but not well within 700ms");
 }
 
 /// A script, executable for all.

@@ -20,11 +20,13 @@ use tokio_rustls::client::TlsStream;
 use super::answer::Trouble;
 use crate::config::Tls;
 
-/// Shakes hands; also returns when the server's certificate ends, in seconds since 1970.
+/// Shakes hands, for a protocol if one is named (ALPN, RFC 7301); also returns when the server's certificate
+/// ends, in seconds since 1970.
 pub(super) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     address: IpAddr,
     tls: &Tls,
+    protocol: Option<&[u8]>,
 ) -> Result<(TlsStream<S>, Option<i64>), Trouble> {
     let name = match &tls.sni {
         Some(name) => ServerName::try_from(name.clone())
@@ -32,7 +34,10 @@ pub(super) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
         None => ServerName::from(address),
     };
     let roots = tls.verify.then_some(&*tls.ca);
-    let config = config(roots).map_err(Trouble::Host)?;
+    let mut config = config(roots).map_err(Trouble::Host)?;
+    if let Some(protocol) = protocol {
+        Arc::make_mut(&mut config).alpn_protocols = vec![protocol.to_vec()];
+    }
     let stream = TlsConnector::from(config).connect(name, stream).await.map_err(trouble)?;
     let certificates = stream.get_ref().1.peer_certificates();
     let ends = certificates.and_then(<[_]>::first).and_then(|first| ends(first));

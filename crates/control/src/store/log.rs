@@ -11,6 +11,7 @@
 //! moved by whatever means is not taken for one of ours.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -112,6 +113,30 @@ pub struct StateLog {
     len: usize,
     live: usize,
     ignored: usize,
+    /// What of an earlier time is not in it.
+    lost: Option<Lost>,
+}
+
+/// What a log, as it was found, has lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lost {
+    /// There was no file.
+    All,
+    /// The file was cut off.
+    End,
+    /// So many records were damaged.
+    Records(usize),
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => write!(f, "is gone"),
+            Self::End => write!(f, "was cut off"),
+            Self::Records(1) => write!(f, "has a damaged record"),
+            Self::Records(count) => write!(f, "has {count} damaged records"),
+        }
+    }
 }
 
 impl StateLog {
@@ -133,6 +158,7 @@ impl StateLog {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let mut log = Self::begin(&temporary(path))?;
                 log.take_place(path)?;
+                log.lost = Some(Lost::All);
                 return Ok((log, Vec::new()));
             }
             file => file.map_err(StoreError::io("open", path))?,
@@ -146,9 +172,16 @@ impl StateLog {
         }
         let map = map(&file, path)?;
         check_header(&map, path)?;
-        let mut log = Self { path: path.to_path_buf(), file, map, len: 0, live: 0, ignored: 0 };
+        let mut log =
+            Self { path: path.to_path_buf(), file, map, len: 0, live: 0, ignored: 0, lost: None };
         let live = log.replay();
         log.live = live.len();
+        log.lost = match log.ignored {
+            // No file of ours is shorter, or ends within a record.
+            _ if size < FIRST_BYTES || !size.is_multiple_of(RECORD as u64) => Some(Lost::End),
+            0 => None,
+            records => Some(Lost::Records(records)),
+        };
         // A file cut short may end within a record, which reserve() fills up with zeros.
         log.reserve(size.max(FIRST_BYTES).next_multiple_of(RECORD as u64))?;
         Ok((log, live))
@@ -162,7 +195,7 @@ impl StateLog {
         map[..8].copy_from_slice(MAGIC);
         map[8..12].copy_from_slice(&VERSION.to_le_bytes());
         map[12..16].copy_from_slice(&(RECORD as u32).to_le_bytes());
-        Ok(Self { path: path.to_path_buf(), file, map, len: 0, live: 0, ignored: 0 })
+        Ok(Self { path: path.to_path_buf(), file, map, len: 0, live: 0, ignored: 0, lost: None })
     }
 
     fn take_place(&mut self, path: &Path) -> Result<(), StoreError> {
@@ -242,6 +275,11 @@ impl StateLog {
     /// Records that were damaged when the log was opened, and were left out.
     pub fn ignored(&self) -> usize {
         self.ignored
+    }
+
+    /// What the file had lost when it was opened; of a new one, all.
+    pub fn lost(&self) -> Option<Lost> {
+        self.lost
     }
 
     /// Whether the file holds so much more than `live` states that rewriting it pays.

@@ -5,14 +5,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use hyper::http::uri::PathAndQuery;
+use hyper::http::uri::{Authority, PathAndQuery};
 use hyper::http::{HeaderName, HeaderValue};
 use rustls::pki_types::ServerName;
 use toml::Spanned;
 
 use super::super::written::{self, Value};
 use super::super::{
-    AllDown, Codes, DeadConnections, Dns, Exchange, Http, Protocol, Record, Script, Tls, Via,
+    AllDown, Codes, DeadConnections, Dns, Exchange, Grpc, Http, Protocol, Record, Script, Tls, Via,
     WeightIn, What, resolve,
 };
 use super::scope::Scope;
@@ -187,7 +187,7 @@ fn check(
 /// What a check asks, and whether its type is known: another one stands for it, so that all problems are
 /// found.
 fn what(raw: &written::Check, scope: &mut Scope<'_, '_>) -> (What, bool) {
-    const TYPES: [&str; 6] = ["tcp", "http", "https", "dns", "udp", "script"];
+    const TYPES: [&str; 8] = ["tcp", "http", "https", "grpc", "grpcs", "dns", "udp", "script"];
     let kinds: Vec<(&str, &str)> = TYPES.iter().map(|kind| (*kind, *kind)).collect();
     let kind = scope.choice(raw.kind.as_ref(), "type", &kinds);
     let known = raw.kind.is_none() || kind.is_some();
@@ -201,6 +201,12 @@ fn what(raw: &written::Check, scope: &mut Scope<'_, '_>) -> (What, bool) {
             let http = http(raw, scope);
             let tls = tls(raw, http.host.as_deref(), scope);
             What::Https { http, tls }
+        }
+        "grpc" => What::Grpc(grpc(raw, scope)),
+        "grpcs" => {
+            let grpc = grpc(raw, scope);
+            let tls = tls(raw, grpc.host.as_deref(), scope);
+            What::Grpcs { grpc, tls }
         }
         "dns" => What::Dns(dns(raw, scope)),
         "udp" => What::Udp(Exchange {
@@ -219,25 +225,28 @@ type Given<'a> = (&'a str, &'a [&'a str], Option<Range<usize>>);
 /// A setting of another type would be ignored, which nobody wants.
 fn foreign(raw: &written::Check, kind: &str, scope: &mut Scope<'_, '_>) {
     const HTTP: &[&str] = &["http", "https"];
+    const HOST: &[&str] = &["http", "https", "grpc", "grpcs"];
+    const TLS: &[&str] = &["https", "grpcs"];
     macro_rules! given {
         ($($field:ident: $types:expr),* $(,)?) => {
             [$((stringify!($field), $types, raw.$field.as_ref().map(Spanned::span))),*]
         };
     }
-    let fields: [Given<'_>; 21] = given!(
+    let fields: [Given<'_>; 22] = given!(
         method: HTTP,
         path: HTTP,
-        host: HTTP,
+        host: HOST,
+        grpc_service: &["grpc", "grpcs"],
         headers: HTTP,
         status: HTTP,
         body: HTTP,
         answer_headers: HTTP,
         weight_header: HTTP,
         weight_body: HTTP,
-        sni: &["https"],
-        verify: &["https"],
-        ca: &["https"],
-        expiry_warning: &["https"],
+        sni: TLS,
+        verify: TLS,
+        ca: TLS,
+        expiry_warning: TLS,
         query: &["dns"],
         record: &["dns"],
         send: &["udp"],
@@ -270,10 +279,7 @@ fn http(raw: &written::Check, scope: &mut Scope<'_, '_>) -> Http {
             "give one that begins with /, such as /healthz, with % before what URLs reserve",
         )
     });
-    let host = text(raw.host.as_ref(), "host", scope, |host| {
-        let good = (1..=255).contains(&host.len()) && host.bytes().all(|b| b.is_ascii_graphic());
-        (!good).then_some("give one such as www.example.org")
-    });
+    let host = host(raw, scope);
     let mut headers = |field: &Option<Spanned<BTreeMap<String, String>>>,
                        name: &str,
                        sent: bool| {
@@ -321,6 +327,29 @@ fn http(raw: &written::Check, scope: &mut Scope<'_, '_>) -> Http {
         answer_headers: wanted,
         weight: weight_in(raw, &weightless, scope),
     }
+}
+
+fn host(raw: &written::Check, scope: &mut Scope<'_, '_>) -> Option<String> {
+    text(raw.host.as_ref(), "host", scope, |host| {
+        let good = (1..=255).contains(&host.len()) && host.bytes().all(|b| b.is_ascii_graphic());
+        (!good).then_some("give one such as www.example.org")
+    })
+}
+
+fn grpc(raw: &written::Check, scope: &mut Scope<'_, '_>) -> Grpc {
+    let service = text(raw.grpc_service.as_ref(), "grpc_service", scope, |name| {
+        let good = name.len() <= 255 && name.bytes().all(|byte| byte.is_ascii_graphic());
+        (!good)
+            .then_some("give the name of a service such as shop.v1.Carts, or \"\" for the server")
+    });
+    let host = host(raw, scope);
+    if let (Some(host), Some(given)) = (&host, &raw.host)
+        && Authority::try_from(&**host).is_err()
+    {
+        let wrong = format!("{host:?} cannot be used");
+        scope.problem(given.span(), "host", wrong, "give one such as www.example.org");
+    }
+    Grpc { service: service.unwrap_or_default(), host }
 }
 
 /// Where the answer says a weight. One to HEAD has no body.

@@ -2,7 +2,7 @@
 //! all of them.
 
 use super::*;
-use crate::config::{Service, Vip};
+use crate::config::{Ports, Service, Vip};
 use crate::engine::places::pair;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -247,4 +247,34 @@ fn an_address_that_changes_hands_is_never_nobodys() {
         let mut of_b = there.iter().filter(|(_, of)| *of == number).map(|(at, _)| at.vip().0);
         assert!(of_b.any(|address| address == IpAddr::from([10, 0, 0, 2])), "{there:?}");
     }
+}
+
+/// One port that becomes a range, a range that becomes any port, and back: connections to ports that stay stay.
+#[test]
+fn ports_that_stay_keep_their_connections() {
+    let ports = [
+        (Some(80), None),
+        (None, Some(Ports { first: 80, last: 83 })),
+        (None, None),
+        (None, Some(Ports { first: 79, last: 84 })),
+        (Some(80), None),
+        (None, None),
+        (Some(80), None),
+    ];
+    let mut world = World::new(2);
+    (0..2).for_each(|service| drop(world.start(service, 0..100)));
+    for (port, range) in ports {
+        let mut wanted = world.engine.config.clone();
+        (wanted.services[0].port, wanted.services[0].ports) = (port, range);
+        world.engine.reload_as(wanted, false).unwrap_or_else(|error| panic!("{error}"));
+        world.check();
+        world.drain("a", "b1").expect("nothing is refused");
+        world.check();
+        world.ask(|r| Command::Drain("a".into(), "b1".into(), false, r)).expect("nor is this");
+    }
+    // What is given up is said.
+    let mut wanted = world.engine.config.clone();
+    (wanted.services[0].port, wanted.services[0].ports) = (Some(443), None);
+    let said = world.engine.reload_as(wanted, false).expect("it is another service");
+    assert!(said.contains("service a removed: 100 known connections end"), "{said}");
 }

@@ -22,6 +22,9 @@ const CARRIED: &[&str] = &[
     "method = \"residue\"\nrows = 4096",
 ];
 
+/// A SYN is repeated for so many seconds at most.
+const REPEATED: u32 = 120;
+
 fn seed() -> u64 {
     let given = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = given.unwrap_or_else(rand::random);
@@ -271,6 +274,80 @@ fn a_refused_file_changes_nothing() {
     world.check();
 }
 
+/// A backend that is called otherwise is the same one, where connections are known by more than its name; what
+/// leaves is said, with what ends there.
+#[test]
+fn a_backend_with_another_name_keeps_its_connections() {
+    for method in ["concury", "tracked", "residue"] {
+        let mut world = World::with(1, &format!("method = {method:?}"));
+        world.start(0, 0..120);
+        let mut wanted = world.engine.config.clone();
+        // One has a new name, and two have changed theirs.
+        let backends = &mut wanted.services[0].backends;
+        backends[0].name = "other".into();
+        (backends[1].name, backends[2].name) = ("b3".into(), "b2".into());
+        let said = world.engine.reload_as(wanted, false).expect("only names have changed");
+        assert!(!said.contains("end"), "{said}");
+        world.check();
+        let mut wanted = world.engine.config.clone();
+        wanted.services[0].backends.remove(0);
+        let gone = world.engine.services["a"].member("other").expect("there").id;
+        let many = world.live.values().filter(|lives| **lives == gone).count();
+        let said = world.engine.reload_as(wanted, false).expect("nothing is refused");
+        if method != "tracked" {
+            let words = format!("service a: backend other removed: {many} known connections end");
+            assert!(said.contains(&words), "{said}");
+        }
+        world.lose_leavers();
+        world.check();
+    }
+}
+
+/// A log that is gone, cut off or damaged takes connections with it: a start says so, until the next.
+#[test]
+fn what_a_log_has_lost_is_said() {
+    type Damage = fn(&std::path::Path);
+    let damages: [(Damage, &str); 3] = [
+        (|path| std::fs::remove_file(path).expect("there"), "is gone"),
+        (
+            |path| {
+                let file = std::fs::File::options().write(true).open(path).expect("there");
+                file.set_len(3_000).expect("shorter");
+            },
+            "was cut off",
+        ),
+        (
+            |path| {
+                let mut bytes = std::fs::read(path).expect("there");
+                bytes[200..264].fill(0x55);
+                std::fs::write(path, bytes).expect("writable");
+            },
+            "damaged record",
+        ),
+    ];
+    for (damage, words) in damages {
+        let mut world = World::new(1);
+        world.start(0, 0..200);
+        world.drain("a", "b1").expect("nothing is refused");
+        let (directory, log) = (world.directory.path().to_owned(), &world.engine.services["a"]);
+        let path = crate::engine::service::log_path(&directory, &log.log_name);
+        let (engine, live, directory) = {
+            let World { mut engine, live, directory } = world;
+            engine.save().expect("it can be kept");
+            let (config, plane) = (engine.config.clone(), std::mem::take(&mut engine.plane));
+            drop(engine);
+            damage(&path);
+            let found = Found { resumed: true, ..Found::default() };
+            (over(plane, found, &config).unwrap_or_else(|error| panic!("{error}")), live, directory)
+        };
+        let world = World { engine, live, directory };
+        let said = world.warnings().join("; ");
+        assert!(said.contains(words) && said.contains("are not known"), "{said}");
+        let world = world.restart();
+        assert_eq!(world.warnings(), Vec::<String>::new());
+    }
+}
+
 /// A service that is called otherwise is the same one; two may even change names.
 #[test]
 fn a_name_is_not_what_a_service_is_known_by() {
@@ -304,27 +381,17 @@ fn a_name_is_not_what_a_service_is_known_by() {
     world.check();
 }
 
-/// Files, commands, restarts and refusals as they come, under connections: none moves.
+/// Files, commands, checks, time, restarts and refusals of whatever a plane can refuse, as they come, under
+/// connections: none moves.
 #[test]
 fn whatever_reloads_come_connections_stay() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
-    let operations = [
-        Operation::Show,
-        Operation::Track,
-        Operation::Pin,
-        Operation::Grace,
-        Operation::Drain,
-        Operation::ReadPending,
-        Operation::ForgetPending,
-        Operation::LookUp,
-        Operation::SetBackend,
-        Operation::SetService,
-        Operation::RemoveService,
-        Operation::ResetLane,
-    ];
     let mut world = World::with(3, CARRIED[0]);
     let mut clients = 0;
+    // When the first clients of each step began.
+    let mut begun: Vec<(u32, u32)> = Vec::new();
     for step in 0..400 {
+        begun.push((world.engine.ahead, clients));
         for service in 0..3 {
             let some = rng.random_range(0..6);
             let there = world.engine.plane.vips.values().any(|n| {
@@ -339,11 +406,24 @@ fn whatever_reloads_come_connections_stay() {
         let fields = CARRIED.choose(&mut rng).expect("some");
         let refusing = rng.random_bool(0.3);
         if refusing {
-            let operation = *operations.choose(&mut rng).expect("some");
+            let operation = *Operation::ALL.choose(&mut rng).expect("some");
             let (granted, refused) = (rng.random_range(0..6), rng.random_range(1..8));
             world.engine.plane.refuse_after(operation, granted, refused);
         }
-        match rng.random_range(0..8) {
+        match rng.random_range(0..11) {
+            8 => {
+                let (service, up) = (["a", "b", "c"][rng.random_range(0..3)], rng.random_bool(0.6));
+                if world.engine.services.contains_key(service) {
+                    world.health(service, ["b1", "b2", "b3"][rng.random_range(0..3)], up);
+                }
+            }
+            9 | 10 => {
+                // Less than the shortest silence after which a connection is forgotten, as each says
+                // something in each step.
+                world.engine.ahead += 3;
+                let _ = world.engine.sweep();
+                world.upkeep();
+            }
             0 => {
                 let (service, up) = (["a", "b", "c"][rng.random_range(0..3)], rng.random_bool(0.5));
                 if world.engine.services.contains_key(service) {
@@ -381,22 +461,40 @@ fn whatever_reloads_come_connections_stay() {
         }
         world.engine.plane.refuse_nothing();
         world.lose_leavers();
-        world.check_all(step);
+        let since = world.engine.ahead.saturating_sub(REPEATED);
+        let old = begun.iter().rfind(|(at, _)| *at < since).map_or(0, |(_, first)| *first);
+        world.check_all(step, old);
         world.upkeep_later();
-        world.check_all(step);
+        world.check_all(step, old);
+    }
+    for service in ["a", "b", "c"] {
+        if world.engine.services.contains_key(service) {
+            for backend in ["b1", "b2", "b3"] {
+                world.health(service, backend, true);
+            }
+        }
     }
     world.upkeep_later();
     assert_eq!(world.warnings(), Vec::<String>::new());
+    world.check_all(400, clients);
     println!("{} connections", world.live.len());
 }
 
 impl World {
-    fn check_all(&mut self, step: usize) {
+    /// Packets of all connections. The SYN of one that began so long ago that nobody repeats it, of a client
+    /// below `old`, is forged: where it goes matters to nobody, if the connection stays where it is.
+    fn check_all(&mut self, step: usize, old: u32) {
         for (flow, backend) in &self.live {
-            for flags in [TcpFlags::ACK, TcpFlags::SYN] {
+            let [.., a, b, c, d] = flow.src;
+            let client = u32::from_be_bytes([a, b, c, d]) - 0x0a10_0000;
+            // And a first packet that goes to a backend which is down is placed anew.
+            let forged = client < old || self.engine.plane.memory.down.contains(backend);
+            for flags in [TcpFlags::SYN, TcpFlags::ACK] {
                 let frame = Frame::new(*flow).tcp_flags(flags).build();
                 let went = self.engine.plane.process(&frame);
-                assert_eq!(went, Outcome::Forwarded(*backend), "step {step}: {flow} {flags:?}");
+                if flags == TcpFlags::ACK || !forged {
+                    assert_eq!(went, Outcome::Forwarded(*backend), "step {step}: {flow} {flags:?}");
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 # weir. `make` lists what there is.
 
-METHOD := concury
+METHOD := $(if $(FLEET),cheetah,concury)
 SECONDS := 30
 EVENTS := 500
 KILLS := 200
@@ -19,6 +19,7 @@ ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 help:
 	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah|cheetah-stateful]'
 	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [PLANE=kernel|af-xdp] [SECONDS=30]'
+	@echo '          [FLEET=3]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'
@@ -55,7 +56,7 @@ deb: build
 	@scripts/deb
 
 demo: build
-	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --plane $(PLANE) --duration $(SECONDS)s
+	@$(ROOT) target/release/weir lab --method $(METHOD) --forward $(FORWARD) --plane $(PLANE) --duration $(SECONDS)s $(if $(FLEET),--fleet $(FLEET))
 
 test:
 	@scripts/setup test

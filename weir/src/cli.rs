@@ -74,6 +74,18 @@ fn bench_method(text: &str) -> Result<MethodId, String> {
     method.ok_or_else(|| format!("{text}: give some of {known}"))
 }
 
+/// More about several balancers.
+#[derive(Subcommand)]
+pub enum FleetVerb {
+    /// All balancers: what they do, which change they follow, what they announce, digests of their tables.
+    Status,
+    /// Forget a balancer that is away and does not come back.
+    Forget {
+        /// Its name.
+        name: String,
+    },
+}
+
 /// More about what is announced.
 #[derive(Subcommand)]
 pub enum AnnounceVerb {
@@ -359,6 +371,16 @@ pub enum Verb {
         #[arg(long, global = true)]
         json: bool,
     },
+    /// Show the balancers of this one's fleet, what they follow and in what they differ (docs/fleet.md).
+    Fleet {
+        #[command(subcommand)]
+        verb: FleetVerb,
+        #[command(flatten)]
+        instance: Instance,
+        /// Print JSON.
+        #[arg(long, global = true)]
+        json: bool,
+    },
     /// Withdraw this balancer's addresses from routers, before maintenance. It outlives restarts.
     Drain {
         /// What: self.
@@ -620,7 +642,10 @@ pub struct LabOptions {
     /// What is done besides changes of the pool (docs/lab.md).
     #[arg(long, value_name = "NAME", value_parser = scenario_name(), default_value = "churn")]
     pub scenario: String,
-    /// How the nodes are wired: l2, inline, routed, nat, fullnat, tiers, vlan or bond-MODE (docs/lab.md). Without
+    /// So many balancers of one fleet, 2 to 8, with etcd and a router in front (docs/fleet.md).
+    #[arg(long, value_name = "N", conflicts_with = "topology")]
+    pub fleet: Option<usize>,
+    /// How the nodes are wired: l2, inline, routed, nat, fullnat, tiers, fleet, vlan or bond-MODE (docs/lab.md). Without
     /// it, as the method and the way of forwarding need it.
     #[arg(long)]
     pub topology: Option<weir_lab::topology::Topology>,
@@ -1076,9 +1101,9 @@ mod tests {
     use clap::{Command, CommandFactory};
 
     /// Verbs that talk to an instance.
-    const TALK: [&str; 14] = [
+    const TALK: [&str; 15] = [
         "snapshot", "status", "top", "explain", "backend", "reload", "plan", "apply", "rollback",
-        "history", "trace", "announce", "drain", "undrain",
+        "history", "trace", "announce", "drain", "undrain", "fleet",
     ];
 
     /// Every verb with its words, those below other verbs included.

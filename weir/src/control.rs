@@ -408,6 +408,14 @@ pub fn print_explanation(said: Explanation, json: bool) -> anyhow::Result<()> {
             out::line(format_args!("{name:<13}{value}"));
         }
     }
+    for other in &said.fleet {
+        let at = other.backend.as_deref().unwrap_or("no backend");
+        let at = if other.answered { format!("{at}: ") } else { String::new() };
+        out::line(format_args!("{:<13}{at}{}", format!("on {}", other.balancer), other.why));
+    }
+    if said.disagreement {
+        out::line("warning: the balancers of the fleet would not send it to the same backend");
+    }
     Ok(())
 }
 

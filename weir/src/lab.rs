@@ -48,8 +48,14 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
     if let Some(topology) = options.topology {
         spec.lab.topology = topology;
     }
+    if let Some(balancers) = options.fleet {
+        (spec.lab.topology, spec.lab.balancers) = (Topology::Fleet, balancers);
+    }
     if spec.lab.topology == Topology::Tiers {
         in_tiers(&mut spec)?;
+    }
+    if spec.lab.topology == Topology::Fleet {
+        in_a_fleet(&mut spec)?;
     }
     schedule(&mut spec, options.scheduler.as_deref(), options.load.as_deref())?;
     let report = demo::run(spec)?;
@@ -181,6 +187,27 @@ fn in_tiers(spec: &mut DemoSpec) -> anyhow::Result<()> {
     }
     spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
     spec.balancer.service_lines.clear();
+    spec.traffic.mix.udp = 0.0;
+    Ok(())
+}
+
+/// Sets what several balancers of one fleet need: connections that any of them finds the backend of.
+fn in_a_fleet(spec: &mut DemoSpec) -> anyhow::Result<()> {
+    match &*spec.balancer.method {
+        "cheetah" => {
+            spec.lab.agent = Some(AgentSpec::new(&spec.balancer.weir));
+            if !spec.balancer.service_lines.contains("answers") {
+                service_line(spec, "answers = \"backend\"".into());
+            }
+        }
+        // Whatever breaks is counted, and shown.
+        "tracked" | "jet" => {}
+        method => anyhow::bail!(
+            "balancers of one fleet do not serve alike with {method} (docs/fleet.md): add --method cheetah, \
+             tracked or jet"
+        ),
+    }
+    // Nothing in a datagram tells another balancer where its flow lives.
     spec.traffic.mix.udp = 0.0;
     Ok(())
 }

@@ -7,6 +7,7 @@ mod bench;
 mod cli;
 mod control;
 mod fib;
+mod fleet;
 mod history;
 mod import;
 mod init;
@@ -115,6 +116,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
             done(history::rollback(instance, number, break_connections, json))
         }
         Verb::History { number, instance, json } => done(history::show(instance, number, json)),
+        Verb::Fleet { verb, instance, json } => done(fleet::run(instance, verb, json)),
         Verb::Announce { verb, instance, json } => announce::run(instance, verb, json),
         Verb::Drain { instance, json, .. } => done(announce::drain(instance, true, json)),
         Verb::Undrain { instance, json, .. } => done(announce::drain(instance, false, json)),

@@ -18,6 +18,8 @@ pub struct Fact {
     pub up: usize,
     /// How many of them it needs; 0: it is served with whatever it has.
     pub need: usize,
+    /// Whether its balancer has been apart from its fleet for so long that it is not to be announced.
+    pub apart: bool,
 }
 
 /// All services, by the networks that lead to them.
@@ -34,6 +36,8 @@ pub enum Why {
         /// Milliseconds that are left.
         left_ms: u64,
     },
+    /// The balancer has not been in touch with its fleet for too long.
+    Apart,
     /// Packets for a service would not find it.
     Unserved {
         /// Its name.
@@ -57,6 +61,7 @@ impl fmt::Display for Why {
             Self::Learning { left_ms } => {
                 write!(f, "it learns which connections live, for {:.1} s", *left_ms as f64 / 1e3)
             }
+            Self::Apart => write!(f, "this balancer has not followed its fleet for too long"),
             Self::Unserved { service } => write!(f, "{service} has no table yet"),
             Self::TooFew { service, up, need } => {
                 write!(f, "{service} has {up} of the {need} backends that it needs")
@@ -104,7 +109,9 @@ impl Gate {
 
 fn stands(fact: &Fact) -> Verdict {
     let service = || fact.service.clone();
-    if !fact.served {
+    if fact.apart {
+        Err(Why::Apart)
+    } else if !fact.served {
         Err(Why::Unserved { service: service() })
     } else if fact.up < fact.need {
         Err(Why::TooFew { service: service(), up: fact.up, need: fact.need })
@@ -118,7 +125,7 @@ mod tests {
     use super::*;
 
     fn fact(service: &str, served: bool, up: usize, need: usize) -> Fact {
-        Fact { service: service.into(), served, up, need }
+        Fact { service: service.into(), served, up, need, apart: false }
     }
 
     fn route(text: &str) -> Route {
@@ -148,6 +155,14 @@ mod tests {
         let facts = Facts::from([(route("10.0.0.1/32"), vec![fact("web", true, 0, 0)])]);
         let verdicts = Gate::new(Duration::ZERO).decide(&facts, false, LATE);
         assert_eq!(verdicts[&route("10.0.0.1/32")], Ok(()));
+    }
+
+    #[test]
+    fn who_is_apart_from_its_fleet_is_not() {
+        let apart = Fact { apart: true, ..fact("web", true, 2, 1) };
+        let facts = Facts::from([(route("10.0.0.1/32"), vec![apart])]);
+        let verdicts = Gate::new(Duration::ZERO).decide(&facts, false, LATE);
+        assert_eq!(verdicts[&route("10.0.0.1/32")], Err(Why::Apart));
     }
 
     #[test]

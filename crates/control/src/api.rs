@@ -28,8 +28,8 @@ pub use watch::{EventList, Rate, Rates};
 
 use crate::config::{Backend, Role};
 use crate::engine::{
-    Apply, Asked, Command, EngineError, Events, Explanation, Front, HistoryReport, Kind,
-    PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
+    Apply, Asked, Command, EngineError, Events, Explanation, FleetStatus, Front, HistoryReport,
+    Kind, PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
 };
 use crate::snapshot::Snapshot;
 use access::Caller;
@@ -48,6 +48,7 @@ use openapi::Route;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use server::Working;
 use std::convert::Infallible;
 use std::io;
@@ -327,27 +328,86 @@ async fn status(State(engine): State<Sender>, State(common): State<Arc<Common>>)
     Ok(Json(status))
 }
 
+impl FlowRequest {
+    /// The flow, and the id of a packet of it.
+    fn parse(&self) -> Result<(FlowKey, Option<Id>), Failure> {
+        let protocol: Protocol = self
+            .protocol
+            .parse()
+            .map_err(|error| Failure(Kind::Invalid, format!("protocol: {error}")))?;
+        if self.source.is_ipv4() != self.destination.is_ipv4() {
+            let wrong = "source and destination must be of one family".into();
+            return Err(Failure(Kind::Invalid, wrong));
+        }
+        let id = self.connection_id.as_deref().map(|text| {
+            let wrong = format!("connection_id: {text:?} is not 1 to 20 bytes in hexadecimal");
+            Id::from_hex(text)
+                .filter(|id| !id.as_bytes().is_empty())
+                .ok_or(Failure(Kind::Invalid, wrong))
+        });
+        Ok((FlowKey::new(self.source, self.destination, protocol), id.transpose()?))
+    }
+}
+
+async fn explain_here(engine: &Sender, request: &FlowRequest) -> Result<Explanation, Failure> {
+    let (flow, id) = request.parse()?;
+    let flow = Box::new(flow);
+    ask(engine, |reply| Command::Explain(flow, id, reply)).await
+}
+
+/// What this balancer would do with a flow that another one asks all for.
+pub(crate) async fn answer_question(engine: &Sender, question: Value) -> Option<Value> {
+    let request: FlowRequest = serde_json::from_value(question).ok()?;
+    serde_json::to_value(explain_here(engine, &request).await.ok()?).ok()
+}
+
 async fn explain(
     State(engine): State<Sender>,
     Input(request): Input<FlowRequest>,
 ) -> Reply<Explanation> {
-    let protocol: Protocol = request
-        .protocol
-        .parse()
-        .map_err(|error| Failure(Kind::Invalid, format!("protocol: {error}")))?;
-    if request.source.is_ipv4() != request.destination.is_ipv4() {
-        let wrong = "source and destination must be of one family".into();
-        return Err(Failure(Kind::Invalid, wrong));
+    let mut said = explain_here(&engine, &request).await?;
+    let Some(asks) = fleet_asks(&engine).await? else { return Ok(Json(said)) };
+    let question = serde_json::to_value(&request).unwrap_or_default();
+    let (then, answers) = oneshot::channel();
+    // Without the store this balancer can say what it does itself; its status says that there is no store.
+    if asks.send(weir_fleet::Ask::Question { question, then }).await.is_ok()
+        && let Ok(Ok(answers)) = answers.await
+    {
+        let own = ask(&engine, Command::FleetStatus).await?.name;
+        let read = |answer| serde_json::from_value(answer).ok();
+        said.beside(&own, answers.into_iter().map(|(name, answer)| (name, answer.and_then(read))));
     }
-    let id = request.connection_id.as_deref().map(|text| {
-        let wrong = format!("connection_id: {text:?} is not 1 to 20 bytes in hexadecimal");
-        Id::from_hex(text)
-            .filter(|id| !id.as_bytes().is_empty())
-            .ok_or(Failure(Kind::Invalid, wrong))
-    });
-    let id = id.transpose()?;
-    let flow = Box::new(FlowKey::new(request.source, request.destination, protocol));
-    Ok(Json(ask(&engine, |reply| Command::Explain(flow, id, reply)).await?))
+    Ok(Json(said))
+}
+
+async fn fleet_asks(engine: &Sender) -> Result<Option<weir_fleet::Asks>, Failure> {
+    let (reply, asks) = oneshot::channel();
+    let ended = || Failure(Kind::Busy, "the instance is stopping".into());
+    engine.send(Command::FleetAsks(reply)).await.map_err(|_| ended())?;
+    asks.await.map_err(|_| ended())
+}
+
+async fn fleet(State(engine): State<Sender>) -> Reply<FleetStatus> {
+    Ok(Json(ask(&engine, Command::FleetStatus).await?))
+}
+
+/// Forgets a balancer that is away: one that is there says at once that it is.
+async fn forget(State(engine): State<Sender>, Path(name): Path<String>) -> Reply<Answer> {
+    let status = ask(&engine, Command::FleetStatus).await?;
+    let known = status.balancers.iter().find(|balancer| balancer.name == name);
+    let known = known
+        .ok_or_else(|| Failure(Kind::NotFound, format!("the fleet has no balancer {name}")))?;
+    if known.role != "away" {
+        let wrong = format!("{name} is not away; end it first");
+        return Err(Failure(Kind::Conflict, wrong));
+    }
+    let asks = fleet_asks(&engine).await?;
+    let (then, done) = oneshot::channel();
+    let gone = || Failure(Kind::Busy, "the instance is stopping".into());
+    let asks = asks.ok_or_else(gone)?;
+    asks.send(weir_fleet::Ask::Forget { name: name.clone(), then }).await.map_err(|_| gone())?;
+    done.await.map_err(|_| gone())?.map_err(EngineError::from)?;
+    Ok(Json(Answer { done: format!("{name} is forgotten"), change: None }))
 }
 
 async fn add(
@@ -669,6 +729,11 @@ fn routes() -> Vec<Route> {
         Route::new("put", "/v1/announce/drain", put(drain_self), "Withdraws this balancer from routers, or takes \
             that back")
             .changes(Operate).asks::<Expected>().takes::<DrainRequest>().gives::<Answer>(),
+        Route::new("get", "/v1/fleet", get(fleet), "The balancers of the fleet, what they follow, and in what they \
+            differ")
+            .gives::<FleetStatus>(),
+        Route::new("delete", "/v1/fleet/{balancer}", delete(forget), "Forgets a balancer that is away")
+            .changes(Admin).gives::<Answer>(),
         Route::new("post", "/v1/reload", post(reload), "Reads the configuration file again")
             .changes(Admin).asks::<Expected>().may_take::<ReloadRequest>().gives::<Answer>(),
         Route::new("post", "/v1/apply", post(apply), "Puts a configuration in force, and in the place of the \

@@ -45,6 +45,7 @@ use std::time::Duration;
 use serde::de::Error;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use weir_fleet::StoreConfig;
 use weir_plane::forward::Segments;
 use weir_steering::cheetah;
 use weir_steering::{
@@ -101,6 +102,9 @@ pub struct Config {
     /// What is announced to routers; none: nothing.
     #[serde(default)]
     pub announce: Option<Announce>,
+    /// The store that several balancers share; none: this one has its file alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreConfig>,
     /// The services, in the order of the file.
     pub services: Vec<Service>,
 }

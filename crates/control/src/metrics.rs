@@ -119,6 +119,7 @@ impl Collector for Snapshot {
         let mut out = Writer(encoder);
         instance(&mut out, &self.0)?;
         agents(&mut out, &self.0)?;
+        fleet(&mut out, &self.0)?;
         services(&mut out, &self.0.services)?;
         backends(&mut out, &self.0.services)
     }
@@ -247,6 +248,47 @@ fn user_plane(out: &mut Writer<'_>, plane: &PlaneStatus) -> fmt::Result {
 }
 
 /// One agent may be there twice, in a session and as it was lost before: the session counts.
+fn fleet(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
+    let Some(fleet) = &status.fleet else { return Ok(()) };
+    let reached = f64::from(u8::from(fleet.reachable));
+    out.gauge("fleet_store_reachable", "Whether the fleet's store answers", reached)?;
+    out.counter(
+        "fleet_resyncs",
+        "Times that everything was read from the fleet's store anew, since it had been lost",
+        fleet.resyncs,
+    )?;
+    out.gauge(
+        "fleet_change",
+        "The last change that the fleet's store is known to have",
+        fleet.change as f64,
+    )?;
+    let own = fleet.balancers.iter().find(|balancer| balancer.name == fleet.name);
+    let own = own.and_then(|own| Some((own.sign.as_ref()?.change, own.lag)));
+    if let Some((change, lag)) = own {
+        out.gauge(
+            "fleet_followed_change",
+            "The change of the fleet that this balancer follows",
+            change as f64,
+        )?;
+        out.gauge(
+            "fleet_lag",
+            "Changes that this balancer is behind the fleet's store",
+            lag as f64,
+        )?;
+    }
+    let mut roles = BTreeMap::<&str, u64>::new();
+    fleet.balancers.iter().for_each(|one| *roles.entry(&one.role).or_default() += 1);
+    let roles = ["serves", "drained", "behind", "away"]
+        .map(|role| (vec![("role", role)], roles.get(role).copied().unwrap_or(0) as f64));
+    out.gauges("fleet_balancers", "Balancers of the fleet, as far as this one knows", roles)?;
+    let disagreements = fleet.disagreements.len() as f64;
+    out.gauge(
+        "fleet_disagreements",
+        "Ways in which balancers differ that should be alike",
+        disagreements,
+    )
+}
+
 fn agents(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
     if status.agents.is_empty() && status.agents_turned_away == 0 {
         return Ok(());

@@ -3,7 +3,9 @@
 use crate::agents;
 use crate::api;
 use crate::config::{Config, PlaneKind};
-use crate::engine::{Command, Engine, EngineError, Events, Front, Sender, channel};
+use crate::engine::{
+    Command, Engine, EngineError, Events, FleetNews, Front, Sender, begin, channel,
+};
 use crate::health::{Checker, raise_limits};
 use crate::history::Who;
 use crate::metrics;
@@ -14,8 +16,9 @@ use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
+use weir_fleet::News;
 
 /// Commands that may wait for the engine.
 const QUEUE: usize = 1024;
@@ -23,6 +26,9 @@ const QUEUE: usize = 1024;
 const CHANGES: usize = 1024;
 /// How long a speaker has to withdraw routes at the end.
 const LAST_WORD: Duration = Duration::from_secs(6);
+
+/// How long a store has to take a good-bye.
+const LAST_WORD_TO_FLEET: Duration = Duration::from_secs(2);
 
 /// Runs an instance until SIGTERM or SIGINT. Forwarding goes on afterwards: the data plane is
 /// pinned. SIGHUP reads the configuration file again. With `breaking` the file is followed at the
@@ -38,6 +44,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     spare_memory();
     let config = Config::load_with(config_path, plane)?;
+    let (config, fleet) = begin(config, config_path, plane).await?;
     raise_limits();
     let socket = config.balancer.socket_path();
     let (checker, mut transitions) = Checker::new();
@@ -61,15 +68,20 @@ pub async fn run(
     // The engine waits for grace periods and reads rings: a thread of its own, not a task.
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
-        let result = match Engine::open(config, path, checker, breaking, plane) {
+        let result = match Engine::open(config, path, checker, breaking, plane, fleet) {
             Ok(mut engine) => {
                 engine.serve_metrics_by(where_metrics);
                 engine.serve_front_by(where_else, told);
+                let fleet = engine.join_fleet(own.clone()).map(|(keeper, news)| {
+                    tokio::spawn(hear_fleet(own.clone(), news));
+                    tokio::spawn(keeper.run())
+                });
                 engine.commands_go_to(own);
                 engine.hear_agents_by(where_agents, trouble);
                 match engine.announce() {
                     Ok((keeper, wanted, reports)) => {
-                        let _ = opened.send(tokio::spawn(keeper.run(wanted, reports)));
+                        let announcing = tokio::spawn(keeper.run(wanted, reports));
+                        let _ = opened.send((announcing, fleet));
                         drop(opened);
                         engine.run(commands)
                     }
@@ -80,7 +92,7 @@ pub async fn run(
         };
         let _ = ended.send(result);
     })?;
-    let Ok(announcing) = tokio::task::spawn_blocking(move || ready.recv()).await? else {
+    let Ok((announcing, fleet)) = tokio::task::spawn_blocking(move || ready.recv()).await? else {
         let result = end.await?;
         let _ = engine.join();
         return Err(result.err().map_or_else(|| anyhow::anyhow!("the engine ended"), Into::into));
@@ -124,8 +136,34 @@ pub async fn run(
     let _ = engine.join();
     // Routes may be to be withdrawn; a speaker that does not answer is not waited for for ever.
     let _ = tokio::time::timeout(LAST_WORD, announcing).await;
+    // The others of a fleet need not wait until they miss it.
+    if let Some(fleet) = fleet {
+        let _ = tokio::time::timeout(LAST_WORD_TO_FLEET, fleet).await;
+    }
     let _ = std::fs::remove_file(&socket);
     result.and(ended)
+}
+
+/// Tells the engine what the fleet's store says, and answers what other balancers ask.
+async fn hear_fleet(engine: Sender, mut news: mpsc::Receiver<News>) {
+    while let Some(one) = news.recv().await {
+        match one {
+            News::Config(document, revision) => {
+                let news = FleetNews::Config(document, revision);
+                if engine.send(Command::Fleet(news)).await.is_err() {
+                    return;
+                }
+            }
+            News::Question(question, answer) => {
+                let engine = engine.clone();
+                tokio::spawn(async move {
+                    if let Some(said) = api::answer_question(&engine, question).await {
+                        let _ = answer.send(said);
+                    }
+                });
+            }
+        }
+    }
 }
 
 /// Tells the engine what changes in the network. Without, it looks every few seconds.

@@ -36,6 +36,8 @@ pub enum Node {
     Front(usize),
     /// A stateful one, whose backends are the lab's.
     Stateful(usize),
+    /// One of a fleet, whose backends are the lab's.
+    Member(usize),
 }
 
 impl Node {
@@ -45,13 +47,14 @@ impl Node {
             Self::Balancer => String::new(),
             Self::Front(index) => format!("-f{index}"),
             Self::Stateful(index) => format!("-s{index}"),
+            Self::Member(index) => format!("-m{index}"),
         }
     }
 
     fn netns(self, lab: &Lab) -> &NetNs {
         match self {
             Self::Balancer => lab.balancer(),
-            Self::Front(index) => lab.front(index),
+            Self::Front(index) | Self::Member(index) => lab.front(index),
             Self::Stateful(index) => &lab.stateful()[index],
         }
     }
@@ -212,6 +215,26 @@ impl Balancer {
     /// Directory of the BPF objects that it pins.
     pub fn pins(&self) -> PathBuf {
         Path::new(PINS).join(&self.name)
+    }
+
+    /// The name of the instance.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How it is run.
+    pub fn spec(&self) -> &BalancerSpec {
+        &self.spec
+    }
+
+    /// The program that it is.
+    pub fn program(&self) -> &Path {
+        &self.spec.weir
+    }
+
+    /// Its run directory.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
     }
 
     /// Path of the control socket.
@@ -445,7 +468,7 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 /// Address of a backend in one of [`SERVICES`].
-fn address(service: &str, spec: &BalancerSpec, backend: usize) -> IpAddr {
+pub(crate) fn address(service: &str, spec: &BalancerSpec, backend: usize) -> IpAddr {
     let v6 = service.ends_with('6') != spec.other_family;
     match (spec.node.leads_to_balancers(), v6) {
         (false, false) => topology::backend4(backend).into(),

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::balancer::{Balancer, BalancerSpec, PoolControl};
 use crate::churn::{Change, Churn, ChurnReport, ChurnSpec, Place};
 use crate::error::Result;
+use crate::fleet::Fleet;
 use crate::lab::{Lab, LabSpec};
 use crate::loads::Loads;
 use crate::scenario::{Scenario, Stress};
@@ -137,6 +138,8 @@ pub struct DemoReport {
     pub traffic: Report,
     /// What was done to the pool.
     pub churn: ChurnReport,
+    /// Balancers of one fleet, among which flows moved; 0: one, or another arrangement.
+    pub fleet: usize,
     /// CPU loads of backends that the balancer was told and took; none if it was to be told none.
     pub loads_told: Option<u64>,
     /// How many new connections a backend got for each that its weight's share was, at the backend
@@ -159,7 +162,14 @@ impl DemoReport {
 
     /// Why connections may break with this method in this scenario, as its page says.
     pub fn foreseen(&self) -> Option<&'static str> {
-        self.scenario.foreseen(&self.method)
+        let alone = || self.scenario.foreseen(&self.method);
+        match &*self.method {
+            "tracked" | "jet" if self.fleet > 0 => Some(
+                "a flow that moves to another balancer is not in that one's connection table \
+                 (docs/fleet.md, What a fleet keeps)",
+            ),
+            _ => alone(),
+        }
     }
 
     /// What did not hold, in words; the worst of it.
@@ -327,6 +337,11 @@ pub fn run(spec: DemoSpec) -> Result<DemoReport> {
         let control: Arc<dyn PoolControl> = Arc::clone(&tiers) as _;
         return tiers.churned(|| run_in(&lab, control, &spec))?;
     }
+    if lab.spec().topology == Topology::Fleet {
+        let fleet = Arc::new(Fleet::start(&lab, &spec.balancer, spec.churn.seed)?);
+        let control: Arc<dyn PoolControl> = Arc::clone(&fleet) as _;
+        return fleet.churned(|| run_in(&lab, control, &spec))?;
+    }
     let balancer = Arc::new(Balancer::start(&lab, spec.balancer.clone())?);
     let control: Arc<dyn PoolControl> = Arc::clone(&balancer) as _;
     run_in(&lab, control, &spec)
@@ -414,6 +429,10 @@ pub(crate) fn run_until<T>(
     let report = DemoReport {
         scenario: spec.scenario,
         method: spec.balancer.method.clone(),
+        fleet: match lab.spec().topology {
+            Topology::Fleet => lab.spec().balancers,
+            _ => 0,
+        },
         traffic: if interrupted { traffic.give_up()? } else { traffic.finish()? },
         churn,
         loads_told: loads.map(|loads| loads.told()),

@@ -15,8 +15,8 @@ use crate::error::{Doing, Error, Result};
 use crate::events::PoolEvents;
 use crate::home::Home;
 use crate::topology::{
-    self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, Node, Plan,
-    Receivers, Role, STATEFUL, Topology, VIP4, VIP6, WEB_PORT,
+    self, FRONTS, INTERFACE, MAX_BACKENDS, MAX_CLIENT_ADDRESSES, MAX_CLIENTS, MAX_FLEET, Node,
+    Plan, Receivers, Role, STATEFUL, Topology, VIP4, VIP6, WEB_PORT,
 };
 use weir_testbed::NetNs;
 use weir_testbed::cgroup::Cgroup;
@@ -28,6 +28,8 @@ use weir_testbed::{link, process};
 pub struct LabSpec {
     /// The arrangement of its nodes.
     pub topology: Topology,
+    /// Number of balancers of a fleet, 2 to 8, in the topology `fleet`.
+    pub balancers: usize,
     /// Number of backends, 1 to 200.
     pub backends: usize,
     /// Number of client namespaces, 1 to 100. Each gets a thread of the traffic driver.
@@ -65,6 +67,7 @@ impl Default for LabSpec {
     fn default() -> Self {
         Self {
             topology: Topology::L2,
+            balancers: 3,
             backends: 12,
             clients: 2,
             addresses_per_client: 4,
@@ -91,6 +94,10 @@ impl LabSpec {
             if !(1..=most).contains(&value) {
                 return Err(Error::BadSpec(format!("{value} {what}: a lab has 1 to {most}")));
             }
+        }
+        if !(2..=MAX_FLEET).contains(&self.balancers) {
+            let wrong = format!("{} balancers: a fleet has 2 to {MAX_FLEET}", self.balancers);
+            return Err(Error::BadSpec(wrong));
         }
         if self.big_bytes == 0 || self.big_rate == 0 {
             return Err(Error::BadSpec("the long download has a size and a rate above 0".into()));
@@ -134,10 +141,15 @@ impl Lab {
         let node =
             |role: Role| Node { role, netns: NetNs::named(format!("{prefix}{}", role.name())) };
         let switch = node(Role::Switch);
-        let router =
-            matches!(spec.topology, Topology::Routed | Topology::FullNat).then_some(Role::Router);
+        let routed = [Topology::Routed, Topology::FullNat, Topology::Fleet];
+        let router = routed.contains(&spec.topology).then_some(Role::Router);
         let tiers = spec.topology == Topology::Tiers;
-        let fronts = (1..if tiers { FRONTS } else { 1 }).map(Role::Front);
+        let fronts = match spec.topology {
+            Topology::Tiers => FRONTS,
+            Topology::Fleet => spec.balancers,
+            _ => 1,
+        };
+        let fronts = (1..fronts).map(Role::Front);
         let stateful = (0..if tiers { STATEFUL } else { 0 }).map(Role::Stateful);
         let others: Vec<Node> = std::iter::once(Role::Balancer)
             .chain(router)
@@ -274,7 +286,7 @@ impl Lab {
         &self.balancer
     }
 
-    /// The namespace of a balancer in front; the first one is [`balancer`](Self::balancer).
+    /// The namespace of a balancer in front, or of a fleet; the first one is [`balancer`](Self::balancer).
     ///
     /// # Panics
     /// If there are not so many.

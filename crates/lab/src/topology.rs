@@ -3,7 +3,8 @@
 //! `l2` is a bridge, and everybody on it. In `inline` clients and backends have a bridge each, with the
 //! balancer between them; so in `nat`, whose backends know nothing of the service. In `routed` there is a
 //! router between them, and the balancer is on the clients'; so in `fullnat`, whose backends know nothing of the
-//! service, and nothing of the balancer. In `tiers` there are several balancers on the one bridge. In `vlan` the
+//! service, and nothing of the balancer. In `tiers` there are several balancers on the one bridge; so in `fleet`,
+//! with a router that spreads clients' flows over them. In `vlan` the
 //! balancer's interface is a trunk, in `bond-MODE` it is a bond. `docs/lab.md` has the pictures.
 
 mod receive;
@@ -39,6 +40,8 @@ pub const BACKENDS_INTERFACE: &str = "eth1";
 
 /// Balancers in front, in `tiers`.
 pub const FRONTS: usize = 2;
+/// Most balancers of a `fleet`.
+pub const MAX_FLEET: usize = 8;
 /// Stateful balancers there, one of which is not used at first.
 pub const STATEFUL: usize = 4;
 
@@ -56,6 +59,8 @@ pub const BALANCER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// The router of `routed`, where the clients are.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+/// Where the store of a `fleet` is, on its router.
+pub const STORE4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 90);
 /// The backends' router: the balancer in `inline` and `nat`, the router in `routed`.
 const ROUTER4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 254);
 const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, 0xfffe);
@@ -80,6 +85,9 @@ pub enum Topology {
     /// One bridge with two tiers of balancers: stateless ones that the clients' routes lead to, and
     /// stateful ones behind. Backends answer clients directly.
     Tiers,
+    /// One bridge with several balancers of one fleet, and a router that spreads the flows of clients over them
+    /// by addresses and ports. Backends answer clients directly.
+    Fleet,
     /// One interface of the balancer's for everybody, who are in different VLANs, of both protocols, and in
     /// none. The balancer is the backends' router, as in `inline`.
     Vlan,
@@ -97,6 +105,7 @@ impl Topology {
             Self::FullNat,
             Self::Routed,
             Self::Tiers,
+            Self::Fleet,
             Self::Vlan,
         ];
         plain.into_iter().chain(Bond::ALL.map(Self::Bond))
@@ -111,6 +120,7 @@ impl Topology {
             Self::FullNat => "fullnat",
             Self::Routed => "routed",
             Self::Tiers => "tiers",
+            Self::Fleet => "fleet",
             Self::Vlan => "vlan",
             Self::Bond(bond) => bond.topology(),
         }
@@ -119,7 +129,9 @@ impl Topology {
     /// The balancer's interfaces that weir takes frames from.
     pub fn interfaces(self) -> &'static [&'static str] {
         match self {
-            Self::L2 | Self::FullNat | Self::Routed | Self::Tiers | Self::Vlan => &[INTERFACE],
+            Self::L2 | Self::FullNat | Self::Routed | Self::Tiers | Self::Fleet | Self::Vlan => {
+                &[INTERFACE]
+            }
             Self::Bond(_) => &[BOND],
             Self::Inline | Self::Nat => &[INTERFACE, BACKENDS_INTERFACE],
         }
@@ -163,7 +175,7 @@ pub fn backend6(index: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, index as u16 + 1)
 }
 
-/// IPv4 address of a balancer in front, in `tiers`; the first one is the balancer of other topologies.
+/// IPv4 address of a balancer in front, in `tiers`, or of a `fleet`; the first one is the balancer of other topologies.
 pub fn front4(index: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, byte(index + 2))
 }
@@ -236,7 +248,7 @@ const BACKENDS_BRIDGE: &str = "br1";
 pub(crate) enum Role {
     Switch,
     Balancer,
-    /// Another one beside it, in `tiers`; counted from 1.
+    /// Another one beside it, in `tiers` and `fleet`; counted from 1.
     Front(usize),
     /// Behind those.
     Stateful(usize),
@@ -282,7 +294,10 @@ impl Role {
             port: self.name(),
             bridge: match (topology, self) {
                 (Topology::Vlan, role) => trunk::bridge(role),
-                (Topology::L2 | Topology::Tiers | Topology::Bond(_), Self::Backend(_)) => BRIDGE,
+                (
+                    Topology::L2 | Topology::Tiers | Topology::Fleet | Topology::Bond(_),
+                    Self::Backend(_),
+                ) => BRIDGE,
                 (_, Self::Backend(_)) => BACKENDS_BRIDGE,
                 _ => BRIDGE,
             },
@@ -290,7 +305,11 @@ impl Role {
             mac: self.mac(),
         };
         let between = match topology {
-            Topology::L2 | Topology::Tiers | Topology::Vlan | Topology::Bond(_) => None,
+            Topology::L2
+            | Topology::Tiers
+            | Topology::Fleet
+            | Topology::Vlan
+            | Topology::Bond(_) => None,
             Topology::Inline | Topology::Nat => Some(Self::Balancer),
             Topology::Routed | Topology::FullNat => Some(Self::Router),
         };
@@ -313,9 +332,14 @@ impl Role {
         let router = [format!("{ROUTER4}/24"), format!("{ROUTER6}/112")];
         let (mine, second) = match (plan.topology, self) {
             // The VIP is nobody's address: clients have a route to it.
-            (Topology::Tiers | Topology::Vlan | Topology::FullNat, Self::Balancer) => {
-                (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], Vec::new())
+            (Topology::Fleet, Self::Router) => {
+                let own = [format!("{GATEWAY4}/16"), format!("{GATEWAY6}/64")];
+                (own.into_iter().chain([format!("{STORE4}/32")]).collect(), Vec::new())
             }
+            (
+                Topology::Tiers | Topology::Fleet | Topology::Vlan | Topology::FullNat,
+                Self::Balancer,
+            ) => (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], Vec::new()),
             (Topology::Inline | Topology::Nat, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], router.into())
             }
@@ -323,7 +347,10 @@ impl Role {
                 (vec![format!("{GATEWAY4}/16"), format!("{GATEWAY6}/64")], router.into())
             }
             (topology, Self::Backend(i))
-                if !matches!(topology, Topology::L2 | Topology::Tiers | Topology::Bond(_)) =>
+                if !matches!(
+                    topology,
+                    Topology::L2 | Topology::Tiers | Topology::Fleet | Topology::Bond(_)
+                ) =>
             {
                 (vec![format!("{}/24", backend4(i)), format!("{}/112", backend6(i))], Vec::new())
             }
@@ -371,6 +398,10 @@ impl Role {
                 (format!("{VIP4}/32"), BALANCER4.into(), ""),
                 (format!("{VIP6}/128"), BALANCER6.into(), ""),
             ],
+            (Topology::Fleet, Self::Client(_)) => vec![
+                (format!("{VIP4}/32"), GATEWAY4.into(), ""),
+                (format!("{VIP6}/128"), GATEWAY6.into(), ""),
+            ],
             (Topology::Tiers, Self::Client(i)) => vec![
                 (format!("{VIP4}/32"), front4(i % FRONTS).into(), ""),
                 (format!("{VIP6}/128"), front6(i % FRONTS).into(), ""),
@@ -414,8 +445,18 @@ impl Role {
                 ("ipv6/conf/all/forwarding", "1"),
                 ("ipv4/conf/all/rp_filter", "0"),
                 ("ipv4/conf/default/rp_filter", "0"),
+                // One with everybody at the same interface tells nobody a shorter way.
+                ("ipv4/conf/all/send_redirects", "0"),
+                ("ipv4/conf/default/send_redirects", "0"),
+                // Flows are spread by addresses and ports, where there are several ways.
+                ("ipv4/fib_multipath_hash_policy", "1"),
+                ("ipv6/fib_multipath_hash_policy", "1"),
             ]),
             Self::Client(_) => all.extend([
+                ("ipv4/conf/all/accept_redirects", "0"),
+                ("ipv4/conf/default/accept_redirects", "0"),
+                ("ipv6/conf/all/accept_redirects", "0"),
+                ("ipv6/conf/default/accept_redirects", "0"),
                 ("ipv4/ip_local_port_range", "1024 65535"),
                 ("ipv4/tcp_no_metrics_save", "1"),
             ]),
@@ -475,7 +516,7 @@ impl Role {
 
 /// Settings that a kernel may be built without.
 fn is_optional(sysctl: &str) -> bool {
-    sysctl.starts_with("bridge/")
+    sysctl.starts_with("bridge/") || sysctl.ends_with("fib_multipath_hash_policy")
 }
 
 /// A node of the topology: a role and its namespace.
@@ -588,7 +629,7 @@ mod tests {
     #[test]
     fn no_address_is_given_out_twice() {
         let mut roles = vec![Role::Balancer, Role::Router];
-        roles.extend((1..FRONTS).map(Role::Front));
+        roles.extend((1..MAX_FLEET).map(Role::Front));
         roles.extend((0..STATEFUL).map(Role::Stateful));
         roles.extend((0..MAX_CLIENTS).map(Role::Client));
         roles.extend((0..MAX_BACKENDS).map(Role::Backend));

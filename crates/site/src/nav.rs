@@ -20,6 +20,7 @@ pub const SECTIONS: &[(&str, &[&str])] = &[
             "docs/metrics.md",
             "docs/api.md",
             "docs/announcing.md",
+            "docs/fleet.md",
             "docs/consistency.md",
             "docs/snapshot.md",
             "docs/trace.md",

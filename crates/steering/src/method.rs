@@ -455,6 +455,20 @@ pub trait Build<K = StateKey>: Send {
     /// The table that is published.
     fn published(&self) -> Option<&Arc<Image>>;
 
+    /// From the next table on servers have these numbers in cookies: each the one of its place, with the
+    /// departure by which it left, if it did. Balancers with the same numbers read each other's cookies. No
+    /// matter for methods without cookies.
+    fn number_servers(&mut self, servers: &[(String, Option<u64>)]) {
+        let _ = servers;
+    }
+
+    /// The numbers that servers have, in the same form, once these are the members; empty for methods
+    /// without cookies.
+    fn numbered(&self, members: &[Member]) -> Vec<(String, Option<u64>)> {
+        let _ = members;
+        Vec::new()
+    }
+
     /// Whether another table of the same pool is due, because time has passed.
     fn due(&self, now: u32) -> bool {
         let _ = now;

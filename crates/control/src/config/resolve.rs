@@ -14,6 +14,8 @@ pub(super) const WEIGHT: u16 = 1;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// A store that is there answers within milliseconds.
+pub(super) const STORE_WAIT: Duration = Duration::from_secs(3);
 /// Agents that wait for a balancer call it every few seconds.
 pub(super) const LEARN: Duration = Duration::from_secs(10);
 const CHECK_RISE: u32 = 2;
@@ -51,6 +53,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
         api: file.api,
         agents: file.agents,
         announce: file.announce,
+        store: file.store,
         services: file.services.into_iter().map(service).collect(),
     }
 }

@@ -31,6 +31,7 @@ pub fn schema() -> Value {
         ("api.client", api_client),
         ("agents", agents),
         ("announce", announce),
+        ("store", store),
         ("service", service),
         ("service.check", check),
         ("service.backend", backend),
@@ -139,6 +140,14 @@ fn announce(object: &mut Value) {
     add(object, "file", json!({ "pattern": "^/" }));
     let community = json!({ "type": "string", "pattern": "^[0-9]{1,5}:[0-9]{1,5}$" });
     add(object, "communities", json!({ "items": community, "uniqueItems": true }));
+}
+
+fn store(object: &mut Value) {
+    words(object, "kind", &["file", "etcd"]);
+    add(object, "endpoints", json!({ "minItems": 1, "uniqueItems": true }));
+    for field in ["prefix", "ca", "certificate", "key", "password_file"] {
+        add(object, field, json!({ "pattern": "^/" }));
+    }
 }
 
 fn service(object: &mut Value) {

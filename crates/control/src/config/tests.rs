@@ -570,7 +570,10 @@ fn faults_of_balancer_and_limits() {
             what: "unknown table",
             text: "[balancer]\ninterfaces = [\"a\"]\n[servce]\nname = \"x\"",
             line: 3,
-            words: &["unknown field `servce`", "balancer, limits, api, agents, announce, service"],
+            words: &[
+                "unknown field `servce`",
+                "balancer, limits, api, agents, announce, store, service",
+            ],
         },
         Case {
             what: "syntax",
@@ -615,6 +618,65 @@ fn faults_of_balancer_and_limits() {
     ];
     for (field, words) in limits {
         expect_one(field, &format!("{HEAD}[limits]\n{field}\n"), 5, &[words]);
+    }
+}
+
+#[test]
+fn a_store_is_where_etcd_is_and_its_services_are_those_that_several_can_serve() {
+    let store = |lines: &str| format!("{HEAD}[store]\n{lines}");
+    let etcd = |lines: &str| {
+        store(&format!("kind = \"etcd\"\nendpoints = [\"https://a.example:2379\"]\n{lines}"))
+    };
+    let good = etcd(
+        "prefix = \"/lbs\"\nca = \"/ca.pem\"\ncertificate = \"/c.pem\"\nkey = \"/c.key\"\nuser = \"w\"\n\
+         password_file = \"/p\"\nwait = \"1s\"\nwithdraw_after = \"30s\"\n",
+    );
+    let config = Config::parse(&good, "f").unwrap();
+    let found = config.store.expect("it is there");
+    assert_eq!(found.to_string(), "etcd at https://a.example:2379, under /lbs");
+    assert_eq!((found.wait.as_secs(), found.withdraw_after.map(|t| t.as_secs())), (1, Some(30)));
+    assert_eq!(Config::parse(&store("kind = \"file\"\n"), "f").unwrap().store, None);
+    for (text, line, words) in [
+        (store("kind = \"zookeeper\"\n"), 5, "give one of"),
+        (store("kind = \"etcd\"\n"), 4, "endpoints: is missing"),
+        (store("kind = \"file\"\nprefix = \"/x\"\n"), 6, "prefix: is not of this kind"),
+        (store("kind = \"etcd\"\nendpoints = [\"10.0.0.1:2379\"]\n"), 6, "is not where an etcd is"),
+        (
+            store("kind = \"etcd\"\nendpoints = [\"http://a:1\", \"https://a:1\"]\n"),
+            6,
+            "some are encrypted and some are not",
+        ),
+        (
+            store("kind = \"etcd\"\nendpoints = [\"http://a:1\"]\nca = \"/ca.pem\"\n"),
+            7,
+            "nothing is encrypted",
+        ),
+        (etcd("certificate = \"/c.pem\"\n"), 4, "key: is missing"),
+        (etcd("user = \"w\"\n"), 4, "password_file: is missing"),
+        (etcd("prefix = \"weir\"\n"), 7, "is not a prefix of keys"),
+        (etcd("withdraw_after = \"1s\"\n"), 7, "withdraw_after"),
+    ] {
+        expect_one(words, &text, line, &[words]);
+    }
+    let with = |lines: &str| {
+        etcd(&format!(
+            "[[service]]\nname = \"a\"\nvip = \"10.0.0.1\"\nport = 80\n{lines}\n[[service.backend]]\nname = \"b\"\n\
+             address = \"10.0.0.2\"\n"
+        ))
+    };
+    for good in
+        ["method = \"cheetah\"\nanswers = \"backend\"", "method = \"tracked\"", "method = \"jet\""]
+    {
+        Config::parse(&with(good), "f").unwrap_or_else(|error| panic!("{good}: {error}"));
+    }
+    for (bad, words) in [
+        ("", "method: each balancer builds concury's tables"),
+        ("method = \"residue\"", "needs a coordinator of all balancers"),
+        ("method = \"cheetah-stateful\"", "places in one balancer's memory"),
+        ("method = \"cheetah\"", "answers: answers pass one balancer"),
+        ("method = \"jet\"\nplacement = \"anchor\"", "placement: AnchorHash goes by the order"),
+    ] {
+        expect_one(bad, &with(bad), 7, &[words]);
     }
 }
 

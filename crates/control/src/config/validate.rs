@@ -10,6 +10,7 @@ mod lists;
 mod quic;
 mod scope;
 mod service;
+mod store;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv6Addr, SocketAddr};
@@ -18,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::Spanned;
+use weir_fleet::StoreConfig;
 use weir_plane::KINDS;
 use weir_steering::MethodId;
 use weir_steering::cheetah::{MOST_PARTITIONS, PARTITIONS};
@@ -41,6 +43,7 @@ pub(super) struct File {
     pub api: Api,
     pub agents: Option<Agents>,
     pub announce: Option<Announce>,
+    pub store: Option<StoreConfig>,
     pub services: Vec<Service>,
 }
 
@@ -108,6 +111,7 @@ pub(super) fn validate(
     let heard = file.agents.is_some();
     let agents = agents::table(file.agents, problems);
     let announce = announce::validate(file.announce, problems);
+    let (store, fleet) = store::table(file.store, problems);
     let given = file.service.len();
     unique_names(&file.service, problems);
     unique_addresses(&file.service, problems);
@@ -125,12 +129,15 @@ pub(super) fn validate(
         partitions_fit(&services, &places, &limits, problems);
         lists::fit(&services, &places, &limits, problems);
         agents::are_heard(&services, &places, heard, problems);
+        if fleet {
+            store::serve_a_fleet(&services, &places, problems);
+        }
     }
     if let Some(place) = place {
         tables_fit(&services, &limits, place, problems);
     }
     let whole = services.len() == given;
-    whole.then_some(File { balancer, limits, api, agents, announce, services })
+    whole.then_some(File { balancer, limits, api, agents, announce, store, services })
 }
 
 /// Fewer would find nothing in a day.

@@ -24,6 +24,7 @@ pub(super) struct File {
     pub api: Field<Api>,
     pub agents: Field<Agents>,
     pub announce: Field<Announce>,
+    pub store: Field<Store>,
     #[serde(default)]
     pub service: Vec<Spanned<Service>>,
 }
@@ -118,6 +119,21 @@ pub(super) struct Announce {
     pub med: Field<i64>,
     pub learn_delay: Field<String>,
     pub at_stop: Field<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Store {
+    pub kind: Field<String>,
+    pub endpoints: Field<Vec<Spanned<String>>>,
+    pub prefix: Field<String>,
+    pub ca: Field<String>,
+    pub certificate: Field<String>,
+    pub key: Field<String>,
+    pub user: Field<String>,
+    pub password_file: Field<String>,
+    pub wait: Field<String>,
+    pub withdraw_after: Field<String>,
 }
 
 #[derive(Debug, Default)]

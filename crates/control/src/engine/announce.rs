@@ -92,6 +92,7 @@ impl<P: Plane> Engine<P> {
                 served: service.builder.published().is_some() && service.unlisted.is_none(),
                 up: service.pool.iter().filter(takes).count(),
                 need: configured.need as usize,
+                apart: self.is_apart(),
             };
             let routes = configured.addresses();
             for route in routes.iter().filter_map(|vip| Route::network(vip.address, vip.bits)) {
@@ -105,6 +106,14 @@ impl<P: Plane> Engine<P> {
     pub(super) fn announce_report(&self) -> Result<Report, EngineError> {
         let report = self.announcer.as_ref().map(|announcer| announcer.report.borrow().clone());
         Ok(report.unwrap_or_default())
+    }
+
+    /// The routes that are announced, and whether this balancer is drained.
+    pub(super) fn announced(&self) -> (Vec<String>, bool) {
+        let Some(announcer) = &self.announcer else { return (Vec::new(), false) };
+        let report = announcer.report.borrow();
+        let announced = report.routes.iter().filter(|one| one.announced == Some(true));
+        (announced.map(|one| one.route.to_string()).collect(), announcer.drained)
     }
 
     /// Withdraws all routes of this balancer, or announces them again. It outlives restarts.

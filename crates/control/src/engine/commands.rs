@@ -5,8 +5,9 @@ use super::service::{PoolMember, ServiceRuntime};
 use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
 use super::{
-    Engine, EngineError, Explanation, Happening, Inside, NEXT_HOPS_TRIES, Newcomer, PlanReport,
-    PlaneResult, Said, Sample, Sender, Status, TraceLine, TraceRequest, tolerate,
+    Engine, EngineError, Explanation, FleetNews, FleetStatus, Happening, Inside, NEXT_HOPS_TRIES,
+    Newcomer, PlanReport, PlaneResult, Said, Sample, Sender, Status, TraceLine, TraceRequest,
+    tolerate,
 };
 use crate::config::{Backend, DeadConnections, Spoken, Via};
 use crate::health::{Target, Transition, Way};
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info};
+use weir_fleet::Asks;
 use weir_plane::Plane;
 use weir_rpc::Welcome;
 use weir_steering::{BackendId, ServiceId, StateKey};
@@ -108,11 +110,17 @@ pub enum Command {
     /// Reads the configuration file again, and follows it; if so asked, also where that breaks
     /// connections.
     Reload(bool, oneshot::Sender<Done>),
+    /// What the fleet's store says.
+    Fleet(FleetNews),
+    /// What the fleet does, as far as this balancer knows.
+    FleetStatus(oneshot::Sender<Result<FleetStatus, EngineError>>),
+    /// The way to the other balancers; none if there are none.
+    FleetAsks(oneshot::Sender<Option<Asks>>),
 }
 
 impl Command {
     /// Answers that it was refused, if it changes something.
-    fn refuse(self, error: EngineError) {
+    pub(super) fn refuse(self, error: EngineError) {
         match self {
             Self::Add(.., reply)
             | Self::Set(.., reply)
@@ -139,6 +147,20 @@ fn mark(plane: &mut impl Plane, id: BackendId, up: bool) {
     }
 }
 
+impl Backend {
+    /// A backend that is to be changed keeps its address.
+    pub(super) fn stays_at(&self, there: &Self, service: &str) -> Result<(), EngineError> {
+        if (there.address, there.port) == (self.address, self.port) {
+            return Ok(());
+        }
+        Err(EngineError::Conflict(format!(
+            "backend {} of {service} has the address {} and cannot move; remove it, or give the new one another \
+             name",
+            self.name, there.address
+        )))
+    }
+}
+
 impl<P: Plane> Engine<P> {
     fn asked(&mut self, asked: Asked) {
         let Asked { who, expect, command, last } = asked;
@@ -150,16 +172,26 @@ impl<P: Plane> Engine<P> {
             ))),
             None => {
                 self.asked_by(who);
+                self.asking = Some(last);
                 self.handle(command);
                 self.asked_by(Who::nobody("weir"));
+                // It may be done later, and whoever does it has taken this along then.
+                if let Some(last) = self.asking.take() {
+                    let _ = last.send(self.history.last());
+                }
+                return;
             }
         }
-        let _ = last.send(self.history.last());
+        let _ = last.send(now);
     }
 
     pub(super) fn handle(&mut self, command: Command) {
+        let Some(command) = self.propose_command(command) else { return };
         match command {
             Command::Stop => {}
+            Command::Fleet(news) => self.fleet_news(news),
+            Command::FleetStatus(reply) => drop(reply.send(self.fleet_status())),
+            Command::FleetAsks(reply) => drop(reply.send(self.fleet_asks())),
             Command::Health(changes) => changes.iter().for_each(|one| self.health_changed(one)),
             Command::Network(change) => self.network_changed(&change),
             Command::Status(reply) => drop(reply.send(self.status())),
@@ -438,14 +470,7 @@ impl<P: Plane> Engine<P> {
         let Some(there) = self.service(service)?.member(&name) else {
             return self.add_backend(service, wanted).map(|said| (said, true));
         };
-        let there = &there.wanted;
-        if (there.address, there.port) != (wanted.address, wanted.port) {
-            return Err(EngineError::Conflict(format!(
-                "backend {name} of {service} has the address {} and cannot move; remove it, or give the \
-                 new one another name",
-                there.address
-            )));
-        }
+        wanted.stays_at(&there.wanted, service)?;
         let changed = self.change_backend(service, &name, |backend| {
             (backend.weight, backend.drain) = (wanted.weight, wanted.drain);
         })?;

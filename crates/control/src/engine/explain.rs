@@ -67,6 +67,47 @@ pub struct Explanation {
     pub source: Option<String>,
     /// Why the flow goes there, as a sentence.
     pub why: String,
+    /// What the other balancers of the fleet would do with its packets; empty if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fleet: Vec<Elsewhere>,
+    /// Whether another balancer would lead it elsewhere.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disagreement: bool,
+}
+
+/// What another balancer of the fleet would do with a flow's packets.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Elsewhere {
+    /// Name of the balancer.
+    pub balancer: String,
+    /// Where they would go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    /// Why, as a sentence; or why that is not known.
+    pub why: String,
+    /// Whether it has answered.
+    pub answered: bool,
+}
+
+impl Explanation {
+    /// Takes up what others of the fleet have said, each an explanation of its own, or nothing.
+    pub fn beside(&mut self, own: &str, others: impl IntoIterator<Item = (String, Option<Self>)>) {
+        for (balancer, said) in others.into_iter().filter(|(name, _)| name != own) {
+            self.fleet.push(match said {
+                Some(said) => {
+                    Elsewhere { balancer, backend: said.backend, why: said.why, answered: true }
+                }
+                None => Elsewhere {
+                    balancer,
+                    backend: None,
+                    why: "it did not answer in time".into(),
+                    answered: false,
+                },
+            });
+        }
+        let differs = |other: &Elsewhere| other.answered && other.backend != self.backend;
+        self.disagreement = self.fleet.iter().any(differs);
+    }
 }
 
 impl<P: Plane> Engine<P> {

@@ -46,7 +46,7 @@ pub struct HistoryReport {
 
 /// A file that waits beside the instance's own to take its place, or has taken it while the former one waits;
 /// what waits is gone when this ends.
-struct Beside {
+pub(super) struct Beside {
     path: PathBuf,
     target: PathBuf,
     /// There is no former file.
@@ -58,7 +58,7 @@ const WAITING: &str = ".weir-new";
 
 impl Beside {
     /// Writes it, with owner and mode of the file that is there.
-    fn write(config_path: &Path, text: &str) -> std::io::Result<Self> {
+    pub fn write(config_path: &Path, text: &str) -> std::io::Result<Self> {
         // What a link leads to is replaced, and not the link. A file that is gone is made again.
         let target = match fs::canonicalize(config_path) {
             Err(error) if error.kind() == ErrorKind::NotFound => gone(config_path)?,
@@ -91,7 +91,7 @@ impl Beside {
     }
 
     /// Both change places: what a restart finds is one of them, whole. Done again, it is as before.
-    fn exchange(&self) -> std::io::Result<()> {
+    pub fn exchange(&self) -> std::io::Result<()> {
         match (self.new, self.path.exists()) {
             (true, true) => fs::rename(&self.path, &self.target),
             (true, false) => fs::rename(&self.target, &self.path),
@@ -130,7 +130,9 @@ impl<P: Plane> Engine<P> {
     /// Remembers what the start has found in its file, if that is another than before.
     pub(super) fn remember_start(&mut self) {
         // A test's engine has no file.
-        let Ok(text) = Config::text(&self.config_path) else { return };
+        let Some(text) = self.fleet_text().or_else(|| Config::text(&self.config_path).ok()) else {
+            return;
+        };
         // Left by a process that died while it changed the file.
         if let Ok(target) = fs::canonicalize(&self.config_path) {
             let _ = fs::remove_file(waiting(&target));
@@ -217,15 +219,21 @@ impl<P: Plane> Engine<P> {
         done.map(|said| (said, number))
     }
 
-    pub(super) fn apply(&mut self, apply: &Apply, what: &str) -> Done {
-        let Apply { file, text, break_connections, expect } = apply;
+    /// Whether the last change of the file is the one that somebody expects.
+    pub(super) fn is_expected(&self, expect: Option<u64>) -> Result<(), EngineError> {
         let current = self.history.current().map_or(0, |entry| entry.number);
-        if let Some(expect) = expect.filter(|expect| *expect != current) {
-            return Err(EngineError::Conflict(format!(
+        match expect.filter(|expect| *expect != current) {
+            None => Ok(()),
+            Some(expect) => Err(EngineError::Conflict(format!(
                 "the last change of the file has the number {current}, not {expect}: somebody else has \
                  changed it; look at weir history and weir plan"
-            )));
+            ))),
         }
+    }
+
+    pub(super) fn apply(&mut self, apply: &Apply, what: &str) -> Done {
+        let Apply { file, text, break_connections, expect } = apply;
+        self.is_expected(*expect)?;
         // What is refused anyway is refused before anything is written.
         let config = Config::parse_with(text, file, self.told_plane)?;
         self.refuses(&config, *break_connections)?;
@@ -265,7 +273,7 @@ impl<P: Plane> Engine<P> {
 
     /// What somebody has written into the instance's file, and nobody has put in force, is not lost with it: it
     /// is kept beside. Returns the words for that.
-    fn keep_edited(&self, text: &str) -> Result<String, EngineError> {
+    pub(super) fn keep_edited(&self, text: &str) -> Result<String, EngineError> {
         let (Ok(there), Some(current)) = (Config::text(&self.config_path), self.history.current())
         else {
             return Ok(String::new());
@@ -290,6 +298,24 @@ impl<P: Plane> Engine<P> {
 
     /// Goes back to the file of a change; without a number, to the one before.
     pub(super) fn rollback(&mut self, number: Option<u64>, break_connections: bool) -> Done {
+        let (apply, number) = self.text_of_change(number, break_connections)?;
+        self.apply(&apply, "rollback").map(|said| format!("back to change {number}: {said}"))
+    }
+
+    /// What going back to a change is to put in force.
+    pub(super) fn text_to_go_back_to(
+        &self,
+        number: Option<u64>,
+        break_connections: bool,
+    ) -> Result<Apply, EngineError> {
+        self.text_of_change(number, break_connections).map(|(apply, _)| apply)
+    }
+
+    fn text_of_change(
+        &self,
+        number: Option<u64>,
+        break_connections: bool,
+    ) -> Result<(Apply, u64), EngineError> {
         let number = match number {
             Some(number) => number,
             None => self.history.before().map(|entry| entry.number).ok_or_else(|| {
@@ -299,8 +325,7 @@ impl<P: Plane> Engine<P> {
         };
         let text = self.history.text(number).map_err(EngineError::NotFound)?;
         let file = self.config_path.display().to_string();
-        let apply = Apply { file, text, break_connections, expect: None };
-        self.apply(&apply, "rollback").map(|said| format!("back to change {number}: {said}"))
+        Ok((Apply { file, text, break_connections, expect: None }, number))
     }
 
     pub(super) fn history_report(&self) -> HistoryReport {

@@ -10,6 +10,7 @@ mod commands;
 mod document;
 mod events;
 mod explain;
+mod fleet;
 mod follow;
 mod forward;
 mod full_nat;
@@ -44,7 +45,8 @@ pub use announce::announced_file;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use commands::{Asked, Command};
 pub use events::{Event, Events, Happening};
-pub use explain::Explanation;
+pub use explain::{Elsewhere, Explanation};
+pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, begin};
 pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
@@ -77,6 +79,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 use weir_dataplane::{Interface, KernelPlane, LivePlane};
+use weir_fleet::FleetError;
 use weir_plane::{Attachment, Plane};
 use weir_steering::{Action, BackendId, Driver, ServiceId, Side};
 
@@ -111,6 +114,8 @@ const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
 /// Beside each command: tables are published later, too.
 const ANNOUNCE_EVERY: Duration = Duration::from_millis(500);
 const SLOTS_EVERY: Duration = Duration::from_secs(1);
+/// What others of the fleet are told, and what of theirs could not be followed.
+const FLEET_EVERY: Duration = Duration::from_millis(500);
 /// Whether agents are to be told of other backends, or have been lost for too long.
 const AGENTS_EVERY: Duration = Duration::from_millis(200);
 
@@ -153,6 +158,9 @@ pub enum EngineError {
         /// The error of that action.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// What the fleet shares cannot be changed or followed.
+    #[error(transparent)]
+    Fleet(#[from] weir_fleet::FleetError),
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
@@ -205,6 +213,14 @@ impl EngineError {
             Self::NotFound(_) => Kind::NotFound,
             Self::Conflict(_) => Kind::Conflict,
             Self::Store(StoreError::Locked { .. } | StoreError::Running { .. }) => Kind::Busy,
+            Self::Fleet(error) => match error {
+                FleetError::Conflict { .. } | FleetError::Large { .. } => Kind::Conflict,
+                FleetError::Unreachable(_) | FleetError::Unknown => Kind::Busy,
+                FleetError::Text(_) => Kind::Invalid,
+                FleetError::Refused(_) | FleetError::Corrupt { .. } | FleetError::Io { .. } => {
+                    Kind::Failed
+                }
+            },
             Self::Plane(_)
             | Self::Interfaces { .. }
             | Self::Limit { .. }
@@ -318,6 +334,10 @@ pub struct Engine<P: Plane = LivePlane> {
     /// Who tells routers.
     announcer: Option<announce::Announcer>,
     history: History,
+    /// The other balancers, if there may be any.
+    fleet: Option<fleet::Fleet>,
+    /// Where the number of the last change goes once what is asked for just now is done.
+    asking: Option<tokio::sync::oneshot::Sender<u64>>,
     /// Who asks for what is done just now.
     who: Who,
     _lock: RunLock,
@@ -353,6 +373,7 @@ impl Engine {
         health: crate::health::Checker,
         breaking: bool,
         plane: Option<PlaneKind>,
+        fleet: Option<Begun>,
     ) -> Result<Self, EngineError> {
         let directory = pin_directory(&config.balancer.name);
         // Who cannot start leaves no run directory behind.
@@ -373,7 +394,8 @@ impl Engine {
             source,
         })?;
         let name = NameLock::acquire(&directory)?;
-        let opened = Self::open_pinned(&directory, config, config_path, health, lock, breaking);
+        let how = (breaking, fleet);
+        let opened = Self::open_pinned(&directory, config, config_path, health, lock, how);
         match opened {
             Ok(mut engine) => {
                 engine.name = Some(name);
@@ -397,7 +419,7 @@ impl Engine {
         config_path: PathBuf,
         health: crate::health::Checker,
         lock: RunLock,
-        breaking: bool,
+        (breaking, fleet): (bool, Option<Begun>),
     ) -> Result<Self, EngineError> {
         let kind = config.balancer.plane;
         let (mut kernel, report) =
@@ -421,7 +443,7 @@ impl Engine {
             )
         });
         let warnings = warnings.into_iter().chain(uncounted).collect();
-        let found = Found { resumed: report.resumed, warnings, breaking };
+        let found = Found { resumed: report.resumed, warnings, breaking, fleet };
         let mut engine =
             Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)?;
         if kind == PlaneKind::AfXdp {
@@ -491,6 +513,8 @@ pub struct Found {
     pub warnings: Vec<String>,
     /// The configuration is to be followed also where that breaks connections.
     pub breaking: bool,
+    /// What is known of the fleet that it is of.
+    pub fleet: Option<Begun>,
 }
 
 /// What there is to say of an interface whose packets take the long way.
@@ -520,6 +544,7 @@ impl<P: Plane> Engine<P> {
         let run_dir = &config.balancer.run_dir;
         let (document, journal) =
             (Document::read(run_dir)?, Journal::new(run_dir.join(document::FILE)));
+        let fleet = found.fleet.map(|begun| fleet::Fleet::new(begun, &config_path));
         let mut engine = Self {
             plane,
             driver: Driver::new(),
@@ -568,6 +593,8 @@ impl<P: Plane> Engine<P> {
             agents: agents::Agents::default(),
             announcer: None,
             history: History::open(run_dir),
+            fleet,
+            asking: None,
             who: Who::nobody("start"),
             _lock: lock,
             name: None,
@@ -717,6 +744,9 @@ impl<P: Plane> Engine<P> {
         if timers.agents.due(AGENTS_EVERY) {
             self.look_at_agents();
         }
+        if timers.fleet.due(FLEET_EVERY) {
+            self.look_at_fleet();
+        }
         self.turn_clock();
         self.go_on_tracing();
         self.follow_connections();
@@ -849,6 +879,7 @@ struct Timers {
     slots: Timer,
     agents: Timer,
     announce: Timer,
+    fleet: Timer,
 }
 
 impl Timers {
@@ -864,6 +895,7 @@ impl Timers {
             slots: now(),
             agents: now(),
             announce: now(),
+            fleet: now(),
         }
     }
 }

@@ -202,6 +202,11 @@ impl Salts {
             && self.0.iter().all(|one| one.salt == 0 && addresses.contains(&one.vip))
     }
 
+    /// Those that are not among others.
+    pub fn not_in(&self, others: &Self) -> Vec<Salt> {
+        self.0.iter().filter(|one| !others.0.contains(one)).copied().collect()
+    }
+
     /// A place as the data plane has it.
     pub fn adopt(&mut self, at: &Listen) {
         let (address, bits) = at.vip();

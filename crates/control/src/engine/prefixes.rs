@@ -178,6 +178,10 @@ impl Counted {
         discarded
     }
 
+    pub fn number_servers(&mut self, servers: &[(String, Option<u64>)]) {
+        self.build.number_servers(servers);
+    }
+
     pub fn rest(&mut self, seconds: u32) {
         self.build.rest(seconds);
     }

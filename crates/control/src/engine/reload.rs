@@ -129,6 +129,12 @@ impl<P: Plane> Engine<P> {
     /// Refuses a configuration of what cannot change while weir runs.
     pub(super) fn keeps_identity(&self, config: &Config, file: &Path) -> Result<(), EngineError> {
         let (old, new) = (&self.config.balancer, &config.balancer);
+        if self.config.store != config.store {
+            return Err(EngineError::Conflict(format!(
+                "{}: [store] cannot change while weir runs; restart it, or put back what was there",
+                file.display()
+            )));
+        }
         if (&old.name, &old.run_dir, old.mode, old.plane)
             != (&new.name, &new.run_dir, new.mode, new.plane)
         {
@@ -188,6 +194,9 @@ impl<P: Plane> Engine<P> {
     ) -> Result<(Vec<Change>, Vec<String>), EngineError> {
         let tracked = config.limits.tracked_flows as usize;
         let (mut changes, mut refused, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+        if self.keeps_seeds() && !breaking {
+            refused.extend(self.of_other_seeds(config));
+        }
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
             let moved = || self.resourced(wanted, config);
@@ -281,11 +290,35 @@ impl<P: Plane> Engine<P> {
         (!said.is_empty()).then(|| format!("service {service}: {}", said.join(", ")))
     }
 
-    /// For each wanted service the running one that it is.
-    fn pairs(&self, wanted: &[Service]) -> Vec<Option<&ServiceRuntime>> {
+    /// For each wanted service the running one that it is. One whose hashes the fleet has under another seed
+    /// is another.
+    pub(super) fn pairs(&self, wanted: &[Service]) -> Vec<Option<&ServiceRuntime>> {
+        let pairs = self.pairs_by_place(wanted).into_iter().zip(wanted);
+        pairs.map(|(now, wanted)| now.filter(|now| self.has_seed_of(now, wanted))).collect()
+    }
+
+    fn pairs_by_place(&self, wanted: &[Service]) -> Vec<Option<&ServiceRuntime>> {
         let there: Vec<&ServiceRuntime> = self.services.values().collect();
         let configured: Vec<&Service> = there.iter().map(|one| &one.configured).collect();
         pair(&configured, wanted).into_iter().map(|at| at.map(|at| there[at])).collect()
+    }
+
+    /// The services whose connections would break because the fleet has other seeds for them.
+    fn of_other_seeds(&self, config: &Config) -> Vec<String> {
+        let pairs = self.pairs_by_place(&config.services).into_iter().zip(&config.services);
+        let others = pairs.filter_map(|(now, wanted)| {
+            let now = now.filter(|now| !self.has_seed_of(now, wanted))?;
+            let used = self.plane.table_bytes(now.number) > 0;
+            used.then(|| {
+                format!(
+                    "service {}: the fleet hashes it under another key than this balancer, which was not of \
+                     the fleet, and {} break",
+                    wanted.name,
+                    self.known(now)
+                )
+            })
+        });
+        others.collect()
     }
 
     /// What there is to tell of the addresses and ports that a service gives up.
@@ -368,7 +401,12 @@ impl<P: Plane> Engine<P> {
         how: How,
     ) -> Result<Planned, EngineError> {
         let mut salts = now.map_or_else(Salts::default, |now| now.salts.clone());
-        let given = salts.follow(&wanted.addresses());
+        let mut given = salts.follow(&wanted.addresses());
+        if let Some(of_fleet) = self.salts_for(wanted).filter(|of_fleet| *of_fleet != salts) {
+            // Changes were missed on the way: connections are told apart by others from now on.
+            given.extend(salts.not_in(&of_fleet));
+            salts = of_fleet;
+        }
         let mut planned = Planned {
             salts: (salts, given),
             now: now.map(|now| now.configured.name.clone()),
@@ -461,7 +499,7 @@ impl<P: Plane> Engine<P> {
             let path = log_path(&run_dir, &name);
             let _ = std::fs::remove_file(&path);
             prepared.logs.push(path);
-            let id = (number, rand::random());
+            let id = (number, self.seed_for(wanted));
             let now = self.now();
             let (mut runtime, _) = ServiceRuntime::new(
                 (id, how.start),
@@ -473,6 +511,7 @@ impl<P: Plane> Engine<P> {
                 now,
             )?;
             runtime.pool.clone_from(&planned.pool);
+            runtime.salts.clone_from(&planned.salts.0);
             prepared.created.push(runtime);
         }
         let others = self.config.balancer.interfaces != config.balancer.interfaces;
@@ -555,6 +594,7 @@ impl<P: Plane> Engine<P> {
             self.names.insert(runtime.number, runtime.configured.name.clone());
             self.services.insert(runtime.configured.name.clone(), runtime);
         }
+        self.number_servers();
         if how.start {
             failures.extend(self.remove_strangers().err());
         }

@@ -23,7 +23,7 @@ use tracing::warn;
 use weir_hash::{HashKey, Key};
 use weir_plane::{SourceTable, VipKey};
 use weir_steering::{
-    Armed, BackendId, Build, Event, EventKind, Flags, Image, Known, Member, Phase, Role,
+    Armed, BackendId, Build, Event, EventKind, Flags, Image, Known, Member, MethodId, Phase, Role,
     SLOT_RESERVED, Scheduler, ServiceConfig, ServiceId, ServiceState, StateKey, rest_for,
 };
 use weir_wire::{FlowKey, map_address};
@@ -115,6 +115,8 @@ pub(super) struct ServiceRuntime {
     pub unlisted: Option<String>,
     /// The data plane may have been told where QUIC ids lead.
     pub told_ids: bool,
+    /// The numbers that the fleet has given to servers, for cookies.
+    pub servers: Option<Vec<(String, Option<u64>)>>,
     /// What its scheduler goes by.
     pub loads: Loads,
     /// The pool has changed since the last table was published.
@@ -223,6 +225,7 @@ impl ServiceRuntime {
             flooded: None,
             unlisted: None,
             told_ids,
+            servers: None,
             pool: Vec::new(),
             builder,
             log,
@@ -320,6 +323,11 @@ impl ServiceRuntime {
     /// Connections that were not remembered because there were too many.
     pub fn refused(&self) -> u64 {
         self.builder.refused() + self.beyond
+    }
+
+    /// The method that the file wants.
+    pub fn method_wanted(&self) -> MethodId {
+        self.configured.method.id()
     }
 
     pub fn is_by_client(&self) -> bool {
@@ -701,7 +709,11 @@ impl ServiceRuntime {
         let members = self.members();
         let generation = self.generation + 1;
         let number = self.number;
+        let servers = self.servers.clone();
         let (builder, tracked) = self.next_builder(now)?;
+        if let Some(servers) = &servers {
+            builder.number_servers(servers);
+        }
         let mut built = builder.draft_beside(generation, &members, now, armed)?;
         let before = built.pinned.len();
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {

@@ -3,7 +3,7 @@
 use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::service::ServiceRuntime;
-use super::{ConsistencyStatus, Engine, EngineError, PlaneResult, slow};
+use super::{ConsistencyStatus, Engine, EngineError, FleetStatus, PlaneResult, slow};
 use crate::config::{Backend, PlaneKind, Ports, Vip, What};
 use crate::{health, neigh};
 use schemars::JsonSchema;
@@ -47,6 +47,9 @@ pub struct Status {
     pub warnings: Vec<String>,
     /// The services, in the order of their names.
     pub services: Vec<ServiceStatus>,
+    /// The fleet that it is of; none if it has its file alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetStatus>,
     /// Agents of backends.
     #[serde(default)]
     pub agents: Vec<AgentStatus>,
@@ -608,7 +611,9 @@ impl<P: Plane> Engine<P> {
                 .chain(failed)
                 .chain(idle)
                 .chain(self.agent_warnings())
+                .chain(self.fleet_warnings())
                 .collect(),
+            fleet: self.fleet_status().ok(),
             plane,
             lost,
             services,

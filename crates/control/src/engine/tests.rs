@@ -4,6 +4,7 @@
 
 mod activity;
 mod agents;
+mod fleet;
 mod forward;
 
 use super::prefixes::Counted;

@@ -21,6 +21,8 @@ use weir_hash::HashKey;
 pub struct CheetahBuilder<S> {
     config: ServiceConfig,
     all: AllServers,
+    /// The numbers that somebody else has given, for all balancers alike.
+    given: Option<AllServers>,
     published: Option<Arc<Image>>,
     draft: Option<(Arc<Image>, AllServers)>,
     /// The published table says which backend has which number; names are not known yet.
@@ -37,6 +39,7 @@ impl<S: Form> CheetahBuilder<S> {
         Self {
             config: config.clone(),
             all: AllServers::new(Self::most_servers(config)),
+            given: None,
             resumed: published.is_some(),
             published,
             draft: None,
@@ -51,6 +54,9 @@ impl<S: Form> CheetahBuilder<S> {
 
     /// The numbers with those of the table that an earlier run has left.
     fn numbers(&self, members: &[Member]) -> AllServers {
+        if let Some(given) = &self.given {
+            return given.clone();
+        }
         let numbers = self.published.as_deref().and_then(servers).filter(|_| self.resumed);
         let Some(servers) = numbers else { return self.all.clone() };
         let name = |backend: &u16| {
@@ -61,7 +67,8 @@ impl<S: Form> CheetahBuilder<S> {
     }
 }
 
-fn servers(image: &Image) -> Option<&ServiceServers> {
+/// The servers of a table, if it is one of cookies.
+pub fn servers(image: &Image) -> Option<&ServiceServers> {
     match image {
         Image::Cheetah(table) => Some(&table.body().0.servers),
         Image::CheetahStateful(table) => Some(&table.body().0.servers),
@@ -127,6 +134,14 @@ where
 
     fn published(&self) -> Option<&Arc<Image>> {
         self.published.as_ref()
+    }
+
+    fn number_servers(&mut self, servers: &[(String, Option<u64>)]) {
+        self.given = Some(AllServers::of_list(Self::most_servers(&self.config), servers));
+    }
+
+    fn numbered(&self, members: &[Member]) -> Vec<(String, Option<u64>)> {
+        self.numbers(members).list()
     }
 }
 

@@ -37,7 +37,7 @@ pub fn answered_by_backends(settings: &Settings) -> bool {
 
 /// How many servers the cookies of a service tell apart: in front of a second tier, the balancers
 /// there.
-pub(super) fn numbers(settings: &Settings) -> u32 {
+pub fn numbers(settings: &Settings) -> u32 {
     match settings.get(TIER_BITS) {
         0 => NUMBERS,
         bits => 1 << bits,

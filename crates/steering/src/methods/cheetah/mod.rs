@@ -24,10 +24,10 @@ mod table;
 
 pub use answers::{Answered, SAME_CLOCK};
 pub use body::{Body, Form, LINGER_SECONDS, OPENING_SECONDS, Partitioned, Slots};
-pub use build::CheetahBuilder;
+pub use build::{CheetahBuilder, servers};
 pub use config::{
     ANSWERS, FORGED, MOST_PARTITIONS, MOST_TIER_BITS, NUMBERS, PARTITIONS, StatefulMethod,
-    StatelessMethod, TIER_BITS, answered_by_backends,
+    StatelessMethod, TIER_BITS, answered_by_backends, numbers,
 };
 pub use decide::{Forged, Table};
 pub use layout::{Codec, Layout, LayoutError, Parts, TOLD, TOLD_MARK, told};

@@ -55,6 +55,22 @@ impl AllServers {
         }
     }
 
+    /// Goes on with these servers by number, each with the departure by which it left, if it did.
+    pub fn of_list(numbers: u32, list: &[(String, Option<u64>)]) -> Self {
+        let mut all = Self::new(numbers);
+        for (name, left) in list.iter().take(all.numbers as usize) {
+            all.by_name.insert(name.clone(), all.servers.len() as u16);
+            all.servers.push(Server { name: name.clone(), left: *left });
+            all.departures = all.departures.max(left.unwrap_or(0));
+        }
+        all
+    }
+
+    /// All servers by number, as [`of_list`](Self::of_list) takes them.
+    pub fn list(&self) -> Vec<(String, Option<u64>)> {
+        self.servers.iter().map(|server| (server.name.clone(), server.left)).collect()
+    }
+
     /// Goes on with these names by number; who has none here has left, and so has its name.
     pub(super) fn resume(numbers: u32, names: impl Iterator<Item = Option<String>>) -> Self {
         let mut all = Self::new(numbers);
@@ -70,8 +86,11 @@ impl AllServers {
     }
 
     /// All servers but these leave.
-    pub(super) fn keep_only(&mut self, keep: impl Fn(&str) -> bool) {
-        let names: Vec<String> = self.by_name.keys().filter(|name| !keep(name)).cloned().collect();
+    pub fn keep_only(&mut self, keep: impl Fn(&str) -> bool) {
+        let mut names: Vec<String> =
+            self.by_name.keys().filter(|name| !keep(name)).cloned().collect();
+        // Those that leave at once do so in the same order everywhere.
+        names.sort_unstable();
         for name in &names {
             self.leave(name);
         }
@@ -263,6 +282,23 @@ mod tests {
         assert_eq!(all.join("d"), Ok(1), "b left before a");
         assert_eq!(all.join("b"), Ok(0));
         assert_eq!(all.join("a"), Err(ServersError::Full { numbers: 3 }));
+    }
+
+    #[test]
+    fn another_balancer_goes_on_with_a_list() {
+        let mut one = AllServers::new(3);
+        for name in ["a", "b", "c"] {
+            one.join(name).unwrap();
+        }
+        one.keep_only(|name| name == "c");
+        let mut two = AllServers::of_list(3, &one.list());
+        assert_eq!(two.list(), one.list());
+        for all in [&mut one, &mut two] {
+            assert_eq!((all.number("a"), all.number("c")), (None, Some(2)));
+            assert_eq!((all.join("d"), all.join("b")), (Ok(0), Ok(1)), "a left first");
+            assert!(all.leave("c"));
+        }
+        assert_eq!(one.list(), two.list());
     }
 
     #[test]

@@ -1,0 +1,1061 @@
+//! What this balancer shares with the others of its fleet: it proposes changes to the store, and follows what
+//! the store has (docs/fleet.md).
+//!
+//! A command that changes services is looked at here as always, but not followed: it becomes a document that
+//! replaces the one in the store, if that is still the one that it was made of. All balancers follow the store,
+//! this one at the moment that it has its answer. Without the store everything goes on as it is.
+
+use super::commands::{Command, Done};
+use super::history::{Apply, Beside};
+use super::places::Salts;
+use super::reload::How;
+use super::service::ServiceRuntime;
+use super::{Engine, EngineError, Sender};
+use crate::config::{Backend, Config, Service};
+use crate::history::Who;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{info, warn};
+use weir_fleet::text::{self, Edit};
+use weir_fleet::{
+    Ask, Asks, Cache, Document, FleetError, Keeper, Keys, News, Numbered, Report, ServiceSign,
+    Sign, cache_path,
+};
+use weir_plane::Plane;
+use weir_steering::cheetah::{AllServers, numbers, servers};
+use weir_steering::{BackendId, Image, MethodId, SLOT_BACKEND, ServiceId};
+use xxhash_rust::xxh3::Xxh3;
+
+/// What could not be followed is tried again after so long.
+const FOLLOW_AGAIN: Duration = Duration::from_secs(5);
+/// Changes that wait for the one that is on its way to the store.
+const MOST_WAITING: usize = 256;
+
+/// What a start knows of its fleet.
+#[derive(Clone, Debug)]
+pub struct Begun {
+    /// What the balancer keeps of it.
+    pub cache: Cache,
+    /// What of the configuration is its own.
+    pub own: String,
+    /// Whether it has been in the fleet before.
+    pub joined: bool,
+    /// What there is to tell.
+    pub notes: Vec<String>,
+}
+
+/// What comes from the store.
+pub enum FleetNews {
+    /// It has this configuration, or none, at this revision.
+    Config(Option<Box<Document>>, i64),
+    /// What has become of a change that this balancer has proposed.
+    Proposed(Box<Proposed>, Result<i64, FleetError>),
+}
+
+/// A change on its way to the store.
+pub struct Proposed {
+    document: Document,
+    /// This balancer's own part, if that is another, too.
+    own: Option<String>,
+    /// What was done, in words; none: what following it says.
+    said: Option<String>,
+    what: &'static str,
+    who: Who,
+    reply: Option<oneshot::Sender<Done>>,
+    last: Option<oneshot::Sender<u64>>,
+}
+
+/// What is to be proposed.
+struct Wanted {
+    shared: String,
+    own: Option<String>,
+    said: Option<String>,
+    what: &'static str,
+    breaking: bool,
+}
+
+/// This balancer in its fleet.
+pub(super) struct Fleet {
+    cache: Cache,
+    cache_path: PathBuf,
+    own: String,
+    /// Whether services that other keys are wanted for are refused: those of a balancer that was not of the
+    /// fleet before.
+    strange: bool,
+    /// What tables are made by, beside the configuration.
+    keys: BTreeMap<String, Keys>,
+    /// The revision of what is followed; 0: the store has nothing; none: it was not heard yet.
+    revision: Option<i64>,
+    /// What the store has and is not followed, and why.
+    behind: Option<Behind>,
+    /// Since when the store was not followed, be it that it does not answer.
+    apart: Option<Instant>,
+    /// A change is on its way.
+    proposing: bool,
+    waiting: VecDeque<(Who, Option<oneshot::Sender<u64>>, Command)>,
+    ends: Option<Contact>,
+    /// Digests of tables, by the generation that they are of.
+    digests: HashMap<ServiceId, (u64, String)>,
+}
+
+struct Behind {
+    document: Option<Document>,
+    revision: i64,
+    why: String,
+    again: Instant,
+}
+
+/// The way to the keeper.
+struct Contact {
+    asks: Asks,
+    sign: watch::Sender<Sign>,
+    report: watch::Receiver<Report>,
+    commands: Sender,
+}
+
+/// A fleet, as one of its balancers knows it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct FleetStatus {
+    /// Name of the balancer that was asked.
+    pub name: String,
+    /// The store, in words.
+    pub store: String,
+    /// Whether it answers.
+    pub reachable: bool,
+    /// For how many seconds it does, or does not.
+    pub seconds: u64,
+    /// Why it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The last change that the store is known to have; 0: none.
+    pub change: u64,
+    /// Who made the change that this balancer follows, with whom and what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<String>,
+    /// Times that everything was read anew, since the store had been lost.
+    pub resyncs: u64,
+    /// All balancers, in the order of their names.
+    pub balancers: Vec<BalancerStatus>,
+    /// In what balancers differ that should be alike, a sentence each.
+    pub disagreements: Vec<String>,
+}
+
+/// A balancer of a fleet.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BalancerStatus {
+    /// Its name.
+    pub name: String,
+    /// "serves", "drained", "behind" (it does not follow the last change), or "away" (it does not say anything
+    /// to the store).
+    pub role: String,
+    /// What it says of itself; none if it is away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sign: Option<Sign>,
+    /// Changes that it is behind the store.
+    pub lag: u64,
+}
+
+/// Whether a command changes what the fleet shares.
+fn is_shared(command: &Command) -> bool {
+    use Command::{Add, Apply, Drain, Reload, Remove, Rollback, Set, Weight};
+    matches!(
+        command,
+        Add(..)
+            | Set(..)
+            | Remove(..)
+            | Drain(..)
+            | Weight(..)
+            | Apply(..)
+            | Rollback(..)
+            | Reload(..)
+    )
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// What a start goes by: the configuration that the store has, or that this balancer has followed last, in the
+/// place of the services of its own file.
+///
+/// # Errors
+/// [`EngineError`] if what the balancer keeps, or what it is to follow, cannot be used.
+pub async fn begin(
+    config: Config,
+    path: &Path,
+    plane: Option<crate::config::PlaneKind>,
+) -> Result<(Config, Option<Begun>), EngineError> {
+    let Some(store) = &config.store else { return Ok((config, None)) };
+    let parts = text::split(&Config::text(path)?)?;
+    let mut cache = Cache::load(&cache_path(path))?;
+    let joined = cache.document.is_some();
+    let mut notes = Vec::new();
+    let looked = async {
+        let mut store = weir_fleet::Store::connect(store).await?;
+        store.look().await
+    };
+    let seen = tokio::time::timeout(store.wait, looked).await;
+    let seen = seen.unwrap_or_else(|_| Err(FleetError::Unreachable("no answer in time".into())));
+    let found = match seen {
+        Ok(seen) => seen.document,
+        Err(error) => {
+            notes.push(match &cache.document {
+                Some(kept) => format!("{error}; this start goes on with change {}", kept.change),
+                None => format!("{error}; without it nothing is served yet"),
+            });
+            // Its own file says nothing of what the others do.
+            if cache.document.is_none() {
+                let config = parse(&parts.own, path, plane)?;
+                let own = parts.own;
+                return Ok((config, Some(Begun { cache, own, joined, notes })));
+            }
+            None
+        }
+    };
+    let kept = cache.document.as_ref().map_or(0, |kept| kept.change);
+    if let Some((document, _)) = found.filter(|(document, _)| document.change > kept) {
+        match parse(&text::join(&parts.own, &document.text), path, plane) {
+            Ok(_) => cache.document = Some(document),
+            Err(error) if joined => notes.push(format!(
+                "change {} of the fleet cannot be followed, and change {kept} goes on: {error}",
+                document.change
+            )),
+            Err(error) => return Err(error),
+        }
+    }
+    // A fleet without a configuration gets that of the first balancer.
+    let Some(document) = &cache.document else {
+        return Ok((config, Some(Begun { cache, own: parts.own, joined, notes })));
+    };
+    if parts.shared != document.text && joined {
+        notes.push(format!(
+            "the services in {} are not those of the fleet, which count; weir reload gives it those of the file",
+            path.display()
+        ));
+    }
+    let config = parse(&text::join(&parts.own, &document.text), path, plane)?;
+    Ok((config, Some(Begun { cache, own: parts.own, joined, notes })))
+}
+
+fn parse(
+    text: &str,
+    path: &Path,
+    plane: Option<crate::config::PlaneKind>,
+) -> Result<Config, EngineError> {
+    Ok(Config::parse_with(text, &path.display().to_string(), plane)?)
+}
+
+impl Fleet {
+    pub(super) fn new(begun: Begun, config_path: &Path) -> Self {
+        begun.notes.iter().for_each(|note| warn!("{note}"));
+        let keys = begun.cache.document.as_ref().map(|document| document.services.clone());
+        Self {
+            cache: begun.cache,
+            cache_path: cache_path(config_path),
+            own: begun.own,
+            strange: !begun.joined,
+            keys: keys.unwrap_or_default(),
+            revision: None,
+            behind: None,
+            apart: None,
+            proposing: false,
+            waiting: VecDeque::new(),
+            ends: None,
+            digests: HashMap::new(),
+        }
+    }
+
+    fn change(&self) -> u64 {
+        self.cache.document.as_ref().map_or(0, |document| document.change)
+    }
+
+    fn shared(&self) -> &str {
+        self.cache.document.as_ref().map_or("", |document| &document.text)
+    }
+
+    fn report(&self) -> Report {
+        self.ends.as_ref().map(|ends| ends.report.borrow().clone()).unwrap_or_default()
+    }
+}
+
+impl<P: Plane> Engine<P> {
+    /// The configuration in force, as one text, where that is not what stands in the file.
+    pub(super) fn fleet_text(&self) -> Option<String> {
+        let fleet = self.fleet.as_ref()?;
+        fleet.cache.document.as_ref().map(|document| text::join(&fleet.own, &document.text))
+    }
+
+    /// Whether a running service has the seed that the fleet has for it.
+    pub(super) fn has_seed_of(&self, now: &ServiceRuntime, wanted: &Service) -> bool {
+        let keys = self.fleet.as_ref().and_then(|fleet| fleet.keys.get(&wanted.name));
+        keys.is_none_or(|keys| keys.seed == now.seed)
+    }
+
+    /// Whether connections may be lost that were made under other seeds than the fleet's.
+    pub(super) fn keeps_seeds(&self) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.strange)
+    }
+
+    /// The seed of a service that is new here.
+    pub(super) fn seed_for(&self, wanted: &Service) -> u64 {
+        let keys = self.fleet.as_ref().and_then(|fleet| fleet.keys.get(&wanted.name));
+        keys.map_or_else(rand::random, |keys| keys.seed)
+    }
+
+    /// What tells the addresses of a service apart, as the fleet has it.
+    pub(super) fn salts_for(&self, wanted: &Service) -> Option<Salts> {
+        let keys = self.fleet.as_ref()?.keys.get(&wanted.name)?;
+        serde_json::from_value(keys.salts.clone()).ok()
+    }
+
+    /// Gives the services the numbers of servers that the fleet has.
+    pub(super) fn number_servers(&mut self) {
+        let Some(fleet) = &self.fleet else { return };
+        for (name, service) in &mut self.services {
+            let Some(keys) = fleet.keys.get(name) else { continue };
+            let list: Vec<_> =
+                keys.servers.iter().map(|one| (one.name.clone(), one.left)).collect();
+            if service.method_wanted().needs().timestamps && service.servers.as_ref() != Some(&list)
+            {
+                service.servers = Some(list);
+                service.dirty = true;
+            }
+        }
+    }
+
+    /// Begins to keep in touch with the store. The task that is returned does it, and what it tells goes to
+    /// the engine as commands.
+    pub(crate) fn join_fleet(
+        &mut self,
+        commands: Sender,
+    ) -> Option<(Keeper, mpsc::Receiver<News>)> {
+        let store = self.config.store.clone()?;
+        let name = self.config.balancer.name.clone();
+        let fleet = self.fleet.as_mut()?;
+        let (keeper, ends) = Keeper::new(store, name, fleet.cache.id.clone());
+        let weir_fleet::Ends { asks, sign, report, news } = ends;
+        fleet.ends = Some(Contact { asks, sign, report, commands });
+        // From now on it is of the fleet, whatever it was before.
+        fleet.strange = false;
+        if let Err(error) = fleet.cache.save(&fleet.cache_path) {
+            warn!(%error, "a restart without the store will not know what the fleet does");
+        }
+        self.tell_fleet();
+        Some((keeper, news))
+    }
+
+    /// The way to the keeper, for who asks all balancers.
+    pub(super) fn fleet_asks(&self) -> Option<Asks> {
+        self.fleet.as_ref()?.ends.as_ref().map(|ends| ends.asks.clone())
+    }
+
+    /// Takes a command that changes what the fleet shares; gives back any other.
+    pub(super) fn propose_command(&mut self, command: Command) -> Option<Command> {
+        let Some(fleet) = self.fleet.as_mut().filter(|_| is_shared(&command)) else {
+            return Some(command);
+        };
+        if fleet.proposing {
+            if fleet.waiting.len() < MOST_WAITING {
+                let last = self.asking.take();
+                fleet.waiting.push_back((self.who.clone(), last, command));
+            } else {
+                let words = "too many changes wait for the store; ask again";
+                command.refuse(FleetError::Unreachable(words.into()).into());
+            }
+            return None;
+        }
+        let (wanted, reply) = self.wanted_by(command);
+        match wanted {
+            Err(error) => drop(reply.send(Err(error))),
+            Ok(Ok(said)) => drop(reply.send(Ok(said))),
+            Ok(Err(wanted)) => self.propose(wanted, Some(reply)),
+        }
+        None
+    }
+
+    /// What a command makes of the shared configuration; or what there is to say if that is so already.
+    fn wanted_by(
+        &mut self,
+        command: Command,
+    ) -> (Result<Result<String, Wanted>, EngineError>, oneshot::Sender<Done>) {
+        match command {
+            Command::Add(service, backend, reply) => {
+                (self.wants_backend(&service, &backend), reply)
+            }
+            Command::Set(service, backend, reply) => (self.wants_set(&service, &backend), reply),
+            Command::Remove(service, backend, reply) => {
+                let said = format!("backend {backend} removed from {service}");
+                (self.wants_edits(&service, &backend, &[Edit::Remove], said), reply)
+            }
+            Command::Drain(service, backend, drain, reply) => {
+                let word = if drain { "drains" } else { "serves again" };
+                let said = format!("backend {backend} of {service} {word}");
+                (self.wants_edits(&service, &backend, &[Edit::Drain(drain)], said), reply)
+            }
+            Command::Weight(service, backend, weight, reply) => {
+                let said = format!("backend {backend} of {service} has weight {weight}");
+                (self.wants_edits(&service, &backend, &[Edit::Weight(weight)], said), reply)
+            }
+            Command::Apply(apply, reply) => (self.wants_text(&apply, "apply"), reply),
+            Command::Rollback(number, breaking, reply) => {
+                let apply = self.text_to_go_back_to(number, breaking);
+                (apply.and_then(|apply| self.wants_text(&apply, "rollback")), reply)
+            }
+            Command::Reload(breaking, reply) => {
+                let file = self.config_path.display().to_string();
+                let wanted =
+                    Config::text(&self.config_path).map_err(EngineError::from).and_then(|text| {
+                        let apply = Apply { file, text, break_connections: breaking, expect: None };
+                        self.wants_text(&apply, "reload")
+                    });
+                (wanted, reply)
+            }
+            // Nobody hands such a one in.
+            _ => (
+                Err(EngineError::Invalid("not a change of the fleet".into())),
+                oneshot::channel().0,
+            ),
+        }
+    }
+
+    fn wants_edits(
+        &self,
+        service: &str,
+        backend: &str,
+        edits: &[Edit],
+        said: String,
+    ) -> Result<Result<String, Wanted>, EngineError> {
+        self.find(service, backend)?;
+        self.edited(service, backend, edits, said)
+    }
+
+    fn edited(
+        &self,
+        service: &str,
+        backend: &str,
+        edits: &[Edit],
+        said: String,
+    ) -> Result<Result<String, Wanted>, EngineError> {
+        let before = self.fleet.as_ref().map_or("", Fleet::shared);
+        let mut shared = before.to_owned();
+        for edit in edits {
+            shared = text::edit(&shared, service, backend, edit)?;
+        }
+        if shared == before {
+            return Ok(Ok(format!("{said} already")));
+        }
+        let said = Some(said);
+        Ok(Err(Wanted { shared, own: None, said, what: "command", breaking: false }))
+    }
+
+    fn wants_backend(
+        &self,
+        service: &str,
+        backend: &Backend,
+    ) -> Result<Result<String, Wanted>, EngineError> {
+        self.service(service)?.may_add(backend)?;
+        self.answers_apart(service, backend)?;
+        let said = format!("backend {} added to {service}", backend.name);
+        let Backend { address, port, weight, drain, .. } = *backend;
+        self.edited(service, &backend.name, &[Edit::Add { address, port, weight, drain }], said)
+    }
+
+    fn wants_set(
+        &self,
+        service: &str,
+        wanted: &Backend,
+    ) -> Result<Result<String, Wanted>, EngineError> {
+        let Some(there) = self.service(service)?.member(&wanted.name) else {
+            return self.wants_backend(service, wanted);
+        };
+        wanted.stays_at(&there.wanted, service)?;
+        let drains = if wanted.drain { " and drains" } else { "" };
+        let name = &wanted.name;
+        let said = format!("backend {name} of {service} has weight {}{drains}", wanted.weight);
+        let edits = [Edit::Weight(wanted.weight), Edit::Drain(wanted.drain)];
+        self.edited(service, name, &edits, said)
+    }
+
+    fn wants_text(
+        &mut self,
+        apply: &Apply,
+        what: &'static str,
+    ) -> Result<Result<String, Wanted>, EngineError> {
+        self.is_expected(apply.expect)?;
+        parse(&apply.text, Path::new(&apply.file), self.told_plane)?;
+        let parts = text::split(&apply.text)?;
+        let breaking = apply.break_connections;
+        let there = self
+            .fleet
+            .as_ref()
+            .is_some_and(|fleet| fleet.cache.document.is_some() && fleet.shared() == parts.shared);
+        if there {
+            // What is this balancer's own needs no store.
+            return self.follow_own(parts.own, breaking, what).map(Ok);
+        }
+        Ok(Err(Wanted { shared: parts.shared, own: Some(parts.own), said: None, what, breaking }))
+    }
+
+    /// Follows another configuration of this balancer alone.
+    fn follow_own(&mut self, own: String, breaking: bool, what: &str) -> Done {
+        let Some(fleet) = &self.fleet else { return Ok(String::new()) };
+        let text = text::join(&own, fleet.shared());
+        let done = self.follow_and_write(&text, breaking, what);
+        if let (Ok(_) | Err(EngineError::Unfinished(_)), Some(fleet)) = (&done, &mut self.fleet) {
+            fleet.own = own;
+        }
+        done
+    }
+
+    /// Follows a whole text, and makes it the instance's file.
+    fn follow_and_write(&mut self, text: &str, breaking: bool, what: &str) -> Done {
+        let path = self.config_path.clone();
+        let differs = Config::text(&path).map_or(true, |there| there != text);
+        let beside = if differs { Some(Beside::write(&path, text)) } else { None };
+        let beside = beside.transpose().map_err(|error| {
+            let path = path.display();
+            EngineError::Conflict(format!(
+                "{path} cannot be replaced: {error}; nothing has changed"
+            ))
+        })?;
+        let edited = if differs { self.keep_edited(text)? } else { String::new() };
+        // First the file, as with a file that is applied alone.
+        let exchange = || beside.as_ref().map_or(Ok(()), Beside::exchange);
+        exchange().map_err(|error| {
+            let path = path.display();
+            EngineError::Conflict(format!(
+                "{path} cannot be replaced: {error}; nothing has changed"
+            ))
+        })?;
+        let followed = self.follow_text(text, &path, breaking, what);
+        if let Err(error) = &followed
+            && !matches!(error, EngineError::Unfinished(_))
+        {
+            if let Err(other) = exchange() {
+                let path = path.display();
+                return Err(EngineError::Unfinished(format!(
+                    "{error}; nothing has changed but {path}, which cannot be given back: {other}"
+                )));
+            }
+            return followed.map(|(said, _)| said);
+        }
+        followed.map(|(said, _)| said + &edited)
+    }
+
+    /// Sends a change to the store, if this balancer would follow it.
+    fn propose(&mut self, wanted: Wanted, reply: Option<oneshot::Sender<Done>>) {
+        let last = self.asking.take();
+        let proposal = self.proposal(&wanted);
+        let (document, expected) = match proposal {
+            Ok(proposal) => proposal,
+            Err(error) => {
+                if let Some(reply) = reply {
+                    let _ = reply.send(Err(error));
+                } else {
+                    warn!(%error, "the fleet gets no configuration from this balancer");
+                }
+                if let Some(last) = last {
+                    let _ = last.send(self.history.last());
+                }
+                return;
+            }
+        };
+        let Wanted { own, said, what, .. } = wanted;
+        let who = self.who.clone();
+        let Some(fleet) = &mut self.fleet else { return };
+        let Some(ends) = &fleet.ends else { return };
+        fleet.proposing = true;
+        let (then, answer) = oneshot::channel();
+        let (asks, commands) = (ends.asks.clone(), ends.commands.clone());
+        let ask = Ask::Put { document: Box::new(document.clone()), expected, then };
+        let proposed = Box::new(Proposed { document, own, said, what, who, reply, last });
+        tokio::spawn(async move {
+            let gone = || FleetError::Unreachable("this balancer ends".into());
+            let result = match asks.send(ask).await {
+                Ok(()) => answer.await.unwrap_or_else(|_| Err(gone())),
+                Err(_) => Err(gone()),
+            };
+            let _ = commands.send(Command::Fleet(FleetNews::Proposed(proposed, result))).await;
+        });
+    }
+
+    /// The document that makes the shared configuration this one, and the revision that it goes on from.
+    fn proposal(&mut self, wanted: &Wanted) -> Result<(Document, i64), EngineError> {
+        let Some(fleet) = &self.fleet else {
+            return Err(EngineError::Invalid("this balancer is of no fleet".into()));
+        };
+        let report = fleet.report();
+        let Some(expected) = fleet.revision.filter(|_| report.reachable) else {
+            let why = report.error.unwrap_or_else(|| "it was not heard yet".into());
+            let why = why.trim_start_matches("the store cannot be reached: ").to_owned();
+            return Err(FleetError::Unreachable(format!("{why}; nothing has changed")).into());
+        };
+        let own = wanted.own.as_ref().unwrap_or(&fleet.own);
+        let file = self.config_path.clone();
+        let config = parse(&text::join(own, &wanted.shared), &file, self.told_plane)?;
+        self.keeps_identity(&config, &file)?;
+        let keys = self.keys_for(&config)?;
+        let change = fleet.change().max(report.change) + 1;
+        let breaking = fleet.cache.document.as_ref().map_or(1, |document| document.breaking);
+        let mut document = Document::new(change, wanted.shared.clone(), keys);
+        document.breaking = if wanted.breaking { change } else { breaking };
+        document.at = now();
+        document.by.clone_from(&self.config.balancer.name);
+        document.who.clone_from(&self.who.name);
+        document.what = wanted.said.clone().unwrap_or_else(|| wanted.what.to_owned());
+        // What this balancer would refuse itself the others never see.
+        let former = self.with_keys(document.services.clone());
+        let looked = self.reaches(&config).and_then(|()| {
+            let how = How { start: false, breaking: wanted.breaking };
+            self.plan(&config, how).map(drop)
+        });
+        self.with_keys(former);
+        looked.map(|()| (document, expected))
+    }
+
+    fn with_keys(&mut self, keys: BTreeMap<String, Keys>) -> BTreeMap<String, Keys> {
+        self.fleet
+            .as_mut()
+            .map(|fleet| std::mem::replace(&mut fleet.keys, keys))
+            .unwrap_or_default()
+    }
+
+    /// What a configuration leaves open: as it is for services that there are, drawn for new ones.
+    pub(super) fn keys_for(&self, config: &Config) -> Result<BTreeMap<String, Keys>, EngineError> {
+        let mut all = BTreeMap::new();
+        for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
+            let mut salts = now.map_or_else(Salts::default, |now| now.salts.clone());
+            salts.follow(&wanted.addresses());
+            let keys = Keys {
+                seed: now.map_or_else(rand::random, |now| now.seed),
+                salts: serde_json::to_value(&salts).unwrap_or_default(),
+                servers: numbered(wanted, now)?,
+            };
+            all.insert(wanted.name.clone(), keys);
+        }
+        Ok(all)
+    }
+
+    pub(super) fn fleet_news(&mut self, news: FleetNews) {
+        match news {
+            FleetNews::Config(None, _) => self.store_is_empty(),
+            FleetNews::Config(Some(document), revision) => self.store_has(*document, revision),
+            FleetNews::Proposed(proposed, result) => {
+                self.proposed(*proposed, result);
+                self.propose_next();
+            }
+        }
+        self.tell_fleet();
+    }
+
+    fn proposed(&mut self, proposed: Proposed, result: Result<i64, FleetError>) {
+        let Proposed { document, own, said, what, who, reply, last } = proposed;
+        if let Some(fleet) = &mut self.fleet {
+            fleet.proposing = false;
+        }
+        let change = document.change;
+        let done = match result {
+            Ok(revision) => {
+                self.asked_by(who);
+                let followed = self.follow_document(document.clone(), revision, own, what);
+                self.asked_by(Who::nobody("weir"));
+                let followed = match followed {
+                    Err(error) if !matches!(error, EngineError::Unfinished(_)) => {
+                        self.not_followed(Some(document), revision, error.to_string());
+                        Err(EngineError::Unfinished(format!(
+                            "change {change} is the fleet's, but this balancer cannot follow it, and tries \
+                             again: {error}"
+                        )))
+                    }
+                    followed => followed,
+                };
+                let away = self.away();
+                followed.map(|followed| {
+                    format!("{}; change {change} of the fleet{away}", said.unwrap_or(followed))
+                })
+            }
+            Err(error) => Err(error.into()),
+        };
+        match (reply, done) {
+            (Some(reply), done) => drop(reply.send(done)),
+            (None, Err(error)) => {
+                info!(%error, "the fleet has a configuration from another balancer")
+            }
+            (None, Ok(_)) => {}
+        }
+        if let Some(last) = last {
+            let _ = last.send(self.history.last());
+        }
+    }
+
+    /// What there is to say of balancers that do not hear of a change.
+    fn away(&self) -> String {
+        let report = self.fleet.as_ref().map(Fleet::report).unwrap_or_default();
+        let own = &self.config.balancer.name;
+        let away = report
+            .members
+            .iter()
+            .filter(|name| *name != own && !report.balancers.contains_key(*name));
+        let away: Vec<&str> = away.map(String::as_str).collect();
+        match &away[..] {
+            [] => String::new(),
+            away => format!(
+                "; away, and not told: {} (weir fleet forget, if it does not come back)",
+                away.join(", ")
+            ),
+        }
+    }
+
+    /// The changes that have waited for one, until the next one is on its way.
+    fn propose_next(&mut self) {
+        while let Some(fleet) = self.fleet.as_mut().filter(|fleet| !fleet.proposing) {
+            let Some((who, last, command)) = fleet.waiting.pop_front() else { return };
+            self.asking = last;
+            self.asked_by(who);
+            self.handle(command);
+            self.asked_by(Who::nobody("weir"));
+            if let Some(last) = self.asking.take() {
+                let _ = last.send(self.history.last());
+            }
+        }
+    }
+
+    /// Nobody has put a configuration into the store, or it has lost it: it gets what is in force here.
+    fn store_is_empty(&mut self) {
+        let Some(fleet) = &mut self.fleet else { return };
+        fleet.revision = Some(0);
+        fleet.behind = None;
+        if fleet.proposing {
+            return;
+        }
+        let shared = match &fleet.cache.document {
+            Some(document) => document.text.clone(),
+            None => match Config::text(&self.config_path)
+                .map_err(EngineError::from)
+                .and_then(|text| Ok(text::split(&text)?.shared))
+            {
+                Ok(shared) => shared,
+                Err(error) => {
+                    return warn!(%error, "the fleet gets no configuration from this balancer");
+                }
+            },
+        };
+        // Who has no services has none to give.
+        if shared.is_empty() {
+            return;
+        }
+        info!("the store has no configuration; it gets the one of this balancer");
+        let said = Some("the store was empty".to_owned());
+        self.propose(Wanted { shared, own: None, said, what: "start", breaking: false }, None);
+    }
+
+    fn store_has(&mut self, document: Document, revision: i64) {
+        let Some(fleet) = &mut self.fleet else { return };
+        if let Some(kept) = &fleet.cache.document {
+            if *kept == document {
+                (fleet.revision, fleet.behind) = (Some(revision), None);
+                return;
+            }
+            if document.change <= kept.change {
+                let why = format!(
+                    "the store has change {} ({}), which is not the change {} that this balancer follows: was it \
+                     restored from a copy? This balancer goes on as it is; weir apply on the one that is right \
+                     puts its configuration in force everywhere",
+                    document.change, document.by, kept.change
+                );
+                fleet.revision = Some(revision);
+                return self.not_followed(None, revision, why);
+            }
+        }
+        let what = "fleet";
+        self.asked_by(Who::nobody(&format!("{}@{}", document.who, document.by)));
+        let followed = self.follow_document(document.clone(), revision, None, what);
+        self.asked_by(Who::nobody("weir"));
+        match followed {
+            Ok(_) | Err(EngineError::Unfinished(_)) => {}
+            Err(error) => self.not_followed(Some(document), revision, error.to_string()),
+        }
+    }
+
+    fn not_followed(&mut self, document: Option<Document>, revision: i64, why: String) {
+        let Some(fleet) = &mut self.fleet else { return };
+        if fleet.behind.as_ref().is_none_or(|behind| behind.why != why) {
+            warn!(why, "what the store has is not followed");
+        }
+        let again = Instant::now() + FOLLOW_AGAIN;
+        fleet.behind = Some(Behind { document, revision, why, again });
+    }
+
+    /// Follows what the store has. Nothing has changed after an error, unless that is
+    /// [`EngineError::Unfinished`].
+    fn follow_document(
+        &mut self,
+        document: Document,
+        revision: i64,
+        own: Option<String>,
+        what: &str,
+    ) -> Done {
+        let Some(fleet) = &self.fleet else { return Ok(String::new()) };
+        if own.is_none() && fleet.cache.document.as_ref() == Some(&document) {
+            return Ok("followed already".into());
+        }
+        let own = own.unwrap_or_else(|| fleet.own.clone());
+        let breaking = document.breaking > fleet.change();
+        let text = text::join(&own, &document.text);
+        let former = self.with_keys(document.services.clone());
+        let done = self.follow_and_write(&text, breaking, what);
+        if let Err(error) = &done
+            && !matches!(error, EngineError::Unfinished(_))
+        {
+            self.with_keys(former);
+            return done;
+        }
+        let Some(fleet) = &mut self.fleet else { return done };
+        info!(
+            change = document.change,
+            by = document.by,
+            what = document.what,
+            "follows the fleet"
+        );
+        (fleet.own, fleet.revision, fleet.behind) = (own, Some(revision), None);
+        fleet.cache.document = Some(document);
+        if let Err(error) = fleet.cache.save(&fleet.cache_path) {
+            warn!(%error, "a restart without the store goes back");
+            return Err(EngineError::Unfinished(format!(
+                "in force, but a restart goes back: {error}"
+            )));
+        }
+        done
+    }
+
+    /// Tries again what could not be followed, and says what this balancer does.
+    pub(super) fn look_at_fleet(&mut self) {
+        let due = self.fleet.as_mut().and_then(|fleet| {
+            let behind = fleet.behind.as_mut().filter(|behind| behind.again <= Instant::now())?;
+            behind.again = Instant::now() + FOLLOW_AGAIN;
+            Some((behind.document.clone()?, behind.revision))
+        });
+        if let Some((document, revision)) = due {
+            self.store_has(document, revision);
+        }
+        if let Some(fleet) = &mut self.fleet {
+            let together = fleet.report().reachable && fleet.behind.is_none();
+            fleet.apart =
+                if together { None } else { fleet.apart.or_else(|| Some(Instant::now())) };
+        }
+        self.tell_fleet();
+    }
+
+    /// Whether it has not followed its fleet for so long that its routes are to be withdrawn.
+    pub(super) fn is_apart(&self) -> bool {
+        let after = self.config.store.as_ref().and_then(|store| store.withdraw_after);
+        let since = self.fleet.as_ref().and_then(|fleet| fleet.apart);
+        after.zip(since).is_some_and(|(after, since)| since.elapsed() >= after)
+    }
+
+    /// Says what this balancer does, if that is another than before.
+    pub(super) fn tell_fleet(&mut self) {
+        let Some(mut fleet) = self.fleet.take() else { return };
+        let sign = self.sign(&mut fleet);
+        if let Some(ends) = &fleet.ends {
+            ends.sign.send_if_modified(|before| {
+                let changed = *before != sign;
+                if changed {
+                    *before = sign;
+                }
+                changed
+            });
+        }
+        self.fleet = Some(fleet);
+    }
+
+    fn sign(&self, fleet: &mut Fleet) -> Sign {
+        let digests = &mut fleet.digests;
+        digests.retain(|number, _| self.names.contains_key(number));
+        let services = self.services.values().map(|service| {
+            let image = service.builder.published();
+            let digest = image.map(|image| {
+                let known =
+                    digests.get(&service.number).filter(|known| known.0 == service.generation);
+                known.map(|known| known.1.clone()).unwrap_or_else(|| {
+                    let digest = digest_of(service, image);
+                    digests.insert(service.number, (service.generation, digest.clone()));
+                    digest
+                })
+            });
+            ServiceSign {
+                name: service.configured.name.clone(),
+                method: service.in_force.method.name().into(),
+                generation: service.generation,
+                digest,
+                up: service.pool.iter().filter(|member| member.up).count(),
+                backends: service.pool.len(),
+            }
+        });
+        let services = services.collect();
+        let document = fleet.cache.document.as_ref();
+        let announced = self.announced();
+        Sign {
+            id: fleet.cache.id.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            change: fleet.change(),
+            digest: document.map(Document::digest).unwrap_or_default(),
+            services,
+            announced: announced.0,
+            drained: announced.1,
+            trouble: fleet.behind.as_ref().map(|behind| behind.why.clone()),
+        }
+    }
+
+    /// What the fleet does, as far as this balancer knows.
+    pub(super) fn fleet_status(&self) -> Result<FleetStatus, EngineError> {
+        let (Some(fleet), Some(store)) = (&self.fleet, &self.config.store) else {
+            return Err(EngineError::NotFound(
+                "this balancer is of no fleet: its file has no [store] with kind = \"etcd\" (docs/fleet.md)".into(),
+            ));
+        };
+        let report = fleet.report();
+        let own = &self.config.balancer.name;
+        let mut signs = report.balancers.clone();
+        if let Some(ends) = fleet.ends.as_ref().filter(|_| !report.namesake) {
+            signs.insert(own.clone(), ends.sign.borrow().clone());
+        }
+        let names =
+            report.members.iter().chain(signs.keys()).collect::<std::collections::BTreeSet<_>>();
+        let last = report.change.max(fleet.change());
+        let balancers = names.into_iter().map(|name| {
+            let sign = signs.get(name).cloned();
+            let lag = sign.as_ref().map_or(0, |sign| last.saturating_sub(sign.change));
+            let role = match &sign {
+                None => "away",
+                Some(sign) if lag > 0 || sign.trouble.is_some() => "behind",
+                Some(sign) if sign.drained => "drained",
+                Some(_) => "serves",
+            };
+            BalancerStatus { name: name.clone(), role: role.into(), sign, lag }
+        });
+        let balancers: Vec<BalancerStatus> = balancers.collect();
+        let made = fleet.cache.document.as_ref().map(|document| {
+            format!(
+                "change {} by {}@{}: {}",
+                document.change, document.who, document.by, document.what
+            )
+        });
+        Ok(FleetStatus {
+            name: own.clone(),
+            store: store.to_string(),
+            reachable: report.reachable,
+            seconds: now().saturating_sub(report.since),
+            error: report.error.clone(),
+            change: report.change,
+            made,
+            resyncs: report.resyncs,
+            disagreements: disagreements(&balancers, report.namesake.then_some(own)),
+            balancers,
+        })
+    }
+
+    /// What an operator should know of the fleet.
+    pub(super) fn fleet_warnings(&self) -> Vec<String> {
+        let Some(fleet) = &self.fleet else { return Vec::new() };
+        let report = fleet.report();
+        let mut warnings = Vec::new();
+        if let (false, Some(error)) = (report.reachable, &report.error) {
+            let seconds = now().saturating_sub(report.since);
+            warnings.push(format!(
+                "without the fleet's store for {seconds} s: this balancer goes on with change {}, and changes are \
+                 refused ({error})",
+                fleet.change()
+            ));
+        }
+        if report.namesake {
+            warnings.push(
+                "another balancer of the fleet has the name of this one; set balancer.name".into(),
+            );
+        }
+        warnings
+            .extend(fleet.behind.as_ref().map(|behind| format!("not followed: {}", behind.why)));
+        warnings
+    }
+}
+
+/// The servers of a service by number, as they are to be.
+fn numbered(wanted: &Service, now: Option<&ServiceRuntime>) -> Result<Vec<Numbered>, EngineError> {
+    if wanted.method.id() != MethodId::Cheetah {
+        return Ok(Vec::new());
+    }
+    let settings = wanted.method.settings();
+    let before = now.filter(|now| now.in_force.method.id() == MethodId::Cheetah);
+    let list = before
+        .map(|now| now.servers.clone().unwrap_or_else(|| now.builder.numbered(&now.members())));
+    let mut all = AllServers::of_list(numbers(settings), &list.unwrap_or_default());
+    all.keep_only(|name| wanted.backends.iter().any(|backend| backend.name == name));
+    for backend in &wanted.backends {
+        all.join(&backend.name).map_err(weir_steering::BuildError::from)?;
+    }
+    Ok(all.list().into_iter().map(|(name, left)| Numbered { name, left }).collect())
+}
+
+/// The digest of how a table decides, which is the same on balancers that call backends by other numbers.
+pub(super) fn digest_of(service: &ServiceRuntime, image: &Image) -> String {
+    let mut hash = Xxh3::new();
+    let mut name_of = |slot: u16| {
+        let name = BackendId::new(slot & SLOT_BACKEND).and_then(|id| service.name_of(id));
+        hash.update(name.unwrap_or_default().as_bytes());
+        hash.update(&(slot & !SLOT_BACKEND).to_le_bytes());
+    };
+    match image {
+        Image::Cheetah(_) | Image::CheetahStateful(_) => {
+            let Some(servers) = servers(image) else { return String::new() };
+            servers.backends().iter().for_each(|backend| name_of(*backend));
+            // In which order they take turns is each balancer's own.
+            let names =
+                servers.serving().iter().filter_map(|id| service.name_of(BackendId::new(*id)?));
+            let mut names: Vec<String> = names.collect();
+            names.sort_unstable();
+            names.iter().for_each(|name| hash.update(name.as_bytes()));
+        }
+        Image::Tracked(table) => table.body().rows().iter().for_each(|row| name_of(*row)),
+        // Which rows ask the connection table differs with what each has seen.
+        Image::Jet(table) => {
+            table.body().owners().iter().for_each(|row| name_of(*row & SLOT_BACKEND))
+        }
+        // Not of a fleet.
+        image => hash.update(&image.header().digest.to_le_bytes()),
+    }
+    hash.update(&[image.method().number()]);
+    hash.update(&image.header().key.to_bytes());
+    format!("{:016x}", hash.digest())
+}
+
+/// In what balancers differ that should be alike.
+fn disagreements(balancers: &[BalancerStatus], namesake: Option<&String>) -> Vec<String> {
+    let mut said: Vec<String> = namesake
+        .map(|name| format!("two balancers are called {name}; rename one of them"))
+        .into_iter()
+        .collect();
+    let mut tables: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for balancer in balancers {
+        let Some(sign) = &balancer.sign else { continue };
+        if let Some(trouble) = &sign.trouble {
+            said.push(format!("{} does not follow the store: {trouble}", balancer.name));
+        }
+        for service in &sign.services {
+            let digest = service.digest.as_deref().unwrap_or("no table");
+            let of = tables.entry(&service.name).or_default();
+            of.entry(digest).or_default().push(&balancer.name);
+        }
+    }
+    for (service, digests) in tables.iter().filter(|(_, digests)| digests.len() > 1) {
+        let groups: Vec<String> = digests
+            .iter()
+            .map(|(digest, names)| format!("{digest} on {}", names.join(", ")))
+            .collect();
+        said.push(format!("service {service}: tables differ: {}", groups.join("; ")));
+    }
+    said
+}

@@ -1,0 +1,222 @@
+//! Balancers of one fleet, without the store: what they make of the documents that it has.
+
+use super::*;
+use crate::engine::fleet::digest_of;
+use weir_fleet::{Cache, Document, text};
+use weir_steering::cheetah::servers;
+
+/// What is a balancer's own.
+fn own(directory: &TempDir) -> String {
+    format!(
+        "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = {:?}\n\n[store]\nkind = \"etcd\"\n\
+         endpoints = [\"http://127.0.0.1:1\"]\n",
+        directory.path().display().to_string()
+    )
+}
+
+/// A service with these backends.
+fn shared(backends: &[u8]) -> String {
+    let mut text = String::from(
+        "[[service]]\nname = \"a\"\nvip = \"10.0.0.1\"\nport = 80\nmethod = \"cheetah\"\n\
+         answers = \"backend\"\n\
+         check = { enabled = false }\n",
+    );
+    for n in backends {
+        text += &format!("[[service.backend]]\nname = \"b{n}\"\naddress = \"10.9.0.{n}\"\n");
+    }
+    text
+}
+
+/// The same, and another service at these addresses.
+fn at(vips: &str) -> String {
+    format!(
+        "{}[[service]]\nname = \"b\"\nvip = {vips}\nport = 80\nmethod = \"tracked\"\n\
+         check = {{ enabled = false }}\n[[service.backend]]\nname = \"b1\"\naddress = \"10.9.0.1\"\n",
+        shared(&[1, 2])
+    )
+}
+
+fn begun(directory: &TempDir, document: Option<Document>, joined: bool) -> Begun {
+    let cache = Cache { id: "1".into(), document };
+    Begun { cache, own: own(directory), joined, notes: Vec::new() }
+}
+
+fn parsed(directory: &TempDir, shared: &str) -> Config {
+    Config::parse(&text::join(&own(directory), shared), "weir.toml").expect("it can be used")
+}
+
+/// A balancer that has heard of this document, and of nothing before.
+fn member(document: &Document) -> World {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(directory.path().join("weir.toml"), own(&directory)).expect("a file");
+    let config = parsed(&directory, &document.text);
+    let fleet = Some(begun(&directory, Some(document.clone()), true));
+    let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
+    let engine = over(plane, Found { fleet, ..Found::default() }, &config);
+    World { engine: engine.expect("it starts"), live: HashMap::new(), directory }
+}
+
+impl World {
+    /// The document that makes the shared configuration this one.
+    fn document(&self, change: u64, shared: &str) -> Document {
+        let keys = self.engine.keys_for(&parsed(&self.directory, shared)).expect("there is room");
+        Document::new(change, shared.into(), keys)
+    }
+
+    fn hears(&mut self, document: &Document, revision: i64) {
+        let news = FleetNews::Config(Some(Box::new(document.clone())), revision);
+        self.engine.fleet_news(news);
+    }
+
+    /// The names of the servers by their numbers, and the digest of the table.
+    fn decides(&self) -> (Vec<Option<String>>, String) {
+        let service = &self.engine.services["a"];
+        let image = service.builder.published().expect("a table");
+        let servers = servers(image).expect("servers").backends();
+        let name = |id: &u16| service.name_of(BackendId::new(*id)?);
+        (servers.iter().map(name).collect(), digest_of(service, image))
+    }
+
+    fn members_named(&self) -> Vec<String> {
+        let pool = &self.engine.services["a"].pool;
+        pool.iter().map(|member| member.wanted.name.clone()).collect()
+    }
+
+    fn file(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("weir.toml")).expect("a file")
+    }
+
+    fn fleet_says(&self) -> String {
+        self.engine.fleet_warnings().join("\n")
+    }
+}
+
+fn first() -> Document {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let config = parsed(&directory, &shared(&[1, 2, 3]));
+    let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
+    let fleet = Some(begun(&directory, None, false));
+    let engine = over(plane, Found { fleet, ..Found::default() }, &config).expect("it starts");
+    World { engine, live: HashMap::new(), directory }.document(1, &shared(&[1, 2, 3]))
+}
+
+#[test]
+fn who_has_missed_changes_decides_as_who_has_seen_them() {
+    let mut document = first();
+    let mut one = member(&document);
+    let mut late = member(&document);
+    for (change, backends) in
+        [&[1, 2, 3, 4][..], &[2, 3, 4], &[5, 3, 4], &[1, 5, 3, 4, 6]].into_iter().enumerate()
+    {
+        let change = change as u64 + 2;
+        document = one.document(change, &shared(backends));
+        one.hears(&document, change as i64);
+        assert_eq!(one.members_named().len(), backends.len());
+        assert!(one.file().contains(&shared(backends)), "{}", one.file());
+    }
+    late.hears(&document, 5);
+    let new = member(&document);
+    assert_eq!(one.decides(), late.decides());
+    assert_eq!(one.decides(), new.decides());
+    // b1 has its number again, as there are others left; b5 has not taken that of b2.
+    let names = ["b1", "b3", "b4", "b5", "b6"];
+    let (numbered, _) = one.decides();
+    assert_eq!(numbered[0].as_deref(), Some("b1"));
+    assert_eq!(numbered[1], None);
+    assert!(names.iter().all(|name| numbered.contains(&Some((*name).into()))), "{numbered:?}");
+    let ids = |world: &World| {
+        world.engine.services["a"].pool.iter().map(|one| one.id).collect::<Vec<_>>()
+    };
+    assert_ne!(ids(&one), ids(&new), "they call backends by other numbers");
+    // It is on the disc: a restart without the store goes on with it.
+    let cache = Cache::load(&weir_fleet::cache_path(&new.directory.path().join("weir.toml")));
+    assert_eq!(cache.expect("none yet").document, None);
+    let cache = Cache::load(&weir_fleet::cache_path(&one.directory.path().join("weir.toml")));
+    assert_eq!(cache.expect("it was kept").document, Some(document));
+}
+
+/// What tells the addresses of a service apart is part of its flows' hashes.
+#[test]
+fn addresses_are_told_apart_alike() {
+    let mut document = first();
+    let mut one = member(&document);
+    let mut late = member(&document);
+    for (change, vips) in [
+        "[\"10.1.0.1\", \"10.1.0.2\"]",
+        "[\"10.1.0.2\", \"10.1.0.3\"]",
+        "[\"10.1.0.3\", \"10.1.0.4\", \"10.1.0.2\"]",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        document = one.document(change as u64 + 2, &at(vips));
+        one.hears(&document, change as i64 + 2);
+    }
+    late.hears(&document, 5);
+    let new = member(&document);
+    let of = |world: &World| {
+        let service = &world.engine.services["b"];
+        let mut places = service.salts.places(&service.configured);
+        places.sort_by_key(|at| at.vip());
+        places
+    };
+    assert_eq!(of(&one).len(), 3, "{}", one.fleet_says());
+    assert_eq!(of(&one), of(&late));
+    assert_eq!(of(&one), of(&new));
+    assert!(of(&one).iter().all(|at| at.salt != 0), "none has what the first address had");
+}
+
+#[test]
+fn what_cannot_be_followed_changes_nothing_and_is_said() {
+    let document = first();
+    let mut world = member(&document);
+    let before = world.decides();
+    let file = world.file();
+    let mut bad = world.document(2, &shared(&[1, 2]));
+    bad.text = bad.text.replace("method = \"cheetah\"\nanswers = \"backend\"\n", "");
+    world.hears(&bad, 2);
+    assert!(
+        world.fleet_says().contains("each balancer builds concury's tables"),
+        "{}",
+        world.fleet_says()
+    );
+    assert_eq!((world.decides(), world.file()), (before.clone(), file.clone()));
+    // One that was restored from a copy has another change under the same number.
+    let other = world.document(1, &shared(&[1, 2]));
+    world.hears(&other, 3);
+    assert!(world.fleet_says().contains("restored from a copy"), "{}", world.fleet_says());
+    assert_eq!((world.decides(), world.file()), (before, file));
+    world.hears(&document, 4);
+    assert_eq!(world.fleet_says(), "");
+    let good = world.document(3, &shared(&[1, 2]));
+    world.hears(&good, 5);
+    assert_eq!((world.members_named().len(), world.fleet_says()), (2, String::new()));
+    // Without the store nobody can change anything.
+    let refused = world.ask(|reply| Command::Drain("a".into(), "b1".into(), true, reply));
+    let refused = refused.expect_err("there is no store").to_string();
+    assert!(refused.contains("the store cannot be reached"), "{refused}");
+    assert!(!world.engine.services["a"].member("b1").expect("there").wanted.drain);
+}
+
+#[test]
+fn who_was_alone_and_has_connections_is_asked_before_they_break() {
+    let document = first();
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::fs::write(directory.path().join("weir.toml"), own(&directory)).expect("a file");
+    let config = parsed(&directory, &document.text);
+    let plane = Soft::new(SoftMemory::new(10_000, 64, 64));
+    let mut alone = over(plane, Found::default(), &config).expect("it starts");
+    alone.save().expect("it can be kept");
+    let (seed, plane) = (alone.services["a"].seed, std::mem::take(&mut alone.plane));
+    assert_ne!(seed, document.services["a"].seed);
+    drop(alone);
+    let with = |plane, breaking| {
+        let fleet = Some(begun(&directory, Some(document.clone()), false));
+        over(plane, Found { resumed: true, breaking, fleet, warnings: Vec::new() }, &config)
+    };
+    let memory = SoftMemory::new(10_000, 64, 64);
+    let refused = with(plane, false).err().expect("it would break them").to_string();
+    assert!(refused.contains("the fleet hashes it under another key"), "{refused}");
+    let engine = with(Soft::new(memory), true).expect("it is asked for");
+    assert_eq!(engine.services["a"].seed, document.services["a"].seed);
+}

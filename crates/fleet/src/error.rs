@@ -1,0 +1,93 @@
+//! What can go wrong with what a fleet shares.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why something cannot be shared, or is not followed.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// The store does not answer, or refuses. Nothing has changed.
+    #[error("the store cannot be reached: {0}")]
+    Unreachable(String),
+    /// The store refuses what was asked, and would again.
+    #[error("the store refuses: {0}")]
+    Refused(String),
+    /// The store did not answer in time: what was asked for may have been done, or not.
+    #[error("the store has not answered; whether it took the change, weir fleet status shows")]
+    Unknown,
+    /// Another balancer was first.
+    #[error(
+        "another balancer has changed the configuration: the store has change {has} (by {by}), and this was made \
+         of change {expected}; look at weir plan and ask again"
+    )]
+    Conflict {
+        /// Change that was expected.
+        expected: u64,
+        /// Change that the store has; 0: none.
+        has: u64,
+        /// Who made that.
+        by: String,
+    },
+    /// What is in the store is not what a weir of this version writes.
+    #[error("{key} in the store cannot be used: {reason}")]
+    Corrupt {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The configuration is larger than the store takes in one transaction.
+    #[error(
+        "the shared configuration has {bytes} bytes, and the store takes {most}; split the fleet"
+    )]
+    Large {
+        /// Bytes that it has.
+        bytes: usize,
+        /// Bytes that there is room for.
+        most: usize,
+    },
+    /// The shared part of a configuration cannot be told from the rest, or changed.
+    #[error("{0}")]
+    Text(String),
+    /// A file cannot be used.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// What was being done, for example `read`.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl FleetError {
+    pub(crate) fn io(
+        doing: &'static str,
+        path: &std::path::Path,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { doing, path, source }
+    }
+}
+
+impl From<etcd_client::Error> for FleetError {
+    fn from(error: etcd_client::Error) -> Self {
+        use etcd_client::Error;
+        // The code of a status and where it came from tell an operator nothing that the words do not.
+        match error {
+            Error::GRpcStatus(status) => {
+                let words = status.message().to_owned();
+                // gRPC: INVALID_ARGUMENT, PERMISSION_DENIED, UNAUTHENTICATED.
+                match status.code() as i32 {
+                    3 | 7 | 16 => Self::Refused(words),
+                    _ => Self::Unreachable(words),
+                }
+            }
+            Error::InvalidArgs(_) | Error::InvalidUri(_) | Error::InvalidMetadataValue(_) => {
+                Self::Refused(error.to_string())
+            }
+            error => Self::Unreachable(error.to_string()),
+        }
+    }
+}

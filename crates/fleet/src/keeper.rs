@@ -1,0 +1,428 @@
+//! The task of a balancer that keeps it in touch with the store, and goes on without.
+//!
+//! A *session* reads everything at one revision and watches from there on. Whatever ends it (the connection is
+//! lost, the member of the store has no leader, the revision was compacted away, the lease has run out), the
+//! next one reads everything again: nothing is missed, however long it was away.
+
+use crate::document::MOST_BYTES;
+use crate::store::{ANSWERS, BALANCERS, CONFIG, MEMBERS, QUESTIONS};
+use crate::{Document, FleetError, Report, Sign, Store, StoreConfig};
+use etcd_client::{Event, EventType, WatchResponse};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tracing::{info, warn};
+
+/// Seconds that a balancer which says nothing counts as alive.
+const LEASE_SECONDS: i64 = 10;
+/// How often the lease is kept, and so how soon it is noticed that the store does not answer.
+const BEAT: Duration = Duration::from_secs(2);
+/// Of an answer to that.
+const BEAT_PATIENCE: Duration = Duration::from_secs(3);
+/// After a session that has failed, at first, and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
+/// Seconds that a question and its answers are kept.
+const QUESTION_SECONDS: i64 = 5;
+/// How long balancers have for an answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+/// Questions that may wait.
+const QUEUE: usize = 256;
+
+/// What a balancer asks of its keeper.
+pub enum Ask {
+    /// To replace the shared configuration, if its last change was at this revision; 0: there is none.
+    Put {
+        /// The new one.
+        document: Box<Document>,
+        /// The revision.
+        expected: i64,
+        /// The revision of the new one.
+        then: oneshot::Sender<Result<i64, FleetError>>,
+    },
+    /// To ask all balancers that live, this one included.
+    Question {
+        /// What is asked.
+        question: Value,
+        /// Their answers, by their names; none from who has not answered in time.
+        then: oneshot::Sender<Result<BTreeMap<String, Option<Value>>, FleetError>>,
+    },
+    /// To forget a member that is away.
+    Forget {
+        /// Its name.
+        name: String,
+        /// Whether there was one.
+        then: oneshot::Sender<Result<bool, FleetError>>,
+    },
+}
+
+/// Where asks go.
+pub type Asks = mpsc::Sender<Ask>;
+
+/// What a keeper tells its balancer.
+pub enum News {
+    /// The store has this configuration, or none, at this revision.
+    Config(Option<Box<Document>>, i64),
+    /// Somebody asks all balancers.
+    Question(Value, oneshot::Sender<Value>),
+}
+
+/// Keeps a balancer in touch with the store.
+pub struct Keeper {
+    config: StoreConfig,
+    name: String,
+    id: String,
+    asks: mpsc::Receiver<Ask>,
+    sign: watch::Receiver<Sign>,
+    report: watch::Sender<Report>,
+    news: mpsc::Sender<News>,
+    /// Answers to questions of this balancer.
+    waiting: HashMap<String, mpsc::Sender<(String, Value)>>,
+}
+
+/// The other ends of a keeper.
+pub struct Ends {
+    /// To ask it.
+    pub asks: Asks,
+    /// What this balancer says of itself.
+    pub sign: watch::Sender<Sign>,
+    /// What it knows.
+    pub report: watch::Receiver<Report>,
+    /// What it tells.
+    pub news: mpsc::Receiver<News>,
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Why a session ends.
+enum End {
+    /// The balancer does.
+    Stop,
+    /// Something failed.
+    Failed(FleetError),
+}
+
+impl From<FleetError> for End {
+    fn from(error: FleetError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl Keeper {
+    /// A keeper for the balancer of this name, with an id that tells it from others of that name.
+    pub fn new(config: StoreConfig, name: String, id: String) -> (Self, Ends) {
+        let (asks, asked) = mpsc::channel(QUEUE);
+        let (sign, signs) = watch::channel(Sign { id: id.clone(), ..Sign::default() });
+        let (reports, report) = watch::channel(Report { since: now(), ..Report::default() });
+        let (tell, news) = mpsc::channel(QUEUE);
+        let keeper = Self {
+            config,
+            name,
+            id,
+            asks: asked,
+            sign: signs,
+            report: reports,
+            news: tell,
+            waiting: HashMap::new(),
+        };
+        (keeper, Ends { asks, sign, report, news })
+    }
+
+    /// Runs until nobody can ask it any more. It says good-bye to the others then.
+    pub async fn run(mut self) {
+        let mut again = AGAIN.0;
+        loop {
+            let begun = Instant::now();
+            let error = match self.session().await {
+                End::Stop => return,
+                End::Failed(error) => error,
+            };
+            self.lost(&error);
+            if begun.elapsed() > AGAIN.1 {
+                again = AGAIN.0;
+            }
+            if self.refuse_for(again, &error).await {
+                return;
+            }
+            again = (again * 2).min(AGAIN.1);
+        }
+    }
+
+    fn lost(&mut self, error: &FleetError) {
+        let text = error.to_string();
+        self.report.send_modify(|report| {
+            if report.reachable || report.error.is_none() {
+                warn!(store = %self.config, error = text, "goes on without the store");
+                report.since = now();
+            }
+            report.reachable = false;
+            report.error = Some(text);
+            report.balancers.clear();
+        });
+    }
+
+    /// Answers that there is no store, for so long. Returns whether the balancer ends.
+    async fn refuse_for(&mut self, pause: Duration, error: &FleetError) -> bool {
+        let over = sleep(pause);
+        tokio::pin!(over);
+        loop {
+            tokio::select! {
+                () = &mut over => return false,
+                ask = self.asks.recv() => match ask {
+                    None => return true,
+                    Some(ask) => refuse(ask, &error.to_string()),
+                },
+            }
+        }
+    }
+
+    async fn session(&mut self) -> End {
+        match self.try_session().await {
+            Err(end) => end,
+            Ok(never) => never,
+        }
+    }
+
+    async fn try_session(&mut self) -> Result<End, End> {
+        let mut store = Store::connect(&self.config).await?;
+        let seen = store.look().await?;
+        let namesake = seen.balancers.get(&self.name).is_some_and(|sign| sign.id != self.id);
+        let lease = store.lease(LEASE_SECONDS).await?;
+        let (mut keep, mut kept) = store.keep_lease(lease).await?;
+        let mut changes = store.watch(seen.revision).await?;
+        if !namesake && seen.members.get(&self.name) != Some(&self.id) {
+            let key = format!("{MEMBERS}{}", self.name);
+            store.write(&key, self.id.clone().into_bytes(), None).await?;
+        }
+        self.begun(&seen, namesake);
+        let (document, revision) =
+            seen.document.map_or((None, 0), |(document, at)| (Some(document), at));
+        self.tell(News::Config(document.map(Box::new), revision)).await?;
+        self.sign.mark_changed();
+        let mut beat = interval(BEAT);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                message = changes.message() => self.changed(&mut store, message).await?,
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => self.asked(&mut store, ask).await,
+                    None => {
+                        // The others need not wait for the lease.
+                        let _ = store.end_lease(lease).await;
+                        return Ok(End::Stop);
+                    }
+                },
+                changed = self.sign.changed() => {
+                    if changed.is_ok() && !self.report.borrow().namesake {
+                        let sign = self.sign.borrow_and_update().clone();
+                        let bytes = bytes_of(sign);
+                        let key = format!("{BALANCERS}{}", self.name);
+                        store.write(&key, bytes, Some(lease)).await?;
+                    } else if changed.is_err() {
+                        let _ = store.end_lease(lease).await;
+                        return Ok(End::Stop);
+                    }
+                }
+                _ = beat.tick() => {
+                    keep.keep_alive().await.map_err(FleetError::from)?;
+                    let answer = timeout(BEAT_PATIENCE, kept.message()).await;
+                    let silent = || FleetError::Unreachable("it does not answer any more".into());
+                    let answer = answer.map_err(|_| silent())?.map_err(FleetError::from)?;
+                    if answer.is_none_or(|answer| answer.ttl() <= 0) {
+                        let why = "the lease of this balancer has run out; it is taken anew";
+                        return Err(FleetError::Unreachable(why.into()).into());
+                    }
+                }
+            }
+        }
+    }
+
+    fn begun(&self, seen: &crate::Seen, namesake: bool) {
+        if namesake {
+            warn!(
+                name = self.name,
+                "another balancer of this name is in the fleet; rename one of them"
+            );
+        }
+        self.report.send_modify(|report| {
+            if !report.reachable {
+                info!(store = %self.config, revision = seen.revision, "in touch with the store");
+                report.since = now();
+                report.resyncs += u64::from(report.error.is_some());
+            }
+            report.reachable = true;
+            report.error = None;
+            report.namesake = namesake;
+            report.change = seen.document.as_ref().map_or(0, |(document, _)| document.change);
+            report.members = seen.members.keys().cloned().collect();
+            report.balancers.clone_from(&seen.balancers);
+        });
+    }
+
+    async fn tell(&self, news: News) -> Result<(), End> {
+        self.news.send(news).await.map_err(|_| End::Stop)
+    }
+
+    async fn changed(
+        &mut self,
+        store: &mut Store,
+        message: Result<Option<WatchResponse>, etcd_client::Error>,
+    ) -> Result<(), End> {
+        let ended = |why: String| FleetError::Unreachable(why);
+        let message = message
+            .map_err(FleetError::from)?
+            .ok_or_else(|| ended("the watch has ended".into()))?;
+        if message.canceled() {
+            return Err(ended(match message.compact_revision() {
+                0 => format!("the watch was cancelled: {}", message.cancel_reason()),
+                at => format!("what came before revision {at} was compacted; all is read anew"),
+            })
+            .into());
+        }
+        for event in message.events() {
+            self.event(store, event).await?;
+        }
+        Ok(())
+    }
+
+    async fn event(&mut self, store: &mut Store, event: &Event) -> Result<(), End> {
+        let Some(pair) = event.kv() else { return Ok(()) };
+        let Some(rest) = store.rest(pair.key()) else { return Ok(()) };
+        let put = event.event_type() == EventType::Put;
+        if rest == CONFIG {
+            let found = if put { Some(store.document_of(pair)?) } else { None };
+            let (document, revision) = found.map_or((None, 0), |(found, at)| (Some(found), at));
+            let change = document.as_ref().map_or(0, |document| document.change);
+            self.report.send_modify(|report| report.change = change);
+            return self.tell(News::Config(document.map(Box::new), revision)).await;
+        }
+        if let Some(name) = rest.strip_prefix(MEMBERS) {
+            self.report.send_modify(|report| {
+                if put {
+                    report.members.insert(name.to_owned());
+                } else {
+                    report.members.remove(name);
+                }
+            });
+        } else if let Some(name) = rest.strip_prefix(BALANCERS) {
+            let sign = put.then(|| serde_json::from_slice::<Sign>(pair.value()).ok()).flatten();
+            let namesake =
+                name == self.name && sign.as_ref().is_some_and(|sign| sign.id != self.id);
+            self.report.send_modify(|report| {
+                report.namesake |= namesake;
+                match sign {
+                    Some(sign) => drop(report.balancers.insert(name.to_owned(), sign)),
+                    None => drop(report.balancers.remove(name)),
+                }
+            });
+            if !put && name == self.name && self.report.borrow().namesake {
+                // The other one is gone: a new session finds out whether the name is free.
+                let why = "the balancer of the same name is gone".to_owned();
+                return Err(FleetError::Unreachable(why).into());
+            }
+        } else if let (Some(id), true) = (rest.strip_prefix(QUESTIONS), put) {
+            self.answer(store, id.to_owned(), pair.value()).await?;
+        } else if let (Some(rest), true) = (rest.strip_prefix(ANSWERS), put)
+            && let Some((id, name)) = rest.split_once('/')
+            && let Some(waits) = self.waiting.get(id)
+            && let Ok(answer) = serde_json::from_slice(pair.value())
+        {
+            let _ = waits.try_send((name.to_owned(), answer));
+        }
+        Ok(())
+    }
+
+    /// Lets this balancer answer a question of another one, or of its own.
+    async fn answer(&mut self, store: &Store, id: String, question: &[u8]) -> Result<(), End> {
+        let Ok(question) = serde_json::from_slice(question) else { return Ok(()) };
+        if self.report.borrow().namesake {
+            return Ok(());
+        }
+        let (answer, answered) = oneshot::channel();
+        self.tell(News::Question(question, answer)).await?;
+        let (mut store, key) = (store.clone(), format!("{ANSWERS}{id}/{}", self.name));
+        tokio::spawn(async move {
+            let Ok(Ok(answer)) = timeout(ANSWER_PATIENCE, answered).await else { return };
+            let bytes = serde_json::to_vec(&answer).unwrap_or_default();
+            // Who asks does without an answer that cannot be sent.
+            if let Ok(lease) = store.lease(QUESTION_SECONDS).await {
+                let _ = store.write(&key, bytes, Some(lease)).await;
+            }
+        });
+        Ok(())
+    }
+
+    async fn asked(&mut self, store: &mut Store, ask: Ask) {
+        self.waiting.retain(|_, waits| !waits.is_closed());
+        match ask {
+            Ask::Put { document, expected, then } => {
+                let mut store = store.clone();
+                tokio::spawn(async move {
+                    let _ = then.send(store.put(&document, expected).await);
+                });
+            }
+            Ask::Forget { name, then } => {
+                let mut store = store.clone();
+                tokio::spawn(async move {
+                    let _ = then.send(store.forget(&name).await);
+                });
+            }
+            Ask::Question { question, then } => {
+                let id = format!("{:016x}", rand::random::<u64>());
+                let (answers, answered) = mpsc::channel(QUEUE);
+                self.waiting.insert(id.clone(), answers);
+                let others: Vec<String> = self.report.borrow().balancers.keys().cloned().collect();
+                let store = store.clone();
+                tokio::spawn(async move {
+                    let _ = then.send(question_all(store, &id, &question, others, answered).await);
+                });
+            }
+        }
+    }
+}
+
+async fn question_all(
+    mut store: Store,
+    id: &str,
+    question: &Value,
+    others: Vec<String>,
+    mut answered: mpsc::Receiver<(String, Value)>,
+) -> Result<BTreeMap<String, Option<Value>>, FleetError> {
+    let lease = store.lease(QUESTION_SECONDS).await?;
+    let bytes = serde_json::to_vec(question).unwrap_or_default();
+    store.write(&format!("{QUESTIONS}{id}"), bytes, Some(lease)).await?;
+    let mut all: BTreeMap<String, Option<Value>> =
+        others.into_iter().map(|name| (name, None)).collect();
+    let until = Instant::now() + ANSWER_PATIENCE;
+    while all.values().any(Option::is_none) {
+        let Ok(Some((name, answer))) = tokio::time::timeout_at(until, answered.recv()).await else {
+            break;
+        };
+        all.insert(name, Some(answer));
+    }
+    Ok(all)
+}
+
+/// A sign as it is stored: without its services, where there are more than a request has room for.
+fn bytes_of(mut sign: Sign) -> Vec<u8> {
+    let bytes = serde_json::to_vec(&sign).unwrap_or_default();
+    if bytes.len() <= MOST_BYTES {
+        return bytes;
+    }
+    sign.services.clear();
+    serde_json::to_vec(&sign).unwrap_or_default()
+}
+
+/// Answers that there is no store.
+fn refuse(ask: Ask, why: &str) {
+    let error =
+        || FleetError::Unreachable(why.trim_start_matches("the store cannot be reached: ").into());
+    match ask {
+        Ask::Put { then, .. } => drop(then.send(Err(error()))),
+        Ask::Forget { then, .. } => drop(then.send(Err(error()))),
+        Ask::Question { then, .. } => drop(then.send(Err(error()))),
+    }
+}

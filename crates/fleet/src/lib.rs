@@ -1,0 +1,30 @@
+//! What balancers of one fleet share, and the store that they share it by (docs/fleet.md).
+//!
+//! Balancers decide alike if they have the same configuration, the same seeds and the same numbers. That is
+//! all that is shared: one [`Document`] in etcd, replaced as a whole by one transaction. Nothing is written
+//! for a connection.
+//!
+//! - [`text`]: which part of a configuration file is shared, and how commands change it.
+//! - [`Document`]: the shared configuration, with what it does not say and all must have alike.
+//! - [`Cache`]: the last document that was followed, on a balancer's own disc.
+//! - [`Store`]: etcd, as far as a fleet uses it.
+//! - [`Keeper`]: the task of a balancer that keeps it in touch with the store, and goes on without.
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod config;
+mod document;
+mod error;
+mod keeper;
+mod report;
+mod store;
+pub mod text;
+
+pub use cache::{Cache, cache_path};
+pub use config::{StoreConfig, TlsFiles};
+pub use document::{Document, Keys, Numbered};
+pub use error::FleetError;
+pub use keeper::{Ask, Asks, Ends, Keeper, News};
+pub use report::{Report, ServiceSign, Sign};
+pub use store::{Seen, Store};

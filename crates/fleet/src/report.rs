@@ -1,0 +1,66 @@
+//! What balancers say of themselves, and what one knows of all.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a balancer says of itself. It is in the store for as long as the balancer's lease lives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Sign {
+    /// Tells balancers of one name apart.
+    pub id: String,
+    /// Version of the program.
+    pub version: String,
+    /// The change of the shared configuration that it follows; 0: none.
+    pub change: u64,
+    /// Digest of that.
+    pub digest: String,
+    /// Its services, in the order of their names.
+    pub services: Vec<ServiceSign>,
+    /// Routes that it announces.
+    pub announced: Vec<String>,
+    /// Whether it was drained by `weir drain self`.
+    pub drained: bool,
+    /// Why it does not follow a later change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// What a balancer says of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ServiceSign {
+    /// Name of the service.
+    pub name: String,
+    /// Method of its table.
+    pub method: String,
+    /// How many tables this balancer has published.
+    pub generation: u64,
+    /// Digest of how its table decides, by the names of the backends; none if there is no table. Balancers
+    /// with the same digest lead every connection alike that they know nothing of.
+    pub digest: Option<String>,
+    /// Backends that this balancer has up.
+    pub up: usize,
+    /// Backends in all.
+    pub backends: usize,
+}
+
+/// What a balancer knows of its store, and through it of the others.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Whether the store answers.
+    pub reachable: bool,
+    /// Since when that is so, in seconds since 1970.
+    pub since: u64,
+    /// Why it does not answer, if it does not.
+    pub error: Option<String>,
+    /// The last change that the store is known to have.
+    pub change: u64,
+    /// Times that everything was read anew, since the watch had been lost.
+    pub resyncs: u64,
+    /// Another balancer has the name of this one.
+    pub namesake: bool,
+    /// All that have ever been in the fleet and were not forgotten.
+    pub members: BTreeSet<String>,
+    /// What those say of themselves that live, by their names.
+    pub balancers: BTreeMap<String, Sign>,
+}

@@ -1,0 +1,228 @@
+//! etcd, as far as a fleet uses it.
+//!
+//! ```text
+//! PREFIX/config              the Document
+//! PREFIX/members/NAME        the id of the balancer of this name; it stays when that is away
+//! PREFIX/balancers/NAME      its Sign, under its lease
+//! PREFIX/questions/ID        a question to all balancers, under a lease of seconds
+//! PREFIX/answers/ID/NAME     an answer, under a lease of seconds
+//! ```
+
+use crate::document::MOST_BYTES;
+use crate::{Document, FleetError, Sign, StoreConfig};
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue,
+    LeaseKeepAliveStream, LeaseKeeper, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
+    WatchOptions, WatchStream,
+};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// A store that has not answered by then does not.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The config key, and the document behind it.
+pub(crate) const CONFIG: &str = "config";
+pub(crate) const MEMBERS: &str = "members/";
+pub(crate) const BALANCERS: &str = "balancers/";
+pub(crate) const QUESTIONS: &str = "questions/";
+pub(crate) const ANSWERS: &str = "answers/";
+
+/// A connection to the store.
+#[derive(Clone)]
+pub struct Store {
+    client: Client,
+    prefix: String,
+}
+
+/// Everything of a fleet that is in the store, at one revision.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The revision.
+    pub revision: i64,
+    /// The shared configuration, with the revision of its last change; none: nobody has put one there.
+    pub document: Option<(Document, i64)>,
+    /// Ids of all members by their names.
+    pub members: BTreeMap<String, String>,
+    /// What those say of themselves that live.
+    pub balancers: BTreeMap<String, Sign>,
+}
+
+/// Waits for an answer, but not for ever.
+pub(crate) async fn patiently<T>(
+    asked: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, FleetError> {
+    match timeout(PATIENCE, asked).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(FleetError::Unreachable(format!("no answer in {PATIENCE:?}"))),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, FleetError> {
+    std::fs::read(path).map_err(FleetError::io("read", path))
+}
+
+fn options(config: &StoreConfig) -> Result<ConnectOptions, FleetError> {
+    let mut options = ConnectOptions::new()
+        .with_connect_timeout(PATIENCE)
+        .with_require_leader(true)
+        .with_auto_token_refresh(true);
+    if config.is_tls() {
+        let mut tls = TlsOptions::new();
+        if let Some(ca) = &config.tls.ca {
+            tls = tls.ca_certificate(Certificate::from_pem(read(ca)?));
+        }
+        if let (Some(certificate), Some(key)) = (&config.tls.certificate, &config.tls.key) {
+            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        }
+        options = options.with_tls(tls);
+    }
+    if let (Some(user), Some(file)) = (&config.user, &config.password_file) {
+        let password =
+            String::from_utf8_lossy(&read(file)?).trim_end_matches(['\r', '\n']).to_owned();
+        options = options.with_user(user, password);
+    }
+    Ok(options)
+}
+
+impl Store {
+    /// Connects. Files are read each time, so that new certificates and passwords count.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn connect(config: &StoreConfig) -> Result<Self, FleetError> {
+        let options = options(config)?;
+        let client = patiently(Client::connect(&config.endpoints, Some(options))).await?;
+        Ok(Self { client, prefix: config.prefix.trim_end_matches('/').to_owned() })
+    }
+
+    pub(crate) fn key(&self, rest: &str) -> String {
+        format!("{}/{rest}", self.prefix)
+    }
+
+    /// What a key is called below the prefix.
+    pub(crate) fn rest<'k>(&self, key: &'k [u8]) -> Option<&'k str> {
+        std::str::from_utf8(key).ok()?.strip_prefix(&self.prefix)?.strip_prefix('/')
+    }
+
+    fn document(&self, pair: &KeyValue) -> Result<(Document, i64), FleetError> {
+        let corrupt = |reason| FleetError::Corrupt { key: self.key(CONFIG), reason };
+        Ok((Document::parse(pair.value()).map_err(corrupt)?, pair.mod_revision()))
+    }
+
+    /// Everything that is there.
+    ///
+    /// # Errors
+    /// [`FleetError`]; [`FleetError::Corrupt`] if the shared configuration is not one.
+    pub async fn look(&mut self) -> Result<Seen, FleetError> {
+        let options = GetOptions::new().with_prefix();
+        let key = self.key("");
+        let mut answer = patiently(self.client.get(key, Some(options))).await?;
+        let mut seen = Seen {
+            revision: answer.header().map_or(0, etcd_client::ResponseHeader::revision),
+            ..Seen::default()
+        };
+        for pair in answer.take_kvs() {
+            let Some(rest) = self.rest(pair.key()) else { continue };
+            if rest == CONFIG {
+                seen.document = Some(self.document(&pair)?);
+            } else if let Some(name) = rest.strip_prefix(MEMBERS) {
+                let id = String::from_utf8_lossy(pair.value()).into_owned();
+                seen.members.insert(name.to_owned(), id);
+            } else if let Some(name) = rest.strip_prefix(BALANCERS) {
+                // One of a later version may say what is not understood here.
+                if let Ok(sign) = serde_json::from_slice(pair.value()) {
+                    seen.balancers.insert(name.to_owned(), sign);
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Replaces the shared configuration, if it is the one that was expected: by the revision of its last
+    /// change; 0: none. Returns its own revision.
+    ///
+    /// # Errors
+    /// [`FleetError::Conflict`] if it is another one, [`FleetError::Unknown`] if there is no answer.
+    pub async fn put(&mut self, document: &Document, expected: i64) -> Result<i64, FleetError> {
+        let bytes = document.to_bytes();
+        if bytes.len() > MOST_BYTES {
+            return Err(FleetError::Large { bytes: bytes.len(), most: MOST_BYTES });
+        }
+        let key = self.key(CONFIG);
+        let transaction = Txn::new()
+            .when([Compare::mod_revision(key.clone(), CompareOp::Equal, expected)])
+            .and_then([TxnOp::put(key.clone(), bytes, None)])
+            .or_else([TxnOp::get(key, None)]);
+        let answer = match timeout(PATIENCE, self.client.txn(transaction)).await {
+            // It may have been sent, and the answer be lost.
+            Err(_) => return Err(FleetError::Unknown),
+            Ok(Err(error)) => {
+                let error = FleetError::from(error);
+                let sent = matches!(error, FleetError::Unreachable(_));
+                return Err(if sent { FleetError::Unknown } else { error });
+            }
+            Ok(Ok(answer)) => answer,
+        };
+        if answer.succeeded() {
+            return Ok(answer.header().map_or(0, etcd_client::ResponseHeader::revision));
+        }
+        let there = answer.op_responses().into_iter().find_map(|response| match response {
+            TxnOpResponse::Get(got) => got.kvs().first().and_then(|pair| self.document(pair).ok()),
+            _ => None,
+        });
+        let (has, by) = there.map_or((0, "nobody".into()), |(there, _)| (there.change, there.by));
+        Err(FleetError::Conflict { expected: document.change.saturating_sub(1), has, by })
+    }
+
+    /// A lease of so many seconds.
+    pub(crate) async fn lease(&mut self, seconds: i64) -> Result<i64, FleetError> {
+        Ok(patiently(self.client.lease_grant(seconds, None)).await?.id())
+    }
+
+    pub(crate) async fn keep_lease(
+        &mut self,
+        lease: i64,
+    ) -> Result<(LeaseKeeper, LeaseKeepAliveStream), FleetError> {
+        patiently(self.client.lease_keep_alive(lease)).await
+    }
+
+    pub(crate) async fn end_lease(&mut self, lease: i64) -> Result<(), FleetError> {
+        patiently(self.client.lease_revoke(lease)).await.map(drop)
+    }
+
+    /// Writes what goes with a lease; without one, what stays.
+    pub(crate) async fn write(
+        &mut self,
+        rest: &str,
+        bytes: Vec<u8>,
+        lease: Option<i64>,
+    ) -> Result<(), FleetError> {
+        let options = lease.map(|lease| PutOptions::new().with_lease(lease));
+        let key = self.key(rest);
+        patiently(self.client.put(key, bytes, options)).await.map(drop)
+    }
+
+    /// Forgets a member that is away. Returns whether there was one.
+    ///
+    /// # Errors
+    /// [`FleetError`].
+    pub async fn forget(&mut self, name: &str) -> Result<bool, FleetError> {
+        let key = self.key(&format!("{MEMBERS}{name}"));
+        Ok(patiently(self.client.delete(key, None)).await?.deleted() > 0)
+    }
+
+    /// Everything that changes after a revision.
+    pub(crate) async fn watch(&mut self, after: i64) -> Result<WatchStream, FleetError> {
+        let options = WatchOptions::new().with_prefix().with_start_revision(after + 1);
+        let key = self.key("");
+        patiently(self.client.watch(key, Some(options))).await
+    }
+
+    /// Reads a document that came by the watch.
+    pub(crate) fn document_of(&self, pair: &KeyValue) -> Result<(Document, i64), FleetError> {
+        self.document(pair)
+    }
+}

@@ -1,0 +1,342 @@
+//! Keepers beside a real etcd that is stopped, killed, compacted and asked with and without certificates.
+
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use weir_fleet::{
+    Ask, Document, Ends, FleetError, Keeper, News, Report, Sign, Store, StoreConfig, TlsFiles,
+};
+use weir_rpc::pki;
+use weir_testbed::process;
+
+/// Nothing here takes so long, however busy the machine is.
+const LIMIT: Duration = Duration::from_secs(120);
+
+struct Etcd {
+    process: Child,
+    folder: TempDir,
+    client: u16,
+    peer: u16,
+    more: Vec<String>,
+    scheme: &'static str,
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
+fn spawn(folder: &Path, scheme: &str, client: u16, peer: u16, more: &[String]) -> Child {
+    let log = std::fs::File::create(folder.join("etcd.log")).expect("a log");
+    let mut command = Command::new("etcd");
+    command
+        .args(["--data-dir", &folder.join("data").display().to_string()])
+        .args(["--listen-client-urls", &format!("{scheme}://127.0.0.1:{client}")])
+        .args(["--advertise-client-urls", &format!("{scheme}://127.0.0.1:{client}")])
+        .args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer}")])
+        .args(["--initial-advertise-peer-urls", &format!("http://127.0.0.1:{peer}")])
+        .args(["--initial-cluster", &format!("default=http://127.0.0.1:{peer}")])
+        .args(more)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().expect("a log"))
+        .stderr(log);
+    process::spawn(command).expect("etcd is installed")
+}
+
+impl Etcd {
+    fn begin(scheme: &'static str, more: &[String]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (client, peer) = (free_port(), free_port());
+        let process = spawn(folder.path(), scheme, client, peer, more);
+        Self { process, folder, client, peer, more: more.to_vec(), scheme }
+    }
+
+    fn kill(&mut self) {
+        process::kill(&mut self.process);
+    }
+
+    fn again(&mut self) {
+        self.process = spawn(self.folder.path(), self.scheme, self.client, self.peer, &self.more);
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.process.id().to_string();
+        let done = Command::new("kill").args(["-s", name, &id]).status().expect("kill");
+        assert!(done.success());
+    }
+
+    fn config(&self) -> StoreConfig {
+        StoreConfig {
+            endpoints: vec![format!("{}://localhost:{}", self.scheme, self.client)],
+            prefix: "/weir".into(),
+            tls: TlsFiles::default(),
+            user: None,
+            password_file: None,
+            wait: Duration::from_secs(1),
+            withdraw_after: None,
+        }
+    }
+
+    fn ctl(&self, words: &[&str]) -> String {
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .arg(format!("--endpoints=http://127.0.0.1:{}", self.client))
+            .args(words)
+            .output()
+            .expect("etcdctl");
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let begin = Instant::now();
+    loop {
+        match look().await {
+            Ok(found) => return found,
+            Err(why) => assert!(begin.elapsed() < LIMIT, "{what}: {why}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn store(config: &StoreConfig) -> Store {
+    until("the store answers", async || {
+        let mut store = Store::connect(config).await.map_err(|error| error.to_string())?;
+        store.look().await.map_err(|error| error.to_string())?;
+        Ok(store)
+    })
+    .await
+}
+
+fn document(change: u64) -> Document {
+    let text = format!("[[service]]\nname = \"s{change}\"\n");
+    let mut document = Document::new(change, text, BTreeMap::new());
+    document.by = format!("lb{change}");
+    document
+}
+
+/// A balancer that does nothing but be in touch.
+fn balancer(config: &StoreConfig, name: &str, id: &str) -> Ends {
+    let (keeper, ends) = Keeper::new(config.clone(), name.into(), id.into());
+    tokio::spawn(keeper.run());
+    ends
+}
+
+async fn heard(ends: &mut Ends, wanted: Option<u64>) -> i64 {
+    let found = tokio::time::timeout(LIMIT, async {
+        loop {
+            match ends.news.recv().await.expect("it runs") {
+                News::Config(found, revision)
+                    if found.as_ref().map(|found| found.change) == wanted =>
+                {
+                    return revision;
+                }
+                _ => {}
+            }
+        }
+    });
+    found.await.expect("in time")
+}
+
+async fn reported(ends: &mut Ends, is_so: impl Fn(&Report) -> bool) -> Report {
+    let waited = tokio::time::timeout(LIMIT, ends.report.wait_for(is_so)).await;
+    waited.expect("in time").expect("it runs").clone()
+}
+
+async fn put(ends: &Ends, document: Document, expected: i64) -> Result<i64, FleetError> {
+    let (then, answer) = oneshot::channel();
+    let document = Box::new(document);
+    let sent = ends.asks.send(Ask::Put { document, expected, then }).await;
+    assert!(sent.is_ok());
+    answer.await.expect("an answer")
+}
+
+#[tokio::test]
+async fn a_change_is_one_transaction_and_reaches_all() {
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let mut a = balancer(&etcd.config(), "a", "1");
+    let mut b = balancer(&etcd.config(), "b", "2");
+    assert_eq!((heard(&mut a, None).await, heard(&mut b, None).await), (0, 0));
+    let first = put(&a, document(1), 0).await.expect("it is the first");
+    assert_eq!((heard(&mut a, Some(1)).await, heard(&mut b, Some(1)).await), (first, first));
+    let second = put(&b, document(2), first).await.expect("it goes on from the first");
+    // Whoever goes on from what was is told who was first, and nothing has changed.
+    let refused = put(&a, document(2), first).await.expect_err("it is not the last any more");
+    let FleetError::Conflict { expected: 1, has: 2, by } = &refused else { panic!("{refused}") };
+    assert_eq!(by, "lb2");
+    assert!(matches!(put(&a, document(1), 0).await, Err(FleetError::Conflict { .. })));
+    assert_eq!((heard(&mut a, Some(2)).await, heard(&mut b, Some(2)).await), (second, second));
+    let mut large = document(3);
+    large.text = "#".repeat(1_500_000);
+    let refused = put(&a, large, second).await.expect_err("there is no room for it");
+    assert!(matches!(refused, FleetError::Large { .. }), "{refused}");
+    // One that joins finds what there is.
+    let mut c = balancer(&etcd.config(), "c", "3");
+    assert_eq!(heard(&mut c, Some(2)).await, second);
+    let wanted = |report: &Report| report.members.len() == 3 && report.balancers.len() == 3;
+    assert_eq!(reported(&mut a, wanted).await.change, 2);
+    // One that ends is away at once, and stays a member until it is forgotten.
+    drop(c);
+    reported(&mut a, |report| report.members.len() == 3 && report.balancers.len() == 2).await;
+    let (then, forgotten) = oneshot::channel();
+    let _ = a.asks.send(Ask::Forget { name: "c".into(), then }).await;
+    assert!(forgotten.await.expect("an answer").expect("it is done"));
+    reported(&mut b, |report| report.members.len() == 2).await;
+}
+
+#[tokio::test]
+async fn it_goes_on_without_the_store_and_misses_nothing() {
+    let mut etcd = Etcd::begin("http", &[]);
+    let first = store(&etcd.config()).await.put(&document(1), 0).await.expect("it is the first");
+    let mut a = balancer(&etcd.config(), "a", "1");
+    heard(&mut a, Some(1)).await;
+    // A store that stands still is noticed as one that is gone.
+    for (stop, go_on) in [("STOP", "CONT"), ("KILL", "")] {
+        etcd.signal(stop);
+        let report = reported(&mut a, |report| !report.reachable).await;
+        assert!(report.error.is_some() && report.change == 1, "{report:?}");
+        let refused = put(&a, document(2), first).await.expect_err("nobody takes it");
+        assert!(matches!(refused, FleetError::Unreachable(_)), "{refused}");
+        if go_on.is_empty() {
+            etcd.kill();
+            etcd.again();
+        } else {
+            etcd.signal(go_on);
+        }
+        let report = reported(&mut a, |report| report.reachable).await;
+        assert!(report.resyncs > 0 && report.error.is_none(), "{report:?}");
+        assert_eq!(heard(&mut a, Some(1)).await, first);
+    }
+    // While it is away the store changes, and what it has seen last is compacted away.
+    etcd.signal("STOP");
+    reported(&mut a, |report| !report.reachable).await;
+    etcd.signal("CONT");
+    let mut other = store(&etcd.config()).await;
+    let mut last = first;
+    for change in 2..5 {
+        last = other.put(&document(change), last).await.expect("it is next");
+    }
+    etcd.ctl(&["compact", &last.to_string()]);
+    assert_eq!(heard(&mut a, Some(4)).await, last);
+    etcd.ctl(&["del", "/weir/config"]);
+    assert_eq!(heard(&mut a, None).await, 0);
+    etcd.ctl(&["put", "/weir/config", "{\"version\": 9}"]);
+    let report = reported(&mut a, |report| !report.reachable).await;
+    let said = report.error.expect("it says why");
+    assert!(
+        said.contains("/weir/config in the store cannot be used: it is of version 9"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn all_answer_a_question_and_nobody_speaks_for_a_namesake() {
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let mut a = balancer(&etcd.config(), "a", "1");
+    let b = balancer(&etcd.config(), "b", "2");
+    let sign = Sign { id: "2".into(), change: 7, ..Sign::default() };
+    b.sign.send_replace(sign.clone());
+    let both =
+        |report: &Report| report.balancers.get("b") == Some(&sign) && report.balancers.len() == 2;
+    reported(&mut a, both).await;
+    // One with more services than there is room for goes on without telling them.
+    let service = weir_fleet::ServiceSign { name: "s".repeat(64), ..Default::default() };
+    b.sign.send_replace(Sign { services: vec![service; 20_000], ..sign.clone() });
+    b.sign.send_modify(|sign| sign.change = 8);
+    let cut = Sign { change: 8, ..sign.clone() };
+    reported(&mut a, |report| report.balancers.get("b") == Some(&cut)).await;
+    b.sign.send_replace(sign.clone());
+    reported(&mut a, both).await;
+    let Ends { mut news, asks, sign: _sign, report: mut of_b } = b;
+    // Kept, so that it goes on.
+    let _asks = asks;
+    tokio::spawn(async move {
+        while let Some(news) = news.recv().await {
+            if let News::Question(question, answer) = news {
+                let _ = answer.send(json!({ "heard": question }));
+            }
+        }
+    });
+    let (then, answers) = oneshot::channel();
+    let _ = a.asks.send(Ask::Question { question: json!("where?"), then }).await;
+    // This one does not answer: it is told so, and not waited for for ever.
+    let answers = answers.await.expect("an answer").expect("it is asked");
+    assert_eq!(answers["b"], Some(json!({ "heard": "where?" })));
+    assert_eq!(answers["a"], None);
+    let mut other = balancer(&etcd.config(), "b", "3");
+    reported(&mut other, |report| report.reachable && report.namesake).await;
+    assert!(!of_b.borrow_and_update().namesake, "who was first keeps its name");
+    let report = reported(&mut a, |report| report.balancers.len() == 2).await;
+    assert_eq!(report.balancers["b"].id, "2");
+}
+
+fn issued(authority: &Path, to: &Path, name: &str, role: pki::Role) -> (PathBuf, PathBuf) {
+    let request = pki::Request {
+        name: name.into(),
+        role,
+        addresses: vec!["127.0.0.1".parse().expect("an address")],
+        hosts: if role == pki::Role::Balancer { vec!["localhost".into()] } else { Vec::new() },
+        days: 2,
+    };
+    let issued = pki::issue(authority, to, &request).expect("a certificate");
+    (issued.certificate, issued.key)
+}
+
+#[tokio::test]
+async fn only_who_has_a_certificate_or_the_password_is_let_in() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let authority = folder.path().join("pki");
+    let ca = pki::init(&authority, "fleet", 2).expect("an authority").certificate;
+    let (certificate, key) = issued(&authority, folder.path(), "etcd", pki::Role::Balancer);
+    let files = [("--cert-file", &certificate), ("--key-file", &key), ("--trusted-ca-file", &ca)];
+    let mut words: Vec<String> = files
+        .iter()
+        .flat_map(|(word, file)| [(*word).into(), file.display().to_string()])
+        .collect();
+    words.push("--client-cert-auth".into());
+    let etcd = Etcd::begin("https", &words);
+    let (certificate, key) = issued(&authority, folder.path(), "lb1", pki::Role::Agent);
+    let mut config = etcd.config();
+    config.tls = TlsFiles { ca: Some(ca.clone()), certificate: Some(certificate), key: Some(key) };
+    store(&config).await.put(&document(1), 0).await.expect("it is let in");
+    config.tls = TlsFiles { ca: Some(ca), ..TlsFiles::default() };
+    let looked = async |config: &StoreConfig| {
+        let mut store = Store::connect(config).await?;
+        store.look().await.map(drop)
+    };
+    let refused = looked(&config).await.expect_err("it has no certificate");
+    assert!(matches!(refused, FleetError::Unreachable(_)), "{refused}");
+    config.tls.ca = Some("/nonexistent/ca.pem".into());
+    let refused = looked(&config).await.expect_err("there is no such file").to_string();
+    assert!(refused.starts_with("cannot read /nonexistent/ca.pem"), "{refused}");
+
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    etcd.ctl(&["user", "add", "root:secret"]);
+    etcd.ctl(&["user", "grant-role", "root", "root"]);
+    etcd.ctl(&["auth", "enable"]);
+    let mut config = etcd.config();
+    let refused = looked(&config).await.expect_err("it names no user");
+    assert!(matches!(refused, FleetError::Refused(_)), "{refused}");
+    let password = folder.path().join("password");
+    config.user = Some("root".into());
+    config.password_file = Some(password.clone());
+    std::fs::write(&password, "wrong\n").expect("a file");
+    assert!(matches!(looked(&config).await, Err(FleetError::Refused(_))));
+    std::fs::write(&password, "secret\n").expect("a file");
+    looked(&config).await.expect("it is let in");
+}

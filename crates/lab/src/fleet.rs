@@ -1,0 +1,492 @@
+//! Several balancers of one fleet behind a router that spreads flows over them by ports, with etcd between them.
+//! Each runs `weir run` as an operator would, with `[store] kind = "etcd"`.
+
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::balancer::{Balancer, BalancerSpec, Node, PoolControl, SERVICES, address};
+use crate::error::{Doing, Error, Result};
+use crate::lab::Lab;
+use crate::topology::{Role, STORE4, Topology, VIP4, VIP6, front4, front6};
+use weir_testbed::interrupt::sleep;
+use weir_testbed::process;
+
+/// Where etcd listens for balancers.
+const CLIENT_PORT: u16 = 2379;
+/// Where it would listen for other members of its cluster.
+const PEER_PORT: u16 = 2380;
+/// From one event to the next.
+const EVENT_GAP: Duration = Duration::from_secs(3);
+/// A change is asked for again for so long, while the balancer that was asked cannot reach the store, or another
+/// one was first.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+
+/// The balancers of a lab of the topology `fleet`. Changes of the pool are made to one of them, a different one
+/// each time.
+#[derive(Debug)]
+pub struct Fleet {
+    lab: Arc<Lab>,
+    balancers: Vec<Balancer>,
+    store: Mutex<Option<Child>>,
+    folder: PathBuf,
+    /// Balancers that the router does not lead to, and that are not asked: their machines are off, or they
+    /// cannot reach the store.
+    away: Mutex<BTreeSet<usize>>,
+    turn: AtomicUsize,
+    dice: Mutex<StdRng>,
+    /// Held by what commands the control planes, and by what takes the store from them.
+    commanding: Mutex<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fleet {
+    /// Starts etcd, then all balancers by this example, and waits until a client reaches the service. The
+    /// first balancer's services are those of the fleet.
+    ///
+    /// # Errors
+    /// [`Error::BadSpec`] in another topology, and as [`Balancer::start`].
+    pub fn start(lab: &Arc<Lab>, example: &BalancerSpec, seed: u64) -> Result<Self> {
+        if lab.spec().topology != Topology::Fleet {
+            return Err(Error::BadSpec("a fleet needs the topology fleet".into()));
+        }
+        let folder = lab.directory().join("etcd");
+        fs::create_dir_all(&folder).doing(|| format!("creating {}", folder.display()))?;
+        let mut fleet = Self {
+            lab: Arc::clone(lab),
+            balancers: Vec::new(),
+            store: Mutex::default(),
+            folder,
+            away: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            dice: Mutex::new(StdRng::seed_from_u64(seed)),
+            commanding: Mutex::default(),
+        };
+        fleet.launch_store()?;
+        for index in 0..lab.spec().balancers {
+            let store = format!(
+                "{}\n[store]\nkind = \"etcd\"\nendpoints = [\"http://{STORE4}:{CLIENT_PORT}\"]\n",
+                example.balancer_lines
+            );
+            let spec = BalancerSpec {
+                node: Node::Member(index),
+                balancer_lines: store,
+                ..example.clone()
+            };
+            fleet.balancers.push(Balancer::start_alone(lab, spec)?);
+            fleet.await_agreement(index + 1, example.patience)?;
+        }
+        fleet.lead_evenly()?;
+        lab.await_service(example.patience)?;
+        Ok(fleet)
+    }
+
+    /// The balancers, in order.
+    pub fn balancers(&self) -> &[Balancer] {
+        &self.balancers
+    }
+
+    /// Waits until the first `many` balancers follow the same change, with the same tables.
+    ///
+    /// # Errors
+    /// [`Error::NotReady`].
+    pub fn await_agreement(&self, many: usize, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let why = match self.disagreement(many) {
+                Ok(None) => return Ok(()),
+                Ok(Some(why)) => why,
+                Err(error) => error.to_string(),
+            };
+            if begun.elapsed() > limit {
+                return Err(Error::NotReady {
+                    what: "the fleet".into(),
+                    seconds: limit.as_secs_f64(),
+                    detail: format!(": {why}"),
+                });
+            }
+            if !sleep(POLL) {
+                return Err(Error::Interrupted);
+            }
+        }
+    }
+
+    /// Whether a fleet that says this of itself is one: with `cheetah` tables are alike as soon as all follow the
+    /// same; with others they also show what each balancer has seen.
+    fn is_agreed(&self, status: &serde_json::Value) -> bool {
+        let alike = status["disagreements"].as_array().is_some_and(Vec::is_empty);
+        let all = status["balancers"].as_array().map_or(&[][..], Vec::as_slice);
+        let behind = all.iter().any(|one| one["role"] == "behind");
+        let cookies = self.balancers[0].spec().method == "cheetah";
+        status["reachable"] == true && !behind && (alike || !cookies)
+    }
+
+    /// In what the balancers differ, or what is missing.
+    fn disagreement(&self, many: usize) -> Result<Option<String>> {
+        for balancer in &self.balancers[..many] {
+            let text = balancer.command(&["fleet", "status", "--json"])?;
+            let status: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
+                Error::BadFile { path: "weir fleet status --json".into(), what: error.to_string() }
+            })?;
+            let all = status["balancers"].as_array().map_or(&[][..], Vec::as_slice);
+            let serving = all.iter().filter(|one| one["role"] == "serves").count();
+            let tables = all.iter().all(|one| {
+                let services = one["sign"]["services"].as_array();
+                one["role"] == "away" || services.is_some_and(|all| all.len() >= SERVICES.len())
+            });
+            if !(tables && serving >= many && self.is_agreed(&status)) {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    fn launch_store(&self) -> Result<()> {
+        let Some(router) = self.lab.router() else {
+            return Err(Error::BadSpec("the topology fleet has a router".into()));
+        };
+        let path = self.folder.join("log");
+        let log = OpenOptions::new().create(true).append(true).open(&path);
+        let log = log.doing(|| format!("opening {}", path.display()))?;
+        let second = log.try_clone().doing(|| format!("opening {}", path.display()))?;
+        let (client, peer) =
+            (format!("http://{STORE4}:{CLIENT_PORT}"), format!("http://127.0.0.1:{PEER_PORT}"));
+        let mut etcd = router.command("etcd")?;
+        etcd.arg("--data-dir")
+            .arg(self.folder.join("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}")])
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(second);
+        *lock(&self.store) = Some(process::spawn(etcd)?);
+        Ok(())
+    }
+
+    /// Kills etcd with SIGKILL.
+    pub fn kill_store(&self) {
+        if let Some(mut store) = lock(&self.store).take() {
+            process::kill(&mut store);
+        }
+    }
+
+    /// Starts it again, with the data that it had.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn revive_store(&self) -> Result<()> {
+        self.launch_store()
+    }
+
+    /// Lets etcd stand still, or go on.
+    pub fn pause_store(&self, pause: bool) {
+        if let Some(store) = &*lock(&self.store) {
+            let signal = if pause { Signal::SIGSTOP } else { Signal::SIGCONT };
+            // It may have ended, which its next use shows.
+            let _ = kill(Pid::from_raw(store.id() as i32), signal);
+        }
+    }
+
+    /// Makes the router spread flows over the balancers by these weights; those with 0 get none.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn lead(&self, weights: &[u32]) -> Result<()> {
+        let Some(router) = self.lab.router() else { return Ok(()) };
+        let hops = |of: &dyn Fn(usize) -> String| -> String {
+            let with = weights.iter().enumerate().filter(|(_, weight)| **weight > 0);
+            with.map(|(at, weight)| format!(" nexthop via {} weight {weight}", of(at))).collect()
+        };
+        let (v4, v6) = (hops(&|at| front4(at).to_string()), hops(&|at| front6(at).to_string()));
+        Ok(router.ip(&format!("route replace {VIP4}/32{v4}\nroute replace {VIP6}/128{v6}\n"))?)
+    }
+
+    /// As at first: evenly, over those that are there.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn lead_evenly(&self) -> Result<()> {
+        let away = lock(&self.away).clone();
+        let weights: Vec<u32> =
+            (0..self.balancers.len()).map(|at| u32::from(!away.contains(&at))).collect();
+        self.lead(&weights)
+    }
+
+    /// By weights that are drawn: most flows go by another balancer afterwards than before.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn reshuffle(&self) -> Result<()> {
+        let away = lock(&self.away).clone();
+        let mut dice = lock(&self.dice);
+        let draw = |at| if away.contains(&at) { 0 } else { dice.random_range(1..=20) };
+        let weights: Vec<u32> = (0..self.balancers.len()).map(draw).collect();
+        drop(dice);
+        self.lead(&weights)
+    }
+
+    /// A balancer dies as a machine does whose power fails, and the router notices at once.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn die(&self, member: usize) -> Result<()> {
+        lock(&self.away).insert(member);
+        self.lead_evenly()?;
+        self.balancers[member].kill();
+        self.set_port(member, "down")
+    }
+
+    /// One that died is back, knows nothing of any connection, and gets flows once it serves.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn revive(&self, member: usize) -> Result<()> {
+        self.set_port(member, "up")?;
+        let netns = self.lab.front(member);
+        let weir = self.balancers[member].program();
+        let mut unload = netns.command(weir)?;
+        unload.args(["unload", "--name", self.balancers[member].name()]);
+        process::run(unload, "")?;
+        let _ = fs::remove_dir_all(self.balancers[member].run_dir());
+        fs::create_dir_all(self.balancers[member].run_dir())
+            .doing(|| "creating a run directory".into())?;
+        self.balancers[member].launch()?;
+        self.await_agreement_of(member)?;
+        lock(&self.away).remove(&member);
+        self.lead_evenly()
+    }
+
+    fn await_agreement_of(&self, member: usize) -> Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            let text = self.balancers[member].command(&["fleet", "status", "--json"])?;
+            let status: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            if self.is_agreed(&status) {
+                return Ok(());
+            }
+            if !sleep(POLL) {
+                return Err(Error::Interrupted);
+            }
+        }
+        Err(Error::NotReady {
+            what: format!("balancer {member}"),
+            seconds: PATIENCE.as_secs_f64(),
+            detail: " in the fleet".into(),
+        })
+    }
+
+    /// Cuts a balancer off from the store, or joins it again. It goes on forwarding.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn cut_off(&self, member: usize, off: bool) -> Result<()> {
+        let verb = if off { "add" } else { "del" };
+        Ok(self.lab.front(member).ip(&format!("route {verb} blackhole {STORE4}/32\n"))?)
+    }
+
+    fn set_port(&self, member: usize, state: &str) -> Result<()> {
+        let role = if member == 0 { Role::Balancer } else { Role::Front(member) };
+        Ok(self.lab.switch().ip(&format!("link set {} {state}\n", role.name()))?)
+    }
+
+    /// Does some work while balancers die and come back, are cut off from the store, flows are spread anew, and
+    /// the store stands still or dies. What goes wrong with that is an error, after the work.
+    pub(crate) fn churned<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let churn = scope.spawn(|| self.churn(&over));
+            let done = work();
+            over.store(true, Ordering::Relaxed);
+            let churned = churn.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            churned.map(|()| done)
+        })
+    }
+
+    fn churn(&self, over: &AtomicBool) -> Result<()> {
+        let last = self.balancers.len() - 1;
+        let steps: [(&str, &dyn Fn() -> Result<()>); 8] = [
+            ("flows are spread anew", &|| self.reshuffle()),
+            ("a balancer dies", &|| self.die(last)),
+            ("it is back", &|| self.revive(last)),
+            ("the store stands still", &|| self.store_away(true)),
+            ("flows are spread anew", &|| self.reshuffle()),
+            ("a balancer is cut off from the store", &|| self.cut_off_for_a_while(0)),
+            ("a control plane is killed", &|| self.crash_one(1 % self.balancers.len())),
+            ("the store dies", &|| self.store_away(false)),
+        ];
+        for (turn, (what, step)) in steps.iter().cycle().enumerate() {
+            let began = Instant::now();
+            while began.elapsed() < EVENT_GAP {
+                if over.load(Ordering::Relaxed) || !sleep(POLL) {
+                    return Ok(());
+                }
+            }
+            let _alone = lock(&self.commanding);
+            tracing::debug!("event {turn} of the fleet: {what}");
+            step()?;
+        }
+        Ok(())
+    }
+
+    /// The store is away while flows are spread anew, and back.
+    fn store_away(&self, pauses: bool) -> Result<()> {
+        if pauses {
+            self.pause_store(true)
+        } else {
+            self.kill_store()
+        }
+        sleep(EVENT_GAP);
+        self.reshuffle()?;
+        sleep(EVENT_GAP);
+        if pauses {
+            self.pause_store(false)
+        } else {
+            self.revive_store()?
+        }
+        self.balancers.iter().enumerate().try_for_each(|(at, _)| self.await_agreement_of(at))
+    }
+
+    fn cut_off_for_a_while(&self, member: usize) -> Result<()> {
+        self.cut_off(member, true)?;
+        sleep(EVENT_GAP);
+        self.reshuffle()?;
+        sleep(EVENT_GAP);
+        self.cut_off(member, false)?;
+        self.await_agreement_of(member)
+    }
+
+    fn crash_one(&self, member: usize) -> Result<()> {
+        self.balancers[member].crash(Duration::from_millis(500))?;
+        self.await_agreement_of(member)
+    }
+
+    /// Asks one balancer for a change of every service, which reaches all. One that cannot make it, because it
+    /// is out of touch with the store or another one was first, is not the last word.
+    fn change(&self, arguments: impl Fn(&str) -> Vec<String>) -> Result<()> {
+        let _alone = lock(&self.commanding);
+        for service in SERVICES {
+            let words = arguments(service);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            self.ask_one(&words)?;
+        }
+        Ok(())
+    }
+
+    /// Asks one balancer for a change; the next one, if that cannot make it now.
+    ///
+    /// # Errors
+    /// The last refusal.
+    pub fn ask_one(&self, words: &[&str]) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let away = lock(&self.away).clone();
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.balancers.len();
+            if away.contains(&turn) {
+                continue;
+            }
+            match self.balancers[turn].command(words) {
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    let text = error.to_string();
+                    let passes = ["the store", "another balancer has changed"];
+                    if !passes.iter().any(|one| text.contains(one)) || begun.elapsed() > PATIENCE {
+                        return Err(error);
+                    }
+                }
+            }
+            if !sleep(POLL) {
+                return Err(Error::Interrupted);
+            }
+        }
+    }
+
+    /// The folder of etcd's data and log.
+    pub fn store_folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+impl PoolControl for Fleet {
+    fn add(&self, backend: usize, weight: u32) -> Result<()> {
+        let spec = self.balancers[0].spec();
+        self.change(|service| {
+            let at = address(service, spec, backend).to_string();
+            words(&[
+                "backend",
+                "add",
+                service,
+                &format!("b{backend}"),
+                &at,
+                "--weight",
+                &weight.to_string(),
+            ])
+        })
+    }
+
+    fn remove(&self, backend: usize) -> Result<()> {
+        self.change(|service| words(&["backend", "remove", service, &format!("b{backend}")]))
+    }
+
+    fn drain(&self, backend: usize) -> Result<()> {
+        self.change(|service| words(&["backend", "drain", service, &format!("b{backend}")]))
+    }
+
+    fn undrain(&self, backend: usize) -> Result<()> {
+        self.change(|service| {
+            words(&["backend", "drain", service, &format!("b{backend}"), "--undo"])
+        })
+    }
+
+    fn set_weight(&self, backend: usize, weight: u32) -> Result<()> {
+        let weight = weight.to_string();
+        self.change(|service| {
+            words(&["backend", "weight", service, &format!("b{backend}"), &weight])
+        })
+    }
+
+    /// By a command: the file is the fleet's.
+    fn reload_with_weight(&self, backend: usize, weight: u32) -> Result<()> {
+        self.set_weight(backend, weight)
+    }
+
+    /// Of every control plane, at once.
+    fn crash(&self, away: Duration) -> Result<()> {
+        let _alone = lock(&self.commanding);
+        let off = lock(&self.away).clone();
+        let there = || self.balancers.iter().enumerate().filter(|(at, _)| !off.contains(at));
+        there().for_each(|(_, one)| one.kill());
+        sleep(away);
+        there().try_for_each(|(_, one)| one.launch())?;
+        there().try_for_each(|(at, _)| self.await_agreement_of(at))
+    }
+
+    /// Of one balancer: loads are each one's own.
+    fn tell_load(&self, backend: usize, load: f64) -> Result<bool> {
+        self.balancers[0].tell_load(backend, load)
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.kill_store();
+    }
+}

@@ -1,0 +1,234 @@
+//! Several balancers of one fleet behind a router that spreads flows by ports, with a real etcd and real
+//! connections. No balancer has room to remember who went where.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{Held, WEB4, WEIR};
+use serde_json::Value;
+use weir_lab::demo::{self, DemoSpec};
+use weir_lab::topology::Topology;
+use weir_lab::view::Show;
+use weir_lab::{AgentSpec, Balancer, BalancerSpec, Fleet, Lab, LabSpec, PoolControl};
+
+/// Too few entries for the connections of a test: those that live on do so by their cookies.
+const FORGETFUL: &str = "[limits]\ntracked_flows = 16";
+
+fn lab() -> Arc<Lab> {
+    let agent = Some(AgentSpec::new(WEIR));
+    let topology = Topology::Fleet;
+    common::lab_of(LabSpec { backends: 4, topology, agent, ..LabSpec::default() })
+}
+
+fn start(lab: &Arc<Lab>) -> Fleet {
+    let spec = BalancerSpec {
+        method: "cheetah".into(),
+        service_lines: "answers = \"backend\"".into(),
+        balancer_lines: FORGETFUL.into(),
+        ..BalancerSpec::new(WEIR, 3)
+    };
+    Fleet::start(lab, &spec, common::seed()).expect("a fleet of weir run")
+}
+
+fn fleet_status(balancer: &Balancer) -> Value {
+    let text = balancer.command(&["fleet", "status", "--json"]).expect("it answers");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn agree(fleet: &Fleet) {
+    fleet.await_agreement(fleet.balancers().len(), common::PATIENCE).expect("all follow the same");
+}
+
+fn assert_unbroken(held: &mut [Held], when: &str) {
+    let troubles = common::troubles(held);
+    let broken = troubles.len();
+    assert!(troubles.is_empty(), "{when}: {broken} of {} broken: {troubles:#?}", held.len());
+    println!("{when}: 0 of {} broken", held.len());
+}
+
+/// Packets that each balancer has forwarded to backends of its web services.
+fn forwarded(fleet: &Fleet) -> Vec<u64> {
+    let of = |balancer: &Balancer| {
+        let status = balancer.status().unwrap();
+        let web =
+            ["web4", "web6"].map(|name| common::sum(common::service(&status, name), "packets"));
+        web.iter().sum()
+    };
+    fleet.balancers().iter().map(of).collect()
+}
+
+/// What is asked of one balancer is so on all, in their files too; who comes second is told who was first; and
+/// all say the same of a flow.
+#[test]
+fn a_change_on_one_balancer_is_one_on_all() {
+    let _alone = common::alone();
+    let lab = lab();
+    let fleet = start(&lab);
+    let all = fleet.balancers();
+    let (one, two) = (&all[0], &all[1]);
+    let said = common::command(one, "backend drain web4 b1");
+    assert!(said.contains("backend b1 of web4 drains; change 2 of the fleet"), "{said}");
+    assert!(common::command(one, "backend drain web4 b1").contains("drains already"));
+    common::command(two, "backend weight web4 b2 7");
+    agree(&fleet);
+    for balancer in all {
+        let status = balancer.status().unwrap();
+        let web = common::service(&status, "web4");
+        assert_eq!(common::backend(web, "b1")["drain"], true);
+        assert_eq!(common::backend(web, "b2")["weight"], 7);
+        let file = std::fs::read_to_string(balancer.config()).unwrap();
+        assert!(file.contains("weight = 7") && file.contains("drain = true"), "{file}");
+        // What is each one's own is still its own.
+        assert!(file.contains(&format!("name = \"{}\"", balancer.name())), "{file}");
+        let history = common::command(balancer, "history");
+        assert!(history.contains(two.name()) || balancer.name() == two.name(), "{history}");
+    }
+    // What cannot be is refused by the one that is asked, and the others never hear of it.
+    let refused = common::try_command(two, "backend remove web4 nobody").unwrap_err();
+    assert!(refused.contains("service web4 has no backend nobody"), "{refused}");
+    let text = std::fs::read_to_string(one.config()).unwrap();
+    let file = lab.directory().join("new.toml");
+    for (from, to, why) in [
+        ("method = \"cheetah\"", "method = \"concury\"", "each balancer builds concury's tables"),
+        ("weight = 7", "weight = 70000", "out of range"),
+    ] {
+        std::fs::write(&file, text.replace(from, to)).unwrap();
+        let refused = common::try_command(one, &format!("apply {}", file.display())).unwrap_err();
+        assert!(refused.contains(why), "{refused}");
+    }
+    assert_eq!(fleet_status(two)["change"], 3);
+    // A whole file, by one of them: what is its own is followed there alone.
+    std::fs::write(&file, text.replace("weight = 7", "weight = 5") + "# The end.\n").unwrap();
+    let said = common::command(one, &format!("apply {}", file.display()));
+    assert!(said.contains("change 4 of the fleet"), "{said}");
+    agree(&fleet);
+    let status = all[2].status().unwrap();
+    assert_eq!(common::backend(common::service(&status, "web4"), "b2")["weight"], 5);
+    common::command(&all[2], "rollback");
+    agree(&fleet);
+    let status = one.status().unwrap();
+    assert_eq!(common::backend(common::service(&status, "web4"), "b2")["weight"], 7);
+
+    let shown = common::command(two, "fleet status");
+    for balancer in all {
+        assert!(shown.contains(balancer.name()), "{shown}");
+    }
+    assert!(shown.contains("serves") && !shown.contains("warning"), "{shown}");
+    let flow = ["explain", "tcp", "10.77.1.1:4711", "10.77.0.100:80", "--json"];
+    let said: Value = serde_json::from_str(&one.command(&flow).unwrap()).unwrap();
+    let others = said["fleet"].as_array().expect("the others");
+    assert_eq!(others.len(), 2, "{said}");
+    assert!(others.iter().all(|other| other["answered"] == true), "{said}");
+}
+
+/// Flows are spread anew, balancers die and come back, are cut off from the store, the store stands still and
+/// dies, control planes restart without it, backends come, drain and go: no connection breaks but those of the
+/// backend that goes.
+#[test]
+fn connections_outlive_balancers_and_the_store() {
+    let _alone = common::alone();
+    let lab = lab();
+    let fleet = start(&lab);
+    let all = fleet.balancers();
+    common::reach_all(&lab, WEB4, 3);
+    let mut held = common::hold_both(&lab, 96);
+    assert!(forwarded(&fleet).iter().all(|packets| *packets > 0), "each has its part");
+    for turn in 0..4 {
+        fleet.reshuffle().unwrap();
+        assert_unbroken(&mut held, &format!("spread anew, {turn}"));
+    }
+    let before = forwarded(&fleet);
+    fleet.lead(&[0, 0, 1]).unwrap();
+    assert_unbroken(&mut held, "all by the last balancer");
+    let after = forwarded(&fleet);
+    assert!(after[2] >= before[2] + held.len() as u64, "{before:?} {after:?}: it has all of them");
+
+    fleet.lead_evenly().unwrap();
+    fleet.add(3, 1).unwrap();
+    agree(&fleet);
+    common::reach_all(&lab, WEB4, 4);
+    held.extend(common::hold_both(&lab, 48));
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "with a backend more");
+    fleet.drain(0).unwrap();
+    agree(&fleet);
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "while a backend drains");
+
+    fleet.die(2).unwrap();
+    assert_unbroken(&mut held, "when a balancer has died");
+    fleet.undrain(0).unwrap();
+    fleet.revive(2).unwrap();
+    agree(&fleet);
+    fleet.lead(&[0, 0, 1]).unwrap();
+    assert_unbroken(&mut held, "by the one that is back and knows nothing");
+    held.extend(common::hold_both(&lab, 24));
+    fleet.lead_evenly().unwrap();
+    assert_unbroken(&mut held, "by all");
+
+    fleet.cut_off(0, true).unwrap();
+    common::eventually("it notices", || fleet_status(&all[0])["reachable"] == false);
+    let refused = common::try_command(&all[0], "backend drain web4 b1").unwrap_err();
+    assert!(refused.contains("the store cannot be reached"), "{refused}");
+    let warnings = all[0].status().unwrap()["warnings"].to_string();
+    assert!(warnings.contains("without the fleet's store"), "{warnings}");
+    common::command(&all[1], "backend drain web4 b1");
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "while one is cut off from the store");
+    all[0].crash(Duration::ZERO).unwrap();
+    assert_unbroken(&mut held, "when that one has begun anew without the store");
+    fleet.cut_off(0, false).unwrap();
+    agree(&fleet);
+    let status = all[0].status().unwrap();
+    let b1 = common::backend(common::service(&status, "web4"), "b1");
+    assert_eq!(b1["drain"], true, "it has heard of what it had missed");
+
+    fleet.kill_store();
+    common::eventually("all notice", || {
+        all.iter().all(|one| fleet_status(one)["reachable"] == false)
+    });
+    all.iter().for_each(Balancer::kill);
+    all.iter().try_for_each(Balancer::launch).unwrap();
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut held, "without the store, after the death of all control planes");
+    held.extend(common::hold_both(&lab, 24));
+    fleet.revive_store().unwrap();
+    agree(&fleet);
+    common::command(&all[2], "backend undrain web4 b1");
+    agree(&fleet);
+    assert_unbroken(&mut held, "with the store again");
+
+    // Only who sits on what goes is given up.
+    let (gone, mut others): (Vec<Held>, Vec<Held>) =
+        held.into_iter().partition(|one| one.backend == "b2");
+    assert!(!gone.is_empty() && !others.is_empty());
+    fleet.remove(2).unwrap();
+    agree(&fleet);
+    fleet.reshuffle().unwrap();
+    assert_unbroken(&mut others, "when a backend was removed");
+}
+
+/// Thousands of connections, while backends change, and balancers, and the store.
+#[test]
+fn churn_of_a_fleet_breaks_nothing() {
+    let _alone = common::alone();
+    let seed = common::seed();
+    let mut spec = DemoSpec::new(WEIR, seed);
+    spec.lab.topology = Topology::Fleet;
+    spec.lab.agent = Some(AgentSpec::new(WEIR));
+    spec.lab.backends = 8;
+    spec.balancer.pool = 6;
+    spec.balancer.method = "cheetah".into();
+    spec.balancer.service_lines = "answers = \"backend\"".into();
+    spec.traffic.connections = 1_000;
+    spec.traffic.mix.udp = 0.0;
+    (spec.traffic.timeout, spec.traffic.detection) = (common::PATIENCE, Duration::from_secs(20));
+    spec.goals.changes = 8;
+    spec.duration = Duration::from_secs(60);
+    spec.show = Show::LinesOnError;
+    let report = demo::run(spec).unwrap();
+    println!("{}\n{}", report.table(), report.line());
+    assert!(report.held(), "{:?}", report.fault());
+}

@@ -245,11 +245,14 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
     })
 }
 
+/// A file of a certificate, and whose that is.
+pub type Listed = (PathBuf, Result<Identity, TlsError>);
+
 /// The certificates of a directory, by the names of their files; one that cannot be read is none, and says why.
 ///
 /// # Errors
 /// [`PkiError`] if the directory cannot be read.
-pub fn list(directory: &Path) -> Result<Vec<(PathBuf, Result<Identity, TlsError>)>, PkiError> {
+pub fn list(directory: &Path) -> Result<Vec<Listed>, PkiError> {
     let file = |source| PkiError::File { path: directory.to_owned(), source };
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).map_err(file)? {

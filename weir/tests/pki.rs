@@ -94,7 +94,7 @@ fn an_authority_its_certificates_and_their_ends() {
     let other = other.path().join("pki");
     good(&pki(&other, "init"));
     std::fs::copy(other.join("ca.key"), directory.join("ca.key")).unwrap();
-    let refused = pki(&directory, "issue b3 --role agent --address 10.0.0.9");
+    let refused = pki(&directory, "issue b3 --role agent --address 10.0.0.9 --days 30");
     assert!(common::stderr(&refused).contains("it is not the key of"), "{refused:?}");
     assert!(!directory.join("b3.pem").exists() && !directory.join("b3.key").exists());
 }

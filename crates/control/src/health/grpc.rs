@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -12,6 +13,7 @@ use hyper::{HeaderMap, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 
 use super::answer::{Good, Trouble};
 use crate::config::Grpc;
@@ -20,6 +22,8 @@ use crate::config::Grpc;
 const HEAD: u32 = 16 << 10;
 /// Bytes of an answer: the one that servers give has two.
 const MESSAGE: usize = 4 << 10;
+/// For an answer whose bytes are there, once the connection has ended.
+const AFTER: Duration = Duration::from_millis(50);
 /// Before each message stand a flag for compression and its length (gRPC over HTTP/2, "Length-Prefixed-Message").
 const PREFIX: usize = 5;
 
@@ -94,14 +98,19 @@ pub(super) async fn ask(
         judge(answer, grpc).await
     };
     let (mut exchange, mut connection) = (pin!(exchange), pin!(connection));
-    let mut closed = false;
-    loop {
-        tokio::select! {
-            done = &mut exchange => return done,
-            // What went wrong there is told to the exchange, and what came before the end still counts.
-            _ = &mut connection, if !closed => closed = true,
-        }
+    let ended = tokio::select! {
+        done = &mut exchange => return done,
+        ended = &mut connection => ended,
+    };
+    // What came before the end still counts; what has not come does not come any more, and a call that had not
+    // begun would wait for ever.
+    if let Ok(done) = timeout(AFTER, &mut exchange).await {
+        return done;
     }
+    Err(match ended {
+        Err(error) => trouble(&error),
+        Ok(()) => Trouble::Answer("no HTTP/2 answer: the connection was closed before it".into()),
+    })
 }
 
 async fn judge(answer: Response<Incoming>, grpc: &Grpc) -> Result<Good, Trouble> {

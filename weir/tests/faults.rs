@@ -564,13 +564,14 @@ fn a_start_on_a_full_disc_forwards() {
 }
 
 /// What goes by the calendar, because people and certificates do, and decides nothing about packets.
-const BY_THE_CALENDAR: [&str; 16] = [
+const BY_THE_CALENDAR: [&str; 17] = [
     // When something happened, was asked for, or was counted.
     "control/src/api/audit.rs",
     "control/src/api/watch.rs",
     "control/src/engine/events.rs",
     "control/src/snapshot.rs",
-    // When a change was made.
+    // When a change was made, also of a fleet.
+    "control/src/engine/fleet.rs",
     "control/src/history.rs",
     "weir/src/history.rs",
     "weir/src/top.rs",

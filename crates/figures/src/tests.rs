@@ -46,7 +46,10 @@ fn every_figure_is_described_and_quotes_its_paper() {
         for text in [figure.title, figure.paper, figure.measures, figure.why] {
             assert!(!text.is_empty(), "{id}");
         }
-        assert!(!figure.charts.is_empty() && !figure.quotes.is_empty(), "{id}");
+        assert!(!figure.charts.is_empty(), "{id}");
+        // Where the paper has no number, the note says so.
+        let silent = figure.note.starts_with("the paper");
+        assert!(!figure.quotes.is_empty() || silent, "{id}: neither quotes its paper nor says why");
         for quote in figure.quotes {
             assert!(quote.chart < figure.charts.len(), "{id}: {}", quote.name);
             assert!(!quote.points.is_empty() && !quote.source.is_empty(), "{id}: {}", quote.name);

@@ -130,7 +130,6 @@ fn exchange(world: &mut World<Switch>, socket: &PacketSocket, frames: &[Vec<u8>]
 }
 
 #[test]
-#[ignore = "needs p4c and simple_switch: make p4-test"]
 fn a_switch_does_what_the_plane_in_memory_does() {
     let seed = from_environment("WEIR_SEED", rand::random);
     let packets = from_environment("WEIR_PACKETS", || 100_000);
@@ -182,7 +181,6 @@ fn a_switch_does_what_the_plane_in_memory_does() {
 
 /// The process ends, and another one begins: within a second it is seen, and filled before a packet is decided.
 #[test]
-#[ignore = "needs p4c and simple_switch: make p4-test"]
 fn a_restart_is_noticed_within_a_second_and_filled_first() {
     let seed = from_environment("WEIR_SEED", rand::random);
     in_own_namespace(|| {

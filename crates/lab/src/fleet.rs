@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -307,14 +306,7 @@ impl Fleet {
     /// Does some work while balancers die and come back, are cut off from the store, flows are spread anew, and
     /// the store stands still or dies. What goes wrong with that is an error, after the work.
     pub(crate) fn churned<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let churn = scope.spawn(|| self.churn(&over));
-            let done = work();
-            over.store(true, Ordering::Relaxed);
-            let churned = churn.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            churned.map(|()| done)
-        })
+        crate::churn::beside(|over| self.churn(over), work)
     }
 
     fn churn(&self, over: &AtomicBool) -> Result<()> {

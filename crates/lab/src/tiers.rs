@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::balancer::{Balancer, BalancerSpec, Node, PoolControl};
@@ -129,14 +128,7 @@ impl Tiers {
     /// Does some work while stateful balancers join and drain in turns, and clients change between the
     /// fronts. What goes wrong with that is an error, after the work.
     pub(crate) fn churned<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let churn = scope.spawn(|| self.churn(&over));
-            let done = work();
-            over.store(true, Ordering::Relaxed);
-            let churned = churn.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            churned.map(|()| done)
-        })
+        crate::churn::beside(|over| self.churn(over), work)
     }
 
     fn churn(&self, over: &AtomicBool) -> Result<()> {

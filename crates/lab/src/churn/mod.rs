@@ -239,3 +239,19 @@ impl Worker {
         }
     }
 }
+
+/// Does some work while `churn` goes on, which looks whether the work is over. What goes wrong with that is an
+/// error, after the work.
+pub(crate) fn beside<T: Send>(
+    churn: impl FnOnce(&AtomicBool) -> Result<()> + Send,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T> {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let churn = scope.spawn(|| churn(&over));
+        let done = work();
+        over.store(true, Relaxed);
+        let churned = churn.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        churned.map(|()| done)
+    })
+}

@@ -428,8 +428,11 @@ fn whatever_reloads_come_connections_stay() {
             let operation = *operations.choose(&mut rng).expect("some");
             let (granted, refused) = (rng.random_range(0..6), rng.random_range(1..8));
             world.engine.plane.refuse_after(operation, granted, refused);
+            println!("{step}: {operation:?} is refused {refused} times after {granted}");
         }
-        match rng.random_range(0..if deep { 11 } else { 8 }) {
+        let event = rng.random_range(0..if deep { 11 } else { 8 });
+        println!("{step}: event {event}, {fields:?}, at {}", world.engine.ahead);
+        match event {
             8 => {
                 let (service, up) = (["a", "b", "c"][rng.random_range(0..3)], rng.random_bool(0.6));
                 if world.engine.services.contains_key(service) {

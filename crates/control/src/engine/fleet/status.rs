@@ -1,0 +1,241 @@
+//! What a balancer says of itself to its fleet, and what it can tell of the others.
+
+use super::{Fleet, ServiceRuntime, now};
+use crate::engine::{Engine, EngineError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use weir_fleet::{Document, ServiceSign, Sign};
+use weir_plane::Plane;
+use weir_steering::cheetah::servers;
+use weir_steering::{BackendId, Image, SLOT_BACKEND};
+use xxhash_rust::xxh3::Xxh3;
+
+/// A fleet, as one of its balancers knows it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct FleetStatus {
+    /// Name of the balancer that was asked.
+    pub name: String,
+    /// The store, in words.
+    pub store: String,
+    /// Whether it answers.
+    pub reachable: bool,
+    /// For how many seconds it does, or does not.
+    pub seconds: u64,
+    /// Why it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The last change that the store is known to have; 0: none.
+    pub change: u64,
+    /// Who made the change that this balancer follows, with whom and what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<String>,
+    /// Times that everything was read anew, since the store had been lost.
+    pub resyncs: u64,
+    /// All balancers, in the order of their names.
+    pub balancers: Vec<BalancerStatus>,
+    /// In what balancers differ that should be alike, a sentence each.
+    pub disagreements: Vec<String>,
+}
+
+/// A balancer of a fleet.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BalancerStatus {
+    /// Its name.
+    pub name: String,
+    /// "serves", "drained", "behind" (it does not follow the last change), or "away" (it does not say anything
+    /// to the store).
+    pub role: String,
+    /// What it says of itself; none if it is away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sign: Option<Sign>,
+    /// Changes that it is behind the store.
+    pub lag: u64,
+}
+
+impl<P: Plane> Engine<P> {
+    /// Says what this balancer does, if that is another than before.
+    pub(in crate::engine) fn tell_fleet(&mut self) {
+        let Some(mut fleet) = self.fleet.take() else { return };
+        let sign = self.sign(&mut fleet);
+        if let Some(ends) = &fleet.ends {
+            ends.sign.send_if_modified(|before| {
+                let changed = *before != sign;
+                if changed {
+                    *before = sign;
+                }
+                changed
+            });
+        }
+        self.fleet = Some(fleet);
+    }
+
+    fn sign(&self, fleet: &mut Fleet) -> Sign {
+        let digests = &mut fleet.digests;
+        digests.retain(|number, _| self.names.contains_key(number));
+        let services = self.services.values().map(|service| {
+            let image = service.builder.published();
+            let digest = image.map(|image| {
+                let known =
+                    digests.get(&service.number).filter(|known| known.0 == service.generation);
+                known.map(|known| known.1.clone()).unwrap_or_else(|| {
+                    let digest = digest_of(service, image);
+                    digests.insert(service.number, (service.generation, digest.clone()));
+                    digest
+                })
+            });
+            ServiceSign {
+                name: service.configured.name.clone(),
+                method: service.in_force.method.name().into(),
+                generation: service.generation,
+                digest,
+                up: service.pool.iter().filter(|member| member.up).count(),
+                backends: service.pool.len(),
+            }
+        });
+        let services = services.collect();
+        let document = fleet.cache.document.as_ref();
+        let announced = self.announced();
+        Sign {
+            id: fleet.cache.id.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            change: fleet.change(),
+            digest: document.map(Document::digest).unwrap_or_default(),
+            services,
+            announced: announced.0,
+            drained: announced.1,
+            trouble: fleet.behind.as_ref().map(|behind| behind.why.clone()),
+        }
+    }
+
+    /// What the fleet does, as far as this balancer knows.
+    pub(in crate::engine) fn fleet_status(&self) -> Result<FleetStatus, EngineError> {
+        let (Some(fleet), Some(store)) = (&self.fleet, &self.config.store) else {
+            return Err(EngineError::NotFound(
+                "this balancer is of no fleet: its file has no [store] with kind = \"etcd\" (docs/fleet.md)".into(),
+            ));
+        };
+        let report = fleet.report();
+        let own = &self.config.balancer.name;
+        let mut signs = report.balancers.clone();
+        if let Some(ends) = fleet.ends.as_ref().filter(|_| !report.namesake) {
+            signs.insert(own.clone(), ends.sign.borrow().clone());
+        }
+        let names =
+            report.members.iter().chain(signs.keys()).collect::<std::collections::BTreeSet<_>>();
+        let last = report.change.max(fleet.change());
+        let balancers = names.into_iter().map(|name| {
+            let sign = signs.get(name).cloned();
+            let lag = sign.as_ref().map_or(0, |sign| last.saturating_sub(sign.change));
+            let role = match &sign {
+                None => "away",
+                Some(sign) if lag > 0 || sign.trouble.is_some() => "behind",
+                Some(sign) if sign.drained => "drained",
+                Some(_) => "serves",
+            };
+            BalancerStatus { name: name.clone(), role: role.into(), sign, lag }
+        });
+        let balancers: Vec<BalancerStatus> = balancers.collect();
+        let made = fleet.cache.document.as_ref().map(|document| {
+            format!(
+                "change {} by {}@{}: {}",
+                document.change, document.who, document.by, document.what
+            )
+        });
+        Ok(FleetStatus {
+            name: own.clone(),
+            store: store.to_string(),
+            reachable: report.reachable,
+            seconds: now().saturating_sub(report.since),
+            error: report.error.clone(),
+            change: report.change,
+            made,
+            resyncs: report.resyncs,
+            disagreements: disagreements(&balancers, report.namesake.then_some(own)),
+            balancers,
+        })
+    }
+
+    /// What an operator should know of the fleet.
+    pub(in crate::engine) fn fleet_warnings(&self) -> Vec<String> {
+        let Some(fleet) = &self.fleet else { return Vec::new() };
+        let report = fleet.report();
+        let mut warnings = Vec::new();
+        if let (false, Some(error)) = (report.reachable, &report.error) {
+            let seconds = now().saturating_sub(report.since);
+            warnings.push(format!(
+                "without the fleet's store for {seconds} s: this balancer goes on with change {}, and changes are \
+                 refused ({error})",
+                fleet.change()
+            ));
+        }
+        if report.namesake {
+            warnings.push(
+                "another balancer of the fleet has the name of this one; set balancer.name".into(),
+            );
+        }
+        warnings
+            .extend(fleet.behind.as_ref().map(|behind| format!("not followed: {}", behind.why)));
+        warnings
+    }
+}
+
+/// The digest of how a table decides, which is the same on balancers that call backends by other numbers.
+pub(in crate::engine) fn digest_of(service: &ServiceRuntime, image: &Image) -> String {
+    let mut hash = Xxh3::new();
+    let mut name_of = |slot: u16| {
+        let name = BackendId::new(slot & SLOT_BACKEND).and_then(|id| service.name_of(id));
+        hash.update(name.unwrap_or_default().as_bytes());
+        hash.update(&(slot & !SLOT_BACKEND).to_le_bytes());
+    };
+    match image {
+        Image::Cheetah(_) | Image::CheetahStateful(_) => {
+            let Some(servers) = servers(image) else { return String::new() };
+            servers.backends().iter().for_each(|backend| name_of(*backend));
+            // In which order they take turns is each balancer's own.
+            let names =
+                servers.serving().iter().filter_map(|id| service.name_of(BackendId::new(*id)?));
+            let mut names: Vec<String> = names.collect();
+            names.sort_unstable();
+            names.iter().for_each(|name| hash.update(name.as_bytes()));
+        }
+        Image::Tracked(table) => table.body().rows().iter().for_each(|row| name_of(*row)),
+        // Which rows ask the connection table differs with what each has seen.
+        Image::Jet(table) => {
+            table.body().owners().iter().for_each(|row| name_of(*row & SLOT_BACKEND))
+        }
+        // Not of a fleet.
+        image => hash.update(&image.header().digest.to_le_bytes()),
+    }
+    hash.update(&[image.method().number()]);
+    hash.update(&image.header().key.to_bytes());
+    format!("{:016x}", hash.digest())
+}
+
+/// In what balancers differ that should be alike.
+fn disagreements(balancers: &[BalancerStatus], namesake: Option<&String>) -> Vec<String> {
+    let mut said: Vec<String> = namesake
+        .map(|name| format!("two balancers are called {name}; rename one of them"))
+        .into_iter()
+        .collect();
+    let mut tables: BTreeMap<&str, BTreeMap<&str, Vec<&str>>> = BTreeMap::new();
+    for balancer in balancers {
+        let Some(sign) = &balancer.sign else { continue };
+        if let Some(trouble) = &sign.trouble {
+            said.push(format!("{} does not follow the store: {trouble}", balancer.name));
+        }
+        for service in &sign.services {
+            let digest = service.digest.as_deref().unwrap_or("no table");
+            let of = tables.entry(&service.name).or_default();
+            of.entry(digest).or_default().push(&balancer.name);
+        }
+    }
+    for (service, digests) in tables.iter().filter(|(_, digests)| digests.len() > 1) {
+        let groups: Vec<String> = digests
+            .iter()
+            .map(|(digest, names)| format!("{digest} on {}", names.join(", ")))
+            .collect();
+        said.push(format!("service {service}: tables differ: {}", groups.join("; ")));
+    }
+    said
+}

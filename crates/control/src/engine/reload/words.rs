@@ -1,0 +1,123 @@
+//! What there is to tell of a change: whose connections end, and how many.
+
+use crate::config::{Config, Service};
+use crate::engine::places::ports_of;
+use crate::engine::service::{PoolMember, ServiceRuntime};
+use crate::engine::Engine;
+use std::collections::HashMap;
+use weir_plane::Plane;
+use weir_steering::{BackendId, Phase};
+
+impl<P: Plane> Engine<P> {
+    /// What there is to tell of backends that leave a service.
+    pub(super) fn left_behind(
+        &self,
+        now: &ServiceRuntime,
+        leaving: &[BackendId],
+    ) -> Option<String> {
+        let members = now.pool.iter().filter(|member| leaving.contains(&member.id));
+        let members: Vec<&PoolMember> = members.collect();
+        let open = (!members.is_empty()).then(|| self.known_by_backend(now)).flatten()?;
+        let said = members.iter().filter_map(|member| {
+            let open = open.get(&member.id).copied().filter(|open| *open > 0)?;
+            let connections = if open == 1 { "connection ends" } else { "connections end" };
+            Some(format!("backend {} removed: {open} known {connections}", member.wanted.name))
+        });
+        let said: Vec<String> = said.collect();
+        let service = &now.configured.name;
+        (!said.is_empty()).then(|| format!("service {service}: {}", said.join(", ")))
+    }
+
+    /// The services whose connections would break because the fleet has other seeds for them.
+    pub(super) fn of_other_seeds(&self, config: &Config) -> Vec<String> {
+        let pairs = self.pairs_by_place(&config.services).into_iter().zip(&config.services);
+        let others = pairs.filter_map(|(now, wanted)| {
+            let now = now.filter(|now| !self.has_seed_of(now, wanted))?;
+            let used = self.plane.table_bytes(now.number) > 0;
+            used.then(|| {
+                format!(
+                    "service {}: the fleet hashes it under another key than this balancer, which was not of \
+                     the fleet, and {} break",
+                    wanted.name,
+                    self.known(now)
+                )
+            })
+        });
+        others.collect()
+    }
+
+    /// What there is to tell of the addresses and ports that a service gives up.
+    pub(in crate::engine) fn moved(
+        &self,
+        now: &ServiceRuntime,
+        wanted: &Service,
+    ) -> Option<String> {
+        let (before, after) = (&now.configured, wanted);
+        let addresses = after.addresses();
+        let mut salts = now.salts.clone();
+        salts.follow(&addresses);
+        let mut gone = Vec::new();
+        for vip in before.addresses().into_iter().filter(|vip| !addresses.contains(vip)) {
+            let kept = now.salts.kept_of(&vip, &salts, &addresses);
+            if kept.iter().any(|part| part.bits <= vip.bits) {
+                continue;
+            }
+            let parts: Vec<String> = kept.iter().map(ToString::to_string).collect();
+            gone.push(match &parts[..] {
+                [] => vip.to_string(),
+                parts => format!("{vip} (but for {})", parts.join(", ")),
+            });
+        }
+        let (had, has) = (ports_of(before), ports_of(after));
+        if !(has.contains(had.start()) && has.contains(had.end())) {
+            gone.push(format!(
+                "ports {} that are not of {}",
+                before.port_text(),
+                after.port_text()
+            ));
+        }
+        (!gone.is_empty())
+            .then(|| format!("service {}: connections to {} end", wanted.name, gone.join(", ")))
+    }
+
+    /// How many connections of a service are known, without those that have ended; none if nobody knows.
+    pub(in crate::engine) fn count_known(&self, service: &ServiceRuntime) -> Option<usize> {
+        let method = service.in_force.method.id();
+        if method.needs().states {
+            let mut open = 0;
+            service.builder.each_state(&mut |_, known| {
+                open += usize::from(known.phase != Phase::Closing);
+            });
+            Some(open)
+        } else if method.info().tracks_all {
+            self.plane.connections(service.number).ok().map(|known| known.len())
+        } else {
+            None
+        }
+    }
+
+    /// The same by backend; those without any are left out.
+    pub(in crate::engine) fn known_by_backend(
+        &self,
+        service: &ServiceRuntime,
+    ) -> Option<HashMap<BackendId, usize>> {
+        service.in_force.method.id().needs().states.then(|| {
+            let mut open = HashMap::new();
+            service.builder.each_state(&mut |_, known| {
+                if known.phase != Phase::Closing {
+                    *open.entry(known.backend).or_default() += 1;
+                }
+            });
+            open
+        })
+    }
+
+    /// The same in words.
+    pub(super) fn known(&self, service: &ServiceRuntime) -> String {
+        match self.count_known(service) {
+            Some(1) => "1 known connection".into(),
+            Some(n) => format!("{n} known connections"),
+            None => "an unknown number of connections".into(),
+        }
+    }
+}

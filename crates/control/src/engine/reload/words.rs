@@ -1,9 +1,9 @@
 //! What there is to tell of a change: whose connections end, and how many.
 
 use crate::config::{Config, Service};
+use crate::engine::Engine;
 use crate::engine::places::ports_of;
 use crate::engine::service::{PoolMember, ServiceRuntime};
-use crate::engine::Engine;
 use std::collections::HashMap;
 use weir_plane::Plane;
 use weir_steering::{BackendId, Phase};

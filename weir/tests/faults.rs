@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Flow, Held, WEB4, WEB6};
 use rand::rngs::StdRng;
@@ -396,6 +396,8 @@ impl World {
     /// The process is killed while a file is applied: it is in force whole, or not at all.
     fn die_in(&mut self, other: &Path, file: File, former: File) -> String {
         let moment = self.random.random_range(0..120_000);
+        // One that has just joined becomes up with its first check, whatever else happens.
+        common::eventually("all are up", || self.are_up());
         let before = self.services();
         let mut command = Command::new(common::WEIR);
         command.arg("apply").arg(other).arg("--socket").arg(self.balancer.socket());
@@ -416,7 +418,12 @@ impl World {
             let plan = self.command("plan").unwrap();
             assert!(plan.contains("nothing would change"), "{plan}");
         } else {
-            common::eventually("commands before it still count", || self.services() == before);
+            let started = Instant::now();
+            while self.services() != before {
+                let now = self.services();
+                assert!(started.elapsed() < common::PATIENCE, "before: {before:#?}\nnow: {now:#?}");
+                thread::sleep(Duration::from_millis(20));
+            }
         }
         format!("a SIGKILL {moment} us after a file was applied, which is in force: {applied}")
     }

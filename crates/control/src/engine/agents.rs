@@ -6,7 +6,7 @@
 
 use super::service::ServiceRuntime;
 use super::told::Told;
-use super::{Engine, tolerate};
+use super::{Command, Engine, EngineError, tolerate};
 use crate::config::{Agents as Configured, Config, Ports, Protocol, Service, States};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,11 @@ use weir_wire::map_address;
 
 /// What an agent said last counts for so long after it was lost; then its backends are observed.
 const LOST_FOR: Duration = Duration::from_secs(3);
+/// After a restart, changes wait for so long for what agents list anew: for longer than it takes one to call
+/// again, which is some five seconds.
+const LIST_WITHIN: Duration = Duration::from_secs(10);
+/// So many changes may wait for it.
+const WAITING: usize = 1024;
 /// Certificates that end sooner are warned of.
 const ENDS_SOON: i64 = 14 * 86_400;
 
@@ -177,6 +182,8 @@ pub(super) struct Agents {
     refused: u64,
     /// Until when nothing is taken from interfaces, unless all agents have told before.
     learning: Option<Instant>,
+    /// Until when changes wait, after a restart, unless all agents have told before.
+    settling: Option<Instant>,
     /// Where it is said how agents are listened for.
     listener: Option<watch::Sender<Option<Configured>>>,
     /// What whoever listens says of that.
@@ -331,15 +338,94 @@ impl<P: Plane> Engine<P> {
         self.agents.learning.is_some()
     }
 
+    /// Backends whose agents are asked and have not told yet.
+    fn silent(&self) -> usize {
+        let held = self.agents.held();
+        let asked = self.services.values().filter(|service| service.asks_agents());
+        asked
+            .flat_map(|service| service.pool.iter().map(|member| (service.number, member.id)))
+            .filter(|one| !held.contains(one))
+            .count()
+    }
+
+    /// Over packets that follow tables already: what agents had said last before the process ended, and the
+    /// SYNs that were kept aside, ended with it. So a table that is made before agents have listed may move a
+    /// connection that had just begun.
+    pub(super) fn begin_to_settle(&mut self) {
+        let asks = self.services.values().any(ServiceRuntime::asks_agents);
+        if self.resumed && asks && self.config.agents.is_some() {
+            self.agents.settling = Some(Instant::now() + LIST_WITHIN);
+        }
+    }
+
+    /// Whether a service's table is not to be made anew yet.
+    pub(super) fn is_settling(&self, service: &ServiceRuntime) -> bool {
+        // Without a table there is no packet that follows it.
+        self.agents.settling.is_some() && service.asks_agents() && service.generation > 0
+    }
+
+    /// Whether changes wait for agents.
+    pub(super) fn settles(&self) -> bool {
+        self.agents.settling.is_some()
+    }
+
+    /// Goes on with changes, once all agents have told, or they have waited for as long as they may.
+    pub(super) fn go_on_settled(&mut self) {
+        if let Some(until) = self.agents.settling {
+            let missing = self.silent();
+            if missing > 0 && Instant::now() < until {
+                return;
+            }
+            if missing > 0 {
+                warn!(
+                    missing,
+                    "agents of backends have not listed what they hold; changes wait no longer"
+                );
+            }
+            self.agents.settling = None;
+            self.catch_up();
+        }
+        for command in std::mem::take(&mut self.waiting) {
+            self.handle(command);
+        }
+    }
+
+    /// Does what it is told, or later if it is a change that has to wait for agents. Changes keep their order.
+    pub(super) fn handle_settled(&mut self, command: Command) {
+        let waits = self.settles() || !self.waiting.is_empty();
+        if !(waits && self.moves_connections(&command)) {
+            self.handle(command);
+        } else if self.waiting.len() < WAITING {
+            self.waiting.push(command);
+        } else {
+            command.refuse(EngineError::Conflict(format!(
+                "{WAITING} changes wait for agents to list what they hold, which they do within {} s of a \
+                 restart; ask again",
+                LIST_WITHIN.as_secs()
+            )));
+        }
+    }
+
+    /// Whether a command may make tables anew that are not to be made before agents have listed.
+    fn moves_connections(&self, command: &Command) -> bool {
+        let asks = |name: &str| self.services.get(name).is_some_and(ServiceRuntime::asks_agents);
+        match command {
+            Command::Add(name, ..)
+            | Command::Set(name, ..)
+            | Command::Remove(name, ..)
+            | Command::Drain(name, ..)
+            | Command::Weight(name, ..) => asks(name),
+            Command::Apply(..) | Command::Rollback(..) | Command::Reload(..) => true,
+            Command::By(_, command) => self.moves_connections(command),
+            Command::Asked(asked) => self.moves_connections(&asked.command),
+            _ => false,
+        }
+    }
+
     /// Takes packets, once all agents have told, or it has waited for as long as it may.
     fn go_on_learning(&mut self) {
         let Some(until) = self.agents.learning else { return };
-        let held = self.agents.held();
-        let asked = self.services.values().filter(|service| service.asks_agents());
-        let missing = asked
-            .flat_map(|service| service.pool.iter().map(|member| (service.number, member.id)))
-            .filter(|one| !held.contains(one))
-            .count();
+        let missing = self.silent();
         if missing > 0 && Instant::now() < until {
             return;
         }
@@ -751,6 +837,12 @@ impl<P: Plane> Engine<P> {
         self.look_at_agents();
     }
 
+    /// Changes have waited for agents for as long as they may.
+    #[cfg(test)]
+    pub(super) fn end_settling(&mut self) {
+        self.agents.settling = Some(Instant::now());
+    }
+
     /// What there is to say of agents.
     pub(super) fn agent_warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -759,6 +851,12 @@ impl<P: Plane> Engine<P> {
             found.push(format!(
                 "no packets are taken yet: agents tell first what their backends hold (agents.learn, \
                  {left} s left)"
+            ));
+        }
+        if let Some(until) = self.agents.settling {
+            let left = until.saturating_duration_since(Instant::now()).as_secs();
+            found.push(format!(
+                "changes wait until agents have listed what their backends hold, after the restart ({left} s left)"
             ));
         }
         let trouble = self.agents.trouble.as_ref().and_then(|trouble| trouble.borrow().clone());

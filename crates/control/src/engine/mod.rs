@@ -294,6 +294,8 @@ pub struct Engine<P: Plane = LivePlane> {
     urgent: Option<tokio::sync::mpsc::Receiver<Command>>,
     /// What health checks have said during an update.
     late: Vec<crate::health::Transition>,
+    /// Changes that wait for agents, after a restart.
+    waiting: Vec<Command>,
     attached: Vec<weir_plane::Attached>,
     events_taken: u64,
     /// There may be flows whose report the ring had no room for.
@@ -569,6 +571,7 @@ impl<P: Plane> Engine<P> {
             warnings: found.warnings,
             urgent: None,
             late: Vec::new(),
+            waiting: Vec::new(),
             attached: Vec::new(),
             events_taken: 0,
             more_aside: false,
@@ -610,6 +613,7 @@ impl<P: Plane> Engine<P> {
             warn!(%error, "cannot make room");
         }
         engine.restore(&config, found.breaking)?;
+        engine.begin_to_settle();
         let followed = engine.follow(&config, How { start: true, breaking: found.breaking })?;
         followed.notes.iter().for_each(|note| warn!("{note}"));
         engine.fit(&config);
@@ -659,10 +663,12 @@ impl<P: Plane> Engine<P> {
     /// others have their turn. Returns whether there is another one.
     fn turn(&mut self, commands: &mut Commands, timers: &mut Timers) -> bool {
         tolerate("read reports", self.wait_for_reports(TICK, commands.bell()));
-        let mut commanded = self.attend(false);
+        // While changes wait for agents, packets are kept from a backend that fails, as inside an update.
+        let mut commanded = self.attend(self.settles());
+        self.go_on_settled();
         let more = commands.take(COMMANDS_AT_A_TIME, |command| {
             let last = matches!(command, Command::Stop);
-            self.handle(command);
+            self.handle_settled(command);
             commanded = true;
             !last
         });

@@ -175,6 +175,9 @@ impl<P: Plane> Engine<P> {
             service.dirty |= service.builder.due(seconds);
         }
         let due = |service: &&ServiceRuntime| {
+            if self.is_settling(service) {
+                return false;
+            }
             service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
         };
         let due: Vec<ServiceId> = self.services.values().filter(due).map(|s| s.number).collect();

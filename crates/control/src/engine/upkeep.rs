@@ -284,7 +284,10 @@ impl<P: Plane> Engine<P> {
         }
         let crowded: Vec<ServiceId> = counts
             .into_iter()
-            .filter(|(number, count)| *count > limit && self.names.contains_key(number))
+            .filter(|(number, count)| {
+                let service = self.names.get(number).and_then(|name| self.services.get(name));
+                *count > limit && service.is_some_and(|service| !self.is_settling(service))
+            })
             .map(|(number, _)| number)
             .collect();
         self.publish(&crowded).into_iter().next().map_or(Ok(()), Err)

@@ -467,6 +467,89 @@ fn loads_that_agents_tell_are_those_of_the_command() {
     assert!(world.start(0, 0..50).iter().all(|at| *at == least));
 }
 
+/// The process is killed between SYNs and what agents say of them, and the next one takes over.
+fn killed(world: World) -> World {
+    let World { mut engine, live, directory } = world;
+    let (config, plane) = (engine.config.clone(), std::mem::take(&mut engine.plane));
+    drop(engine);
+    let found = Found { resumed: true, ..Found::default() };
+    let mut engine = over(plane, found, &config).unwrap_or_else(|error| panic!("{error}"));
+    engine.clock = Box::new(|| 1_100);
+    World { engine, live, directory }
+}
+
+/// What had just begun when the process was killed is known to agents only: no change moves it.
+fn changes_wait_until_agents_have_listed(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 10_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..100);
+    let began = world.start(0, 100..300);
+    world.engine.drain_reports().unwrap();
+    let mut world = killed(world);
+    let (sender, mut commands) = channel(8).expect("descriptors");
+    world.engine.urgent = commands.urgent();
+    let (mut timers, mut answers) = (Timers::new(), Vec::new());
+    for backend in ["b2", "b3"] {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Drain("a".into(), backend.into(), true, reply);
+        assert!(sender.try_send(command).is_ok());
+        answers.push(answer);
+    }
+    let mut turn = |world: &mut World| assert!(world.engine.turn(&mut commands, &mut timers));
+    turn(&mut world);
+    assert!(world.warnings()[0].contains("changes wait until agents have listed"));
+    // Packets are kept from a backend that fails all the same.
+    let member = world.engine.services["a"].member("b1").expect("there");
+    let (b1, at) = (member.id, Instant::now());
+    let id = world.engine.services["a"].target(b1);
+    let failed = Transition { id, up: false, spoken: None, detail: "no answer".into(), at };
+    assert!(sender.try_send(Command::Health(vec![failed])).is_ok());
+    turn(&mut world);
+    assert!(!world.engine.plane.backend(b1).expect("there").up);
+    let generation = world.engine.services["a"].generation;
+    for n in 1..=3u8 {
+        assert!(
+            answers.iter_mut().all(|answer| answer.try_recv().is_err()),
+            "before b{n} has told"
+        );
+        assert_eq!(world.engine.services["a"].generation, generation);
+        let own = world.engine.services["a"].member(&format!("b{n}")).expect("there").id;
+        let mut agent = world.call(10 + u64::from(n), n, n);
+        let new = (100..300).zip(&began).filter(|(_, at)| **at == own).map(|(client, _)| client);
+        let old = (0..100).filter(|client| world.live[&flow(0, *client)] == own);
+        let all: Vec<u32> = new.chain(old).collect();
+        world.dumps(&mut agent, all);
+        turn(&mut world);
+    }
+    for mut answer in answers {
+        answer.try_recv().expect("answered").expect("done");
+    }
+    assert!(world.engine.services["a"].generation > generation);
+    assert_eq!(world.states(), 300);
+    // Whoever is down has lost its own.
+    world.live.retain(|_, at| *at != b1);
+    world.upkeep();
+    world.check();
+}
+
+/// An agent that does not come back keeps no change for ever.
+fn changes_wait_no_longer_than_they_may(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 10_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..100);
+    let mut world = killed(world);
+    let (sender, mut commands) = channel(8).expect("descriptors");
+    let (reply, mut answer) = oneshot::channel();
+    assert!(sender.try_send(Command::Drain("a".into(), "b2".into(), true, reply)).is_ok());
+    let mut timers = Timers::new();
+    assert!(world.engine.turn(&mut commands, &mut timers));
+    assert!(answer.try_recv().is_err());
+    world.engine.end_settling();
+    assert!(world.engine.turn(&mut commands, &mut timers));
+    answer.try_recv().expect("answered").expect("done");
+    world.check();
+}
+
 /// Each of them holds for every method that knows all connections.
 macro_rules! by_every_method {
     ($($test:ident)*) => {
@@ -495,4 +578,6 @@ by_every_method! {
     what_is_known_of_an_earlier_time_is_put_right
     a_new_balancer_takes_no_packets_before_it_knows
     a_new_balancer_waits_no_longer_than_it_may
+    changes_wait_until_agents_have_listed
+    changes_wait_no_longer_than_they_may
 }

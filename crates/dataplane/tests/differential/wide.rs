@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use weir_dataplane::KernelPlane;
 use weir_plane::{Listen, Plane, Soft, VipKey};
 use weir_steering::{ServiceState, StateKey};
-use weir_wire::{FlowKey, Protocol, unmap_address};
+use weir_wire::{FlowKey, Protocol, fragment, parse, unmap_address};
 
 /// By the number of the service: address, bits, protocol, first port, bits of the port, salt. One takes a part
 /// of what another one does, by its address or by its port. Of services with a connection table no two flows have
@@ -66,12 +66,30 @@ pub fn moved(
     FlowKey { dst_port: port, dst: address, ..flow }
 }
 
+/// Services of [`PLACES`] with a connection table.
+const TABLED: [u32; 3] = [5, 8, 9];
+
+/// Hosts of a prefix that [`moved`] takes.
+const HOSTS: [u128; 4] = [0, 1, 2, 4];
+
+/// Whether a frame was damaged such that it is for another host of a prefix than those that are taken on purpose,
+/// and has an entry in a connection table. The kernel's has the flow and the oracle's the state, and two far
+/// addresses of a large prefix may have the same one.
+pub fn strays(places: &[(Listen, u32)], frame: &[u8]) -> bool {
+    let packet = parse(frame).ok().or_else(|| fragment(frame)?.packet.ok());
+    let Some(flow) = packet.map(|packet| packet.flow) else { return false };
+    let taken = places.iter().filter(|(at, _)| at.takes(&flow));
+    let Some((at, service)) = taken.max_by_key(|(at, _)| at.exactness()) else { return false };
+    let host = u128::from_be_bytes(flow.dst) ^ u128::from_be_bytes(at.address);
+    TABLED.contains(service) && !HOSTS.contains(&host)
+}
+
 /// The flows that a state may be of, among the addresses that [`moved`] takes.
 pub fn flows_of(state: &ServiceState, vip: &VipKey, places: &[(Listen, u32)]) -> Vec<FlowKey> {
     let own = places.iter().filter(|(_, number)| *number == state.service.0).map(|(at, _)| *at);
     let mut all = Vec::new();
     for at in own.chain([vip.into()]) {
-        for host in [0, 1, 2, 4u128] {
+        for host in HOSTS {
             let dst = (u128::from_be_bytes(at.address) | host).to_be_bytes();
             let StateKey { address: src, src_port, dst_port } = state.key;
             let by_client = src_port == 0;

@@ -418,11 +418,11 @@ impl World {
             let plan = self.command("plan").unwrap();
             assert!(plan.contains("nothing would change"), "{plan}");
         } else {
-            let started = Instant::now();
-            while self.services() != before {
-                let now = self.services();
+            let (started, mut now) = (Instant::now(), self.services());
+            while now != before {
                 assert!(started.elapsed() < common::PATIENCE, "before: {before:#?}\nnow: {now:#?}");
                 thread::sleep(Duration::from_millis(20));
+                now = self.services();
             }
         }
         format!("a SIGKILL {moment} us after a file was applied, which is in force: {applied}")

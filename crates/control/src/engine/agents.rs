@@ -27,7 +27,7 @@ const LOST_FOR: Duration = Duration::from_secs(3);
 /// again, which is some five seconds.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
 /// So many changes may wait for it.
-const WAITING: usize = 1024;
+pub(super) const WAITING: usize = 1024;
 /// Certificates that end sooner are warned of.
 const ENDS_SOON: i64 = 14 * 86_400;
 
@@ -361,7 +361,7 @@ impl<P: Plane> Engine<P> {
     /// Whether a service's table is not to be made anew yet.
     pub(super) fn is_settling(&self, service: &ServiceRuntime) -> bool {
         // Without a table there is no packet that follows it.
-        self.agents.settling.is_some() && service.asks_agents() && service.generation > 0
+        self.settles() && service.asks_agents() && service.generation > 0
     }
 
     /// Whether changes wait for agents.
@@ -390,10 +390,9 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// Does what it is told, or later if it is a change that has to wait for agents. Changes keep their order.
+    /// Does what it is told, or later if it is a change that has to wait for agents. Those keep their order.
     pub(super) fn handle_settled(&mut self, command: Command) {
-        let waits = self.settles() || !self.waiting.is_empty();
-        if !(waits && self.moves_connections(&command)) {
+        if !(self.settles() && self.moves_connections(&command)) {
             self.handle(command);
         } else if self.waiting.len() < WAITING {
             self.waiting.push(command);

@@ -175,10 +175,8 @@ impl<P: Plane> Engine<P> {
             service.dirty |= service.builder.due(seconds);
         }
         let due = |service: &&ServiceRuntime| {
-            if self.is_settling(service) {
-                return false;
-            }
-            service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
+            !self.is_settling(service)
+                && service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
         };
         let due: Vec<ServiceId> = self.services.values().filter(due).map(|s| s.number).collect();
         self.publish(&due)

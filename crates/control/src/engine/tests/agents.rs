@@ -1,6 +1,7 @@
 //! Backends that say what they hold: what is a state and what is not, whom is believed, and what happens when
 //! an agent is lost.
 
+use super::super::agents::WAITING;
 use super::*;
 use crate::config::{Agents, States};
 use std::net::IpAddr;
@@ -544,6 +545,16 @@ fn changes_wait_no_longer_than_they_may(method: &str) {
     let mut timers = Timers::new();
     assert!(world.engine.turn(&mut commands, &mut timers));
     assert!(answer.try_recv().is_err());
+    // There is room for so many only; who comes then is told at once.
+    let mut drain = || {
+        let (reply, answer) = oneshot::channel();
+        world.engine.handle_settled(Command::Drain("a".into(), "b2".into(), true, reply));
+        answer
+    };
+    let mut waiting: Vec<_> = (1..WAITING).map(|_| drain()).collect();
+    let refused = drain().try_recv().expect("answered").expect_err("refused").to_string();
+    assert!(refused.contains("wait for agents to list"), "{refused}");
+    assert!(waiting.iter_mut().all(|answer| answer.try_recv().is_err()));
     world.engine.end_settling();
     assert!(world.engine.turn(&mut commands, &mut timers));
     answer.try_recv().expect("answered").expect("done");

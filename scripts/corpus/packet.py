@@ -167,7 +167,7 @@ class Tcp(Layer):
         self.offset = self.get("offset", 5 + len(options) // 4)
         flags = sum(FLAGS[letter] for letter in self.get("flags", "A"))
         header = struct.pack("!HHIIBBHHH", self.get("sport"), self.get("dport"), self.get("seq", 1),
-                             self.get("ack", 0), (self.offset & 15) << 4, flags, 0xFFFF, 0, 0) + options
+                             self.get("ack", 0), (self.offset & 15) << 4, flags, self.get("window", 0xFFFF), 0, 0) + options
         self.sum = self.get("sum", transport_sum(ends, TCP, header + body))
         return header[:16] + struct.pack("!H", self.sum) + header[18:] + body
 

@@ -381,6 +381,51 @@ fn dead_connections(method: &str) {
     assert_eq!(counts.keys().collect::<Vec<_>>(), ["b0", "b2"], "{counts:?}");
 }
 
+/// The balancer itself resets what still comes for a dead machine; what has been silent meanwhile goes on when
+/// the machine is back.
+fn reset_connections(method: &str) {
+    let lab = common::lab(3);
+    let balancer = common::start(&lab, method, 3);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    write(&balancer, &good, &format!("{OFTEN}\ndead_connections = \"reset\""), &[]);
+    common::command(&balancer, "reload");
+    let held = common::hold(&lab, WEB4, 90);
+    let (mut theirs, mut others): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|one| one.backend == "b1");
+    assert!(theirs.len() > 3 && !others.is_empty());
+    let mut silent = theirs.split_off(theirs.len() / 2);
+    let link = weir_lab::topology::INTERFACE;
+    common::sh(lab.backend(1).netns(), &format!("ip link set {link} down"));
+    states(&balancer, &["up", "down", "up"]);
+    for one in &mut theirs {
+        let error = one.ask().expect_err("its server is gone");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{method}: {one:?}: {error}");
+    }
+    let status = balancer.status().unwrap();
+    let outcomes = status["outcomes"].as_array().unwrap();
+    let sent = outcomes.iter().find(|one| one["reason"] == "reset_sent");
+    let sent = sent.and_then(|one| one["dropped"].as_u64()).unwrap_or(0);
+    assert!(
+        sent >= theirs.len() as u64,
+        "{method}: {sent} resets for {}: {outcomes:?}",
+        theirs.len()
+    );
+    common::assert_unbroken(&mut others, "beside a dead machine", &balancer);
+    let counts = common::shorts(&lab, WEB4, 200, 6, 6);
+    assert_eq!(counts.keys().collect::<Vec<_>>(), ["b0", "b2"], "{counts:?}");
+    common::sh(lab.backend(1).netns(), &format!("ip link set {link} up"));
+    states(&balancer, &["up", "up", "up"]);
+    common::assert_unbroken(&mut silent, "silent while their machine was away", &balancer);
+}
+
+#[test]
+fn connections_of_a_dead_machine_are_reset_by_the_balancer() {
+    let _alone = common::alone();
+    for method in ["concury", "tracked", "jet", "residue"] {
+        reset_connections(method);
+    }
+}
+
 #[test]
 fn connections_of_a_dead_machine_are_told_at_once() {
     let _alone = common::alone();

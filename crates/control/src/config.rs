@@ -130,6 +130,10 @@ pub struct Balancer {
     /// ICMP messages that each processor sends in a second at most, beyond a few at once; 0: none.
     #[serde(default = "resolve::icmp_per_second")]
     pub icmp_per_second: u32,
+    /// Resets, of connections whose backend is down, that each processor sends in a second at most, beyond a
+    /// few at once; 0: none.
+    #[serde(default = "resolve::resets_per_second")]
+    pub resets_per_second: u32,
     /// Whether echo requests to the services' addresses are answered; if not they are the kernel's.
     #[serde(default = "resolve::echo")]
     pub echo: bool,

@@ -12,6 +12,7 @@
 #include "echo.h"
 #include "quic.h"
 #include "forward/beyond.h"
+#include "forward/reset.h"
 #include "back.h"
 #include "path_mtu.h"
 #include "follow.h"
@@ -121,6 +122,11 @@ static __always_inline int deliver(struct xdp_md *ctx, __u32 id, __u32 bytes, __
 	if (unlikely(!lane->resolved || bpf_jiffies64() - lane->resolved > RESOLVE_JIFFIES)) {
 		enum reason reason = resolve(ctx, lane, id);
 
+		if (reason == REASON_DEAD_BACKEND) {
+			reason = reset_connection(ctx);
+			if (reason == REASON_RESET_SENT)
+				return leave(reason, XDP_TX); /* rule: deliver.reset */
+		}
 		if (reason != REASON_OK)
 			return leave(reason, XDP_DROP); /* rule: deliver.unresolved */
 	}

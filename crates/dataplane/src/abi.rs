@@ -90,6 +90,8 @@ impl BackendFlags {
     pub const DOWN: u32 = numbers::BACKEND_DOWN;
     /// Its tunnel has an address to begin at.
     pub const HAS_SOURCE: u32 = numbers::BACKEND_HAS_SOURCE;
+    /// It is down, and what comes for it is answered by resets.
+    pub const RESETS: u32 = numbers::BACKEND_RESETS;
 }
 
 /// What the data plane knows of a backend.
@@ -146,6 +148,12 @@ impl BackendEntry {
     /// Up or down by its health check.
     pub fn with_health(mut self, up: bool) -> Self {
         self.flags |= if up { 0 } else { BackendFlags::DOWN };
+        self
+    }
+
+    /// Whether what comes for it is answered by resets.
+    pub fn with_resets(mut self, resets: bool) -> Self {
+        self.flags |= if resets { BackendFlags::RESETS } else { 0 };
         self
     }
 

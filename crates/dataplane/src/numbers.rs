@@ -48,6 +48,8 @@ numbers! {
     BACKEND_DOWN: u32 = 16;
     /// its tunnel has an address to begin at
     BACKEND_HAS_SOURCE: u32 = 32;
+    /// it is down, and what comes for it is answered by resets
+    BACKEND_RESETS: u32 = 64;
 
     /// the upper half of the flags: the largest segment that SYNs to it may ask for; 0: any
     BACKEND_MSS_SHIFT: u32 = 16;
@@ -119,8 +121,10 @@ numbers! {
     ERRORS: u32 = 0;
     /// replies to echo requests
     ECHOES: u32 = 1;
+    /// resets of connections whose backend is down
+    RESETS: u32 = 2;
     /// rates
-    BUCKETS: usize = 2;
+    BUCKETS: usize = 3;
     /// ICMP messages that a processor sends at once, before the rate that is set
     MESSAGE_BURST: u64 = 50;
 

@@ -156,7 +156,7 @@ impl From<&Backend> for BackendEntry {
             (None, Some(translation)) => entry.with_translation(translation),
             (None, None) => entry,
         };
-        let entry = entry.with_segments(backend.segments);
+        let entry = entry.with_segments(backend.segments).with_resets(backend.resets);
         match backend.hop {
             Some(Hop { next, ifindex }) => {
                 entry.with_next_hop(next.mac, next.source_mac, ifindex, false)
@@ -174,6 +174,7 @@ impl BackendEntry {
             address: unmap_address(&self.address),
             incarnation: self.incarnation,
             up: !has(BackendFlags::DOWN),
+            resets: has(BackendFlags::RESETS),
             hop: has(BackendFlags::HAS_MAC).then_some(Hop {
                 next: NextHop { mac: self.mac, source_mac: self.source_mac },
                 ifindex: self.ifindex,
@@ -511,6 +512,10 @@ impl Plane for LivePlane {
 
     fn set_message_rates(&mut self, errors: u32, echoes: u32) {
         self.kernel.set_message_rates(errors, echoes);
+    }
+
+    fn set_reset_rate(&mut self, resets: u32) {
+        self.kernel.set_reset_rate(resets);
     }
 
     fn path_mtu(&self, to: IpAddr) -> Result<Option<u32>, Error> {

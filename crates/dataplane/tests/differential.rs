@@ -376,6 +376,9 @@ impl World {
                 member.weight = self.rng.random_range(0..7);
                 let (id, down, weight) = (member.backend, self.rng.random_bool(0.3), member.weight);
                 self.set_health(id, !down);
+                if down && self.rng.random_bool(0.2) {
+                    self.reset_at(id);
+                }
                 let told = self.rng.random_range(-3..50);
                 let told = self.rng.random_bool(0.2).then_some(told);
                 self.set_load(id, weight, told);
@@ -386,13 +389,25 @@ impl World {
 
     fn set_health(&mut self, backend: BackendId, up: bool) {
         let mut entry = self.plane.kernel.backend(backend);
-        entry.flags &= !BackendFlags::DOWN;
+        entry.flags &= !(BackendFlags::DOWN | BackendFlags::RESETS);
         self.plane.kernel.set_backend(backend, &entry.with_health(up)).unwrap();
+        if let Some(known) = self.plane.oracle.backends.get_mut(&backend) {
+            known.resets = false;
+        }
         if up {
             self.plane.oracle.memory.down.remove(&backend);
         } else {
             self.plane.oracle.memory.down.insert(backend);
         }
+    }
+
+    /// Packets for a backend that is down are answered by resets.
+    fn reset_at(&mut self, backend: BackendId) {
+        let Some(known) = self.plane.oracle.backends.get_mut(&backend) else { return };
+        known.resets = true;
+        let entry = self.plane.kernel.backend(backend).with_resets(true);
+        self.plane.kernel.set_backend(backend, &entry).unwrap();
+        self.plane.kernel.kernel.forget_hop(backend).unwrap();
     }
 
     /// What the control plane does when a backend is gone: its states go at once, and what the data
@@ -740,8 +755,8 @@ impl World {
             }
             Outcome::Dropped(reason) => {
                 let sent = |verdict| {
-                    use weir_plane::Verdict::{Echo, Tell};
-                    matches!(verdict, Tell { .. } | Echo)
+                    use weir_plane::Verdict::{Echo, Reset, Tell};
+                    matches!(verdict, Tell { .. } | Echo | Reset)
                 };
                 let told = sent(verdict);
                 let wanted = if told { Verdict::Transmit } else { Verdict::Drop };

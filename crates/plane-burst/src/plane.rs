@@ -342,7 +342,7 @@ impl Burst {
                     }
                 }
             }
-            Verdict::Echo | Verdict::Tell { .. } => Fate::Send,
+            Verdict::Echo | Verdict::Reset | Verdict::Tell { .. } => Fate::Send,
             Verdict::Return { .. } => Fate::Route,
             Verdict::Answer(_) | Verdict::Pass(_) => Fate::Pass,
             Verdict::Drop(_) => Fate::Drop,

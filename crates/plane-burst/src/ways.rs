@@ -95,7 +95,8 @@ impl Ways {
     }
 
     fn one(soft: &Soft, id: BackendId, backend: &Backend) -> (Way, Option<Outer>) {
-        let Some(hop) = backend.hop.filter(|_| backend.translation.is_none()) else {
+        let Some(hop) = backend.hop.filter(|_| backend.translation.is_none() && !backend.resets)
+        else {
             return (Way::default(), None);
         };
         let mut macs = [0; 12];

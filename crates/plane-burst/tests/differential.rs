@@ -94,6 +94,7 @@ impl World {
             soft.own_macs = OWN.to_vec();
             soft.messages.set(1000);
             soft.echoes.set(1000);
+            soft.resets.set(1000);
             soft.nanoseconds = 1_000_000_000_000;
             soft
         };
@@ -187,6 +188,7 @@ impl World {
             address,
             incarnation: rng.random(),
             up: rng.random_ratio(7, 8),
+            resets: rng.random_ratio(1, 16),
             hop: Some(Hop { next, ifindex: rng.random_range(0..3) }),
             tunnel,
             translation: nat.then_some(Translation { port, mtu: 0, ports: None }),
@@ -455,7 +457,7 @@ impl World {
                     written[6..12].copy_from_slice(&hop.next.source_mac);
                     (Fate::Send, hop.ifindex)
                 }
-                Verdict::Tell { .. } | Verdict::Echo => (Fate::Send, 0),
+                Verdict::Tell { .. } | Verdict::Echo | Verdict::Reset => (Fate::Send, 0),
                 Verdict::Return { .. } => (Fate::Route, 0),
                 Verdict::Answer(_) | Verdict::Pass(_) => (Fate::Pass, 0),
                 Verdict::Drop(_) => (Fate::Drop, 0),
@@ -494,7 +496,11 @@ impl World {
         assert_eq!(mine.loads, wanted.loads, "loads");
         assert_eq!(mine.fragments, wanted.fragments, "fragments");
         assert_eq!(burst.paths, oracle.paths, "paths");
-        assert_eq!((burst.messages, burst.echoes), (oracle.messages, oracle.echoes), "messages");
+        assert_eq!(
+            (burst.messages, burst.echoes, burst.resets),
+            (oracle.messages, oracle.echoes, oracle.resets),
+            "messages"
+        );
         let events = std::mem::take(&mut mine.events);
         assert_eq!(events, std::mem::take(&mut wanted.events), "reports");
         // What is reported becomes states.

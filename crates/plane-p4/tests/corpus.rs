@@ -24,6 +24,7 @@ fn is_possible(setup: &Setup) -> bool {
             && backend.full_nat.is_none()
             && backend.segments.is_none()
             && backend.interface == 0
+            && !backend.resets
             && backend.tunnel.as_ref().is_none_or(tunnel)
     };
     let service = |service: &Service| {
@@ -45,7 +46,14 @@ fn is_common(case: &Case) -> bool {
     let step = |step: &Step| {
         let apart = [Reason::FirstFragment, Reason::LaterFragment, Reason::OtherProtocol];
         // Who is told by ICMP; and a pending table that has room for more than the cases fill.
-        let told = ["too_big_told", "ttl_told", "untold", "no_tunnel_source", "pending_full"];
+        let told = [
+            "too_big_told",
+            "ttl_told",
+            "untold",
+            "no_tunnel_source",
+            "pending_full",
+            "reset_sent",
+        ];
         let frame = step.packet_bytes.as_ref().map(|bytes| parse(&bytes.0));
         let apart = frame
             .is_some_and(|parsed| parsed.is_err_and(|rejected| apart.contains(&rejected.reason)));
@@ -77,6 +85,7 @@ fn known(listed: &Listed) -> Backend {
         address: listed.address,
         incarnation: 1,
         up: !listed.down,
+        resets: false,
         hop,
         tunnel,
         translation: None,

@@ -65,6 +65,7 @@ impl Counters {
             }
             Verdict::Answer(_) => *self.passed.entry(Reason::Answer).or_default() += 1,
             Verdict::Echo => *self.dropped.entry(Reason::EchoAnswered).or_default() += 1,
+            Verdict::Reset => *self.dropped.entry(Reason::ResetSent).or_default() += 1,
             Verdict::Pass(reason) => *self.passed.entry(reason).or_default() += 1,
             Verdict::Drop(reason) | Verdict::Tell { reason, .. } => {
                 *self.dropped.entry(reason).or_default() += 1

@@ -122,6 +122,8 @@ pub enum Verdict {
     Drop(Reason),
     /// It is an echo request to a service's address, and its frame goes back as the reply.
     Echo,
+    /// Its backend is down, and its frame goes back as the reset of its connection.
+    Reset,
     /// It goes nowhere, and its frame goes back as the message that tells its sender why.
     Tell {
         /// The backend that it would have gone to.
@@ -154,6 +156,7 @@ impl From<Verdict> for Outcome {
             Verdict::Return { .. } => Self::Returned,
             Verdict::Pass(reason) => Self::Passed(reason),
             Verdict::Echo => Self::Dropped(Reason::EchoAnswered),
+            Verdict::Reset => Self::Dropped(Reason::ResetSent),
             Verdict::Drop(reason) | Verdict::Tell { reason, .. } => Self::Dropped(reason),
         }
     }

@@ -30,6 +30,8 @@ pub struct Backend {
     pub incarnation: u32,
     /// Whether its health check has it up.
     pub up: bool,
+    /// It is down, and packets for it are answered by resets.
+    pub resets: bool,
     /// Where its frames go if the kernel's routing has no answer.
     pub hop: Option<Hop>,
     /// What its packets are put into; none if they reach it as they are.
@@ -570,6 +572,10 @@ pub trait Plane: update::Plane {
     /// Sets how many ICMP errors, and how many replies to echo requests, each processor may send in a second.
     /// 0: none, as at first; echo requests are the kernel's then.
     fn set_message_rates(&mut self, _errors: u32, _echoes: u32) {}
+
+    /// Sets how many resets, of connections whose backend is down, each processor may send in a second. 0:
+    /// none, as at first.
+    fn set_reset_rate(&mut self, _resets: u32) {}
 
     /// What a router has said of the MTU of the way to a backend behind a tunnel, while it holds.
     ///

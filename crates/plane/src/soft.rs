@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_steering::{BackendId, ELEMENT_BYTES, Image, ImageError, ServiceId, SoftMemory};
+use weir_wire::reset::Reset;
 use weir_wire::{
     FlowKey, Fragment, FragmentKey, Reason, TcpFlags, echo, fragment, icmp, map_address, parse,
 };
@@ -66,6 +67,8 @@ pub struct Soft {
     pub messages: Allowance,
     /// The replies to echo requests that it may send.
     pub echoes: Allowance,
+    /// The resets that it may send.
+    pub resets: Allowance,
     /// What routers on the ways to backends have said.
     pub paths: Paths,
     /// The time by which these are old, and messages are allowed.
@@ -245,6 +248,11 @@ impl Soft {
         if verdict == Verdict::Echo {
             echo::reply(frame);
         }
+        if verdict == Verdict::Reset
+            && let Some(reset) = Reset::about(frame)
+        {
+            reset.put(frame);
+        }
         if let Verdict::Forward { backend, .. } | Verdict::Tell { backend, .. } = verdict {
             self.limit_segments(frame, backend);
         }
@@ -380,6 +388,13 @@ impl Soft {
             };
         }
         let Verdict::Forward { backend, echo, .. } = verdict else { return verdict };
+        if self.backends.get(&backend).is_some_and(|backend| backend.resets) {
+            return match Reset::about(frame) {
+                None => Verdict::Drop(Reason::DeadBackend),
+                Some(_) if self.resets.take(self.nanoseconds) => Verdict::Reset,
+                Some(_) => Verdict::Drop(Reason::ResetLimited),
+            };
+        }
         if let Some(to) = self.backends.get(&backend).and_then(|backend| backend.translation) {
             if let Some(refused) = to.refuses(frame) {
                 return Verdict::Drop(refused);

@@ -20,6 +20,7 @@ pub mod mss;
 mod parse;
 pub mod quic;
 mod reason;
+pub mod reset;
 mod spread;
 pub mod tcp_options;
 

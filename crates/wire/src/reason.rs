@@ -81,6 +81,9 @@ reasons! {
     46 UnknownQuote "unknown_quote" "An ICMP error quotes a packet of a connection that the service does not know.";
     47 NoPort "no_port" "All ports of the balancer that the connection could have had towards its backend are in use.";
     48 NoMapping "no_mapping" "A packet to a port of the balancer's, or about one, that no connection has.";
+    49 ResetSent "reset_sent" "The packet's backend is down, and the service has connections there reset: its frame went back as the reset.";
+    50 ResetLimited "reset_limited" "The packet would be answered by a reset, as its backend is down, but no more may be sent at the moment.";
+    51 DeadBackend "dead_backend" "The packet's backend is down, and the service has connections there reset, but this is none that a reset answers.";
     52 TooBigTold "too_big_told" "The packet is larger, with the tunnel's headers, than the way to the backend takes; its sender was told by ICMP.";
     53 TtlTold "ttl_told" "The packet's TTL or hop limit is used up, and a tunnel takes one like a router; its sender was told by ICMP.";
     54 Untold "untold" "The packet's sender would be told by ICMP why it goes nowhere, but no more messages may be sent at the moment.";

@@ -120,6 +120,7 @@ fn backend(number: u16, forward: Forward) -> Backend {
         address: IpAddr::from([10, 9, 1 + high, low]),
         incarnation: 1,
         up: true,
+        resets: false,
         hop: Some(Hop { next, ifindex: 0 }),
         tunnel: (forward == Forward::Ipip).then_some(tunnel),
         translation: None,

@@ -68,6 +68,8 @@ pub enum DeadConnections {
     Keep,
     /// Their next packets go where new connections do.
     Move,
+    /// Their next packets are answered by resets in the service's name.
+    Reset,
 }
 
 /// By what way a backend is asked.

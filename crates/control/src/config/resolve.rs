@@ -40,6 +40,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
             look_every: balancer.look_every.unwrap_or(LOOK_EVERY),
             echo: balancer.echo.unwrap_or_else(echo),
             icmp_per_second: balancer.icmp_per_second.unwrap_or_else(icmp_per_second),
+            resets_per_second: balancer.resets_per_second.unwrap_or_else(resets_per_second),
             metrics: balancer.metrics,
             web: balancer.web,
             hold_checks_at: balancer.hold_checks_at.unwrap_or(0),
@@ -76,6 +77,11 @@ pub(super) fn echo() -> bool {
 /// As many as Linux sends in a second, on each processor.
 pub(super) fn icmp_per_second() -> u32 {
     1000
+}
+
+/// All clients of a dead backend with 100,000 connections are told within the time of a few retransmissions.
+pub(super) fn resets_per_second() -> u32 {
+    10_000
 }
 
 /// As many half-open flows as the tables of all services have room for, if the file does not say it.

@@ -91,7 +91,7 @@ fn balancer(object: &mut Value) {
     add(object, "run_dir", json!({ "pattern": "^/" }));
     words(object, "mode", &["auto", "native", "generic"]);
     words(object, "plane", &PlaneKind::ALL.map(|(name, _)| name));
-    range(object, &["icmp_per_second"], 0, 1_000_000);
+    range(object, &["icmp_per_second", "resets_per_second"], 0, 1_000_000);
     words(object, "web_role", &["read", "operate"]);
     range(object, &["hold_checks_at"], 0, 100);
     range(object, &["follow_flows"], 0, 65_536);
@@ -189,7 +189,7 @@ fn service(object: &mut Value) {
 fn check(object: &mut Value) {
     words(object, "type", &["tcp", "http", "https", "grpc", "grpcs", "dns", "udp", "script"]);
     words(object, "all_down", &["keep", "refuse"]);
-    words(object, "dead_connections", &["keep", "move"]);
+    words(object, "dead_connections", &["keep", "move", "reset"]);
     words(object, "via", &["direct", "service"]);
     words(object, "record", &["A", "AAAA", "NS", "SOA", "CNAME", "PTR", "MX", "TXT", "SRV"]);
     range(object, &["rise", "fall"], 1, 1000);

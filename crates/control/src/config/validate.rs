@@ -56,6 +56,7 @@ pub(super) struct Balancer {
     pub run_dir: Option<PathBuf>,
     pub look_every: Option<Duration>,
     pub icmp_per_second: Option<u32>,
+    pub resets_per_second: Option<u32>,
     pub metrics: Option<SocketAddr>,
     pub web: Option<Web>,
     pub hold_checks_at: Option<u32>,
@@ -208,6 +209,11 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
         icmp_per_second: scope.integer(
             raw.icmp_per_second.as_ref(),
             "icmp_per_second",
+            0..=MOST_ICMP_PER_SECOND,
+        ),
+        resets_per_second: scope.integer(
+            raw.resets_per_second.as_ref(),
+            "resets_per_second",
             0..=MOST_ICMP_PER_SECOND,
         ),
         echo: raw.echo.map(Spanned::into_inner),

@@ -39,6 +39,7 @@ pub(super) struct Balancer {
     pub run_dir: Field<String>,
     pub look_every: Field<String>,
     pub icmp_per_second: Field<i64>,
+    pub resets_per_second: Field<i64>,
     pub echo: Field<bool>,
     pub metrics: Field<String>,
     pub web: Field<String>,

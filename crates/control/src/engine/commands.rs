@@ -141,7 +141,7 @@ impl Command {
 /// Tells packets whether a backend is up.
 fn mark(plane: &mut impl Plane, id: BackendId, up: bool) {
     let Some(backend) = plane.backend(id) else { return };
-    let backend = weir_plane::Backend { up, ..backend };
+    let backend = weir_plane::Backend { up, resets: backend.resets && !up, ..backend };
     if let Err(error) = plane.set_backend(id, Some(&backend)) {
         error!(%error, "cannot mark a backend");
     }
@@ -323,6 +323,28 @@ impl<P: Plane> Engine<P> {
             });
             if moves {
                 self.give_connections_away(&name, id);
+            }
+            self.mark_resets(&name);
+        }
+    }
+
+    /// Tells packets of a service for which of its backends they are answered by resets.
+    pub(super) fn mark_resets(&mut self, name: &str) {
+        let Some(service) = self.services.get(name) else { return };
+        for member in &service.pool {
+            let resets = service.resets(member);
+            let Some(now) = self.plane.backend(member.id).filter(|now| now.resets != resets) else {
+                continue;
+            };
+            let marked =
+                self.plane.set_backend(member.id, Some(&weir_plane::Backend { resets, ..now }));
+            // What a processor keeps of the way there would have it go on for a while.
+            let marked = marked.and_then(|()| match resets {
+                true => self.plane.forget_hop(member.id),
+                false => Ok(()),
+            });
+            if let Err(error) = marked {
+                error!(%error, "cannot mark a backend");
             }
         }
     }

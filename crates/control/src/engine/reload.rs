@@ -520,6 +520,10 @@ impl<P: Plane> Engine<P> {
         self.tell_listener();
         let rate = config.balancer.icmp_per_second;
         self.plane.set_message_rates(rate, if config.balancer.echo { rate } else { 0 });
+        self.plane.set_reset_rate(config.balancer.resets_per_second);
+        self.config.balancer.resets_per_second = config.balancer.resets_per_second;
+        let names: Vec<String> = self.services.keys().cloned().collect();
+        names.iter().for_each(|name| self.mark_resets(name));
         self.set_targets();
         self.hop_tries = NEXT_HOPS_TRIES;
         tolerate("look up next hops", self.refresh_next_hops(false));
@@ -824,6 +828,7 @@ impl<P: Plane> Engine<P> {
             address,
             incarnation,
             up,
+            resets: false,
             hop: None,
             tunnel,
             translation,

@@ -11,7 +11,8 @@ use super::update::Trouble;
 use super::young::Young;
 use super::{EngineError, SWEEP_EVERY};
 use crate::config::{
-    Affinity, AllDown, Backend, Limits, Protocol, Service, Spoken, is_host, is_name,
+    Affinity, AllDown, Backend, DeadConnections, Limits, Protocol, Service, Spoken, is_host,
+    is_name,
 };
 use crate::store::{Op, StateLog, StateRecord};
 use std::collections::BTreeSet;
@@ -527,6 +528,15 @@ impl ServiceRuntime {
         let mut takers = self.pool.iter().filter(|m| m.wanted.weight > 0 && !m.wanted.drain);
         let first = takers.next()?;
         (!first.up && takers.all(|member| !member.up)).then_some(all_down)
+    }
+
+    /// Whether packets for a backend are answered by resets: it is down, and with nobody up there is no better
+    /// place for its clients.
+    pub fn resets(&self, member: &PoolMember) -> bool {
+        let takes = |m: &PoolMember| m.up && m.wanted.weight > 0 && !m.wanted.drain;
+        let check = (!member.up).then(|| self.configured.check_of(&member.wanted)).flatten();
+        check.is_some_and(|check| check.dead_connections == DeadConnections::Reset)
+            && self.pool.iter().any(takes)
     }
 
     /// Whether a backend may get new connections as far as its check is concerned.

@@ -421,12 +421,22 @@ impl<P: Plane> Engine<P> {
                     }
                 }
                 let (incarnation, up) = (member.incarnation, member.up);
-                let entry =
-                    Backend { address, incarnation, up, hop, tunnel, translation, segments };
+                let resets = service.resets(member);
+                let entry = Backend {
+                    address,
+                    incarnation,
+                    up,
+                    resets,
+                    hop,
+                    tunnel,
+                    translation,
+                    segments,
+                };
                 if now != Some(entry) {
                     self.plane.set_backend(member.id, Some(&entry)).plane()?;
                 }
-                let changed = next.is_some() && now.and_then(|now| now.hop) != hop;
+                let changed = next.is_some() && now.and_then(|now| now.hop) != hop
+                    || resets && now.is_some_and(|now| !now.resets);
                 let way =
                     |backend: &Backend| (backend.tunnel, backend.translation, backend.segments);
                 if changed || now.as_ref().map(way) != Some(way(&entry)) {

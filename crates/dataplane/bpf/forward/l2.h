@@ -88,6 +88,9 @@ static __noinline int resolve(struct xdp_md *ctx, struct lane *lane, __u32 id)
 
 	if (!(backend->flags & BACKEND_PRESENT))
 		return REASON_NO_NEXT_HOP; /* rule: resolve.gone */
+	/* Nothing is kept, so that the next packet finds at once that it is up again. */
+	if (backend->flags & BACKEND_RESETS)
+		return REASON_DEAD_BACKEND; /* rule: resolve.dead */
 	if (!(backend->flags & BACKEND_STATIC)) {
 		fib.ifindex = ctx->ingress_ifindex;
 		if (backend->flags & BACKEND_IPV6) {

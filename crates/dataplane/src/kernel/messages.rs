@@ -4,7 +4,7 @@ use super::KernelPlane;
 use crate::abi::{Plain, types};
 use crate::entries;
 use crate::error::{Context, Error};
-use crate::numbers::{ECHOES, ERRORS, LEAST_PATH_IPV4, MESSAGE_BURST, PATH_NANOSECONDS};
+use crate::numbers::{ECHOES, ERRORS, LEAST_PATH_IPV4, MESSAGE_BURST, PATH_NANOSECONDS, RESETS};
 use libbpf_rs::{MapCore, MapFlags};
 use std::mem::offset_of;
 use std::net::IpAddr;
@@ -31,9 +31,18 @@ impl KernelPlane {
     /// 0: none; echo requests are the kernel's then.
     pub fn set_message_rates(&self, errors: u32, echoes: u32) {
         for (kind, rate) in [(ERRORS, errors), (ECHOES, echoes)] {
-            let at = offset_of!(types::control, intervals) + kind as usize * size_of::<u64>();
-            self.control.word64(at).store(Allowance::interval(rate), Ordering::Relaxed);
+            self.set_rate(kind, rate);
         }
+    }
+
+    /// Sets how many resets, of connections whose backend is down, each processor may send in a second.
+    pub fn set_reset_rate(&self, resets: u32) {
+        self.set_rate(RESETS, resets);
+    }
+
+    fn set_rate(&self, kind: u32, rate: u32) {
+        let at = offset_of!(types::control, intervals) + kind as usize * size_of::<u64>();
+        self.control.word64(at).store(Allowance::interval(rate), Ordering::Relaxed);
     }
 
     /// What a router has said of the way to a backend behind a tunnel, while it holds.

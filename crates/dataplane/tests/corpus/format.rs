@@ -29,6 +29,9 @@ pub struct Setup {
     pub errors: u32,
     #[serde(default)]
     pub echoes: u32,
+    /// And resets of connections whose backend is down.
+    #[serde(default)]
+    pub resets: u32,
     #[serde(default)]
     pub own_macs: Vec<Mac>,
     #[serde(default)]
@@ -71,6 +74,9 @@ pub struct Backend {
     pub segments: Option<u16>,
     #[serde(default)]
     pub down: bool,
+    /// What comes for it is answered by resets.
+    #[serde(default)]
+    pub resets: bool,
     #[serde(default)]
     pub unknown_hop: bool,
 }
@@ -186,6 +192,8 @@ pub struct Step {
 #[serde(deny_unknown_fields, default)]
 pub struct Change {
     pub down: Option<String>,
+    /// Goes down, and what comes for it is answered by resets.
+    pub resets: Option<String>,
     pub up: Option<String>,
     pub gone: Option<String>,
     pub record: Option<bool>,

@@ -164,7 +164,9 @@ impl<'a> World<'a> {
         let incarnation = self.kernel.turn;
         let number = self.numbers[backend.name.as_str()];
         let tunnel = backend.tunnel.as_ref().map(tunnel);
-        let mut entry = BackendEntry::new(backend.address, incarnation).with_health(!backend.down);
+        let mut entry = BackendEntry::new(backend.address, incarnation)
+            .with_health(!backend.down)
+            .with_resets(backend.resets);
         if let Some(tunnel) = &tunnel {
             entry = entry.with_tunnel(tunnel);
         }
@@ -194,6 +196,7 @@ impl<'a> World<'a> {
             address: backend.address,
             incarnation,
             up: !backend.down,
+            resets: backend.resets,
             hop,
             tunnel,
             translation,
@@ -211,12 +214,14 @@ impl<'a> World<'a> {
 
     /// Nothing is known of ways; messages may be sent as the set-up says.
     fn set_messages(&mut self) {
-        let Setup { errors, echoes, .. } = *self.setup;
+        let Setup { errors, echoes, resets, .. } = *self.setup;
         self.kernel.live.kernel.age_paths(PATH_TIME).expect("they can be written");
         self.kernel.live.kernel.set_message_rates(errors, echoes);
+        self.kernel.live.kernel.set_reset_rate(resets);
         for soft in [&mut self.oracle, self.burst.soft()] {
             soft.messages.set(errors);
             soft.echoes.set(echoes);
+            soft.resets.set(resets);
             // Not the first moment of all, at which nothing may be sent yet.
             soft.nanoseconds = PATH_TIME.as_nanos() as u64;
         }
@@ -333,12 +338,22 @@ impl<'a> World<'a> {
 
     pub fn change(&mut self, change: &Change) {
         let number = |name: &String| self.numbers[name.as_str()];
-        for (name, up) in [(&change.down, false), (&change.up, true)] {
+        for (name, up, resets) in
+            [(&change.down, false, false), (&change.resets, false, true), (&change.up, true, false)]
+        {
             let Some(id) = name.as_ref().map(number) else { continue };
             let mut entry = self.kernel.live.kernel.backend(id);
-            entry.flags &= !BackendFlags::DOWN;
-            self.kernel.live.set_backend(id, &entry.with_health(up)).expect("it is there");
+            entry.flags &= !(BackendFlags::DOWN | BackendFlags::RESETS);
+            let entry = entry.with_health(up).with_resets(resets);
+            self.kernel.live.set_backend(id, &entry).expect("it is there");
+            if resets {
+                self.kernel.live.kernel.forget_hop(id).expect("it is there");
+            }
             for soft in [&mut self.oracle, self.burst.soft()] {
+                if let Some(known) = soft.backends.get(&id) {
+                    let known = weir_plane::Backend { up, resets, ..*known };
+                    weir_plane::Plane::set_backend(soft, id, Some(&known)).expect("it is there");
+                }
                 if up {
                     soft.memory.down.remove(&id);
                 } else {
@@ -567,7 +582,9 @@ impl<'a> World<'a> {
                 self.oracle.backends.get(&backend).is_some_and(|backend| backend.tunnel.is_some())
             }
             weir_plane::Verdict::Drop(_) => return wrong,
-            weir_plane::Verdict::Tell { .. } | weir_plane::Verdict::Echo => true,
+            weir_plane::Verdict::Tell { .. }
+            | weir_plane::Verdict::Echo
+            | weir_plane::Verdict::Reset => true,
             _ => false,
         };
         let Some(out) = out.or(step.packet_bytes.as_ref().map(|bytes| &bytes.0[..])) else {

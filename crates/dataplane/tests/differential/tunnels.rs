@@ -31,6 +31,7 @@ pub fn backend(rng: &mut ChaCha8Rng, number: u16, incarnation: u32) -> Backend {
         address: [10, 9, 1, 1].into(),
         incarnation,
         up: true,
+        resets: false,
         hop: None,
         tunnel: None,
         translation: None,
@@ -91,6 +92,7 @@ pub fn vary(rng: &mut ChaCha8Rng, frame: &mut [u8]) {
 pub fn take(oracle: &mut Soft, frame: &mut Vec<u8>) -> Verdict {
     oracle.messages.fill();
     oracle.echoes.fill();
+    oracle.resets.fill();
     // The verdict says which backend it is, and so whether its frames leave tagged.
     let mut tagged = frame.clone();
     let verdict = oracle.take(&mut tagged, Some(TAG));
@@ -148,12 +150,15 @@ pub fn of(oracle: &Soft, backend: BackendId) -> Option<&'static str> {
 /// than frames are sent here.
 pub fn set_messages(plane: &mut Twin, rng: &mut ChaCha8Rng) {
     let mut rate = || if rng.random_bool(0.9) { 1_000_000 } else { 0 };
-    let (errors, echoes) = (rate(), rate());
+    let (errors, echoes, resets) = (rate(), rate(), rate());
     plane.kernel.set_message_rates(errors, echoes);
+    plane.kernel.set_reset_rate(resets);
     let oracle = &mut plane.oracle;
     (oracle.messages, oracle.echoes) = Default::default();
     oracle.messages.set(errors);
     oracle.echoes.set(echoes);
+    oracle.resets = Default::default();
+    oracle.resets.set(resets);
 }
 
 /// A router on the way to a backend says what its next link takes; or somebody says something like it.

@@ -93,6 +93,7 @@ fn switch(rng: &mut ChaCha8Rng) -> Result<(P4<Model>, Vec<u32>)> {
             address: Ipv4Addr::from(0x0a08_0000 + u32::from(number)).into(),
             incarnation: 0,
             up: true,
+            resets: false,
             hop: Some(Hop { next: Default::default(), ifindex: 0 }),
             tunnel: None,
             translation: None,

@@ -71,7 +71,7 @@ impl Ways {
 
 impl Way {
     fn to(shared: &UserMemory, backend: &Backend) -> Option<Self> {
-        let hop = backend.hop?;
+        let hop = backend.hop.filter(|_| !backend.resets)?;
         if hop.ifindex != 0 && !shared.is_plain_device(hop.ifindex).ok()? {
             return None;
         }

@@ -217,6 +217,7 @@ impl World {
             address: Ipv4Addr::new(10, 2, high, low).into(),
             incarnation: home.1,
             up: true,
+            resets: false,
             hop: Some(Hop { next, ifindex: 1 }),
             tunnel: None,
             translation: None,

@@ -309,6 +309,7 @@ impl<T: Target> World<T> {
             address,
             incarnation: self.rng.random(),
             up: true,
+            resets: false,
             hop: Some(Hop { next, ifindex: self.ifindex }),
             tunnel: (number % 2 == 1).then_some(tunnel),
             translation: None,

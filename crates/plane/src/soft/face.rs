@@ -360,6 +360,10 @@ impl Plane for Soft {
         self.backends.get(&id).copied()
     }
 
+    fn set_reset_rate(&mut self, resets: u32) {
+        self.resets.set(resets);
+    }
+
     fn load(&self, id: BackendId) -> BackendLoad {
         self.memory.loads.get(&id).copied().unwrap_or_default()
     }

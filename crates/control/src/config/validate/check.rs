@@ -137,7 +137,11 @@ fn check(
         dead_connections: scope.choice(
             raw.dead_connections.as_ref(),
             "dead_connections",
-            &[("keep", DeadConnections::Keep), ("move", DeadConnections::Move)],
+            &[
+                ("keep", DeadConnections::Keep),
+                ("move", DeadConnections::Move),
+                ("reset", DeadConnections::Reset),
+            ],
         ),
         what,
     };

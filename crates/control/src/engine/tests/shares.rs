@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::config::{Check, DeadConnections, Http, Spoken, WeightIn, What};
+use std::collections::BTreeSet;
+use weir_wire::Reason;
 
 /// A check that no test makes.
 pub(super) fn usual_check(interval: Duration) -> Check {
@@ -223,6 +225,58 @@ fn connections_of_a_dead_backend_move_if_that_is_wanted() {
     let before = world.service().member("b1").expect("there").id;
     assert_eq!(world.check_says("b1", false, None, 0), before);
     world.stays();
+}
+
+/// With one up that takes new connections, packets for a dead backend are answered by resets, and no others;
+/// it is over when it comes back, when nobody is up any more, and when the file says so.
+#[test]
+fn connections_of_a_dead_backend_are_reset_if_that_is_wanted() {
+    let runtime = idle();
+    let _inside = runtime.enter();
+    let mut world = checked(|check| check.dead_connections = DeadConnections::Reset);
+    world.engine.plane.nanoseconds = 1 << 40;
+    weir_plane::Plane::set_reset_rate(&mut world.engine.plane, 1_000_000);
+    world.start(0, 0..600);
+    let [b1, b2] = ["b1", "b2"].map(|name| world.service().member(name).expect("there").id);
+    let live = world.live.clone();
+    let outcomes = |world: &mut World, at: BackendId| -> BTreeSet<String> {
+        world.engine.plane.nanoseconds += 1 << 40;
+        let theirs = live.iter().filter(|(_, there)| **there == at).take(40);
+        let frames: Vec<_> =
+            theirs.map(|(flow, _)| Frame::new(*flow).tcp_flags(TcpFlags::ACK).build()).collect();
+        assert_eq!(frames.len(), 40);
+        frames.iter().map(|frame| format!("{:?}", world.engine.plane.process(frame))).collect()
+    };
+    let forwarded = |at: BackendId| BTreeSet::from([format!("{:?}", Outcome::Forwarded(at))]);
+    let reset = BTreeSet::from([format!("{:?}", Outcome::Dropped(Reason::ResetSent))]);
+    assert_eq!(world.check_says("b1", false, None, 0), b1, "it keeps its number");
+    assert_eq!(outcomes(&mut world, b1), reset);
+    assert_eq!(outcomes(&mut world, b2), forwarded(b2));
+    world.upkeep();
+    assert_eq!(outcomes(&mut world, b1), reset, "looking after next hops changes nothing");
+    // New connections go elsewhere; and with nobody up, the checks may be what is wrong.
+    for name in ["b2", "b3"] {
+        world.check_says(name, false, None, 0);
+    }
+    assert_eq!(outcomes(&mut world, b1), forwarded(b1));
+    assert_eq!(outcomes(&mut world, b2), forwarded(b2));
+    world.check_says("b3", true, None, 0);
+    assert_eq!(outcomes(&mut world, b1), reset);
+    assert_eq!(outcomes(&mut world, b2), reset);
+    world.check_says("b1", true, None, 0);
+    assert_eq!(outcomes(&mut world, b1), forwarded(b1));
+    assert_eq!(outcomes(&mut world, b2), reset);
+    // A reload without the setting.
+    let mut config = world.engine.config.clone();
+    for service in &mut config.services {
+        if let Some(check) = &mut service.check {
+            check.dead_connections = DeadConnections::Keep;
+        }
+    }
+    world.engine.reload_as(config, false).unwrap();
+    assert_eq!(outcomes(&mut world, b2), forwarded(b2));
+    world.check_says("b2", true, None, 0);
+    world.check();
 }
 
 /// A number that cannot be had changes nothing but that the backend is down.

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Held, WEB4};
 use serde_json::Value;
+use std::fs;
 use weir_lab::{Balancer, BalancerSpec, LabSpec};
 
 const POOL: usize = 4;
@@ -103,6 +104,79 @@ fn concury_resumes() {
 fn tracked_resumes() {
     let _alone = common::alone();
     resumes("tracked");
+}
+
+/// A start over a running data plane whose file somebody has spoilt, in whatever way, goes on with what was in
+/// force, says so, and takes the file again when it is mended.
+#[test]
+fn a_spoilt_file_leaves_nobody_without_a_control_plane() {
+    let lab = common::lab(4);
+    let balancer = common::start(&lab, "concury", POOL);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    let mut held = common::hold(&lab, WEB4, 100);
+    common::command(&balancer, "backend weight web4 b0 3");
+    type Spoil = fn(&str) -> Option<String>;
+    let spoilt: [(Spoil, &str); 5] = [
+        (
+            |text| Some(text.replacen("method = \"concury\"", "method = \"concurry\"", 1)),
+            "concurry",
+        ),
+        (|text| Some(text.replacen("[[service]]", "[[service]", 1)), ".toml:"),
+        (|text| Some(text[..text.len() / 2].to_owned() + "\nvip = \"10.0"), ".toml:"),
+        (|_| Some(String::new()), "interfaces"),
+        (|_| None, "No such file"),
+    ];
+    for (spoil, words) in spoilt {
+        balancer.kill();
+        match spoil(&good) {
+            Some(text) => {
+                assert_ne!(text, good);
+                fs::write(balancer.config(), text).unwrap();
+            }
+            None => fs::remove_file(balancer.config()).unwrap(),
+        }
+        // What names no run directory any more is nobody's that is not in the usual one.
+        let named =
+            fs::read_to_string(balancer.config()).is_ok_and(|text| text.contains("run_dir"));
+        if !named {
+            assert!(balancer.launch().is_err(), "{words}");
+            balancer.kill();
+            common::assert_unbroken(&mut held, "without a control plane", &balancer);
+            fs::write(balancer.config(), &good).unwrap();
+            balancer.launch().unwrap();
+            continue;
+        }
+        balancer.launch().unwrap();
+        let status = balancer.status().unwrap();
+        let said = status["warnings"].to_string();
+        assert!(said.contains("would be refused") && said.contains(words), "{said}");
+        assert_eq!(common::backend(common::service(&status, "web4"), "b0")["weight"], 3);
+        common::assert_unbroken(&mut held, "after a start over a spoilt file", &balancer);
+        // It looks after its backends.
+        common::command(&balancer, "backend drain web4 b1");
+        common::command(&balancer, "backend drain web4 b1 --undo");
+        assert!(balancer.command(&["reload"]).is_err(), "it is still spoilt");
+        fs::write(balancer.config(), &good).unwrap();
+        common::command(&balancer, "reload");
+        let warnings = balancer.status().unwrap()["warnings"].to_string();
+        assert!(!warnings.contains("would be refused"), "{warnings}");
+        common::command(&balancer, "backend weight web4 b0 3");
+        common::assert_unbroken(&mut held, "after the file was mended", &balancer);
+    }
+    // Without anything in force the file is what counts.
+    stop(&balancer);
+    let text = good.replacen("method = \"concury\"", "method = \"concurry\"", 1);
+    fs::write(balancer.config(), text).unwrap();
+    let unloaded =
+        common::weir_in(&lab, &["unload", "--config", &balancer.config().display().to_string()]);
+    assert!(!unloaded.status.success(), "the file does not say what to unload");
+    fs::write(balancer.config(), &good).unwrap();
+    let unloaded =
+        common::weir_in(&lab, &["unload", "--config", &balancer.config().display().to_string()]);
+    assert!(unloaded.status.success(), "{}", common::stderr(&unloaded));
+    let text = good.replacen("method = \"concury\"", "method = \"concurry\"", 1);
+    fs::write(balancer.config(), text).unwrap();
+    assert!(balancer.launch().is_err());
 }
 
 /// 4,096 bytes of ring hold about a hundred reports: what starts afterwards, while nobody reads

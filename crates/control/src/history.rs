@@ -78,6 +78,9 @@ pub struct Entry {
 struct List {
     last: u64,
     entries: Vec<Entry>,
+    /// The instance's file.
+    #[serde(default)]
+    file: Option<PathBuf>,
 }
 
 /// All that is remembered, and where.
@@ -119,6 +122,23 @@ impl History {
     /// All changes, the oldest first.
     pub fn entries(&self) -> &[Entry] {
         &self.list.entries
+    }
+
+    /// The file whose changes are remembered, if it was said.
+    pub fn file(&self) -> Option<&Path> {
+        self.list.file.as_deref()
+    }
+
+    /// Says it.
+    ///
+    /// # Errors
+    /// [`StoreError`] if it cannot be written down; it is written with the next change then.
+    pub fn is_of(&mut self, file: PathBuf) -> Result<(), StoreError> {
+        if self.list.file.as_ref() == Some(&file) {
+            return Ok(());
+        }
+        self.list.file = Some(file);
+        Document::save(self.path(), &self.list).map(drop)
     }
 
     /// Number of the last change, of whatever kind; 0: there was none.

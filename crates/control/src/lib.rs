@@ -10,6 +10,7 @@ pub mod health;
 pub mod history;
 pub mod import;
 pub mod init;
+mod last_good;
 pub mod metrics;
 pub mod neigh;
 pub mod notify;

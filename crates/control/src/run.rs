@@ -2,12 +2,13 @@
 
 use crate::agents;
 use crate::api;
-use crate::config::{Config, PlaneKind};
+use crate::config::PlaneKind;
 use crate::engine::{
-    Command, Engine, EngineError, Events, FleetNews, Front, Sender, begin, channel,
+    Command, Engine, EngineError, Events, FleetNews, Front, Sender, Starting, begin, channel,
 };
 use crate::health::{Checker, raise_limits};
 use crate::history::Who;
+use crate::last_good::{self, Instead};
 use crate::metrics;
 use crate::neigh;
 use crate::notify;
@@ -43,7 +44,13 @@ pub async fn run(
     plane: Option<PlaneKind>,
 ) -> anyhow::Result<()> {
     spare_memory();
-    let config = Config::load_with(config_path, plane)?;
+    let (config, instead) = last_good::load(config_path, plane)?;
+    if let Some(Instead { number, why }) = &instead {
+        error!(
+            "{} would be refused, and the configuration of change {number}, which was in force, goes on: {why}",
+            config_path.display()
+        );
+    }
     let (config, fleet) = begin(config, config_path, plane).await?;
     raise_limits();
     let socket = config.balancer.socket_path();
@@ -68,28 +75,30 @@ pub async fn run(
     // The engine waits for grace periods and reads rings: a thread of its own, not a task.
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
-        let result = match Engine::open(config, path, checker, breaking, plane, fleet) {
-            Ok(mut engine) => {
-                engine.serve_metrics_by(where_metrics);
-                engine.serve_front_by(where_else, told);
-                let fleet = engine.join_fleet(own.clone()).map(|(keeper, news)| {
-                    tokio::spawn(hear_fleet(own.clone(), news));
-                    tokio::spawn(keeper.run())
-                });
-                engine.commands_go_to(own);
-                engine.hear_agents_by(where_agents, trouble);
-                match engine.announce() {
-                    Ok((keeper, wanted, reports)) => {
-                        let announcing = tokio::spawn(keeper.run(wanted, reports));
-                        let _ = opened.send((announcing, fleet));
-                        drop(opened);
-                        engine.run(commands)
+        let result =
+            match Engine::open(config, path, checker, plane, Starting { breaking, fleet, instead })
+            {
+                Ok(mut engine) => {
+                    engine.serve_metrics_by(where_metrics);
+                    engine.serve_front_by(where_else, told);
+                    let fleet = engine.join_fleet(own.clone()).map(|(keeper, news)| {
+                        tokio::spawn(hear_fleet(own.clone(), news));
+                        tokio::spawn(keeper.run())
+                    });
+                    engine.commands_go_to(own);
+                    engine.hear_agents_by(where_agents, trouble);
+                    match engine.announce() {
+                        Ok((keeper, wanted, reports)) => {
+                            let announcing = tokio::spawn(keeper.run(wanted, reports));
+                            let _ = opened.send((announcing, fleet));
+                            drop(opened);
+                            engine.run(commands)
+                        }
+                        Err(error) => Err(error),
                     }
-                    Err(error) => Err(error),
                 }
-            }
-            Err(error) => Err(error),
-        };
+                Err(error) => Err(error),
+            };
         let _ = ended.send(result);
     })?;
     let Ok((announcing, fleet)) = tokio::task::spawn_blocking(move || ready.recv()).await? else {

@@ -5,6 +5,7 @@ use super::plan::PlanReport;
 use super::{Engine, EngineError, Happening};
 use crate::config::{Config, ConfigError};
 use crate::history::{Entry, Who, digest};
+use crate::last_good::of_file;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -129,6 +130,12 @@ impl Drop for Beside {
 impl<P: Plane> Engine<P> {
     /// Remembers what the start has found in its file, if that is another than before.
     pub(super) fn remember_start(&mut self) {
+        if self.instead.is_some() {
+            return;
+        }
+        if let Err(error) = self.history.is_of(of_file(&self.config_path)) {
+            warn!(%error, "a start over a file with an error will not find this one");
+        }
         // A test's engine has no file.
         let Some(text) = self.fleet_text().or_else(|| Config::text(&self.config_path).ok()) else {
             return;
@@ -204,6 +211,9 @@ impl<P: Plane> Engine<P> {
         let plan = self.plan_to(&config, file);
         let done = self.reload_as(config, breaking);
         self.config_path = own;
+        if matches!(done, Ok(_) | Err(EngineError::Unfinished(_))) {
+            self.instead = None;
+        }
         // What is in force but for a rest that is tried again is in force.
         let said = match &done {
             Ok(said) => said.clone(),

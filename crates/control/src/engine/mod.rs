@@ -62,6 +62,7 @@ pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
 use crate::config::{Api, Config, PlaneKind, Table, Web, XdpMode, place_of};
 use crate::history::{History, Who};
+use crate::last_good::Instead;
 use crate::neigh::{self, NeighError, Neighbour};
 use crate::process::Supervisor;
 use crate::store::{Journal, NameLock, RunLock, StoreError};
@@ -312,6 +313,8 @@ pub struct Engine<P: Plane = LivePlane> {
     unlooked: Vec<ServiceId>,
     /// Why limits are not what the file wants.
     oversize: Option<String>,
+    /// What is in force instead of the file, which the start would have refused.
+    instead: Option<Instead>,
     /// Why `runtime.json` could not be written, and when that is tried again.
     unsaved: Option<(String, Instant)>,
     /// When the data plane's clock was turned last.
@@ -364,8 +367,7 @@ type Path = fn(IpAddr, &BTreeSet<IpAddr>) -> Result<crate::neigh::Path, NeighErr
 
 impl Engine {
     /// Opens or resumes the data plane in the kernel, and [goes on over it](Self::over).
-    /// `breaking`: the configuration is followed also where that breaks connections. `plane`: what decides
-    /// packets, if that is not what the configuration says.
+    /// `plane`: what decides packets, if that is not what the configuration says.
     ///
     /// # Errors
     /// [`EngineError`].
@@ -373,9 +375,8 @@ impl Engine {
         config: Config,
         config_path: PathBuf,
         health: crate::health::Checker,
-        breaking: bool,
         plane: Option<PlaneKind>,
-        fleet: Option<Begun>,
+        starting: Starting,
     ) -> Result<Self, EngineError> {
         let directory = pin_directory(&config.balancer.name);
         // Who cannot start leaves no run directory behind.
@@ -396,8 +397,7 @@ impl Engine {
             source,
         })?;
         let name = NameLock::acquire(&directory)?;
-        let how = (breaking, fleet);
-        let opened = Self::open_pinned(&directory, config, config_path, health, lock, how);
+        let opened = Self::open_pinned(&directory, config, config_path, health, lock, starting);
         match opened {
             Ok(mut engine) => {
                 engine.name = Some(name);
@@ -421,7 +421,7 @@ impl Engine {
         config_path: PathBuf,
         health: crate::health::Checker,
         lock: RunLock,
-        (breaking, fleet): (bool, Option<Begun>),
+        starting: Starting,
     ) -> Result<Self, EngineError> {
         let kind = config.balancer.plane;
         let (mut kernel, report) =
@@ -445,7 +445,8 @@ impl Engine {
             )
         });
         let warnings = warnings.into_iter().chain(uncounted).collect();
-        let found = Found { resumed: report.resumed, warnings, breaking, fleet };
+        let Starting { breaking, fleet, instead } = starting;
+        let found = Found { resumed: report.resumed, warnings, breaking, fleet, instead };
         let mut engine =
             Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)?;
         if kind == PlaneKind::AfXdp {
@@ -517,6 +518,19 @@ pub struct Found {
     pub breaking: bool,
     /// What is known of the fleet that it is of.
     pub fleet: Option<Begun>,
+    /// The configuration is not the file's.
+    pub instead: Option<Instead>,
+}
+
+/// How a control plane starts.
+#[derive(Default)]
+pub struct Starting {
+    /// As [`Found::breaking`].
+    pub breaking: bool,
+    /// As [`Found::fleet`].
+    pub fleet: Option<Begun>,
+    /// As [`Found::instead`].
+    pub instead: Option<Instead>,
 }
 
 /// What there is to say of an interface whose packets take the long way.
@@ -581,6 +595,7 @@ impl<P: Plane> Engine<P> {
             periods: 0,
             unlooked: Vec::new(),
             oversize: None,
+            instead: found.instead,
             unsaved: None,
             config: config.clone(),
             config_path,

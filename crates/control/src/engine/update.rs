@@ -5,6 +5,7 @@ use super::prefixes::name_of;
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Affinity, AllDown};
+use crate::last_good::Instead;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -440,6 +441,13 @@ impl<P: Plane> Engine<P> {
                     "service {name}: {what}; a control plane that dies now forgets connections"
                 ));
             }
+        }
+        if let Some(Instead { number, why }) = &self.instead {
+            found.push(format!(
+                "{} would be refused, and the configuration of change {number} goes on; mend it, and weir reload: \
+                 {why}",
+                self.config_path.display()
+            ));
         }
         found.extend(self.oversize.clone());
         if let Some((what, _)) = &self.unsaved {

@@ -212,7 +212,7 @@ fn who_was_alone_and_has_connections_is_asked_before_they_break() {
     drop(alone);
     let with = |plane, breaking| {
         let fleet = Some(begun(&directory, Some(document.clone()), false));
-        over(plane, Found { resumed: true, breaking, fleet, warnings: Vec::new() }, &config)
+        over(plane, Found { resumed: true, breaking, fleet, ..Found::default() }, &config)
     };
     let memory = SoftMemory::new(10_000, 64, 64);
     let refused = with(plane, false).err().expect("it would break them").to_string();

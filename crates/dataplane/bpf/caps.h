@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
+/* How many new flows a service takes, in all and from each prefix of sources. The twin of
+ * crates/plane/src/caps.rs, which says what the buckets promise. A service with such caps is told by the
+ * number of its table, as one with a list of sources, so that the packets of all others have nothing to ask
+ * for them; and of its own packets only those that begin a flow do. */
+#ifndef WEIR_CAPS_H
+#define WEIR_CAPS_H
+
+#include "hash.h"
+#include "maps.h"
+#include "parse.h"
+#include "question.h"
+
+/* Whether a packet begins a flow: a SYN without ACK. No other packet says by itself that it does. */
+static __always_inline int begins_flow(const struct packet *p)
+{
+	return (p->tcp_flags & (TCP_SPECIAL | TCP_ACK)) == TCP_SYN;
+}
+
+/* Takes one out of a bucket; `whole`: if there is a whole one, or else what there is. A bucket is the time at
+ * which it is full, so one store changes it, and no two processors take the same. */
+static __always_inline int take_flow(__u64 *bucket, __u64 now, __u64 interval, __u64 room,
+				     const int whole)
+{
+	for (int i = 0; i < CAP_TRIES; i++) {
+		__u64 before = *(volatile __u64 *)bucket;
+		__u64 owed = before > now ? before - now : 0;
+
+		if (owed > room)
+			owed = room; /* rule: caps.other_rate */
+		__u64 after = owed + interval;
+
+		if (after > room) {
+			if (whole) {
+				/* Other rates held when it was written. */
+				if (before > now + room)
+					__sync_val_compare_and_swap(bucket, before, now + room);
+				return 0; /* rule: caps.empty */
+			}
+			after = room;
+		}
+		if (__sync_val_compare_and_swap(bucket, before, now + after) == before)
+			return 1; /* rule: caps.taken */
+	}
+	/* Others have taken out of it all the time. */
+	return 0;
+}
+
+/* The same of the two buckets that a prefix has: out of both, if either has a whole one. */
+static __always_inline int take_of_source(const struct cap *cap, __u64 high, __u64 low, __u64 now)
+{
+	__u64 interval = cap->source_interval, room = cap->source_room;
+
+	if (high == 0 && (__u32)low == IPV4_MAPPED) {
+		low &= cap->mask4; /* rule: caps.ipv4 */
+	} else {
+		high &= cap->mask6[0];
+		low &= cap->mask6[1]; /* rule: caps.ipv6 */
+	}
+	__u64 hash = hash_address(&cap->key, high, low, 0);
+	__u32 first = hash & (CAP_ROW - 1);
+	__u32 second = CAP_ROW + (hash >> 32 & (CAP_ROW - 1));
+	__u64 *one = bpf_map_lookup_elem(&source_buckets, &first);
+	__u64 *other = bpf_map_lookup_elem(&source_buckets, &second);
+
+	if (!one || !other)
+		return 1;
+	if (take_flow(one, now, interval, room, 1)) {
+		take_flow(other, now, interval, room, 0);
+		return 1; /* rule: caps.first_bucket */
+	}
+	if (take_flow(other, now, interval, room, 1)) {
+		take_flow(one, now, interval, room, 0);
+		return 1; /* rule: caps.second_bucket */
+	}
+	return 0;
+}
+
+/* Takes a new flow from a source of a service that has caps. Returns why its packet is dropped, or
+ * REASON_OK. A rate of 0 is none. Global, so that the verifier goes through it once. */
+__noinline int is_capped(__u32 service, __u64 high, __u64 low)
+{
+	struct cap *cap = AT(caps, service, table_count / 2);
+	__u64 now = bpf_ktime_get_ns();
+
+	if (cap->source_interval && !take_of_source(cap, high, low, now)) {
+		__sync_fetch_and_add(&cap->capped_source, 1);
+		return REASON_SOURCE_FLOW_CAP; /* rule: caps.source */
+	}
+	__u64 interval = cap->interval;
+
+	if (interval && !take_flow(&cap->full, now, interval, cap->room, 1)) {
+		__sync_fetch_and_add(&cap->capped, 1);
+		return REASON_NEW_FLOW_CAP; /* rule: caps.service */
+	}
+	return REASON_OK; /* rule: caps.passed */
+}
+
+#endif

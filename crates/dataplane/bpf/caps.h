@@ -10,11 +10,40 @@
 #include "maps.h"
 #include "parse.h"
 #include "question.h"
+#include "sources.h"
 
 /* Whether a packet begins a flow: a SYN without ACK. No other packet says by itself that it does. */
 static __always_inline int begins_flow(const struct packet *p)
 {
 	return (p->tcp_flags & (TCP_SPECIAL | TCP_ACK)) == TCP_SYN;
+}
+
+/* Whether a packet that weir_balance has read may begin one. The frame is read again: to have the flags at hand
+ * for this would cost the packets of all services. Global, so that the verifier goes through it once. */
+__noinline int may_begin_flow(struct xdp_md *ctx)
+{
+	void *end = (void *)(long)ctx->data_end;
+	struct ethernet *eth = (void *)(long)ctx->data;
+	void *l3 = eth + 1;
+
+	if (l3 > end)
+		return 1;
+	__be16 type = eth->type;
+
+	if (skip_vlans(&l3, end, &type) != REASON_OK)
+		return 1;
+	struct ipv4 *ip = l3;
+	__u64 header = sizeof(struct ipv6);
+
+	if ((void *)(ip + 1) > end)
+		return 1;
+	if (type == bpf_htons(ETH_P_IP))
+		header = (ip->version_ihl & 15) * 4; /* rule: caps.options */
+	struct tcp *tcp = l3 + header;
+
+	if ((void *)(tcp + 1) > end)
+		return 1;
+	return (tcp->flags & (TCP_SPECIAL | TCP_ACK)) == TCP_SYN; /* rule: caps.looked */
 }
 
 /* Takes one out of a bucket; `whole`: if there is a whole one, or else what there is. A bucket is the time at
@@ -76,11 +105,16 @@ static __always_inline int take_of_source(const struct cap *cap, __u64 high, __u
 	return 0;
 }
 
-/* Takes a new flow from a source of a service that has caps. Returns why its packet is dropped, or
- * REASON_OK. A rate of 0 is none. Global, so that the verifier goes through it once. */
-__noinline int is_capped(__u32 service, __u64 high, __u64 low)
+/* Takes a new flow from a source of a service that has caps. `number`: what stands where its table's number
+ * does. Returns why its packet is dropped, or REASON_OK. A rate of 0 is none. Global, so that the verifier goes
+ * through it once. */
+__noinline int is_capped(__u32 number, __u64 high, __u64 low)
 {
-	struct cap *cap = AT(caps, service, table_count / 2);
+	number &= ~(JUDGED_FLAGS | TABLE_BY_ID | TABLE_SALTED);
+	if (number >= table_count)
+		return REASON_OK; /* rule: caps.no_table */
+	NOTE_SERVICE(number / 2);
+	struct cap *cap = AT(caps, number / 2, table_count / 2);
 	__u64 now = bpf_ktime_get_ns();
 
 	if (cap->source_interval && !take_of_source(cap, high, low, now)) {

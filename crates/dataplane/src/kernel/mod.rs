@@ -28,6 +28,7 @@ pub use attach::Attached;
 pub(crate) use front::{FrontMaps, Page, is_open, open_map, start_of};
 pub use grace::grace;
 pub use load::OpenReport;
+pub(crate) use messages::monotonic;
 pub use pinned::Pinned;
 pub use resize::ResizeStep;
 pub use stamp::Layout;

@@ -131,7 +131,7 @@ def books():
                   *[drops(syn(host), "denied_source")] * 3, *[sends(syn(neighbour), B1, new=True)] * 2,
                   drops(syn(neighbour), "source_flow_cap"), drops(syn(host), "denied_source"))
     book.setup("no_table", [B1], services(caps, method="none", backends=[]))
-    book.case("no_table", "caps.no_table", "no_table", "Without a table no cap is asked.",
+    book.case("no_table", "table.none", "no_table", "Without a table no cap is asked.",
               *[drops(syn(HOSTS[4][0]), "no_table")] * 5)
     book.setup("udp", [B1], [service(addr, 53, "udp") for addr in (VIP, VIP6)] + services(caps))
     for family, (host, _, _) in HOSTS.items():

@@ -105,14 +105,11 @@ static __always_inline int take_of_source(const struct cap *cap, __u64 high, __u
 	return 0;
 }
 
-/* Takes a new flow from a source of a service that has caps. `number`: what stands where its table's number
- * does. Returns why its packet is dropped, or REASON_OK. A rate of 0 is none. Global, so that the verifier goes
+/* Takes a new flow from a source of a service, whose `number` of a table says TABLE_CAPPED. Returns why its packet is dropped, or REASON_OK. A rate of 0 is none. Global, so that the verifier goes
  * through it once. */
 __noinline int is_capped(__u32 number, __u64 high, __u64 low)
 {
 	number &= ~(JUDGED_FLAGS | TABLE_BY_ID | TABLE_SALTED);
-	if (number >= table_count)
-		return REASON_OK; /* rule: caps.no_table */
 	NOTE_SERVICE(number / 2);
 	struct cap *cap = AT(caps, number / 2, table_count / 2);
 	__u64 now = bpf_ktime_get_ns();

@@ -53,3 +53,66 @@ pub(super) fn validate(
         ipv6_prefix: ipv6.unwrap_or(IPV6_PREFIX),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Config, FlowRate, NewFlows};
+
+    fn read(protocol: &str, lines: &str) -> Result<Option<NewFlows>, String> {
+        let text = format!(
+            "[balancer]\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\n\
+             protocol = \"{protocol}\"\nport = 80\n[service.new_flows]\n{lines}\n[service.check]\n\
+             enabled = false\n[[service.backend]]\nname = \"b1\"\naddress = \"10.0.0.11\"\n"
+        );
+        let config = Config::parse(&text, "weir.toml").map_err(|error| error.to_string())?;
+        Ok(config.services[0].new_flows)
+    }
+
+    #[test]
+    fn rates_and_what_is_left_out() {
+        let rate = |per_second, burst| Some(FlowRate { per_second, burst });
+        let (ipv4_prefix, ipv6_prefix) = (32, 56);
+        for (lines, all, source) in [
+            ("per_second = 7", rate(7, 7), None),
+            ("per_second = 7\nburst = 1", rate(7, 1), None),
+            ("source_per_second = 1000000", None, rate(1_000_000, 1_000_000)),
+            ("per_second = 7\nsource_per_second = 2\nsource_burst = 3", rate(7, 7), rate(2, 3)),
+        ] {
+            let wanted = NewFlows { all, source, ipv4_prefix, ipv6_prefix };
+            assert_eq!(read("tcp", lines), Ok(Some(wanted)), "{lines}");
+        }
+        let read = read("tcp", "source_per_second = 2\nipv4_prefix = 24\nipv6_prefix = 64");
+        let read = read.expect("it is good").expect("it is there");
+        assert_eq!((read.ipv4_prefix, read.ipv6_prefix), (24, 64));
+        let saved = serde_json::to_string(&read).expect("it can be written");
+        assert_eq!(serde_json::from_str::<NewFlows>(&saved).expect("as it was written"), read);
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused_with_the_field() {
+        for (protocol, lines, words) in [
+            ("tcp", "", "service \"web\": new_flows: per_second: is missing"),
+            ("tcp", "per_second = 0", "new_flows: per_second: 0 is out of range; give 1..1000000"),
+            ("tcp", "per_second = 9\nburst = 1000001", "new_flows: burst: 1000001 is out of range"),
+            ("tcp", "source_per_second = -1", "new_flows: source_per_second: -1 is out of range"),
+            ("tcp", "source_per_second = 1\nburst = 2", "new_flows: burst: there is no per_second"),
+            (
+                "tcp",
+                "per_second = 1\nipv4_prefix = 24",
+                "ipv4_prefix: there is no source_per_second",
+            ),
+            (
+                "tcp",
+                "source_per_second = 1\nipv4_prefix = 0",
+                "ipv4_prefix: 0 is out of range; give 1..32",
+            ),
+            ("tcp", "source_per_second = 1\nipv6_prefix = 129", "ipv6_prefix: 129 is out of range"),
+            ("tcp", "per_second = 1\nburts = 2", "burts"),
+            ("tcp", "per_second = \"1\"", "per_second"),
+            ("udp", "per_second = 1", "new_flows: no datagram says that it begins a flow"),
+        ] {
+            let error = read(protocol, lines).expect_err(lines);
+            assert!(error.contains("weir.toml:") && error.contains(words), "{lines}: {error}");
+        }
+    }
+}

@@ -16,8 +16,8 @@ use weir_control::api::{
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, EngineError, Explanation, NatSourceStatus, PlaneStatus, QuicConfigStatus, QuicStatus,
-    ReturnedStatus, ServiceStatus, Status,
+    self, EngineError, Explanation, NatSourceStatus, NewFlowStatus, PlaneStatus, QuicConfigStatus,
+    QuicStatus, ReturnedStatus, ServiceStatus, Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -220,6 +220,7 @@ fn print_service(service: &ServiceStatus) {
             sources.allow, sources.deny
         ));
     }
+    service.new_flows.iter().for_each(print_new_flows);
     service.quic.iter().for_each(print_quic);
     let mut header = vec![
         "backend",
@@ -291,6 +292,26 @@ fn print_quic(quic: &QuicStatus) {
     out::line(format_args!(
         "led by QUIC ids of configuration {}; servers: {file}",
         configs.join(", ")
+    ));
+}
+
+fn print_new_flows(flows: &NewFlowStatus) {
+    let rate = |per_second: Option<u32>, burst: Option<u32>, of: &str| {
+        let (rate, burst) = per_second.zip(burst)?;
+        Some(format!("{rate} a second{of}, {burst} at once"))
+    };
+    let prefix = format!(" of each IPv4 /{} and IPv6 /{}", flows.ipv4_prefix, flows.ipv6_prefix);
+    let rates = [
+        rate(flows.per_second, flows.burst, ""),
+        rate(flows.source_per_second, flows.source_burst, &prefix),
+    ];
+    let rates: Vec<String> = rates.into_iter().flatten().collect();
+    let pending = if flows.in_force { "" } else { "; not in force yet" };
+    out::line(format_args!(
+        "new flows: {}; {} dropped by the service's cap, {} by their source's{pending}",
+        rates.join("; "),
+        flows.capped,
+        flows.capped_of_source
     ));
 }
 

@@ -22,6 +22,7 @@ mod error;
 mod forward;
 mod include;
 mod lists;
+mod new_flows;
 mod place;
 mod quic;
 mod resolve;
@@ -62,6 +63,7 @@ pub use check::{
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
 pub use lists::Lists;
+pub use new_flows::{FlowRate, NewFlows};
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 pub use schema::schema;
@@ -334,6 +336,9 @@ pub struct Service {
     /// The sources that packets are taken from; none: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lists: Option<Lists>,
+    /// How many new flows are taken; none: any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_flows: Option<NewFlows>,
     /// Backends that must be up for the service's address to be announced; 0: it is in any case.
     #[serde(default = "resolve::need")]
     pub need: u32,

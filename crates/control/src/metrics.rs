@@ -409,6 +409,18 @@ fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
     );
     each!(
         counters,
+        "service_capped_new_flows",
+        "New flows that were dropped as the service takes no more at the moment",
+        |one: &ServiceStatus| one.new_flows.map(|flows| flows.capped)
+    );
+    each!(
+        counters,
+        "service_capped_of_source",
+        "New flows that were dropped as the service takes no more of their source's prefix at the moment",
+        |one: &ServiceStatus| one.new_flows.map(|flows| flows.capped_of_source)
+    );
+    each!(
+        counters,
         "service_refused_of_prefix",
         "Flows that were not remembered because of limits.states_per_prefix",
         |one: &ServiceStatus| Some(one.refused_of_prefix)

@@ -80,6 +80,22 @@ struct source_list {
 	__u64 digest;   /* of its contents */
 };
 
+/* How many new flows a service takes (caps.h): as the nanoseconds from one to the next, 0: any number, and as
+ * those in which an empty bucket becomes full. */
+struct cap {
+	__u64 full;     /* the service's bucket: when it will be, on the monotonic clock */
+	__u64 capped;   /* new flows that were not taken as it was empty */
+	__u64 capped_source; /* as the buckets of their prefix were */
+	__u64 interval;
+	__u64 room;
+	__u64 source_interval; /* of each prefix of sources */
+	__u64 source_room;
+	__u64 mask4;    /* what is left of an address to be a prefix, of the lower half in IPv4 */
+	__u64 mask6[2];
+	struct hash_key key; /* which buckets a prefix has is known to who has it */
+	__u64 reserved[2];
+};
+
 struct backend {
 	__u8 address[16];
 	__u8 mac[6];

@@ -124,7 +124,7 @@ static __always_inline int is_plain(struct xdp_md *ctx)
 		return 0;
 	__u32 number = *(volatile __u32 *)&vip->table;
 
-	/* What is beyond has lists of sources, or one of several addresses, or no table. */
+	/* What is beyond has lists of sources or caps, or one of several addresses, or no table. */
 	return number < table_count && reads_table_only(AT(tables, number, table_count), &p);
 }
 

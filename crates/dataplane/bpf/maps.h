@@ -27,6 +27,9 @@ RESIZED(struct backend, backends);
 RESIZED(struct source_list, lists);
 RESIZED(__u64, sources);
 
+/* How many new flows each service takes. */
+RESIZED(struct cap, caps);
+
 /* The marks of active flows, those written and those being read: lanes of the flows that are armed,
  * and bits for all others. */
 RESIZED(__u64, marks);
@@ -206,6 +209,16 @@ struct {
 	__type(key, struct fragment_key);
 	__type(value, struct fragment);
 } fragments SEC(".maps");
+
+/* The buckets of prefixes of sources, of all services (caps.h): when each is full. Not pinned: what is taken
+ * out comes back within the time of a burst. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CAP_ROW * 2);
+	__type(key, __u32);
+	__type(value, __u64);
+} source_buckets SEC(".maps");
 
 /* How QUIC ids are taken apart, and the backends that they lead to. */
 struct {

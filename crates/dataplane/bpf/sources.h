@@ -9,6 +9,8 @@
 #include "maps.h"
 
 #define LIST_FLAGS (TABLE_LISTED | TABLE_LIST_SIDE)
+/* And whatever else packets are judged by that come from clients. */
+#define JUDGED_FLAGS (LIST_FLAGS | TABLE_CAPPED)
 
 /* The rest of a walk, from the first node on, of which a source asks more. A table that does not end, which
  * no control plane writes, denies. Global, as is_denied, so that the verifier goes through it once. */
@@ -58,7 +60,7 @@ __noinline int is_denied_beyond(__u32 at, __u64 first, __u64 high, __u64 low)
 /* Whether the source of a packet is denied, of a service whose `number` of a table says TABLE_LISTED. */
 __noinline int is_denied(__u32 number, __u64 high, __u64 low)
 {
-	__u32 at = (number & ~(LIST_FLAGS | TABLE_BY_ID | TABLE_SALTED | 1)) |
+	__u32 at = (number & ~(JUDGED_FLAGS | TABLE_BY_ID | TABLE_SALTED | 1)) |
 		   !!(number & TABLE_LIST_SIDE);
 	const struct source_list *list = AT(lists, at, table_count);
 	__u64 chosen, node;

@@ -6,6 +6,7 @@
 #include "parse.h"
 #include "service.h"
 #include "sources.h"
+#include "caps.h"
 #include "methods/registry.h"
 #include "icmp.h"
 #include "fragment.h"
@@ -202,12 +203,21 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 		return leave(REASON_OTHER_HOST, XDP_DROP); /* rule: host.other */
 	__u32 number = *(volatile __u32 *)&vip->table, salt = 0;
 
-	/* A service that does not take all sources, or whose packets are led by their ids first, is here, so
-	 * that the packets of all others have nothing to ask for it. */
+	/* A service that does not take all sources or all new flows, or whose packets are led by their ids
+	 * first, is here, so that the packets of all others have nothing to ask for it. */
 	if (number >= table_count) {
 		if (number & TABLE_LISTED && is_denied(number, p->src[0], p->src[1]))
 			return leave(REASON_DENIED_SOURCE, XDP_DROP); /* rule: sources.denied */
-		number &= ~LIST_FLAGS;
+		/* A new flow is taken where all packets can be decided, so that none is taken twice. */
+		if (number & TABLE_CAPPED && (apart ? begins_flow(p) : may_begin_flow(ctx))) {
+			if (!apart)
+				return go_apart(ctx);
+			enum reason reason = is_capped(number, p->src[0], p->src[1]);
+
+			if (reason != REASON_OK)
+				return leave(reason, XDP_DROP); /* rule: caps.dropped */
+		}
+		number &= ~JUDGED_FLAGS;
 		if (number & TABLE_BY_ID &&
 		    (!apart || (!p->quoted && !p->fragmented && !was_plain(ctx, p->ip_length)))) {
 			int verdict = balance_by_id(ctx, number & ~TABLE_SALTED, vip->id_lengths,

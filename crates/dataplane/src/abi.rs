@@ -48,6 +48,7 @@ plain!(
     vip,
     kind,
     source_list,
+    cap,
     backend,
     lane,
     device,

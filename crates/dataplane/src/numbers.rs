@@ -146,6 +146,8 @@ numbers! {
     SOURCE_STRIDE: u32 = 6;
     /// its address is one of several: the state of a flow depends on which
     TABLE_SALTED: u32 = 1 << 27;
+    /// not all new flows are taken
+    TABLE_CAPPED: u32 = 1 << 26;
     /// more nodes are passed by no source
     SOURCE_STEPS: u32 = 22;
     /// of a node that passes over bits: the answer for sources with others
@@ -226,6 +228,11 @@ numbers! {
     PASSING:
     /// in a note, or in what is looked for: none, or any
     TRACE_NONE: u32 = 0xffff_ffff;
+
+    /// buckets of each of both rows that prefixes of sources have, of all services; a power of two
+    CAP_ROW: u32 = 1 << 16;
+    /// a bucket that others take out of is tried so often
+    CAP_TRIES: u32 = 8;
 
     /// backends of the programs that measure bounds; a power of two
     BOUND_BACKENDS: u32 = 64;

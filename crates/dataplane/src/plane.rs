@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
-    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, IdOutcomes, IdRoutes,
-    LaneCounters, Limits, Listen, Outcomes, Plane, PrepareTrace, Returned, Samples, SeenFlows,
-    SourceTable, TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
+    ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, Hop,
+    IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane, PrepareTrace, Returned,
+    Samples, SeenFlows, SourceTable, TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -257,6 +257,18 @@ impl Plane for LivePlane {
 
     fn source_digest(&self, service: ServiceId) -> Option<u64> {
         self.kernel.source_digest(service)
+    }
+
+    fn set_flow_caps(&mut self, service: ServiceId, caps: Option<&FlowCaps>) -> Result<(), Error> {
+        self.kernel.set_flow_caps(service, caps)
+    }
+
+    fn flow_caps(&self, service: ServiceId) -> Option<FlowCaps> {
+        self.kernel.flow_caps(service)
+    }
+
+    fn capped_flows(&self, service: ServiceId) -> CappedFlows {
+        self.kernel.capped_flows(service)
     }
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), Error> {

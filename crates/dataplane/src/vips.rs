@@ -6,8 +6,8 @@ use crate::kernel::grace;
 use crate::kinds::Kinds;
 use crate::mapped::Mapped;
 use crate::numbers::{
-    TABLE_BY_ID, TABLE_LIST_SIDE, TABLE_LISTED, TABLE_SALTED, VIP_FIRST, VIP_HIGH, VIP_IN_USE,
-    VIP_KIND_SHIFT, VIP_SECOND,
+    TABLE_BY_ID, TABLE_CAPPED, TABLE_LIST_SIDE, TABLE_LISTED, TABLE_SALTED, VIP_FIRST, VIP_HIGH,
+    VIP_IN_USE, VIP_KIND_SHIFT, VIP_SECOND,
 };
 use std::collections::BTreeSet;
 use std::mem::offset_of;
@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use weir_plane::Listen;
 use weir_wire::Protocol;
 
-/// The number of no table: no list is asked for it.
-pub(crate) const NO_TABLE: u32 = !TABLE_LISTED;
+/// The number of no table: neither a list nor a cap is asked for it.
+pub(crate) const NO_TABLE: u32 = !(TABLE_LISTED | TABLE_CAPPED);
 
 /// Moves of entries tried before the table counts as full.
 const MAX_MOVES: usize = 64;
@@ -44,12 +44,14 @@ pub(crate) struct Leads {
     pub id_lengths: u64,
     /// Which of its two lists says what sources are taken; none: all are.
     pub list: Option<u32>,
+    /// Not all new flows are taken.
+    pub capped: bool,
 }
 
 impl Leads {
     /// By this table alone.
     pub fn by_table(table: u32) -> Self {
-        Self { table, id_lengths: 0, list: None }
+        Self { table, id_lengths: 0, list: None, capped: false }
     }
 
     /// What packets read.
@@ -63,18 +65,20 @@ impl Leads {
             Some(0) => TABLE_LISTED,
             Some(_) => TABLE_LISTED | TABLE_LIST_SIDE,
         };
-        self.table | by_id | listed
+        let capped = if self.capped { TABLE_CAPPED } else { 0 };
+        self.table | by_id | listed | capped
     }
 
     fn of_entry(vip: &types::vip) -> Self {
         let id_lengths = vip.id_lengths;
         if vip.table == NO_TABLE {
-            return Self { table: NO_TABLE, id_lengths, list: None };
+            return Self { id_lengths, ..Self::by_table(NO_TABLE) };
         }
-        let flags = TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE | TABLE_SALTED;
+        let flags = TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE | TABLE_SALTED | TABLE_CAPPED;
         let table = vip.table & !flags;
         let side = u32::from(vip.table & TABLE_LIST_SIDE != 0);
-        Self { table, id_lengths, list: (vip.table & TABLE_LISTED != 0).then_some(side) }
+        let list = (vip.table & TABLE_LISTED != 0).then_some(side);
+        Self { table, id_lengths, list, capped: vip.table & TABLE_CAPPED != 0 }
     }
 }
 
@@ -429,13 +433,15 @@ mod tests {
     #[test]
     fn the_marks_of_ids_and_lists_are_no_part_of_a_table() {
         let mut table = table(16);
-        for (number, list, word) in [
-            (6, None, 6 | TABLE_BY_ID),
-            (6, Some(0), 6 | TABLE_BY_ID | TABLE_LISTED),
-            (7, Some(1), 7 | TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE),
-            (NO_TABLE, None, NO_TABLE),
+        for (number, list, capped, word) in [
+            (6, None, false, 6 | TABLE_BY_ID),
+            (6, Some(0), false, 6 | TABLE_BY_ID | TABLE_LISTED),
+            (7, Some(1), false, 7 | TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE),
+            (7, Some(1), true, 7 | TABLE_BY_ID | TABLE_LISTED | TABLE_LIST_SIDE | TABLE_CAPPED),
+            (6, None, true, 6 | TABLE_BY_ID | TABLE_CAPPED),
+            (NO_TABLE, None, false, NO_TABLE),
         ] {
-            let leads = Leads { table: number, id_lengths: 8, list };
+            let leads = Leads { table: number, id_lengths: 8, list, capped };
             table.insert(&key(1), leads).expect("there is room");
             let slot = table.find(own(&table, &key(1))).expect("it is there");
             assert_eq!(table.load(slot).table, word);

@@ -3,6 +3,8 @@
 //!
 //! `WEIR_SEED=n` repeats a run, `WEIR_PACKETS=n` sets its length.
 
+#[path = "differential/caps.rs"]
+mod caps;
 #[path = "differential/fragments.rs"]
 mod fragments;
 #[path = "differential/full_nat.rs"]
@@ -89,6 +91,8 @@ struct World {
     /// Mappings that were compared, and answers that came to an address of the balancer's.
     mapped: u64,
     unmapped: u64,
+    /// New flows that were found not taken at comparisons, by their services' caps and by their prefixes'.
+    capped: [u64; 2],
 }
 
 const BACKENDS: u16 = 512;
@@ -287,6 +291,7 @@ impl World {
             to_places: BTreeMap::new(),
             mapped: 0,
             unmapped: 0,
+            capped: [0; 2],
         };
         tunnels::tag_device(&mut world.plane);
         let rules = full_nat::rules(&mut world.rng);
@@ -861,6 +866,7 @@ impl World {
                 _ => {}
             }
         }
+        self.compare_caps();
         self.mapped += full_nat::compare(&self.plane);
         self.cookies_lost += slots::compare(&mut self.plane, &mut self.rng);
         if self.rng.random_bool(0.5) {
@@ -898,6 +904,7 @@ fn kernel_and_oracle_agree() {
         if packet % 100_000 == 99_999 {
             let age = std::time::Duration::from_nanos(weir_plane::PATH_NANOSECONDS);
             world.plane.kernel.kernel.age_paths(age).unwrap();
+            world.plane.kernel.kernel.age_caps(weir_plane::PATH_NANOSECONDS).unwrap();
             world.plane.oracle.nanoseconds += weir_plane::PATH_NANOSECONDS;
             (0..BACKENDS)
                 .for_each(|one| world.plane.kernel.kernel.forget_hop(BackendId::of(one)).unwrap());
@@ -910,6 +917,7 @@ fn kernel_and_oracle_agree() {
         if packet % 4096 == 0 {
             tunnels::set_messages(&mut world.plane, &mut world.rng);
             world.change_sources();
+            world.change_caps();
         }
         if packet % 256 == 0 {
             slots::pass_time(&mut world.plane, world.rng.random_range(0..4));
@@ -957,6 +965,7 @@ fn kernel_and_oracle_agree() {
             assert!(times > 100, "later fragments: {:?}", world.followed);
         }
         assert!(world.smaller > 1_000, "no SYN had large segments");
+        assert!(world.capped.iter().all(|flows| *flows > 10), "{:?} were capped", world.capped);
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
         let mut wanted = vec!["forwarded".to_owned()];

@@ -13,7 +13,7 @@ use weir_dataplane::{
     BackendEntry, FrameRun, Interface, KernelPlane, Limits, LivePlane, ResizeStep, Verdict,
     XdpMode, run_frame,
 };
-use weir_plane::{Listen, Plane, Prefix, SourceTable, Sources, VipKey};
+use weir_plane::{FlowCaps, Listen, Plane, Prefix, Rate, SourceRate, SourceTable, Sources, VipKey};
 use weir_steering::update::Plane as _;
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, EventKind, Flags, Member, Role, ServiceId,
@@ -65,6 +65,13 @@ const BACKENDS: u16 = 6;
 
 /// A client whose source no service takes.
 const DENIED: u32 = 0xf107;
+
+/// New flows that a service takes: more than come, and each is asked for.
+fn caps() -> FlowCaps {
+    let rate = Rate::every(1 << 30, 1 << 28);
+    let source = SourceRate { rate, ipv4_bits: 23, ipv6_bits: 55 };
+    FlowCaps { all: Some(rate), source: Some(source), key: weir_hash::HashKey::from_seed(9) }
+}
 
 /// Its sources: all but that one, one beside which there are no clients, and a few networks.
 fn sources(service: u32) -> SourceTable {
@@ -191,6 +198,7 @@ impl World {
         for service in [0, 2] {
             plane.kernel.set_sources(ServiceId(service), Some(&sources(service))).unwrap();
         }
+        plane.kernel.set_flow_caps(ServiceId(2), Some(&caps())).unwrap();
         plane.kernel.attach(&self.names, XdpMode::Auto).unwrap();
         self.next_client = 200;
         // A first packet of the known UDP flows: from here on they are known to be old.
@@ -357,6 +365,8 @@ fn dies_after(step: ResizeStep, from: &Limits, to: &Limits) {
     for at in World::further() {
         assert!(services.contains(&(at, ServiceId(0))), "{at:?}: {services:?}");
     }
+    assert_eq!(plane.kernel.flow_caps(ServiceId(2)), Some(caps()));
+    assert_eq!(plane.kernel.flow_caps(ServiceId(0)), None);
     let noted = plane.kernel.pending().unwrap().len();
     assert!(noted > 0, "nothing was pending");
 }

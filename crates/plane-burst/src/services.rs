@@ -90,15 +90,18 @@ fn port_word(port: Option<u16>) -> u64 {
 }
 
 impl Services {
-    /// Of what is configured. Services of other methods, those that do not take all sources, and those
+    /// Of what is configured. Services of other methods, those that do not take all sources or all
+    /// new flows, and those
     /// without a table, are known too, so that no service for any port takes their packets.
     pub fn new(soft: &Soft) -> Self {
         let mut services = Vec::new();
         let (mut ipv4, mut ipv6) = (Vec::new(), Vec::new());
         for (vip, &id) in soft.vips.iter().filter(|(vip, _)| vip.protocol == Protocol::Tcp) {
             let is_ipv4 = unmap_address(&vip.address).is_ipv4();
-            let short =
-                |table: &&Arc<Image>| is_short(table.method()) && !soft.sources.contains_key(&id);
+            let short = |table: &&Arc<Image>| {
+                let judged = soft.sources.contains_key(&id) || soft.caps.contains_key(&id);
+                is_short(table.method()) && !judged
+            };
             let number = match soft.tables.get(&id).filter(short) {
                 // What a place that is not looked up here says, comes before any port.
                 _ if vip.port.is_none() && !soft.wide.is_empty() => LONG,

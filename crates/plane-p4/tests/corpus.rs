@@ -35,6 +35,7 @@ fn is_possible(setup: &Setup) -> bool {
             && service.ids.is_empty()
             && service.allow.is_empty()
             && service.deny.is_empty()
+            && service.new_flows.is_none()
     };
     setup.devices.is_empty()
         && setup.backends.iter().all(backend)

@@ -9,6 +9,7 @@
 
 mod allowance;
 mod by_id;
+mod caps;
 pub mod counters;
 pub mod forward;
 mod limits;
@@ -23,6 +24,7 @@ mod user;
 
 pub use allowance::{Allowance, MESSAGE_BURST};
 pub use by_id::{IdOutcome, IdOutcomes, IdRoutes, NotLed};
+pub use caps::{Bucket, Buckets, CAP_ROW, CappedFlows, FlowCaps, Rate, SourceRate};
 pub use counters::{Counters, LaneCounters, Returned};
 pub use limits::{Limits, mapping_places};
 pub use listen::{Block, KINDS, Listen, blocks};

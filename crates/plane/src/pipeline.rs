@@ -83,6 +83,14 @@ pub trait Directory {
         let _ = (service, source);
         true
     }
+    /// Whether a service takes a new flow from a source now; it counts as taken.
+    ///
+    /// # Errors
+    /// Why its packet is dropped: [`Reason::NewFlowCap`], [`Reason::SourceFlowCap`].
+    fn take_flow(&self, service: ServiceId, source: &[u8; 16]) -> Result<(), Reason> {
+        let _ = (service, source);
+        Ok(())
+    }
 }
 
 /// What is to be done with a frame.
@@ -385,7 +393,10 @@ fn finish(
     memory: &mut impl Memory,
 ) -> Verdict {
     match classified {
-        Ok(packet) => steer(packet, memory),
+        Ok(packet) => match cap(packet, to) {
+            Ok(()) => steer(packet, memory),
+            Err(reason) => Verdict::Drop(reason),
+        },
         Err(other @ Verdict::Pass(Reason::NoService)) => {
             if let Some(fragment) = fragment(frame) {
                 memory.note_fragment(&fragment.key, None);
@@ -396,6 +407,15 @@ fn finish(
         Err(Verdict::Drop(Reason::LaterFragment)) => follow(frame, to, memory),
         Err(verdict) => *verdict,
     }
+}
+
+/// Whether the service takes the packet's flow, if it begins one: a SYN without ACK. No other packet says by
+/// itself that it does, and none of a connection that there is may be refused. The twin of `is_capped` in
+/// `bpf/caps.h`.
+fn cap(packet: &Classified<'_>, to: &impl Directory) -> Result<(), Reason> {
+    let Classified { packet, signals, service, .. } = packet;
+    let begins = packet.flow.protocol == Protocol::Tcp && packet.tcp_flags.starts();
+    if begins && !signals.quoted { to.take_flow(*service, &packet.flow.src) } else { Ok(()) }
 }
 
 /// A later fragment of a packet for a service's address goes where the first one went. The twin of

@@ -1,6 +1,7 @@
 //! What a control plane needs of a plane, besides what updates do with it.
 
 use crate::by_id::{IdOutcomes, IdRoutes};
+use crate::caps::{CappedFlows, FlowCaps};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
@@ -244,6 +245,24 @@ pub trait Plane: update::Plane {
 
     /// The digest of the sources that packets of a service are taken from; `None`: all are.
     fn source_digest(&self, service: ServiceId) -> Option<u64>;
+
+    /// Takes so many new flows of a service from now on; `None`: any number. What it has taken counts under
+    /// the new rates, and no packet of a connection that there is is refused by them. It holds whether or not
+    /// packets find the service yet, and until the service is removed.
+    ///
+    /// # Errors
+    /// If it cannot be set.
+    fn set_flow_caps(
+        &mut self,
+        service: ServiceId,
+        caps: Option<&FlowCaps>,
+    ) -> Result<(), Self::Error>;
+
+    /// How many new flows of a service are taken; `None`: any number.
+    fn flow_caps(&self, service: ServiceId) -> Option<FlowCaps>;
+
+    /// New flows that were not taken of a service, since it has caps.
+    fn capped_flows(&self, service: ServiceId) -> CappedFlows;
 
     /// Translates the answers of these backends, from now on, and of no others.
     ///

@@ -8,6 +8,7 @@ pub use demand::{Bounds, Operation, SoftError};
 
 use crate::allowance::Allowance;
 use crate::by_id::IdRoutes;
+use crate::caps::{Buckets, FlowCaps};
 use crate::counters::Counters;
 use crate::forward::mapping::{MAPPING_TICK_SHIFT, Mapping, Mappings, Signs, Target};
 use crate::forward::nat::{End, translate, translate_both};
@@ -40,6 +41,10 @@ pub struct Soft {
     pub id_routes: HashMap<ServiceId, IdRoutes>,
     /// The sources that are taken, by service; all, of a service that is not there.
     pub sources: HashMap<ServiceId, SourceTable>,
+    /// How many new flows are taken, by service; any number, of a service that is not there.
+    pub caps: HashMap<ServiceId, FlowCaps>,
+    /// What of that is left.
+    pub buckets: RefCell<Buckets>,
     /// Whose answers are translated, and to what.
     pub translations: Translations,
     /// Connections under full NAT; and the sources that first fragments got.
@@ -71,7 +76,7 @@ pub struct Soft {
     pub resets: Allowance,
     /// What routers on the ways to backends have said.
     pub paths: Paths,
-    /// The time by which these are old, and messages are allowed.
+    /// The time by which these are old, and messages and new flows are allowed.
     pub nanoseconds: u64,
     /// The interfaces that it is attached to.
     pub attached: Vec<String>,
@@ -89,6 +94,9 @@ struct View<'a> {
     wide: &'a BTreeMap<Listen, ServiceId>,
     id_routes: &'a HashMap<ServiceId, IdRoutes>,
     sources: &'a HashMap<ServiceId, SourceTable>,
+    caps: &'a HashMap<ServiceId, FlowCaps>,
+    buckets: &'a RefCell<Buckets>,
+    nanoseconds: u64,
     translations: &'a Translations,
     mappings: &'a RefCell<Mappings>,
     backends: &'a BTreeMap<BackendId, Backend>,
@@ -157,6 +165,11 @@ impl Directory for View<'_> {
     fn allows(&self, service: ServiceId, source: &[u8; 16]) -> bool {
         self.sources.get(&service).is_none_or(|table| table.allows(source))
     }
+
+    fn take_flow(&self, service: ServiceId, source: &[u8; 16]) -> Result<(), Reason> {
+        let Some(caps) = self.caps.get(&service) else { return Ok(()) };
+        self.buckets.borrow_mut().take(service, caps, source, self.nanoseconds)
+    }
 }
 
 impl Soft {
@@ -171,6 +184,9 @@ impl Soft {
             wide: &self.wide,
             id_routes: &self.id_routes,
             sources: &self.sources,
+            caps: &self.caps,
+            buckets: &self.buckets,
+            nanoseconds: self.nanoseconds,
             translations: &self.translations,
             mappings: &self.mappings,
             backends: &self.backends,
@@ -209,6 +225,9 @@ impl Soft {
             wide: &self.wide,
             id_routes: &self.id_routes,
             sources: &self.sources,
+            caps: &self.caps,
+            buckets: &self.buckets,
+            nanoseconds: self.nanoseconds,
             translations: &self.translations,
             mappings: &self.mappings,
             backends: &self.backends,
@@ -298,6 +317,9 @@ impl Soft {
             wide: &self.wide,
             id_routes: &self.id_routes,
             sources: &self.sources,
+            caps: &self.caps,
+            buckets: &self.buckets,
+            nanoseconds: self.nanoseconds,
             translations: &self.translations,
             mappings: &self.mappings,
             backends: &self.backends,

@@ -17,6 +17,7 @@ pub const SECTIONS: &[(&str, &[&str])] = &[
             "docs/networks.md",
             "docs/health-checks.md",
             "docs/lists.md",
+            "docs/new-flows.md",
             "docs/metrics.md",
             "docs/api.md",
             "docs/announcing.md",

@@ -91,6 +91,8 @@ reasons! {
     56 EchoAnswered "echo_answered" "An echo request to a service's address; its frame went back as the reply.";
     57 EchoLimited "echo_limited" "An echo request to a service's address, when no more could be answered at the moment.";
     58 DeniedSource "denied_source" "The service's lists of sources deny the packet's.";
+    59 NewFlowCap "new_flow_cap" "The packet would begin a flow, and the service takes no more new ones at the moment.";
+    60 SourceFlowCap "source_flow_cap" "The packet would begin a flow, and the service takes no more new ones of its source's prefix at the moment.";
 }
 
 impl Reason {

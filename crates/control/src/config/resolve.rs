@@ -154,6 +154,7 @@ fn service(given: validate::Service) -> Service {
         forward: given.forward,
         mss: given.mss,
         lists: given.lists,
+        new_flows: given.new_flows,
         need: given.need.unwrap_or_else(need),
         quic: given.quic,
         check: given.check.and_then(check),

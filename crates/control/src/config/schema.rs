@@ -13,6 +13,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use serde_json::{Map, Value, json};
 use weir_steering::MethodId;
 
+use super::new_flows::MOST_FLOWS;
 use super::{PlaneKind, written};
 
 const EXAMPLE: &str = include_str!("../../../../examples/weir.toml");
@@ -34,6 +35,7 @@ pub fn schema() -> Value {
         ("store", store),
         ("service", service),
         ("service.check", check),
+        ("service.new_flows", new_flows),
         ("service.backend", backend),
         ("service.backend.check", check),
         ("service.quic.config", quic_config),
@@ -211,6 +213,15 @@ fn backend(object: &mut Value) {
     add(object, "name", json!({ "pattern": NAME }));
     range(object, &["port"], 1, 65_535);
     range(object, &["weight"], 0, 65_535);
+}
+
+fn new_flows(object: &mut Value) {
+    let rates = ["per_second", "burst", "source_per_second", "source_burst"];
+    range(object, &rates, 1, MOST_FLOWS.into());
+    range(object, &["ipv4_prefix"], 1, 32);
+    range(object, &["ipv6_prefix"], 1, 128);
+    object["anyOf"] =
+        json!([{ "required": ["per_second"] }, { "required": ["source_per_second"] }]);
 }
 
 fn quic_config(object: &mut Value) {

@@ -156,6 +156,7 @@ pub(super) struct Service {
     pub deny: Field<Vec<Spanned<String>>>,
     pub allow_file: Field<String>,
     pub deny_file: Field<String>,
+    pub new_flows: Field<NewFlows>,
     pub need: Field<i64>,
     pub quic: Field<Quic>,
     pub check: Field<Check>,
@@ -258,7 +259,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 21] = [
+    const OWN: [&str; 22] = [
         "name",
         "vip",
         "protocol",
@@ -276,6 +277,7 @@ fn names() -> &'static [&'static str] {
         "deny",
         "allow_file",
         "deny_file",
+        "new_flows",
         "need",
         "quic",
         "check",
@@ -333,6 +335,7 @@ impl<'de> Visitor<'de> for Fields {
                 "deny" => service.deny = Some(map.next_value()?),
                 "allow_file" => service.allow_file = Some(map.next_value()?),
                 "deny_file" => service.deny_file = Some(map.next_value()?),
+                "new_flows" => service.new_flows = Some(map.next_value()?),
                 "need" => service.need = Some(map.next_value()?),
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
@@ -342,6 +345,17 @@ impl<'de> Visitor<'de> for Fields {
         }
         Ok(service)
     }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewFlows {
+    pub per_second: Field<i64>,
+    pub burst: Field<i64>,
+    pub source_per_second: Field<i64>,
+    pub source_burst: Field<i64>,
+    pub ipv4_prefix: Field<i64>,
+    pub ipv6_prefix: Field<i64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

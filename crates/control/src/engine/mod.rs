@@ -6,6 +6,7 @@
 mod agents;
 mod announce;
 mod by_id;
+mod caps;
 mod commands;
 mod document;
 mod events;
@@ -43,6 +44,7 @@ mod young;
 pub use agents::{AgentStatus, Newcomer, Order, Said};
 pub use announce::announced_file;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
+pub use caps::NewFlowStatus;
 pub use commands::{Asked, Command};
 pub use events::{Event, Events, Happening};
 pub use explain::{Elsewhere, Explanation};

@@ -551,8 +551,8 @@ impl<P: Plane> Engine<P> {
         risen.iter().for_each(|one| self.health_changed(one));
     }
 
-    /// Says from which sources the services take packets, and lets packets find those that they do not
-    /// find yet: none before its sources are in force. Returns what could not be done.
+    /// Says from which sources the services take packets, and how many new flows, and lets packets find those
+    /// that they do not find yet: none before that is in force. Returns what could not be done.
     pub(super) fn list_services(&mut self) -> Vec<EngineError> {
         let mut failures = Vec::new();
         let mut listed: HashMap<ServiceId, Vec<Listen>> = HashMap::new();
@@ -568,8 +568,11 @@ impl<P: Plane> Engine<P> {
                 Some(sources) => self.plane.set_sources(service.number, sources).map_err(refused),
                 None => Ok(()),
             };
+            let caps = service.caps();
+            let mut capped = || self.plane.set_flow_caps(service.number, caps.as_ref());
+            let told = told.and_then(|()| capped().map_err(refused));
             let stands = match told {
-                Err(_) if there => "packets are taken from the sources before",
+                Err(_) if there => "packets are taken as before",
                 _ => "packets do not find it",
             };
             let wanted = service.salts.places(&service.configured);

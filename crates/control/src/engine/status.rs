@@ -2,6 +2,7 @@
 
 use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
+use super::caps::NewFlowStatus;
 use super::service::ServiceRuntime;
 use super::{ConsistencyStatus, Engine, EngineError, FleetStatus, PlaneResult, slow};
 use crate::config::{Backend, PlaneKind, Ports, Vip, What};
@@ -212,6 +213,9 @@ pub struct ServiceStatus {
     /// The sources that its packets are taken from, if not all are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sources: Option<SourceStatus>,
+    /// How many new flows it takes, if not any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_flows: Option<NewFlowStatus>,
     /// How its packets are led by QUIC ids, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<QuicStatus>,
@@ -795,6 +799,7 @@ impl<P: Plane> Engine<P> {
                 let digest = self.plane.source_digest(service.number);
                 SourceStatus { allow, deny, digest: digest.map(|digest| format!("{digest:016x}")) }
             }),
+            new_flows: self.new_flow_status(service),
             quic: service.quic_status(&self.config.balancer.run_dir),
             backends,
         })

@@ -323,9 +323,9 @@ __noinline int answer(struct xdp_md *ctx, const struct flow_key *given, __u8 fla
 		return REASON_NO_SERVICE;
 	__u32 at = *(volatile __u32 *)&vip->table;
 
-	/* Whatever its lists of sources say: answers are not judged. */
+	/* Whatever its lists of sources and its caps say: answers are not judged. */
 	if (at >= table_count) {
-		at &= ~LIST_FLAGS;
+		at &= ~JUDGED_FLAGS;
 		if (at >= table_count)
 			return REASON_NO_SERVICE;
 	}

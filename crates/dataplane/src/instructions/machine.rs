@@ -6,6 +6,7 @@
 use super::broken;
 use crate::abi::types;
 use crate::error::{Context, Error};
+use crate::kernel::monotonic;
 use libbpf_rs::libbpf_sys::bpf_insn;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object};
 use std::collections::HashMap;
@@ -221,10 +222,17 @@ impl Machine<'_> {
                 const ADD: i32 = 0;
                 const OR: i32 = 0x40;
                 const FETCH: i32 = 1;
+                const COMPARE: i32 = 0xf0;
                 let before = self.load(at(to), length)?;
                 let after = match next.imm & !FETCH {
                     ADD => before.wrapping_add(registers[from]),
                     OR => before | registers[from],
+                    COMPARE => {
+                        let equal = before == registers[0];
+                        self.store(at(to), length, if equal { registers[from] } else { before })?;
+                        registers[0] = before;
+                        return Ok(());
+                    }
                     other => return Err(broken(&format!("atomic operation {other:#x}"))),
                 };
                 self.store(at(to), length, after)?;
@@ -272,6 +280,7 @@ impl Machine<'_> {
         const LOOKUP: i32 = 1;
         const UPDATE: i32 = 2;
         const DELETE: i32 = 3;
+        const NANOSECONDS: i32 = 5;
         const JIFFIES: i32 = 118;
         const RESERVE: i32 = 131;
         const SUBMIT: i32 = 132;
@@ -294,6 +303,7 @@ impl Machine<'_> {
                 };
                 Ok(if done.is_ok() { 0 } else { u64::MAX })
             }
+            NANOSECONDS => Ok(monotonic()),
             JIFFIES => Ok(self.now),
             BUFFER_LENGTH => Ok(self.packet.1 - self.packet.0),
             RESERVE => Ok(self.allot(vec![0; b as usize])),

@@ -6,7 +6,7 @@ use crate::run::{Verdict, run_frame};
 use crate::{BackendEntry, KernelPlane, Limits, Reports};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use weir_hash::{HashKey, Key};
-use weir_plane::{IdRoutes, Prefix, SourceTable, Sources, VipKey};
+use weir_plane::{FlowCaps, IdRoutes, Prefix, Rate, SourceRate, SourceTable, Sources, VipKey};
 use weir_steering::{
     BackendId, Codec, Concury, ConcuryConfig, Flags, Image, Member, MethodId, Role, SLOT_RESERVED,
     ServiceConfig, ServiceId, ServiceState, Settings, StateKey, TrackedBuilder,
@@ -70,12 +70,15 @@ enum Service {
     /// Some sources are denied.
     Listed,
     Listed6,
+    /// Any number of new flows is taken, but as if it were not; and none any more.
+    Capped,
+    Spent,
 }
 
 use Service::*;
 
 impl Service {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 18] = [
         Concury,
         Concury6,
         ConcuryUdp,
@@ -92,7 +95,22 @@ impl Service {
         OnePass,
         Listed,
         Listed6,
+        Capped,
+        Spent,
     ];
+
+    /// How many new flows are taken, if not any number: one in the time that a bucket has at most.
+    fn caps(self) -> Option<FlowCaps> {
+        let burst = match self {
+            Capped => 8,
+            Spent => 1,
+            _ => return None,
+        };
+        let rate = Rate::every(1 << 60, burst);
+        let source = SourceRate { rate, ipv4_bits: 24, ipv6_bits: 56 };
+        let key = HashKey::from_seed(3);
+        Some(FlowCaps { all: Some(rate), source: Some(source), key })
+    }
 
     /// The sources that are taken, if not all are: other networks are denied, and one of the clients.
     fn sources(self) -> Option<SourceTable> {
@@ -291,6 +309,7 @@ impl World {
                 plane.publish(service.number(), &table)?;
             }
             plane.set_sources(service.number(), service.sources().as_ref())?;
+            plane.set_flow_caps(service.number(), service.caps().as_ref())?;
             if let Some(config) = service.led() {
                 let mut configs = QuicLbConfigs::default();
                 configs.set(config);
@@ -350,6 +369,13 @@ impl World {
     pub fn frame(&self, path: &Path, run: u32) -> Result<Vec<u8>, Error> {
         (path.before)(self, run)?;
         Ok((path.frame)(self, run))
+    }
+
+    /// These flows have begun, and no others.
+    fn spend(&self, flows: &[u32]) -> Result<(), Error> {
+        self.plane.age_caps(u64::MAX)?;
+        let sent = |n: &u32| run_frame(self.plane.program(), &first(Spent.flow(*n))).map(|_| ());
+        flows.iter().try_for_each(sent)
     }
 
     fn forget_pending(&self, state: ServiceState) -> Result<(), Error> {
@@ -475,6 +501,13 @@ paths! {
     "listed, source beside a denied one, IPv6" => Transmit, |_, _| later(Listed6.flow(DENIED + 1));
     "listed, source denied, IPv4" => Drop, |_, _| later(Listed.flow(DENIED));
     "listed, source denied, IPv6" => Drop, |_, _| later(Listed6.flow(DENIED));
+    "capped, known flow, TCP over IPv4" => Transmit, |_, _| later(Capped.flow(1));
+    "capped, SYN" => Transmit, |_, run| first(Capped.flow(fresh(run))),
+        before |world, _run| world.plane.age_caps(u64::MAX);
+    "capped, SYN beyond the service's cap" => Drop, |_, _| first(Spent.flow(fresh(1 << 8))),
+        before |world, _run| world.spend(&[fresh(0)]);
+    "capped, SYN beyond its prefix's cap" => Drop, |_, _| first(Spent.flow(fresh(0))),
+        before |world, _run| world.spend(&[fresh(0)]);
     "no service, TCP" => Pass, |_, _| later(elsewhere(Concury.flow(1)));
     "no service, UDP over IPv6" => Pass,
         |_, _| later(FlowKey { protocol: Protocol::Udp, ..elsewhere(Concury6.flow(1)) });

@@ -149,6 +149,7 @@ impl KernelPlane {
         Ok(Self {
             keys,
             ids: ByIds::found(&listed),
+            capped: super::caps::found(&listed),
             vips,
             tables,
             lists,
@@ -177,6 +178,7 @@ impl KernelPlane {
             loads: mapped("loads")?,
             turns: mapped("turns")?,
             entered: mapped("entered")?,
+            caps: mapped("caps")?,
             untold: mapped("untold")?,
             marks: parted("marks")?,
             strangers: parted("strangers")?,
@@ -249,7 +251,8 @@ pub(super) struct Loading<'a> {
 }
 
 /// Maps that are not pinned, since what is in them is found out again, or is soon of no use.
-pub(super) const SHARED: [&str; 4] = ["buckets", "fragments", "quic_known", "ways"];
+pub(super) const SHARED: [&str; 5] =
+    ["buckets", "fragments", "quic_known", "source_buckets", "ways"];
 /// Maps that have twins.
 pub(super) const TWINS: [&str; 3] = ["pending", "connections", "answers"];
 

@@ -18,7 +18,7 @@ const _: () = assert!(PATH_NANOSECONDS == weir_plane::PATH_NANOSECONDS);
 const _: () = assert!(LEAST_PATH_IPV4 == icmp::LEAST_PATH_IPV4);
 
 /// The time by which the program notes what routers say.
-pub(super) fn monotonic() -> u64 {
+pub(crate) fn monotonic() -> u64 {
     // SAFETY: a time of zeros is valid.
     let mut now: libc::timespec = unsafe { std::mem::zeroed() };
     // SAFETY: the time outlives the call.

@@ -3,6 +3,7 @@
 mod activity;
 mod attach;
 mod by_id;
+mod caps;
 mod connections;
 mod counters;
 mod devices;
@@ -27,6 +28,7 @@ pub use attach::Attached;
 pub(crate) use front::{FrontMaps, Page, is_open, open_map, start_of};
 pub use grace::grace;
 pub use load::OpenReport;
+pub(crate) use messages::monotonic;
 pub use pinned::Pinned;
 pub use resize::ResizeStep;
 pub use stamp::Layout;
@@ -43,7 +45,7 @@ use lost::Lost;
 use resize::Former;
 use size::Sizes;
 use stamp::Stamp;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use weir_plane::Listen;
@@ -58,6 +60,8 @@ pub struct KernelPlane {
     keys: HashMap<ServiceId, Vec<Listen>>,
     /// Services whose packets are led by QUIC ids.
     ids: ByIds,
+    /// Services that do not take all new flows.
+    capped: BTreeSet<ServiceId>,
     tables: Tables,
     /// The sources that are taken, of services that do not take all.
     lists: Lists,
@@ -66,6 +70,7 @@ pub struct KernelPlane {
     loads: Mapped,
     turns: Mapped,
     entered: Mapped,
+    caps: Mapped,
     untold: Mapped,
     marks: Parted,
     strangers: Parted,

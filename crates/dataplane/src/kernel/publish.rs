@@ -75,6 +75,7 @@ impl KernelPlane {
         if let Some(list) = self.lists.leave(service) {
             self.lists.release(list);
         }
+        self.capped.remove(&service);
         self.set_id_routes(service, None)
     }
 
@@ -104,7 +105,9 @@ impl KernelPlane {
 
     /// Where packets of a service with this table are led.
     pub(super) fn leads(&self, service: ServiceId, table: u32) -> Leads {
-        Leads { table, id_lengths: self.ids.lengths(service), list: self.lists.side(service) }
+        let capped = self.capped.contains(&service);
+        let list = self.lists.side(service);
+        Leads { table, id_lengths: self.ids.lengths(service), list, capped }
     }
 
     /// Leads packets of a service that they find as it is to be now.
@@ -295,7 +298,7 @@ impl KernelPlane {
         self.backends.load_record::<types::backend>(backend.index()).into()
     }
 
-    fn check_service(&self, service: ServiceId) -> Result<(), Error> {
+    pub(super) fn check_service(&self, service: ServiceId) -> Result<(), Error> {
         if service.0 >= self.sizes.services {
             let limit = self.sizes.services;
             return Err(Error::Beyond { what: "service", number: service.0, limit });

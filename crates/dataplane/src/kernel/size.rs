@@ -159,6 +159,7 @@ pub(super) fn size_maps(sizer: &mut Sizer<'_>, limits: &Limits) -> Result<Sizes,
     sizer.array("turns", size_of::<u64>(), limits.services)?;
     sizer.array("entered", size_of::<u64>(), limits.services)?;
     sizer.array("watched", size_of::<u64>(), WATCHED_WORDS as u32)?;
+    sizer.array("caps", size_of::<types::cap>(), limits.services)?;
     sizer.array("lists", size_of::<types::source_list>(), limits.services * 2)?;
     let backends = sizer.array("backends", size_of::<types::backend>(), limits.backends)?;
     Ok(Sizes {

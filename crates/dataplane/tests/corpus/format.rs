@@ -129,6 +129,23 @@ pub struct Service {
     pub allow: Vec<String>,
     #[serde(default)]
     pub deny: Vec<String>,
+    pub new_flows: Option<NewFlows>,
+}
+
+/// How many new flows a service takes: one in so many seconds, and so many at once; and of each prefix.
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct NewFlows {
+    pub every: Option<u64>,
+    #[serde(default)]
+    pub burst: u32,
+    pub source_every: Option<u64>,
+    #[serde(default)]
+    pub source_burst: u32,
+    #[serde(default)]
+    pub ipv4_prefix: u8,
+    #[serde(default)]
+    pub ipv6_prefix: u8,
 }
 
 /// A configuration of QUIC-LB, and the backends that server ids lead to.

@@ -17,8 +17,8 @@ use weir_hash::HashKey;
 use weir_plane::forward::mapping::MAPPING_TICK_SHIFT;
 use weir_plane::forward::{Encapsulation, NextHop, Segments, Translation, Tunnel};
 use weir_plane::{
-    self, Counters, Hop, IdOutcome, IdRoutes, Listen, Prefix, Soft, SourceTable, Sources,
-    Translations, VipKey, Way, blocks,
+    self, Counters, FlowCaps, Hop, IdOutcome, IdRoutes, Listen, Prefix, Rate, Soft, SourceRate,
+    SourceTable, Sources, Translations, VipKey, Way, blocks,
 };
 use weir_plane_burst::{Burst, Fate, Frame, HEADROOM};
 use weir_steering::update::Plane as _;
@@ -131,6 +131,19 @@ fn sources(service: &Service) -> Option<SourceTable> {
     };
     let all = [rules(&service.allow, true), rules(&service.deny, false)].concat();
     (!all.is_empty()).then(|| Sources::new(all).expect("no prefix does both").table())
+}
+
+/// How many new flows it takes; none: any number.
+fn caps(service: &Service, seed: u64) -> Option<FlowCaps> {
+    let flows = service.new_flows.as_ref()?;
+    let rate = |every: Option<u64>, burst| Some(Rate::every(every? * 1_000_000_000, burst));
+    let source = rate(flows.source_every, flows.source_burst).map(|rate| SourceRate {
+        rate,
+        ipv4_bits: flows.ipv4_prefix,
+        ipv6_bits: flows.ipv6_prefix,
+    });
+    let key = HashKey::from_seed(seed);
+    Some(FlowCaps { all: rate(flows.every, flows.burst), source, key })
 }
 
 impl<'a> World<'a> {
@@ -305,12 +318,27 @@ impl<'a> World<'a> {
             self.burst.soft().sources.insert(number, sources.clone());
             self.oracle.sources.insert(number, sources);
         }
+        self.set_caps(at, number);
         if !service.ids.is_empty() {
             let routes = routes(service, &self.numbers);
             self.kernel.live.set_id_routes(number, Some(&routes)).expect("there is room");
             for soft in [&mut self.oracle, self.burst.soft()] {
                 soft.id_routes.insert(number, routes.clone());
             }
+        }
+    }
+
+    /// All buckets are full.
+    fn set_caps(&mut self, at: usize, number: ServiceId) {
+        let seed = u64::from(self.kernel.turn) << 8 | at as u64;
+        let caps = caps(&self.setup.services[at], seed);
+        let kernel = &mut self.kernel.live.kernel;
+        kernel.set_flow_caps(number, None).expect("it may");
+        let Some(caps) = caps else { return };
+        kernel.set_flow_caps(number, Some(&caps)).expect("there is room");
+        kernel.age_caps(u64::MAX).expect("they can be written");
+        for soft in [&mut self.oracle, self.burst.soft()] {
+            soft.caps.insert(number, caps);
         }
     }
 
@@ -395,6 +423,10 @@ impl<'a> World<'a> {
             let passed = Duration::from_secs(seconds.into());
             self.kernel.live.kernel.age_paths(passed).expect("they can be written");
             self.kernel.live.kernel.age_mappings(sources::ticks(nanoseconds));
+            if self.setup.services.iter().any(|service| service.new_flows.is_some()) {
+                let passed = u64::from(sources::ticks(nanoseconds)) << MAPPING_TICK_SHIFT;
+                self.kernel.live.kernel.age_caps(passed).expect("they can be written");
+            }
             // And ways are asked for anew.
             for id in self.numbers.values() {
                 self.kernel.live.kernel.forget_hop(*id).expect("it is there");

@@ -56,6 +56,7 @@ pub fn pass_time(plane: &mut Twin, ticks: u32) {
     let time = u64::from(ticks) << MAPPING_TICK_SHIFT;
     plane.kernel.kernel.age_mappings(ticks);
     plane.kernel.kernel.age_paths(Duration::from_nanos(time)).unwrap();
+    plane.kernel.kernel.age_caps(time).unwrap();
     plane.oracle.nanoseconds += time;
     // What routers have said is older, too.
     for backend in 0..BACKENDS {

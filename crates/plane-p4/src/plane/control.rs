@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules};
 use weir_plane::{
-    ArmedFlows, Attached, Attachment, Backend, Described, IdRoutes, LaneCounters, Limits, Listen,
-    Outcomes, Plane, Returned, SeenFlows, SourceTable, Translations,
+    ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, FlowCaps, IdRoutes,
+    LaneCounters, Limits, Listen, Outcomes, Plane, Returned, SeenFlows, SourceTable, Translations,
 };
 use weir_steering::{
     BackendId, BackendLoad, Event, Flags, Image, Marks, ServiceId, ServiceState, Side, TrackedFlow,
@@ -279,6 +279,21 @@ impl<T: Target> Plane for P4<T> {
 
     fn source_digest(&self, _: ServiceId) -> Option<u64> {
         None
+    }
+
+    fn set_flow_caps(&mut self, _: ServiceId, caps: Option<&FlowCaps>) -> Result<(), Error> {
+        match caps {
+            None => Ok(()),
+            Some(_) => Err(unsupported("hold rates of new flows", "leave new_flows out")),
+        }
+    }
+
+    fn flow_caps(&self, _: ServiceId) -> Option<FlowCaps> {
+        None
+    }
+
+    fn capped_flows(&self, _: ServiceId) -> CappedFlows {
+        CappedFlows::default()
     }
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), Error> {

@@ -35,6 +35,8 @@ pub enum Operation {
     RemoveService,
     /// Change the sources that a service takes packets from.
     SetSources,
+    /// Change how many new flows a service takes.
+    SetFlowCaps,
     /// Read a published table back.
     ReadTable,
     /// Set what is known of a backend.
@@ -67,7 +69,7 @@ pub enum Operation {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::SetFlags,
         Self::Grace,
         Self::Drain,
@@ -82,6 +84,7 @@ impl Operation {
         Self::SetService,
         Self::RemoveService,
         Self::SetSources,
+        Self::SetFlowCaps,
         Self::ReadTable,
         Self::SetBackend,
         Self::ResetLane,

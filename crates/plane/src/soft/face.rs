@@ -2,6 +2,7 @@
 
 use super::{Bounds, Operation, Soft, SoftError};
 use crate::by_id::IdRoutes;
+use crate::caps::{CappedFlows, FlowCaps};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::MappingRules;
 use crate::forward::mapping::Mapping;
@@ -236,6 +237,7 @@ impl Plane for Soft {
         self.former.remove(&service);
         self.id_routes.remove(&service);
         self.sources.remove(&service);
+        self.caps.remove(&service);
         self.memory.slots.remove(&service);
         Ok(())
     }
@@ -268,6 +270,34 @@ impl Plane for Soft {
 
     fn source_digest(&self, service: ServiceId) -> Option<u64> {
         self.sources.get(&service).map(SourceTable::digest)
+    }
+
+    fn set_flow_caps(
+        &mut self,
+        service: ServiceId,
+        caps: Option<&FlowCaps>,
+    ) -> Result<(), SoftError> {
+        if self.caps.get(&service) == caps {
+            return Ok(());
+        }
+        self.ask(Operation::SetFlowCaps)?;
+        match caps {
+            Some(caps) => {
+                if self.caps.insert(service, *caps).is_none() {
+                    self.buckets.get_mut().begin(service);
+                }
+            }
+            None => _ = self.caps.remove(&service),
+        }
+        Ok(())
+    }
+
+    fn flow_caps(&self, service: ServiceId) -> Option<FlowCaps> {
+        self.caps.get(&service).copied()
+    }
+
+    fn capped_flows(&self, service: ServiceId) -> CappedFlows {
+        self.buckets.borrow().capped(service)
     }
 
     fn set_translations(&mut self, wanted: &Translations) -> Result<(), SoftError> {

@@ -15,12 +15,12 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, Ports, Protocol, Quic, States,
-    Vip, VipError, resolve,
+    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, NewFlows, Ports, Protocol,
+    Quic, States, Vip, VipError, resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{agents, forward, lists, quic};
+use super::{agents, forward, lists, new_flows, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 /// As many as there can be.
@@ -44,6 +44,7 @@ pub(in super::super) struct Service {
     pub forward: Forward,
     pub mss: Option<Mss>,
     pub lists: Option<Lists>,
+    pub new_flows: Option<NewFlows>,
     pub quic: Option<Quic>,
     /// `None` if turned off.
     pub check: Option<Check>,
@@ -168,6 +169,7 @@ pub(super) fn validate(
     places(&raw, &vips, port, (forward, method.as_ref().map(Method::id), states), &mut scope);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
     let lists = lists::of_service(&raw, &mut scope);
+    let new_flows = raw.new_flows.and_then(|raw| new_flows::validate(raw, protocol, &mut scope));
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
     let need = scope.integer(raw.need.as_ref(), "need", 0..=MOST_NEED);
@@ -196,6 +198,7 @@ pub(super) fn validate(
         forward: forward.unwrap_or_default(),
         mss,
         lists,
+        new_flows,
         quic,
         check,
         backend_checks,

@@ -42,6 +42,7 @@ pub(super) fn fill(
             "loads" => loads(old, new),
             "turns" => turns(old, new),
             "entered" => entered(old, new),
+            "caps" => caps(old, new),
             "lanes" => lanes(old, new)?,
             "pinned" => {
                 let limit = ("unreported_flows", new.maps.pinned.max_entries());
@@ -127,6 +128,14 @@ fn turns(old: &KernelPlane, new: &KernelPlane) {
 fn entered(old: &KernelPlane, new: &KernelPlane) {
     for service in (0..old.sizes.services.min(new.sizes.services)).map(ServiceId) {
         new.set_entered(service, old.entered(service));
+    }
+}
+
+/// Flows that are taken between this and the change of the program count for nothing.
+fn caps(old: &KernelPlane, new: &KernelPlane) {
+    for number in 0..old.sizes.services.min(new.sizes.services) as usize {
+        let cap: types::cap = old.caps.load_record(number);
+        new.caps.store_record(number, &cap, offset_of!(types::cap, source_interval));
     }
 }
 

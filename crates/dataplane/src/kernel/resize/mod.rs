@@ -46,7 +46,7 @@ const TAKEN: &str = "taken";
 
 /// Maps that can only take each other's place together.
 const TOGETHER: [&[&str]; 4] = [
-    &["tables", "vips", "pool", "turns", "entered", "untold"],
+    &["tables", "vips", "pool", "turns", "entered", "untold", "caps"],
     &["backends", "lanes", "loads"],
     &["slots", "stacks"],
     &["lists", "sources"],
@@ -316,6 +316,7 @@ impl Moving {
         let mut plane = KernelPlane::of_object(&loaded, sizes, Some(&self.directory), None)?;
         plane.keys.clone_from(&old.keys);
         plane.ids.clone_from(&old.ids);
+        plane.capped.clone_from(&old.capped);
         if !self.has("lists") {
             plane.lists.take_over(&old.lists);
         }

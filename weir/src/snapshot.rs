@@ -3,8 +3,8 @@
 use crate::cli::Instance;
 use crate::{control, out};
 use anyhow::Context;
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use weir_control::api::{FlowRequest, SnapshotRequest};
@@ -30,8 +30,27 @@ pub fn take(instance: Instance, output: Option<PathBuf>, tables: bool) -> anyhow
     Ok(())
 }
 
+/// Bytes of a snapshot at most, with the tables of many services.
+const MOST: u64 = 1 << 30;
+
+/// What is no snapshot may have no end.
+fn read(file: &Path) -> std::io::Result<String> {
+    let no_snapshot = || std::io::Error::new(ErrorKind::InvalidData, "it is no snapshot of weir");
+    let mut file = File::open(file)?.take(MOST + 1);
+    let mut first = [0];
+    if file.read(&mut first)? == 1 && first != *b"{" {
+        return Err(no_snapshot());
+    }
+    let mut text = String::from_utf8(first.to_vec()).map_err(|_| no_snapshot())?;
+    file.read_to_string(&mut text)?;
+    if text.len() as u64 > MOST {
+        return Err(no_snapshot());
+    }
+    Ok(text)
+}
+
 pub fn explain(file: &Path, flow: &FlowRequest, json: bool) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+    let text = read(file).with_context(|| format!("read {}", file.display()))?;
     let said = Snapshot::read(&text)
         .and_then(|snapshot| snapshot.explain(flow))
         .map_err(|error| anyhow::anyhow!("{}: {error}", file.display()))?;

@@ -456,6 +456,12 @@ fn a_drain_is_waited_for() {
     let mut waiting = waiting.args(line).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert!(waiting.try_wait().unwrap().is_none(), "connections are open");
+    // Whoever waits does not mind that the control plane is started again.
+    balancer.kill();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    balancer.launch().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert!(waiting.try_wait().unwrap().is_none(), "connections are open");
     held.retain(|one| one.backend != "b1");
     let mut ended = None;
     eventually("the wait is over", || {

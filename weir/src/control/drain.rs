@@ -3,12 +3,16 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use weir_control::api::Answer;
+use weir_control::api::{Answer, ClientError};
 use weir_control::engine::{BackendStatus, EngineError, Status};
 
 use super::{NO_BODY, request, say};
 use crate::cli::Instance;
+use crate::out;
 
+/// A control plane may be away for so long before the wait is given up: it is started again, perhaps with
+/// another version.
+const AWAY: Duration = Duration::from_secs(60);
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -34,9 +38,24 @@ pub fn wait(
     let begin = Instant::now();
     // Packets so far, and since when there are so many.
     let mut packets = (None, begin);
+    let mut away: Option<Instant> = None;
     let Wanted { service, name, .. } = wanted;
     loop {
-        let backend = look(instance, wanted)?;
+        let over = wanted.deadline.is_some_and(|deadline| begin.elapsed() >= deadline);
+        let backend = match look(instance, wanted) {
+            Err(error) if is_away(&error) && !over => {
+                if away.is_none() {
+                    out::note(format_args!("{error}; the wait goes on for a minute"));
+                }
+                if away.get_or_insert_with(Instant::now).elapsed() >= AWAY {
+                    return Err(error);
+                }
+                sleep(LOOK);
+                continue;
+            }
+            backend => backend?,
+        };
+        away = None;
         // An operator, or a file, has changed their mind.
         if backend.state == "up" || backend.state == "backup" {
             let words = format!("backend {name} of {service} serves again");
@@ -62,7 +81,7 @@ pub fn wait(
             };
             return Ok(Answer { done, change: None });
         }
-        if wanted.deadline.is_some_and(|deadline| begin.elapsed() >= deadline) {
+        if over {
             let left = match backend.states {
                 Some(1) => "1 connection is left".to_owned(),
                 Some(states) => format!("{states} connections are left"),
@@ -74,6 +93,12 @@ pub fn wait(
             wanted.deadline.map_or(LOOK, |deadline| deadline.saturating_sub(begin.elapsed()));
         sleep(LOOK.min(rest));
     }
+}
+
+/// Whether nobody answers, or somebody went away while he did.
+fn is_away(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref();
+    matches!(error, Some(ClientError::Connect { .. } | ClientError::Protocol(_)))
 }
 
 fn look(instance: &Instance, wanted: &Wanted) -> anyhow::Result<BackendStatus> {

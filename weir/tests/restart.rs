@@ -116,13 +116,15 @@ fn a_spoilt_file_leaves_nobody_without_a_control_plane() {
     let mut held = common::hold(&lab, WEB4, 100);
     common::command(&balancer, "backend weight web4 b0 3");
     type Spoil = fn(&str) -> Option<String>;
-    let spoilt: [(Spoil, &str); 5] = [
+    let spoilt: [(Spoil, &str); 7] = [
         (
             |text| Some(text.replacen("method = \"concury\"", "method = \"concurry\"", 1)),
             "concurry",
         ),
         (|text| Some(text.replacen("[[service]]", "[[service]", 1)), ".toml:"),
         (|text| Some(text[..text.len() / 2].to_owned() + "\nvip = \"10.0"), ".toml:"),
+        (|text| Some(text.replacen("interfaces = [\"", "interfaces = [\"no", 1)), "interfaces"),
+        (|text| Some(text.replacen("method = \"concury\"", "method = \"jet\"", 1)), "connections"),
         (|_| Some(String::new()), "interfaces"),
         (|_| None, "No such file"),
     ];

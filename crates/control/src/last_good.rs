@@ -7,7 +7,7 @@
 //! history has, and says so until the file is mended and reloaded. A first start refuses.
 
 use crate::config::{Config, ConfigError, PlaneKind};
-use crate::engine::pin_directory;
+use crate::engine::{EngineError, pin_directory};
 use crate::history::History;
 use crate::store::RunLock;
 use std::fs;
@@ -45,7 +45,7 @@ pub fn load(
 }
 
 /// The last text of the file that was in force, if packets are forwarded by it and nobody looks after them.
-fn find(path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
+pub fn find(path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
     let run_dir = fs::read_to_string(path).ok().and_then(|text| run_dir_in(&text));
     let run_dir = run_dir.unwrap_or_else(|| PathBuf::from(RUN_DIR));
     if !RunLock::is_used(&run_dir) {
@@ -63,6 +63,12 @@ fn find(path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
     let pins = pin_directory(&config.balancer.name);
     let forwards = KernelPlane::left_in(&pins).is_ok_and(|left| left.is_some());
     (forwards && config.balancer.run_dir == run_dir).then_some((config, number))
+}
+
+/// Whether a start failed by what its file asks for.
+pub fn is_about_file(error: &EngineError) -> bool {
+    use EngineError::{Config, Conflict, Interfaces, Invalid, Limit};
+    matches!(error, Config(_) | Conflict(_) | Interfaces { .. } | Invalid(_) | Limit { .. })
 }
 
 /// The name by which a history knows a file: whole, and with what links to its folder lead to. The file itself

@@ -2,17 +2,17 @@
 
 use crate::agents;
 use crate::api;
-use crate::config::PlaneKind;
+use crate::config::{Config, PlaneKind};
 use crate::engine::{
     Command, Engine, EngineError, Events, FleetNews, Front, Sender, Starting, begin, channel,
 };
-use crate::health::{Checker, raise_limits};
+use crate::health::{Checker, Transition, raise_limits};
 use crate::history::Who;
 use crate::last_good::{self, Instead};
 use crate::metrics;
 use crate::neigh;
 use crate::notify;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc as std_mpsc};
 use std::thread;
 use std::time::Duration;
@@ -45,16 +45,9 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     spare_memory();
     let (config, instead) = last_good::load(config_path, plane)?;
-    if let Some(Instead { number, why }) = &instead {
-        error!(
-            "{} would be refused, and the configuration of change {number}, which was in force, goes on: {why}",
-            config_path.display()
-        );
-    }
     let (config, fleet) = begin(config, config_path, plane).await?;
     raise_limits();
     let socket = config.balancer.socket_path();
-    let (checker, mut transitions) = Checker::new();
     let (sender, commands) = channel(QUEUE)?;
     let (where_metrics, metrics) = watch::channel(None);
     let (where_else, front) = watch::channel(Front::default());
@@ -75,33 +68,33 @@ pub async fn run(
     // The engine waits for grace periods and reads rings: a thread of its own, not a task.
     let engine = thread::Builder::new().name("engine".into()).spawn(move || {
         let _context = runtime.enter();
-        let result =
-            match Engine::open(config, path, checker, plane, Starting { breaking, fleet, instead })
-            {
-                Ok(mut engine) => {
-                    engine.serve_metrics_by(where_metrics);
-                    engine.serve_front_by(where_else, told);
-                    let fleet = engine.join_fleet(own.clone()).map(|(keeper, news)| {
-                        tokio::spawn(hear_fleet(own.clone(), news));
-                        tokio::spawn(keeper.run())
-                    });
-                    engine.commands_go_to(own);
-                    engine.hear_agents_by(where_agents, trouble);
-                    match engine.announce() {
-                        Ok((keeper, wanted, reports)) => {
-                            let announcing = tokio::spawn(keeper.run(wanted, reports));
-                            let _ = opened.send((announcing, fleet));
-                            drop(opened);
-                            engine.run(commands)
-                        }
-                        Err(error) => Err(error),
+        let starting = Starting { breaking, fleet, instead };
+        let result = match open_or_go_on(config, path, plane, starting) {
+            Ok((mut engine, transitions)) => {
+                engine.serve_metrics_by(where_metrics);
+                engine.serve_front_by(where_else, told);
+                let fleet = engine.join_fleet(own.clone()).map(|(keeper, news)| {
+                    tokio::spawn(hear_fleet(own.clone(), news));
+                    tokio::spawn(keeper.run())
+                });
+                engine.commands_go_to(own);
+                engine.hear_agents_by(where_agents, trouble);
+                match engine.announce() {
+                    Ok((keeper, wanted, reports)) => {
+                        let announcing = tokio::spawn(keeper.run(wanted, reports));
+                        let _ = opened.send((announcing, fleet, transitions));
+                        drop(opened);
+                        engine.run(commands)
                     }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            };
+            }
+            Err(error) => Err(error),
+        };
         let _ = ended.send(result);
     })?;
-    let Ok((announcing, fleet)) = tokio::task::spawn_blocking(move || ready.recv()).await? else {
+    let ready = tokio::task::spawn_blocking(move || ready.recv()).await?;
+    let Ok((announcing, fleet, mut transitions)) = ready else {
         let result = end.await?;
         let _ = engine.join();
         return Err(result.err().map_or_else(|| anyhow::anyhow!("the engine ended"), Into::into));
@@ -152,6 +145,45 @@ pub async fn run(
     let _ = std::fs::remove_file(&socket);
     result.and(ended)
 }
+
+/// Opens the engine. What a file with nothing wrong in it asks for may be refused all the same, as it would
+/// break connections, or names what is not there: over a running data plane what was in force goes on then.
+fn open_or_go_on(
+    config: Config,
+    path: PathBuf,
+    plane: Option<PlaneKind>,
+    starting: Starting,
+) -> Result<(Engine, Transitions), EngineError> {
+    // Who asks for broken connections is not given others; and a fleet's configuration is no file's.
+    let alone = !starting.breaking && starting.fleet.is_none() && starting.instead.is_none();
+    let why = match open(config, path.clone(), plane, starting) {
+        Err(why) if alone && last_good::is_about_file(&why) => why,
+        opened => return opened,
+    };
+    let Some((config, number)) = last_good::find(&path, plane) else { return Err(why) };
+    let instead = Some(Instead { number, why: why.to_string() });
+    open(config, path, plane, Starting { instead, ..Starting::default() }).map_err(|_| why)
+}
+
+fn open(
+    config: Config,
+    path: PathBuf,
+    plane: Option<PlaneKind>,
+    starting: Starting,
+) -> Result<(Engine, Transitions), EngineError> {
+    if let Some(Instead { number, why }) = &starting.instead {
+        error!(
+            "{} would be refused, and the configuration of change {number}, which was in force, goes on: {why}",
+            path.display()
+        );
+    }
+    let (checker, transitions) = Checker::new();
+    let engine = Engine::open(config, path, checker, plane, starting)?;
+    Ok((engine, transitions))
+}
+
+/// What checks say of backends.
+type Transitions = mpsc::Receiver<Vec<Transition>>;
 
 /// Tells the engine what the fleet's store says, and answers what other balancers ask.
 async fn hear_fleet(engine: Sender, mut news: mpsc::Receiver<News>) {

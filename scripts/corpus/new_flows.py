@@ -80,6 +80,13 @@ def books():
     book.case("extension_ipv6", "caps.dropped", "all", "An extension header stands before it.",
               *(sends(syn(HOSTS[6][0], ext=[Ext(of=HOP)]), B1, new=True) for _ in range(3)),
               drops(syn(HOSTS[6][0], ext=[Ext(of=HOP)]), "new_flow_cap"))
+    host, neighbour, other = HOSTS[6]
+    taken = [sends(syn(source), B1, new=True) for source in (host, neighbour, other)]
+    for flags in OTHERS:
+        book.case(f"no_beginning_{flags.lower() or 'none'}_extension_ipv6", "steer.deliver", "all",
+                  "No other segment is refused behind an extension header, either.",
+                  *[sends(syn(host, flags, ext=[Ext(of=HOP)]), B1)] * 5, *taken, drops(syn(host), "new_flow_cap"),
+                  sends(syn(host, flags, ext=[Ext(of=HOP)]), B1))
     host = HOSTS[4][0]
     first = Packet(eth(), Ip(src=host, dst=VIP, mf=1, df=0, id=7), Tcp(sport=5555, dport=80, flags="S"), data(12))
     later = Packet(eth(), Ip(src=host, dst=VIP, mf=0, df=0, frag=4, id=7, proto=6), data(24))

@@ -359,7 +359,10 @@ fn clients_of_another_stack_move_while_the_pool_changes() {
         let decoded = world.ids("decoded");
         // Who starts again may count from nothing.
         let before = if round == 1 { 0 } else { before };
-        assert!(decoded > before, "round {round}: {before} packets were led by a new id, {decoded}");
+        assert!(
+            decoded > before,
+            "round {round}: {before} packets were led by a new id, {decoded}"
+        );
         println!("round {round}: {DOWNLOADS} downloads whole");
         if round == 1 {
             // The last round's ids are by another key, that of the last configuration. A reload makes the pool the file's: it takes

@@ -44,7 +44,8 @@ fn main() -> Outcome<()> {
     let mut open = skeleton::CryptoSkelBuilder::default().open(&mut storage)?;
     let data = open.maps.bss_data.as_deref_mut().ok_or("the program has .bss")?;
     data.config.keys = expand(&KEY);
-    for (to, from) in [(&mut data.wanted.r#type[..], "skcipher"), (&mut data.wanted.algo, "ecb(aes)")]
+    for (to, from) in
+        [(&mut data.wanted.r#type[..], "skcipher"), (&mut data.wanted.algo, "ecb(aes)")]
     {
         for (to, from) in to.iter_mut().zip(from.bytes()) {
             *to = from as _;

@@ -261,11 +261,18 @@ fn without_ids_connections_that_move_break() {
     assert!(broken > MOVERS / 3, "{broken}");
 }
 
+/// Downloads of another stack's client at a time, and rounds of them.
+const DOWNLOADS: usize = 6;
+const ROUNDS: usize = 3;
+/// A client ends by itself, by its own timeouts; this is for one that does not.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// ngtcp2's client (Debian: ngtcp2-client) changes its port in the middle of a download. It does so
 /// by itself: after `--nat-rebinding` it has nothing to send, and would wait for a server that does
-/// not know where it is.
+/// not know where it is. Meanwhile backends come, drain and change weight, keys rotate, and weir is
+/// killed.
 #[test]
-fn a_client_of_another_stack_moves() {
+fn clients_of_another_stack_move_while_the_pool_changes() {
     const CLIENT: &str = "gtlsclient";
     let _alone = alone();
     if std::process::Command::new(CLIENT).arg("--help").output().is_err() {
@@ -275,26 +282,94 @@ fn a_client_of_another_stack_moves() {
     }
     let runtime = runtime();
     let _inside = runtime.enter();
-    let quic = config(2, (4, 8), Some(KEYS[0]));
-    let world = World::new("concury", &quic);
-    for (number, how) in ["--no-pmtud", "--disable-early-data"].into_iter().enumerate() {
-        let directory = world.lab.directory().join(format!("download{number}"));
-        std::fs::create_dir(&directory).expect("a directory");
+    let first = config(2, (4, 8), Some(KEYS[0]));
+    let both = first.clone() + &config(3, (8, 4), Some(KEYS[1]));
+    let world = World::new("concury", &first);
+    let wait = || std::thread::sleep(Duration::from_millis(500));
+    for round in 0..ROUNDS {
         let before = world.ids("decoded");
-        let client = &world.lab.clients()[0];
-        let mut command = client.command(CLIENT).expect("its namespace");
-        command.args(["-q", "--exit-on-all-streams-close", "--change-local-addr=1s", how]);
-        command.arg(format!("--download={}", directory.display()));
-        let uri = format!("https://{}/file", stack::NAME);
-        command.args([&QUIC.ip().to_string(), &QUIC.port().to_string(), &uri]);
-        let output = command.output().expect("running it");
-        let file = directory.join("file");
-        let length = std::fs::metadata(&file).map_or(0, |found| found.len());
-        let said = common::stderr(&output);
-        assert!(output.status.success(), "{how}: {said}");
-        assert_eq!(length, (stack::PARTS * stack::PART) as u64, "{how}: {said}");
-        assert!(world.ids("decoded") > before, "{how}");
-        println!("{how}: {length} bytes");
+        let mut clients = Vec::new();
+        for number in 0..DOWNLOADS {
+            let directory = world.lab.directory().join(format!("download{round}-{number}"));
+            std::fs::create_dir(&directory).expect("a directory");
+            let client = &world.lab.clients()[number % world.lab.clients().len()];
+            let mut command = client.command(CLIENT).expect("its namespace");
+            let how = if number % 2 == 0 { "--no-pmtud" } else { "--disable-early-data" };
+            // While the pool changes, each at another time.
+            let moves = format!("--change-local-addr={}ms", 400 + 500 * number);
+            command.args(["-q", "--exit-on-all-streams-close", &moves, how]);
+            command.arg(format!("--download={}", directory.display()));
+            let uri = format!("https://{}/file", stack::NAME);
+            command.args([&QUIC.ip().to_string(), &QUIC.port().to_string(), &uri]);
+            command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::null());
+            let errors = std::fs::File::create(directory.join("errors")).expect("a file");
+            clients.push((command.stderr(errors).spawn().expect("running it"), directory));
+        }
+        // None of it takes a backend away, which would break what is there.
+        match round {
+            0 => {
+                wait();
+                world.command(&format!("backend add quic b3 {}", topology::backend4(3)));
+                wait();
+                world.command("backend drain quic b0");
+                wait();
+                world.command("backend weight quic b1 5");
+                world.command(&format!("backend add quic b4 {}", topology::backend4(4)));
+                wait();
+                world.command("backend drain quic b0 --undo");
+                world.command("backend drain quic b3");
+            }
+            1 => {
+                wait();
+                world.command("backend drain quic b2");
+                wait();
+                world.balancer.kill();
+                wait();
+                world.balancer.launch().expect("weir starts again");
+                world.command("backend drain quic b2 --undo");
+                wait();
+                world.command("backend weight quic b0 4");
+            }
+            _ => {
+                wait();
+                world.command("backend drain quic b1");
+                wait();
+                world.command("backend drain quic b3 --undo");
+                world.command("backend weight quic b2 2");
+            }
+        }
+        let started = std::time::Instant::now();
+        for (mut client, directory) in clients {
+            let status = loop {
+                if let Some(status) = client.try_wait().expect("its state") {
+                    break status;
+                }
+                if started.elapsed() > PATIENCE {
+                    client.kill().expect("it is ours");
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            };
+            let length = std::fs::metadata(directory.join("file")).map_or(0, |found| found.len());
+            let said = std::fs::read_to_string(directory.join("errors")).unwrap_or_default();
+            let log = || log_tail(&world.balancer, 30);
+            assert!(status.success(), "{}: {said}\n{}", directory.display(), log());
+            let whole = (stack::PARTS * stack::PART) as u64;
+            assert_eq!(length, whole, "{}: {said}\n{}", directory.display(), log());
+        }
+        let decoded = world.ids("decoded");
+        // Who starts again may count from nothing.
+        let before = if round == 1 { 0 } else { before };
+        assert!(
+            decoded > before,
+            "round {round}: {before} packets were led by a new id, {decoded}"
+        );
+        println!("round {round}: {DOWNLOADS} downloads whole");
+        if round == 1 {
+            // The last round's ids are by another key, that of the last configuration. A reload makes the pool the file's: it takes
+            // backends away, and therefore comes between downloads.
+            world.reconfigure(&first, &both);
+            world.command(&format!("backend add quic b3 {}", topology::backend4(3)));
+        }
     }
 }
 

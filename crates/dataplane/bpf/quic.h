@@ -85,7 +85,7 @@ static __always_inline void quic_pass(const struct quic_config *config, const __
 {
 	block->words[0] = from[0];
 	block->words[1] = from[1] | (__u64)config->block << 48 | number << 56;
-	aes_encrypt(config, block);
+	aes_encrypt_half(config, block);
 	to[0] ^= block->words[0] & bits[0];
 	to[1] ^= block->words[1] & bits[1];
 }

@@ -303,7 +303,7 @@ impl DemoReport {
         for broken in self.traffic.broken_connections.iter().take(20) {
             let _ = writeln!(
                 out,
-                "broken: {} from {} {}, {:.3}..{:.3} s, {} answers: {}",
+                "broken: {} from {} {}, {:.3}..{:.3} s, {} answers: {}; began at {:?}, reset by {:?}",
                 broken.kind.name(),
                 broken.source,
                 match (&broken.backend, &broken.began) {
@@ -314,7 +314,9 @@ impl DemoReport {
                 broken.started,
                 broken.failed,
                 broken.answers,
-                broken.reason
+                broken.reason,
+                broken.began_at,
+                broken.reset_by
             );
         }
         for change in self.churn.log.iter().filter(|c| c.error.is_some()) {

@@ -31,6 +31,7 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const SYN: u8 = 0x02;
 const SYN_ACK: u8 = 0x12;
+const RST: u8 = 0x04;
 
 /// One flow, as a client names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,15 +60,30 @@ pub(crate) struct Sight {
 struct Log {
     /// At most one sight for each backend.
     flows: HashMap<Key, Vec<Sight>>,
+    /// Resets that backends have sent to clients; likewise.
+    resets: HashMap<Key, Vec<Sight>>,
+}
+
+fn note(flows: &mut HashMap<Key, Vec<Sight>>, key: Key, sight: Sight) {
+    let sights = flows.entry(key).or_default();
+    match sights.iter_mut().find(|known| known.backend == sight.backend) {
+        Some(known) => *known = sight,
+        None => sights.push(sight),
+    }
 }
 
 impl Log {
     fn note(&mut self, key: Key, sight: Sight) {
-        let sights = self.flows.entry(key).or_default();
-        match sights.iter_mut().find(|known| known.backend == sight.backend) {
-            Some(known) => *known = sight,
-            None => sights.push(sight),
-        }
+        note(&mut self.flows, key, sight);
+    }
+
+    /// Backends that saw the flow begin, and those that have reset it.
+    fn ends(&self, key: &Key, since: Instant) -> Ends {
+        let of = |flows: &HashMap<Key, Vec<Sight>>| {
+            let sights = flows.get(key).into_iter().flatten().filter(|sight| sight.at >= since);
+            sights.map(|sight| sight.backend).collect()
+        };
+        Ends { began: of(&self.flows), reset: of(&self.resets) }
     }
 
     fn latest(&self, key: &Key, since: Instant) -> Option<Sight> {
@@ -76,17 +92,30 @@ impl Log {
     }
 
     fn forget_before(&mut self, then: Instant) {
-        self.flows.retain(|_, sights| {
-            sights.retain(|sight| sight.at >= then);
-            !sights.is_empty()
-        });
+        for flows in [&mut self.flows, &mut self.resets] {
+            flows.retain(|_, sights| {
+                sights.retain(|sight| sight.at >= then);
+                !sights.is_empty()
+            });
+        }
     }
+}
+
+/// Where a flow has been, by number of backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// Those whose interfaces saw a first packet of it.
+    pub(crate) began: Vec<usize>,
+    /// Those that sent its client a reset.
+    pub(crate) reset: Vec<usize>,
 }
 
 #[derive(Debug)]
 struct Shared {
     /// A socket for each backend.
     sockets: Vec<OwnedFd>,
+    /// Another one for each, for the resets that it sends.
+    resets: Vec<OwnedFd>,
     log: Mutex<Log>,
     stop: AtomicBool,
     keep: Duration,
@@ -109,11 +138,16 @@ impl Witness {
     /// If the process lacks CAP_NET_RAW, or a namespace is gone.
     pub(crate) fn open(lab: &Lab, keep: Duration) -> Result<Self> {
         let open = |backend: &crate::Backend| {
-            let socket = backend.netns().enter(listen)?;
+            let socket = backend.netns().enter(|| listen(&mut filter()))?;
             Ok(socket.doing(|| format!("listening for SYNs at {}", backend.name()))?)
+        };
+        let open_resets = |backend: &crate::Backend| {
+            let socket = backend.netns().enter(|| listen(&mut filter_of_resets()))?;
+            Ok(socket.doing(|| format!("listening for resets of {}", backend.name()))?)
         };
         let shared = Arc::new(Shared {
             sockets: lab.backends().iter().map(open).collect::<Result<_>>()?,
+            resets: lab.backends().iter().map(open_resets).collect::<Result<_>>()?,
             log: Mutex::default(),
             stop: AtomicBool::new(false),
             keep,
@@ -141,11 +175,19 @@ impl Witness {
         log.latest(key, since)
     }
 
+    /// Where the flow has been since then.
+    pub(crate) fn ends(&self, key: &Key, since: Instant) -> Ends {
+        let mut log = self.shared.lock();
+        self.shared.drain(&mut log);
+        log.ends(key, since)
+    }
+
     /// Forgets what arrived of a flow: its port may be another's at once.
     pub(crate) fn forget(&self, key: &Key) {
         let mut log = self.shared.lock();
         self.shared.drain(&mut log);
         log.flows.remove(key);
+        log.resets.remove(key);
     }
 
     /// Packets that no socket had room for, since the last call. With any, a verdict may be wrong.
@@ -199,6 +241,14 @@ impl Shared {
                 }
             }
         }
+        for (backend, socket) in self.resets.iter().enumerate() {
+            let mut frame = [0; SNAP];
+            while let Some((length, arrived)) = receive(socket, &mut frame) {
+                if let Some(key) = parse_reset(&frame[..length]).map(as_sent) {
+                    note(&mut log.resets, key, Sight { backend, at: Instant::now(), arrived });
+                }
+            }
+        }
     }
 }
 
@@ -233,6 +283,18 @@ fn as_sent(key: Key) -> Key {
 
 /// The flow that a frame may begin: a SYN without ACK, or a datagram.
 fn parse(frame: &[u8]) -> Option<Key> {
+    let (key, flags) = parse_flow(frame)?;
+    (key.udp || flags & SYN_ACK == SYN).then_some(key)
+}
+
+/// The flow, as its client names it, that a backend's segment resets.
+fn parse_reset(frame: &[u8]) -> Option<Key> {
+    let (Key { udp, source, target }, flags) = parse_flow(frame)?;
+    (!udp && flags & RST != 0).then_some(Key { udp, source: target, target: source })
+}
+
+/// A frame's ends, and the flags of TCP.
+fn parse_flow(frame: &[u8]) -> Option<(Key, u8)> {
     let word = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
     let (protocol, from, to, at): (u8, IpAddr, IpAddr, usize) = match word(12)? {
         IPV4 => {
@@ -252,13 +314,13 @@ fn parse(frame: &[u8]) -> Option<Key> {
         }
         _ => return None,
     };
-    let udp = match i32::from(protocol) {
-        libc::IPPROTO_UDP => true,
-        libc::IPPROTO_TCP if frame.get(at + 13)? & SYN_ACK == SYN => false,
+    let (udp, flags) = match i32::from(protocol) {
+        libc::IPPROTO_UDP => (true, 0),
+        libc::IPPROTO_TCP => (false, *frame.get(at + 13)?),
         _ => return None,
     };
     let (source, target) = (SocketAddr::new(from, word(at)?), SocketAddr::new(to, word(at + 2)?));
-    Some(Key { udp, source, target })
+    Some((Key { udp, source, target }, flags))
 }
 
 /// What [`parse`] takes, for the kernel: frames to this host that are UDP, or TCP with SYN and
@@ -299,14 +361,46 @@ fn filter() -> [libc::sock_filter; 20] {
     ]
 }
 
+/// What [`parse_reset`] takes, for the kernel: segments with RST that this host sends.
+fn filter_of_resets() -> [libc::sock_filter; 17] {
+    use crate::classic::{
+        AND, BYTE, BYTE_AFTER_HEAD, EQUAL, HALF, HEAD, HEAD_OF_IPV4, JUMP, RETURN,
+    };
+    /// `linux/if_packet.h`.
+    const PACKET_OUTGOING: u32 = 4;
+    let packet_type = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+    let tcp = libc::IPPROTO_TCP as u32;
+    let one = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    // Leaves out so many instructions if it is something else.
+    let equal = |k: u32, jf: u8| libc::sock_filter { code: EQUAL as u16, jt: 0, jf, k };
+    [
+        one(BYTE, packet_type),
+        equal(PACKET_OUTGOING, 14),
+        one(HALF, 12),
+        equal(IPV4.into(), 4),
+        one(BYTE, 14 + 9),
+        equal(tcp, 10),
+        one(HEAD_OF_IPV4, 14),
+        one(JUMP, 4),
+        equal(IPV6.into(), 7),
+        one(BYTE, 14 + 6),
+        equal(tcp, 5),
+        one(HEAD, 40),
+        one(BYTE_AFTER_HEAD, 14 + 13),
+        one(AND, RST.into()),
+        equal(RST.into(), 1),
+        one(RETURN, SNAP as u32),
+        one(RETURN, 0),
+    ]
+}
+
 /// A packet socket of the calling thread's namespace that gets what the filter lets through.
-fn listen() -> io::Result<OwnedFd> {
+fn listen(program: &mut [libc::sock_filter]) -> io::Result<OwnedFd> {
     use nix::sys::socket::{
         AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt,
     };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll)?;
-    let mut program = filter();
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the option's value is a `sock_fprog` whose length is right, and it and its
     // instructions outlive the call, which copies them.

@@ -6,7 +6,7 @@ use super::Shared;
 use super::spec::Kind;
 use super::stats::BrokenConnection;
 use super::verdict::{Failure, Home, Outcome, judge};
-use crate::witness::Key;
+use crate::witness::{Ends, Key};
 
 /// What is known of a connection that ends.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,10 @@ impl Account {
                 judge(&shared.events, shared.spec.detection, self.started, home, failure)
             }
         };
+        let ends = match (&outcome, self.key) {
+            (Outcome::Broken(_), Some(key)) => shared.witness.ends(&key, self.started),
+            _ => Ends::default(),
+        };
         if let Some(key) = self.key.filter(|_| reusable) {
             shared.witness.forget(&key);
         }
@@ -46,6 +50,8 @@ impl Account {
                     Home::Began(backend, _) => Some(name(backend)),
                     Home::Answered(..) | Home::Nowhere => None,
                 },
+                began_at: ends.began.iter().map(|backend| name(*backend)).collect(),
+                reset_by: ends.reset.iter().map(|backend| name(*backend)).collect(),
                 answers: self.answers,
                 started: (failed.saturating_sub(self.started.elapsed())).as_secs_f64(),
                 failed: failed.as_secs_f64(),

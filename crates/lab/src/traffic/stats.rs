@@ -25,12 +25,28 @@ pub struct BrokenConnection {
     pub backend: Option<String>,
     /// Without an answer: the backend whose interface saw its latest SYN or datagram.
     pub began: Option<String>,
+    /// All backends whose interfaces saw a first packet of it, as far as that is still known.
+    pub began_at: Vec<String>,
+    /// All backends that sent its client a reset.
+    pub reset_by: Vec<String>,
     /// Answers that it had got.
     pub answers: u64,
     /// When it started, in seconds since the lab was made.
     pub started: f64,
     /// When it failed, in seconds since the lab was made.
     pub failed: f64,
+}
+
+impl BrokenConnection {
+    /// Whether its own backend's kernel ended it: one backend saw it begin, and the resets that its client
+    /// got came from there. A packet that a balancer takes elsewhere is reset by the backend that it is
+    /// taken to. So where a balancer changes nothing but MAC addresses, it has no part in these; Linux before
+    /// 6.19 makes some now and then, with any balancer and with none (docs/lab.md).
+    pub fn was_reset_at_home(&self) -> bool {
+        let [home] = self.began_at.as_slice() else { return false };
+        let lives_there = self.backend.as_ref().is_none_or(|backend| backend == home);
+        lives_there && self.reset_by.len() == 1 && self.reset_by[0] == *home
+    }
 }
 
 #[derive(Debug, Default)]

@@ -115,6 +115,9 @@ int weir_dpdk_open(const char *device, const char *name, struct weir_pool *pool,
 	int socket, error;
 
 	*step = 0;
+	/* Buses let some devices be probed twice: what is somebody's stays his. */
+	if (rte_eth_dev_get_port_by_name(name, port) == 0)
+		return -EEXIST;
 	error = rte_dev_probe(device);
 	if (error)
 		return error;

@@ -66,7 +66,9 @@ pub enum Error {
         why: String,
     },
     /// There is no room for buffers.
-    #[error("no room for {count} buffers of {room} bytes: {why}; give DPDK more memory, or fewer buffers")]
+    #[error(
+        "no room for {count} buffers of {room} bytes: {why}; give DPDK more memory, or fewer buffers"
+    )]
     Buffers {
         /// How many.
         count: u32,

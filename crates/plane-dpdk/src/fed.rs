@@ -1,6 +1,5 @@
 //! Ports whose frames are of a stock: a null port receives buffers with nothing in them.
 
-use weir_lookup::prefetch;
 use weir_plane_burst::ports::{Sent, Stock};
 use weir_plane_burst::{BURST, Fate, Frame, Ports};
 
@@ -8,8 +7,9 @@ use weir_plane_burst::{BURST, Fate, Frame, Ports};
 /// is added up.
 pub struct Fed<'a, P> {
     ports: P,
-    next: Box<dyn Iterator<Item = &'a [u8]> + 'a>,
-    ahead: Box<dyn Iterator<Item = &'a [u8]> + 'a>,
+    stock: &'a Stock,
+    frames: usize,
+    next: usize,
     /// What has gone out so far.
     pub sent: Sent,
 }
@@ -17,13 +17,7 @@ pub struct Fed<'a, P> {
 impl<'a, P: Ports> Fed<'a, P> {
     /// These ports, from the first frame of the stock on. They must hand over frames of its length.
     pub fn new(ports: P, stock: &'a Stock) -> Self {
-        let turns = || stock.each().cycle();
-        Self {
-            ports,
-            next: Box::new(turns()),
-            ahead: Box::new(turns().skip(BURST)),
-            sent: Sent::default(),
-        }
+        Self { ports, stock, frames: stock.frames(), next: 0, sent: Sent::default() }
     }
 
     /// The ports.
@@ -39,8 +33,13 @@ impl<P: Ports> Ports for Fed<'_, P> {
         let count = self.ports.receive(frames)?;
         let memory = self.ports.memory();
         for frame in &frames[..count] {
-            let (Some(bytes), Some(ahead)) = (self.next.next(), self.ahead.next()) else { break };
-            prefetch(ahead, 0);
+            // The next burst's, as a card would have put it near the processor by then.
+            self.stock.prefetch(self.next + BURST);
+            let bytes = self.stock.frame(self.next);
+            self.next += 1;
+            if self.next == self.frames {
+                self.next = 0;
+            }
             let to = &mut memory[frame.at as usize..][..frame.len as usize];
             match (bytes.first_chunk::<64>(), to.first_chunk_mut::<64>()) {
                 (Some(from), Some(to)) if frame.len == 64 => *to = *from,

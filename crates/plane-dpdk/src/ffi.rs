@@ -52,10 +52,6 @@ unsafe extern "C" {
     ) -> u16;
     pub fn weir_dpdk_send(port: u16, pool: *const Pool, frames: *const Held, count: u16) -> u16;
     pub fn weir_dpdk_free(frames: *const Held, count: u16);
-    pub fn weir_dpdk_make(
-        pool: *const Pool,
-        bytes: *const u8,
-        len: u16,
-        frame: *mut Held,
-    ) -> c_int;
+    pub fn weir_dpdk_make(pool: *const Pool, bytes: *const u8, len: u16, frame: *mut Held)
+    -> c_int;
 }

@@ -64,15 +64,14 @@ fn enough_huge_pages(wanted: u64, meminfo: &str) -> Result<(), Error> {
 }
 
 fn start(memory: Memory) -> Result<(), Error> {
-    let mut words = ["weir", "--in-memory", "--no-pci", "--no-telemetry", "--iova-mode=va"]
-        .map(str::to_owned)
-        .to_vec();
+    let mut words =
+        ["weir", "--no-pci", "--no-telemetry", "--iova-mode=va"].map(str::to_owned).to_vec();
     words.extend(["--log-level=*:error".into(), "-m".into(), memory.megabytes.to_string()]);
     // No processor is its own: threads of ours come to it.
     words.extend(["--lcores".into(), format!("0@(0-{})", last_cpu())]);
-    if !memory.huge {
-        words.push("--no-huge".into());
-    }
+    // What shares nothing with other processes is called otherwise without huge pages.
+    let alone: &[&str] = if memory.huge { &["--in-memory"] } else { &["--no-huge", "--no-shconf"] };
+    words.extend(alone.iter().map(|word| (*word).to_owned()));
     let mut words: Vec<_> = words.iter().map(|word| string(word).into_raw()).collect();
     // SAFETY: the words are strings that end in a zero, writable, and are leaked: DPDK keeps them.
     let error = unsafe { ffi::weir_dpdk_start(words.len() as c_int, words.as_mut_ptr()) };
@@ -98,7 +97,7 @@ struct Entered;
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // SAFETY: the thread has been registered, and its ports are closed: they cannot leave it.
+        // SAFETY: the thread has been registered. Ports that it closes later do without its caches.
         unsafe { ffi::weir_dpdk_leave() }
     }
 }
@@ -273,8 +272,7 @@ impl Dpdk {
         let Some(port) = self.ports.get(port) else { return Err(refused("no such port".into())) };
         let mut frame = Held::NONE;
         // SAFETY: so many bytes are there, the frame is written to, the pool stands.
-        let error =
-            unsafe { ffi::weir_dpdk_make(&self.pool, bytes.as_ptr(), length, &mut frame) };
+        let error = unsafe { ffi::weir_dpdk_make(&self.pool, bytes.as_ptr(), length, &mut frame) };
         if error != 0 {
             return Err(refused(said(error)));
         }
@@ -306,9 +304,7 @@ impl Dpdk {
     fn receive_by(&mut self, number: u16, frames: &mut [Held; BURST]) -> usize {
         let foreign = &mut self.counts.foreign;
         // SAFETY: there is room for a burst; the port is open, and only this thread has it.
-        unsafe {
-            ffi::weir_dpdk_receive(number, &self.pool, frames.as_mut_ptr(), foreign).into()
-        }
+        unsafe { ffi::weir_dpdk_receive(number, &self.pool, frames.as_mut_ptr(), foreign).into() }
     }
 
     /// What the kernel sends leaves by the first port.
@@ -318,9 +314,8 @@ impl Dpdk {
         if count > 0 {
             let to = self.ports[0].number;
             // SAFETY: the frames are of this pool, and are given away.
-            let sent = unsafe {
-                ffi::weir_dpdk_send(to, &self.pool, frames.as_ptr(), count as u16)
-            };
+            let sent =
+                unsafe { ffi::weir_dpdk_send(to, &self.pool, frames.as_ptr(), count as u16) };
             self.counts.from_kernel += u64::from(sent);
             self.counts.full += count as u64 - u64::from(sent);
         }
@@ -485,7 +480,8 @@ mod tests {
 
     #[test]
     fn too_few_huge_pages_are_told_before_dpdk_starts() {
-        let text = "HugePages_Total:      10\nHugePages_Free:        4\nHugepagesize:       2048 kB\n";
+        let text =
+            "HugePages_Total:      10\nHugePages_Free:        4\nHugepagesize:       2048 kB\n";
         assert_eq!(enough_huge_pages(8, text), Ok(()));
         let short = Err(Error::HugePages { wanted: 64, free: 8, pages: 38 });
         assert_eq!(enough_huge_pages(64, text), short);

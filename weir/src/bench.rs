@@ -142,6 +142,11 @@ fn burst_plane(options: PlaneOptions) -> anyhow::Result<()> {
         rounds: options.rounds,
         seed: options.seed,
     };
+    if options.ports == "dpdk" {
+        let report =
+            plane::dpdk::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
+        return if options.json { out::json(&report) } else { Ok(()) };
+    }
     let report = plane::run(&request, |row| lines(std::slice::from_ref(row), options.json))?;
     if options.json { out::json(&report) } else { Ok(()) }
 }

@@ -55,8 +55,9 @@ pub struct PlaneOptions {
     #[arg(long, env = "WEIR_SEED", default_value_t = 1)]
     pub seed: u64,
     /// What frames come by: memory; or AF_XDP sockets of a running balancer at veth devices, beside a bare
-    /// forwarder at others (concury and residue, l2, one core, the first number of flows).
-    #[arg(long, value_parser = ["memory", "af-xdp"], default_value = "memory")]
+    /// forwarder at others (concury and residue, l2, one core, the first number of flows); or a null port of
+    /// DPDK, with one core, if the program is built with the feature dpdk.
+    #[arg(long, value_parser = ["memory", "af-xdp", "dpdk"], default_value = "memory")]
     pub ports: String,
     /// Instead of all that: a packet that one of so many rules of an emulated card (HNLB) has led to its
     /// backend's queue, beside one that is steered; l2, one core.

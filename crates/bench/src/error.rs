@@ -37,6 +37,9 @@ pub enum Error {
     /// A table of a steering method.
     #[error(transparent)]
     Build(#[from] weir_steering::BuildError),
+    /// DPDK's ports.
+    #[error(transparent)]
+    Dpdk(#[from] weir_plane_dpdk::Error),
     /// A placement.
     #[error(transparent)]
     Placement(#[from] weir_placement::Error),

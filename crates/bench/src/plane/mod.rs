@@ -2,6 +2,7 @@
 //! forwarder does.
 
 pub mod af_xdp;
+pub mod dpdk;
 pub mod rules;
 mod world;
 

@@ -2,6 +2,7 @@
 
 mod compare;
 mod kernels;
+mod ports;
 mod sources;
 
 use compare::{Difference, bytes_differ, difference, l3_of};
@@ -558,12 +559,7 @@ impl<'a> World<'a> {
         expected: &Difference,
     ) -> Vec<String> {
         let before = self.burst.counters().clone();
-        let mut memory = vec![0; HEADROOM + frame.len()];
-        memory[HEADROOM..].copy_from_slice(frame);
-        let mut places =
-            [Frame { at: HEADROOM as u32, len: frame.len() as u32, ..Frame::default() }];
-        self.burst.process(&mut memory, &mut places);
-        let [Frame { at, len, fate, device, .. }] = places;
+        let ports::Done { fate, device, found } = ports::through(&mut self.burst, frame);
         let counted = difference(&before, self.burst.counters());
         if counted != *expected {
             return vec![format!("burst counts {counted}, not {expected}")];
@@ -585,11 +581,10 @@ impl<'a> World<'a> {
         if fate == Fate::Drop {
             return Vec::new();
         }
-        let found = &memory[at as usize..][..len as usize];
         let out = out.unwrap_or(frame);
         let whole = fate != Fate::Route && self.setup.devices.is_empty();
         let from = |frame: &[u8]| if whole { 0 } else { l3_of(frame) };
-        let differs = bytes_differ(&found[from(found)..], &out[from(out)..]);
+        let differs = bytes_differ(&found[from(&found)..], &out[from(out)..]);
         differs.map(|differs| format!("burst: {differs}")).into_iter().collect()
     }
 

@@ -47,6 +47,21 @@ impl Stock {
         self.bytes.len() / self.length
     }
 
+    /// A frame, by its number.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[inline]
+    pub fn frame(&self, number: usize) -> &[u8] {
+        &self.bytes[number * self.length..][..self.length]
+    }
+
+    /// Asks for a frame's memory, which is read soon; the number may be too large.
+    #[inline]
+    pub fn prefetch(&self, number: usize) {
+        prefetch(&self.bytes, number * self.length);
+    }
+
     /// The frames of the stock, one after the other, as they were put in.
     pub fn each(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.bytes.chunks_exact(self.length)

@@ -1,0 +1,37 @@
+//! The bench of a plane over DPDK's null port. Rates mean nothing here, but every frame must have gone where the
+//! pipeline says, and each row must have its figures. `WEIR_FLOWS`, `WEIR_PACKETS` and `WEIR_ROUNDS` make it a
+//! measurement; it prints its rows.
+
+use weir_bench::plane::{Forward, Request, dpdk};
+use weir_steering::MethodId;
+
+fn from_environment(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+#[test]
+fn every_pipeline_has_its_row_beside_a_macswap() {
+    let flows = from_environment("WEIR_FLOWS", 1000) as u32;
+    let request = Request {
+        methods: vec![MethodId::Concury, MethodId::Residue],
+        forward: Forward::ALL.to_vec(),
+        flows: vec![flows],
+        residue_flows: Vec::new(),
+        cores: vec![1],
+        packets: from_environment("WEIR_PACKETS", 20_000),
+        rounds: from_environment("WEIR_ROUNDS", 2) as u32,
+        seed: from_environment("WEIR_SEED", 1),
+    };
+    let report = dpdk::run(&request, |row| println!("{row}")).expect("it can be measured");
+    println!("huge pages: {}", report.huge_pages);
+    let kinds: Vec<_> = report.rows.iter().map(|row| (row.method, row.forward)).collect();
+    let wanted = [("concury", "l2"), ("concury", "ipip"), ("residue", "l2"), ("residue", "ipip")];
+    assert_eq!(kinds, wanted);
+    for row in &report.rows {
+        assert!(row.plane == "dpdk" && row.checked >= 1000 && row.cores == 1, "{row:?}");
+        assert!(row.mpps > 0.0 && row.macswap_mpps > 0.0 && row.ratio_to_macswap > 0.0, "{row:?}");
+    }
+    let two = Request { cores: vec![2], ..request };
+    let refused = dpdk::run(&two, |_| ()).expect_err("one core is measured");
+    assert!(refused.to_string().contains("leave out --cores"), "{refused}");
+}

@@ -1,0 +1,258 @@
+/* What weir needs of DPDK, as functions: most of the fast ones are inline in its headers.
+ *
+ * Buffers are in one region, apart from the mbufs that describe them, so that the plane can have the region as
+ * a slice while DPDK has the descriptions. */
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_devargs.h>
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_malloc.h>
+#include <rte_mbuf.h>
+#include <rte_mbuf_pool_ops.h>
+
+#define BURST 64
+
+/* A frame in the region. */
+struct weir_frame {
+	struct rte_mbuf *mbuf;
+	uint32_t at;
+	uint32_t len;
+};
+
+struct weir_pool {
+	struct rte_mempool *mempool;
+	uint8_t *base;
+	size_t bytes;
+};
+
+int weir_dpdk_start(int argc, char **argv)
+{
+	return rte_eal_init(argc, argv) < 0 ? rte_errno : 0;
+}
+
+const char *weir_dpdk_words(int error)
+{
+	return rte_strerror(error < 0 ? -error : error);
+}
+
+/* The calling thread gets a number, and with it a cache of free buffers. */
+int weir_dpdk_enter(void)
+{
+	if (rte_lcore_id() != LCORE_ID_ANY)
+		return 0;
+	return rte_thread_register() < 0 ? rte_errno : 0;
+}
+
+void weir_dpdk_leave(void)
+{
+	rte_thread_unregister();
+}
+
+/* Whether a driver answers to the name of a device. */
+int weir_dpdk_known(const char *device)
+{
+	struct rte_devargs args;
+	int found;
+
+	memset(&args, 0, sizeof(args));
+	found = rte_devargs_parse(&args, device);
+	if (found == 0)
+		rte_devargs_reset(&args);
+	return found == 0;
+}
+
+int weir_dpdk_pool(struct weir_pool *pool, const char *name, uint32_t buffers, uint16_t room)
+{
+	struct rte_pktmbuf_extmem memory;
+
+	memset(pool, 0, sizeof(*pool));
+	pool->bytes = (size_t)buffers * room;
+	pool->base = rte_zmalloc(name, pool->bytes, 4096);
+	if (!pool->base)
+		return ENOMEM;
+	memory.buf_ptr = pool->base;
+	memory.buf_iova = rte_malloc_virt2iova(pool->base);
+	memory.buf_len = pool->bytes;
+	memory.elt_size = room;
+	pool->mempool = rte_pktmbuf_pool_create_extbuf(name, buffers, buffers >= 768 ? 256 : 0, 0, room,
+						       SOCKET_ID_ANY, &memory, 1);
+	if (!pool->mempool) {
+		int error = rte_errno;
+
+		rte_free(pool->base);
+		pool->base = NULL;
+		return error;
+	}
+	return 0;
+}
+
+void weir_dpdk_pool_free(struct weir_pool *pool)
+{
+	rte_mempool_free(pool->mempool);
+	rte_free(pool->base);
+	memset(pool, 0, sizeof(*pool));
+}
+
+uint32_t weir_dpdk_pool_left(const struct weir_pool *pool)
+{
+	return rte_mempool_avail_count(pool->mempool);
+}
+
+/* Plugs in a device and begins to receive by it; `step` says how far that went. */
+int weir_dpdk_open(const char *device, const char *name, struct weir_pool *pool, uint16_t ring,
+		   uint16_t *port, uint32_t *interface, int *step)
+{
+	struct rte_eth_conf conf;
+	struct rte_eth_dev_info info;
+	uint16_t rx = ring, tx = ring;
+	int socket, error;
+
+	*step = 0;
+	/* Buses let some devices be probed twice: what is somebody's stays his. */
+	if (rte_eth_dev_get_port_by_name(name, port) == 0)
+		return -EEXIST;
+	error = rte_dev_probe(device);
+	if (error)
+		return error;
+	*step = 1;
+	error = rte_eth_dev_get_port_by_name(name, port);
+	if (error)
+		return error;
+	memset(&conf, 0, sizeof(conf));
+	error = rte_eth_dev_info_get(*port, &info);
+	if (!error)
+		error = rte_eth_dev_configure(*port, 1, 1, &conf);
+	if (!error)
+		error = rte_eth_dev_adjust_nb_rx_tx_desc(*port, &rx, &tx);
+	socket = rte_eth_dev_socket_id(*port);
+	if (!error)
+		error = rte_eth_rx_queue_setup(*port, 0, rx, socket, NULL, pool->mempool);
+	if (!error)
+		error = rte_eth_tx_queue_setup(*port, 0, tx, socket, NULL);
+	if (!error)
+		error = rte_eth_dev_start(*port);
+	if (error)
+		return error;
+	/* Frames for other MAC addresses are for the plane to judge; a port of memory has no such mode. */
+	rte_eth_promiscuous_enable(*port);
+	/* Only after the start does every driver know. */
+	if (rte_eth_dev_info_get(*port, &info) == 0)
+		*interface = info.if_index;
+	return 0;
+}
+
+void weir_dpdk_close(uint16_t port, const char *name)
+{
+	rte_eth_dev_stop(port);
+	/* Closes the port, and lets the name be used again. */
+	rte_eal_hotplug_remove("vdev", name);
+}
+
+/* 2: up, 1: down, 0: gone. */
+int weir_dpdk_link(uint16_t port)
+{
+	struct rte_eth_link link;
+
+	if (!rte_eth_dev_is_valid_port(port) || rte_eth_dev_is_removed(port))
+		return 0;
+	memset(&link, 0, sizeof(link));
+	if (rte_eth_link_get_nowait(port, &link) < 0)
+		return 0;
+	return link.link_status ? 2 : 1;
+}
+
+uint16_t weir_dpdk_receive(uint16_t port, const struct weir_pool *pool, struct weir_frame *frames,
+			   uint64_t *foreign)
+{
+	struct rte_mbuf *got[BURST];
+	uint16_t count = rte_eth_rx_burst(port, 0, got, BURST), kept = 0;
+
+	for (uint16_t at = 0; at < count; at++) {
+		struct rte_mbuf *mbuf = got[at];
+		uint8_t *begin = rte_pktmbuf_mtod(mbuf, uint8_t *);
+
+		/* In pieces, or not of this memory: the plane could not read it. */
+		if (unlikely(mbuf->nb_segs != 1 || mbuf->pool != pool->mempool)) {
+			rte_pktmbuf_free(mbuf);
+			++*foreign;
+			continue;
+		}
+		/* A ring hands over what was sent into it, which may have grown to the front. */
+		if (unlikely(mbuf->data_off < RTE_PKTMBUF_HEADROOM)) {
+			uint8_t *to = (uint8_t *)mbuf->buf_addr + RTE_PKTMBUF_HEADROOM;
+
+			if (RTE_PKTMBUF_HEADROOM + mbuf->data_len > mbuf->buf_len) {
+				rte_pktmbuf_free(mbuf);
+				++*foreign;
+				continue;
+			}
+			memmove(to, begin, mbuf->data_len);
+			mbuf->data_off = RTE_PKTMBUF_HEADROOM;
+			begin = to;
+		}
+		frames[kept].mbuf = mbuf;
+		frames[kept].at = begin - pool->base;
+		frames[kept].len = mbuf->data_len;
+		kept++;
+	}
+	return kept;
+}
+
+/* Sends frames where they now are; returns how many were. The others' buffers are free. */
+uint16_t weir_dpdk_send(uint16_t port, const struct weir_pool *pool, const struct weir_frame *frames,
+			uint16_t count)
+{
+	struct rte_mbuf *out[BURST];
+	uint16_t fit = 0, sent;
+
+	for (uint16_t at = 0; at < count && at < BURST; at++) {
+		struct rte_mbuf *mbuf = frames[at].mbuf;
+		ptrdiff_t off = pool->base + frames[at].at - (uint8_t *)mbuf->buf_addr;
+
+		if (unlikely(off < 0 || off + (ptrdiff_t)frames[at].len > mbuf->buf_len)) {
+			rte_pktmbuf_free(mbuf);
+			continue;
+		}
+		mbuf->data_off = off;
+		mbuf->data_len = frames[at].len;
+		mbuf->pkt_len = frames[at].len;
+		out[fit++] = mbuf;
+	}
+	sent = rte_eth_tx_burst(port, 0, out, fit);
+	if (unlikely(sent < fit))
+		rte_pktmbuf_free_bulk(out + sent, fit - sent);
+	return sent;
+}
+
+void weir_dpdk_free(const struct weir_frame *frames, uint16_t count)
+{
+	for (uint16_t at = 0; at < count; at++)
+		rte_pktmbuf_free(frames[at].mbuf);
+}
+
+/* A frame of these bytes. */
+int weir_dpdk_make(const struct weir_pool *pool, const uint8_t *bytes, uint16_t len, struct weir_frame *frame)
+{
+	struct rte_mbuf *mbuf = rte_pktmbuf_alloc(pool->mempool);
+	uint8_t *to;
+
+	if (!mbuf)
+		return ENOBUFS;
+	to = (uint8_t *)rte_pktmbuf_append(mbuf, len);
+	if (!to) {
+		rte_pktmbuf_free(mbuf);
+		return EMSGSIZE;
+	}
+	memcpy(to, bytes, len);
+	frame->mbuf = mbuf;
+	frame->at = to - pool->base;
+	frame->len = len;
+	return 0;
+}

@@ -1,0 +1,90 @@
+//! The same names, without DPDK.
+
+use crate::{Buffers, Counts, Error, Link, Memory};
+use std::convert::Infallible;
+use weir_plane_burst::{BURST, Frame, Ports};
+
+/// DPDK in this process: never.
+#[derive(Clone, Copy, Debug)]
+pub struct Eal(Infallible);
+
+impl Eal {
+    /// Says that there is none.
+    ///
+    /// # Errors
+    /// [`Error::NotBuilt`].
+    pub fn start(_: Memory) -> Result<Self, Error> {
+        Err(Error::NotBuilt)
+    }
+}
+
+/// DPDK's ports: never.
+#[derive(Debug)]
+pub struct Dpdk(Infallible);
+
+impl Dpdk {
+    /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
+    pub fn open(eal: Eal, _: &[&str], _: Option<&str>, _: Buffers) -> Result<Self, Error> {
+        match eal.0 {}
+    }
+
+    /// As with DPDK.
+    pub fn counts(&self) -> Counts {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    pub fn link(&self, _: usize) -> Link {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    pub fn interface(&self, _: usize) -> u32 {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
+    pub fn still_there(&self) -> Result<(), Error> {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
+    pub fn put(&mut self, _: usize, _: &[u8]) -> Result<(), Error> {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    pub fn take(&mut self, _: usize) -> Vec<Vec<u8>> {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    pub fn free_buffers(&self) -> u32 {
+        match self.0 {}
+    }
+}
+
+impl Ports for Dpdk {
+    type Error = Error;
+
+    fn receive(&mut self, _: &mut [Frame; BURST]) -> Result<usize, Error> {
+        match self.0 {}
+    }
+
+    fn memory(&mut self) -> &mut [u8] {
+        match self.0 {}
+    }
+
+    fn finish(&mut self, _: &[Frame]) -> Result<(), Error> {
+        match self.0 {}
+    }
+}

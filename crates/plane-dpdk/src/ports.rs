@@ -1,0 +1,494 @@
+//! Devices of DPDK as ports of a plane, with one memory.
+
+use crate::ffi::{self, Held, Pool};
+use crate::{Buffers, Counts, Error, Link, Memory};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_int};
+use std::ptr::{null_mut, slice_from_raw_parts_mut};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use weir_plane_burst::{BURST, Fate, Frame, HEADROOM, Ports};
+
+/// Plugging devices in and out is not for several threads at once.
+static PLUG: Mutex<()> = Mutex::new(());
+static STARTED: Mutex<Option<(Memory, Result<(), Error>)>> = Mutex::new(None);
+/// Of pools, whose names differ.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// DPDK in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Eal(());
+
+impl Eal {
+    /// Starts it, if it has not started yet. It looks at no card of the machine by itself, and shares nothing
+    /// with other processes.
+    ///
+    /// # Errors
+    /// [`Error::HugePages`], [`Error::Start`]; [`Error::Started`] if it runs with other memory.
+    pub fn start(memory: Memory) -> Result<Self, Error> {
+        let mut started = STARTED.lock().unwrap_or_else(|broken| broken.into_inner());
+        if let Some((with, done)) = &*started {
+            let same = *with == memory;
+            return done.clone().and(if same { Ok(Self(())) } else { Err(Error::Started) });
+        }
+        if memory.huge {
+            // Refused before anything is begun: it may be tried again.
+            enough_huge_pages(u64::from(memory.megabytes), &read_meminfo())?;
+        }
+        // It binds the thread that starts it to a processor, which is none of ours.
+        let done = thread::spawn(move || start(memory)).join();
+        let done = done.unwrap_or_else(|_| Err(Error::Start("its thread has ended".into())));
+        *started = Some((memory, done.clone()));
+        done.map(|()| Self(()))
+    }
+}
+
+fn read_meminfo() -> String {
+    std::fs::read_to_string("/proc/meminfo").unwrap_or_default()
+}
+
+/// By what the kernel says of its memory.
+fn enough_huge_pages(wanted: u64, meminfo: &str) -> Result<(), Error> {
+    let number = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let size = number("Hugepagesize:").unwrap_or(2048).max(1);
+    let free = number("HugePages_Free:").unwrap_or(0) * size / 1024;
+    if free >= wanted {
+        return Ok(());
+    }
+    let all = number("HugePages_Total:").unwrap_or(0);
+    Err(Error::HugePages { wanted, free, pages: all + ((wanted - free) * 1024).div_ceil(size) })
+}
+
+fn start(memory: Memory) -> Result<(), Error> {
+    let mut words =
+        ["weir", "--no-pci", "--no-telemetry", "--iova-mode=va"].map(str::to_owned).to_vec();
+    words.extend(["--log-level=*:error".into(), "-m".into(), memory.megabytes.to_string()]);
+    // No processor is its own: threads of ours come to it.
+    words.extend(["--lcores".into(), format!("0@(0-{})", last_cpu())]);
+    // What shares nothing with other processes is called otherwise without huge pages.
+    let alone: &[&str] = if memory.huge { &["--in-memory"] } else { &["--no-huge", "--no-shconf"] };
+    words.extend(alone.iter().map(|word| (*word).to_owned()));
+    let mut words: Vec<_> = words.iter().map(|word| string(word).into_raw()).collect();
+    // SAFETY: the words are strings that end in a zero, writable, and are leaked: DPDK keeps them.
+    let error = unsafe { ffi::weir_dpdk_start(words.len() as c_int, words.as_mut_ptr()) };
+    if error == 0 { Ok(()) } else { Err(Error::Start(said(error))) }
+}
+
+fn last_cpu() -> usize {
+    thread::available_parallelism().map_or(1, usize::from) - 1
+}
+
+fn string(text: &str) -> CString {
+    CString::new(text.replace('\0', "")).unwrap_or_default()
+}
+
+fn said(error: c_int) -> String {
+    // SAFETY: it returns a string, of this thread or of the program.
+    let words = unsafe { CStr::from_ptr(ffi::weir_dpdk_words(error)) };
+    words.to_string_lossy().into_owned()
+}
+
+/// A thread that has come to DPDK, until it ends.
+struct Entered;
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        // SAFETY: the thread has been registered. Ports that it closes later do without its caches.
+        unsafe { ffi::weir_dpdk_leave() }
+    }
+}
+
+thread_local! {
+    static ENTERED: RefCell<Option<Entered>> = const { RefCell::new(None) };
+}
+
+fn enter() -> Result<(), Error> {
+    ENTERED.with_borrow_mut(|entered| {
+        if entered.is_none() {
+            // SAFETY: DPDK has started.
+            match unsafe { ffi::weir_dpdk_enter() } {
+                0 => *entered = Some(Entered),
+                error => return Err(Error::Thread(said(error))),
+            }
+        }
+        Ok(())
+    })
+}
+
+struct Port {
+    number: u16,
+    /// The kernel's number of the interface that it is, or 0.
+    interface: u32,
+    /// Device arguments.
+    device: String,
+    name: CString,
+    /// What leaves by it at the end of the burst.
+    out: Vec<Held>,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        let _plug = PLUG.lock();
+        // SAFETY: the port was opened, and nobody else has it.
+        unsafe { ffi::weir_dpdk_close(self.number, self.name.as_ptr()) }
+    }
+}
+
+/// Devices of DPDK as ports of a plane. They stay with the thread that has opened them.
+pub struct Dpdk {
+    /// Closed before the memory goes.
+    ports: Vec<Port>,
+    /// Of these, what leads to the kernel: the last.
+    kernel: Option<usize>,
+    held: [Held; BURST],
+    /// The port that the held frames came by.
+    came_by: usize,
+    /// The port that is asked first.
+    turn: usize,
+    counts: Counts,
+    pool: Pool,
+}
+
+impl Drop for Dpdk {
+    fn drop(&mut self) {
+        free(&mut self.held);
+        self.ports.clear();
+        // SAFETY: no port uses it any more, and no frame is held.
+        unsafe { ffi::weir_dpdk_pool_free(&mut self.pool) }
+    }
+}
+
+/// Buffers of these frames are free.
+fn free(frames: &mut [Held]) {
+    for held in frames.iter_mut().filter(|held| !held.mbuf.is_null()) {
+        // SAFETY: the mbuf is ours, and forgotten below.
+        unsafe { ffi::weir_dpdk_free(held, 1) }
+        *held = Held::NONE;
+    }
+}
+
+impl Dpdk {
+    /// Plugs in devices, of DPDK's device arguments. Frames that are the host's leave by the device `kernel`,
+    /// a tap, and what comes in by that leaves by the first of the others.
+    ///
+    /// # Errors
+    /// What keeps a device from being one.
+    pub fn open(
+        _: Eal,
+        devices: &[&str],
+        kernel: Option<&str>,
+        buffers: Buffers,
+    ) -> Result<Self, Error> {
+        enter()?;
+        let plug = PLUG.lock().unwrap_or_else(|broken| broken.into_inner());
+        let mut pool = Pool { mempool: null_mut(), base: null_mut(), bytes: 0 };
+        let name = string(&format!("weir-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let Buffers { count, room, ring } = buffers;
+        let refused = |why: String| Error::Buffers { count, room, why };
+        if usize::from(room) < HEADROOM + 64 {
+            return Err(refused(format!("at least {} bytes are needed", HEADROOM + 64)));
+        }
+        // Where a frame is, is a number of 32 bits.
+        if u64::from(count) * u64::from(room) > u64::from(u32::MAX) {
+            return Err(refused("more than 4 GB".into()));
+        }
+        // SAFETY: the pool is written to.
+        let error = unsafe { ffi::weir_dpdk_pool(&mut pool, name.as_ptr(), count, room) };
+        if error != 0 {
+            return Err(refused(said(error)));
+        }
+        // From here on, what is open is closed if the next is refused.
+        let mut new = Self {
+            ports: Vec::new(),
+            kernel: kernel.map(|_| devices.len()),
+            held: [Held::NONE; BURST],
+            came_by: 0,
+            turn: 0,
+            counts: Counts::default(),
+            pool,
+        };
+        let mut plugged = Ok(());
+        for device in devices.iter().copied().chain(kernel) {
+            match plug_in(device, &mut new.pool, ring) {
+                Ok(port) => new.ports.push(port),
+                Err(error) => {
+                    plugged = Err(error);
+                    break;
+                }
+            }
+        }
+        drop(plug);
+        plugged.map(|()| new)
+    }
+
+    /// What became of frames.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How a port is.
+    pub fn link(&self, port: usize) -> Link {
+        let Some(port) = self.ports.get(port) else { return Link::Gone };
+        // SAFETY: no memory of ours is touched.
+        let link = unsafe { ffi::weir_dpdk_link(port.number) };
+        match link {
+            // Not every driver asks the kernel whether its interface is still there.
+            _ if port.interface != 0 && !is_interface(port.interface) => Link::Gone,
+            2 => Link::Up,
+            1 => Link::Down,
+            _ => Link::Gone,
+        }
+    }
+
+    /// The kernel's number of a port's interface; 0 if it has none.
+    pub fn interface(&self, port: usize) -> u32 {
+        self.ports.get(port).map_or(0, |port| port.interface)
+    }
+
+    /// An error if a device of these ports is not there any more.
+    ///
+    /// # Errors
+    /// [`Error::Gone`].
+    pub fn still_there(&self) -> Result<(), Error> {
+        for (at, port) in self.ports.iter().enumerate() {
+            if self.link(at) == Link::Gone {
+                return Err(Error::Gone { device: port.device.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a frame of these bytes by a port, past the plane. A ring port hands it over as received.
+    ///
+    /// # Errors
+    /// If there is no buffer, it does not fit into one, or the port does not take it.
+    pub fn put(&mut self, port: usize, bytes: &[u8]) -> Result<(), Error> {
+        let refused = |why: String| Error::Frame { bytes: bytes.len(), why };
+        let length = u16::try_from(bytes.len()).map_err(|_| refused("too long".into()))?;
+        let Some(port) = self.ports.get(port) else { return Err(refused("no such port".into())) };
+        let mut frame = Held::NONE;
+        // SAFETY: so many bytes are there, the frame is written to, the pool stands.
+        let error = unsafe { ffi::weir_dpdk_make(&self.pool, bytes.as_ptr(), length, &mut frame) };
+        if error != 0 {
+            return Err(refused(said(error)));
+        }
+        // SAFETY: the frame is of this pool, and is given away.
+        match unsafe { ffi::weir_dpdk_send(port.number, &self.pool, &frame, 1) } {
+            1 => Ok(()),
+            _ => Err(refused("the port's queue is full".into())),
+        }
+    }
+
+    /// The frames that have come in by a port, past the plane.
+    pub fn take(&mut self, port: usize) -> Vec<Vec<u8>> {
+        let Some(number) = self.ports.get(port).map(|port| port.number) else { return Vec::new() };
+        let mut frames = [Held::NONE; BURST];
+        let count = self.receive_by(number, &mut frames);
+        let memory = self.memory();
+        let bytes = |held: &Held| memory[held.at as usize..][..held.len as usize].to_vec();
+        let taken = frames[..count].iter().map(bytes).collect();
+        free(&mut frames[..count]);
+        taken
+    }
+
+    /// Buffers that are with nobody.
+    pub fn free_buffers(&self) -> u32 {
+        // SAFETY: the pool stands.
+        unsafe { ffi::weir_dpdk_pool_left(&self.pool) }
+    }
+
+    fn receive_by(&mut self, number: u16, frames: &mut [Held; BURST]) -> usize {
+        let foreign = &mut self.counts.foreign;
+        // SAFETY: there is room for a burst; the port is open, and only this thread has it.
+        unsafe { ffi::weir_dpdk_receive(number, &self.pool, frames.as_mut_ptr(), foreign).into() }
+    }
+
+    /// What the kernel sends leaves by the first port.
+    fn pass_on(&mut self, kernel: usize) {
+        let mut frames = [Held::NONE; BURST];
+        let count = self.receive_by(self.ports[kernel].number, &mut frames);
+        if count > 0 {
+            let to = self.ports[0].number;
+            // SAFETY: the frames are of this pool, and are given away.
+            let sent =
+                unsafe { ffi::weir_dpdk_send(to, &self.pool, frames.as_ptr(), count as u16) };
+            self.counts.from_kernel += u64::from(sent);
+            self.counts.full += count as u64 - u64::from(sent);
+        }
+    }
+
+    /// The port that a frame leaves by.
+    fn way_out(&self, device: u32) -> Option<usize> {
+        if device == 0 || self.ports[self.came_by].interface == device {
+            return Some(self.came_by);
+        }
+        self.ports.iter().position(|port| port.interface == device)
+    }
+
+    /// Sends what waits at the ports.
+    fn flush(&mut self) {
+        for (at, port) in self.ports.iter_mut().enumerate() {
+            if port.out.is_empty() {
+                continue;
+            }
+            let count = port.out.len();
+            // SAFETY: the frames are of this pool, at most a burst, and are given away.
+            let sent = unsafe {
+                ffi::weir_dpdk_send(port.number, &self.pool, port.out.as_ptr(), count as u16)
+            };
+            port.out.clear();
+            let sent = u64::from(sent);
+            self.counts.full += count as u64 - sent;
+            *(if self.kernel == Some(at) {
+                &mut self.counts.to_kernel
+            } else {
+                &mut self.counts.sent
+            }) += sent;
+        }
+    }
+}
+
+fn is_interface(number: u32) -> bool {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: there is room for a name.
+    !unsafe { libc::if_indextoname(number, name.as_mut_ptr()) }.is_null()
+}
+
+fn plug_in(device: &str, pool: &mut Pool, ring: u16) -> Result<Port, Error> {
+    let mut parts = device.split(',');
+    let name = parts.next().unwrap_or_default();
+    if name.is_empty() || device.contains(['\0', ' ']) {
+        return Err(Error::Device(device.into()));
+    }
+    let arguments = string(device);
+    // SAFETY: a string that ends in a zero.
+    if unsafe { ffi::weir_dpdk_known(arguments.as_ptr()) } == 0 {
+        return Err(Error::Driver { device: device.into() });
+    }
+    // A tap makes the interface that it names.
+    if let Some(interface) = parts.find_map(|part| part.strip_prefix("iface="))
+        && !name.starts_with("net_tap")
+        // SAFETY: a string that ends in a zero.
+        && unsafe { libc::if_nametoindex(string(interface).as_ptr()) } == 0
+    {
+        return Err(Error::Interface { device: device.into(), interface: interface.into() });
+    }
+    let (mut number, mut interface, mut step) = (0, 0, 0);
+    let name = string(name);
+    // SAFETY: strings that end in a zero, numbers that are written to, and a pool that stands until the port
+    // is closed.
+    let error = unsafe {
+        ffi::weir_dpdk_open(
+            arguments.as_ptr(),
+            name.as_ptr(),
+            pool,
+            ring,
+            &mut number,
+            &mut interface,
+            &mut step,
+        )
+    };
+    if error == 0 {
+        let out = Vec::with_capacity(BURST);
+        return Ok(Port { number, interface, device: device.into(), name, out });
+    }
+    if step == 0 && matches!(-error, libc::EEXIST | libc::EBUSY) {
+        return Err(Error::Busy { device: device.into() });
+    }
+    if step > 0 {
+        // SAFETY: the device was plugged in above.
+        unsafe { ffi::weir_dpdk_close(number, name.as_ptr()) }
+    }
+    let step = if step == 0 { "the device" } else { "its queues" };
+    Err(Error::Refused { device: device.into(), step, why: said(error) })
+}
+
+impl Ports for Dpdk {
+    type Error = Error;
+
+    fn receive(&mut self, frames: &mut [Frame; BURST]) -> Result<usize, Error> {
+        free(&mut self.held);
+        let mut held = [Held::NONE; BURST];
+        let mut count = 0;
+        for _ in 0..self.ports.len() {
+            let port = self.turn;
+            self.turn = if port + 1 == self.ports.len() { 0 } else { port + 1 };
+            if self.kernel == Some(port) {
+                self.pass_on(port);
+                continue;
+            }
+            count = self.receive_by(self.ports[port].number, &mut held);
+            if count > 0 {
+                self.came_by = port;
+                break;
+            }
+        }
+        for (buffer, (held, to)) in held[..count].iter().zip(frames).enumerate() {
+            *to = Frame {
+                at: held.at,
+                len: held.len,
+                buffer: buffer as u32,
+                fate: Fate::Drop,
+                device: 0,
+            };
+        }
+        self.held = held;
+        self.counts.received += count as u64;
+        Ok(count)
+    }
+
+    fn memory(&mut self) -> &mut [u8] {
+        // SAFETY: the region has so many bytes, is initialised, and holds no descriptions; drivers write to it
+        // only while they are called, which borrows all of this.
+        unsafe { &mut *slice_from_raw_parts_mut(self.pool.base, self.pool.bytes) }
+    }
+
+    fn finish(&mut self, frames: &[Frame]) -> Result<(), Error> {
+        for shape in frames {
+            let Some(held) = self.held.get_mut(shape.buffer as usize) else { continue };
+            let mut frame = std::mem::replace(held, Held::NONE);
+            if frame.mbuf.is_null() {
+                continue;
+            }
+            (frame.at, frame.len) = (shape.at, shape.len);
+            let (to, count) = match shape.fate {
+                Fate::Send => (self.way_out(shape.device), &mut self.counts.no_port),
+                Fate::Pass | Fate::Route => (self.kernel, &mut self.counts.no_kernel),
+                Fate::Drop => (None, &mut self.counts.dropped),
+            };
+            match to {
+                Some(port) => self.ports[port].out.push(frame),
+                None => {
+                    *count += 1;
+                    free(&mut [frame]);
+                }
+            }
+        }
+        free(&mut self.held);
+        self.flush();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_huge_pages_are_told_before_dpdk_starts() {
+        let text =
+            "HugePages_Total:      10\nHugePages_Free:        4\nHugepagesize:       2048 kB\n";
+        assert_eq!(enough_huge_pages(8, text), Ok(()));
+        let short = Err(Error::HugePages { wanted: 64, free: 8, pages: 38 });
+        assert_eq!(enough_huge_pages(64, text), short);
+        assert!(short.unwrap_err().to_string().contains("vm.nr_hugepages=38"));
+        assert_eq!(
+            enough_huge_pages(2, ""),
+            Err(Error::HugePages { wanted: 2, free: 0, pages: 1 })
+        );
+    }
+}

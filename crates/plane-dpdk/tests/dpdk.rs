@@ -1,0 +1,222 @@
+//! DPDK's ports without a card: rings, null devices, and packet sockets at veth devices.
+
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_plane_burst::ports::Stock;
+use weir_plane_burst::{BURST, Fate, Frame, Ports, macswap};
+use weir_plane_dpdk::{Buffers, Dpdk, Eal, Error, Fed, Link, Memory};
+use weir_testbed::link;
+
+const MEMORY: Memory = Memory { huge: false, megabytes: 256 };
+const FEW: Buffers = Buffers { count: 1023, room: 2048 + 192, ring: 256 };
+/// Longest wait for a frame.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn open(devices: &[&str], kernel: Option<&str>) -> Result<Dpdk, Error> {
+    Dpdk::open(Eal::start(MEMORY).expect("DPDK starts"), devices, kernel, FEW)
+}
+
+fn frame(number: u8) -> Vec<u8> {
+    let mut frame = vec![number; 60];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    frame
+}
+
+fn swapped(number: u8) -> Vec<u8> {
+    let mut frame = frame(number);
+    frame[..12].rotate_left(6);
+    frame
+}
+
+/// Until a burst comes.
+fn receive(ports: &mut Dpdk) -> Vec<Frame> {
+    let mut frames = [Frame::default(); BURST];
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        let count = ports.receive(&mut frames).expect("it can receive");
+        if count > 0 {
+            return frames[..count].to_vec();
+        }
+    }
+    panic!("nothing comes in");
+}
+
+#[test]
+fn a_ring_hands_over_what_is_sent_and_buffers_come_back() {
+    let mut ring = open(&["net_ring10"], None).expect("there are rings");
+    let all = ring.free_buffers();
+    for round in 0..1000u32 {
+        for number in 0..8 {
+            ring.put(0, &frame(number)).expect("there is room");
+        }
+        let mut frames = receive(&mut ring);
+        assert_eq!(frames.len(), 8, "round {round}");
+        for (number, shape) in (0..).zip(&mut frames) {
+            let place = shape.at as usize..(shape.at + shape.len) as usize;
+            assert_eq!(ring.memory()[place], frame(number));
+            // Grown to the front, as by a tunnel.
+            shape.fate = if number % 2 == 0 { Fate::Send } else { Fate::Drop };
+            shape.at -= 20;
+            shape.len += 20;
+            ring.memory()[shape.at as usize..][..20].fill(0xaa);
+        }
+        ring.finish(&frames).expect("it can send");
+        // The room in front is there again.
+        let back = receive(&mut ring);
+        assert_eq!(back.len(), 4);
+        for (shape, number) in back.iter().zip([0, 2, 4, 6]) {
+            let place = shape.at as usize..(shape.at + shape.len) as usize;
+            let wanted = [vec![0xaa; 20], frame(number)].concat();
+            assert_eq!(ring.memory()[place], wanted);
+            ring.memory()[shape.at as usize - 128..shape.at as usize].fill(0);
+        }
+        // Whom nobody finishes is not lost either.
+        if round % 2 == 0 {
+            ring.finish(&[]).expect("nothing is sent");
+        }
+    }
+    ring.finish(&[]).expect("nothing is sent");
+    assert_eq!(ring.free_buffers(), all, "{:?}", ring.counts());
+    let counts = ring.counts();
+    assert_eq!((counts.sent, counts.dropped, counts.foreign), (4000, 4000, 0));
+}
+
+#[test]
+fn the_hosts_frames_leave_by_its_port_and_its_own_by_the_first() {
+    let mut ports = open(&["net_ring20"], Some("net_ring21")).expect("there are rings");
+    for number in 0..4 {
+        ports.put(0, &frame(number)).expect("there is room");
+    }
+    let mut frames = receive(&mut ports);
+    let fates = [Fate::Pass, Fate::Route, Fate::Send, Fate::Drop];
+    frames.iter_mut().zip(fates).for_each(|(frame, fate)| frame.fate = fate);
+    // By an interface that is none of these.
+    frames[2].device = 77;
+    ports.finish(&frames).expect("it can send");
+    let counts = ports.counts();
+    assert_eq!((counts.to_kernel, counts.no_port, counts.dropped, counts.sent), (2, 1, 1, 0));
+    assert_eq!(ports.take(1), [frame(0), frame(1)]);
+    // The other way.
+    ports.put(1, &frame(9)).expect("there is room");
+    // The first port is a ring, too: what leaves by it comes in by it.
+    let back = receive(&mut ports);
+    let [Frame { at, len, .. }] = back[..] else { panic!("{back:?}") };
+    assert_eq!(ports.memory()[at as usize..][..len as usize], frame(9));
+    assert_eq!(ports.counts().from_kernel, 1);
+}
+
+#[test]
+fn without_a_port_of_the_kernel_its_frames_are_counted() {
+    let mut ports = open(&["net_ring30"], None).expect("there are rings");
+    ports.put(0, &frame(1)).expect("there is room");
+    let mut frames = receive(&mut ports);
+    frames[0].fate = Fate::Pass;
+    ports.finish(&frames).expect("it can go on");
+    assert_eq!(ports.counts().no_kernel, 1);
+    assert_eq!(ports.take(0), Vec::<Vec<u8>>::new());
+}
+
+#[test]
+fn what_a_full_queue_does_not_take_is_counted_and_free() {
+    let mut ports = open(&["net_ring40", "net_ring41"], None).expect("there are rings");
+    let all = ports.free_buffers();
+    let mut put = 0;
+    let refused = loop {
+        match ports.put(0, &frame(1)) {
+            Ok(()) => put += 1,
+            Err(error) => break error,
+        }
+        assert!(put < 100_000, "a ring without an end");
+    };
+    assert!(refused.to_string().contains("a frame of 60 bytes does not fit"), "{refused}");
+    while !ports.take(0).is_empty() {}
+    assert_eq!(ports.free_buffers(), all);
+    let long = ports.put(0, &[0; 4000]).unwrap_err();
+    assert!(matches!(long, Error::Frame { bytes: 4000, .. }), "{long}");
+    assert_eq!(ports.free_buffers(), all);
+}
+
+#[test]
+fn a_null_device_is_fed_with_a_stock() {
+    let stock = Stock::new((0..100).map(|number| {
+        let mut frame = frame(number);
+        frame.resize(64, number);
+        frame
+    }));
+    let null = open(&["net_null50,size=64"], None).expect("there are null devices");
+    let mut ports = Fed::new(null, &stock);
+    let mut all = 0;
+    while all < 10_000 {
+        all += macswap(&mut ports).expect("it can go on") as u64;
+    }
+    assert_eq!((ports.sent.frames, ports.sent.others), (all, 0));
+    assert_eq!(ports.sent.bytes, all * 64);
+    // Each has its addresses swapped once: buffers are written anew.
+    let head = u64::from_le_bytes([2, 0, 0, 0, 0, 2, 2, 0]);
+    assert_eq!(ports.sent.sum, head.wrapping_mul(all));
+    assert_eq!(ports.ports().counts().sent, all);
+}
+
+#[test]
+fn what_is_wrong_with_a_device_is_told() {
+    let error = |device: &str| open(&[device], None).err().expect("it is refused");
+    let found = error("net_nosuch0");
+    assert!(matches!(found, Error::Driver { .. }), "{found:?}");
+    assert!(found.to_string().contains("librte-net-"), "{found}");
+    assert!(matches!(error(""), Error::Device(_)));
+    let found = error("net_af_packet60,iface=nosuch0");
+    assert!(found.to_string().contains("no interface nosuch0: `ip link`"), "{found}");
+    let first = open(&["net_ring60"], None).expect("there are rings");
+    let found = error("net_ring60");
+    assert!(matches!(found, Error::Busy { .. }), "{found:?}");
+    drop(first);
+    // What was closed can be opened.
+    open(&["net_ring60"], None).expect("it is free again");
+    let found = error("net_af_packet61");
+    assert!(matches!(found, Error::Refused { .. }), "{found:?}");
+    let eal = Eal::start(MEMORY).expect("it runs");
+    let many = Buffers { count: 1 << 20, ..FEW };
+    let found = Dpdk::open(eal, &["net_ring61"], None, many).err().expect("there is no memory");
+    assert!(found.to_string().contains("give DPDK more memory"), "{found}");
+    let other = Memory { megabytes: 64, ..MEMORY };
+    assert_eq!(Eal::start(other).err(), Some(Error::Started));
+}
+
+#[test]
+fn frames_cross_a_veth_until_it_goes_away() {
+    let run = || {
+        weir_testbed::enter_own_namespace().expect("a namespace of its own");
+        let ends = ["dpdk0", "dpdk1"];
+        link::ip(&link::veth(&ends.map(link::End::new))).expect("a veth device");
+        link::ip(&ends.map(link::up).concat()).expect("it is up");
+        let [mut near, mut far] = [("70", "dpdk0"), ("71", "dpdk1")].map(|(number, at)| {
+            open(&[&format!("net_af_packet{number},iface={at}")], None).expect("a packet socket")
+        });
+        assert_ne!(near.interface(0), 0);
+        let began = Instant::now();
+        // The kernel's own frames come too: of neighbours, by IPv6.
+        let (mut wanted, mut number) = (200, 0);
+        while wanted > 0 {
+            assert!(began.elapsed() < PATIENCE, "{wanted} are missing");
+            number = (number + 1) % 200;
+            near.put(0, &frame(number)).expect("there is room");
+            macswap(&mut far).expect("it can go on");
+            wanted -=
+                near.take(0).iter().filter(|back| **back == swapped(back[20])).count().min(wanted);
+        }
+        assert_eq!(near.still_there(), Ok(()));
+        assert_eq!(near.link(0), Link::Up);
+        link::ip("link set dpdk1 down\n").expect("it is down");
+        link::ip("link del dpdk0\n").expect("it is gone");
+        assert_eq!(near.link(0), Link::Gone);
+        let gone = near.still_there().unwrap_err();
+        assert!(gone.to_string().contains("has gone away: bring it back"), "{gone}");
+        // Whoever goes on nevertheless gets nothing, at once.
+        for _ in 0..100 {
+            near.receive(&mut [Frame::default(); BURST]).expect("it can go on");
+            let _ = near.put(0, &frame(1));
+            far.finish(&[]).expect("it can go on");
+        }
+    };
+    thread::spawn(run).join().expect("it runs to its end");
+}

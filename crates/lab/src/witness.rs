@@ -512,6 +512,14 @@ mod tests {
         let mut answer = syn.clone();
         answer[47] = SYN_ACK;
         assert_eq!(parse(&answer), None);
+        let mut reset = syn.clone();
+        assert_eq!(parse_reset(&reset), None, "a SYN");
+        for flags in [RST, RST | 0x10] {
+            reset[47] = flags;
+            let key = parse_reset(&reset).expect("a reset");
+            assert_eq!((key.source.port(), key.target.port()), (80, 9), "by its client's name");
+            assert_eq!(parse(&reset), None);
+        }
         let mut other = syn;
         other[23] = libc::IPPROTO_ICMP as u8;
         assert_eq!(parse(&other), None);
@@ -558,6 +566,12 @@ mod tests {
                 let found: Vec<_> = log.flows.iter().filter_map(of_web).collect();
                 let [(source, 1, at)] = found[..] else { panic!("{found:?}") };
                 assert_eq!(at, backend);
+                drop(log);
+                // Where nobody listens, the backend's kernel resets what has come.
+                let target = SocketAddr::new(vip, WEB_PORT);
+                let ends = witness.ends(&Key { udp: false, source, target }, since);
+                let reset = if dead { vec![backend] } else { Vec::new() };
+                assert_eq!(ends, Ends { began: vec![backend], reset }, "{vip}");
                 assert!(tcp.is_err() || tcp.is_ok_and(|local| local == source));
             }
         }
@@ -569,7 +583,7 @@ mod tests {
     fn packets_that_are_lost_are_counted() {
         let lab = Lab::create(LabSpec { backends: 1, clients: 1, ..LabSpec::default() }).unwrap();
         lab.bypass(0, Some(0)).unwrap();
-        let socket = lab.backend(0).netns().enter(listen).unwrap().unwrap();
+        let socket = lab.backend(0).netns().enter(|| listen(&mut filter())).unwrap().unwrap();
         nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &1).unwrap();
         let send = || {
             let sender = UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -21,8 +21,13 @@
 #define NOTE_WAY(ifindex) ((void)0)
 #define LOOK_AT(ctx) ((void)0)
 #define LOOKED_AT(verdict) (verdict)
+#define INLINE_UNTRACED __always_inline
 
 #else
+
+/* With what is noted in them there is no room on the stack for one function in the other: before Linux 6.8 each
+ * takes a multiple of 32 bytes of the 512. */
+#define INLINE_UNTRACED __noinline
 
 #define TRACE_HEAD 192 /* bytes of a frame, as it came and as it leaves */
 #define TRACE_RULES 64 /* a power of two */

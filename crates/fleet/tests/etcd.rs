@@ -300,7 +300,7 @@ fn issued(authority: &Path, to: &Path, name: &str, role: pki::Role) -> (PathBuf,
 async fn only_who_has_a_certificate_or_the_password_is_let_in() {
     let folder = tempfile::tempdir().expect("a folder");
     let authority = folder.path().join("pki");
-    let ca = pki::init(&authority, "fleet", 2).expect("an authority").certificate;
+    let ca = pki::init(&authority, "fleet", 3).expect("an authority").certificate;
     let (certificate, key) = issued(&authority, folder.path(), "etcd", pki::Role::Balancer);
     let files = [("--cert-file", &certificate), ("--key-file", &key), ("--trusted-ca-file", &ca)];
     let mut words: Vec<String> = files

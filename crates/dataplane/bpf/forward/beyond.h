@@ -19,12 +19,16 @@ __noinline int forward_beyond(struct xdp_md *ctx, struct lane *lane, __u32 id, _
 		return leave(REASON_NO_NEXT_HOP, XDP_DROP); /* rule: beyond.no_lane */
 	if (lane->beyond & LANE_MSS)
 		limit_segments(ctx, lane, id);
-	/* Without an interface a frame goes back with the tags that it has. */
-	int tags = lane->beyond & LANE_TAGGED || lane->ifindex;
-	__u32 done = lane->beyond & LANE_NAT    ? translate_to(ctx, lane, id, bytes) :
-		     lane->beyond & LANE_TUNNEL ? encapsulate(ctx, lane, id, bytes) :
-		     tags                       ? retag(ctx, lane) :
-						  readdress_checked(ctx, lane);
+	__u32 done;
+
+	if (lane->beyond & LANE_NAT)
+		done = translate_to(ctx, lane, id, bytes);
+	else if (lane->beyond & LANE_TUNNEL)
+		done = encapsulate(ctx, lane, id, bytes);
+	else if (lane->beyond & LANE_TAGGED || lane->ifindex)
+		done = retag(ctx, lane);
+	else /* Without an interface a frame goes back with the tags that it has. */
+		done = readdress_checked(ctx, lane);
 	__u32 reason = done & REFUSED_REASON;
 
 	if ((reason == REASON_TOO_BIG || reason == REASON_TTL_EXCEEDED) &&

@@ -150,16 +150,20 @@ __noinline int find_source(struct being_translated *now, __u32 id, __u32 reason)
  * that the verifier goes through it once. */
 __noinline int translate_full(struct xdp_md *ctx, struct lane *lane, __u32 id, __u32 bytes)
 {
-	const struct backend *backend = AT(backends, id, backend_count);
 	__u32 key = 0;
-	struct being_translated *now = bpf_map_lookup_elem(&being_translated, &key);
 
-	if (!lane || !now)
+	if (!lane)
 		return REASON_NO_NEXT_HOP; /* rule: full.no_lane */
 	__u32 most = lane->mtu && lane->mtu < 0xffff ? lane->mtu : 0xffff;
 
 	if (bytes > most)
 		return REASON_TOO_BIG; /* rule: full.too_big */
+	struct being_translated *now = bpf_map_lookup_elem(&being_translated, &key);
+
+	if (!now)
+		return REASON_NO_NEXT_HOP; /* rule: full.no_scratch */
+	const struct backend *backend = AT(backends, id, backend_count);
+
 	*now = (struct being_translated){
 		.ends.target.address = { *(__u64 *)backend->address,
 					 *(__u64 *)(backend->address + 8) },

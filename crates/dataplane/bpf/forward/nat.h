@@ -85,10 +85,10 @@ static __always_inline __u64 exchange_port(__u32 *ports, int source, const struc
 __noinline int translate_quote(struct xdp_md *ctx, const struct translation *to, __u32 how,
 			       __u64 outside)
 {
-	void *data = (void *)(long)ctx->data;
-	void *end = (void *)(long)ctx->data_end;
 	int source = !(how & NAT_SOURCE), is_ipv6;
 	__u32 found = find_quote(ctx, &is_ipv6);
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
 	__u32 at = found & 0x3fff, until = found >> 16;
 	__u64 inside, all;
 	__u8 next;
@@ -260,6 +260,19 @@ static __always_inline int translate(struct xdp_md *ctx, const struct translatio
 	return translate_quote(ctx, to, how, done & ~TRANSLATED_OUTSIDE); /* rule: nat.with_quote */
 }
 
+/* Makes the packet the backend's without state. Global, as it has a translation on its stack, for which there is
+ * no room in `forward_beyond` before Linux 6.8. */
+__noinline int translate_there(struct xdp_md *ctx, __u32 id)
+{
+	const struct backend *backend = AT(backends, id, backend_count);
+	struct translation to = {
+		.address = { *(__u64 *)backend->address, *(__u64 *)(backend->address + 8) },
+		.port = backend->port,
+	};
+
+	return translate(ctx, &to, 0);
+}
+
 /* Makes the packet the backend's, and gives the frame the lane's addresses. bytes: of the packet. */
 static __always_inline enum reason translate_to(struct xdp_md *ctx, struct lane *lane, __u32 id,
 						__u32 bytes)
@@ -276,11 +289,7 @@ static __always_inline enum reason translate_to(struct xdp_md *ctx, struct lane 
 	}
 	if (bytes > most)
 		return REASON_TOO_BIG; /* rule: nat.too_big */
-	struct translation to = {
-		.address = { *(__u64 *)backend->address, *(__u64 *)(backend->address + 8) },
-		.port = backend->port,
-	};
-	enum reason reason = translate(ctx, &to, 0);
+	enum reason reason = translate_there(ctx, id);
 
 	return reason == REASON_OK ? retag(ctx, lane) : reason; /* rule: nat.there */
 }

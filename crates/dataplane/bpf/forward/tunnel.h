@@ -240,7 +240,7 @@ static __always_inline __u32 outer_bytes(const struct backend *backend)
 }
 
 /* Leaves the packet in the backend's tunnel, with the lane's addresses. bytes: of the packet. */
-static __always_inline __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, __u32 id,
+static INLINE_UNTRACED __u32 encapsulate(struct xdp_md *ctx, struct lane *lane, __u32 id,
 					       __u32 bytes)
 {
 	const struct backend *backend = AT(backends, id, backend_count);

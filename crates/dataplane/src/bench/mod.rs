@@ -267,7 +267,8 @@ impl<'a> XdpBench<'a> {
             slot_partitions: tables::partitions(flows),
             table_bytes: (64 << 20) + u64::from(flows) * 5,
             translations: 1024,
-            mappings: flows.max(1024),
+            // No more connections than there are sources; the kernel makes no map for 16 million.
+            mappings: flows.clamp(1024, u32::from(PORTS.addresses) * PORTS.ports),
             list_prefixes: LIST_PREFIXES,
             ..Limits::default()
         };

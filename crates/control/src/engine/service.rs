@@ -406,7 +406,7 @@ impl ServiceRuntime {
     }
 
     /// The backends that take no new flow by the published table, and keep some.
-    fn reserved(&self) -> BTreeSet<BackendId> {
+    pub fn reserved(&self) -> BTreeSet<BackendId> {
         let slots = self.builder.published().map_or(&[][..], |image| image.slots());
         let reserved = slots.iter().filter(|slot| **slot & SLOT_RESERVED != 0);
         reserved.filter_map(|slot| BackendId::of_slot(*slot)).collect()

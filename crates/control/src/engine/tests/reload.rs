@@ -381,30 +381,11 @@ fn a_name_is_not_what_a_service_is_known_by() {
     world.check();
 }
 
-/// What reloads and commands ask a plane for.
-const ASKED: [Operation; 12] = [
-    Operation::Show,
-    Operation::Track,
-    Operation::Pin,
-    Operation::Grace,
-    Operation::Drain,
-    Operation::ReadPending,
-    Operation::ForgetPending,
-    Operation::LookUp,
-    Operation::SetBackend,
-    Operation::SetService,
-    Operation::RemoveService,
-    Operation::ResetLane,
-];
-
-/// Files, commands, restarts and refusals as they come, under connections: none moves. With `WEIR_DEEP` also
-/// checks, time with its sweeps, and refusals of whatever a plane can refuse: one seed in ten then finds a
-/// connection that moves, which is not explained yet.
+/// Files, commands, restarts, checks, time with its sweeps, and refusals of whatever a plane can refuse, as they
+/// come, under connections: none moves.
 #[test]
 fn whatever_reloads_come_connections_stay() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());
-    let deep = std::env::var_os("WEIR_DEEP").is_some();
-    let operations = if deep { &Operation::ALL[..] } else { &ASKED[..] };
     let mut world = World::with(3, CARRIED[0]);
     let mut clients = 0;
     // When the first clients of each step began.
@@ -425,12 +406,12 @@ fn whatever_reloads_come_connections_stay() {
         let fields = CARRIED.choose(&mut rng).expect("some");
         let refusing = rng.random_bool(0.3);
         if refusing {
-            let operation = *operations.choose(&mut rng).expect("some");
+            let operation = *Operation::ALL.choose(&mut rng).expect("some");
             let (granted, refused) = (rng.random_range(0..6), rng.random_range(1..8));
             world.engine.plane.refuse_after(operation, granted, refused);
             println!("{step}: {operation:?} is refused {refused} times after {granted}");
         }
-        let event = rng.random_range(0..if deep { 11 } else { 8 });
+        let event = rng.random_range(0..11);
         println!("{step}: event {event}, {fields:?}, at {}", world.engine.ahead);
         match event {
             8 => {
@@ -506,11 +487,20 @@ impl World {
     /// Packets of all connections. The SYN of one that began so long ago that nobody repeats it, of a client
     /// below `old`, is forged: where it goes matters to nobody, if the connection stays where it is.
     fn check_all(&mut self, step: usize, old: u32) {
+        // A first packet that goes to a backend which is down begins a connection elsewhere: by its check, which
+        // a plane may have refused to be told of, and until there is a table that says that it is up again.
+        let mut down = HashSet::new();
+        for service in self.engine.services.values() {
+            let reserved = service.reserved();
+            let avoided = |member: &&crate::engine::service::PoolMember| {
+                !member.up || service.dirty && !member.wanted.drain && reserved.contains(&member.id)
+            };
+            down.extend(service.pool.iter().filter(avoided).map(|member| member.id));
+        }
         for (flow, backend) in &self.live {
             let [.., a, b, c, d] = flow.src;
             let client = u32::from_be_bytes([a, b, c, d]) - 0x0a10_0000;
-            // A first packet that goes to a backend which is down begins a connection elsewhere.
-            let down = self.engine.plane.memory.down.contains(backend);
+            let down = down.contains(backend) || self.engine.plane.memory.down.contains(backend);
             for flags in [TcpFlags::SYN, TcpFlags::ACK].into_iter().skip(usize::from(down)) {
                 let frame = Frame::new(*flow).tcp_flags(flags).build();
                 let went = self.engine.plane.process(&frame);

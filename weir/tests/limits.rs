@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::Held;
 use rand::rngs::StdRng;
@@ -136,6 +136,53 @@ fn limits_of_concury_change_under_traffic() {
 #[test]
 fn limits_of_tracked_change_under_traffic() {
     limits_change_under_traffic("tracked", &[LARGE, SMALL]);
+}
+
+/// Programs for memory of another size take seconds to load. Meanwhile the status is told, and a backend whose
+/// check fails gets no new connection.
+#[test]
+fn while_limits_change_checks_count_and_questions_are_answered() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
+    let spec = BalancerSpec {
+        balancer_lines: SMALL.lines(),
+        check_interval: Duration::from_millis(50),
+        ..BalancerSpec::new(common::WEIR, POOL)
+    };
+    let balancer = common::start_spec(&lab, spec);
+    let mut held = common::hold_both(&lab, 100);
+    held.retain(|one| one.backend != lab.backend(3).name());
+    let is = |state: &str| {
+        let status = balancer.status().unwrap();
+        common::backend(common::service(&status, "web4"), "b3")["state"] == state
+    };
+    // A check may fail too late, on a machine that loads fast or looks seldom.
+    let seen = (0..20).any(|round| {
+        if round % 2 == 0 { LARGE } else { SMALL }.write(&balancer);
+        let seen = thread::scope(|scope| {
+            let reload = scope.spawn(|| common::command(&balancer, "reload"));
+            lab.backend(3).kill();
+            let (mut told, mut failed) = (0, false);
+            while !reload.is_finished() {
+                let down = is("down");
+                if !reload.is_finished() {
+                    told += 1;
+                    failed |= down;
+                }
+            }
+            println!("round {round}: {told} questions answered, failed: {failed}");
+            told >= 3 && failed
+        });
+        common::assert_unbroken(&mut held, &format!("round {round}"), &balancer);
+        lab.backend(3).start().unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        while !is("up") {
+            assert!(Instant::now() < limit, "b3 does not come up");
+            thread::sleep(Duration::from_millis(50));
+        }
+        seen
+    });
+    assert!(seen, "a reload with other limits keeps checks and questions waiting");
 }
 
 /// Also a start with a changed file takes the limits over, from whatever a SIGKILL has left.

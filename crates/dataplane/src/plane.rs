@@ -14,8 +14,9 @@ use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
     ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, Hop,
-    IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane, PrepareTrace, Returned,
-    Samples, SeenFlows, SourceTable, TraceCounts, TrackedFlows, Translations, UserStatus, Wanted,
+    IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane, PrepareResize,
+    PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts, TrackedFlows,
+    Translations, UserStatus, Wanted,
 };
 use weir_steering::cheetah::SlotCounts;
 use weir_steering::{
@@ -49,6 +50,15 @@ impl LivePlane {
     #[doc(hidden)]
     pub fn resize_until(&mut self, limits: &Limits, last: ResizeStep) -> Result<(), Error> {
         self.kernel.resize(limits, Some(last)).map(drop)
+    }
+
+    /// The memory may be another.
+    fn resized(&mut self, reports: Option<Reports>) {
+        if let Some(reports) = reports {
+            self.reports = reports;
+            // It reads the service table, which may be another now. Without it nothing else differs.
+            let _ = self.kernel.guard();
+        }
     }
 
     /// Reports in memory whose place this one has taken come before all others; then nothing is
@@ -219,11 +229,24 @@ impl Plane for LivePlane {
     }
 
     fn resize(&mut self, limits: &Limits) -> Result<(), Error> {
-        if let Some(reports) = self.kernel.resize(limits, None)? {
-            self.reports = reports;
-            // It reads the service table, which may be another now. Without it nothing else differs.
-            let _ = self.kernel.guard();
-        }
+        let reports = self.kernel.resize(limits, None)?;
+        self.resized(reports);
+        Ok(())
+    }
+
+    fn prepare_resize(&self, limits: &Limits) -> Result<Option<PrepareResize<Error>>, Error> {
+        let Some(making) = self.kernel.making(limits)? else { return Ok(None) };
+        Ok(Some(Box::new(|| Ok(Box::new(making.make()?) as Box<dyn Any + Send>))))
+    }
+
+    fn resize_prepared(
+        &mut self,
+        limits: &Limits,
+        prepared: Box<dyn Any + Send>,
+    ) -> Result<(), Error> {
+        let Ok(made) = prepared.downcast() else { return self.resize(limits) };
+        let reports = self.kernel.take_place(*made, None)?;
+        self.resized(reports);
         Ok(())
     }
 

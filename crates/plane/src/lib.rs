@@ -31,8 +31,8 @@ pub use listen::{Block, KINDS, Listen, blocks};
 pub use paths::{PATH_NANOSECONDS, Paths};
 pub use pipeline::{Directory, Outcome, Verdict, VipKey};
 pub use plane::{
-    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane, SeenFlows,
-    TrackedFlows, Translations, Way,
+    ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane,
+    PrepareResize, SeenFlows, TrackedFlows, Translations, Way,
 };
 pub use soft::{Bounds, Operation, Soft, SoftError};
 pub use sources::{

@@ -22,6 +22,9 @@ use weir_steering::{
 };
 use weir_wire::{FlowKey, Reason};
 
+/// What is done before a plane's memory has another size, and takes its time.
+pub type PrepareResize<E> = Box<dyn FnOnce() -> Result<Box<dyn Any + Send>, E> + Send>;
+
 /// A backend as a plane knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backend {
@@ -186,6 +189,31 @@ pub trait Plane: update::Plane {
     /// If what is there does not fit, if memory cannot be had, or before that `drain`: all is as
     /// before then.
     fn resize(&mut self, limits: &Limits) -> Result<(), Self::Error>;
+
+    /// Begins to resize: returns what is to be called first, on another thread since it may take seconds,
+    /// while this plane goes on as usual. `None`: nothing has to change, or [`resize`](Self::resize) takes no
+    /// time to speak of.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    fn prepare_resize(
+        &self,
+        _limits: &Limits,
+    ) -> Result<Option<PrepareResize<Self::Error>>, Self::Error> {
+        Ok(None)
+    }
+
+    /// As [`resize`](Self::resize) to these limits, with what that has returned.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    fn resize_prepared(
+        &mut self,
+        limits: &Limits,
+        _prepared: Box<dyn Any + Send>,
+    ) -> Result<(), Self::Error> {
+        self.resize(limits)
+    }
 
     /// Lets packets find a service there, with the table that it has. Without one they are dropped as
     /// [`Reason::NoTable`]. It is found at all places that it was given so; where another service was, it

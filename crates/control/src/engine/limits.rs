@@ -1,12 +1,18 @@
 //! How large the data plane is, and how it becomes as the file wants it while packets are forwarded.
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, tolerate};
 use crate::config::{Config, Service, Table, place_of};
+use std::panic::resume_unwind;
 use std::path::Path;
-use tracing::{info, warn};
+use std::thread;
+use std::time::Duration;
+use tracing::{error, info, warn};
 use weir_plane::forward::mapping::ORIGINS;
 use weir_plane::{Limits, Plane, mapping_places};
 use weir_steering::MethodId;
+
+/// How often the engine looks after everything else while programs are loaded.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 impl<P: Plane> Engine<P> {
     /// Makes room for a configuration that is about to be applied. What it wants smaller stays
@@ -64,13 +70,45 @@ impl<P: Plane> Engine<P> {
         if before == *limits {
             return Ok(());
         }
-        let resized = self.plane.resize(limits);
-        resized.map_err(|error| of_limits::<P>(&self.config_path, error))?;
+        let file = self.config_path.clone();
+        let refused = |error| of_limits::<P>(&file, error);
+        // At a start nobody waits, and reports have to wait until it is known what they are about.
+        let running = self.urgent.is_some();
+        match running.then(|| self.plane.prepare_resize(limits)).transpose().map_err(refused)? {
+            Some(Some(prepare)) => {
+                let prepared = self.beside(prepare)?.map_err(refused)?;
+                self.plane.resize_prepared(limits, prepared).map_err(refused)?;
+            }
+            _ => self.plane.resize(limits).map_err(refused)?,
+        }
         let now = self.plane.limits();
         if now != before {
             info!(?before, ?now, "the data plane has other limits");
         }
         Ok(())
+    }
+}
+
+impl<P: Plane> Engine<P> {
+    /// Does something on another thread that takes seconds. Meanwhile health checks are heeded, reports taken and
+    /// questions answered; whoever wants a change waits.
+    fn beside<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let worker = thread::Builder::new().name("resize".into()).spawn(work);
+        let worker = worker.map_err(|error| EngineError::Plane(Box::new(error)))?;
+        while !worker.is_finished() {
+            self.attend(false);
+            tolerate("read reports", self.drain_reports());
+            for failure in self.publish_due() {
+                error!(%failure, "cannot publish");
+            }
+            self.follow_network();
+            self.turn_clock();
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
     }
 }
 

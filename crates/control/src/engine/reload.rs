@@ -106,9 +106,9 @@ impl<P: Plane> Engine<P> {
                 return Err(error);
             }
         };
-        self.fit(&config);
         let services = config.services.len();
-        self.config = config;
+        self.config = config.clone();
+        self.fit(&config);
         let notes: String = followed.notes.iter().map(|note| format!("; {note}")).collect();
         info!(services, notes, "configuration reloaded");
         if followed.failures.is_empty() {

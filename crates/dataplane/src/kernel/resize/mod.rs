@@ -24,15 +24,15 @@
 
 mod fill;
 
-use super::KernelPlane;
 use super::front;
 use super::grace;
 use super::load::{Loading, PROGRAM, TWINS, remove_set};
 use super::program::Program;
+use super::{KernelPlane, Sizes};
 use crate::error::{Context, Error};
 use crate::link;
 use crate::reports::Reports;
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapHandle, Object};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -155,14 +155,33 @@ impl KernelPlane {
         limits: &Limits,
         last: Option<ResizeStep>,
     ) -> Result<Option<Reports>, Error> {
+        match self.making(limits)? {
+            Some(making) => self.take_place(making.make()?, last),
+            None => Ok(None),
+        }
+    }
+
+    /// The first step, *make*, which loads programs, and so takes seconds: it needs nothing of this plane, and
+    /// may be taken on another thread. `None` if nothing has to change.
+    ///
+    /// # Errors
+    /// If it is not pinned, or what it was resized from is still there.
+    pub(crate) fn making(&self, limits: &Limits) -> Result<Option<Making>, Error> {
         let (Some(directory), None) = (self.directory.clone(), &self.former) else {
             let source = io::Error::other("it is not pinned, or is being resized");
             return Err(source).context(|| "resize the data plane".into());
         };
-        self.end_trace()?;
         let object = self.object.clone().unwrap_or_else(|| PROGRAM.to_vec());
-        // Packets write to slots that are in use, and those have no twins: their memory stays.
+        let possible = self.possible(limits);
+        let changed = changed(&object, &directory, &possible)?;
+        let moving = Moving { directory, object, changed };
+        Ok((!moving.changed.is_empty()).then_some(Making { moving, asked: *limits, possible }))
+    }
+
+    /// What of these limits can be had while packets use what is there.
+    fn possible(&self, limits: &Limits) -> Limits {
         let mut limits = *limits;
+        // Packets write to slots that are in use, and those have no twins: their memory stays.
         if self.tables.slots.all().next().is_some() {
             limits.slot_partitions = self.sizes.partitions;
         }
@@ -170,23 +189,31 @@ impl KernelPlane {
         if self.mapping_rules().is_some() {
             limits.mappings = (self.sizes.mappings / 2).max(1);
         }
-        let limits = &limits;
-        let changed = changed(&object, &directory, limits)?;
-        if changed.is_empty() {
-            return Ok(None);
+        limits
+    }
+
+    /// All other steps, or those up to the last one, for tests.
+    ///
+    /// # Errors
+    /// As [`resize`](Self::resize).
+    pub(crate) fn take_place(
+        &mut self,
+        made: Made,
+        last: Option<ResizeStep>,
+    ) -> Result<Option<Reports>, Error> {
+        if self.former.is_some() || made.possible != self.possible(&made.asked) {
+            // Something has come into use meanwhile.
+            let asked = made.asked;
+            drop(made);
+            return self.resize(&asked, last);
         }
-        if let Err(error) = front::send_away(&directory) {
+        self.end_trace()?;
+        if let Err(error) = front::send_away(&made.moving.directory) {
             self.let_front_back();
             return Err(error);
         }
-        let next = directory.join(NEXT);
-        if let Err(error) = fs::create_dir(&next) {
-            self.let_front_back();
-            return Err(error).context(|| format!("create {}", next.display()));
-        }
         let last = last.unwrap_or(ResizeStep::Arrive);
-        let moving = Moving { directory, object, changed, last };
-        match moving.take_over(self, limits) {
+        match made.take_over(self, last) {
             Ok(Some((mut plane, reports))) => {
                 (plane.stamp, plane.object) = (self.stamp.take(), self.object.take());
                 plane.lost = self.lost.take();
@@ -277,12 +304,116 @@ fn changed(object: &[u8], directory: &Path, limits: &Limits) -> Result<Vec<Strin
     Ok(groups.flatten().copied().chain(alone).map(str::to_owned).collect())
 }
 
-/// A change of sizes under way.
+/// A change of sizes that is to be made.
+pub(crate) struct Making {
+    moving: Moving,
+    /// The limits that were asked for, and what of them can be had.
+    asked: Limits,
+    possible: Limits,
+}
+
+/// Memory of other sizes beside the memory in use, and what is to read it. No packet does yet.
+pub(crate) struct Made {
+    moving: Moving,
+    asked: Limits,
+    possible: Limits,
+    next: Next,
+    loaded: Object,
+    sizes: Sizes,
+    /// The programs of *twin* and *turn*, if there are to be any.
+    programs: Option<(Program, Program)>,
+}
+
+/// The directory of maps that are being made; it goes with this, unless it is kept.
+struct Next {
+    path: PathBuf,
+    kept: bool,
+}
+
+impl Next {
+    fn create(path: PathBuf) -> Result<Self, Error> {
+        fs::create_dir(&path).context(|| format!("create {}", path.display()))?;
+        Ok(Self { path, kept: false })
+    }
+}
+
+impl Drop for Next {
+    fn drop(&mut self) {
+        if !self.kept {
+            let _ = remove_set(&self.path);
+        }
+    }
+}
+
+impl Making {
+    /// Makes the maps, and loads the programs.
+    ///
+    /// # Errors
+    /// If there is no memory for them; all stays as it is then.
+    pub fn make(self) -> Result<Made, Error> {
+        let Self { moving, asked, possible } = self;
+        let next = Next::create(moving.directory.join(NEXT))?;
+        let place = |name: &str| Some(moving.new_pin(name));
+        let loading = Loading { object: &moving.object, place: &place, twins: None };
+        let (loaded, sizes) = loading.load(&possible)?;
+        let programs = match TWINS.iter().any(|name| moving.has(name)) {
+            true => Some(moving.twins(&possible)?),
+            false => None,
+        };
+        Ok(Made { moving, asked, possible, next, loaded, sizes, programs })
+    }
+}
+
+impl Made {
+    /// All steps from *twin* to *commit*. `None` if a test wanted no more.
+    fn take_over(
+        self,
+        old: &mut KernelPlane,
+        last: ResizeStep,
+    ) -> Result<Option<(KernelPlane, Reports)>, Error> {
+        let Self { moving, mut next, loaded, sizes, programs, .. } = self;
+        // Whoever goes back to the old memory removes it, once no program can follow it.
+        next.kept = true;
+        let directory = &moving.directory;
+        let mut plane = KernelPlane::of_object(&loaded, sizes, Some(directory), None)?;
+        plane.keys.clone_from(&old.keys);
+        plane.ids.clone_from(&old.ids);
+        plane.capped.clone_from(&old.capped);
+        if !moving.has("lists") {
+            plane.lists.take_over(&old.lists);
+        }
+        fill::fits(old, &plane)?;
+        let reports = plane.reports()?;
+        let own = REPORTS.iter().any(|name| moving.has(name));
+        let maps = (copy(&old.maps.events)?, copy(&old.maps.unreported)?);
+        let former = own.then_some(maps);
+        if last == ResizeStep::Make {
+            return Ok(None);
+        }
+        moving.replace(programs.as_ref().map(|(twin, _)| twin))?;
+        if last == ResizeStep::Twin {
+            return Ok(None);
+        }
+        fill::fill(old, &mut plane, &moving.changed)?;
+        if last == ResizeStep::Fill {
+            return Ok(None);
+        }
+        moving.replace(programs.as_ref().map(|(_, turned)| turned))?;
+        if last == ResizeStep::Turn {
+            return Ok(None);
+        }
+        let (next, taken) = (directory.join(NEXT), directory.join(TAKEN));
+        fs::rename(&next, &taken).context(|| format!("rename {}", next.display()))?;
+        plane.former = Some(Former { given_up: false, reports: former, left: false });
+        Ok(Some((plane, reports)))
+    }
+}
+
+/// Which maps change, and where they are.
 struct Moving {
     directory: PathBuf,
     object: Vec<u8>,
     changed: Vec<String>,
-    last: ResizeStep,
 }
 
 impl Moving {
@@ -302,52 +433,6 @@ impl Moving {
 
     fn old_pin(&self, name: &str) -> PathBuf {
         self.directory.join(name)
-    }
-
-    /// All steps up to *commit*. `None` if a test wanted no more.
-    fn take_over(
-        &self,
-        old: &mut KernelPlane,
-        limits: &Limits,
-    ) -> Result<Option<(KernelPlane, Reports)>, Error> {
-        let place = |name: &str| Some(self.new_pin(name));
-        let loading = Loading { object: &self.object, place: &place, twins: None };
-        let (loaded, sizes) = loading.load(limits)?;
-        let mut plane = KernelPlane::of_object(&loaded, sizes, Some(&self.directory), None)?;
-        plane.keys.clone_from(&old.keys);
-        plane.ids.clone_from(&old.ids);
-        plane.capped.clone_from(&old.capped);
-        if !self.has("lists") {
-            plane.lists.take_over(&old.lists);
-        }
-        fill::fits(old, &plane)?;
-        let reports = plane.reports()?;
-        let own = REPORTS.iter().any(|name| self.has(name));
-        let maps = (copy(&old.maps.events)?, copy(&old.maps.unreported)?);
-        let former = own.then_some(maps);
-        let programs = match TWINS.iter().any(|name| self.has(name)) {
-            true => Some(self.twins(limits)?),
-            false => None,
-        };
-        if self.last == ResizeStep::Make {
-            return Ok(None);
-        }
-        self.replace(programs.as_ref().map(|(twin, _)| twin))?;
-        if self.last == ResizeStep::Twin {
-            return Ok(None);
-        }
-        fill::fill(old, &mut plane, &self.changed)?;
-        if self.last == ResizeStep::Fill {
-            return Ok(None);
-        }
-        self.replace(programs.as_ref().map(|(_, turned)| turned))?;
-        if self.last == ResizeStep::Turn {
-            return Ok(None);
-        }
-        let (next, taken) = (self.directory.join(NEXT), self.directory.join(TAKEN));
-        fs::rename(&next, &taken).context(|| format!("rename {}", next.display()))?;
-        plane.former = Some(Former { given_up: false, reports: former, left: false });
-        Ok(Some((plane, reports)))
     }
 
     fn replace(&self, program: Option<&Program>) -> Result<(), Error> {

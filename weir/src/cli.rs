@@ -222,8 +222,11 @@ pub enum Verb {
     /// Check a configuration file, and change nothing. Ends with 1 if `weir run` would refuse it.
     Check {
         /// The configuration file.
-        #[arg(long)]
-        config: PathBuf,
+        #[arg(default_value = "/etc/weir/weir.toml", conflicts_with = "config")]
+        file: PathBuf,
+        /// The same.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
     /// Look for what would stop packets, and say how to mend it. Ends with 1 if anything would. With
     /// --backend it looks at this host as one that packets are sent to.

@@ -74,7 +74,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Doctor { options, no_probe, json, .. } => {
             control::doctor(&agent::balancers_file(*options), !no_probe, json)
         }
-        Verb::Check { config } => done(control::check(&config)),
+        Verb::Check { file, config } => done(control::check(&config.unwrap_or(file))),
         Verb::Fib { what } => fib::run(what),
         Verb::Schema { api: true } => done(out::json(&weir_control::api::openapi())),
         Verb::Schema { api: false } => done(out::json(&weir_control::config::schema())),

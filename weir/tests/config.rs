@@ -122,7 +122,7 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
     let path = directory.path().join("weir.toml");
     let name = path.to_str().unwrap();
     fs::write(&path, GOOD).unwrap();
-    let output = common::weir(&["check", "--config", name]);
+    let output = common::weir(&["check", name]);
     assert!(output.status.success(), "{}", stderr(&output));
 
     let duplicate = Fault {

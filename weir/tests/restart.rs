@@ -116,7 +116,7 @@ fn a_spoilt_file_leaves_nobody_without_a_control_plane() {
     let mut held = common::hold(&lab, WEB4, 100);
     common::command(&balancer, "backend weight web4 b0 3");
     type Spoil = fn(&str) -> Option<String>;
-    let spoilt: [(Spoil, &str); 7] = [
+    let spoilt: [(Spoil, &str); 8] = [
         (
             |text| Some(text.replacen("method = \"concury\"", "method = \"concurry\"", 1)),
             "concurry",
@@ -126,6 +126,7 @@ fn a_spoilt_file_leaves_nobody_without_a_control_plane() {
         (|text| Some(text.replacen("interfaces = [\"", "interfaces = [\"no", 1)), "interfaces"),
         (|text| Some(text.replacen("method = \"concury\"", "method = \"jet\"", 1)), "connections"),
         (|_| Some(String::new()), "interfaces"),
+        (|_| Some("\u{0}".repeat(5000)), ".toml:1"),
         (|_| None, "No such file"),
     ];
     for (spoil, words) in spoilt {
@@ -136,17 +137,6 @@ fn a_spoilt_file_leaves_nobody_without_a_control_plane() {
                 fs::write(balancer.config(), text).unwrap();
             }
             None => fs::remove_file(balancer.config()).unwrap(),
-        }
-        // What names no run directory any more is nobody's that is not in the usual one.
-        let named =
-            fs::read_to_string(balancer.config()).is_ok_and(|text| text.contains("run_dir"));
-        if !named {
-            assert!(balancer.launch().is_err(), "{words}");
-            balancer.kill();
-            common::assert_unbroken(&mut held, "without a control plane", &balancer);
-            fs::write(balancer.config(), &good).unwrap();
-            balancer.launch().unwrap();
-            continue;
         }
         balancer.launch().unwrap();
         let status = balancer.status().unwrap();

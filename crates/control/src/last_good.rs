@@ -7,15 +7,21 @@
 //! history has, and says so until the file is mended and reloaded. A first start refuses.
 
 use crate::config::{Config, ConfigError, PlaneKind};
-use crate::engine::{EngineError, pin_directory};
+use crate::engine::{EngineError, loaded, pin_directory};
 use crate::history::History;
 use crate::store::RunLock;
-use std::fs;
+use std::ffi::OsString;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 use weir_dataplane::KernelPlane;
 
 /// Where instances have their run directories that do not say another.
 const RUN_DIR: &str = "/run/weir";
+
+/// The link that says where the run directory is, and what stands before it.
+const NOTE: &str = "run_dir";
+const WORDS: &str = "run_dir:";
 
 /// What is in force in the place of a file.
 #[derive(Clone, Debug)]
@@ -46,14 +52,25 @@ pub fn load(
 
 /// The last text of the file that was in force, if packets are forwarded by it and nobody looks after them.
 pub fn find(path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
-    let run_dir = fs::read_to_string(path).ok().and_then(|text| run_dir_in(&text));
-    let run_dir = run_dir.unwrap_or_else(|| PathBuf::from(RUN_DIR));
-    if !RunLock::is_used(&run_dir) {
+    let named = Config::text(path).ok().and_then(|text| run_dir_in(&text));
+    let mut run_dirs = vec![named.unwrap_or_else(|| PathBuf::from(RUN_DIR))];
+    // What the file does not tell any more, the memory of its instance does.
+    for noted in loaded().unwrap_or_default().iter().filter_map(|name| noted(&pin_directory(name)))
+    {
+        if !run_dirs.contains(&noted) {
+            run_dirs.push(noted);
+        }
+    }
+    run_dirs.iter().find_map(|run_dir| find_in(run_dir, path, plane))
+}
+
+fn find_in(run_dir: &Path, path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
+    if !RunLock::is_used(run_dir) {
         return None;
     }
     // An instance that runs has its history in its own hands.
-    let _lock = RunLock::acquire(&run_dir).ok()?;
-    let history = History::open(&run_dir);
+    let _lock = RunLock::acquire(run_dir).ok()?;
+    let history = History::open(run_dir);
     if history.file() != Some(&*of_file(path)) {
         return None;
     }
@@ -63,6 +80,32 @@ pub fn find(path: &Path, plane: Option<PlaneKind>) -> Option<(Config, u64)> {
     let pins = pin_directory(&config.balancer.name);
     let forwards = KernelPlane::left_in(&pins).is_ok_and(|left| left.is_some());
     (forwards && config.balancer.run_dir == run_dir).then_some((config, number))
+}
+
+/// Notes beside an instance's pins where its run directory is, for a start whose file does not tell. A file
+/// system of pins has no files, but links, and what they say need not be there: with these words before it,
+/// nobody takes it for a way into that directory.
+///
+/// # Errors
+/// What the system says.
+pub fn note(pins: &Path, run_dir: &Path) -> io::Result<()> {
+    if noted(pins).as_deref() == Some(run_dir) {
+        return Ok(());
+    }
+    let link = pins.join(NOTE);
+    match fs::remove_file(&link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut words = OsString::from(WORDS);
+    words.push(run_dir);
+    symlink(words, link)
+}
+
+/// Where the run directory of an instance is, as is noted beside its pins.
+fn noted(pins: &Path) -> Option<PathBuf> {
+    let words = fs::read_link(pins.join(NOTE)).ok()?.into_os_string().into_string().ok()?;
+    words.strip_prefix(WORDS).map(PathBuf::from)
 }
 
 /// Whether a start failed by what its file asks for.
@@ -124,6 +167,18 @@ mod tests {
         let whole = fs::canonicalize(folder.path()).unwrap().join("etc/weir.toml");
         assert_eq!(of_file(&link.join("weir.toml")), whole);
         assert_eq!(of_file(&whole), whole);
+    }
+
+    #[test]
+    fn what_is_noted_is_no_way_into_a_directory() {
+        let pins = tempfile::tempdir().unwrap();
+        let run_dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        assert_eq!(noted(pins.path()), None);
+        for run_dir in run_dirs.iter().flat_map(|one| [one.path(); 2]) {
+            note(pins.path(), run_dir).unwrap();
+            assert_eq!(noted(pins.path()).as_deref(), Some(run_dir));
+            assert!(!pins.path().join(NOTE).exists());
+        }
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
 use crate::config::{Api, Config, PlaneKind, Table, Web, XdpMode, place_of};
 use crate::history::{History, Who};
-use crate::last_good::Instead;
+use crate::last_good::{Instead, note};
 use crate::neigh::{self, NeighError, Neighbour};
 use crate::process::Supervisor;
 use crate::store::{Journal, NameLock, RunLock, StoreError};
@@ -404,6 +404,9 @@ impl Engine {
             Ok(mut engine) => {
                 engine.name = Some(name);
                 engine.told_plane = plane;
+                if let Err(error) = note(&directory, &engine.config.balancer.run_dir) {
+                    warn!(%error, "a start over a file that is gone will not find this instance");
+                }
                 give_back_memory();
                 Ok(engine)
             }

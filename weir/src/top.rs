@@ -302,7 +302,7 @@ impl Top {
         let rate = self.rate(service, backend);
         let colour = match &*backend.state {
             "up" => Color::Green,
-            "draining" => Color::Yellow,
+            "draining" | "maintenance" => Color::Yellow,
             _ => Color::Red,
         };
         let check = backend.check.last.clone().unwrap_or_else(|| backend.check.detail.clone());

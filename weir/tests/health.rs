@@ -6,6 +6,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime};
 
 use common::{WEB4, eventually};
 use serde_json::Value;
@@ -476,4 +477,56 @@ fn a_drain_is_waited_for() {
     let other = common::weir(&["backend", "drain", "web4", "b0", "--undo", "--wait"]);
     assert_eq!(other.status.code(), Some(2), "{}", common::stderr(&other));
     common::command(&balancer, "backend drain web4 b1 --undo");
+}
+
+/// A window that is open, a restart in the middle of it, and its end.
+#[test]
+fn maintenance_comes_and_goes_by_the_calendar() {
+    let _alone = common::alone();
+    let lab = common::lab(3);
+    let balancer = common::start(&lab, "concury", 3);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    let mut held = common::hold(&lab, WEB4, 60);
+    let there = lab.backend(1).name();
+    assert!(held.iter().any(|one| one.backend == there));
+    let time = |from_now: i64| {
+        let more = Duration::from_secs(from_now.unsigned_abs());
+        let now = SystemTime::now();
+        let time = if from_now < 0 { now - more } else { now + more };
+        humantime::format_rfc3339_seconds(time).to_string()
+    };
+    let with = |windows: &str| {
+        write(&balancer, &good, OFTEN, &[("b1", &format!("maintenance = [{windows}]"))]);
+    };
+    with("\"Sunday 03:00-05:00\"");
+    let refused = common::try_command(&balancer, "reload").unwrap_err();
+    let words = "service \"web4\": backend \"b1\": maintenance: \"Sunday 03:00-05:00\": \"Sunday\" is no day; use Mon";
+    assert!(refused.contains(words), "{refused}");
+
+    with(&format!("\"{}/{}\"", time(-3600), time(3600)));
+    common::command(&balancer, "reload");
+    let status = states(&balancer, &["up", "maintenance", "up"]);
+    let told = &backend(&status, "b1")["maintenance"];
+    assert!(told["until"].is_string() && told["next"].is_null(), "{told}");
+    let text = balancer.command(&["status"]).unwrap();
+    assert!(text.contains(" maintenance "), "{text}");
+    let new = |held: &mut Vec<common::Held>| {
+        let more = common::hold(&lab, WEB4, 40);
+        let came = more.iter().any(|one| one.backend == there);
+        held.extend(more);
+        came
+    };
+    assert!(!new(&mut held), "it is in maintenance");
+    let said = common::command(&balancer, "backend undrain web4 b1");
+    assert!(said.contains("already") || said.contains("it is in maintenance until"), "{said}");
+    balancer.kill();
+    balancer.launch().unwrap();
+    assert!(!new(&mut held), "it is in maintenance, whoever starts");
+    common::assert_unbroken(&mut held, "in maintenance", &balancer);
+
+    with(&format!("\"{}/{}\"", time(-3600), time(4)));
+    common::command(&balancer, "reload");
+    states(&balancer, &["up", "up", "up"]);
+    eventually("it serves again", || new(&mut held));
+    common::assert_unbroken(&mut held, "after maintenance", &balancer);
 }

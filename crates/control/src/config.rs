@@ -22,6 +22,7 @@ mod error;
 mod forward;
 mod include;
 mod lists;
+pub(crate) mod maintenance;
 mod new_flows;
 mod place;
 mod quic;
@@ -63,6 +64,7 @@ pub use check::{
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
 pub use lists::Lists;
+pub use maintenance::{Window, WindowError};
 pub use new_flows::{FlowRate, NewFlows};
 pub use place::{Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
@@ -350,6 +352,9 @@ pub struct Service {
     /// The checks of backends that have one of their own, by their names; `None`: no check.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub backend_checks: BTreeMap<String, Option<Check>>,
+    /// When backends are in maintenance, of those that are, by their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub maintenance: BTreeMap<String, Vec<Window>>,
     /// The backends, in the order of the file; at least one.
     pub backends: Vec<Backend>,
 }

@@ -509,7 +509,7 @@ fn backends(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
         |one: &BackendStatus| flag(one.state == "up")
     );
     each!(gauges, "backend_draining", "Whether it is draining", |one: &BackendStatus| flag(
-        one.state == "draining"
+        matches!(&*one.state, "draining" | "maintenance")
     ));
     each!(
         gauges,

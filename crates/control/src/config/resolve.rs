@@ -163,6 +163,7 @@ fn service(given: validate::Service) -> Service {
             .into_iter()
             .map(|(name, own)| (name, own.and_then(check)))
             .collect(),
+        maintenance: given.maintenance,
         backends: given.backends,
     }
 }

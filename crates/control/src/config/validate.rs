@@ -7,6 +7,7 @@ mod check;
 mod forward;
 mod full_nat;
 mod lists;
+mod maintenance;
 mod new_flows;
 mod quic;
 mod scope;

@@ -465,6 +465,7 @@ pub(super) struct Backend {
     pub weight: Field<i64>,
     pub drain: Field<bool>,
     pub backup: Field<bool>,
+    pub maintenance: Field<Vec<Spanned<String>>>,
     pub check: Field<Check>,
 }
 

@@ -84,9 +84,8 @@ impl<P: Plane> Engine<P> {
         let mut facts = Facts::new();
         for service in self.services.values() {
             let configured = &service.configured;
-            let takes = |member: &&super::service::PoolMember| {
-                member.up && member.wanted.weight > 0 && !member.wanted.drain
-            };
+            let takes =
+                |member: &&super::service::PoolMember| member.up && service.takes_new(member);
             let fact = Fact {
                 service: configured.name.clone(),
                 served: service.builder.published().is_some() && service.unlisted.is_none(),

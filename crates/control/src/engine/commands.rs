@@ -249,7 +249,10 @@ impl<P: Plane> Engine<P> {
             Command::Drain(service, backend, drain, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.drain = drain);
                 let word = if drain { "drains" } else { "serves again" };
-                let nobody = self.warning_of_nobody(&service);
+                let nobody = match drain {
+                    true => self.warning_of_nobody(&service).to_owned(),
+                    false => self.warning_of_maintenance(&service, &backend),
+                };
                 let said = |()| format!("backend {backend} of {service} {word}{nobody}");
                 self.changed(done, said, reply);
             }
@@ -457,7 +460,7 @@ impl<P: Plane> Engine<P> {
     /// What a command says whose service has nobody for new connections now.
     fn warning_of_nobody(&self, service: &str) -> &'static str {
         match self.services.get(service) {
-            Some(service) if !service.pool.iter().any(|member| member.wanted.takes_new()) => {
+            Some(service) if !service.pool.iter().any(|member| service.takes_new(member)) => {
                 "; nobody in this service takes new connections any more: they are dropped"
             }
             _ => "",

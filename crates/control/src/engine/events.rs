@@ -39,6 +39,17 @@ pub enum Happening {
         /// What the check said.
         detail: String,
     },
+    /// The maintenance of a backend begins, or is over.
+    Maintenance {
+        /// The service.
+        service: String,
+        /// The backend.
+        backend: String,
+        /// Whether it begins.
+        begins: bool,
+        /// Until when it is, as RFC 3339 has it.
+        until: Option<String>,
+    },
     /// Something was changed: a command, or the file.
     Change {
         /// As the history has it.

@@ -176,7 +176,8 @@ impl<P: Plane> Engine<P> {
             return;
         }
         // Those that get nothing new count for nobody's average.
-        let takes = service.pool.iter().map(|member| member.wanted.takes_new() && member.up);
+        let takes = service.pool.iter().map(|member| service.takes_new(member) && member.up);
+        let takes: Vec<bool> = takes.collect();
         let loads = known.iter().zip(&values).zip(takes);
         let loads: Vec<Option<u64>> = loads
             .map(|((known, value), takes)| known.filter(|_| takes).map(|_| *value as u64))

@@ -20,6 +20,7 @@ mod history;
 mod limits;
 mod loads;
 mod mailbox;
+mod maintenance;
 mod network;
 mod numbers;
 mod places;
@@ -52,6 +53,7 @@ pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, begin};
 pub use follow::ConsistencyStatus;
 pub use history::{Apply, HistoryReport};
 pub use mailbox::{Commands, Sender, channel};
+pub use maintenance::MaintenanceStatus;
 pub use plan::{BackendPlan, FieldChange, PlanReport, ServicePlan};
 pub use sample::{Counted, Sample};
 pub(crate) use snapshot::decode_table;
@@ -112,6 +114,8 @@ const NEXT_HOPS_SOON: Duration = Duration::from_millis(100);
 const NEXT_HOPS_TRIES: u32 = 20;
 /// Loads for schedulers that are not counted by packets.
 const LOADS_EVERY: Duration = Duration::from_secs(1);
+/// How often the calendar is looked at.
+const CALENDAR_EVERY: Duration = Duration::from_secs(1);
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 const SEEN_GENERATION_EVERY: Duration = Duration::from_secs(30);
 /// Beside each command: tables are published later, too.
@@ -762,6 +766,9 @@ impl<P: Plane> Engine<P> {
             tolerate("forget idle flows", self.sweep());
             tolerate("count open connections", self.recount());
         }
+        if timers.calendar.due(CALENDAR_EVERY) {
+            self.look_at_calendar();
+        }
         if timers.loads.due(LOADS_EVERY) {
             tolerate("read loads", self.look_at_loads());
         }
@@ -901,6 +908,7 @@ struct Timers {
     missing_hops: Timer,
     sweep: Timer,
     loads: Timer,
+    calendar: Timer,
     seen: Timer,
     slots: Timer,
     agents: Timer,
@@ -917,6 +925,7 @@ impl Timers {
             missing_hops: now(),
             sweep: now(),
             loads: now(),
+            calendar: now(),
             seen: now(),
             slots: now(),
             agents: now(),

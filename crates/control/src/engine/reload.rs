@@ -484,7 +484,7 @@ impl<P: Plane> Engine<P> {
             runtime.salts = planned.salts.0;
             runtime.pool = planned.pool;
             runtime.leaving.extend(planned.leaving);
-            runtime.dirty |= planned.dirty;
+            runtime.dirty |= planned.dirty || runtime.away_now() != runtime.away;
             runtime.set_idle_time();
             runtimes.push(runtime);
         }

@@ -122,6 +122,8 @@ pub(super) struct ServiceRuntime {
     pub loads: Loads,
     /// The pool has changed since the last table was published.
     pub dirty: bool,
+    /// The backends that were in maintenance at the last look.
+    pub away: BTreeSet<String>,
     /// Connections that were not remembered, when that was last said.
     pub refused_before: u64,
     /// The same, of those that were beyond what their prefix may have.
@@ -232,6 +234,7 @@ impl ServiceRuntime {
             log,
             loads: Loads::default(),
             dirty: true,
+            away: BTreeSet::new(),
             refused_before: 0,
             beyond_prefix_before: 0,
             unpinned: 0,
@@ -502,7 +505,7 @@ impl ServiceRuntime {
                 backend: member.id,
                 name: member.wanted.name.clone(),
                 weight: weight.saturating_mul(factor(member.id)),
-                role: match (member.up || keep, member.wanted.drain || self.is_spare(member)) {
+                role: match (member.up || keep, self.drains(member) || self.is_spare(member)) {
                     (false, _) => Role::Down,
                     (true, true) => Role::Draining,
                     (true, false) => Role::Serving,
@@ -513,8 +516,7 @@ impl ServiceRuntime {
 
     /// Whether it is a backup that another makes needless: it keeps what connections it has.
     pub fn is_spare(&self, member: &PoolMember) -> bool {
-        let serves =
-            |other: &PoolMember| !other.wanted.backup && other.wanted.takes_new() && other.up;
+        let serves = |other: &PoolMember| !other.wanted.backup && self.takes_new(other) && other.up;
         // With all of them down, the others are the likelier ones to be well.
         member.wanted.backup && (!member.up || self.pool.iter().any(serves))
     }
@@ -525,7 +527,7 @@ impl ServiceRuntime {
         // Without any check nobody is down by one.
         let own = || self.configured.backend_checks.values().flatten().next();
         let all_down = self.configured.check.as_ref().or_else(own)?.all_down;
-        let mut takers = self.pool.iter().filter(|m| m.wanted.weight > 0 && !m.wanted.drain);
+        let mut takers = self.pool.iter().filter(|member| self.takes_new(member));
         let first = takers.next()?;
         (!first.up && takers.all(|member| !member.up)).then_some(all_down)
     }
@@ -533,7 +535,7 @@ impl ServiceRuntime {
     /// Whether packets for a backend are answered by resets: it is down, and with nobody up there is no better
     /// place for its clients.
     pub fn resets(&self, member: &PoolMember) -> bool {
-        let takes = |m: &PoolMember| m.up && m.wanted.weight > 0 && !m.wanted.drain;
+        let takes = |member: &PoolMember| member.up && self.takes_new(member);
         let check = (!member.up).then(|| self.configured.check_of(&member.wanted)).flatten();
         check.is_some_and(|check| check.dead_connections == DeadConnections::Reset)
             && self.pool.iter().any(takes)

@@ -98,7 +98,7 @@ impl ServiceRuntime {
     }
 
     fn takes(&self, member: &PoolMember) -> bool {
-        member.wanted.takes_new() && self.takes_as_up(member) && !self.is_spare(member)
+        self.takes_new(member) && self.takes_as_up(member) && !self.is_spare(member)
     }
 
     /// Its weight as it counts now, in units of the file's.

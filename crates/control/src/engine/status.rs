@@ -3,6 +3,7 @@
 use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::caps::NewFlowStatus;
+use super::maintenance::MaintenanceStatus;
 use super::service::ServiceRuntime;
 use super::{ConsistencyStatus, Engine, EngineError, FleetStatus, PlaneResult, slow};
 use crate::config::{Backend, PlaneKind, Ports, Vip, What};
@@ -289,8 +290,11 @@ pub struct BackendStatus {
     pub port: Option<u16>,
     /// Share of the new connections, 0 to 65,535.
     pub weight: u16,
-    /// "up", "down" or "draining".
+    /// "up", "down", "draining", "maintenance" or "backup".
     pub state: String,
+    /// When it is in maintenance; none if it never is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<MaintenanceStatus>,
     /// Whether it is drained: by a command or by the file, whatever its check says.
     #[serde(default)]
     pub drain: bool,
@@ -671,10 +675,10 @@ impl<P: Plane> Engine<P> {
     fn pool_warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (name, service) in &self.services {
-            if !service.pool.iter().any(|member| member.wanted.takes_new()) {
+            if !service.pool.iter().any(|member| service.takes_new(member)) {
                 found.push(format!(
-                    "service {name}: no backend takes new connections (all drain, have the weight 0, or were \
-                     removed): they are dropped as no_backend"
+                    "service {name}: no backend takes new connections (all drain, are in maintenance, have \
+                     the weight 0, or were removed): they are dropped as no_backend"
                 ));
             }
             for member in &service.pool {
@@ -729,6 +733,7 @@ impl<P: Plane> Engine<P> {
             let check = check.ok().and_then(|at| checks.get(at));
             let state = match (member.up, member.wanted.drain) {
                 (false, _) => "down",
+                (true, _) if service.away_until(member).is_some() => "maintenance",
                 (true, true) => "draining",
                 (true, false) if service.is_spare(member) => "backup",
                 (true, false) => "up",
@@ -740,6 +745,7 @@ impl<P: Plane> Engine<P> {
                 port: member.wanted.port,
                 weight: member.wanted.weight,
                 state: state.into(),
+                maintenance: service.maintenance_of(member),
                 drain: member.wanted.drain,
                 check: CheckStatus::of(service, member, check),
                 states: service.states_of(member.id),

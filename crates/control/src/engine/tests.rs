@@ -24,6 +24,7 @@ use weir_wire::{FlowKey, Protocol, TcpFlags};
 
 mod half_open;
 mod loads;
+mod maintenance;
 mod methods;
 mod places;
 mod prefixes;

@@ -16,11 +16,11 @@ use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
     Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, NewFlows, Ports, Protocol,
-    Quic, States, Vip, VipError, resolve,
+    Quic, States, Vip, VipError, Window, resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{agents, forward, lists, new_flows, quic};
+use super::{agents, forward, lists, maintenance, new_flows, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 /// As many as there can be.
@@ -49,6 +49,7 @@ pub(in super::super) struct Service {
     /// `None` if turned off.
     pub check: Option<Check>,
     pub backend_checks: BTreeMap<String, Option<Check>>,
+    pub maintenance: BTreeMap<String, Vec<Window>>,
     pub need: Option<u32>,
     pub backends: Vec<Backend>,
 }
@@ -172,6 +173,7 @@ pub(super) fn validate(
     let new_flows = raw.new_flows.and_then(|raw| new_flows::validate(raw, protocol, &mut scope));
     let (check, backend_checks) =
         check::checks(raw.check, &raw.backend, default_port, nat, &mut scope);
+    let maintenance = maintenance::windows(&raw.backend, &mut scope);
     let need = scope.integer(raw.need.as_ref(), "need", 0..=MOST_NEED);
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
@@ -202,6 +204,7 @@ pub(super) fn validate(
         quic,
         check,
         backend_checks,
+        maintenance,
         need,
         backends,
     })

@@ -141,7 +141,7 @@ impl Lab {
         let node =
             |role: Role| Node { role, netns: NetNs::named(format!("{prefix}{}", role.name())) };
         let switch = node(Role::Switch);
-        let routed = [Topology::Routed, Topology::FullNat, Topology::Fleet];
+        let routed = [Topology::Routed, Topology::FullNat, Topology::Dual, Topology::Fleet];
         let router = routed.contains(&spec.topology).then_some(Role::Router);
         let tiers = spec.topology == Topology::Tiers;
         let fronts = match spec.topology {

@@ -3,7 +3,8 @@
 //! `l2` is a bridge, and everybody on it. In `inline` clients and backends have a bridge each, with the
 //! balancer between them; so in `nat`, whose backends know nothing of the service. In `routed` there is a
 //! router between them, and the balancer is on the clients'; so in `fullnat`, whose backends know nothing of the
-//! service, and nothing of the balancer. In `tiers` there are several balancers on the one bridge; so in `fleet`,
+//! service, and nothing of the balancer. In `dual` there is that router, too, but only backends' answers pass it: the
+//! balancer has an interface on each bridge. In `tiers` there are several balancers on the one bridge; so in `fleet`,
 //! with a router that spreads clients' flows over them. In `vlan` the
 //! balancer's interface is a trunk, in `bond-MODE` it is a bond. `docs/lab.md` has the pictures.
 
@@ -64,6 +65,9 @@ pub const STORE4: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 90);
 /// The backends' router: the balancer in `inline` and `nat`, the router in `routed`.
 const ROUTER4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 254);
 const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, 0xfffe);
+/// The balancer among the backends of `dual`.
+const SECOND4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 253);
+const SECOND6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 2, 0xfffd);
 
 /// A named arrangement of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +86,9 @@ pub enum Topology {
     /// Two bridges with a router between them: backends are in another subnet than the balancer, take
     /// packets out of tunnels, and answer clients through the router.
     Routed,
+    /// Two bridges, with the balancer on both and a router beside it: packets come to the balancer by one interface
+    /// and leave it by the other, and backends answer clients through the router.
+    Dual,
     /// One bridge with two tiers of balancers: stateless ones that the clients' routes lead to, and
     /// stateful ones behind. Backends answer clients directly.
     Tiers,
@@ -104,6 +111,7 @@ impl Topology {
             Self::Nat,
             Self::FullNat,
             Self::Routed,
+            Self::Dual,
             Self::Tiers,
             Self::Fleet,
             Self::Vlan,
@@ -119,6 +127,7 @@ impl Topology {
             Self::Nat => "nat",
             Self::FullNat => "fullnat",
             Self::Routed => "routed",
+            Self::Dual => "dual",
             Self::Tiers => "tiers",
             Self::Fleet => "fleet",
             Self::Vlan => "vlan",
@@ -129,9 +138,13 @@ impl Topology {
     /// The balancer's interfaces that weir takes frames from.
     pub fn interfaces(self) -> &'static [&'static str] {
         match self {
-            Self::L2 | Self::FullNat | Self::Routed | Self::Tiers | Self::Fleet | Self::Vlan => {
-                &[INTERFACE]
-            }
+            Self::L2
+            | Self::FullNat
+            | Self::Routed
+            | Self::Dual
+            | Self::Tiers
+            | Self::Fleet
+            | Self::Vlan => &[INTERFACE],
             Self::Bond(_) => &[BOND],
             Self::Inline | Self::Nat => &[INTERFACE, BACKENDS_INTERFACE],
         }
@@ -304,16 +317,17 @@ impl Role {
             interface: INTERFACE,
             mac: self.mac(),
         };
-        let between = match topology {
+        let between: &[Self] = match topology {
             Topology::L2
             | Topology::Tiers
             | Topology::Fleet
             | Topology::Vlan
-            | Topology::Bond(_) => None,
-            Topology::Inline | Topology::Nat => Some(Self::Balancer),
-            Topology::Routed | Topology::FullNat => Some(Self::Router),
+            | Topology::Bond(_) => &[],
+            Topology::Inline | Topology::Nat => &[Self::Balancer],
+            Topology::Routed | Topology::FullNat => &[Self::Router],
+            Topology::Dual => &[Self::Balancer, Self::Router],
         };
-        if between != Some(self) {
+        if !between.contains(&self) {
             return vec![own];
         }
         let mut mac = own.mac;
@@ -343,7 +357,11 @@ impl Role {
             (Topology::Inline | Topology::Nat, Self::Balancer) => {
                 (vec![format!("{BALANCER4}/16"), format!("{BALANCER6}/64")], router.into())
             }
-            (Topology::Routed | Topology::FullNat, Self::Router) => {
+            (Topology::Dual, Self::Balancer) => (
+                self.addresses_l2(plan.client_addresses),
+                vec![format!("{SECOND4}/24"), format!("{SECOND6}/112")],
+            ),
+            (Topology::Routed | Topology::FullNat | Topology::Dual, Self::Router) => {
                 (vec![format!("{GATEWAY4}/16"), format!("{GATEWAY6}/64")], router.into())
             }
             (topology, Self::Backend(i))
@@ -407,7 +425,11 @@ impl Role {
                 (format!("{VIP6}/128"), front6(i % FRONTS).into(), ""),
             ],
             (
-                Topology::Inline | Topology::Nat | Topology::FullNat | Topology::Vlan,
+                Topology::Inline
+                | Topology::Nat
+                | Topology::FullNat
+                | Topology::Dual
+                | Topology::Vlan,
                 Self::Backend(_),
             ) => {
                 vec![("0.0.0.0/0".into(), ROUTER4.into(), ""), ("::/0".into(), ROUTER6.into(), "")]

@@ -21,6 +21,7 @@ mod limits;
 mod loads;
 mod mailbox;
 mod maintenance;
+mod marks;
 mod network;
 mod numbers;
 mod places;

@@ -105,3 +105,71 @@ fn a_failed_start_leaves_nothing() {
     assert!(stderr(&output).contains("interface nope0: not found"), "{}", stderr(&output));
     assert!(!Path::new("/sys/fs/bpf/weir").join(&name).exists(), "its pins are there");
 }
+
+/// What stands for what of the pages in the laboratory: names, addresses, the socket; and a run that is long only
+/// to be worth reading.
+const STANDS_FOR: [(&str, &str); 7] = [
+    ("/services/web/", "/services/web4/"),
+    ("/services/web", "/services/web4"),
+    (" web ", " web4 "),
+    ("10.0.0.1:80", "10.77.0.100:80"),
+    ("lb1:9443", "localhost:9443"),
+    ("--duration 15s", "--duration 2s"),
+    ("/run/weir/weir.sock", "\"$WEIR_SOCKET\""),
+];
+
+/// Lines of the pages that are shown with a prompt, each with its page.
+fn shown() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let mut pages = vec![root.join("README.md")];
+    pages.extend(fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    pages.retain(|page| page.extension().is_some_and(|name| name == "md"));
+    pages.sort();
+    let lines = pages.iter().flat_map(|page| {
+        let text = fs::read_to_string(page).unwrap();
+        let name = page.strip_prefix(root).unwrap().display().to_string();
+        let shown = text.lines().filter_map(|line| line.strip_prefix("$ ")).map(str::to_owned);
+        shown.map(|line| (name.clone(), line)).collect::<Vec<_>>()
+    });
+    lines.collect()
+}
+
+/// Whoever types what a page shows gets an answer and no error. (Certificates, which the one line by TLS needs,
+/// are those of `api.rs`.)
+#[test]
+fn commands_that_pages_show_can_be_typed() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 4, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 4);
+    let directory = lab.directory().join("typed");
+    fs::create_dir(&directory).unwrap();
+    fs::copy(balancer.config(), directory.join("weir.toml")).unwrap();
+    let binaries = Path::new(common::WEIR).parent().expect("its directory").display();
+    let path = format!("{binaries}:{}", std::env::var("PATH").unwrap());
+    // Somebody has to send what is traced.
+    let traffic = common::mixed_traffic(&lab, 100);
+    let mut typed = 0;
+    for (page, line) in shown() {
+        if line.contains("--cert ") {
+            continue;
+        }
+        let mut here = line.clone();
+        for (there, stands) in STANDS_FOR {
+            if !(there == "/services/web" && here.contains(STANDS_FOR[0].1)) {
+                here = here.replace(there, stands);
+            }
+        }
+        let mut shell = lab.balancer_command("sh").unwrap();
+        shell.args(["-c", &format!("timeout 60 {here}")]).current_dir(&directory);
+        shell.env("PATH", &path).env("WEIR_SOCKET", balancer.socket());
+        let output = shell.output().unwrap();
+        let (said, error) = (stdout(&output), stderr(&output));
+        println!("{page}: {here}\n{said}{error}");
+        assert!(output.status.success(), "{page}: {here}: {error}");
+        assert!(!said.is_empty() || here.contains('>'), "{page}: {here}: no answer");
+        assert!(!said.starts_with("{\"error\""), "{page}: {here}: {said}");
+        typed += 1;
+    }
+    assert!(typed >= 15, "{typed} lines are shown with a prompt");
+    common::assert_none_broke(traffic);
+}

@@ -422,6 +422,7 @@ pub fn print_explanation(said: Explanation, json: bool) -> anyhow::Result<()> {
     lines.push(("translated", said.translation));
     lines.push(("source", said.from));
     lines.push(("if it is new", said.backend_if_new));
+    lines.push(("a SYN now", said.new_flows));
     lines.push(("why", Some(said.why)));
     lines.push(("asked", (!said.asked.is_empty()).then(|| said.asked.join("; "))));
     for (name, value) in lines {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_plane::forward::{Mapping, MappingRules, NextHop};
 use weir_plane::{
-    ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, Hop,
-    IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane, PrepareResize,
+    ArmedFlows, Attached, Attachment, Backend, CappedFlows, Described, Device, FlowCaps, FlowRoom,
+    Hop, IdOutcomes, IdRoutes, LaneCounters, Limits, Listen, Outcomes, Plane, PrepareResize,
     PrepareTrace, Returned, Samples, SeenFlows, SourceTable, TraceCounts, TrackedFlows,
     Translations, UserStatus, Wanted,
 };
@@ -288,6 +288,10 @@ impl Plane for LivePlane {
 
     fn flow_caps(&self, service: ServiceId) -> Option<FlowCaps> {
         self.kernel.flow_caps(service)
+    }
+
+    fn flow_room(&self, service: ServiceId, source: &[u8; 16]) -> Result<Option<FlowRoom>, Error> {
+        self.kernel.flow_room(service, source)
     }
 
     fn capped_flows(&self, service: ServiceId) -> CappedFlows {

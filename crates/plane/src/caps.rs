@@ -7,6 +7,7 @@
 //! from what it may have only if others have emptied *both* of its buckets. The twin of `bpf/caps.h`.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use weir_hash::HashKey;
 use weir_steering::ServiceId;
 use weir_wire::hash::hash_address;
@@ -88,6 +89,35 @@ impl FlowCaps {
         let bits = CAP_ROW - 1;
         [hash as u32 & bits, CAP_ROW + ((hash >> 32) as u32 & bits)]
     }
+
+    /// How many new flows are taken of a source now, by the service's own bucket and those of prefixes.
+    ///
+    /// # Errors
+    /// What keeps a bucket from being read.
+    pub fn room<E>(
+        &self,
+        source: &[u8; 16],
+        now: u64,
+        own: Bucket,
+        of_prefixes: impl Fn(u32) -> Result<Bucket, E>,
+    ) -> Result<FlowRoom, E> {
+        let source = self.source.map(|each| {
+            let [one, other] = self.buckets_of(&each, source);
+            let left = |at| of_prefixes(at).map(|bucket| bucket.left(now, &each.rate));
+            Ok(left(one)?.max(left(other)?))
+        });
+        let all = self.all.map(|rate| own.left(now, &rate));
+        Ok(FlowRoom { all, source: source.transpose()? })
+    }
+}
+
+/// How many new flows would be taken just now, if they came at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlowRoom {
+    /// Of all sources together; `None`: any number.
+    pub all: Option<u64>,
+    /// Of a source's prefix; `None`: any number.
+    pub source: Option<u64>,
 }
 
 /// New flows that were not taken.
@@ -122,6 +152,16 @@ impl Bucket {
     /// Takes one out, or what there is of one.
     pub fn give(&mut self, now: u64, rate: &Rate) {
         self.0 = now + (self.owed(now, rate) + rate.interval).min(rate.room);
+    }
+
+    /// One that will be full at this time.
+    pub fn full_at(time: u64) -> Self {
+        Self(time)
+    }
+
+    /// How many flows there are in it.
+    pub fn left(&self, now: u64, rate: &Rate) -> u64 {
+        (rate.room - self.owed(now, rate)) / rate.interval
     }
 
     /// Nanoseconds until it is full.
@@ -185,6 +225,21 @@ impl Buckets {
     pub fn begin(&mut self, service: ServiceId) {
         self.all.remove(&service);
         self.capped.remove(&service);
+    }
+
+    /// How many new flows a service takes of this source now.
+    pub fn room(
+        &self,
+        service: ServiceId,
+        caps: &FlowCaps,
+        source: &[u8; 16],
+        now: u64,
+    ) -> FlowRoom {
+        let own = self.all.get(&service).copied().unwrap_or_default();
+        let of_prefixes =
+            |at| Ok::<_, Infallible>(self.sources.get(&at).copied().unwrap_or_default());
+        let Ok(room) = caps.room(source, now, own, of_prefixes);
+        room
     }
 
     /// What was not taken of a service.

@@ -1,7 +1,7 @@
 //! What a control plane needs of a plane, besides what updates do with it.
 
 use crate::by_id::{IdOutcomes, IdRoutes};
-use crate::caps::{CappedFlows, FlowCaps};
+use crate::caps::{CappedFlows, FlowCaps, FlowRoom};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::{Mapping, MappingRules, NextHop, Segments, Translation, Tunnel};
 use crate::limits::Limits;
@@ -288,6 +288,18 @@ pub trait Plane: update::Plane {
 
     /// How many new flows of a service are taken; `None`: any number.
     fn flow_caps(&self, service: ServiceId) -> Option<FlowCaps>;
+
+    /// How many new flows of a service would be taken of a source just now; `None`: any number, or nobody knows.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn flow_room(
+        &self,
+        _service: ServiceId,
+        _source: &[u8; 16],
+    ) -> Result<Option<FlowRoom>, Self::Error> {
+        Ok(None)
+    }
 
     /// New flows that were not taken of a service, since it has caps.
     fn capped_flows(&self, service: ServiceId) -> CappedFlows;

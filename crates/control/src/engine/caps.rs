@@ -1,11 +1,13 @@
 //! How many new flows services take, as packets meet it and as it is shown.
 
-use super::Engine;
 use super::service::ServiceRuntime;
+use super::{Engine, EngineError, PlaneResult};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
 use weir_hash::HashKey;
-use weir_plane::{CappedFlows, FlowCaps, Plane};
+use weir_plane::{CappedFlows, FlowCaps, FlowRoom, Plane};
+use weir_wire::{FlowKey, Reason, unmap_address};
 
 /// What tells the key of a service's buckets from its others.
 const CAPS: u64 = 0x6e65_775f_666c_6f77;
@@ -43,6 +45,47 @@ impl ServiceRuntime {
 }
 
 impl<P: Plane> Engine<P> {
+    /// What becomes of a SYN of this flow just now by the service's rates.
+    pub(super) fn room_for(
+        &self,
+        service: &ServiceRuntime,
+        flow: &FlowKey,
+    ) -> Result<Option<String>, EngineError> {
+        let Some(flows) = service.configured.new_flows else { return Ok(None) };
+        if self.plane.flow_caps(service.number) != service.caps() {
+            return Ok(Some("the rates of the file are not in force yet".into()));
+        }
+        let Some(room) = self.plane.flow_room(service.number, &flow.src).plane()? else {
+            return Ok(None);
+        };
+        let bits = match unmap_address(&flow.src) {
+            IpAddr::V4(_) => flows.ipv4_prefix,
+            IpAddr::V6(_) => flows.ipv6_prefix,
+        };
+        // In the order in which packets meet them.
+        let refused = match room {
+            FlowRoom { source: Some(0), .. } => {
+                Some((Reason::SourceFlowCap, format!("its /{bits} has")))
+            }
+            FlowRoom { all: Some(0), .. } => Some((Reason::NewFlowCap, "all sources have".into())),
+            _ => None,
+        };
+        Ok(Some(match refused {
+            Some((reason, who)) => {
+                format!("dropped as {reason}, as {who} begun as many as it takes")
+            }
+            None => {
+                let of = |room: Option<u64>, whose: String| {
+                    room.map(|room| format!("{room} more of {whose}"))
+                };
+                let all = of(room.all, "all sources".into());
+                let source = of(room.source, format!("its /{bits}"));
+                let left: Vec<String> = source.into_iter().chain(all).collect();
+                format!("taken: at once {}", left.join(", and "))
+            }
+        }))
+    }
+
     pub(super) fn new_flow_status(&self, service: &ServiceRuntime) -> Option<NewFlowStatus> {
         let flows = service.configured.new_flows?;
         let CappedFlows { all, source } = self.plane.capped_flows(service.number);

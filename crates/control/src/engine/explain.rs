@@ -65,6 +65,9 @@ pub struct Explanation {
     /// What the service's lists say of the flow's source, if it has lists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// What the service's rates say of a new connection of the source, if it has rates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_flows: Option<String>,
     /// Why the flow goes there, as a sentence.
     pub why: String,
     /// What the other balancers of the fleet would do with its packets; empty if there are none.
@@ -132,6 +135,7 @@ impl<P: Plane> Engine<P> {
         if self.judge(service, flow, &mut said) {
             return Ok(said);
         }
+        said.new_flows = self.room_for(service, flow)?;
         match connection_id.and_then(|id| service.led_by(id)) {
             Some(Ok((backend, config, server))) => {
                 said.id = Some(format!("server {server:?} in configuration {config}"));

@@ -1,17 +1,19 @@
 //! How many new flows services take: rates that packets read, and buckets that they write.
 
 use super::KernelPlane;
+use super::trace::monotonic;
 use crate::abi::types;
-use crate::error::Error;
+use crate::error::{Context, Error};
 use crate::mapped::Mapped;
 use crate::numbers::CAP_ROW;
 use crate::tables::service_of;
 use crate::vips::{Leads, NO_TABLE};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use std::collections::BTreeSet;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_hash::HashKey;
-use weir_plane::{CappedFlows, FlowCaps, Listen, Rate, SourceRate};
+use weir_plane::{Bucket, CappedFlows, FlowCaps, FlowRoom, Listen, Rate, SourceRate};
 use weir_steering::ServiceId;
 
 const _: () = assert!(CAP_ROW == weir_plane::CAP_ROW, "both pipelines find the same buckets");
@@ -108,6 +110,32 @@ impl KernelPlane {
         Some(FlowCaps { all: Rate::from_words(cap.interval, cap.room), source, key })
     }
 
+    /// How many new flows of a service would be taken of a source now; `None`: any number.
+    ///
+    /// # Errors
+    /// [`Error::Bpf`] if a bucket cannot be read.
+    pub fn flow_room(
+        &self,
+        service: ServiceId,
+        source: &[u8; 16],
+    ) -> Result<Option<FlowRoom>, Error> {
+        let Some(caps) = self.flow_caps(service) else { return Ok(None) };
+        let full = self.cap_word(service, offset_of!(types::cap, full)).load(Ordering::Relaxed);
+        let (_, map) = self.source_buckets()?;
+        let of_prefixes = |at: u32| {
+            let found = map.lookup(&at.to_ne_bytes(), MapFlags::ANY);
+            let found = found.context(|| "read a bucket of new flows".into())?;
+            let bytes = found.as_deref().and_then(|bytes| bytes.first_chunk());
+            Ok(Bucket::full_at(bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))))
+        };
+        caps.room(source, monotonic(), Bucket::full_at(full), of_prefixes).map(Some)
+    }
+
+    fn source_buckets(&self) -> Result<&(&'static str, MapHandle), Error> {
+        let map = self.shared.iter().find(|(name, _)| *name == SOURCE_BUCKETS);
+        map.ok_or_else(|| super::load::missing("map", SOURCE_BUCKETS))
+    }
+
     /// New flows that were not taken of a service, since it has caps.
     pub fn capped_flows(&self, service: ServiceId) -> CappedFlows {
         if !self.capped.contains(&service) {
@@ -136,8 +164,7 @@ impl KernelPlane {
         for service in 0..self.sizes.services {
             age(self.cap_word(ServiceId(service), offset_of!(types::cap, full)));
         }
-        let map = self.shared.iter().find(|(name, _)| *name == SOURCE_BUCKETS);
-        let (_, map) = map.ok_or_else(|| super::load::missing("map", SOURCE_BUCKETS))?;
+        let (_, map) = self.source_buckets()?;
         let words = CAP_ROW as usize * 2;
         let buckets = Mapped::new(map, words * WORD)?;
         (0..words).for_each(|at| age(buckets.word64(at * WORD)));

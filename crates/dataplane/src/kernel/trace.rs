@@ -265,7 +265,7 @@ impl Tracing {
 }
 
 /// Nanoseconds of the clock that the program reads.
-fn monotonic() -> u64 {
+pub(super) fn monotonic() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call fills the structure that it is given.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };

@@ -55,6 +55,10 @@ impl World {
                 let counts = Plane::capped_flows(&self.plane.oracle, service);
                 let found = Plane::capped_flows(&self.plane.kernel, service);
                 assert_eq!(found, counts, "{service:?}, {caps:?}");
+                let source = self.flow().src;
+                let room = Plane::flow_room(&self.plane.oracle, service, &source).unwrap();
+                let found = Plane::flow_room(&self.plane.kernel, service, &source).unwrap();
+                assert_eq!(found, room, "{service:?}, {caps:?}");
                 self.capped[0] += counts.all;
                 self.capped[1] += counts.source;
             }

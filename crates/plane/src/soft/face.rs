@@ -2,7 +2,7 @@
 
 use super::{Bounds, Operation, Soft, SoftError};
 use crate::by_id::IdRoutes;
-use crate::caps::{CappedFlows, FlowCaps};
+use crate::caps::{CappedFlows, FlowCaps, FlowRoom};
 use crate::counters::{LaneCounters, Returned};
 use crate::forward::MappingRules;
 use crate::forward::mapping::Mapping;
@@ -294,6 +294,15 @@ impl Plane for Soft {
 
     fn flow_caps(&self, service: ServiceId) -> Option<FlowCaps> {
         self.caps.get(&service).copied()
+    }
+
+    fn flow_room(
+        &self,
+        service: ServiceId,
+        source: &[u8; 16],
+    ) -> Result<Option<FlowRoom>, SoftError> {
+        let room = |caps| self.buckets.borrow().room(service, caps, source, self.nanoseconds);
+        Ok(self.caps.get(&service).map(room))
     }
 
     fn capped_flows(&self, service: ServiceId) -> CappedFlows {

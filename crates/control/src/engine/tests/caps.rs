@@ -44,6 +44,22 @@ fn rates_change_in_place_and_their_keys_stay() {
     assert!(told.in_force);
     assert_eq!((told.capped, told.capped_of_source), (1, 1));
 
+    // `weir explain` knows it, and takes nothing.
+    let explain = |world: &World, client| {
+        let said = world.engine.explain(&flow(0, client), None).expect("it can be told");
+        said.new_flows.expect("it has rates")
+    };
+    for _ in 0..2 {
+        let said = explain(&world, 30);
+        assert_eq!(said, "dropped as source_flow_cap, as its /32 has begun as many as it takes");
+        let said = explain(&world, 31);
+        assert_eq!(said, "dropped as new_flow_cap, as all sources have begun as many as it takes");
+    }
+    world.engine.plane.nanoseconds += 1_000_000_000;
+    assert_eq!(explain(&world, 30), "taken: at once 1 more of its /32, and 1 more of all sources");
+    assert_eq!(explain(&world, 33), "taken: at once 2 more of its /32, and 1 more of all sources");
+    world.engine.plane.nanoseconds -= 1_000_000_000;
+
     // What was taken counts: the service's bucket is empty, and no table was built.
     reload(&mut world, "per_second = 1, burst = 1");
     let second = caps(&world).expect("it has rates");

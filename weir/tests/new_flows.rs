@@ -148,6 +148,8 @@ fn a_flood_of_one_prefix_leaves_the_others_alone() {
         let taken = 2 * (5 + since.elapsed().as_secs());
         dropped(&balancer, "source_flow_cap") + taken >= 2 * FLOOD as u64
     });
+    let said = common::command(&balancer, "explain tcp 192.0.2.7:4000 10.77.0.100:80");
+    assert!(said.contains("a SYN now    taken: at once 5 more of its /24"), "{said}");
     for (flood, service) in floods.iter().zip(["web4", "web6"]) {
         let opened = opened(flood);
         let most = 5 + since.elapsed().as_secs() as usize + 1;
@@ -173,6 +175,9 @@ fn a_flood_of_one_prefix_leaves_the_others_alone() {
     balancer.launch().unwrap();
     let taken = 4 + since.elapsed().as_secs();
     assert!(dropped(&balancer, "new_flow_cap") + taken >= FLOOD as u64);
+    let said = common::command(&balancer, "explain tcp 192.0.2.7:4000 10.77.0.100:80");
+    let words = ["more of all sources", "dropped as new_flow_cap, as all sources have begun"];
+    assert!(words.iter().any(|words| said.contains(words)), "{said}");
     let told = new_flows(&balancer, "web4");
     assert!(told["in_force"] == true && told["capped"].as_u64().unwrap() > 0, "{told}");
     assert!(told["source_per_second"].is_null() && told["burst"] == 4, "{told}");

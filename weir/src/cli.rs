@@ -173,7 +173,8 @@ pub enum Verb {
         #[arg(long)]
         name: Option<String>,
     },
-    /// Check a configuration file, and change nothing. Ends with 1 if `weir run` would refuse it.
+    /// Check a configuration file, and change nothing. Ends with 1 if `weir run` would refuse it, whatever the
+    /// host; an interface that this host has not is told.
     Check {
         /// The configuration file.
         #[arg(default_value = "/etc/weir/weir.toml", conflicts_with = "config")]

@@ -37,7 +37,13 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     let config = Config::load(path)?;
     let unreachable = doctor::behind_routers(&config);
     anyhow::ensure!(unreachable.is_empty(), "{}", unreachable.join("\n"));
-    out::line(format_args!("{}: good; {} services", path.display(), config.services.len()));
+    let missing = doctor::missing_interfaces(&config);
+    let elsewhere = match missing.len() {
+        0 => String::new(),
+        _ => format!("; this host has no {}, so weir run would not start here", missing.join(", ")),
+    };
+    let services = config.services.len();
+    out::line(format_args!("{}: good; {services} services{elsewhere}", path.display()));
     Ok(())
 }
 

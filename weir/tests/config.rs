@@ -124,6 +124,13 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
     fs::write(&path, GOOD).unwrap();
     let output = common::weir(&["check", name]);
     assert!(output.status.success(), "{}", stderr(&output));
+    // A file may be checked before it goes to its host.
+    fs::write(&path, GOOD.replace("\"eth0\"", "\"nope0\"")).unwrap();
+    let output = common::weir(&["check", name]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = common::stdout(&output);
+    assert!(said.contains("good; 1 services; this host has no nope0, so weir run would"), "{said}");
+    fs::write(&path, GOOD).unwrap();
 
     let duplicate = Fault {
         old: "[[service]]\n",

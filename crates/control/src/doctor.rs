@@ -91,6 +91,14 @@ pub fn behind_routers(config: &Config) -> Vec<String> {
     found.collect()
 }
 
+/// The interfaces of a configuration that this host has not: it is for another one, or `weir run` would refuse it.
+pub fn missing_interfaces(config: &Config) -> Vec<String> {
+    let there = |name: &String| nix::net::if_::if_nametoindex(name.as_str()).is_ok();
+    let mut missing = config.balancer.interfaces.clone();
+    missing.retain(|name| !there(name));
+    missing
+}
+
 /// Whether no check failed: `weir doctor` exits with 0 then, and with 1 otherwise.
 pub fn passed(findings: &[Finding]) -> bool {
     findings.iter().all(|one| one.verdict != Verdict::Fail)

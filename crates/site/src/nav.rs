@@ -18,6 +18,7 @@ pub const SECTIONS: &[(&str, &[&str])] = &[
             "docs/health-checks.md",
             "docs/lists.md",
             "docs/new-flows.md",
+            "docs/syn-floods.md",
             "docs/metrics.md",
             "docs/api.md",
             "docs/announcing.md",

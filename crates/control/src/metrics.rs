@@ -513,6 +513,14 @@ fn backends(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
     ));
     each!(
         gauges,
+        "backend_maintenance",
+        "Whether it is in maintenance by the calendar",
+        |one: &BackendStatus| flag(
+            one.maintenance.as_ref().is_some_and(|windows| windows.until.is_some())
+        )
+    );
+    each!(
+        gauges,
         "backend_check_up",
         "Whether its health check says that it is up",
         |one: &BackendStatus| flag(one.check.up)

@@ -236,6 +236,10 @@ def to_clients():
                   home(answer(family, from_tcp(80, flags="SA"))))
         book.case(f"{name}_udp", "mapping.answered", "port", "So is a datagram.", asks,
                   home(answer(family, from_udp(), data(7)), 53))
+        from_0 = there(Packet(eth(), ip(family), udp(sport=0), data(3)), to, new=True)
+        to_0 = back(answer(family, from_udp(), data(7)), client, 0, vip, 53)
+        book.case(f"{name}_udp_port_0", "mapping.answered", "port", "A client that sends from port 0 is answered there.",
+                  from_0, to_0)
         book.case(f"{name}_udp_unsummed", "nat.udp_unsummed", "port", "One without a checksum keeps none.", asks,
                   home(answer(family, from_udp(sum=0), data(7)), 53))
         for tags, said in TAGS:

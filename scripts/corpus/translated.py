@@ -24,7 +24,7 @@ def other_end(packet, end, addr, port, ttl=1):
     left = {"ttl": head.get("ttl", 64) - ttl} if isinstance(head, Ip) else {"hlim": head.get("hlim", 64) - ttl}
     layers[0] = head.but(**{end: addr}, **left)
     for at, layer in enumerate(layers):
-        if isinstance(layer, (Tcp, Udp)) and port:
+        if isinstance(layer, (Tcp, Udp)) and port is not None:
             layers[at] = layer.but(**{END[end]: port})
     return layers
 

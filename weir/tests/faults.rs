@@ -571,7 +571,7 @@ fn a_start_on_a_full_disc_forwards() {
 }
 
 /// What goes by the calendar, because people and certificates do, and decides nothing about packets.
-const BY_THE_CALENDAR: [&str; 17] = [
+const BY_THE_CALENDAR: [&str; 20] = [
     // When something happened, was asked for, or was counted.
     "control/src/api/audit.rs",
     "control/src/api/watch.rs",
@@ -582,6 +582,10 @@ const BY_THE_CALENDAR: [&str; 17] = [
     "control/src/history.rs",
     "weir/src/history.rs",
     "weir/src/top.rs",
+    // When maintenance begins and ends, as an operator asks for it.
+    "control/src/config/maintenance.rs",
+    "control/src/engine/maintenance.rs",
+    "control/src/engine/tests/maintenance.rs",
     // When a certificate ends, of a server, of this balancer, or of an agent, whose session ends with it.
     "weir/src/pki.rs",
     "control/src/agents.rs",

@@ -142,9 +142,10 @@ struct translated {
 };
 
 /* What is put in the place of an address and a port. */
+#define PORT_GIVEN 0x10000
 struct translation {
 	__u64 address[2];
-	__u32 port; /* as on the wire; 0: it stays */
+	__u32 port; /* as on the wire; 0: it stays; with PORT_GIVEN also port 0 is put there */
 	__u32 reserved;
 };
 

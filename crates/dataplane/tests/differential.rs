@@ -95,6 +95,7 @@ struct World {
     unmapped: u64,
     /// New flows that were found not taken at comparisons, by their services' caps and by their prefixes'.
     capped: [u64; 2],
+    asked: u32,
 }
 
 const BACKENDS: u16 = 512;
@@ -166,6 +167,8 @@ impl World {
     /// Half of the backends are behind tunnels, or none is.
     fn with_tunnels(seed: u64, tunnels: bool) -> Self {
         nat::enter_network();
+        // The kernel's tables keep free entries for each CPU, and would forget others on the next one.
+        weir_testbed::process::stay_on_cpu(0).expect("there is one");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let limits = Limits {
             services: 32,
@@ -294,6 +297,7 @@ impl World {
             mapped: 0,
             unmapped: 0,
             capped: [0; 2],
+            asked: 0,
         };
         tunnels::tag_device(&mut world.plane);
         let rules = full_nat::rules(&mut world.rng);
@@ -383,7 +387,7 @@ impl World {
                 member.weight = self.rng.random_range(0..7);
                 let (id, down, weight) = (member.backend, self.rng.random_bool(0.3), member.weight);
                 self.set_health(id, !down);
-                if down && self.rng.random_bool(0.2) {
+                if down && self.rng.random_bool(0.5) {
                     self.reset_at(id);
                 }
                 let told = self.rng.random_range(-3..50);
@@ -533,7 +537,7 @@ impl World {
         let run = run_frame(self.plane.kernel.program(), frame).unwrap();
         match wanted {
             Outcome::Forwarded(backend) => {
-                assert_eq!(run.verdict, Verdict::Transmit, "{frame:02x?}");
+                assert_eq!(run.verdict, Verdict::Transmit, "{verdict:?} for {frame:02x?}");
                 assert_eq!(run.frame[..6], mac(backend), "backend {backend} for {frame:02x?}");
                 assert_eq!(run.frame[6..12], [2, 0, 0, 0, 0, 9]);
                 assert_eq!(run.frame[12..], written[12..], "what changes behind MAC addresses");
@@ -546,9 +550,9 @@ impl World {
                 }
             }
             Outcome::Returned => {
-                assert_eq!(run.verdict, Verdict::Redirect, "{frame:02x?}");
+                assert_eq!(run.verdict, Verdict::Redirect, "{verdict:?} for {frame:02x?}");
                 assert_eq!(run.frame[..12], [nat::ROUTER, nat::OWN].concat());
-                assert_eq!(run.frame[12..], written[12..], "{frame:02x?}");
+                assert_eq!(run.frame[12..], written[12..], "{verdict:?} for {frame:02x?}");
             }
             Outcome::Passed(reason) => {
                 assert_eq!(run.verdict, Verdict::Pass, "{reason} for {frame:02x?}");
@@ -670,13 +674,47 @@ impl World {
             let now = &mut self.plane.oracle.memory.seen_generation;
             *now = if *now >= 3 { 1 } else { *now + 1 };
         }
-        for (state, wanted) in self.plane.oracle.memory.connections.iter().take(20) {
-            let vip = self.tables.services[state.service.index()].vip;
-            let flows = wide::flows_of(state, &vip, &self.places);
+        // Some of them, the same ones in each run of a seed.
+        let mut all: Vec<_> = self.plane.oracle.memory.connections.iter().collect();
+        all.sort_by_key(|(state, _)| (state.service.0, state.key));
+        let from = self.rng.random_range(0..=all.len());
+        for (state, wanted) in all.into_iter().cycle().skip(from).take(200) {
+            let service = &self.tables.services[state.service.index()];
+            let flows = wide::flows_of(state, &service.vip, service.client, &self.places);
             let found = |flow| self.plane.kernel.connection(flow).unwrap() == Some(*wanted);
             assert!(flows.iter().any(found), "{state:?}: none of {flows:?}");
         }
     }
+}
+
+/// What becomes of packets here.
+fn can_happen() -> Vec<String> {
+    let mut wanted = vec!["forwarded".to_owned()];
+    wanted.extend(
+        Reason::ALL
+            .iter()
+            // Other hosts' frames, next hops and unknown methods have tests of their own; no
+            // method of the kernel's knows rows in transition; and the kernel hands no program
+            // less than an Ethernet header.
+            .filter(|r| {
+                let elsewhere = [Reason::OtherHost, Reason::NoNextHop, Reason::UnknownMethod];
+                let never = [Reason::InTransition, Reason::TruncatedEthernet];
+                // The guard's, and those of next hops.
+                let never = [
+                    &never[..],
+                    &[Reason::PastProgram, Reason::BehindGateway, Reason::NoWayOut],
+                    &[Reason::NoProgram],
+                    // There is always room in front of a frame here.
+                    &[Reason::NoHeadroom],
+                    // Here messages are sent without end, or not at all.
+                    &[Reason::EchoLimited],
+                ]
+                .concat();
+                !elsewhere.contains(r) && !never.contains(r)
+            })
+            .map(|r| r.name().to_owned()),
+    );
+    wanted
 }
 
 #[test]
@@ -688,7 +726,14 @@ fn kernel_and_oracle_agree() {
     world.plane.refuse_one_in = 40;
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
     let mut changes = 0;
-    for packet in 0..packets {
+    let wanted = can_happen();
+    for packet in 0.. {
+        // A world in which one of them is rare goes on, until it has been seen.
+        let all = || wanted.iter().all(|name| seen.keys().any(|key| key.ends_with(name)));
+        let enough = packets < 1_000_000 || packet > 4 * packets || packet % 65_536 == 0 && all();
+        if packet >= packets && enough {
+            break;
+        }
         let outcome = world.compare_packet();
         let name = match outcome {
             Outcome::Forwarded(_) => "forwarded".to_owned(),
@@ -760,35 +805,10 @@ fn kernel_and_oracle_agree() {
             let times = world.followed.get(what).copied().unwrap_or(0);
             assert!(times > 100, "later fragments: {:?}", world.followed);
         }
-        assert!(world.smaller > 1_000, "no SYN had large segments");
+        assert!(world.smaller > 500, "no SYN had large segments");
         assert!(world.capped.iter().all(|flows| *flows > 10), "{:?} were capped", world.capped);
         assert!(stamped > 1_000 && restored > 1_000, "no timestamps were written");
         assert!(world.armed > 10 && world.strangers > 10, "nothing was marked");
-        let mut wanted = vec!["forwarded".to_owned()];
-        wanted.extend(
-            Reason::ALL
-                .iter()
-                // Other hosts' frames, next hops and unknown methods have tests of their own; no
-                // method of the kernel's knows rows in transition; and the kernel hands no program
-                // less than an Ethernet header.
-                .filter(|r| {
-                    let elsewhere = [Reason::OtherHost, Reason::NoNextHop, Reason::UnknownMethod];
-                    let never = [Reason::InTransition, Reason::TruncatedEthernet];
-                    // The guard's, and those of next hops.
-                    let never = [
-                        &never[..],
-                        &[Reason::PastProgram, Reason::BehindGateway, Reason::NoWayOut],
-                        &[Reason::NoProgram],
-                        // There is always room in front of a frame here.
-                        &[Reason::NoHeadroom],
-                        // Here messages are sent without end, or not at all.
-                        &[Reason::EchoLimited],
-                    ]
-                    .concat();
-                    !elsewhere.contains(r) && !never.contains(r)
-                })
-                .map(|r| r.name().to_owned()),
-        );
         for name in wanted {
             assert!(seen.keys().any(|key| key.ends_with(&name)), "{name} never happened");
         }

@@ -410,6 +410,12 @@ impl Soft {
             };
         }
         let Verdict::Forward { backend, echo, .. } = verdict else { return verdict };
+        // A first fragment is noted anew, also one that gets no source, or is refused.
+        if !self.sources_of.is_empty()
+            && let Some(Fragment { key, packet: Ok(_), .. }) = fragment(frame)
+        {
+            self.sources_of.remove(&key);
+        }
         if self.backends.get(&backend).is_some_and(|backend| backend.resets) {
             return match Reset::about(frame) {
                 None => Verdict::Drop(Reason::DeadBackend),
@@ -480,7 +486,6 @@ impl Soft {
             }
             (Err(_), Some(Fragment { key, packet, .. })) => match packet {
                 Ok(packet) => {
-                    self.sources_of.remove(key);
                     (packet.flow, Signs { flags: packet.tcp_flags, backend, quoted: false })
                 }
                 Err(_) => {

@@ -283,7 +283,8 @@ __noinline int mapping_back(const struct flow_key *flow, __u32 origin, __u32 sig
 	ends->source.reserved = 0;
 	ends->target.address[0] = mapping->client[0];
 	ends->target.address[1] = mapping->client[1];
-	ends->target.port = ports & 0xffff;
+	/* Who sends from port 0, as senders of UDP that want no answer may, is answered there. */
+	ends->target.port = (ports & 0xffff) | PORT_GIVEN;
 	ends->target.reserved = 0;
 	/* Nobody has claimed it meanwhile. */
 	if ((mapping_word(mapping) ^ word) & (MAPPING_CLAIMS | MAPPING_BUSY))

@@ -72,12 +72,12 @@ static __always_inline __u64 exchange_ipv6(struct ipv6 *ip, int source,
 static __always_inline __u64 exchange_port(__u32 *ports, int source, const struct translation *to)
 {
 	__u32 word = *ports, shift = source ? 0 : 16;
-	__u16 before = word >> shift;
+	__u16 before = word >> shift, port = to->port;
 
 	if (!to->port)
 		return 0; /* rule: nat.same_port */
-	*ports = (word & ~(0xffffU << shift)) | to->port << shift;
-	return changed(before, to->port); /* rule: nat.port */
+	*ports = (word & ~(0xffffU << shift)) | (__u32)port << shift;
+	return changed(before, port); /* rule: nat.port */
 }
 
 /* The packet that an ICMP error quotes, the other way round, and the error's checksum. outside: what the

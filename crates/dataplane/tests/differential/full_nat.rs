@@ -77,12 +77,23 @@ pub fn compare(plane: &Twin) -> u64 {
     held
 }
 
+/// Whether a client of the network has this address.
+fn is_client(address: &[u8; 16]) -> bool {
+    match unmap_address(address) {
+        IpAddr::V4(address) => address.octets().starts_with(&[10, 8]),
+        IpAddr::V6(address) => address.segments()[0] == 0xfd08,
+    }
+}
+
 /// An answer, or an error about a packet of a client, to an address of the balancer's.
 pub fn frame(world: &mut World) -> Option<Vec<u8>> {
     let places = mapping_places(MAPPINGS) as usize;
     let place = world.rng.random_range(0..places);
     let mut all = (place..places).chain(0..place);
-    let found = all.find_map(|place| world.plane.oracle.mapping(place))?;
+    // The FIB knows no way to where damaged packets say that they come from.
+    let found = all.find_map(|place| {
+        world.plane.oracle.mapping(place).filter(|found| is_client(&found.flow.src))
+    })?;
     let origin = world.plane.oracle.mapping_rules()?.origins[usize::from(found.origin)]?;
     let backend = world.plane.oracle.backends.get(&found.backend)?;
     let listens = backend.translation?.port.unwrap_or(found.flow.dst_port);

@@ -84,15 +84,19 @@ pub fn strays(places: &[(Listen, u32)], frame: &[u8]) -> bool {
     TABLED.contains(service) && !HOSTS.contains(&host)
 }
 
-/// The flows that a state may be of, among the addresses that [`moved`] takes.
-pub fn flows_of(state: &ServiceState, vip: &VipKey, places: &[(Listen, u32)]) -> Vec<FlowKey> {
+/// The flows that a state may be of, whose service is steered by the client or not, among the addresses that [`moved`] takes.
+pub fn flows_of(
+    state: &ServiceState,
+    vip: &VipKey,
+    by_client: bool,
+    places: &[(Listen, u32)],
+) -> Vec<FlowKey> {
     let own = places.iter().filter(|(_, number)| *number == state.service.0).map(|(at, _)| *at);
     let mut all = Vec::new();
     for at in own.chain([vip.into()]) {
         for host in HOSTS {
             let dst = (u128::from_be_bytes(at.address) | host).to_be_bytes();
             let StateKey { address: src, src_port, dst_port } = state.key;
-            let by_client = src_port == 0;
             let dst_port = if by_client { 0 } else { dst_port ^ at.salt_of(&dst) };
             let flow = FlowKey { src, dst, src_port, dst_port, protocol: at.protocol };
             if at.has_address(&dst) && (by_client || at.takes(&flow)) {

@@ -379,6 +379,9 @@ pub enum Verb {
         /// Print the OpenAPI document of the control API instead (docs/api.md).
         #[arg(long)]
         api: bool,
+        /// Print the .proto of the control API by gRPC instead.
+        #[arg(long, conflicts_with = "api")]
+        proto: bool,
     },
     /// Print what a shell needs to complete weir's commands and options.
     Completions {

@@ -76,8 +76,12 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         }
         Verb::Check { file, config } => done(control::check(&config.unwrap_or(file))),
         Verb::Fib { what } => fib::run(what),
-        Verb::Schema { api: true } => done(out::json(&weir_control::api::openapi())),
-        Verb::Schema { api: false } => done(out::json(&weir_control::config::schema())),
+        Verb::Schema { proto: true, .. } => {
+            out::text(weir_control::api::PROTO);
+            Ok(true)
+        }
+        Verb::Schema { api: true, .. } => done(out::json(&weir_control::api::openapi())),
+        Verb::Schema { .. } => done(out::json(&weir_control::config::schema())),
         Verb::Completions { shell } => done(manual::completions(shell)),
         Verb::Man { directory } => done(manual::write(&directory)),
         Verb::Pki { verb } => pki::run(verb),

@@ -1,6 +1,8 @@
 //! The control API as others use it: at the socket, by TLS, from browsers; who may do what, what is written
 //! down, and what cannot keep it from its work.
 
+#[path = "api/authority.rs"]
+mod authority;
 mod common;
 
 use std::fs;
@@ -8,10 +10,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use authority::Authority;
 use common::{WEIR, eventually, stderr, stdout};
 use serde_json::{Value, json};
 use weir_lab::{Balancer, BalancerSpec, Lab, NetNs};
@@ -301,40 +303,6 @@ fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
     rewrite(&balancer, &api("operate"), "");
     eventually("the socket is its owner's again", || mode() == 0o600);
     assert_eq!(as_nobody(&balancer, "GET", "/v1/status", ""), None);
-}
-
-/// An authority, and the certificates that it has made.
-struct Authority {
-    certificate: rcgen::Certificate,
-    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
-        parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = rcgen::KeyPair::generate().unwrap();
-        let certificate = parameters.self_signed(&key).unwrap();
-        Self { certificate, issuer: rcgen::Issuer::new(parameters, key) }
-    }
-
-    /// Writes a certificate and its key, and returns where they are.
-    fn certify(&self, folder: &Path, file: &str, name: &str) -> (String, String) {
-        let mut parameters = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let key = rcgen::KeyPair::generate().unwrap();
-        let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
-        let path = |ending: &str| folder.join(format!("{file}.{ending}")).display().to_string();
-        fs::write(path("pem"), certificate.pem()).unwrap();
-        fs::write(path("key"), key.serialize_pem()).unwrap();
-        (path("pem"), path("key"))
-    }
-
-    fn write(&self, folder: &Path, file: &str) -> String {
-        let path = folder.join(file);
-        fs::write(&path, self.certificate.pem()).unwrap();
-        path.display().to_string()
-    }
 }
 
 /// Asks by TLS with another implementation; the status of each request, or "refused".

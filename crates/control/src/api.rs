@@ -18,12 +18,14 @@
 mod access;
 mod audit;
 mod client;
+mod grpc;
 mod guard;
 mod openapi;
 mod server;
 mod watch;
 
 pub use client::{Client, ClientError};
+pub use grpc::PROTO;
 pub use watch::{EventList, Rate, Rates};
 
 use crate::config::{Backend, Role};
@@ -59,7 +61,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::UnixListener;
 use tokio::sync::{oneshot, watch as updates};
 use tracing::warn;
-use watch::{EventQuery, Hub, RateQuery, WatchQuery};
+use watch::{EventQuery, Hub, RateQuery, WatchLine, WatchQuery};
 use weir_announce::Report;
 use weir_wire::quic::Id;
 use weir_wire::{FlowKey, Protocol};
@@ -688,68 +690,68 @@ fn routes() -> Vec<Route> {
     use Role::{Admin, Operate};
     vec![
         Route::new("get", "/v1/status", get(status), "Services, backends and counters")
-            .gives::<Status>(),
+            .call("GetStatus").gives::<Status>(),
         Route::new("get", "/v1/services/{service}", get(service), "One service of the status")
-            .gives::<ServiceStatus>(),
+            .call("GetService").gives::<ServiceStatus>(),
         Route::new("get", "/v1/me", get(myself), "Who asks, and what they may do")
-            .gives::<Myself>(),
+            .call("GetMyself").gives::<Myself>(),
         Route::new("get", "/v1/events", get(events), "What has happened lately")
-            .asks::<EventQuery>().gives::<EventList>(),
+            .call("GetEvents").asks::<EventQuery>().gives::<EventList>(),
         Route::new("get", "/v1/rates", get(rates), "Rates over the last hour, while a page is served")
-            .asks::<RateQuery>().gives::<Rates>(),
+            .call("GetRates").asks::<RateQuery>().gives::<Rates>(),
         Route::new("get", "/v1/watch", get(watch), "The status every few seconds and what happens at once, as a \
             stream of Server-Sent Events named `status` (a Status) and `event` (an Event)")
-            .asks::<WatchQuery>().streams::<String>("text/event-stream"),
+            .call("Watch").asks::<WatchQuery>().streams::<String>("text/event-stream").says::<WatchLine>(),
         Route::new("post", "/v1/explain", post(explain), "Where a flow's packets go, and why")
-            .takes::<FlowRequest>().gives::<Explanation>(),
+            .call("Explain").takes::<FlowRequest>().gives::<Explanation>(),
         Route::new("post", "/v1/plan", post(plan), "What a file would change; without one, the instance's own")
-            .may_take::<PlanRequest>().gives::<PlanReport>(),
+            .call("Plan").may_take::<PlanRequest>().gives::<PlanReport>(),
         Route::new("post", "/v1/trace", post(trace), "Packets as they come, until the connection ends: a TraceLine \
             on each line")
-            .needs(Operate).may_take::<TraceRequest>().streams::<TraceLine>("application/x-ndjson"),
+            .call("Trace").needs(Operate).may_take::<TraceRequest>().streams::<TraceLine>("application/x-ndjson"),
         Route::new("post", "/v1/services/{service}/backends", post(add), "Adds a backend")
-            .changes(Operate).asks::<Expected>().takes::<NewBackend>().gives::<Answer>(),
+            .call("AddBackend").changes(Operate).asks::<Expected>().takes::<NewBackend>().gives::<Answer>(),
         Route::new("put", "/v1/services/{service}/backends/{backend}", put(set), "Makes a backend what it is to be; \
             adds it if it is not there. Twice is as once")
-            .changes(Operate).asks::<Expected>().takes::<WantedBackend>().gives::<Answer>(),
+            .call("SetBackend").changes(Operate).asks::<Expected>().takes::<WantedBackend>().gives::<Answer>(),
         Route::new("delete", "/v1/services/{service}/backends/{backend}", delete(remove), "Removes a backend; \
             connections that it still holds are lost")
-            .changes(Operate).asks::<Expected>().gives::<Answer>(),
+            .call("RemoveBackend").changes(Operate).asks::<Expected>().gives::<Answer>(),
         Route::new("put", "/v1/services/{service}/backends/{backend}/drain", put(drain), "Starts or ends the \
             draining of a backend")
-            .changes(Operate).asks::<Expected>().takes::<DrainRequest>().gives::<Answer>(),
+            .call("DrainBackend").changes(Operate).asks::<Expected>().takes::<DrainRequest>().gives::<Answer>(),
         Route::new("put", "/v1/services/{service}/backends/{backend}/weight", put(weight), "Changes the weight of a \
             backend")
-            .changes(Operate).asks::<Expected>().takes::<WeightRequest>().gives::<Answer>(),
+            .call("WeighBackend").changes(Operate).asks::<Expected>().takes::<WeightRequest>().gives::<Answer>(),
         Route::new("put", "/v1/services/{service}/backends/{backend}/load", put(load), "Says how loaded a backend is, \
             for schedulers that are told")
-            .changes(Operate).often().takes::<LoadRequest>().gives::<Answer>(),
+            .call("TellLoad").changes(Operate).often().takes::<LoadRequest>().gives::<Answer>(),
         Route::new("get", "/v1/announce", get(announced), "Which routes are announced, and why others are not")
-            .gives::<Report>(),
+            .call("GetAnnouncements").gives::<Report>(),
         Route::new("put", "/v1/announce/drain", put(drain_self), "Withdraws this balancer from routers, or takes \
             that back")
-            .changes(Operate).asks::<Expected>().takes::<DrainRequest>().gives::<Answer>(),
+            .call("DrainBalancer").changes(Operate).asks::<Expected>().takes::<DrainRequest>().gives::<Answer>(),
         Route::new("get", "/v1/fleet", get(fleet), "The balancers of the fleet, what they follow, and in what they \
             differ")
-            .gives::<FleetStatus>(),
+            .call("GetFleet").gives::<FleetStatus>(),
         Route::new("delete", "/v1/fleet/{balancer}", delete(forget), "Forgets a balancer that is away")
-            .changes(Admin).gives::<Answer>(),
+            .call("ForgetBalancer").changes(Admin).gives::<Answer>(),
         Route::new("post", "/v1/reload", post(reload), "Reads the configuration file again")
-            .changes(Admin).asks::<Expected>().may_take::<ReloadRequest>().gives::<Answer>(),
+            .call("Reload").changes(Admin).asks::<Expected>().may_take::<ReloadRequest>().gives::<Answer>(),
         Route::new("post", "/v1/apply", post(apply), "Puts a configuration in force, and in the place of the \
             instance's file, whole or not at all")
-            .changes(Admin).file(MOST_TEXT).asks::<Expected>().takes::<Apply>().gives::<Answer>(),
+            .call("Apply").changes(Admin).file(MOST_TEXT).asks::<Expected>().takes::<Apply>().gives::<Answer>(),
         Route::new("post", "/v1/rollback", post(rollback), "Goes back to the file of a change; without a number, to \
             the one before")
-            .changes(Admin).asks::<Expected>().may_take::<RollbackRequest>().gives::<Answer>(),
+            .call("Rollback").changes(Admin).asks::<Expected>().may_take::<RollbackRequest>().gives::<Answer>(),
         Route::new("get", "/v1/history", get(history), "What has been changed, when, by whom, and what that did to \
             connections")
-            .gives::<HistoryReport>(),
+            .call("GetHistory").gives::<HistoryReport>(),
         Route::new("get", "/v1/history/{number}", get(text_of), "The file of a change, which may have keys in it")
-            .needs(Admin).gives::<FileText>(),
+            .call("GetFile").needs(Admin).gives::<FileText>(),
         Route::new("post", "/v1/snapshot", post(snapshot), "Everything that a report of a fault needs, without \
             secrets; the keys of hashes are in tables, if these are asked for")
-            .needs(Admin).may_take::<SnapshotRequest>().gives::<Snapshot>(),
+            .call("TakeSnapshot").needs(Admin).may_take::<SnapshotRequest>().gives::<Snapshot>(),
         Route::new("get", "/v1/openapi.json", get(description), "This description")
             .gives::<serde_json::Value>(),
         Route::new("get", "/", get(page), "The page for browsers").shows("text/html"),
@@ -804,7 +806,10 @@ pub async fn serve(
     let common = Arc::new(Common { front: own_front, audit: own_audit, unshared });
     let hub = Arc::new(Hub::new(engine.clone(), events));
     let shared = Shared { engine, hub: Arc::clone(&hub), common: Arc::clone(&common) };
-    let router: Router = openapi::router(routes(), &common).with_state(shared);
+    let routes = routes();
+    let called = routes.iter().filter_map(Route::called).collect();
+    let router: Router = openapi::router(routes, &common).with_state(shared);
+    let router = grpc::beside(router, called, &common);
     let rates = hub.keep_rates(front.clone());
     let at_socket = server::at_socket(listener, router.clone());
     let elsewhere = follow(front, router, move |front| {

@@ -37,6 +37,9 @@ pub(super) struct Record<'a> {
     pub role: Option<&'static str>,
     pub method: &'a str,
     pub path: &'a str,
+    /// What gRPC calls it, if it came that way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call: Option<&'a str>,
     /// The body, if it is short and has no configuration in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<&'a str>,
@@ -65,6 +68,7 @@ impl<'a> Record<'a> {
             role: None,
             method: "",
             path: "",
+            call: None,
             body: None,
             status: 0,
             outcome: "",

@@ -3,6 +3,7 @@
 
 use super::access::{Caller, Way};
 use super::audit::{Audit, Record};
+use super::server::Working;
 use super::{Failure, Refusal};
 use crate::config::Role;
 use crate::engine::{Front, Kind};
@@ -76,7 +77,7 @@ impl Common {
 }
 
 pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let Some(caller) = parts.extensions.get::<Caller>().cloned() else {
         return Failure(Kind::Forbidden, "it is not known who asks".into()).into_response();
     };
@@ -85,17 +86,9 @@ pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next
         gate.record(&caller, told, StatusCode::FORBIDDEN, words.clone()).await;
         return Failure(Kind::Forbidden, words).into_response();
     }
-    let body = match timeout(BODY, to_bytes(body, gate.rule.most)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(_)) => {
-            let words =
-                format!("the body has more than {} bytes, or has ended early", gate.rule.most);
-            return refuse(StatusCode::PAYLOAD_TOO_LARGE, words);
-        }
-        Err(_) => {
-            let words = format!("the body did not come within {} seconds", BODY.as_secs());
-            return refuse(StatusCode::REQUEST_TIMEOUT, words);
-        }
+    let (body, _working) = match taken(&mut parts, body, gate.rule.most).await {
+        Ok(taken) => taken,
+        Err((status, words)) => return refuse(status, words),
     };
     if !gate.rule.changes {
         let answer = next.run(Request::from_parts(parts, Body::from(body)));
@@ -132,6 +125,35 @@ pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     }
 }
 
+/// All of a body, and what says that the request is worked at from now on. Whoever sends slowly is not
+/// worked for, and goes first when there is no place left.
+///
+/// # Errors
+/// HTTP's status, and why.
+pub(super) async fn taken(
+    parts: &mut Parts,
+    body: Body,
+    most: usize,
+) -> Result<(Bytes, Option<Working>), (StatusCode, String)> {
+    let idle = parts.extensions.remove::<Working>().map(|working| working.rest());
+    let body = match timeout(BODY, to_bytes(body, most)).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => {
+            let words = format!("the body has more than {most} bytes, or has ended early");
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, words));
+        }
+        Err(_) => {
+            let words = format!("the body did not come within {} seconds", BODY.as_secs());
+            return Err((StatusCode::REQUEST_TIMEOUT, words));
+        }
+    };
+    let working = idle.and_then(|idle| idle.again());
+    if let Some(working) = &working {
+        parts.extensions.insert(working.clone());
+    }
+    Ok((body, working))
+}
+
 /// What an answer says, as a sentence.
 fn outcome(body: &[u8]) -> String {
     let answer: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
@@ -144,24 +166,30 @@ pub(super) fn refuse(status: StatusCode, error: String) -> Response {
     (status, Json(Refusal { error, kind: Kind::Invalid })).into_response()
 }
 
+/// The call of gRPC that a request stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call(pub &'static str);
+
 /// What the audit log says of a request.
-struct Told {
+pub(super) struct Told {
     method: String,
     path: String,
+    call: Option<&'static str>,
     body: Option<Bytes>,
 }
 
 impl Told {
-    fn of(parts: &Parts) -> Self {
+    pub fn of(parts: &Parts) -> Self {
         let path = parts.uri.path_and_query().map_or("", |path| path.as_str());
-        Self { method: parts.method.to_string(), path: path.to_owned(), body: None }
+        let call = parts.extensions.get::<Call>().map(|call| call.0);
+        Self { method: parts.method.to_string(), path: path.to_owned(), call, body: None }
     }
 }
 
 impl Gate {
     /// # Errors
     /// Why not.
-    fn admits(&self, caller: &Caller, parts: &Parts) -> Result<(), String> {
+    pub fn admits(&self, caller: &Caller, parts: &Parts) -> Result<(), String> {
         let name = &caller.who.name;
         let needed = self.rule.role;
         match self.common.role(caller) {
@@ -200,7 +228,7 @@ impl Gate {
         Ok(())
     }
 
-    async fn record(&self, caller: &Caller, told: Told, status: StatusCode, outcome: String) {
+    pub async fn record(&self, caller: &Caller, told: Told, status: StatusCode, outcome: String) {
         let audit = Arc::clone(&self.common.audit);
         let role = self.common.role(caller).map(Role::name);
         let caller = caller.clone();
@@ -211,6 +239,7 @@ impl Gate {
                 role,
                 method: &told.method,
                 path: &told.path,
+                call: told.call,
                 body: body.filter(|body| !body.is_empty()),
                 status: status.as_u16(),
                 outcome: &outcome,

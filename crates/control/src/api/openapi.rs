@@ -34,7 +34,44 @@ pub(super) struct Route {
     query: Vec<Make>,
     takes: Option<(Make, bool)>,
     gives: Gives,
+    /// What gRPC calls it, and what a piece of its answer is there, if that is another one.
+    call: Option<&'static str>,
+    says: Option<Make>,
     handler: MethodRouter<Shared>,
+}
+
+/// How an answer in pieces is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pieces {
+    /// One piece of JSON, the whole.
+    One,
+    /// A piece of JSON on each line.
+    Lines,
+    /// Server-Sent Events.
+    Events,
+}
+
+/// A kind of request, as gRPC leads to it.
+pub(super) struct Called {
+    pub name: &'static str,
+    pub method: &'static str,
+    pub path: &'static str,
+    /// Fields of the query, each with what the message calls it.
+    pub query: Vec<(String, String)>,
+    pub takes: bool,
+    pub pieces: Pieces,
+    pub rule: Rule,
+}
+
+/// The schemas of a kind of request that gRPC has: names in the path, fields of the query, body, answer.
+#[cfg(test)]
+pub(super) struct Described {
+    pub called: Called,
+    pub about: &'static str,
+    pub names: Vec<&'static str>,
+    pub query: Vec<Value>,
+    pub body: Option<Value>,
+    pub answer: Value,
 }
 
 fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
@@ -51,7 +88,68 @@ impl Route {
         let role = Role::Read;
         let rule = Rule { role, changes: false, often: false, most: BODY, private: false };
         let gives = Gives::Other("text/html", None);
-        Self { method, path, about, rule, query: Vec::new(), takes: None, gives, handler }
+        let (query, takes, call, says) = (Vec::new(), None, None, None);
+        Self { method, path, about, rule, query, takes, gives, call, says, handler }
+    }
+
+    /// What gRPC calls it.
+    pub fn call(mut self, name: &'static str) -> Self {
+        self.call = Some(name);
+        self
+    }
+
+    /// What a piece of the answer is in gRPC.
+    pub fn says<T: JsonSchema>(mut self) -> Self {
+        self.says = Some(schema_of::<T>);
+        self
+    }
+
+    /// As gRPC leads to it; none if it does not.
+    pub fn called(&self) -> Option<Called> {
+        let mut generator = SchemaGenerator::default();
+        let mut fields = |make: &Make| -> Vec<String> {
+            let schema = make(&mut generator).to_value();
+            let name = schema.get("$ref").and_then(Value::as_str);
+            let name = name.and_then(|path| path.rsplit('/').next());
+            let named = name.and_then(|name| generator.definitions().get(name));
+            let fields = named.unwrap_or(&schema).get("properties").and_then(Value::as_object);
+            fields.into_iter().flatten().map(|(name, _)| name.clone()).collect()
+        };
+        let body = self.takes.map(|(make, _)| fields(&make)).unwrap_or_default();
+        // In a message both stand beside each other.
+        let message = |name: String| match body.contains(&name) {
+            true => (name.clone(), format!("instance_{name}")),
+            false => (name.clone(), name),
+        };
+        Some(Called {
+            name: self.call?,
+            method: self.method,
+            path: self.path,
+            query: self.query.iter().flat_map(fields).map(message).collect(),
+            takes: self.takes.is_some(),
+            pieces: match self.gives {
+                Gives::Json(_) => Pieces::One,
+                Gives::Other("text/event-stream", _) => Pieces::Events,
+                Gives::Other(..) => Pieces::Lines,
+            },
+            rule: self.rule,
+        })
+    }
+
+    #[cfg(test)]
+    fn described(&self, generator: &mut SchemaGenerator) -> Option<Described> {
+        let answer = match (self.says, self.gives) {
+            (Some(make), _) | (None, Gives::Json(make) | Gives::Other(_, Some(make))) => make,
+            (None, Gives::Other(_, None)) => return None,
+        };
+        Some(Described {
+            called: self.called()?,
+            about: self.about,
+            names: self.path_names().collect(),
+            query: self.query.iter().map(|make| make(generator).to_value()).collect(),
+            body: self.takes.map(|(make, _)| make(generator).to_value()),
+            answer: answer(generator).to_value(),
+        })
     }
 
     /// Whoever asks needs this role.
@@ -207,6 +305,14 @@ pub(super) fn router(routes: Vec<Route>, common: &Arc<Common>) -> Router<Shared>
         router = router.route(path, handler.layer(axum::extract::DefaultBodyLimit::disable()));
     }
     router.layer(from_fn(typed))
+}
+
+/// What gRPC has of the list, and the types in it by their names.
+#[cfg(test)]
+pub(super) fn described(routes: &[Route]) -> (Vec<Described>, Map<String, Value>) {
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    let all = routes.iter().filter_map(|route| route.described(&mut generator)).collect();
+    (all, generator.take_definitions(true))
 }
 
 /// The document, OpenAPI 3.1.

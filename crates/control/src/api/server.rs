@@ -7,10 +7,10 @@ use crate::config::ApiTls;
 use axum::Router;
 use axum::body::Body;
 use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -21,9 +21,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -38,12 +40,31 @@ const HEAD: Duration = Duration::from_secs(30);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Bytes of the head of a request.
 const HEAD_BYTES: usize = 64 << 10;
+/// Requests at once of a connection by HTTP/2.
+const STREAMS: u32 = 16;
 /// How long an address that cannot be listened at is left alone.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Whoever holds it works at a request, or reads a stream: its connection is not one that may go.
 #[derive(Clone, Debug)]
-pub(super) struct Working(#[expect(dead_code, reason = "it counts while it is there")] Arc<()>);
+pub(super) struct Working(Arc<()>);
+
+/// What lets somebody work again that waits for the client.
+#[derive(Debug)]
+pub(super) struct Resting(Weak<()>);
+
+impl Working {
+    pub fn rest(self) -> Resting {
+        Resting(Arc::downgrade(&self.0))
+    }
+}
+
+impl Resting {
+    /// None if the connection has gone.
+    pub fn again(&self) -> Option<Working> {
+        self.0.upgrade().map(Working)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Places {
@@ -112,32 +133,123 @@ impl Crowd {
     }
 }
 
+/// What a client may speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speech {
+    /// HTTP/1.1, as for the page in the clear.
+    One,
+    /// Also HTTP/2, which gRPC needs.
+    Both,
+}
+
 /// Answers the requests of a connection.
-async fn answer<S>(stream: S, router: Router, caller: Caller, token: Arc<()>)
+async fn answer<S>(mut stream: S, speech: Speech, router: Router, caller: Caller, token: Arc<()>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let mut head = Vec::new();
+    let two = match speech {
+        Speech::One => false,
+        Speech::Both => match timeout(HEAD, begins_two(&mut stream, &mut head)).await {
+            Ok(Ok(two)) => two,
+            Ok(Err(_)) | Err(_) => return,
+        },
+    };
+    let stream = TokioIo::new(Ahead { head: head.into(), stream });
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request: Request<Incoming>| {
-        let working = Working(Arc::clone(&token));
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(caller.clone());
-        request.extensions_mut().insert(working.clone());
-        let answer = router.call(request);
-        async move {
-            let answer = answer.await;
-            drop(working);
-            answer
-        }
+        request.extensions_mut().insert(Working(Arc::clone(&token)));
+        router.call(request)
     });
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
-        .max_buf_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+    let served = if two {
+        http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(HEAD)
+            .keep_alive_timeout(HANDSHAKE)
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(HEAD_BYTES as u32)
+            .max_send_buf_size(HEAD_BYTES)
+            .serve_connection(stream, service)
+            .await
+    } else {
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD)
+            .max_buf_size(HEAD_BYTES)
+            .serve_connection(stream, service)
+            .await
+    };
     if let Err(error) = served {
         debug!(%error, "a connection of the API has ended");
+    }
+}
+
+/// What every connection of HTTP/2 begins with (RFC 9113, section 3.4); no request of HTTP/1.1 does.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Whether a client begins HTTP/2; what was read for that is left in `head`.
+async fn begins_two<S>(stream: &mut S, head: &mut Vec<u8>) -> io::Result<bool>
+where
+    S: AsyncRead + Unpin,
+{
+    while PREFACE.starts_with(head.as_slice()) && head.len() < PREFACE.len() {
+        if stream.read_buf(head).await? == 0 {
+            return Ok(false);
+        }
+    }
+    Ok(head.starts_with(PREFACE))
+}
+
+/// A connection of which something was read already.
+struct Ahead<S> {
+    head: Bytes,
+    stream: S,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.head.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+        }
+        let length = self.head.len().min(buffer.remaining());
+        buffer.put_slice(&self.head.split_to(length));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 }
 
@@ -166,7 +278,7 @@ pub(super) async fn at_socket(listener: UnixListener, router: Router) -> io::Res
                 )
             };
             let Ok(caller) = tokio::task::spawn_blocking(who).await else { return };
-            answer(stream, router, caller, token).await;
+            answer(stream, Speech::Both, router, caller, token).await;
         });
     }
 }
@@ -214,7 +326,7 @@ pub(super) async fn in_plain(address: Option<SocketAddr>, router: Router) {
     loop {
         let (stream, from) = accept(&listener).await;
         let router = router.clone();
-        crowd.take(move |token| answer(stream, router, Caller::anybody(from), token));
+        crowd.take(move |token| answer(stream, Speech::One, router, Caller::anybody(from), token));
     }
 }
 
@@ -247,7 +359,7 @@ pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router) {
             let certificates = stream.get_ref().1.peer_certificates();
             let Some(own) = certificates.and_then(<[_]>::first) else { return };
             let caller = Caller::with_certificate(own, from);
-            answer(stream, router, caller, token).await;
+            answer(stream, Speech::Both, router, caller, token).await;
         });
     }
 }
@@ -287,11 +399,13 @@ fn acceptor(wanted: &ApiTls) -> Result<TlsAcceptor, String> {
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
             .build()
             .map_err(|error| wrong(&wanted.client_ca, &error))?;
-    let config = ServerConfig::builder_with_provider(provider)
+    let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
         .with_client_cert_verifier(verifier)
         .with_single_cert(own, key)
         .map_err(|error| wrong(&wanted.certificate, &error))?;
+    // gRPC speaks to nobody who does not say that it knows HTTP/2.
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

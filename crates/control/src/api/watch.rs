@@ -4,7 +4,7 @@
 
 use super::server::Working;
 use super::{Failure, ask};
-use crate::engine::{Command, Counted, Event, Events, Front, Kind, Sample, Sender};
+use crate::engine::{Command, Counted, Event, Events, Front, Kind, Sample, Sender, Status};
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use axum::response::Response;
@@ -39,6 +39,17 @@ pub(super) struct WatchQuery {
     interval: Option<u8>,
     /// Begin with the events after this number; if it is not said, with those that come.
     after: Option<u64>,
+}
+
+/// What a watcher is told at once; Server-Sent Events have the same by these names.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "snake_case")]
+#[expect(dead_code, reason = "it is described, and told piece by piece")]
+pub(super) enum WatchLine {
+    /// The status, every few seconds.
+    Status(Box<Status>),
+    /// What has just happened.
+    Event(Box<Event>),
 }
 
 /// Which events.

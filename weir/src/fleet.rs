@@ -30,6 +30,9 @@ fn show(fleet: &FleetStatus, json: bool) -> anyhow::Result<()> {
     if let Some(made) = &fleet.made {
         out::line(format_args!("{} follows {made}", fleet.name));
     }
+    if let Some(leader) = &fleet.leader {
+        out::line(format_args!("{} leads, term {}", leader.name, leader.term));
+    }
     let mut lines =
         table(&["balancer", "role", "change", "lag", "version", "announces", "configuration"]);
     for one in &fleet.balancers {

@@ -281,6 +281,12 @@ fn fleet(out: &mut Writer<'_>, status: &Status) -> fmt::Result {
     let roles = ["serves", "drained", "behind", "away"]
         .map(|role| (vec![("role", role)], roles.get(role).copied().unwrap_or(0) as f64));
     out.gauges("fleet_balancers", "Balancers of the fleet, as far as this one knows", roles)?;
+    let leads = f64::from(u8::from(fleet.leads));
+    out.gauge("fleet_leads", "Whether this balancer leads the fleet", leads)?;
+    if let Some(leader) = &fleet.leader {
+        let term = leader.term as f64;
+        out.gauge("fleet_term", "Which leader of the fleet the present one is", term)?;
+    }
     let disagreements = fleet.disagreements.len() as f64;
     out.gauge(
         "fleet_disagreements",

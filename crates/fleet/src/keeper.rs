@@ -5,8 +5,8 @@
 //! next one reads everything again: nothing is missed, however long it was away.
 
 use crate::document::MOST_BYTES;
-use crate::store::{ANSWERS, BALANCERS, CONFIG, MEMBERS, QUESTIONS};
-use crate::{Document, FleetError, Report, Sign, Store, StoreConfig};
+use crate::store::{ANSWERS, BALANCERS, CONFIG, LEADER, MEMBERS, QUESTIONS, TERM};
+use crate::{Document, FleetError, Leader, Report, Seat, Sign, Store, StoreConfig};
 use etcd_client::{Event, EventType, WatchResponse};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -79,6 +79,17 @@ pub struct Keeper {
     news: mpsc::Sender<News>,
     /// Answers to questions of this balancer.
     waiting: HashMap<String, mpsc::Sender<(String, Value)>>,
+    seat: Seat,
+    /// The highest term that it has heard of. A store that was restored from an old copy has a lower one.
+    highest: u64,
+}
+
+/// The lease of a session.
+#[derive(Clone, Copy)]
+struct Lease {
+    number: i64,
+    /// It cannot have run out before.
+    until: Instant,
 }
 
 /// The other ends of a keeper.
@@ -127,6 +138,8 @@ impl Keeper {
             report: reports,
             news: tell,
             waiting: HashMap::new(),
+            seat: Seat::default(),
+            highest: 0,
         };
         (keeper, Ends { asks, sign, report, news })
     }
@@ -161,6 +174,7 @@ impl Keeper {
             report.reachable = false;
             report.error = Some(text);
             report.balancers.clear();
+            (report.leader, report.leads_until) = (None, None);
         });
     }
 
@@ -190,14 +204,18 @@ impl Keeper {
         let mut store = Store::connect(&self.config).await?;
         let seen = store.look().await?;
         let namesake = seen.balancers.get(&self.name).is_some_and(|sign| sign.id != self.id);
-        let lease = store.lease(LEASE_SECONDS).await?;
-        let (mut keep, mut kept) = store.keep_lease(lease).await?;
+        let asked = Instant::now();
+        let number = store.lease(LEASE_SECONDS).await?;
+        let mut lease = Lease { number, until: asked + Duration::from_secs(LEASE_SECONDS as u64) };
+        let (mut keep, mut kept) = store.keep_lease(number).await?;
         let mut changes = store.watch(seen.revision).await?;
         if !namesake && seen.members.get(&self.name) != Some(&self.id) {
             let key = format!("{MEMBERS}{}", self.name);
             store.write(&key, self.id.clone().into_bytes(), None).await?;
         }
+        self.seat = seen.seat.clone();
         self.begun(&seen, namesake);
+        self.run_for_leader(&mut store, lease).await?;
         let (document, revision) =
             seen.document.map_or((None, 0), |(document, at)| (Some(document), at));
         self.tell(News::Config(document.map(Box::new), revision)).await?;
@@ -206,12 +224,12 @@ impl Keeper {
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                message = changes.message() => self.changed(&mut store, message).await?,
+                message = changes.message() => self.changed(&mut store, lease, message).await?,
                 ask = self.asks.recv() => match ask {
                     Some(ask) => self.asked(&mut store, ask).await,
                     None => {
                         // The others need not wait for the lease.
-                        let _ = store.end_lease(lease).await;
+                        let _ = store.end_lease(number).await;
                         return Ok(End::Stop);
                     }
                 },
@@ -220,27 +238,33 @@ impl Keeper {
                         let sign = self.sign.borrow_and_update().clone();
                         let bytes = bytes_of(sign);
                         let key = format!("{BALANCERS}{}", self.name);
-                        store.write(&key, bytes, Some(lease)).await?;
+                        store.write(&key, bytes, Some(number)).await?;
                     } else if changed.is_err() {
-                        let _ = store.end_lease(lease).await;
+                        let _ = store.end_lease(number).await;
                         return Ok(End::Stop);
                     }
                 }
                 _ = beat.tick() => {
+                    let asked = Instant::now();
                     keep.keep_alive().await.map_err(FleetError::from)?;
                     let answer = timeout(BEAT_PATIENCE, kept.message()).await;
                     let silent = || FleetError::Unreachable("it does not answer any more".into());
                     let answer = answer.map_err(|_| silent())?.map_err(FleetError::from)?;
-                    if answer.is_none_or(|answer| answer.ttl() <= 0) {
+                    let seconds = answer.map_or(0, |answer| u64::try_from(answer.ttl()).unwrap_or(0));
+                    if seconds == 0 {
                         let why = "the lease of this balancer has run out; it is taken anew";
                         return Err(FleetError::Unreachable(why.into()).into());
                     }
+                    lease.until = asked + Duration::from_secs(seconds);
+                    self.report.send_modify(|report| {
+                        report.leads_until = report.leads_until.map(|_| lease.until);
+                    });
                 }
             }
         }
     }
 
-    fn begun(&self, seen: &crate::Seen, namesake: bool) {
+    fn begun(&mut self, seen: &crate::Seen, namesake: bool) {
         if namesake {
             warn!(
                 name = self.name,
@@ -260,6 +284,41 @@ impl Keeper {
             report.members = seen.members.keys().cloned().collect();
             report.balancers.clone_from(&seen.balancers);
         });
+        self.seat_taken(None);
+    }
+
+    /// What is known of the leader is another now. `own`: the lease, if the leader is this balancer by it.
+    fn seat_taken(&mut self, own: Option<Lease>) {
+        let Seat { leader, term, .. } = &self.seat;
+        self.highest = self.highest.max(*term);
+        let before = self.report.borrow().leader.as_ref().map(|leader| leader.term);
+        if let Some(leader) = leader.as_ref().filter(|leader| before != Some(leader.term)) {
+            info!(
+                leader = leader.name,
+                term = leader.term,
+                own = own.is_some(),
+                "the fleet has a leader"
+            );
+        }
+        let leader = leader.clone();
+        self.report.send_modify(|report| {
+            report.leader = leader;
+            report.leads_until = own.map(|lease| lease.until);
+        });
+    }
+
+    /// Takes the lead if nobody has it. So it does if it had it itself by another lease, which would run out
+    /// some time: whoever comes after a break begins with a term of its own.
+    async fn run_for_leader(&mut self, store: &mut Store, lease: Lease) -> Result<(), FleetError> {
+        let taken = self.seat.leader.as_ref().is_some_and(|leader| leader.id != self.id);
+        if taken || self.report.borrow().leads_until.is_some() || self.report.borrow().namesake {
+            return Ok(());
+        }
+        let (name, id) = (self.name.clone(), self.id.clone());
+        let term = self.highest.max(self.seat.term) + 1;
+        let leader = Leader { name, id, term, since: now() };
+        // Who was first is told by the watch, as this one is if it was.
+        store.lead(&leader, &self.seat, lease.number).await.map(drop)
     }
 
     async fn tell(&self, news: News) -> Result<(), End> {
@@ -269,6 +328,7 @@ impl Keeper {
     async fn changed(
         &mut self,
         store: &mut Store,
+        lease: Lease,
         message: Result<Option<WatchResponse>, etcd_client::Error>,
     ) -> Result<(), End> {
         let ended = |why: String| FleetError::Unreachable(why);
@@ -283,15 +343,33 @@ impl Keeper {
             .into());
         }
         for event in message.events() {
-            self.event(store, event).await?;
+            self.event(store, lease, event).await?;
         }
         Ok(())
     }
 
-    async fn event(&mut self, store: &mut Store, event: &Event) -> Result<(), End> {
+    async fn event(&mut self, store: &mut Store, lease: Lease, event: &Event) -> Result<(), End> {
         let Some(pair) = event.kv() else { return Ok(()) };
         let Some(rest) = store.rest(pair.key()) else { return Ok(()) };
         let put = event.event_type() == EventType::Put;
+        if rest == TERM {
+            let found = if put { Some(store.term_of(pair)?) } else { None };
+            (self.seat.term, self.seat.term_at) =
+                found.map_or((0, 0), |term| (term, pair.mod_revision()));
+            self.highest = self.highest.max(self.seat.term);
+            // Somebody has changed it by hand just when this one ran for it.
+            return Ok(self.run_for_leader(store, lease).await?);
+        }
+        if rest == LEADER {
+            let found = if put { Some(store.leader_of(pair)?) } else { None };
+            self.seat.leader_at = if put { pair.mod_revision() } else { 0 };
+            self.seat.leader = found;
+            self.seat_taken((put && pair.lease() == lease.number).then_some(lease));
+            if !put {
+                self.run_for_leader(store, lease).await?;
+            }
+            return Ok(());
+        }
         if rest == CONFIG {
             let found = if put { Some(store.document_of(pair)?) } else { None };
             let (document, revision) = found.map_or((None, 0), |(found, at)| (Some(found), at));

@@ -26,5 +26,5 @@ pub use config::{StoreConfig, TlsFiles};
 pub use document::{Document, Keys, Numbered};
 pub use error::FleetError;
 pub use keeper::{Ask, Asks, Ends, Keeper, News};
-pub use report::{Report, ServiceSign, Sign};
-pub use store::{Seen, Store};
+pub use report::{Leader, Report, ServiceSign, Sign};
+pub use store::{Seat, Seen, Store};

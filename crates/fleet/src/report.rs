@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use tokio::time::Instant;
 
 /// What a balancer says of itself. It is in the store for as long as the balancer's lease lives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -24,6 +25,20 @@ pub struct Sign {
     /// Why it does not follow a later change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+}
+
+/// The balancer that leads its fleet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Leader {
+    /// Its name.
+    pub name: String,
+    /// Its id, which tells balancers of one name apart.
+    pub id: String,
+    /// Which leader of the fleet it is. No other one, before or after it, has the same number, and a later one
+    /// has a higher one.
+    pub term: u64,
+    /// Since when, in seconds since 1970, by its own clock.
+    pub since: u64,
 }
 
 /// What a balancer says of a service.
@@ -63,4 +78,16 @@ pub struct Report {
     pub members: BTreeSet<String>,
     /// What those say of themselves that live, by their names.
     pub balancers: BTreeMap<String, Sign>,
+    /// Who leads; none: nobody, or the store does not answer.
+    pub leader: Option<Leader>,
+    /// Until when nobody else can be the leader, if this balancer is it.
+    pub(crate) leads_until: Option<Instant>,
+}
+
+impl Report {
+    /// Whether this balancer leads. Then no other one does: its lease, counted from before it was asked for, has
+    /// not run out.
+    pub fn leads(&self) -> bool {
+        self.leads_until.is_some_and(|until| Instant::now() < until)
+    }
 }

@@ -4,12 +4,14 @@
 //! PREFIX/config              the Document
 //! PREFIX/members/NAME        the id of the balancer of this name; it stays when that is away
 //! PREFIX/balancers/NAME      its Sign, under its lease
+//! PREFIX/leader              the Leader, under its lease
+//! PREFIX/term                the term of the last leader that there was; it only grows
 //! PREFIX/questions/ID        a question to all balancers, under a lease of seconds
 //! PREFIX/answers/ID/NAME     an answer, under a lease of seconds
 //! ```
 
 use crate::document::MOST_BYTES;
-use crate::{Document, FleetError, Sign, StoreConfig};
+use crate::{Document, FleetError, Leader, Sign, StoreConfig};
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue,
     LeaseKeepAliveStream, LeaseKeeper, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
@@ -27,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) const CONFIG: &str = "config";
 pub(crate) const MEMBERS: &str = "members/";
 pub(crate) const BALANCERS: &str = "balancers/";
+pub(crate) const LEADER: &str = "leader";
+pub(crate) const TERM: &str = "term";
 pub(crate) const QUESTIONS: &str = "questions/";
 pub(crate) const ANSWERS: &str = "answers/";
 
@@ -48,6 +52,21 @@ pub struct Seen {
     pub members: BTreeMap<String, String>,
     /// What those say of themselves that live.
     pub balancers: BTreeMap<String, Sign>,
+    /// Who leads.
+    pub seat: Seat,
+}
+
+/// Who leads, as it is in the store, with what a transaction needs that replaces it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// The leader; none: the last one is gone.
+    pub leader: Option<Leader>,
+    /// Revision of the last change of that; 0: there is none.
+    pub leader_at: i64,
+    /// The term of the last leader; 0: there was none.
+    pub term: u64,
+    /// Revision of the last change of that.
+    pub term_at: i64,
 }
 
 /// Waits for an answer, but not for ever.
@@ -128,6 +147,11 @@ impl Store {
             let Some(rest) = self.rest(pair.key()) else { continue };
             if rest == CONFIG {
                 seen.document = Some(self.document(&pair)?);
+            } else if rest == LEADER {
+                let leader = self.leader_of(&pair)?;
+                (seen.seat.leader, seen.seat.leader_at) = (Some(leader), pair.mod_revision());
+            } else if rest == TERM {
+                (seen.seat.term, seen.seat.term_at) = (self.term_of(&pair)?, pair.mod_revision());
             } else if let Some(name) = rest.strip_prefix(MEMBERS) {
                 let id = String::from_utf8_lossy(pair.value()).into_owned();
                 seen.members.insert(name.to_owned(), id);
@@ -175,6 +199,44 @@ impl Store {
         });
         let (has, by) = there.map_or((0, "nobody".into()), |(there, _)| (there.change, there.by));
         Err(FleetError::Conflict { expected: document.change.saturating_sub(1), has, by })
+    }
+
+    /// Reads who leads.
+    pub(crate) fn leader_of(&self, pair: &KeyValue) -> Result<Leader, FleetError> {
+        serde_json::from_slice(pair.value()).map_err(|error| self.corrupt(LEADER, &error))
+    }
+
+    /// Reads the term of the last leader.
+    pub(crate) fn term_of(&self, pair: &KeyValue) -> Result<u64, FleetError> {
+        serde_json::from_slice(pair.value()).map_err(|error| self.corrupt(TERM, &error))
+    }
+
+    fn corrupt(&self, rest: &str, error: &serde_json::Error) -> FleetError {
+        let key = self.key(rest);
+        let reason = format!(
+            "it is not what weir writes ({error}); delete it, and a leader is elected anew"
+        );
+        FleetError::Corrupt { key, reason }
+    }
+
+    /// Takes the lead for as long as a lease lives, if nobody was faster than this look at the store. Returns
+    /// whether that is so.
+    pub(crate) async fn lead(
+        &mut self,
+        leader: &Leader,
+        seat: &Seat,
+        lease: i64,
+    ) -> Result<bool, FleetError> {
+        let (place, term) = (self.key(LEADER), self.key(TERM));
+        let bytes = serde_json::to_vec(leader).unwrap_or_default();
+        let is_so = |key: &str, at| Compare::mod_revision(key, CompareOp::Equal, at);
+        let transaction = Txn::new()
+            .when([is_so(&place, seat.leader_at), is_so(&term, seat.term_at)])
+            .and_then([
+                TxnOp::put(place, bytes, Some(PutOptions::new().with_lease(lease))),
+                TxnOp::put(term, leader.term.to_string(), None),
+            ]);
+        Ok(patiently(self.client.txn(transaction)).await?.succeeded())
     }
 
     /// A lease of so many seconds.

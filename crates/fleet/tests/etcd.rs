@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use weir_fleet::{
-    Ask, Document, Ends, FleetError, Keeper, News, Report, Sign, Store, StoreConfig, TlsFiles,
+    Ask, Document, Ends, FleetError, Keeper, Leader, News, Report, Sign, Store, StoreConfig,
+    TlsFiles,
 };
 use weir_rpc::pki;
 use weir_testbed::process;
@@ -282,6 +283,100 @@ async fn all_answer_a_question_and_nobody_speaks_for_a_namesake() {
     assert!(!of_b.borrow_and_update().namesake, "who was first keeps its name");
     let report = reported(&mut a, |report| report.balancers.len() == 2).await;
     assert_eq!(report.balancers["b"].id, "2");
+}
+
+/// The leader that a balancer knows of, once it is of this term at least.
+async fn leader(ends: &mut Ends, term: u64) -> Leader {
+    let led = |report: &Report| report.leader.as_ref().is_some_and(|one| one.term >= term);
+    reported(ends, led).await.leader.expect("there is one")
+}
+
+#[tokio::test]
+async fn one_leads_and_who_comes_after_it_has_a_higher_term() {
+    let mut etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let mut a = balancer(&etcd.config(), "a", "1");
+    let first = leader(&mut a, 1).await;
+    assert_eq!((first.name.as_str(), first.id.as_str(), first.term), ("a", "1", 1));
+    assert!(reported(&mut a, Report::leads).await.leads());
+    let mut b = balancer(&etcd.config(), "b", "2");
+    let mut c = balancer(&etcd.config(), "c", "3");
+    for other in [&mut b, &mut c] {
+        assert_eq!(leader(other, 1).await, first);
+        assert!(!other.report.borrow().leads());
+    }
+    // One that ends is followed at once, by one of the others.
+    drop(a);
+    let second = leader(&mut b, 2).await;
+    assert_eq!(leader(&mut c, 2).await, second);
+    assert!(second.term == 2 && ["b", "c"].contains(&second.name.as_str()), "{second:?}");
+    let (leads, other) = if second.name == "b" { (&mut b, &mut c) } else { (&mut c, &mut b) };
+    assert!(reported(leads, Report::leads).await.leads());
+    assert!(!other.report.borrow().leads());
+    // Without the store nobody leads, and when it is back somebody does, in another term.
+    etcd.signal("STOP");
+    for one in [&mut *leads, &mut *other] {
+        let report = reported(one, |report| !report.reachable).await;
+        assert!(report.leader.is_none() && !report.leads(), "{report:?}");
+    }
+    etcd.signal("CONT");
+    let third = leader(leads, 3).await;
+    let same = |report: &Report| report.leader.as_ref() == Some(&third);
+    assert_eq!(reported(other, same).await.leader, Some(third.clone()));
+    // A store that has lost all begins with a term that nobody has heard of.
+    etcd.ctl(&["del", "/weir/", "--prefix"]);
+    let fourth = leader(leads, third.term + 1).await;
+    let same = |report: &Report| report.leader.as_ref() == Some(&fourth);
+    reported(other, same).await;
+    let term = etcd.ctl(&["get", "/weir/term", "--print-value-only"]);
+    assert_eq!(term.trim(), fourth.term.to_string());
+    // So does one that lost them while nobody was in touch.
+    etcd.kill();
+    reported(leads, |report| !report.reachable).await;
+    reported(other, |report| !report.reachable).await;
+    std::fs::remove_dir_all(etcd.folder.path().join("data")).expect("its data");
+    etcd.again();
+    leader(leads, fourth.term + 1).await;
+    // What nobody has written is an error that says what to do.
+    etcd.ctl(&["put", "/weir/term", "many"]);
+    let report = reported(other, |report| report.error.is_some()).await;
+    let said = report.error.expect("it says why");
+    assert!(said.contains("/weir/term in the store cannot be used"), "{said}");
+    etcd.ctl(&["del", "/weir/term"]);
+    leader(other, fourth.term + 2).await;
+}
+
+/// Whoever leads knows that it does not any more before another one can.
+#[tokio::test]
+async fn two_never_lead_at_once() {
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let mut a = balancer(&etcd.config(), "a", "1");
+    reported(&mut a, Report::leads).await;
+    let mut b = balancer(&etcd.config(), "b", "2");
+    leader(&mut b, 1).await;
+    // Its lease is taken from it, as if it had not been kept: it hears of that at the same time as the other
+    // one, and whichever leads next, the term is another.
+    for round in 2..5 {
+        let leases = etcd.ctl(&["get", "/weir/leader", "--write-out=fields"]);
+        let lease = leases.lines().find_map(|line| line.strip_prefix("\"Lease\" : "));
+        let lease = lease.expect("the leader has a lease").trim().parse::<i64>().expect("a number");
+        etcd.ctl(&["lease", "revoke", &format!("{lease:x}")]);
+        let next = leader(&mut a, round).await;
+        reported(&mut b, |report| report.leader.as_ref() == Some(&next)).await;
+        let leading = tokio::time::timeout(LIMIT, async {
+            loop {
+                let both = (a.report.borrow().leads(), b.report.borrow().leads());
+                assert_ne!(both, (true, true), "two lead");
+                if both.0 || both.1 {
+                    return both;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        let leading = leading.await.expect("somebody leads");
+        assert_eq!(leading.0, next.name == "a", "{next:?}");
+    }
 }
 
 fn issued(authority: &Path, to: &Path, name: &str, role: pki::Role) -> (PathBuf, PathBuf) {

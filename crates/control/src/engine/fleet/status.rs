@@ -5,7 +5,7 @@ use crate::engine::{Engine, EngineError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use weir_fleet::{Document, ServiceSign, Sign};
+use weir_fleet::{Document, Leader, ServiceSign, Sign};
 use weir_plane::Plane;
 use weir_steering::cheetah::servers;
 use weir_steering::{BackendId, Image, SLOT_BACKEND};
@@ -32,6 +32,12 @@ pub struct FleetStatus {
     pub made: Option<String>,
     /// Times that everything was read anew, since the store had been lost.
     pub resyncs: u64,
+    /// The balancer that leads; none: nobody does just now, or the store does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<Leader>,
+    /// Whether that is the one that was asked, and sure of it: its lease has not run out.
+    #[serde(default)]
+    pub leads: bool,
     /// All balancers, in the order of their names.
     pub balancers: Vec<BalancerStatus>,
     /// In what balancers differ that should be alike, a sentence each.
@@ -151,6 +157,8 @@ impl<P: Plane> Engine<P> {
             change: report.change,
             made,
             resyncs: report.resyncs,
+            leads: report.leads(),
+            leader: report.leader,
             disagreements: disagreements(&balancers, report.namesake.then_some(own)),
             balancers,
         })

@@ -674,7 +674,7 @@ pub struct ChurnOptions {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub patience: Option<Duration>,
     /// Connections that are open at a time: 4000 if it is not given, 2000 beside a flood.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub connections: Option<usize>,
     /// Backends in the lab; three quarters of them are in the pool at the start.
     #[arg(long, default_value_t = 12)]

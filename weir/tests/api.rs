@@ -305,12 +305,25 @@ fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
     assert_eq!(as_nobody(&balancer, "GET", "/v1/status", ""), None);
 }
 
-/// Asks by TLS with another implementation; the status of each request, or "refused".
+type Requests<'a> = [(&'a str, &'a str, &'a [&'a str], &'a str)];
+
+/// Asks by TLS with another implementation, each time anew; the status of each request, or "refused".
 fn by_tls(
     from: &NetNs,
     ca: &str,
     own: Option<&(String, String)>,
-    requests: &[(&str, &str, &[&str], &str)],
+    requests: &Requests<'_>,
+) -> Vec<(String, String)> {
+    ask_by_tls(from, ca, own, requests, false)
+}
+
+/// The same; or over one connection.
+fn ask_by_tls(
+    from: &NetNs,
+    ca: &str,
+    own: Option<&(String, String)>,
+    requests: &Requests<'_>,
+    together: bool,
 ) -> Vec<(String, String)> {
     const ASK: &str = r#"
 import http.client, json, ssl, sys
@@ -318,9 +331,15 @@ given = json.load(sys.stdin)
 context = ssl.create_default_context(cafile=given["ca"])
 if given["own"]:
     context.load_cert_chain(*given["own"])
+new = lambda: http.client.HTTPSConnection("127.0.0.1", 9443, context=context, timeout=60)
+c = new()
+c.auto_open = 0
+if given["together"]:
+    c.connect()
 for method, path, headers, body in given["requests"]:
     try:
-        c = http.client.HTTPSConnection("127.0.0.1", 9443, context=context, timeout=60)
+        if not given["together"]:
+            c = new()
         c.request(method, path, body or None, dict(h.split(": ", 1) for h in headers))
         answer = c.getresponse()
         print(json.dumps([str(answer.status), answer.read().decode()]))
@@ -335,7 +354,8 @@ for method, path, headers, body in given["requests"]:
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let given = json!({ "ca": ca, "own": own, "requests": requests }).to_string();
+    let given =
+        json!({ "ca": ca, "own": own, "requests": requests, "together": together }).to_string();
     asking.stdin.take().unwrap().write_all(given.as_bytes()).unwrap();
     let output = asking.wait_with_output().unwrap();
     assert!(output.status.success());
@@ -354,7 +374,8 @@ fn certificates_have_the_roles_that_the_file_gives_them() {
     let api = format!(
         "[api]\nlisten = \"{TLS}\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nclient_ca = \"{ca}\"\n\
          [[api.client]]\ncertificate = \"alice\"\nrole = \"operate\"\n\
-         [[api.client]]\ncertificate = \"bob\"\nrole = \"read\"\n"
+         [[api.client]]\ncertificate = \"bob\"\nrole = \"read\"\n\
+         [[api.client]]\ncertificate = \"carol\"\nrole = \"admin\"\n"
     );
     let balancer = start(&lab, &api);
     let here = lab.balancer();
@@ -424,6 +445,24 @@ fn certificates_have_the_roles_that_the_file_gives_them() {
         by_tls(here, &ca, Some(&alice), &requests[..1])[0].0 == "200"
     });
     assert_eq!(by_tls(here, &ca, Some(&alice), &requests[2..3])[0].0, "403");
+    // Whoever has the balancer reload is told what came of it, and goes on over the same connection; unless
+    // another certificate is to be shown: then that ends after the answer.
+    let carol = ours.certify(folder, "carol", "carol");
+    let (look, reload) =
+        (("GET", "/v1/status", &[][..], ""), ("POST", "/v1/reload", &[header][..], ""));
+    let statuses = |ca: &str| {
+        let answers = ask_by_tls(here, ca, Some(&carol), &[look, reload, reload, look], true);
+        answers.into_iter().map(|(status, _)| status).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses(&ca), ["200", "200", "200", "200"]);
+    let (again, its_key) = ours.certify(folder, "server3", "balancer");
+    fs::copy(again, &certificate).unwrap();
+    fs::copy(its_key, &key).unwrap();
+    // What comes after the answer may be just in time.
+    assert_eq!(statuses(&ca)[..2], ["200", "200"]);
+    let ca = folder.join("ca.pem").display().to_string();
+    eventually("that one is shown", || by_tls(here, &ca, Some(&carol), &[look])[0].0 == "200");
+    assert_eq!(statuses(&ca), ["200", "200", "200", "200"]);
 }
 
 #[test]

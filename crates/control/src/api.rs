@@ -833,7 +833,7 @@ async fn follow(
     router: Router,
     mut changed: impl FnMut(&Front),
 ) {
-    let (mut web, mut tls) = (None, None);
+    let (mut web, mut tls) = (None, (None, None));
     let plain = server::in_plain(None, router.clone());
     let secret = server::by_tls(None, router.clone());
     tokio::pin!(plain, secret);
@@ -845,10 +845,13 @@ async fn follow(
             web = address;
             plain.set(server::in_plain(address, router.clone()));
         }
-        // Certificates may be others under the same names.
-        if tls.is_some() || wanted.api.tls.is_some() {
-            tls.clone_from(&wanted.api.tls);
-            secret.set(server::by_tls(wanted.api.tls, router.clone()));
+        // Certificates may be others under the same names. Where all is as it was, nobody's connection ends;
+        // what cannot be read is tried anew.
+        let papers = wanted.api.tls.as_ref().and_then(|tls| server::Papers::read(tls).ok());
+        let now = (wanted.api.tls, papers);
+        if now != tls || now.0.is_some() && now.1.is_none() {
+            secret.set(server::by_tls(now.0.clone(), router.clone()));
+            tls = now;
         }
         tokio::select! {
             () = &mut plain => {}

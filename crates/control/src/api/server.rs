@@ -27,6 +27,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -42,6 +44,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 64 << 10;
 /// Requests at once of a connection by HTTP/2.
 const STREAMS: u32 = 16;
+/// For what is under way when a listener ends, as its certificates are others.
+const GOODBYE: Duration = Duration::from_secs(10);
 /// How long an address that cannot be listened at is left alone.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -104,16 +108,39 @@ fn lock(places: &Mutex<Places>) -> std::sync::MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The connections of a listener; they end with it.
+/// The connections of a listener. They end with it, when the requests that are under way have their answers:
+/// one of them may have had the listener end.
 #[derive(Default)]
 struct Crowd {
     tasks: JoinSet<()>,
     places: Arc<Mutex<Places>>,
+    ending: watch::Sender<bool>,
+}
+
+/// What a connection of a crowd is given.
+struct Seat {
+    /// Says that it works.
+    token: Arc<()>,
+    /// Whether its listener has ended.
+    ending: watch::Receiver<bool>,
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.ending.send_replace(true);
+        let mut tasks = std::mem::take(&mut self.tasks);
+        let Ok(runtime) = Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let all = async { while tasks.join_next().await.is_some() {} };
+            // Streams have no end of their own.
+            let _ = timeout(GOODBYE, all).await;
+        });
+    }
 }
 
 impl Crowd {
-    /// Takes a connection in; `serve` is given what says that it works.
-    fn take<F: Future<Output = ()> + Send + 'static>(&mut self, serve: impl FnOnce(Arc<()>) -> F) {
+    /// Takes a connection in.
+    fn take<F: Future<Output = ()> + Send + 'static>(&mut self, serve: impl FnOnce(Seat) -> F) {
         while self.tasks.try_join_next().is_some() {}
         let mut places = lock(&self.places);
         if !places.make_room() {
@@ -124,7 +151,7 @@ impl Crowd {
         places.next += 1;
         let token = Arc::new(());
         let place = Place { places: Arc::clone(&self.places), number };
-        let serving = serve(Arc::clone(&token));
+        let serving = serve(Seat { token: Arc::clone(&token), ending: self.ending.subscribe() });
         let task = self.tasks.spawn(async move {
             serving.await;
             drop(place);
@@ -143,18 +170,29 @@ enum Speech {
 }
 
 /// Answers the requests of a connection.
-async fn answer<S>(mut stream: S, speech: Speech, router: Router, caller: Caller, token: Arc<()>)
+async fn answer<S>(mut stream: S, speech: Speech, router: Router, caller: Caller, seat: Seat)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let mut head = Vec::new();
-    let two = match speech {
-        Speech::One => false,
-        Speech::Both => match timeout(HEAD, begins_two(&mut stream, &mut head)).await {
-            Ok(Ok(two)) => two,
-            Ok(Err(_)) | Err(_) => return,
-        },
+    let Seat { token, mut ending } = seat;
+    let ends = async move {
+        let _ = ending.wait_for(|ending| *ending).await;
     };
+    tokio::pin!(ends);
+    let mut head = Vec::new();
+    let begun = async {
+        match speech {
+            Speech::One => Some(false),
+            Speech::Both => timeout(HEAD, begins_two(&mut stream, &mut head)).await.ok()?.ok(),
+        }
+    };
+    // Nobody is let in by what holds no more.
+    let two = tokio::select! {
+        biased;
+        () = &mut ends => None,
+        two = begun => two,
+    };
+    let Some(two) = two else { return };
     let stream = TokioIo::new(Ahead { head: head.into(), stream });
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request: Request<Incoming>| {
@@ -164,22 +202,36 @@ where
         router.call(request)
     });
     let served = if two {
-        http2::Builder::new(TokioExecutor::new())
+        let connection = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(HEAD)
             .keep_alive_timeout(HANDSHAKE)
             .max_concurrent_streams(STREAMS)
             .max_header_list_size(HEAD_BYTES as u32)
             .max_send_buf_size(HEAD_BYTES)
-            .serve_connection(stream, service)
-            .await
+            .serve_connection(stream, service);
+        tokio::pin!(connection);
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = ends => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
     } else {
-        http1::Builder::new()
+        let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
             .max_buf_size(HEAD_BYTES)
-            .serve_connection(stream, service)
-            .await
+            .serve_connection(stream, service);
+        tokio::pin!(connection);
+        tokio::select! {
+            served = connection.as_mut() => served,
+            () = ends => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
     };
     if let Err(error) = served {
         debug!(%error, "a connection of the API has ended");
@@ -267,7 +319,7 @@ pub(super) async fn at_socket(listener: UnixListener, router: Router) -> io::Res
         };
         let router = router.clone();
         let known = stream.peer_cred().ok();
-        crowd.take(move |token| async move {
+        crowd.take(move |seat| async move {
             // Names may come from far away.
             let who = move || {
                 let known = known.as_ref();
@@ -278,7 +330,7 @@ pub(super) async fn at_socket(listener: UnixListener, router: Router) -> io::Res
                 )
             };
             let Ok(caller) = tokio::task::spawn_blocking(who).await else { return };
-            answer(stream, Speech::Both, router, caller, token).await;
+            answer(stream, Speech::Both, router, caller, seat).await;
         });
     }
 }
@@ -326,7 +378,7 @@ pub(super) async fn in_plain(address: Option<SocketAddr>, router: Router) {
     loop {
         let (stream, from) = accept(&listener).await;
         let router = router.clone();
-        crowd.take(move |token| answer(stream, Speech::One, router, Caller::anybody(from), token));
+        crowd.take(move |seat| answer(stream, Speech::One, router, Caller::anybody(from), seat));
     }
 }
 
@@ -335,7 +387,7 @@ pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router) {
     let Some(wanted) = wanted else { return std::future::pending().await };
     let mut warned = false;
     let acceptor = loop {
-        match acceptor(&wanted) {
+        match Papers::read(&wanted).and_then(|papers| acceptor(&wanted, papers)) {
             Ok(acceptor) => break acceptor,
             Err(error) if !warned => {
                 warn!("the API is not served by TLS, and it is tried again: {error}");
@@ -350,7 +402,7 @@ pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router) {
     loop {
         let (stream, from) = accept(&listener).await;
         let (router, acceptor) = (router.clone(), acceptor.clone());
-        crowd.take(move |token| async move {
+        crowd.take(move |seat| async move {
             let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => return warn_of(from, &error.to_string()),
@@ -359,7 +411,7 @@ pub(super) async fn by_tls(wanted: Option<ApiTls>, router: Router) {
             let certificates = stream.get_ref().1.peer_certificates();
             let Some(own) = certificates.and_then(<[_]>::first) else { return };
             let caller = Caller::with_certificate(own, from);
-            answer(stream, Speech::Both, router, caller, token).await;
+            answer(stream, Speech::Both, router, caller, seat).await;
         });
     }
 }
@@ -377,21 +429,45 @@ fn warn_of(from: SocketAddr, error: &str) {
     *last = Some((std::time::Instant::now(), 0));
 }
 
+fn wrong(path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("{} cannot be used: {error}", path.display())
+}
+
+/// What a listener by TLS shows, and whom it believes, as it stands in its files.
+#[derive(PartialEq, Eq)]
+pub(super) struct Papers {
+    own: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    authorities: Vec<CertificateDer<'static>>,
+}
+
+impl Papers {
+    /// # Errors
+    /// What is wrong with which file.
+    pub fn read(wanted: &ApiTls) -> Result<Self, String> {
+        let read = |path: &Path| -> Result<Vec<CertificateDer<'static>>, String> {
+            let all = CertificateDer::pem_file_iter(path).map_err(|error| wrong(path, &error))?;
+            let all = all.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(path, &error))?;
+            if all.is_empty() {
+                Err(wrong(path, &"there is no certificate in it"))
+            } else {
+                Ok(all)
+            }
+        };
+        Ok(Self {
+            own: read(&wanted.certificate)?,
+            key: PrivateKeyDer::from_pem_file(&wanted.key).map_err(|e| wrong(&wanted.key, &e))?,
+            authorities: read(&wanted.client_ca)?,
+        })
+    }
+}
+
 /// # Errors
 /// What is wrong with which file.
-fn acceptor(wanted: &ApiTls) -> Result<TlsAcceptor, String> {
-    let wrong = |path: &Path, error: &dyn std::fmt::Display| {
-        format!("{} cannot be used: {error}", path.display())
-    };
-    let read = |path: &Path| -> Result<Vec<CertificateDer<'static>>, String> {
-        let all = CertificateDer::pem_file_iter(path).map_err(|error| wrong(path, &error))?;
-        let all = all.collect::<Result<Vec<_>, _>>().map_err(|error| wrong(path, &error))?;
-        if all.is_empty() { Err(wrong(path, &"there is no certificate in it")) } else { Ok(all) }
-    };
-    let own = read(&wanted.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&wanted.key).map_err(|e| wrong(&wanted.key, &e))?;
+fn acceptor(wanted: &ApiTls, papers: Papers) -> Result<TlsAcceptor, String> {
+    let Papers { own, key, authorities } = papers;
     let mut roots = RootCertStore::empty();
-    for authority in read(&wanted.client_ca)? {
+    for authority in authorities {
         roots.add(authority).map_err(|error| wrong(&wanted.client_ca, &error))?;
     }
     let provider = Arc::new(ring::default_provider());

@@ -10,7 +10,7 @@ use std::process::{Child, Output, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use common::{PATIENCE, WEB4, WEB6, WEIR};
+use common::{PATIENCE, WEB4, WEB6, WEIR, dropped};
 use serde_json::Value;
 use weir_lab::topology::{INTERFACE, Topology, VIP4, VIP6, client4, client6};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs};
@@ -146,12 +146,6 @@ fn download(lab: &Lab, from: IpAddr, to: std::net::SocketAddr) -> String {
     curl.args(["-sgS", "-o", "/dev/null", "-w", "%{size_download}", "--max-time", "120"]);
     curl.args(["--interface", &from.to_string(), &format!("http://{to}/big")]);
     common::stdout(&curl.output().expect("running curl"))
-}
-
-fn dropped(status: &Value, reason: &str) -> u64 {
-    let outcomes = status["outcomes"].as_array().unwrap();
-    let found = outcomes.iter().find(|one| one["reason"] == reason);
-    found.map_or(0, |one| one["dropped"].as_u64().unwrap())
 }
 
 fn large_transfers(lab: &Lab, balancer: &Balancer, when: &str) {

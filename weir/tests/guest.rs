@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::{WEB4, WEB6, WEIR};
+use common::{WEB4, WEB6, WEIR, dropped};
 use serde_json::Value;
 use weir_lab::topology::{BOND, Bond, Receivers, Topology};
 use weir_lab::traffic::Mix;
@@ -19,12 +19,6 @@ use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, PoolControl, Traffic, Traff
 const TRAFFIC: usize = 24;
 const HELD: usize = 24;
 const BACKENDS: usize = 4;
-
-fn dropped(status: &Value, reason: &str) -> u64 {
-    let outcomes = status["outcomes"].as_array().unwrap();
-    let found = outcomes.iter().find(|one| one["reason"] == reason);
-    found.map_or(0, |one| one["dropped"].as_u64().unwrap())
-}
 
 /// What `weir` says with the balancer's configuration; it is to succeed.
 fn says(lab: &Lab, balancer: &Balancer, verb: &str) -> String {

@@ -6,13 +6,11 @@ mod common;
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{WEB4, WEB6, WEIR};
 use serde_json::Value;
-use weir_lab::demo::{DemoSpec, Goals, run_in};
 use weir_lab::topology::{INTERFACE, NAT_ECHO_PORT, Topology, VIP4, client4, client6};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
@@ -34,27 +32,7 @@ fn returned(status: &Value) -> u64 {
 /// breaks.
 fn unbroken(method: &str) {
     let _alone = common::alone();
-    let seed = common::seed();
-    let mut demo = DemoSpec::new(WEIR, seed);
-    demo.show = weir_lab::view::Show::Lines;
-    demo.lab = behind(6);
-    demo.balancer = spec(method);
-    demo.duration = Duration::from_secs(8);
-    demo.limit = Duration::from_secs(900);
-    (demo.traffic.timeout, demo.traffic.detection) = (common::PATIENCE, common::PATIENCE);
-    demo.traffic.udp_timeout = Duration::from_secs(3);
-    demo.traffic.connections = 400;
-    demo.goals = Goals { changes: 8, kinds: &["crash"], open: 300, ..Goals::default() };
-    demo.churn.gap = Duration::from_millis(300)..Duration::from_millis(600);
-    let lab = common::lab_of(demo.lab.clone());
-    let balancer = Arc::new(common::start_spec(&lab, demo.balancer.clone()));
-    let report = run_in(&lab, Arc::clone(&balancer) as _, &demo).unwrap();
-    println!("{}\n{}", report.table(), report.line());
-    if !report.held() {
-        println!("{:#?}\n{}", report.churn.log, common::log_tail(&balancer, 100));
-    }
-    assert_eq!(report.fault(), None, "{method}, WEIR_SEED={seed}");
-    let status = balancer.status().unwrap();
+    let status = common::unbroken(behind(6), spec(method), method);
     for name in ["web4", "web6", "echo4"] {
         let service = common::service(&status, name);
         assert_eq!(service["forward"], "nat");

@@ -4,13 +4,10 @@ mod common;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::{WEB4, WEB6, WEIR};
-use serde_json::Value;
-use weir_lab::demo::{DemoSpec, Goals, run_in};
+use common::{WEB4, WEB6, WEIR, dropped};
 use weir_lab::topology::Topology;
 use weir_lab::{Balancer, BalancerSpec, LabSpec};
 
@@ -23,36 +20,10 @@ fn routed(backends: usize) -> LabSpec {
     LabSpec { backends, topology: Topology::Routed, big_bytes: 2 << 20, ..LabSpec::default() }
 }
 
-fn dropped(status: &Value, reason: &str) -> u64 {
-    let outcomes = status["outcomes"].as_array().unwrap();
-    let found = outcomes.iter().find(|one| one["reason"] == reason);
-    found.map_or(0, |one| one["dropped"].as_u64().unwrap())
-}
-
 /// Real servers and clients, changes of the pool, a control plane that is killed: nothing breaks.
 fn unbroken(forward: &str, other_family: bool) {
     let _alone = common::alone();
-    let seed = common::seed();
-    let mut demo = DemoSpec::new(WEIR, seed);
-    demo.show = weir_lab::view::Show::Lines;
-    demo.lab = routed(6);
-    demo.balancer = spec(forward, other_family);
-    demo.duration = Duration::from_secs(8);
-    demo.limit = Duration::from_secs(900);
-    (demo.traffic.timeout, demo.traffic.detection) = (common::PATIENCE, common::PATIENCE);
-    demo.traffic.udp_timeout = Duration::from_secs(3);
-    demo.traffic.connections = 400;
-    demo.goals = Goals { changes: 8, kinds: &["crash"], open: 300, ..Goals::default() };
-    demo.churn.gap = Duration::from_millis(300)..Duration::from_millis(600);
-    let lab = common::lab_of(demo.lab.clone());
-    let balancer = Arc::new(common::start_spec(&lab, demo.balancer.clone()));
-    let report = run_in(&lab, Arc::clone(&balancer) as _, &demo).unwrap();
-    println!("{}\n{}", report.table(), report.line());
-    if !report.held() {
-        println!("{:#?}\n{}", report.churn.log, common::log_tail(&balancer, 100));
-    }
-    assert_eq!(report.fault(), None, "{forward}, WEIR_SEED={seed}");
-    let status = balancer.status().unwrap();
+    let status = common::unbroken(routed(6), spec(forward, other_family), forward);
     for name in ["web4", "web6", "echo4"] {
         let service = common::service(&status, name);
         assert_eq!(service["forward"], forward);

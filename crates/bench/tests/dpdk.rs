@@ -24,12 +24,15 @@ fn every_pipeline_has_its_row_beside_a_macswap() {
     };
     let report = dpdk::run(&request, |row| println!("{row}")).expect("it can be measured");
     println!("huge pages: {}", report.huge_pages);
-    let kinds: Vec<_> = report.rows.iter().map(|row| (row.method, row.forward)).collect();
+    let kinds: Vec<_> =
+        report.rows.iter().map(|row| (row.beside.method, row.beside.forward)).collect();
     let wanted = [("concury", "l2"), ("concury", "ipip"), ("residue", "l2"), ("residue", "ipip")];
     assert_eq!(kinds, wanted);
     for row in &report.rows {
-        assert!(row.plane == "dpdk" && row.checked >= 1000 && row.cores == 1, "{row:?}");
-        assert!(row.mpps > 0.0 && row.macswap_mpps > 0.0 && row.ratio_to_macswap > 0.0, "{row:?}");
+        let beside = &row.beside;
+        assert!(beside.plane == "dpdk" && row.checked >= 1000 && beside.cores == 1, "{row:?}");
+        let rates = [beside.mpps, beside.macswap_mpps, beside.ratio_to_macswap];
+        assert!(rates.iter().all(|rate| *rate > 0.0), "{row:?}");
     }
     let two = Request { cores: vec![2], ..request };
     let refused = dpdk::run(&two, |_| ()).expect_err("one core is measured");

@@ -106,6 +106,28 @@ struct View<'a> {
     own_macs: &'a [[u8; 6]],
 }
 
+/// Of a plane whose memory is lent out meanwhile.
+macro_rules! view {
+    ($plane:expr) => {
+        View {
+            vips: &$plane.vips,
+            wide: &$plane.wide,
+            id_routes: &$plane.id_routes,
+            sources: &$plane.sources,
+            caps: &$plane.caps,
+            buckets: &$plane.buckets,
+            nanoseconds: $plane.nanoseconds,
+            translations: &$plane.translations,
+            mappings: &$plane.mappings,
+            backends: &$plane.backends,
+            tick: $plane.tick(),
+            tables: &$plane.tables,
+            unknown: &$plane.unknown,
+            own_macs: &$plane.own_macs,
+        }
+    };
+}
+
 impl Directory for View<'_> {
     fn service(&self, key: &VipKey) -> Option<ServiceId> {
         self.vips.get(key).copied()
@@ -179,22 +201,7 @@ impl Soft {
     }
 
     fn view(&self) -> View<'_> {
-        View {
-            vips: &self.vips,
-            wide: &self.wide,
-            id_routes: &self.id_routes,
-            sources: &self.sources,
-            caps: &self.caps,
-            buckets: &self.buckets,
-            nanoseconds: self.nanoseconds,
-            translations: &self.translations,
-            mappings: &self.mappings,
-            backends: &self.backends,
-            tick: self.tick(),
-            tables: &self.tables,
-            unknown: &self.unknown,
-            own_macs: &self.own_macs,
-        }
+        view!(self)
     }
 
     /// How many places services listen on.
@@ -220,22 +227,7 @@ impl Soft {
 
     /// What the pipeline says.
     fn decide(&mut self, frame: &[u8]) -> Verdict {
-        let to = View {
-            vips: &self.vips,
-            wide: &self.wide,
-            id_routes: &self.id_routes,
-            sources: &self.sources,
-            caps: &self.caps,
-            buckets: &self.buckets,
-            nanoseconds: self.nanoseconds,
-            translations: &self.translations,
-            mappings: &self.mappings,
-            backends: &self.backends,
-            tick: self.tick(),
-            tables: &self.tables,
-            unknown: &self.unknown,
-            own_macs: &self.own_macs,
-        };
+        let to = view!(self);
         pipeline::process(frame, &to, &mut self.memory)
     }
 
@@ -312,22 +304,7 @@ impl Soft {
         if !self.mappings.get_mut().rules.origins.is_empty() {
             return frames.iter().map(|frame| self.process(frame)).collect();
         }
-        let to = View {
-            vips: &self.vips,
-            wide: &self.wide,
-            id_routes: &self.id_routes,
-            sources: &self.sources,
-            caps: &self.caps,
-            buckets: &self.buckets,
-            nanoseconds: self.nanoseconds,
-            translations: &self.translations,
-            mappings: &self.mappings,
-            backends: &self.backends,
-            tick: self.tick(),
-            tables: &self.tables,
-            unknown: &self.unknown,
-            own_macs: &self.own_macs,
-        };
+        let to = view!(self);
         let mut verdicts = Vec::new();
         let frames = frames.iter().copied();
         pipeline::process_burst(frames.clone(), &to, &mut self.memory, &mut verdicts);

@@ -16,6 +16,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
+use weir_lab::demo::{DemoSpec, Goals, run_in};
 use weir_lab::topology::{self, VIP4, VIP6, WEB_PORT};
 use weir_lab::traffic::Mix;
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs, Traffic, TrafficHandle, TrafficSpec};
@@ -149,6 +150,38 @@ pub fn assert_none_broke(traffic: TrafficHandle) {
     let report = traffic.finish().unwrap();
     assert_eq!(report.totals.broken, 0, "{:#?}", report.broken_connections);
     assert!(report.totals.answers > 500, "{report:?}");
+}
+
+/// Real servers and clients of both families, changes of the pool, a control plane that is killed: nothing
+/// breaks. Returns the status after that.
+pub fn unbroken(lab: LabSpec, balancer: BalancerSpec, what: &str) -> Value {
+    let seed = seed();
+    let mut demo = DemoSpec::new(WEIR, seed);
+    demo.show = weir_lab::view::Show::Lines;
+    (demo.lab, demo.balancer) = (lab, balancer);
+    demo.duration = Duration::from_secs(8);
+    demo.limit = Duration::from_secs(900);
+    (demo.traffic.timeout, demo.traffic.detection) = (PATIENCE, PATIENCE);
+    demo.traffic.udp_timeout = Duration::from_secs(3);
+    demo.traffic.connections = 400;
+    demo.goals = Goals { changes: 8, kinds: &["crash"], open: 300, ..Goals::default() };
+    demo.churn.gap = Duration::from_millis(300)..Duration::from_millis(600);
+    let lab = lab_of(demo.lab.clone());
+    let balancer = Arc::new(start_spec(&lab, demo.balancer.clone()));
+    let report = run_in(&lab, Arc::clone(&balancer) as _, &demo).unwrap();
+    println!("{}\n{}", report.table(), report.line());
+    if !report.held() {
+        println!("{:#?}\n{}", report.churn.log, log_tail(&balancer, 100));
+    }
+    assert_eq!(report.fault(), None, "{what}, WEIR_SEED={seed}");
+    balancer.status().unwrap()
+}
+
+/// How many packets were dropped for a reason.
+pub fn dropped(status: &Value, reason: &str) -> u64 {
+    let outcomes = status["outcomes"].as_array().unwrap();
+    let found = outcomes.iter().find(|one| one["reason"] == reason);
+    found.map_or(0, |one| one["dropped"].as_u64().unwrap())
 }
 
 /// A process that is killed takes no connection along, and neither does the one after it.

@@ -9,6 +9,7 @@
 //! sockets takes for a frame that comes back, as the kernel's scheduler has it: it is the same however much
 //! else the machine does.
 
+use super::Beside;
 use crate::error::{Context, demand, ensure};
 use crate::instance::Instance;
 use crate::{Result, Spread, put};
@@ -74,28 +75,9 @@ pub struct Report {
 /// A method beside the bare forwarder.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which ports the plane has.
-    pub plane: &'static str,
-    /// The steering method.
-    pub method: &'static str,
-    /// How frames get to backends.
-    pub forward: &'static str,
-    /// Flows, of which frames are drawn.
-    pub flows: u32,
-    /// Cores.
-    pub cores: usize,
-    /// Millions of frames that come back for each second of the processor that the plane's thread takes.
-    pub mpps: f64,
-    /// The same of the bare forwarder.
-    pub macswap_mpps: f64,
-    /// Median of the rounds' ratios of the two.
-    pub ratio_to_macswap: f64,
-    /// With quartiles.
-    pub ratio_spread: Spread,
-    /// Nanoseconds of the processor for a frame, of each.
-    pub ns: f64,
-    /// As `ns`, of the bare forwarder.
-    pub macswap_ns: f64,
+    /// By the processor time that the thread at the sockets takes for frames that come back.
+    #[serde(flatten)]
+    pub beside: Beside,
     /// Share of the frames that came back: more were sent than could be taken.
     pub returned: f64,
     /// As `returned`, of the bare forwarder.
@@ -106,20 +88,12 @@ pub struct Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Beside { flows, method, forward, mpps, ns, .. } = self.beside;
         write!(
             f,
-            "{:>9} flows  AF_XDP  {:<8} {:<4}{:>6.2} Mpps of processor time, {:>4.0} ns/frame; {:.2} of a bare \
-             forwarder ({:.2}..{:.2}; {:.2} Mpps, {:.0} ns)",
-            self.flows,
-            self.method,
-            self.forward,
-            self.mpps,
-            self.ns,
-            self.ratio_to_macswap,
-            self.ratio_spread.low,
-            self.ratio_spread.high,
-            self.macswap_mpps,
-            self.macswap_ns,
+            "{flows:>9} flows  AF_XDP  {method:<8} {forward:<4}{mpps:>6.2} Mpps of processor time, {ns:>4.0} \
+             ns/frame; {}",
+            self.beside.ratio(),
         )
     }
 }
@@ -188,7 +162,7 @@ fn row(method: Method, at: usize, request: &Request, rounds: &[Round]) -> Row {
     let ratio = median(&|(floor, each)| floor.0 / each[at].0);
     let (ns, macswap_ns) =
         (median(&|(_, each)| each[at].0).median, median(&|(floor, _)| floor.0).median);
-    Row {
+    let beside = Beside {
         plane: "af-xdp",
         method: method.name(),
         forward: "l2",
@@ -200,6 +174,9 @@ fn row(method: Method, at: usize, request: &Request, rounds: &[Round]) -> Row {
         ratio_spread: ratio,
         ns,
         macswap_ns,
+    };
+    Row {
+        beside,
         returned: median(&|(_, each)| each[at].1).median,
         macswap_returned: median(&|(floor, _)| floor.1).median,
         checked: request.flows,

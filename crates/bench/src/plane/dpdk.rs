@@ -5,7 +5,7 @@
 //! back: what is measured has DPDK's pool, bursts and descriptions of frames in it, and no card.
 
 use super::world::{FRAME_BYTES, Tables, stock, wanted_sum};
-use super::{CHECKED, METHODS, Request, used};
+use super::{Beside, CHECKED, METHODS, Request, used};
 use crate::error::{demand, ensure};
 use crate::{Result, Spread};
 use serde::Serialize;
@@ -44,48 +44,20 @@ pub struct Report {
 /// A pipeline beside the macswap.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which ports the plane has.
-    pub plane: &'static str,
-    /// The steering method.
-    pub method: &'static str,
-    /// How frames get to backends.
-    pub forward: &'static str,
-    /// Flows, each of which a frame is of.
-    pub flows: u32,
-    /// Number of cores.
-    pub cores: usize,
-    /// Millions of packets per second through the whole pipeline, median of the rounds.
-    pub mpps: f64,
-    /// The same with MAC addresses swapped and nothing else.
-    pub macswap_mpps: f64,
-    /// Median of the rounds' ratios of the two.
-    pub ratio_to_macswap: f64,
-    /// With quartiles.
-    pub ratio_spread: Spread,
-    /// Nanoseconds of the processor per packet, of each.
-    pub ns: f64,
-    /// As `ns`, of the macswap.
-    pub macswap_ns: f64,
+    /// Beside MAC addresses swapped and nothing else.
+    #[serde(flatten)]
+    pub beside: Beside,
     /// Frames that were compared with the scalar pipeline before the clock ran.
     pub checked: usize,
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Beside { flows, method, forward, mpps, ns, .. } = self.beside;
         write!(
             f,
-            "{:>9} flows  DPDK  {:<8} {:<5}{:>6.1} Mpps, {:>5.1} ns/packet; {:.2} of macswap ({:.2}..{:.2}; {:.1} \
-             Mpps, {:.1} ns)",
-            self.flows,
-            self.method,
-            self.forward,
-            self.mpps,
-            self.ns,
-            self.ratio_to_macswap,
-            self.ratio_spread.low,
-            self.ratio_spread.high,
-            self.macswap_mpps,
-            self.macswap_ns,
+            "{flows:>9} flows  DPDK  {method:<8} {forward:<5}{mpps:>6.1} Mpps, {ns:>5.1} ns/packet; {}",
+            self.beside.ratio(),
         )
     }
 }
@@ -126,7 +98,7 @@ pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Report> 
                 let rates = measure(request, plane(), Fed::new(open()?, &stock))?;
                 let of = |at: usize| Spread::of(rates.iter().map(|rates| rates[at])).median;
                 let ratio = Spread::of(rates.iter().map(|rates| rates[1] / rates[0]));
-                let row = Row {
+                let beside = Beside {
                     plane: "dpdk",
                     method: method.name(),
                     forward: forward.name(),
@@ -138,8 +110,8 @@ pub fn run(request: &Request, mut progress: impl FnMut(&Row)) -> Result<Report> 
                     ratio_spread: ratio,
                     ns: 1e3 / of(1),
                     macswap_ns: 1e3 / of(0),
-                    checked,
                 };
+                let row = Row { beside, checked };
                 progress(&row);
                 rows.push(row);
             }

@@ -2,10 +2,12 @@
 //! forwarder does.
 
 pub mod af_xdp;
+mod beside;
 pub mod dpdk;
 pub mod rules;
 mod world;
 
+pub use beside::Beside;
 pub use world::{Forward, METHODS};
 
 use crate::error::{demand, ensure};
@@ -69,40 +71,21 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-/// A pipeline, beside what bounds it. Rates are of all cores together.
+/// A pipeline, beside what bounds it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Which ports the plane has.
-    pub plane: &'static str,
-    /// The steering method.
-    pub method: &'static str,
-    /// How frames get to backends.
-    pub forward: &'static str,
-    /// Flows, each of which a frame is of.
-    pub flows: u32,
-    /// Number of cores that run the pipeline, each with ports of its own.
-    pub cores: usize,
-    /// Millions of packets per second through the whole pipeline, median of the rounds.
-    pub mpps: f64,
-    /// Quartiles of that rate over the rounds.
+    /// Beside MAC addresses swapped and nothing else.
+    #[serde(flatten)]
+    pub beside: Beside,
+    /// Quartiles of its rate over the rounds.
     pub mpps_spread: Spread,
-    /// The same with MAC addresses swapped and nothing else.
-    pub macswap_mpps: f64,
-    /// Quartiles of that rate over the rounds.
+    /// Quartiles of the macswap's rate over the rounds.
     pub macswap_mpps_spread: Spread,
-    /// Median of the rounds' ratios of the pipeline's rate to that.
-    pub ratio_to_macswap: f64,
-    /// Quartiles of that ratio over the rounds.
-    pub ratio_spread: Spread,
     /// MAC addresses swapped, and bare reads of as much memory as the method's tables take.
     pub bound_mpps: f64,
     /// Median of the rounds' ratios of the pipeline's rate to that.
     pub ratio_to_bound: f64,
-    /// Nanoseconds of a core per packet, of each of the three.
-    pub ns: f64,
-    /// As `ns`, of the macswap.
-    pub macswap_ns: f64,
-    /// As `ns`, of the macswap with reads.
+    /// Nanoseconds of a core per packet, of the macswap with reads.
     pub bound_ns: f64,
     /// Median of the rounds' ratios to one core's rate; none for one core.
     pub ratio_to_one_core: Option<f64>,
@@ -116,22 +99,13 @@ pub struct Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Beside { flows, cores, method, forward, mpps, ns, .. } = self.beside;
+        let end = if cores == 1 { " " } else { "s" };
         write!(
             f,
-            "{:>9} flows, {} core{}  {:<8} {:<5}{:>7.1} Mpps, {:>5.1} ns/packet; {:.2} of macswap \
-             ({:.2}..{:.2}; {:.1} Mpps, {:.1} ns), {:.2} of macswap with bare reads ({:.1} ns)",
-            self.flows,
-            self.cores,
-            if self.cores == 1 { " " } else { "s" },
-            self.method,
-            self.forward,
-            self.mpps,
-            self.ns,
-            self.ratio_to_macswap,
-            self.ratio_spread.low,
-            self.ratio_spread.high,
-            self.macswap_mpps,
-            self.macswap_ns,
+            "{flows:>9} flows, {cores} core{end}  {method:<8} {forward:<5}{mpps:>7.1} Mpps, {ns:>5.1} ns/packet; \
+             {}, {:.2} of macswap with bare reads ({:.1} ns)",
+            self.beside.ratio(),
             self.ratio_to_bound,
             self.bound_ns,
         )?;
@@ -312,22 +286,25 @@ fn of_method(
             Spread::of(pairs.map(|(these, one)| these[1] / one[1])).median
         });
         let ns = |rate: Spread| cores as f64 * 1e3 / rate.median;
-        Row {
+        let beside = Beside {
             plane: "memory",
             method: method.name(),
             forward: forward.name(),
             flows,
             cores,
             mpps: whole.median,
-            mpps_spread: whole,
             macswap_mpps: swapped.median,
-            macswap_mpps_spread: swapped,
             ratio_to_macswap: ratio(0).median,
             ratio_spread: ratio(0),
-            bound_mpps: bound.median,
-            ratio_to_bound: ratio(2).median,
             ns: ns(whole),
             macswap_ns: ns(swapped),
+        };
+        Row {
+            beside,
+            mpps_spread: whole,
+            macswap_mpps_spread: swapped,
+            bound_mpps: bound.median,
+            ratio_to_bound: ratio(2).median,
             bound_ns: ns(bound),
             ratio_to_one_core: to_one,
             table_bytes: memory.0,

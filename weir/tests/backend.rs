@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::{PATIENCE, WEB4, WEB6, WEIR, dropped};
-use serde_json::Value;
 use weir_lab::topology::{INTERFACE, Topology, VIP4, VIP6, client4, client6};
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, NetNs};
 

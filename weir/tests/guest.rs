@@ -10,7 +10,6 @@ use std::thread;
 use std::time::Duration;
 
 use common::{WEB4, WEB6, WEIR, dropped};
-use serde_json::Value;
 use weir_lab::topology::{BOND, Bond, Receivers, Topology};
 use weir_lab::traffic::Mix;
 use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, PoolControl, Traffic, TrafficSpec};

@@ -46,6 +46,7 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
         spec.balancer.balancer_lines += &format!("plane = {:?}\n", options.plane.name());
     }
     if let Some(topology) = options.topology {
+        goes_with(topology, &options.forward)?;
         spec.lab.topology = topology;
     }
     if let Some(balancers) = options.fleet {
@@ -241,6 +242,22 @@ fn forwarded_by(spec: &mut DemoSpec, forward: &str, receivers: &str) -> anyhow::
     Ok(())
 }
 
+/// Where backends have addresses and ports of their own, packets need them.
+fn goes_with(topology: Topology, forward: &str) -> anyhow::Result<()> {
+    let needed = match topology {
+        Topology::Nat => "nat",
+        Topology::FullNat => "fullnat",
+        _ => return Ok(()),
+    };
+    if forward != needed {
+        anyhow::bail!(
+            "--topology {needed} is the network of --forward {needed}, and --forward {forward} does not work in \
+             it; give --forward {needed}"
+        );
+    }
+    Ok(())
+}
+
 /// Adds a line to each service of the configuration.
 fn service_line(spec: &mut DemoSpec, line: String) {
     let lines = &mut spec.balancer.service_lines;
@@ -273,6 +290,18 @@ mod tests {
             ["cheetah", "cheetah-stateful", "concury", "jet", "residue", "tracked"]
                 .iter()
                 .all(|method| all.contains(&(*method).to_string()))
+        );
+    }
+
+    #[test]
+    fn a_network_of_backends_with_other_ports_needs_translation() {
+        let refused = goes_with(Topology::FullNat, "l2").unwrap_err().to_string();
+        assert!(refused.ends_with("give --forward fullnat"), "{refused}");
+        assert!(
+            goes_with(Topology::Nat, "gue").is_err() && goes_with(Topology::Nat, "nat").is_ok()
+        );
+        assert!(
+            goes_with(Topology::Routed, "gue").is_ok() && goes_with(Topology::L2, "l2").is_ok()
         );
     }
 

@@ -229,6 +229,13 @@ fn it_looks_at_the_host_and_says_what_does_not_fit() {
     let (code, text, said) = init(&[vip, near, far].concat());
     assert_eq!(code, Some(0), "{said}");
     assert!(text.contains("forward = \"gue\"") && text.contains("behind the router 10.61.0.12"));
+    // Many of them get the codes that they need.
+    let many: Vec<String> =
+        (0..600).map(|at| format!("10.70.{}.{}", at / 250, at % 250 + 1)).collect();
+    let many = many.iter().flat_map(|address| ["--backend", address]).collect::<Vec<_>>();
+    let (code, text, said) = init(&[&vip[..], &many].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(text.contains("\ndcode_bits = 13\n"), "{text}");
     let (_, text, said) = init(&[vip, ["--backend", "10.61.0.77"]].concat());
     assert!(text.contains("it did not answer when this was written"), "{text}");
     assert!(said.contains("10.61.0.77 does not answer on back0"), "{said}");

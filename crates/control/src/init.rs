@@ -347,6 +347,13 @@ fn there(vip: IpAddr, forward: &str, ways: &[Way]) -> Vec<String> {
     commands
 }
 
+/// Bits of a code that a service with so many backends needs, if more than the usual ones: eight codes for each
+/// backend.
+fn dcode_bits(backends: usize) -> Option<u32> {
+    let needed = (backends * 8).next_power_of_two().ilog2();
+    (needed > 12).then_some(needed)
+}
+
 fn text(
     wanted: &Wanted,
     forward: &str,
@@ -409,6 +416,12 @@ fn text(
         _ => "Backends behind routers get packets in other packets, and answer clients directly.",
     };
     let _ = writeln!(text, "# {why}\nforward = \"{forward}\"");
+    if let Some(bits) = dcode_bits(ways.len()) {
+        let _ = writeln!(
+            text,
+            "# So many backends need longer codes, and a larger table (docs/concury.md).\ndcode_bits = {bits}"
+        );
+    }
     text += match protocol {
         Protocol::Tcp => {
             "\n# A TCP connection every two seconds. type = \"http\" asks for a page \

@@ -1,6 +1,6 @@
 //! `weir announce`, `weir drain self` and `weir undrain self`: what routers are told (docs/announcing.md).
 
-use crate::cli::{AnnounceVerb, Instance};
+use crate::cli::{AnnounceVerb, Instance, USUAL_SOCKET};
 use crate::control::{NO_BODY, request, say, table};
 use crate::out;
 use anyhow::{Context, bail};
@@ -23,7 +23,9 @@ pub fn run(instance: Instance, verb: Option<AnnounceVerb>, json: bool) -> anyhow
     match verb {
         None => show(instance, json).map(|()| true),
         Some(AnnounceVerb::Check { address }) => check(instance, address),
-        Some(AnnounceVerb::Guard { config, after }) => guard(&config, after).map(|()| true),
+        Some(AnnounceVerb::Guard { config, after }) => {
+            guard(&instance, &config, after).map(|()| true)
+        }
     }
 }
 
@@ -77,12 +79,20 @@ fn check(instance: Instance, address: IpAddr) -> anyhow::Result<bool> {
 }
 
 /// Withdraws what an instance has announced, when it has not answered for so long. Until a signal.
-fn guard(path: &Path, after: Duration) -> anyhow::Result<()> {
+fn guard(instance: &Instance, path: &Path, after: Duration) -> anyhow::Result<()> {
     let config = Config::load(path)?;
     let Some(announce) = &config.announce else {
         bail!("{}: there is no [announce], so there is nothing to guard", path.display());
     };
     let (socket, file) = (config.balancer.socket_path(), announced_file(&config.balancer.run_dir));
+    if ![Path::new(USUAL_SOCKET), &socket].contains(&instance.socket.as_path()) {
+        bail!(
+            "--socket {}: the instance of {} is at {}, and that is the one that is guarded; leave --socket out",
+            instance.socket.display(),
+            path.display(),
+            socket.display()
+        );
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let client = Client::new(socket);

@@ -60,11 +60,14 @@ pub enum AnnounceVerb {
     },
 }
 
+/// Where an instance is talked to if nothing else is said.
+pub const USUAL_SOCKET: &str = "/run/weir/weir.sock";
+
 /// A process `weir run` that a verb talks to.
 #[derive(Args)]
 pub struct Instance {
     /// Socket of the instance to talk to.
-    #[arg(long, global = true, env = "WEIR_SOCKET", default_value = "/run/weir/weir.sock")]
+    #[arg(long, global = true, env = "WEIR_SOCKET", default_value = USUAL_SOCKET)]
     pub socket: PathBuf,
 }
 

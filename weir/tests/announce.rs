@@ -332,6 +332,15 @@ fn control_planes_and_speakers_die_and_come_back() {
 
     // Somebody guards one of them.
     let config = world.nodes[0].home.join("weir.toml");
+    let mut elsewhere = world.nodes[0].netns.command(WEIR).unwrap();
+    elsewhere.args(["announce", "--socket", "/nowhere.sock", "guard", "--config"]).arg(&config);
+    let refused = elsewhere.output().unwrap();
+    assert!(!refused.status.success());
+    let said = common::stderr(&refused);
+    assert!(
+        said.contains("--socket /nowhere.sock: ") && said.contains("leave --socket out"),
+        "{said}"
+    );
     let mut guard = world.nodes[0].netns.command(WEIR).unwrap();
     guard.args(["announce", "guard", "--after", "2s", "--config"]).arg(&config);
     let mut guard = guard.stdin(Stdio::null()).spawn().unwrap();

@@ -244,12 +244,26 @@ fn a_run_directory_without_a_memory_is_refused() {
         })
         .collect();
     std::fs::write(&file, &moved).unwrap();
+    let words = ["has nothing of that run", "elsewhere", "--break-connections", "weir unload"];
+    // What was in force goes on, where it was.
+    balancer.launch().unwrap();
+    let said = common::log(&balancer);
+    assert!(words.iter().all(|words| said.contains(words)), "{said}");
+    let warned = balancer.status().unwrap()["warnings"].to_string();
+    assert!(warned.contains("has nothing of that run"), "{warned}");
+    common::command(&balancer, "backend drain web4 b1");
+    held.extend(common::hold_both(&lab, 10));
+    common::assert_unbroken(&mut held, "with its own directory, whatever the file says", &balancer);
+    balancer.kill();
+    // Where the memory is gone, too, it is refused.
+    let (socket, aside) = (balancer.socket().to_owned(), lab.directory().join("aside"));
+    let own = socket.parent().unwrap();
+    std::fs::rename(own, &aside).unwrap();
     let output = common::weir_in(&lab, &["run", "--config", &file]);
     let said = common::stderr(&output);
     assert_eq!(output.status.code(), Some(4), "{said}");
-    for words in ["has nothing of that run", "elsewhere", "--break-connections", "weir unload"] {
-        assert!(said.contains(words), "{said}");
-    }
+    assert!(words.iter().all(|words| said.contains(words)), "{said}");
+    std::fs::rename(&aside, own).unwrap();
     held.extend(common::hold_both(&lab, 10));
     std::fs::write(&file, &text).unwrap();
     balancer.launch().unwrap();

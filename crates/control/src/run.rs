@@ -47,14 +47,12 @@ pub async fn run(
     let (config, instead) = last_good::load(config_path, plane)?;
     let (config, fleet) = begin(config, config_path, plane).await?;
     raise_limits();
-    let socket = config.balancer.socket_path();
     let (sender, commands) = channel(QUEUE)?;
     let (where_metrics, metrics) = watch::channel(None);
     let (where_else, front) = watch::channel(Front::default());
     let events = Arc::new(Events::default());
     let told = Arc::clone(&events);
     let own = sender.clone();
-    let run_dir = config.balancer.run_dir.clone();
     let (where_agents, agents_at) = watch::channel(None);
     let (agents_trouble, trouble) = watch::channel(None);
     // A start is refused before anything of it is in force.
@@ -82,7 +80,8 @@ pub async fn run(
                 match engine.announce() {
                     Ok((keeper, wanted, reports)) => {
                         let announcing = tokio::spawn(keeper.run(wanted, reports));
-                        let _ = opened.send((announcing, fleet, transitions));
+                        let places = engine.places();
+                        let _ = opened.send((announcing, fleet, transitions, places));
                         drop(opened);
                         engine.run(commands)
                     }
@@ -94,7 +93,7 @@ pub async fn run(
         let _ = ended.send(result);
     })?;
     let ready = tokio::task::spawn_blocking(move || ready.recv()).await?;
-    let Ok((announcing, fleet, mut transitions)) = ready else {
+    let Ok((announcing, fleet, mut transitions, places)) = ready else {
         let result = end.await?;
         let _ = engine.join();
         return Err(result.err().map_or_else(|| anyhow::anyhow!("the engine ended"), Into::into));
@@ -116,7 +115,8 @@ pub async fn run(
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let places = (socket.clone(), run_dir);
+    // Not the file's, where another configuration goes on in its place.
+    let socket = places.0.clone();
     let server = api::serve(api::listen(&socket)?, places, sender.clone(), front, events);
     tokio::pin!(server);
     info!(socket = %socket.display(), "ready");

@@ -552,6 +552,12 @@ fn slow(interface: &str) -> String {
 }
 
 impl<P: Plane> Engine<P> {
+    /// Its control socket and its run directory.
+    pub fn places(&self) -> (PathBuf, PathBuf) {
+        let balancer = &self.config.balancer;
+        (balancer.socket_path(), balancer.run_dir.clone())
+    }
+
     /// Restores the states, publishes tables, and only then attaches to the interfaces: a packet
     /// never meets a data plane that knows less than the one before.
     ///

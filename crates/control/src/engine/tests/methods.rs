@@ -151,11 +151,11 @@ fn jet_respects_its_horizon() {
     world.ask(|reply| Command::Add("a".into(), backend(0, 4), reply)).expect("it can be added");
     let at = world.id("b4");
     assert!(!world.start(0, 1_100..1_200).contains(&at), "it waits");
-    world.engine.ahead += 119;
+    world.engine.ahead += 100;
     world.upkeep();
     assert!(!world.start(0, 1_200..1_300).contains(&at), "still");
     world.check();
-    world.engine.ahead += 1;
+    world.engine.ahead += 20;
     world.upkeep();
     assert!(world.start(0, 1_300..1_400).contains(&at));
     world.check();

@@ -16,6 +16,8 @@ Messages and calls are made of the .proto by `clients/python/generate`; nothing 
 import grpc
 from weir.v1 import weir_pb2, weir_pb2_grpc
 
+# A status of thousands of backends is larger than what gRPC takes if nothing is said.
+OPTIONS = [("grpc.max_receive_message_length", -1)]
 SERVICE = weir_pb2.DESCRIPTOR.services_by_name["Balancer"]
 
 
@@ -35,9 +37,7 @@ class Client:
     """A balancer, at its Unix socket; or, with `tls`, where `[api] listen` says."""
 
     def __init__(self, socket="/run/weir/weir.sock", *, channel=None, timeout=60):
-        # A status of thousands of backends is larger than what gRPC takes if nothing is said.
-        options = [("grpc.max_receive_message_length", -1)]
-        self._channel = channel or grpc.insecure_channel(f"unix:{socket}", options)
+        self._channel = channel or grpc.insecure_channel(f"unix:{socket}", OPTIONS)
         self._timeout = timeout
         stub = weir_pb2_grpc.BalancerStub(self._channel)
         for method in SERVICE.methods:
@@ -49,9 +49,7 @@ class Client:
         """By mutual TLS: `address` is host:port, the others are files in PEM."""
         read = lambda path: open(path, "rb").read()
         credentials = grpc.ssl_channel_credentials(read(ca), read(key), read(certificate))
-        options = [("grpc.max_receive_message_length", -1)]
-        channel = grpc.secure_channel(address, credentials, options)
-        return cls(channel=channel, timeout=timeout)
+        return cls(channel=grpc.secure_channel(address, credentials, OPTIONS), timeout=timeout)
 
     def _method(self, call, method):
         message = getattr(weir_pb2, method.input_type.name)

@@ -244,12 +244,9 @@ fn forwarded_by(spec: &mut DemoSpec, forward: &str, receivers: &str) -> anyhow::
 
 /// Where backends have addresses and ports of their own, packets need them.
 fn goes_with(topology: Topology, forward: &str) -> anyhow::Result<()> {
-    let needed = match topology {
-        Topology::Nat => "nat",
-        Topology::FullNat => "fullnat",
-        _ => return Ok(()),
-    };
-    if forward != needed {
+    // Both ways of translation have a network of their name.
+    let needed = topology.name();
+    if topology.is_nat() && forward != needed {
         anyhow::bail!(
             "--topology {needed} is the network of --forward {needed}, and --forward {forward} does not work in \
              it; give --forward {needed}"

@@ -14,9 +14,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use authority::Authority;
-use common::{WEIR, eventually, stderr, stdout};
+use common::{audited, eventually, start_with, stderr, stdout};
 use serde_json::{Value, json};
-use weir_lab::{Balancer, BalancerSpec, Lab, NetNs};
+use weir_lab::{Balancer, NetNs};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const WEB: &str = "127.0.0.1:8080";
@@ -84,22 +84,11 @@ fn number(balancer: &Balancer) -> u64 {
     balancer.status().unwrap()["change"].as_u64().unwrap()
 }
 
-fn start(lab: &std::sync::Arc<Lab>, lines: &str) -> Balancer {
-    let balancer_lines = lines.to_owned();
-    common::start_spec(lab, BalancerSpec { balancer_lines, ..BalancerSpec::new(WEIR, 2) })
-}
-
-fn audited(balancer: &Balancer) -> Vec<Value> {
-    let log = balancer.socket().parent().unwrap().join("audit.log");
-    let text = fs::read_to_string(log).unwrap_or_default();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn changes_are_made_once_and_refusals_say_why() {
     let _alone = common::alone();
     let lab = common::lab(3);
-    let balancer = start(&lab, "");
+    let balancer = start_with(&lab, "");
     let at = |method, path: &str, body: &Value| {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         at_socket(&balancer, method, path, &body)
@@ -249,7 +238,7 @@ fn rewrite(balancer: &Balancer, from: &str, to: &str) {
 fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
     let _alone = common::alone();
     let lab = common::lab(2);
-    let balancer = start(&lab, "# here\n");
+    let balancer = start_with(&lab, "# here\n");
     // Others may come to the socket; what they may there is the socket's business.
     for folder in balancer.socket().ancestors().skip(1) {
         let mode = fs::metadata(folder).unwrap().permissions().mode();
@@ -377,7 +366,7 @@ fn certificates_have_the_roles_that_the_file_gives_them() {
          [[api.client]]\ncertificate = \"bob\"\nrole = \"read\"\n\
          [[api.client]]\ncertificate = \"carol\"\nrole = \"admin\"\n"
     );
-    let balancer = start(&lab, &api);
+    let balancer = start_with(&lab, &api);
     let here = lab.balancer();
     eventually("the API is served by TLS", || connect(here, TLS).is_ok());
     let name = balancer.status().unwrap()["services"][0]["backends"][0]["name"].clone();
@@ -458,8 +447,17 @@ fn certificates_have_the_roles_that_the_file_gives_them() {
     let (again, its_key) = ours.certify(folder, "server3", "balancer");
     fs::copy(again, &certificate).unwrap();
     fs::copy(its_key, &key).unwrap();
+    let own = ["--cert", &carol.0, "--key", &carol.1, "--cacert", &ca];
+    let watch = ["-sN", "--max-time", "100", "https://127.0.0.1:9443/v1/watch?interval=1"];
+    let mut watching = here.command("curl").unwrap();
+    let mut watching = watching.args(own).args(watch).stdout(Stdio::piped()).spawn().expect("curl");
+    let mut first = [0];
+    watching.stdout.as_mut().unwrap().read_exact(&mut first).expect("a stream");
     // What comes after the answer may be just in time.
     assert_eq!(statuses(&ca)[..2], ["200", "200"]);
+    // 28: it had to end by itself, in the middle of the stream.
+    let ended = watching.wait_with_output().unwrap().status;
+    assert_ne!(ended.code(), Some(28), "a stream went on under the former certificate");
     let ca = folder.join("ca.pem").display().to_string();
     eventually("that one is shown", || by_tls(here, &ca, Some(&carol), &[look])[0].0 == "200");
     assert_eq!(statuses(&ca), ["200", "200", "200", "200"]);
@@ -470,7 +468,7 @@ fn the_page_is_for_eyes_unless_it_may_more_and_for_no_other_site() {
     let _alone = common::alone();
     let lab = common::lab(2);
     let here = lab.balancer();
-    let balancer = start(&lab, &format!("web = \"{WEB}\"\n"));
+    let balancer = start_with(&lab, &format!("web = \"{WEB}\"\n"));
     eventually("the page is served", || connect(here, WEB).is_ok());
     let (status, page) = at_web(here, "GET", "/", &[], "");
     assert!(status == 200 && page.contains("<title>weir</title>"));
@@ -541,7 +539,7 @@ fn slow_and_half_open_clients_keep_nobody_waiting() {
     let _alone = common::alone();
     let lab = common::lab(2);
     let here = lab.balancer();
-    let balancer = start(&lab, &format!("web = \"{WEB}\"\n"));
+    let balancer = start_with(&lab, &format!("web = \"{WEB}\"\n"));
     eventually("the page is served", || connect(here, WEB).is_ok());
     let words: [&[u8]; 5] = [
         b"",
@@ -613,7 +611,7 @@ fn read_until(stream: &mut UnixStream, words: &[&str]) -> String {
 fn watchers_are_told_what_happens() {
     let _alone = common::alone();
     let lab = common::lab(2);
-    let balancer = start(&lab, "");
+    let balancer = start_with(&lab, "");
     let open = |path: &str, headers: &[&str]| {
         let mut stream = UnixStream::connect(balancer.socket()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -738,7 +736,7 @@ print(json.dumps({"count": count, "by_status": by_status}))
 fn what_is_described_is_what_is_served() {
     let _alone = common::alone();
     let lab = common::lab(2);
-    let balancer = start(&lab, &format!("web = \"{WEB}\"\n"));
+    let balancer = start_with(&lab, &format!("web = \"{WEB}\"\n"));
     let described = stdout(&common::weir(&["schema", "--api"]));
     let (_, served) = at_socket(&balancer, "GET", "/v1/openapi.json", "");
     assert_eq!(served, serde_json::from_str::<Value>(&described).unwrap());

@@ -11,27 +11,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::time::Duration;
 
 use authority::Authority;
-use common::{WEIR, eventually, stderr, stdout};
+use common::{audited, eventually, start_with, stderr, stdout};
 use serde_json::{Value, json};
-use weir_lab::{Balancer, BalancerSpec, Lab};
+use weir_lab::Balancer;
 
 const TLS: &str = "127.0.0.1:9443";
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn start(lab: &Arc<Lab>, lines: &str) -> Balancer {
-    let balancer_lines = lines.to_owned();
-    common::start_spec(lab, BalancerSpec { balancer_lines, ..BalancerSpec::new(WEIR, 2) })
-}
-
-fn audited(balancer: &Balancer) -> Vec<Value> {
-    let log = balancer.socket().parent().unwrap().join("audit.log");
-    let text = fs::read_to_string(log).unwrap_or_default();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 /// The client, made of what `weir schema --proto` prints, where every user may read it.
 struct Python(tempfile::TempDir);
@@ -195,7 +183,7 @@ fn a_python_client_sees_and_changes_what_runs() {
     let _alone = common::alone();
     let python = Python::make();
     let lab = common::lab(3);
-    let balancer = start(&lab, "web = \"127.0.0.1:8080\"\n");
+    let balancer = start_with(&lab, "web = \"127.0.0.1:8080\"\n");
     let leaves = python.at_socket(&balancer, SAME);
     assert!(leaves.as_u64() > Some(150), "{leaves}");
     let said = python.at_socket(&balancer, CHANGES);
@@ -280,7 +268,7 @@ fn whoever_may_not_is_refused_and_written_down() {
     let ca = ours.write(folder, "ca.pem");
     let (certificate, key) = ours.certify(folder, "server", "balancer");
     let lab = common::lab(2);
-    let balancer = start(
+    let balancer = start_with(
         &lab,
         &format!(
             "[api]\nsocket_group = \"nogroup\"\nlisten = \"{TLS}\"\ncertificate = \"{certificate}\"\n\
@@ -445,7 +433,7 @@ fn slow_and_half_open_clients_keep_nobody_waiting() {
     let (certificate, key) = ours.certify(folder.path(), "server", "balancer");
     let alice = ours.certify(folder.path(), "alice", "alice");
     let lab = common::lab(2);
-    let balancer = start(
+    let balancer = start_with(
         &lab,
         &format!(
             "[api]\nlisten = \"{TLS}\"\ncertificate = \"{certificate}\"\nkey = \"{key}\"\nclient_ca = \"{ca}\"\n\

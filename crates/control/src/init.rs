@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Config, ConfigError, Protocol};
 use crate::neigh::{self, Interface, Kind, NeighError, Resolution};
+use weir_steering::{DCODE_BITS, MethodId, Settings, dcode_bits_for};
 
 /// How long neighbours have to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -347,13 +348,6 @@ fn there(vip: IpAddr, forward: &str, ways: &[Way]) -> Vec<String> {
     commands
 }
 
-/// Bits of a code that a service with so many backends needs, if more than the usual ones: eight codes for each
-/// backend.
-fn dcode_bits(backends: usize) -> Option<u32> {
-    let needed = (backends * 8).next_power_of_two().ilog2();
-    (needed > 12).then_some(needed)
-}
-
 fn text(
     wanted: &Wanted,
     forward: &str,
@@ -416,7 +410,8 @@ fn text(
         _ => "Backends behind routers get packets in other packets, and answer clients directly.",
     };
     let _ = writeln!(text, "# {why}\nforward = \"{forward}\"");
-    if let Some(bits) = dcode_bits(ways.len()) {
+    let usual = Settings::of(MethodId::Concury).get(DCODE_BITS);
+    if let Some(bits) = dcode_bits_for(ways.len()).filter(|needed| *needed > usual) {
         let _ = writeln!(
             text,
             "# So many backends need longer codes, and a larger table (docs/concury.md).\ndcode_bits = {bits}"

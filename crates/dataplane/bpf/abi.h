@@ -141,11 +141,13 @@ struct translated {
 	__u32 reserved;
 };
 
-/* What is put in the place of an address and a port. */
+/* Beside a port: also 0 is one. */
 #define PORT_GIVEN 0x10000
+
+/* What is put in the place of an address and a port. */
 struct translation {
 	__u64 address[2];
-	__u32 port; /* as on the wire; 0: it stays; with PORT_GIVEN also port 0 is put there */
+	__u32 port; /* as on the wire, with or without PORT_GIVEN; 0: it stays */
 	__u32 reserved;
 };
 

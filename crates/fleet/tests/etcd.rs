@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use weir_fleet::{
     Ask, Document, Ends, FleetError, Keeper, Leader, News, Report, Sign, Store, StoreConfig,
     TlsFiles,
@@ -346,7 +346,58 @@ async fn one_leads_and_who_comes_after_it_has_a_higher_term() {
     leader(other, fourth.term + 2).await;
 }
 
+/// A way to etcd, by its port; once it is shut it keeps all to itself, as a network does that loses packets.
+async fn way_to(etcd: &Etcd) -> (u16, watch::Sender<bool>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let (shut, is_shut) = watch::channel(false);
+    let there = etcd.client;
+    tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            let mut is_shut = is_shut.clone();
+            tokio::spawn(async move {
+                let to = tokio::net::TcpStream::connect(("127.0.0.1", there)).await;
+                let mut to = to.expect("etcd listens");
+                tokio::select! {
+                    biased;
+                    () = async { drop(is_shut.wait_for(|shut| *shut).await) } => {
+                        std::future::pending().await
+                    }
+                    _ = tokio::io::copy_bidirectional(&mut from, &mut to) => {}
+                }
+            });
+        }
+    });
+    (port, shut)
+}
+
 /// Whoever leads knows that it does not any more before another one can.
+#[tokio::test]
+async fn who_is_cut_off_leads_no_more_when_another_does() {
+    let etcd = Etcd::begin("http", &[]);
+    store(&etcd.config()).await;
+    let (port, shut) = way_to(&etcd).await;
+    let endpoints = vec![format!("http://127.0.0.1:{port}")];
+    let mut a = balancer(&StoreConfig { endpoints, ..etcd.config() }, "a", "1");
+    reported(&mut a, Report::leads).await;
+    let mut b = balancer(&etcd.config(), "b", "2");
+    assert_eq!(leader(&mut b, 1).await.name, "a");
+    shut.send_replace(true);
+    let begin = Instant::now();
+    loop {
+        // In this order: who has stopped leading does not begin again.
+        let (other, own) = (b.report.borrow().leads(), a.report.borrow().leads());
+        assert!(!(other && own), "two lead");
+        if other {
+            break;
+        }
+        assert!(begin.elapsed() < LIMIT, "nobody follows");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert_eq!(leader(&mut b, 2).await.name, "b");
+}
+
+/// Nor do two where leases are taken away.
 #[tokio::test]
 async fn two_never_lead_at_once() {
     let etcd = Etcd::begin("http", &[]);

@@ -58,7 +58,7 @@ pub use method::{
 };
 pub use methods::concury::{
     BuildReport, Codec, Codes, Concury, ConcuryConfig, DCODE_BITS, NEXT_TRY, Pending, SECOND_TRIES,
-    State,
+    SYN_SECONDS, State, dcode_bits_for,
 };
 pub use methods::tracked::{TABLE_SIZE, TrackedBuilder};
 pub use methods::{baseline, cheetah, jet, residue};

@@ -16,6 +16,8 @@ struct Tables {
     services: BTreeMap<ServiceId, (Concury, Vec<Member>)>,
     /// Services that cannot be built.
     broken: Vec<ServiceId>,
+    /// Services of which a backend was found down in this pass.
+    kept_off: Vec<ServiceId>,
 }
 
 impl Services for Tables {
@@ -35,6 +37,10 @@ impl Services for Tables {
     fn collect(&mut self, state: &ServiceState, backend: BackendId) -> Result<(), BuildError> {
         let (concury, _) = self.services.get_mut(&state.service).expect("known");
         concury.start(state.key, backend, 1).map(drop)
+    }
+
+    fn keeps_off(&self, service: ServiceId) -> bool {
+        self.kept_off.contains(&service)
     }
 
     fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
@@ -102,7 +108,8 @@ fn flow(service: u32, client: u32) -> FlowKey {
 impl World {
     fn new(services: u32) -> Self {
         let mut plane = Soft::new(SoftMemory::new(100_000, 64, 64));
-        let mut tables = Tables { services: BTreeMap::new(), broken: Vec::new() };
+        let mut tables =
+            Tables { services: BTreeMap::new(), broken: Vec::new(), kept_off: Vec::new() };
         for service in 0..services {
             let members = (0..4).map(|n| Member {
                 backend: BackendId::of((service * 4 + n) as u16),
@@ -272,6 +279,57 @@ fn a_service_that_cannot_be_built_does_not_touch_the_others() {
     world.tables.broken.clear();
     assert!(world.pass([2])[0].published);
     world.check();
+}
+
+/// A backend is found down before each step of a pass in turn, and flows start before each: those that it does not
+/// get stay where they are placed instead, also when the pass is over and the next one has not begun.
+#[test]
+fn whoever_is_kept_from_a_backend_stays_where_it_went() {
+    const STEPS: usize = 24;
+    let (mut went, mut pending) = (0, 0);
+    for (mark, begin) in (0..STEPS).flat_map(|mark| (0..STEPS).map(move |begin| (mark, begin))) {
+        let mut world = World::new(2);
+        (0..2).for_each(|service| world.start(service, 0..20));
+        world.drain(0, 1);
+        world.driver.begin([ServiceId(0), ServiceId(1)]);
+        let down = world.tables.services[&ServiceId(0)].1[0].backend;
+        let (mut marked, mut settled, mut steps) = (false, false, 0);
+        loop {
+            if steps >= mark && !marked && !world.driver.is_clearing() {
+                world.plane.memory.down.insert(down);
+                world.tables.kept_off.push(ServiceId(0));
+                marked = true;
+            }
+            if steps == begin {
+                world.start(0, 100..130);
+                went += usize::from(marked);
+            }
+            if marked {
+                // What goes there all the same, as packets do not ask for pending flows, is lost.
+                world.live.retain(|_, backend| *backend != down);
+            }
+            world.check();
+            let Some(action) = world.driver.step(&mut world.plane, &mut world.tables) else {
+                break;
+            };
+            settled |= marked && action == Action::Settle;
+            steps += 1;
+        }
+        assert!(steps < STEPS);
+        assert!(world.driver.outcomes().iter().all(|outcome| outcome.published));
+        let asks =
+            |world: &World| world.plane.tables[&ServiceId(0)].header().flags().has(Flags::PENDING);
+        assert_eq!(asks(&world), settled, "{mark} of {steps}");
+        pending += usize::from(asks(&world));
+        // The next one knows.
+        world.tables.kept_off.clear();
+        world.tables.services.get_mut(&ServiceId(0)).expect("there").1[0].role = Role::Down;
+        assert!(world.pass([0]).iter().all(|outcome| outcome.published));
+        assert!(!asks(&world), "packets ask for flows that nobody notes");
+        world.live.retain(|_, backend| *backend != down);
+        world.check();
+    }
+    println!("flows began {went} times; packets went on asking after {pending} passes");
 }
 
 /// With room for one table more than there are, a pass goes on as others retire theirs.

@@ -20,6 +20,7 @@ struct Size {
     crashes: u8,
     reuses: u8,
     failures: u8,
+    marks: u8,
 }
 
 impl Size {
@@ -27,11 +28,16 @@ impl Size {
     const fn failing(self, failures: u8) -> Self {
         Self { failures, ..self }
     }
+
+    /// With so many backends that are found down.
+    const fn marking(self, marks: u8) -> Self {
+        Self { marks, ..self }
+    }
 }
 
 const fn size(flows: usize, updates: u8, crashes: u8, reuses: u8) -> Size {
     assert!(flows <= MAX_FLOWS);
-    Size { flows, updates, crashes, reuses, failures: 0 }
+    Size { flows, updates, crashes, reuses, failures: 0, marks: 0 }
 }
 
 fn run(size: Size, fault: Fault) -> Found {
@@ -41,6 +47,7 @@ fn run(size: Size, fault: Fault) -> Found {
         crashes: size.crashes,
         reuses: size.reuses,
         failures: size.failures,
+        marks: size.marks,
         fault,
     };
     let found = search::explore(&mut rules, usize::MAX);
@@ -166,6 +173,20 @@ fn each_part_of_the_failure_path_is_needed() {
         Fault::OneTry,
     ] {
         breaks_at(fault, &sizes);
+    }
+}
+
+/// A health check that fails at any point, in the middle of an update as well: new flows are kept from its backend
+/// from then on, and stay where they are placed instead.
+#[test]
+fn a_backend_may_be_found_down_at_any_time() {
+    safe(size(1, 2, 0, 0).marking(2), Fault::None);
+    safe(size(1, 2, 0, 1).marking(1), Fault::None);
+    safe(size(1, 2, 1, 0).marking(1), Fault::None);
+    safe(size(1, 2, 0, 0).marking(1).failing(1), Fault::None);
+    safe(size(2, 1, 0, 0).marking(1), Fault::None);
+    for fault in [Fault::ClearThoughDown, Fault::MarkBeforeClear, Fault::MarkWithoutGrace] {
+        breaks_at(fault, &[size(1, 1, 0, 0).marking(1), size(1, 2, 0, 0).marking(1)]);
     }
 }
 

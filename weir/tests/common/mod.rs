@@ -74,6 +74,19 @@ pub fn start_spec(lab: &Arc<Lab>, spec: BalancerSpec) -> Balancer {
     Balancer::start(lab, spec).expect("weir run")
 }
 
+/// A balancer with these lines in `[balancer]`, or after it.
+pub fn start_with(lab: &Arc<Lab>, balancer_lines: &str) -> Balancer {
+    let balancer_lines = balancer_lines.to_owned();
+    start_spec(lab, BalancerSpec { balancer_lines, ..BalancerSpec::new(WEIR, 2) })
+}
+
+/// What a balancer's audit log says.
+pub fn audited(balancer: &Balancer) -> Vec<Value> {
+    let log = balancer.socket().parent().unwrap().join("audit.log");
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 /// Runs `weir` with arguments.
 pub fn weir(arguments: &[&str]) -> Output {
     Command::new(WEIR).args(arguments).output().expect("running weir")

@@ -2,7 +2,6 @@
 
 use crate::Spread;
 use serde::Serialize;
-use std::fmt;
 
 /// A pipeline beside a bare forwarder, which swaps MAC addresses and does nothing else. Rates are of all cores
 /// together, medians of the rounds.
@@ -34,7 +33,7 @@ pub struct Beside {
 
 impl Beside {
     /// The ratio with its quartiles, and what the bare forwarder does.
-    pub(super) fn ratio(&self) -> impl fmt::Display {
+    pub(super) fn ratio(&self) -> String {
         let Self { ratio_to_macswap, ratio_spread: Spread { low, high, .. }, .. } = self;
         let (mpps, ns) = (self.macswap_mpps, self.macswap_ns);
         format!(

@@ -11,6 +11,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -210,31 +211,32 @@ where
             .max_header_list_size(HEAD_BYTES as u32)
             .max_send_buf_size(HEAD_BYTES)
             .serve_connection(stream, service);
-        tokio::pin!(connection);
-        tokio::select! {
-            served = connection.as_mut() => served,
-            () = ends => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        }
+        serve_until(connection, ends).await
     } else {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD)
             .max_buf_size(HEAD_BYTES)
             .serve_connection(stream, service);
-        tokio::pin!(connection);
-        tokio::select! {
-            served = connection.as_mut() => served,
-            () = ends => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
-        }
+        serve_until(connection, ends).await
     };
     if let Err(error) = served {
         debug!(%error, "a connection of the API has ended");
+    }
+}
+
+/// Serves a connection; when its listener ends, it takes no more requests, and ends with the last answer.
+async fn serve_until<C: GracefulConnection>(
+    connection: C,
+    ends: impl Future<Output = ()>,
+) -> Result<(), C::Error> {
+    tokio::pin!(connection);
+    tokio::select! {
+        served = connection.as_mut() => served,
+        () = ends => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the engine is asked to do, and how it changes pools.
 
 use super::history::{Apply, HistoryReport};
-use super::service::{PoolMember, ServiceRuntime};
+use super::service::{PoolMember, ServiceRuntime, of_target};
 use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
 use super::{
@@ -23,7 +23,7 @@ use tracing::{error, info};
 use weir_fleet::Asks;
 use weir_plane::Plane;
 use weir_rpc::Welcome;
-use weir_steering::{BackendId, ServiceId, StateKey};
+use weir_steering::{BackendId, StateKey};
 use weir_wire::FlowKey;
 use weir_wire::quic::Id;
 
@@ -139,14 +139,6 @@ impl Command {
 }
 
 /// Tells packets whether a backend is up.
-fn mark(plane: &mut impl Plane, id: BackendId, up: bool) {
-    let Some(backend) = plane.backend(id) else { return };
-    let backend = weir_plane::Backend { up, resets: backend.resets && !up, ..backend };
-    if let Err(error) = plane.set_backend(id, Some(&backend)) {
-        error!(%error, "cannot mark a backend");
-    }
-}
-
 impl Backend {
     /// A backend that is to be changed keeps its address.
     pub(super) fn stays_at(&self, there: &Self, service: &str) -> Result<(), EngineError> {
@@ -278,20 +270,35 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    /// Tells packets whether a backend is up.
+    fn mark(&mut self, id: BackendId, up: bool) {
+        let Some(backend) = self.plane.backend(id) else { return };
+        // A packet that has read that flows are noted, and is under way since before that was over, would note one
+        // that it keeps from this backend: nobody would look for it any more.
+        if !up && std::mem::take(&mut self.cleared) {
+            tolerate("wait for packets", self.plane.grace().plane());
+        }
+        let backend = weir_plane::Backend { up, resets: backend.resets && !up, ..backend };
+        if let Err(error) = self.plane.set_backend(id, Some(&backend)) {
+            error!(%error, "cannot mark a backend");
+        }
+    }
+
     /// Keeps new connections from a backend that has failed, before anything else is made of that.
     pub(super) fn keep_off(&mut self, transition: &Transition) {
-        if let Some(id) = BackendId::new(transition.id as u16)
+        if let (_, Some(id)) = of_target(transition.id)
             && !transition.up
         {
-            mark(&mut self.plane, id, false);
+            self.mark(id, false);
         }
     }
 
     pub(super) fn health_changed(&mut self, transition: &Transition) {
-        let (number, id) = (ServiceId((transition.id >> 16) as u32), transition.id as u16);
+        let (number, id) = of_target(transition.id);
         let Some(name) = self.names.get(&number).cloned() else { return };
         let Some(service) = self.services.get_mut(&name) else { return };
-        let Some(member) = service.pool.iter_mut().find(|member| member.id == id) else { return };
+        let member = service.pool.iter_mut().find(|member| Some(member.id) == id);
+        let Some(member) = member else { return };
         member.detail.clone_from(&transition.detail);
         if let Some(spoken) = transition.spoken.filter(|spoken| member.spoken != Some(*spoken)) {
             member.spoken = Some(spoken);
@@ -304,9 +311,7 @@ impl<P: Plane> Engine<P> {
             member.down_since = (!transition.up).then_some(transition.at);
             let check = service.configured.check_of(&member.wanted);
             member.rising = Rising::begin(check.filter(|_| transition.up), transition.at);
-            // Where marking fails, the table says it, and the next look at its next hop again.
             let id = member.id;
-            mark(&mut self.plane, id, transition.up);
             service.dirty = true;
             // Something has changed since the last update failed: it need not wait any longer.
             if let Some(trouble) = &mut service.trouble {
@@ -318,6 +323,8 @@ impl<P: Plane> Engine<P> {
             let moves = check.is_some_and(|check| check.dead_connections == DeadConnections::Move);
             // With nobody up there is no better place for them.
             let moves = moves && !up && service.all_down().is_none();
+            // Where marking fails, the table says it, and the next look at its next hop again.
+            self.mark(id, up);
             self.events.push(Happening::Health {
                 service: name.clone(),
                 backend,

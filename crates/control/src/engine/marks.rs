@@ -5,7 +5,10 @@ use super::service::{MANY_PINS, ServiceRuntime};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_hash::{HashKey, Key};
-use weir_steering::{BackendId, Flags, Image, Phase, Role, SLOT_RESERVED, rest_for};
+use weir_plane::ArmedFlows;
+use weir_steering::{
+    BackendId, Flags, Image, Phase, Role, SLOT_RESERVED, SYN_SECONDS, ServiceState, rest_for,
+};
 
 impl ServiceRuntime {
     /// Hash key of the published table.
@@ -31,8 +34,8 @@ impl ServiceRuntime {
 
     /// Another period of activity begins: the hashes of the flows that may be watched in it to `open`
     /// and, of those of which only the first packet is known, to `opening`. Those of backends that take
-    /// no new flow are armed in any case: so it is known that they live.
-    pub fn arm(&mut self, now: u32, open: &mut Vec<u64>, opening: &mut Vec<u64>) {
+    /// no new flow are armed in any case, before all others: so it is known that they live.
+    pub fn arm(&mut self, now: u32, [kept, open, opening]: &mut [Vec<u64>; 3]) {
         let idle = u32::try_from(self.configured.idle_timeout.as_secs()).unwrap_or(u32::MAX);
         let rest = rest_for(idle, SWEEP_EVERY.as_secs() as u32);
         // Without marks nobody need look which flows to mark.
@@ -50,7 +53,7 @@ impl ServiceRuntime {
         let Some(key) = self.marks_under() else { return };
         let reserved = &self.armed_all_of;
         self.builder.each_due(now, &mut |state, known| match known.phase {
-            Phase::Open if reserved.contains(&known.backend) => {}
+            _ if reserved.contains(&known.backend) => {}
             Phase::Open => open.push(state.hash(&key)),
             Phase::Opening => opening.push(state.hash(&key)),
             // A SYN may well begin another connection with the same ports.
@@ -58,11 +61,36 @@ impl ServiceRuntime {
         });
         if !reserved.is_empty() {
             self.builder.each_state(&mut |state, known| {
-                if known.phase == Phase::Open && reserved.contains(&known.backend) {
-                    open.push(state.hash(&key));
+                if known.phase != Phase::Closing && reserved.contains(&known.backend) {
+                    kept.push(state.hash(&key));
                 }
             });
         }
+    }
+
+    /// The connections of backends that take no new ones whose SYN may be repeated, and that packets do not know:
+    /// there was no room for all, or they have begun with the ports of one that ended.
+    pub fn young_unarmed(&self, now: u32, armed: &ArmedFlows) -> Vec<(ServiceState, BackendId)> {
+        let Some(key) = self.marks_under().filter(|_| !self.is_by_client()) else {
+            return Vec::new();
+        };
+        let mut kept = self.reserved();
+        // A SYN to one that is down is better placed elsewhere.
+        for member in self.members().iter().filter(|member| member.role == Role::Down) {
+            kept.remove(&member.backend);
+        }
+        let mut found = Vec::new();
+        if !kept.is_empty() {
+            self.builder.each_state(&mut |state, known| {
+                let young = now.saturating_sub(known.born) < SYN_SECONDS;
+                let lives = known.phase != Phase::Closing && kept.contains(&known.backend);
+                if young && lives && !(armed.has)(state.hash(&key)) {
+                    let state = ServiceState { service: self.number, key: *state };
+                    found.push((state, known.backend));
+                }
+            });
+        }
+        found
     }
 
     /// The hashes of the flows whose packets are to be noticed, under the key that packets follow.

@@ -302,6 +302,8 @@ pub struct Engine<P: Plane = LivePlane> {
     urgent: Option<tokio::sync::mpsc::Receiver<Command>>,
     /// What health checks have said during an update.
     late: Vec<crate::health::Transition>,
+    /// Packets of a service have stopped asking for pending flows since they were last waited for.
+    cleared: bool,
     /// Changes that wait for agents, after a restart.
     waiting: Vec<Command>,
     attached: Vec<weir_plane::Attached>,
@@ -601,6 +603,7 @@ impl<P: Plane> Engine<P> {
             warnings: found.warnings,
             urgent: None,
             late: Vec::new(),
+            cleared: false,
             waiting: Vec::new(),
             attached: Vec::new(),
             events_taken: 0,

@@ -839,6 +839,11 @@ pub(super) fn log_path(run_dir: &Path, log_name: &str) -> PathBuf {
     run_dir.join(format!("states-{log_name}.log"))
 }
 
+/// The service and the backend of what health checks call by this number: [`ServiceRuntime::target`].
+pub fn of_target(id: u64) -> (ServiceId, Option<BackendId>) {
+    (ServiceId((id >> 16) as u32), BackendId::new(id as u16))
+}
+
 fn idle_seconds(service: &Service) -> u32 {
     service.idle_timeout.as_secs().min(u64::from(u32::MAX)) as u32
 }

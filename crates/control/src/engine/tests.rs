@@ -558,13 +558,20 @@ fn a_failure_waits_for_no_update() {
     let seen = answer.try_recv().expect("it is answered").expect("readable");
     let b2 = &seen.services[0].backends[1];
     assert_eq!((b2.name.as_str(), b2.state.as_str()), ("b2", "draining"));
-    // While an update lasts, packets ask for that; then a table of its own says it.
+    // Until a table of its own says it, packets ask for that, and for the flows that were kept from it.
     assert!(!world.engine.plane.backend(id).expect("there").up);
     assert!(!world.engine.services["a"].member("b1").expect("there").up);
     assert!(world.engine.services["a"].dirty, "its table follows");
+    let asks = |world: &World| {
+        let number = world.engine.services["a"].number;
+        world.engine.plane.tables[&number].header().flags().has(Flags::PENDING)
+    };
+    assert!(asks(&world));
+    assert!(!world.start(0, 500..600).contains(&id), "it takes nobody");
     world.live.retain(|_, at| *at != id);
+    world.check();
     world.upkeep();
-    assert!(!world.engine.services["a"].dirty);
+    assert!(!world.engine.services["a"].dirty && !asks(&world));
     assert!(!world.start(0, 1_000..1_100).contains(&id), "it takes nobody");
     world.check();
 }

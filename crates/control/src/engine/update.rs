@@ -2,9 +2,10 @@
 //! made of its outcomes.
 
 use super::prefixes::name_of;
-use super::service::ServiceRuntime;
+use super::service::{ServiceRuntime, of_target};
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Affinity, AllDown};
+use crate::health::Transition;
 use crate::last_good::Instead;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use tracing::{debug, info, warn};
 use weir_hash::Key;
 use weir_plane::{ArmedFlows, Plane};
 use weir_steering::update::{Built, Failure, Judgement, Outcome, Services};
-use weir_steering::{Armed, BackendId, Event, ServiceId, ServiceState};
+use weir_steering::{Action, Armed, BackendId, Event, ServiceId, ServiceState};
 
 /// An update that has failed is tried again after so long, and after twice as long each time.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
@@ -56,6 +57,8 @@ struct Tables<'a> {
     pins: usize,
     /// Those that need not be, as packets know them otherwise.
     armed: Option<&'a (u64, ArmedFlows)>,
+    /// What health checks have said since: packets are kept from those that are down, and nothing more yet.
+    late: &'a [Transition],
 }
 
 impl Tables<'_> {
@@ -101,6 +104,15 @@ impl Services for Tables<'_> {
 
     fn avoids(&self, service: ServiceId) -> bool {
         self.at(service).is_some_and(|service| service.pool.iter().any(|member| !member.up))
+    }
+
+    fn keeps_off(&self, service: ServiceId) -> bool {
+        let is_up = |id| {
+            let member = self.at(service).and_then(|service| service.by_id(id));
+            member.is_some_and(|member| member.up)
+        };
+        let down = self.late.iter().filter(|one| !one.up).map(|one| of_target(one.id));
+        down.filter(|(of, _)| *of == service).filter_map(|(_, backend)| backend).any(is_up)
     }
 
     fn knows(&self, state: &ServiceState, backend: BackendId) -> bool {
@@ -220,8 +232,8 @@ impl<P: Plane> Engine<P> {
         loop {
             let begun = Instant::now();
             let (services, names) = (&mut self.services, &self.names);
-            let armed = armed.as_ref();
-            let mut tables = Tables { services, names, now, taken: 0, pins, armed };
+            let (armed, late) = (armed.as_ref(), &self.late[..]);
+            let mut tables = Tables { services, names, now, taken: 0, pins, armed, late };
             let action = self.driver.step(&mut self.plane, &mut tables);
             self.events_taken += tables.taken;
             let Some(action) = action else { break };
@@ -229,7 +241,11 @@ impl<P: Plane> Engine<P> {
             if took >= TELLING {
                 debug!(?action, microseconds = took.as_micros() as u64, "a step of an update");
             }
-            self.attend(true);
+            self.cleared |= action == Action::SetFlags { record: false, pending: false };
+            // A backend that is found down then has flows noted that are forgotten at once.
+            if !self.driver.is_clearing() {
+                self.attend(true);
+            }
         }
         let outcomes = self.driver.outcomes();
         // Only these can have become so: a balancer has thousands of others.

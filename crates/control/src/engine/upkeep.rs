@@ -174,6 +174,7 @@ impl<P: Plane> Engine<P> {
             false => SeenFlows::default(),
         };
         let marks = self.plane.take_marks(side).plane()?;
+        self.pin_unarmed(now);
         self.attend(true);
         self.unread = None;
         let unarmed = |service: &ServiceRuntime| service.is_rekeyed() || service.is_unarmed();
@@ -211,15 +212,49 @@ impl<P: Plane> Engine<P> {
         Ok(())
     }
 
+    /// Pins the connections whose SYN may be repeated and must not move them, where packets do not know that. If
+    /// there are too many, an update does it that has room for them.
+    fn pin_unarmed(&mut self, now: u32) {
+        if self.services.values().all(|service| service.reserved().is_empty()) {
+            return;
+        }
+        let armed = match self.plane.armed() {
+            Ok(armed) => armed,
+            Err(error) => {
+                warn!(%error, "cannot read which connections packets know");
+                return;
+            }
+        };
+        let most = self.plane.pin_limit() / 2;
+        for service in self.services.values_mut() {
+            let pins = service.young_unarmed(now, &armed);
+            let pinned = match pins.len() <= most {
+                true => self.driver.pin_beside(service.number, &pins, &mut self.plane),
+                false => {
+                    service.dirty = true;
+                    continue;
+                }
+            };
+            if let Err(error) = pinned {
+                warn!(service = service.configured.name, %error, "cannot pin connections");
+                service.dirty = true;
+            }
+        }
+    }
+
     /// Begins another period of activity: arms all flows under the hash keys that packets follow.
     pub(super) fn flip_marks(&mut self, now: u32) -> Result<Side, EngineError> {
-        let (mut known, mut opening) = (Vec::new(), Vec::new());
-        self.services.values_mut().for_each(|service| service.arm(now, &mut known, &mut opening));
-        // What is open comes first, if there is not room for all.
-        known.append(&mut opening);
-        let flows = known.len();
+        // A SYN with the ports of a connection that has ended has followed that, if it was armed still: the one
+        // that begins with it is armed only if that is known.
+        self.drain_until_here()?;
+        let mut known: [Vec<u64>; 3] = Default::default();
+        self.services.values_mut().for_each(|service| service.arm(now, &mut known));
+        let flows = known.iter().map(Vec::len).sum();
         self.periods += 1;
-        self.plane.flip_marks(&mut known.into_iter(), flows).plane()
+        // If there is not room for all, whose SYN must not move it comes first, and then what is open.
+        let side = self.plane.flip_marks(&mut known.into_iter().flatten(), flows).plane()?;
+        self.pin_unarmed(now);
+        Ok(side)
     }
 
     /// Has packets notice the flows whose silence counts. Those armed before and seen alive are not among

@@ -144,6 +144,29 @@ impl<P, S> Driver<P, S> {
         }
     }
 
+    /// Pins states beside those that a service's published table needs; they go with the next one that does not
+    /// need them.
+    ///
+    /// # Errors
+    /// What the plane says; some may be pinned then.
+    pub fn pin_beside(
+        &mut self,
+        service: ServiceId,
+        pins: &[(ServiceState, BackendId)],
+        plane: &mut impl Plane<Error = P>,
+    ) -> Result<(), P> {
+        let there = self.pins.get(&service);
+        let there = |(state, backend): &&(ServiceState, BackendId)| {
+            there.and_then(|pins| pins.at(state)) == Some(*backend)
+        };
+        let missing: Vec<_> = pins.iter().filter(|pin| !there(pin)).copied().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.unread.insert(service);
+        plane.pin(&missing)
+    }
+
     /// Adds services to the pass. One that is in it already goes on where it is.
     pub fn begin(&mut self, services: impl IntoIterator<Item = ServiceId>) {
         let mut there: HashSet<ServiceId> = self.lanes.iter().map(|lane| lane.service).collect();
@@ -154,6 +177,13 @@ impl<P, S> Driver<P, S> {
     /// Whether the pass is over.
     pub fn is_idle(&self) -> bool {
         self.lanes.iter().all(|lane| lane.update.action().is_none())
+    }
+
+    /// Whether pending flows have been settled, and packets still ask for them. What is noted now is forgotten.
+    pub fn is_clearing(&self) -> bool {
+        let clear = Action::SetFlags { record: false, pending: false };
+        let rest = &self.lanes[self.next.min(self.lanes.len())..];
+        rest.iter().any(|lane| lane.update.action() == Some(clear))
     }
 
     /// The services of a pass that is over: what became of each.
@@ -450,7 +480,10 @@ impl<P, S> Driver<P, S> {
         for lane in self.at(action) {
             lane.left = left.get(&lane.service).copied().unwrap_or(0);
             let avoids = lane.update.has_failed() && services.avoids(lane.service);
-            lane.update.settled(lane.left.max(usize::from(avoids)));
+            match avoids || services.keeps_off(lane.service) {
+                true => lane.update.settled_avoiding(lane.left),
+                false => lane.update.settled(lane.left),
+            }
         }
     }
 }

@@ -19,6 +19,11 @@
 //! clear     clear PENDING, if none is left
 //! ```
 //!
+//! While PENDING is set a new flow is also noted if its backend is found [down](crate::Memory::is_down), as it
+//! is placed elsewhere then; RECORD has no say in that. So nothing may be found down between *settle* and *clear*;
+//! and if something was since the update has begun, PENDING [stays](Update::settled_avoiding) until another update,
+//! whose table leads nowhere that is down.
+//!
 //! Pins go while RECORD is still set, so that a first packet that has just followed one is noted as
 //! well: the repetition of it will find no pin.
 //!
@@ -144,8 +149,8 @@ impl Update {
             Step::Publish => Action::Publish,
             Step::Retire => Action::Retire,
             Step::Stop => Action::SetFlags { record: false, pending: true },
-            // A packet that saw RECORD may still write its pending entry; after this none does,
-            // so nothing is noted behind the back of Settle.
+            // A packet that saw RECORD may still write its pending entry; after this none does
+            // unless a backend is found down, so nothing is noted behind the back of Settle.
             Step::ThirdGrace => Action::Grace,
             Step::Settle => Action::Settle,
             Step::Clear => Action::SetFlags { record: false, pending: false },
@@ -181,6 +186,15 @@ impl Update {
             let more = !self.failed && self.round + 1 < MAX_ROUNDS;
             self.round += u32::from(more);
             self.step = if more { Step::Record } else { Step::Done };
+        }
+    }
+
+    /// As [`settled`](Self::settled); but a backend is down to which the published table may lead, and new flows
+    /// that are kept from it are still noted. Packets go on asking for them after the update.
+    pub fn settled_avoiding(&mut self, left: usize) {
+        self.settled(left);
+        if self.step == Step::Clear {
+            self.step = Step::Done;
         }
     }
 

@@ -182,6 +182,14 @@ pub trait Services {
         false
     }
 
+    /// Whether a backend has been marked as down since the update has begun, though the service's table leads there:
+    /// then as well, until another update. Between the settling of pending flows and the end of the pass no backend
+    /// may be marked so; see [`Driver::is_clearing`](super::Driver::is_clearing).
+    fn keeps_off(&self, service: ServiceId) -> bool {
+        let _ = service;
+        false
+    }
+
     /// Whether a flow is known to live at this backend. Asked after a restart, to tell the pins
     /// that the published table needs from those that an update before it has left.
     fn knows(&self, state: &ServiceState, backend: BackendId) -> bool;

@@ -12,8 +12,8 @@ use weir_plane::{ArmedFlows, Outcome, Plane, Soft, SoftError, VipKey};
 use weir_steering::update::{Built, Judgement, Services};
 use weir_steering::{
     Armed, BackendId, BuildError, Codec, Concury, ConcuryConfig, Driver, Event, EventKind, Flags,
-    Image, Member, Phase, Role, ServiceId, ServiceState, Side, SoftMemory, State, StateKey,
-    TrackedBuilder, seen_tag,
+    Image, Member, Phase, Role, SYN_SECONDS, ServiceId, ServiceState, Side, SoftMemory, State,
+    StateKey, TrackedBuilder, seen_tag,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags, map_address};
@@ -533,6 +533,10 @@ impl World {
 
     /// Arms flows under the keys of their tables. Returns where packets have marked until now.
     fn arm(&mut self, which: impl Fn(&State) -> bool + Copy) -> Side {
+        // One that has begun with the ports of another is armed for itself.
+        for event in std::mem::take(&mut self.plane.memory.events) {
+            self.tables.report(&event).expect("keys differ");
+        }
         let known = self.tables.services.iter().filter_map(|service| match &service.method {
             Method::Concury(concury) => {
                 let key = concury.published()?.header().key;
@@ -545,7 +549,27 @@ impl World {
         let memory = &mut self.plane.memory;
         let side = memory.mark_side;
         memory.mark_side = memory.arm(&mut known.flatten(), MARK_WORDS);
+        self.pin_unarmed();
         side
+    }
+
+    /// Not all have found room: those whose SYN must not move them are pinned.
+    fn pin_unarmed(&mut self) {
+        let armed = self.plane.armed().expect("it is memory");
+        for (at, service) in self.tables.services.iter_mut().enumerate() {
+            let Method::Concury(concury) = &service.method else { continue };
+            let Some(key) = concury.published().map(|image| image.header().key) else { continue };
+            let number = ServiceId(at as u32);
+            let young = concury.states().filter(|(state, known)| {
+                let young = self.tables.now - known.known().born < SYN_SECONDS;
+                young && concury.on_reserved(state) && !(armed.has)(state.hash(&key))
+            });
+            let young = young.filter(|(_, known)| known.phase != Phase::Closing);
+            let pins: Vec<_> = young
+                .map(|(key, known)| (ServiceState { service: number, key: *key }, known.backend))
+                .collect();
+            service.driver.pin_beside(number, &pins, &mut self.plane).expect("it is memory");
+        }
     }
 
     /// Every minute all flows send something, and the idle are forgotten.
@@ -556,9 +580,6 @@ impl World {
         }
         self.swept = self.tables.now;
         self.every_flow_sends();
-        for event in std::mem::take(&mut self.plane.memory.events) {
-            self.tables.report(&event).expect("keys differ");
-        }
         let side = self.arm(|_| true);
         let memory = &mut self.plane.memory;
         let marks = memory.take_marks(side);

@@ -80,15 +80,13 @@ pub(super) fn read(
     json: &Json,
     left: &mut Vec<String>,
 ) -> Result<DynamicMessage, Odd> {
-    if kind.full_name() == ANYTHING {
+    if is_anything(kind) {
         return Ok(anything(kind, json));
     }
     let mut message = DynamicMessage::new(kind.clone());
     match json {
         Json::Array(values) if kind.name().ends_with("Pair") => {
-            let mut fields: Vec<FieldDescriptor> = kind.fields().collect();
-            fields.sort_by_key(FieldDescriptor::number);
-            for (field, value) in fields.iter().zip(values) {
+            for (field, value) in in_order(kind).iter().zip(values) {
                 message.set_field(field, read_one(field, value, left)?);
             }
         }
@@ -112,6 +110,13 @@ pub(super) fn read(
         json => return Err(odd(kind.name(), json)),
     }
     Ok(message)
+}
+
+/// The fields of a message, by their numbers.
+fn in_order(kind: &MessageDescriptor) -> Vec<FieldDescriptor> {
+    let mut fields: Vec<FieldDescriptor> = kind.fields().collect();
+    fields.sort_by_key(FieldDescriptor::number);
+    fields
 }
 
 fn is_anything(kind: &MessageDescriptor) -> bool {
@@ -215,7 +220,7 @@ fn write(value: &Value) -> Json {
 
 fn write_message(message: &DynamicMessage) -> Json {
     let kind = message.descriptor();
-    if kind.full_name() == ANYTHING {
+    if is_anything(&kind) {
         // What it holds is in the one field of it that is there; a list and an object have one of their own.
         let Some((_, held)) = message.fields().next() else { return Json::Null };
         let Value::Message(within) = held else { return write(held) };
@@ -226,9 +231,7 @@ fn write_message(message: &DynamicMessage) -> Json {
         };
     }
     if kind.name().ends_with("Pair") {
-        let mut all: Vec<FieldDescriptor> = kind.fields().collect();
-        all.sort_by_key(FieldDescriptor::number);
-        return all.iter().map(|field| write(&message.get_field(field))).collect();
+        return in_order(&kind).iter().map(|field| write(&message.get_field(field))).collect();
     }
     let mut fields = fields(message);
     if kind.name() == "TextMap" {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use weir_hash::{HashKey, Key};
 
 /// How long a TCP flow's SYN may still be repeated after its first (Linux gives up after 127 s).
-const SYN_SECONDS: u32 = 130;
+pub const SYN_SECONDS: u32 = 130;
 
 /// A service that was made for so many states gives their memory back while it has none.
 const SMALL: usize = 1024;
@@ -45,7 +45,8 @@ pub struct State {
 }
 
 impl State {
-    fn known(&self) -> Known {
+    /// What is known of the connection.
+    pub fn known(&self) -> Known {
         let Self { backend, born, seen, phase, .. } = *self;
         Known { backend, phase, born, seen }
     }

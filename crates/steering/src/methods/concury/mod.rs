@@ -9,7 +9,7 @@ mod forwarder;
 mod states;
 mod table;
 
-pub use build::{BuildReport, Concury, State};
+pub use build::{BuildReport, Concury, SYN_SECONDS, State};
 pub use codec::{Codec, Codes};
 pub use config::ConcuryConfig;
 pub use decide::{NEXT_TRY, SECOND_TRIES};
@@ -25,6 +25,17 @@ pub const DCODE_BITS: &str = "dcode_bits";
 /// Dcodes that each backend should have at least, so that shares come close to weights, and adding
 /// one does not move every code.
 pub const CODES_PER_BACKEND: usize = 8;
+
+/// So many backends a service may have with Dcodes of so many bits.
+const fn most_backends(bits: u32) -> usize {
+    (1 << bits) / CODES_PER_BACKEND
+}
+
+/// The fewest bits of a Dcode with which a service may have so many backends; none: it cannot.
+pub fn dcode_bits_for(backends: usize) -> Option<u32> {
+    let (least, largest) = <Method as method::Method>::SETTINGS[0].range;
+    (least..=largest).find(|&bits| most_backends(bits) >= backends)
+}
 
 /// Concury, as the registry lists it.
 #[derive(Debug)]
@@ -43,17 +54,15 @@ impl method::Method for Method {
     }
 
     fn fits(settings: &Settings, backends: usize) -> Result<(), Misfit> {
-        let most = |bits: u32| (1 << bits) / CODES_PER_BACKEND;
         let bits = settings.get(DCODE_BITS);
-        if backends <= most(bits) {
+        let allowed = most_backends(bits);
+        if backends <= allowed {
             return Ok(());
         }
-        let (least, largest) = Self::SETTINGS[0].range;
-        let right = match (least..=largest).find(|&bits| most(bits) >= backends) {
+        let right = match dcode_bits_for(backends) {
             Some(needed) => format!("set dcode_bits = {needed}"),
             None => "split the service, or set method = \"tracked\"".to_owned(),
         };
-        let allowed = most(bits);
         let wrong = format!("{backends} backends, and dcode_bits = {bits} allows {allowed}");
         Err(Misfit { setting: DCODE_BITS, wrong, right })
     }

@@ -27,6 +27,9 @@ impl State {
                     next.flags = first;
                 } else {
                     next.flags = flags;
+                    for cpu in &mut next.cpus {
+                        cpu.early |= rules.marks > 0 && flags == 0 && cpu.stage != Stage::Idle;
+                    }
                     next.proceed(rules);
                 }
                 sink.push(next, || format!("control: sets flags: {}", flags_text(next.flags)));
@@ -203,7 +206,12 @@ impl State {
 
     pub(super) fn settled(&mut self, rules: &Rules) {
         let left = std::mem::take(&mut self.control.left);
-        self.control.update.settled(usize::from(left));
+        let down = self.flows.iter().any(|flow| flow.down != NONE);
+        let avoids = self.control.kept_off || self.control.update.has_failed() && down;
+        match avoids && rules.fault != Fault::ClearThoughDown {
+            true => self.control.update.settled_avoiding(usize::from(left)),
+            false => self.control.update.settled(usize::from(left)),
+        }
         self.begin_action(rules);
     }
 
@@ -212,6 +220,7 @@ impl State {
             Fault::OneTry => Update::begin_with_tries(1),
             _ => Update::begin(),
         };
+        self.control.kept_off = false;
         for flow in &mut self.flows[..rules.flows] {
             flow.built = Entry::EMPTY;
             if rules.fault == Fault::FailureForgetsCollected {

@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::state::{Entry, Op, State};
-use super::{Rules, Sink};
+use super::{NONE, Rules, Sink};
 use weir_steering::Action;
 
 impl State {
@@ -81,6 +81,8 @@ impl State {
             flow.pin = false;
             flow.built_pin = false;
             flow.todo = 0;
+            // The next one begins with what health checks said when the pool was written down.
+            flow.down = NONE;
         }
         for cpu in &mut self.cpus {
             cpu.waited = false;

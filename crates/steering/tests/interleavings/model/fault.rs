@@ -74,6 +74,12 @@ pub enum Fault {
     RetireForDraft,
     /// When publishing has failed, nothing is retired.
     KeepPinsOfDraft,
+    /// Packets stop asking for pending flows although a backend was found down meanwhile.
+    ClearThoughDown,
+    /// A backend may be found down between settling and the end of the update.
+    MarkBeforeClear,
+    /// And right after it, without waiting for packets under way.
+    MarkWithoutGrace,
     /// No action is tried a second time.
     OneTry,
 }

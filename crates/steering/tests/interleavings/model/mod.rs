@@ -44,6 +44,8 @@ pub struct Rules {
     pub reuses: u8,
     /// Actions that may fail.
     pub failures: u8,
+    /// Backends that may be found down.
+    pub marks: u8,
     /// Departure from the protocol.
     pub fault: Fault,
 }
@@ -65,6 +67,8 @@ pub fn initial(rules: &Rules) -> Vec<State> {
             updates: rules.updates,
             crashes: rules.crashes,
             failures: rules.failures,
+            marks: rules.marks,
+            kept_off: false,
             pins_known: true,
         },
         reuses: rules.reuses,
@@ -105,11 +109,44 @@ impl State {
             }
         }
         self.ends(rules, sink);
+        self.marks(rules, sink);
         self.control_steps(rules, sink);
         if self.control.crashes > 0 {
             let mut next = *self;
             next.crash(rules);
             sink.push(next, || "control: killed; restarts with its log and updates anew".into());
+        }
+    }
+
+    /// A backend is found down to which the published table leads: its flows are broken, and new ones are kept
+    /// from it while packets ask for pending flows. The pool of an update under way is as it was.
+    pub(super) fn marks(&self, rules: &Rules, sink: &mut Sink) {
+        let free = match self.control.op {
+            Op::Settle | Op::UnpinLate => false,
+            Op::SetFlags(0) => rules.fault == Fault::MarkBeforeClear,
+            // It waits for the packets that are under way.
+            _ => {
+                let early = self.cpus.iter().any(|cpu| cpu.early);
+                !early || rules.fault == Fault::MarkWithoutGrace
+            }
+        };
+        for (at, flow) in self.flows.iter().enumerate().take(rules.flows) {
+            if self.control.marks == 0 || !free || flow.down != NONE || flow.entry.reserved() {
+                continue;
+            }
+            let backend = flow.entry.owner;
+            // Copies of a packet to it that are under way are no sign of life.
+            if flow.home == backend && self.cpus.iter().any(|cpu| cpu.busy_with(at)) {
+                continue;
+            }
+            let mut next = *self;
+            next.control.marks -= 1;
+            next.control.kept_off |= self.control.op != Op::Rest;
+            next.flows[at].down = backend;
+            if flow.home == backend {
+                next.flows[at].home = NONE;
+            }
+            sink.push(next, || format!("control: finds {} down", text::backend_text(backend)));
         }
     }
 

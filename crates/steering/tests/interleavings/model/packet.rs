@@ -59,11 +59,26 @@ impl State {
                     next.decided(cpu, known, false, rules);
                 } else if packet.syn && packet.entry.reserved() {
                     next.cpus[cpu].stage = Stage::LookPinned;
+                } else if packet.syn && rules.marks > 0 && packet.flags & PENDING != 0 {
+                    next.cpus[cpu].stage = Stage::LookDown;
                 } else {
                     next.decided(cpu, packet.entry.owner, packet.flags & RECORD != 0, rules);
                 }
                 if wanted {
                     text = format!("looks up pending: {}", backend_text(known));
+                }
+            }
+            Stage::LookDown => {
+                let is_down = self.flows[usize::from(packet.flow)].down == packet.entry.owner;
+                if is_down {
+                    next.cpus[cpu].entry.second = self.fresh(usize::from(packet.flow));
+                    next.cpus[cpu].stage = Stage::LookPinned;
+                } else {
+                    next.decided(cpu, packet.entry.owner, packet.flags & RECORD != 0, rules);
+                }
+                if wanted {
+                    let found = if is_down { "down" } else { "up" };
+                    text = format!("finds {} {found}", backend_text(packet.entry.owner));
                 }
             }
             Stage::LookPinned => {
@@ -160,10 +175,10 @@ impl State {
 
     pub(super) fn forward(&mut self, cpu: usize, backend: u8) {
         let flow = &mut self.flows[usize::from(self.cpus[cpu].flow)];
-        if flow.home == NONE {
+        if flow.home == NONE && backend != flow.down {
             flow.home = backend;
         }
-        self.broken |= flow.home != backend;
+        self.broken |= flow.home != NONE && flow.home != backend;
         self.cpus[cpu] = Cpu::IDLE;
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Flow {
     /// The durable record, and the state in the control plane's memory.
     pub(super) log: u8,
     pub(super) state: u8,
+    /// A backend that is down.
+    pub(super) down: u8,
     /// It ended, and the control plane has heard of none since: it may be forgotten.
     pub(super) idle: bool,
     /// 0: done with in this step of the update, 1: to do, 2: half done.
@@ -62,11 +64,12 @@ impl Flow {
         report: NONE,
         log: NONE,
         state: NONE,
+        down: NONE,
         idle: false,
         todo: 0,
     };
 
-    pub(super) fn backends(&mut self) -> [&mut u8; 11] {
+    pub(super) fn backends(&mut self) -> [&mut u8; 12] {
         [
             &mut self.home,
             &mut self.entry.owner,
@@ -79,6 +82,7 @@ impl Flow {
             &mut self.log,
             &mut self.state,
             &mut self.before,
+            &mut self.down,
         ]
     }
 }
@@ -89,6 +93,8 @@ pub(super) enum Stage {
     Idle,
     ReadFlags,
     LookPending,
+    /// Is the backend down?
+    LookDown,
     LookPinned,
     Note,
     Report,
@@ -106,6 +112,8 @@ pub(super) struct Cpu {
     pub(super) note: bool,
     /// A grace period waits for this packet.
     pub(super) waited: bool,
+    /// It may have read flags that were cleared since.
+    pub(super) early: bool,
     /// It holds a table that is not published any more. The next build overwrites that one.
     pub(super) old: bool,
 }
@@ -120,6 +128,7 @@ impl Cpu {
         backend: NONE,
         note: false,
         waited: false,
+        early: false,
         old: false,
     };
 
@@ -165,6 +174,9 @@ pub(super) struct Control {
     pub(super) updates: u8,
     pub(super) crashes: u8,
     pub(super) failures: u8,
+    pub(super) marks: u8,
+    /// A backend was found down since the update has begun.
+    pub(super) kept_off: bool,
     /// Which pins the published table needs is known: it was published since the last start.
     pub(super) pins_known: bool,
 }

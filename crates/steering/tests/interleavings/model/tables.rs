@@ -65,6 +65,11 @@ impl State {
     pub(super) fn slots_for(&self, at: usize) -> Vec<Entry> {
         let flow = &self.flows[at];
         let fresh = self.fresh(at);
+        // The pool of an update has a backend that was found down since.
+        let serves = self.control.kept_off && flow.down != NONE;
+        if flow.state != NONE && flow.state == flow.down && !serves {
+            return vec![Entry { owner: flow.state, second: fresh }];
+        }
         if flow.state != NONE {
             // At its backend, or at its backend's reserved Dcode.
             return vec![Entry::free(flow.state), Entry { owner: flow.state, second: fresh }];
@@ -74,7 +79,10 @@ impl State {
         let chosen = [flow.home, flow.pending]
             .into_iter()
             .chain(in_flight.map(|cpu| cpu.backend))
-            .find(|&backend| backend != NONE);
+            .find(|&backend| backend != NONE && (serves || backend != flow.down));
+        if serves {
+            slots.push(Entry::free(flow.down));
+        }
         if let Some(right) = chosen {
             slots.push(Entry::free(right));
             slots.push(Entry { owner: right, second: fresh });

@@ -143,12 +143,14 @@ fn run(
         .block_on(weir_control::run::run(config, break_connections, plane))
 }
 
-/// What processes that go on say goes to standard error.
+/// What processes that go on say goes to standard error. They go on as well where nobody takes it: a full disk, or
+/// a reader that is gone.
 fn begin_to_log() {
     let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .init();
 }

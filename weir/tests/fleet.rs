@@ -123,6 +123,39 @@ fn a_change_on_one_balancer_is_one_on_all() {
     assert!(others.iter().all(|other| other["answered"] == true), "{said}");
 }
 
+/// A balancer that starts has the fleet's services written into its file, whatever stood there: a reload of it
+/// changes nothing, and none takes all services from the fleet without being told that connections may break.
+#[test]
+fn whoever_starts_gets_the_fleets_file() {
+    let _alone = common::alone();
+    let lab = lab();
+    let fleet = start(&lab);
+    let (one, two) = (&fleet.balancers()[0], &fleet.balancers()[1]);
+    common::command(one, "backend weight web4 b2 7");
+    agree(&fleet);
+    let of_fleet = std::fs::read_to_string(two.config()).unwrap();
+    let (own, _) = of_fleet.split_once("[[service]]").expect("services");
+    let old = of_fleet.replace("weight = 7", "weight = 3");
+    for text in [own, &old] {
+        two.kill();
+        std::fs::write(two.config(), text).unwrap();
+        two.launch().unwrap();
+        agree(&fleet);
+        assert_eq!(std::fs::read_to_string(two.config()).unwrap(), of_fleet);
+        let mut kept = two.config().as_os_str().to_owned();
+        kept.push(".edited");
+        assert_eq!(std::fs::read_to_string(kept).unwrap(), text);
+        common::command(two, "reload");
+        let status = one.status().unwrap();
+        assert_eq!(common::backend(common::service(&status, "web4"), "b2")["weight"], 7);
+        std::fs::write(two.config(), own).unwrap();
+        let refused = common::try_command(two, "reload").unwrap_err();
+        assert!(refused.contains("has no [[service]]: all "), "{refused}");
+        std::fs::write(two.config(), &of_fleet).unwrap();
+    }
+    agree(&fleet);
+}
+
 /// Flows are spread anew, balancers die and come back, are cut off from the store, the store stands still and
 /// dies, control planes restart without it, backends come, drain and go: no connection breaks but those of the
 /// backend that goes.

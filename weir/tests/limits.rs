@@ -138,6 +138,32 @@ fn limits_of_tracked_change_under_traffic() {
     limits_change_under_traffic("tracked", &[LARGE, SMALL]);
 }
 
+/// A table in which connections are becomes no smaller than they need, whatever the file says.
+#[test]
+fn tracked_connections_are_not_shrunk_away() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 5, ..LabSpec::default() });
+    let balancer = start(&lab, "tracked", &SMALL);
+    let mut held = common::hold_both(&lab, 30);
+    let good = fs::read_to_string(balancer.config()).unwrap();
+    for flows in [1, 16, 250] {
+        let text = good.replace("tracked_flows = 6000", &format!("tracked_flows = {flows}"));
+        assert_ne!(text, good);
+        fs::write(balancer.config(), text).unwrap();
+        common::command(&balancer, "reload");
+        let warnings = balancer.status().unwrap()["warnings"].to_string();
+        assert!(
+            warnings.contains(&format!("limits.tracked_flows cannot be lowered to {flows}: ")),
+            "{warnings}"
+        );
+        common::assert_unbroken(&mut held, "after the reload", &balancer);
+        change_pools(&balancer, &mut held, 3);
+    }
+    fs::write(balancer.config(), good).unwrap();
+    common::command(&balancer, "reload");
+    SMALL.assert_in_force(&balancer, "as before");
+}
+
 /// Programs for memory of another size take seconds to load. Meanwhile the status is told, and a backend whose
 /// check fails gets no new connection.
 #[test]

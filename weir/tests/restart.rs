@@ -6,6 +6,7 @@ mod common;
 use common::{Held, WEB4};
 use serde_json::Value;
 use std::fs;
+use std::process::Stdio;
 use weir_lab::{Balancer, BalancerSpec, LabSpec};
 
 const POOL: usize = 4;
@@ -116,7 +117,8 @@ fn a_spoilt_file_leaves_nobody_without_a_control_plane() {
     let mut held = common::hold(&lab, WEB4, 100);
     common::command(&balancer, "backend weight web4 b0 3");
     type Spoil = fn(&str) -> Option<String>;
-    let spoilt: [(Spoil, &str); 8] = [
+    let spoilt: [(Spoil, &str); 9] = [
+        (|text| text.split_once("[[service]]").map(|(before, _)| before.to_owned()), "[[service]]"),
         (
             |text| Some(text.replacen("method = \"concury\"", "method = \"concurry\"", 1)),
             "concurry",
@@ -169,6 +171,41 @@ fn a_spoilt_file_leaves_nobody_without_a_control_plane() {
     let text = good.replacen("method = \"concury\"", "method = \"concurry\"", 1);
     fs::write(balancer.config(), text).unwrap();
     assert!(balancer.launch().is_err());
+}
+
+/// The log's disk is full, or its reader is gone: an instance starts, serves and goes on all the same.
+#[test]
+fn nobody_need_take_the_log() {
+    let lab = common::lab(4);
+    let balancer = common::start(&lab, "concury", POOL);
+    let mut held = common::hold(&lab, WEB4, 100);
+    let config = balancer.config().display().to_string();
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    for (log, what) in [(full(), "a full disk"), (closed(), "a pipe that nobody reads")] {
+        balancer.kill();
+        let mut run = lab.balancer().command(common::WEIR).unwrap();
+        run.args(["run", "--config", &config]).env("WEIR_LOG", "debug").stderr(log);
+        let mut run = run.spawn().unwrap();
+        common::eventually("it answers", || {
+            assert_eq!(run.try_wait().unwrap(), None, "{what}");
+            balancer.status().is_ok()
+        });
+        for weight in [3, 5, 2] {
+            common::command(&balancer, &format!("backend weight web4 b0 {weight}"));
+        }
+        common::command(&balancer, "reload");
+        common::assert_unbroken(&mut held, what, &balancer);
+        assert_eq!(run.try_wait().unwrap(), None, "{what}");
+        run.kill().unwrap();
+        run.wait().unwrap();
+    }
+    balancer.launch().unwrap();
+    common::assert_unbroken(&mut held, "at the end", &balancer);
 }
 
 /// 4,096 bytes of ring hold about a hundred reports: what starts afterwards, while nobody reads

@@ -774,7 +774,9 @@ pub fn listen(socket: &FilePath) -> io::Result<UnixListener> {
     let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let listener = UnixListener::bind(socket);
     nix::sys::stat::umask(before);
-    listener
+    listener.map_err(|error| {
+        io::Error::new(error.kind(), format!("{}: {error}; remove what is there", socket.display()))
+    })
 }
 
 /// Lets the members of a group use the socket, too, or nobody but its owner.

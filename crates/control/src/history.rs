@@ -146,6 +146,12 @@ impl History {
         self.list.last
     }
 
+    /// Whether a file was so at some time.
+    pub fn knows(&self, text: &str) -> bool {
+        let digest = digest(text);
+        self.list.entries.iter().any(|entry| entry.digest == digest)
+    }
+
     /// The change that made the file what it is.
     pub fn current(&self) -> Option<&Entry> {
         self.list.entries.iter().rev().find(|entry| entry.what != "command")

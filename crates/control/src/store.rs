@@ -214,7 +214,7 @@ fn temporary(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// An empty file that only its owner reads: it tells who talks to whom.
+/// An empty file that only its owner reads: it tells who talks to whom. Not what a link leads to.
 fn create(path: &Path) -> Result<File, StoreError> {
     OpenOptions::new()
         .read(true)
@@ -222,6 +222,7 @@ fn create(path: &Path) -> Result<File, StoreError> {
         .create(true)
         .truncate(true)
         .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
         .open(path)
         .map_err(StoreError::io("create", path))
 }

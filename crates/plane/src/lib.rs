@@ -34,7 +34,7 @@ pub use plane::{
     ArmedFlows, Attached, Attachment, Backend, Described, Device, Hop, Outcomes, Plane,
     PrepareResize, SeenFlows, TrackedFlows, Translations, Way,
 };
-pub use soft::{Bounds, Operation, Soft, SoftError};
+pub use soft::{Between, Bounds, Operation, Soft, SoftError};
 pub use sources::{
     BYTES_PER_PREFIX, Prefix, PrefixError, SOURCE_OTHERS_ALLOWED, SOURCE_STEPS, SOURCE_STRIDE,
     SourceTable, Sources,

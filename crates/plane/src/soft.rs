@@ -4,7 +4,7 @@
 mod demand;
 mod face;
 
-pub use demand::{Bounds, Operation, SoftError};
+pub use demand::{Between, Bounds, Operation, SoftError};
 
 use crate::allowance::Allowance;
 use crate::by_id::IdRoutes;
@@ -85,6 +85,8 @@ pub struct Soft {
     pub meanwhile: Vec<Vec<u8>>,
     /// What became of them.
     pub came: Vec<Outcome>,
+    /// What goes on between the steps of whoever changes it.
+    pub between: Between,
     demand: Demand,
 }
 

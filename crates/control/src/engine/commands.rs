@@ -254,6 +254,7 @@ impl<P: Plane> Engine<P> {
             Command::Weight(service, backend, weight, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.weight = weight);
                 let spoken = self.find(&service, &backend).ok().and_then(|member| member.spoken);
+                let nobody = if weight == 0 { self.warning_of_nobody(&service) } else { "" };
                 let said = |()| match spoken {
                     Some(Spoken::Weight(own)) => format!(
                         "backend {backend} of {service} has weight {weight}, once it does not say its own \
@@ -263,7 +264,7 @@ impl<P: Plane> Engine<P> {
                         "backend {backend} of {service} has weight {weight}, of which it takes {share}, as \
                          it says"
                     ),
-                    None => format!("backend {backend} of {service} has weight {weight}"),
+                    None => format!("backend {backend} of {service} has weight {weight}{nobody}"),
                 };
                 self.changed(done, said, reply);
             }
@@ -436,9 +437,10 @@ impl<P: Plane> Engine<P> {
             service.pool.retain(|m| m.id != member.id);
             service.leaving.push(member.id);
         })?;
+        let nobody = self.warning_of_nobody(service);
         Ok(match held {
-            0 => format!("backend {backend} removed from {service}"),
-            n => format!("backend {backend} removed from {service}; it held {n} states"),
+            0 => format!("backend {backend} removed from {service}{nobody}"),
+            n => format!("backend {backend} removed from {service}; it held {n} states{nobody}"),
         })
     }
 
@@ -463,7 +465,6 @@ impl<P: Plane> Engine<P> {
         Ok(true)
     }
 
-    /// Remembers a change of a backend, if it is one, and answers.
     /// What a command says whose service has nobody for new connections now.
     fn warning_of_nobody(&self, service: &str) -> &'static str {
         match self.services.get(service) {
@@ -474,6 +475,7 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    /// Remembers a change of a backend, if it is one, and answers.
     fn changed(
         &mut self,
         done: Result<bool, EngineError>,

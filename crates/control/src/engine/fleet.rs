@@ -193,7 +193,7 @@ pub async fn begin(
     };
     if parts.shared != document.text && joined {
         notes.push(format!(
-            "the services in {} are not those of the fleet, which count; weir reload gives it those of the file",
+            "the services in {} are not those of the fleet, which count and are written there",
             path.display()
         ));
     }
@@ -243,6 +243,11 @@ impl Fleet {
 }
 
 impl<P: Plane> Engine<P> {
+    /// Whether others decide what it serves, too.
+    pub(super) fn is_of_fleet(&self) -> bool {
+        self.fleet.is_some()
+    }
+
     /// The configuration in force, as one text, where that is not what stands in the file.
     pub(super) fn fleet_text(&self) -> Option<String> {
         let fleet = self.fleet.as_ref()?;
@@ -304,8 +309,36 @@ impl<P: Plane> Engine<P> {
         if let Err(error) = fleet.cache.save(&fleet.cache_path) {
             warn!(%error, "a restart without the store will not know what the fleet does");
         }
+        self.write_fleets_file();
         self.tell_fleet();
         Some((keeper, news))
+    }
+
+    /// After a start, the file says what the fleet does: whoever reloads it would change all balancers by what it
+    /// happened to say. What somebody has written there is kept beside it.
+    fn write_fleets_file(&self) {
+        let Some(text) = self.fleet_text() else { return };
+        let there = Config::text(&self.config_path);
+        if there.as_ref().is_ok_and(|there| *there == text) {
+            return;
+        }
+        let path = self.config_path.display();
+        // An older text of the fleet is in the history.
+        let known = there.is_ok_and(|there| self.history.knows(&there));
+        let kept = if known { Ok(String::new()) } else { self.keep_edited(&text) };
+        let written = kept.and_then(|edited| {
+            let beside = Beside::write(&self.config_path, &text);
+            beside.and_then(|beside| beside.exchange()).map_err(|error| {
+                EngineError::Conflict(format!("{path} cannot be replaced: {error}"))
+            })?;
+            Ok(edited)
+        });
+        match written {
+            Ok(edited) => info!("{path} has the services of the fleet now{edited}"),
+            Err(error) => warn!(
+                "{path} does not say what the fleet does, and a reload would give the fleet what it says: {error}"
+            ),
+        }
     }
 
     /// The way to the keeper, for who asks all balancers.

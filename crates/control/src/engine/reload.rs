@@ -128,6 +128,18 @@ impl<P: Plane> Engine<P> {
         self.reaches(config)
     }
 
+    /// Why a file without services is refused.
+    fn leaves_nothing(&self, services: usize) -> String {
+        let what = match services {
+            1 => "the service".to_owned(),
+            many => format!("all {many} services"),
+        };
+        format!(
+            "{} has no [[service]]: {what} in force would go, with every connection; was it cut off?",
+            self.config_path.display()
+        )
+    }
+
     /// Refuses a configuration of what cannot change while weir runs.
     pub(super) fn keeps_identity(&self, config: &Config, file: &Path) -> Result<(), EngineError> {
         let (old, new) = (&self.config.balancer, &config.balancer);
@@ -199,6 +211,10 @@ impl<P: Plane> Engine<P> {
         if self.keeps_seeds() && !breaking {
             refused.extend(self.of_other_seeds(config));
         }
+        // A file that was cut off looks like this.
+        if config.services.is_empty() && !self.services.is_empty() && !breaking {
+            refused.push(self.leaves_nothing(self.services.len()));
+        }
         for (wanted, now) in config.services.iter().zip(self.pairs(&config.services)) {
             let change = now.map_or(Change::Same, |now| now.change_to(wanted, tracked));
             let moved = || self.resourced(wanted, config);
@@ -247,6 +263,9 @@ impl<P: Plane> Engine<P> {
             if let Some(now) = now {
                 there.remove(now.configured.name.as_str());
                 notes.extend(self.moved(now, wanted));
+                // At a start with the same file, what commands have changed holds.
+                let holds = how.start && now.configured == *wanted;
+                notes.extend(if holds { None } else { self.undone(now, wanted) });
             }
             let most = config.limits.backends;
             let planned = self.plan_service(now, wanted, change, (&mut numbers, most), how)?;
@@ -661,6 +680,17 @@ impl<P: Plane> Engine<P> {
             )));
         }
         let saved: Vec<SavedService> = self.document.services.values().cloned().collect();
+        if self.resumed
+            && forwards
+            && config.services.is_empty()
+            && !breaking
+            && !self.is_of_fleet()
+        {
+            let nothing = self.leaves_nothing(saved.len());
+            return Err(EngineError::Conflict(format!(
+                "{nothing}. Nothing has changed; --break-connections does it all the same"
+            )));
+        }
         let mut numbers = self.numbers();
         let listed = self.plane.services();
         let configured: Vec<&Service> = saved.iter().map(|saved| &saved.configured).collect();

@@ -15,13 +15,14 @@ use crate::health::{Checker, Transition};
 use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use weir_plane::{Limits, Operation, Outcome, Soft, VipKey};
+use weir_plane::{Between, Limits, Operation, Outcome, Soft, VipKey};
 use weir_steering::{
     BackendId, Event, EventKind, Flags, MethodId, ServiceId, ServiceState, SoftMemory, StateKey,
 };
 use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
+mod between;
 mod half_open;
 mod loads;
 mod maintenance;

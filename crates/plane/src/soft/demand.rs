@@ -3,6 +3,7 @@
 use super::Soft;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// What a [`Soft`] plane can be asked, and can be told to refuse.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -153,7 +154,33 @@ pub(super) struct Demand {
     refusals: RefCell<BTreeMap<Operation, Refusal>>,
 }
 
+/// What goes on between the steps of whoever asks a [`Soft`] plane for something.
+#[derive(Default)]
+pub struct Between(Option<Box<dyn FnMut(&mut Soft) + Send>>);
+
+impl Between {
+    /// This happens before each step that changes something.
+    pub fn steps(happens: impl FnMut(&mut Soft) + Send + 'static) -> Self {
+        Self(Some(Box::new(happens)))
+    }
+}
+
+impl fmt::Debug for Between {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Between(..)" } else { "Between" })
+    }
+}
+
 impl Soft {
+    /// As [`ask`](Self::ask), for what changes something.
+    pub(super) fn ask_to(&mut self, operation: Operation) -> Result<(), SoftError> {
+        if let Some(mut happens) = self.between.0.take() {
+            happens(self);
+            self.between.0.get_or_insert(happens);
+        }
+        self.ask(operation)
+    }
+
     /// Grants an operation `granted` times more, and then refuses it `refused` times.
     pub fn refuse_after(&mut self, operation: Operation, granted: u32, refused: u32) {
         self.demand.refusals.borrow_mut().insert(operation, Refusal { granted, refused });

@@ -38,7 +38,7 @@ impl update::Plane for Soft {
         record: bool,
         pending: bool,
     ) -> Result<(), SoftError> {
-        self.ask(Operation::SetFlags)?;
+        self.ask_to(Operation::SetFlags)?;
         self.change_flags(service, Flags::RECORD, record);
         self.change_flags(service, Flags::PENDING, pending);
         Ok(())
@@ -46,11 +46,11 @@ impl update::Plane for Soft {
 
     /// A packet is processed whole here: none is ever under way.
     fn grace(&mut self) -> Result<(), SoftError> {
-        self.ask(Operation::Grace)
+        self.ask_to(Operation::Grace)
     }
 
     fn drain(&mut self, take: &mut dyn FnMut(&Event)) -> Result<(), SoftError> {
-        self.ask(Operation::Drain)?;
+        self.ask_to(Operation::Drain)?;
         std::mem::take(&mut self.memory.events).iter().for_each(take);
         Ok(())
     }
@@ -61,7 +61,7 @@ impl update::Plane for Soft {
     }
 
     fn forget_pending(&mut self, states: &[ServiceState]) -> Result<(), SoftError> {
-        self.ask(Operation::ForgetPending)?;
+        self.ask_to(Operation::ForgetPending)?;
         for state in states {
             self.memory.pending.remove(state);
         }
@@ -124,7 +124,7 @@ impl update::Plane for Soft {
             let became = self.process(&frame);
             self.came.push(became);
         }
-        self.ask(Operation::Show)?;
+        self.ask_to(Operation::Show)?;
         self.former.remove(&service);
         if self.table_bytes() + image.bytes() > self.bounds.table_bytes {
             return Err(SoftError::Full(Operation::Show));
@@ -165,7 +165,7 @@ impl Plane for Soft {
         most: usize,
         take: &mut dyn FnMut(&Event),
     ) -> Result<(), SoftError> {
-        self.ask(Operation::Drain)?;
+        self.ask_to(Operation::Drain)?;
         let events = &mut self.memory.events;
         events.drain(..most.min(events.len())).for_each(|event| take(&event));
         Ok(())
@@ -541,7 +541,7 @@ impl Plane for Soft {
         known: &mut dyn Iterator<Item = u64>,
         flows: usize,
     ) -> Result<Side, SoftError> {
-        self.ask(Operation::FlipMarks)?;
+        self.ask_to(Operation::FlipMarks)?;
         let side = self.memory.arm(known, flows);
         Ok(std::mem::replace(&mut self.memory.mark_side, side))
     }
@@ -553,7 +553,7 @@ impl Plane for Soft {
     }
 
     fn take_marks(&mut self, side: Side) -> Result<Marks, SoftError> {
-        self.ask(Operation::TakeMarks)?;
+        self.ask_to(Operation::TakeMarks)?;
         Ok(self.memory.take_marks(side))
     }
 

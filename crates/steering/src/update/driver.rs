@@ -94,7 +94,9 @@ pub struct Driver<P, S> {
     pins: HashMap<ServiceId, Pins>,
     /// Pins that tables before the published ones needed, and these do not.
     stale: HashMap<ServiceId, Vec<ServiceState>>,
-    /// Services that may have pins which neither of these knows: those of an earlier process, or of a
+    /// Pins that stand beside those that the published tables need.
+    beside: HashMap<ServiceId, HashMap<ServiceState, BackendId>>,
+    /// Services that may have pins which none of these knows: those of an earlier process, or of a
     /// table that could not be published. The plane is asked for them.
     unread: HashSet<ServiceId>,
     /// Services of which a pin may name another backend than it says there: that of a table which
@@ -113,6 +115,7 @@ impl<P, S> Default for Driver<P, S> {
             lanes: Vec::new(),
             pins: HashMap::new(),
             stale: HashMap::new(),
+            beside: HashMap::new(),
             unread: HashSet::new(),
             doubtful: HashSet::new(),
             retired: 0,
@@ -133,6 +136,7 @@ impl<P, S> Driver<P, S> {
         self.next = 0;
         self.pins.remove(&service);
         self.stale.remove(&service);
+        self.beside.remove(&service);
         self.unread.remove(&service);
         self.doubtful.remove(&service);
     }
@@ -142,10 +146,13 @@ impl<P, S> Driver<P, S> {
         for pins in self.pins.values_mut() {
             pins.forget(backends);
         }
+        for pins in self.beside.values_mut() {
+            pins.retain(|_, backend| !backends.contains(backend));
+        }
     }
 
-    /// Pins states beside those that a service's published table needs; they go with the next one that does not
-    /// need them.
+    /// Pins states beside those that a service's published table needs; they go when the next one does not need
+    /// them.
     ///
     /// # Errors
     /// What the plane says; some may be pinned then.
@@ -155,15 +162,14 @@ impl<P, S> Driver<P, S> {
         pins: &[(ServiceState, BackendId)],
         plane: &mut impl Plane<Error = P>,
     ) -> Result<(), P> {
-        let there = self.pins.get(&service);
-        let there = |(state, backend): &&(ServiceState, BackendId)| {
-            there.and_then(|pins| pins.at(state)) == Some(*backend)
-        };
-        let missing: Vec<_> = pins.iter().filter(|pin| !there(pin)).copied().collect();
+        let needed = self.pins.get(&service);
+        let at = |state| needed.and_then(|pins| pins.at(state));
+        let missing = pins.iter().filter(|(state, backend)| at(state) != Some(*backend));
+        let missing: Vec<_> = missing.copied().collect();
         if missing.is_empty() {
             return Ok(());
         }
-        self.unread.insert(service);
+        self.beside.entry(service).or_default().extend(missing.iter().copied());
         plane.pin(&missing)
     }
 
@@ -362,6 +368,8 @@ impl<P, S> Driver<P, S> {
                 } else {
                     self.unread.insert(service);
                 }
+                let beside = self.beside.remove(&service).unwrap_or_default();
+                self.stale.entry(service).or_default().extend(beside.into_keys());
                 self.pins.insert(service, next);
                 self.doubtful.remove(&service);
                 lane.published = true;
@@ -422,13 +430,17 @@ impl<P, S> Driver<P, S> {
             retiring.iter().partition(|service| is_known(service));
         let of_known = known.iter().filter_map(|service| self.stale.get(service)).flatten();
         // A key may be needed again since.
+        let beside = |state: &ServiceState| {
+            self.beside.get(&state.service).is_some_and(|pins| pins.contains_key(state))
+        };
         let needed = |state: &ServiceState, backend: BackendId| match self.pins.get(&state.service)
         {
-            Some(pins) => pins.at(state).is_some(),
+            Some(pins) => pins.at(state).is_some() || beside(state),
             None => services.knows(state, backend),
         };
         let over = |state: &&ServiceState| {
-            self.pins.get(&state.service).is_none_or(|pins| pins.at(state).is_none())
+            let pins = self.pins.get(&state.service);
+            pins.is_none_or(|pins| pins.at(state).is_none()) && !beside(state)
         };
         let mut stale: Vec<ServiceState> = of_known.filter(over).copied().collect();
         if !unread.is_empty() {

@@ -1,12 +1,15 @@
 //! What there is to tell of a change: whose connections end, and how many.
 
-use crate::config::{Config, Service};
+use crate::config::{Backend, Config, Service};
 use crate::engine::Engine;
 use crate::engine::places::ports_of;
 use crate::engine::service::{PoolMember, ServiceRuntime};
 use std::collections::HashMap;
 use weir_plane::Plane;
 use weir_steering::{BackendId, Phase};
+
+/// Backends that are named of those that are as before commands changed them.
+const MOST_UNDONE: usize = 5;
 
 impl<P: Plane> Engine<P> {
     /// What there is to tell of backends that leave a service.
@@ -26,6 +29,33 @@ impl<P: Plane> Engine<P> {
         let said: Vec<String> = said.collect();
         let service = &now.configured.name;
         (!said.is_empty()).then(|| format!("service {service}: {}", said.join(", ")))
+    }
+
+    /// What there is to tell of changes that commands have made to a service, and that the file does not have.
+    pub(super) fn undone(&self, now: &ServiceRuntime, wanted: &Service) -> Option<String> {
+        let said = now.pool.iter().filter_map(|member| {
+            let (name, was) = (&member.wanted.name, &member.wanted);
+            let of_file = |all: &[Backend]| all.iter().find(|one| one.name == *name).cloned();
+            let to = of_file(&wanted.backends)?;
+            // What somebody has written into the file is no news.
+            if of_file(&now.configured.backends).as_ref() != Some(&to) {
+                return None;
+            }
+            match (was.drain && !to.drain, was.weight != to.weight) {
+                (true, _) => Some(format!("backend {name} takes new connections again")),
+                (false, true) => Some(format!("backend {name} has weight {} again", to.weight)),
+                _ => None,
+            }
+        });
+        let mut said: Vec<String> = said.collect();
+        let more = said.len().saturating_sub(MOST_UNDONE);
+        said.truncate(MOST_UNDONE);
+        if more > 0 {
+            said.push(format!("and {more} more are as before commands changed them"));
+        }
+        let service = &now.configured.name;
+        (!said.is_empty())
+            .then(|| format!("service {service}: {}, as the file has it", said.join(", ")))
     }
 
     /// The services whose connections would break because the fleet has other seeds for them.

@@ -273,6 +273,33 @@ fn check_a_repeated_syn_does_not_move_a_connection(timeout: u32) {
     }
 }
 
+/// A connection to a draining backend that begins with the ports of one just ended, as packets know that one still,
+/// stays there, though they are told anew which connections live before anybody has heard of it.
+#[test]
+fn ports_used_again_do_not_move_a_connection() {
+    for timeout in TIMEOUTS {
+        let mut timed = Timed::new(timeout);
+        timed.connect(0..3_000);
+        timed.world.engine.sweep().expect("nothing is refused");
+        timed.drain("b1", true);
+        let process = |timed: &mut Timed, client, flags| {
+            let frame = Frame::new(flow(0, client)).tcp_flags(flags).build();
+            timed.world.engine.plane.process(&frame)
+        };
+        for client in 0..3_000 {
+            process(&mut timed, client, TcpFlags::RST);
+        }
+        timed.world.engine.drain_reports().expect("nothing is refused");
+        timed.world.start(0, 0..3_000);
+        let b1 = timed.world.engine.services["a"].member("b1").expect("there").id;
+        let again = timed.world.live.values().filter(|backend| **backend == b1).count();
+        assert!(again > 500, "{again}");
+        timed.clock.fetch_add(PERIOD, Ordering::Relaxed);
+        timed.world.engine.sweep().expect("nothing is refused");
+        timed.world.check();
+    }
+}
+
 /// Many young connections of a backend that drains are told to packets, and are not pinned one by one: a
 /// repeated SYN finds its place, at once, after looks, and after other changes. Where there is not room to
 /// tell of all, they are pinned.

@@ -529,3 +529,32 @@ fn what_is_told_of_connections_leaves_out_those_that_have_ended() {
         assert_eq!(followed.notes, ["service b removed: 15 known connections end"]);
     }
 }
+
+/// What a reload takes back, as the file does not have it, is said once; and a file that has been cut off before its
+/// first service takes nobody's away.
+#[test]
+fn a_reload_says_what_commands_had_changed() {
+    let mut world = World::new(2);
+    world.start(0, 0..100);
+    world.drain("a", "b1").expect("there");
+    let weight = |reply| Command::Weight("a".into(), "b2".into(), 7, reply);
+    world.ask(weight).expect("there");
+    let wanted = world.engine.config.clone();
+    let followed = world.follow(&wanted).expect("as it is");
+    assert_eq!(
+        followed.notes,
+        [
+            "service a: backend b1 takes new connections again, backend b2 has weight 1 again, as the file has it"
+        ]
+    );
+    assert_eq!(world.follow(&wanted).expect("as it is").notes, Vec::<String>::new());
+    let none = Config { services: Vec::new(), ..wanted };
+    let refused = world.follow(&none).expect_err("connections would end").to_string();
+    assert!(refused.contains("has no [[service]]: all 2 services"), "{refused}");
+    world.check();
+    for (backend, said) in [("b1", ""), ("b2", ""), ("b3", "; nobody in this service")] {
+        let weight = |reply| Command::Weight("b".into(), backend.into(), 0, reply);
+        let done = world.ask(weight).expect("there");
+        assert!(done.starts_with(&format!("backend {backend} of b has weight 0{said}")), "{done}");
+    }
+}

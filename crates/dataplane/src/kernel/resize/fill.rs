@@ -54,10 +54,12 @@ pub(super) fn fill(
             }
             "connections" => {
                 let limit = ("tracked_flows", new.maps.connections.max_entries());
+                holds_all(&old.maps.connections, limit)?;
                 carry(&old.maps.connections, &new.maps.connections, limit)?;
             }
             "answers" => {
                 let limit = ("answered_flows", new.maps.answers.max_entries());
+                holds_all(&old.maps.answers, limit)?;
                 carry(&old.maps.answers, &new.maps.answers, limit)?;
             }
             "translations" => {
@@ -152,6 +154,26 @@ fn lanes(old: &KernelPlane, new: &KernelPlane) -> Result<(), Error> {
         new.maps.lanes.update_percpu(&key, &lanes, MapFlags::ANY).context(what)?;
     }
     Ok(())
+}
+
+/// Free entries that each processor takes for itself, of a map that gives up the oldest (`LOCAL_FREE_TARGET` of the
+/// kernel's list of least recently used entries).
+const KEPT_FREE: u32 = 128;
+
+/// Whether a smaller map has room for all that is in one: such a map gives up what is old, and refuses nothing.
+fn holds_all(old: &MapHandle, (limit, wanted): (&'static str, u32)) -> Result<(), Error> {
+    if wanted >= old.max_entries() {
+        return Ok(());
+    }
+    let mut used = 0u32;
+    entries::all(old, |_, _| used += 1)?;
+    let cpus = libbpf_rs::num_possible_cpus().context(|| "count CPUs".into())?;
+    let free = KEPT_FREE * cpus as u32;
+    if used == 0 || used.saturating_add(free) <= wanted {
+        return Ok(());
+    }
+    let used = format!("{used} flows are in the table, and processors keep {free} entries free");
+    Err(Error::TooSmall { limit, wanted, used })
 }
 
 /// All entries but those that are there already: packets note them in both.

@@ -37,7 +37,9 @@ class Client:
     """A balancer, at its Unix socket; or, with `tls`, where `[api] listen` says."""
 
     def __init__(self, socket="/run/weir/weir.sock", *, channel=None, timeout=60):
-        self._channel = channel or grpc.insecure_channel(f"unix:{socket}", OPTIONS)
+        # Some would send the socket's path as the name of a host, which is none.
+        options = [*OPTIONS, ("grpc.default_authority", "localhost")]
+        self._channel = channel or grpc.insecure_channel(f"unix:{socket}", options)
         self._timeout = timeout
         stub = weir_pb2_grpc.BalancerStub(self._channel)
         for method in SERVICE.methods:

@@ -156,7 +156,9 @@ pub(super) struct Demand {
 
 /// What goes on between the steps of whoever asks a [`Soft`] plane for something.
 #[derive(Default)]
-pub struct Between(Option<Box<dyn FnMut(&mut Soft) + Send>>);
+pub struct Between(Option<Happens>);
+
+type Happens = Box<dyn FnMut(&mut Soft) + Send>;
 
 impl Between {
     /// This happens before each step that changes something.

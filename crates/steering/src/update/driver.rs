@@ -163,14 +163,21 @@ impl<P, S> Driver<P, S> {
         plane: &mut impl Plane<Error = P>,
     ) -> Result<(), P> {
         let needed = self.pins.get(&service);
-        let at = |state| needed.and_then(|pins| pins.at(state));
-        let missing = pins.iter().filter(|(state, backend)| at(state) != Some(*backend));
-        let missing: Vec<_> = missing.copied().collect();
-        if missing.is_empty() {
-            return Ok(());
+        let at = |state: &ServiceState| needed.and_then(|pins| pins.at(state));
+        let beside = self.beside.entry(service).or_default();
+        let stands = |(state, backend): &&(ServiceState, BackendId)| {
+            at(state) == Some(*backend) || beside.get(state) == Some(backend)
+        };
+        let missing: Vec<_> = pins.iter().filter(|pin| !stands(pin)).copied().collect();
+        match plane.pin(&missing) {
+            Ok(()) => beside.extend(missing),
+            Err(error) => {
+                // What stands of them is found when pins are read.
+                self.unread.insert(service);
+                return Err(error);
+            }
         }
-        self.beside.entry(service).or_default().extend(missing.iter().copied());
-        plane.pin(&missing)
+        Ok(())
     }
 
     /// Adds services to the pass. One that is in it already goes on where it is.

@@ -16,8 +16,8 @@ use weir_control::api::{
 use weir_control::config::Config;
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, EngineError, Explanation, NatSourceStatus, NewFlowStatus, PlaneStatus, QuicConfigStatus,
-    QuicStatus, ReturnedStatus, ServiceStatus, Status,
+    self, DiscoverStatus, EngineError, Explanation, NatSourceStatus, NewFlowStatus, PlaneStatus,
+    QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus, Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -228,6 +228,7 @@ fn print_service(service: &ServiceStatus) {
     }
     service.new_flows.iter().for_each(print_new_flows);
     service.quic.iter().for_each(print_quic);
+    service.discover.iter().for_each(print_discover);
     let mut header = vec![
         "backend",
         "address",
@@ -298,6 +299,24 @@ fn print_quic(quic: &QuicStatus) {
     out::line(format_args!(
         "led by QUIC ids of configuration {}; servers: {file}",
         configs.join(", ")
+    ));
+}
+
+fn print_discover(entry: &DiscoverStatus) {
+    let leaving = match entry.leaving {
+        0 => String::new(),
+        leaving => format!(", {leaving} leaving"),
+    };
+    let answer = match (&entry.failure, entry.answered_seconds) {
+        (Some(why), _) => why.clone(),
+        (None, Some(seconds)) => {
+            format!("{} records, {seconds} s ago", entry.answered)
+        }
+        (None, None) => "not answered yet".into(),
+    };
+    out::line(format_args!(
+        "looked up by {} ({}): {} backends{leaving}; {answer}",
+        entry.name, entry.records, entry.backends
     ));
 }
 

@@ -18,6 +18,7 @@ mod agents;
 mod announce;
 mod api;
 mod check;
+mod discover;
 mod error;
 mod forward;
 mod include;
@@ -61,6 +62,7 @@ pub use check::{
     AllDown, Check, Codes, DeadConnections, Dns, Exchange, Grpc, Http, Record, Script, Spoken, Tls,
     Via, WeightIn, What,
 };
+pub use discover::{Discover, Records};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
 pub use lists::Lists;
@@ -355,8 +357,11 @@ pub struct Service {
     /// When backends are in maintenance, of those that are, by their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub maintenance: BTreeMap<String, Vec<Window>>,
-    /// The backends, in the order of the file; at least one.
+    /// The backends, in the order of the file; at least one, if none is looked up.
     pub backends: Vec<Backend>,
+    /// Where others are looked up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub discover: Vec<Discover>,
 }
 
 impl Service {

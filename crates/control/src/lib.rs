@@ -3,6 +3,7 @@
 pub mod agents;
 pub mod api;
 pub mod config;
+mod discovery;
 pub mod doctor;
 pub mod engine;
 pub mod frames;

@@ -3,7 +3,7 @@
 //! plane where the data plane counts them.
 
 use crate::engine::{
-    AgentStatus, BackendStatus, Command, PlaneStatus, Sender, ServiceStatus, Status,
+    AgentStatus, BackendStatus, Command, DiscoverStatus, PlaneStatus, Sender, ServiceStatus, Status,
 };
 use axum::Router;
 use axum::extract::State;
@@ -121,6 +121,7 @@ impl Collector for Snapshot {
         agents(&mut out, &self.0)?;
         fleet(&mut out, &self.0)?;
         services(&mut out, &self.0.services)?;
+        discover(&mut out, &self.0.services)?;
         backends(&mut out, &self.0.services)
     }
 }
@@ -484,6 +485,55 @@ fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
         "service_evicted_flows",
         "Flows of jet that lost their place in the connection table",
         |one: &ServiceStatus| one.tracking.map(|tracking| tracking.evicted)
+    );
+    Ok(())
+}
+
+/// What is looked up in the domain name system.
+fn discover(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
+    let all = || services.iter().flat_map(|one| one.discover.iter().map(move |d| (one, d)));
+    macro_rules! each {
+        ($write:ident, $name:literal, $help:literal, $value:expr) => {
+            out.$write(
+                $name,
+                $help,
+                all().filter_map(|(service, one)| {
+                    let value: Option<_> = $value(one);
+                    let labels = vec![("service", &*service.name), ("discover", &*one.name)];
+                    Some((labels, value?))
+                }),
+            )?
+        };
+    }
+    each!(
+        gauges,
+        "discover_backends",
+        "Backends that were looked up and whose record is there",
+        |one: &DiscoverStatus| Some(one.backends as f64)
+    );
+    each!(
+        gauges,
+        "discover_leaving",
+        "Backends whose record is gone, and that keep connections",
+        |one: &DiscoverStatus| Some(one.leaving as f64)
+    );
+    each!(
+        gauges,
+        "discover_answer_age_seconds",
+        "Time since the last answer with records",
+        |one: &DiscoverStatus| one.answered_seconds.map(|seconds| seconds as f64)
+    );
+    each!(
+        counters,
+        "discover_failures",
+        "Look-ups that gave nothing",
+        |one: &DiscoverStatus| Some(one.failures)
+    );
+    each!(
+        gauges,
+        "discover_left_out",
+        "Whether some record of the last answer is not in the pool",
+        |one: &DiscoverStatus| Some(f64::from(u8::from(one.left_out.is_some())))
     );
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::agents;
 use crate::api;
 use crate::config::{Config, PlaneKind};
+use crate::discovery;
 use crate::engine::{
     Command, Engine, EngineError, Events, FleetNews, Front, Sender, Starting, begin, channel,
 };
@@ -53,6 +54,7 @@ pub async fn run(
     let events = Arc::new(Events::default());
     let told = Arc::clone(&events);
     let own = sender.clone();
+    let (where_sought, sought) = watch::channel(Arc::default());
     let (where_agents, agents_at) = watch::channel(None);
     let (agents_trouble, trouble) = watch::channel(None);
     // A start is refused before anything of it is in force.
@@ -71,6 +73,7 @@ pub async fn run(
             Ok((mut engine, transitions)) => {
                 engine.serve_metrics_by(where_metrics);
                 engine.serve_front_by(where_else, told);
+                engine.look_up_by(where_sought);
                 let fleet = engine.join_fleet(own.clone()).map(|(keeper, news)| {
                     tokio::spawn(hear_fleet(own.clone(), news));
                     tokio::spawn(keeper.run())
@@ -111,6 +114,7 @@ pub async fn run(
     });
     follow(sender.clone());
     tokio::spawn(metrics::serve(sender.clone(), metrics));
+    tokio::spawn(discovery::run(sender.clone(), sought));
     tokio::spawn(agents::serve(sender.clone(), agents_at, agents_trouble));
     let mut hangup = signal(SignalKind::hangup())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -16,6 +16,7 @@ pub const SECTIONS: &[(&str, &[&str])] = &[
             "docs/agent.md",
             "docs/networks.md",
             "docs/health-checks.md",
+            "docs/discovery.md",
             "docs/lists.md",
             "docs/new-flows.md",
             "docs/syn-floods.md",

@@ -23,6 +23,11 @@ const CHECK_FALL: u32 = 3;
 /// Per cent.
 const WEIGHT_STEP: u32 = 10;
 const WEIGHT_EVERY: Duration = Duration::from_secs(10);
+/// Answers are often valid for less, and looked up again then.
+pub(super) const DISCOVER_EVERY: Duration = Duration::from_secs(30);
+pub(super) const DISCOVER_MOST: u16 = 64;
+/// Longer than most transfers last.
+pub(super) const DISCOVER_LEAVE_AFTER: Duration = Duration::from_secs(3600);
 /// RFC 5382, section 5: a middlebox keeps an idle TCP connection for at least 2 hours 4
 /// minutes, so that keep-alives, two hours apart, hold it.
 const IDLE_TCP: Duration = Duration::from_secs(135 * 60);
@@ -165,6 +170,7 @@ fn service(given: validate::Service) -> Service {
             .collect(),
         maintenance: given.maintenance,
         backends: given.backends,
+        discover: given.discover,
     }
 }
 

@@ -38,6 +38,7 @@ pub fn schema() -> Value {
         ("service.new_flows", new_flows),
         ("service.backend", backend),
         ("service.backend.check", check),
+        ("service.discover", discover),
         ("service.quic.config", quic_config),
     ];
     for (path, constrain) in objects {
@@ -153,7 +154,7 @@ fn store(object: &mut Value) {
 }
 
 fn service(object: &mut Value) {
-    require(object, &["name", "vip", "backend"]);
+    require(object, &["name", "vip"]);
     add(object, "name", json!({ "pattern": NAME }));
     words(object, "protocol", &["tcp", "udp"]);
     words(object, "affinity", &["flow", "client"]);
@@ -168,7 +169,8 @@ fn service(object: &mut Value) {
     add(object, "cookie_key", json!({ "pattern": "^[0-9A-Fa-f]{32}$" }));
     let methods: Vec<&str> = weir_dataplane::methods().map(MethodId::name).collect();
     words(object, "method", &methods);
-    object["anyOf"] = json!([{ "required": ["port"] }, { "required": ["any_port"] }]);
+    let either = |one: &str, other: &str| json!({ "anyOf": [{ "required": [one] }, { "required": [other] }] });
+    object["allOf"] = json!([either("port", "any_port"), either("backend", "discover")]);
     // Settings of one name may differ between methods: what any of them takes.
     let mut all: HashMap<&str, (Vec<&str>, (u32, u32))> = HashMap::new();
     for setting in MethodId::published().flat_map(|method| method.info().settings) {
@@ -213,6 +215,15 @@ fn backend(object: &mut Value) {
     add(object, "name", json!({ "pattern": NAME }));
     range(object, &["port"], 1, 65_535);
     range(object, &["weight"], 0, 65_535);
+}
+
+fn discover(object: &mut Value) {
+    require(object, &["name"]);
+    add(object, "name", json!({ "pattern": "^[A-Za-z0-9_.-]{1,16}$" }));
+    range(object, &["port", "weight"], 1, 65_535);
+    range(object, &["most"], 1, 1024);
+    add(object, "servers", json!({ "minItems": 1, "maxItems": 8 }));
+    object["oneOf"] = json!([{ "required": ["dns"] }, { "required": ["srv"] }]);
 }
 
 fn new_flows(object: &mut Value) {

@@ -478,6 +478,56 @@ fn faults_of_backends() {
 }
 
 #[test]
+fn faults_of_what_is_looked_up() {
+    let base = service("port = 80");
+    let entry = |fields: &str| format!("{base}[[service.discover]]\nname = \"web\"\n{fields}\n");
+    let config =
+        Config::parse(&entry("dns = \"web.example.org\"\nservers = [\"::1\"]"), "f").unwrap();
+    let found = &config.services[0].discover[0];
+    assert_eq!(found.records.to_string(), "dns web.example.org");
+    assert_eq!(found.servers, ["[::1]:53".parse().unwrap()]);
+    assert_eq!((found.weight, found.most, found.every.as_secs()), (1, 64, 30));
+    assert_eq!(found.leave_after.as_secs(), 3600);
+    let no_backend = format!(
+        "{HEAD}[[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\nport = 80\n\
+         [[service.discover]]\nname = \"web\"\nsrv = \"_http._tcp.example.org.\"\n"
+    );
+    let alone = Config::parse(&no_backend, "f").unwrap();
+    assert!(alone.services[0].backends.is_empty());
+    for (fields, line, words) in [
+        ("", 11, "discover \"web\": says not what is asked for"),
+        ("dns = \"a.b\"\nsrv = \"_a._tcp.b\"", 14, "srv: dns is given, too"),
+        ("dns = \"10.0.0.1\"", 13, "dns: 10.0.0.1 is an address"),
+        ("dns = \"a..b\"", 13, "\"a..b\" is not a domain name"),
+        ("dns = \"a b\"", 13, "is not a domain name"),
+        ("dns = \"a.b\"\nport = 80", 14, "port: packets keep their port"),
+        ("srv = \"a.b\"\nweight = 2", 14, "weight: is not for srv"),
+        ("dns = \"a.b\"\nweight = 0", 14, "weight: 0 is out of range"),
+        ("dns = \"a.b\"\nmost = 2000", 14, "most: 2000 is out of range"),
+        ("dns = \"a.b\"\nevery = \"1ms\"", 14, "every: \"1ms\" is out of range"),
+        ("dns = \"a.b\"\nservers = []", 14, "servers: 0 are listed"),
+        ("dns = \"a.b\"\nservers = [\"ns.b\"]", 14, "is not the address of a name server"),
+        ("dns = \"a.b\"\nserver = 1", 14, "unknown field `server`"),
+        (
+            "dns = \"a.b\"\n[[service.discover]]\nname = \"web\"\ndns = \"c.d\"",
+            15,
+            "is on line 12 already",
+        ),
+    ] {
+        expect_one(words, &entry(fields), line, &[words]);
+    }
+    let long = entry("dns = \"a.b\"")
+        .replace("name = \"web\"\ndns", "name = \"longer-than-sixteen\"\ndns");
+    expect_one("long", &long, 12, &["1 to 16 letters"]);
+    let nat = entry("dns = \"a.b\"\nport = 8080")
+        .replace("port = 80\n[[", "port = 80\nforward = \"nat\"\n[[");
+    assert_eq!(Config::parse(&nat, "f").unwrap().services[0].discover[0].port, Some(8080));
+    let fleet = entry("dns = \"a.b\"").replace("port = 80\n", "port = 80\nmethod = \"tracked\"\n");
+    let fleet = fleet + "[store]\nkind = \"etcd\"\nendpoints = [\"http://a:1\"]\n";
+    expect_one("fleet", &fleet, 4, &["discover: the balancers of a fleet"]);
+}
+
+#[test]
 fn faults_between_services() {
     let other = |name: &str, fields: &str| {
         format!(

@@ -4,6 +4,7 @@ mod agents;
 mod announce;
 mod api;
 mod check;
+mod discover;
 mod forward;
 mod full_nat;
 mod lists;
@@ -134,6 +135,7 @@ pub(super) fn validate(
         agents::are_heard(&services, &places, heard, problems);
         if fleet {
             store::serve_a_fleet(&services, &places, problems);
+            discover::are_alone(&services, &places, problems);
         }
     }
     if let Some(place) = place {

@@ -161,6 +161,7 @@ pub(super) struct Service {
     pub quic: Field<Quic>,
     pub check: Field<Check>,
     pub backend: Vec<Spanned<Backend>>,
+    pub discover: Vec<Spanned<Discover>>,
     /// Whatever a method can be set by, in the order of the file.
     pub settings: Vec<(&'static str, Spanned<Value>)>,
 }
@@ -259,7 +260,7 @@ fn settings() -> impl Iterator<Item = &'static str> {
 
 /// The names of all fields of a service.
 fn names() -> &'static [&'static str] {
-    const OWN: [&str; 22] = [
+    const OWN: [&str; 23] = [
         "name",
         "vip",
         "protocol",
@@ -282,6 +283,7 @@ fn names() -> &'static [&'static str] {
         "quic",
         "check",
         "backend",
+        "discover",
     ];
     static ALL: LazyLock<Vec<&str>> = LazyLock::new(|| OWN.into_iter().chain(settings()).collect());
     &ALL
@@ -340,6 +342,7 @@ impl<'de> Visitor<'de> for Fields {
                 "quic" => service.quic = Some(map.next_value()?),
                 "check" => service.check = Some(map.next_value()?),
                 "backend" => service.backend = map.next_value()?,
+                "discover" => service.discover = map.next_value()?,
                 setting => service.settings.push((setting, map.next_value()?)),
             }
         }
@@ -454,6 +457,20 @@ pub(super) struct QuicConfig {
     pub nonce_length: Field<i64>,
     pub key: Field<String>,
     pub encode_length: Field<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Discover {
+    pub name: Field<String>,
+    pub dns: Field<String>,
+    pub srv: Field<String>,
+    pub port: Field<i64>,
+    pub weight: Field<i64>,
+    pub servers: Field<Vec<Spanned<String>>>,
+    pub every: Field<String>,
+    pub most: Field<i64>,
+    pub leave_after: Field<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -414,6 +414,7 @@ impl<P: Plane> Engine<P> {
             | Command::Remove(name, ..)
             | Command::Drain(name, ..)
             | Command::Weight(name, ..) => asks(name),
+            Command::LookedUp(sought, _) => asks(&sought.service),
             Command::Apply(..) | Command::Rollback(..) | Command::Reload(..) => true,
             Command::By(_, command) => self.moves_connections(command),
             Command::Asked(asked) => self.moves_connections(&asked.command),

@@ -5,9 +5,9 @@ use super::service::{PoolMember, ServiceRuntime, of_target};
 use super::shares::Rising;
 use super::trace::{GiveSamples, Loaded};
 use super::{
-    Engine, EngineError, Explanation, FleetNews, FleetStatus, Happening, Inside, NEXT_HOPS_TRIES,
-    Newcomer, PlanReport, PlaneResult, Said, Sample, Sender, Status, TraceLine, TraceRequest,
-    tolerate,
+    Answer, Engine, EngineError, Explanation, FleetNews, FleetStatus, Happening, Inside,
+    NEXT_HOPS_TRIES, Newcomer, PlanReport, PlaneResult, Said, Sample, Sender, Sought, Status,
+    TraceLine, TraceRequest, tolerate,
 };
 use crate::config::{Backend, DeadConnections, Spoken, Via};
 use crate::health::{Target, Transition, Way};
@@ -66,6 +66,8 @@ pub enum Command {
     /// Where a flow goes, and why.
     /// A packet of it may have a QUIC id.
     Explain(Box<FlowKey>, Option<Id>, oneshot::Sender<Result<Explanation, EngineError>>),
+    /// What has come of a look-up.
+    LookedUp(Box<Sought>, Answer),
     /// The kernel's interfaces, routes or neighbours have changed.
     Network(Change),
     /// What a file would change; without one, the instance's own.
@@ -186,6 +188,7 @@ impl<P: Plane> Engine<P> {
             Command::FleetAsks(reply) => drop(reply.send(self.fleet_asks())),
             Command::Health(changes) => changes.iter().for_each(|one| self.health_changed(one)),
             Command::Network(change) => self.network_changed(&change),
+            Command::LookedUp(sought, answer) => self.looked_up(&sought, answer),
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Explain(flow, id, reply) => drop(reply.send(self.explain(&flow, id.as_ref()))),
             Command::Plan(file, reply) => drop(reply.send(self.plan_of(file.as_deref()))),
@@ -432,6 +435,13 @@ impl<P: Plane> Engine<P> {
 
     fn remove_backend(&mut self, service: &str, backend: &str) -> Done {
         let member = self.find(service, backend)?;
+        if let Some(found) = &member.found {
+            return Err(EngineError::Conflict(format!(
+                "backend {backend} of {service} was looked up (discover {}) and would come back with the next \
+                 answer; drain it, or take its record away",
+                found.by
+            )));
+        }
         let held = self.service(service)?.states_of(member.id).unwrap_or(0);
         self.commit(service, |service| {
             service.pool.retain(|m| m.id != member.id);
@@ -521,7 +531,7 @@ impl<P: Plane> Engine<P> {
 
     /// Changes a service's pool, writes it down, publishes it and checks its new members. If it
     /// cannot be written down or published, the pool is as before, and packets never saw another.
-    fn commit(
+    pub(super) fn commit(
         &mut self,
         name: &str,
         change: impl FnOnce(&mut ServiceRuntime),

@@ -1,5 +1,6 @@
 //! What a restarted control plane must know besides the states of connections.
 
+use super::discover::Found;
 use super::places::Salts;
 use super::service::ServiceRuntime;
 use super::turn::InForce;
@@ -135,6 +136,9 @@ pub struct SavedBackend {
     pub backup: bool,
     /// Whether its health check had it up.
     pub up: bool,
+    /// It was looked up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found: Option<Found>,
 }
 
 impl SavedBackend {

@@ -50,6 +50,15 @@ pub enum Happening {
         /// Until when it is, as RFC 3339 has it.
         until: Option<String>,
     },
+    /// A backend was looked up: there is a record of it now, or none any more.
+    Discovered {
+        /// The service.
+        service: String,
+        /// The backend.
+        backend: String,
+        /// Whether there is a record.
+        there: bool,
+    },
     /// Something was changed: a command, or the file.
     Change {
         /// As the history has it.

@@ -35,12 +35,12 @@ impl ServiceRuntime {
 
     /// Whether a backend gets no new connections, as somebody or the calendar says.
     pub fn drains(&self, member: &PoolMember) -> bool {
-        member.wanted.drain || self.away_until(member).is_some()
+        member.wanted.drain || member.is_gone() || self.away_until(member).is_some()
     }
 
     /// Whether new connections may come to a backend, as far as its check is not concerned.
     pub fn takes_new(&self, member: &PoolMember) -> bool {
-        member.wanted.takes_new() && self.away_until(member).is_none()
+        member.wanted.takes_new() && !member.is_gone() && self.away_until(member).is_none()
     }
 
     /// Those that are in maintenance now.

@@ -8,6 +8,7 @@ mod announce;
 mod by_id;
 mod caps;
 mod commands;
+mod discover;
 mod document;
 mod events;
 mod explain;
@@ -48,6 +49,7 @@ pub use announce::announced_file;
 pub use by_id::{IdStatus, QuicConfigStatus, QuicStatus};
 pub use caps::NewFlowStatus;
 pub use commands::{Asked, Command};
+pub use discover::{Answer, DiscoverStatus, Record, Sought};
 pub use events::{Event, Events, Happening};
 pub use explain::{Elsewhere, Explanation};
 pub use fleet::{BalancerStatus, Begun, FleetNews, FleetStatus, begin};
@@ -337,6 +339,8 @@ pub struct Engine<P: Plane = LivePlane> {
     traces: u64,
     /// Connections are followed.
     following: follow::Following,
+    /// Who looks backends up.
+    seeker: Option<watch::Sender<Arc<[Sought]>>>,
     /// Who serves metrics.
     metrics: Option<watch::Sender<Option<SocketAddr>>>,
     /// Who serves the API and the page.
@@ -624,6 +628,7 @@ impl<P: Plane> Engine<P> {
             trace: None,
             traces: 0,
             following: follow::Following::default(),
+            seeker: None,
             metrics: None,
             front: None,
             events: Arc::default(),
@@ -778,6 +783,9 @@ impl<P: Plane> Engine<P> {
         }
         if timers.calendar.due(CALENDAR_EVERY) {
             self.look_at_calendar();
+            if !self.settles() {
+                self.let_leave();
+            }
         }
         if timers.loads.due(LOADS_EVERY) {
             tolerate("read loads", self.look_at_loads());

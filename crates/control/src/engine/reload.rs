@@ -363,7 +363,9 @@ impl<P: Plane> Engine<P> {
             };
             let known = known.or_else(|| left.remove(&renamed?));
             let member = match known {
-                Some(member) => PoolMember { wanted: backend.clone(), ..member.clone() },
+                Some(member) => {
+                    PoolMember { wanted: backend.clone(), found: None, ..member.clone() }
+                }
                 None => {
                     // One that joins others waits for its check; a service that is new has no others.
                     let up = wanted.check_of(backend).is_none() || now.is_none();
@@ -374,11 +376,18 @@ impl<P: Plane> Engine<P> {
             };
             planned.pool.push(member);
         }
+        // What was looked up stays until the next answer.
+        for member in old.iter().filter(|member| ServiceRuntime::keeps_found(wanted, member)) {
+            if left.remove(&who(&member.wanted)).is_some() {
+                planned.pool.push(member.clone());
+            }
+        }
         planned.leaving = left.values().map(|member| member.id).collect();
         planned.leaving.sort_unstable();
         let as_before = now.is_some_and(|now| {
             let before = now.pool.iter().map(|member| &member.wanted);
-            before.eq(&wanted.backends) && now.configured.idle_timeout == wanted.idle_timeout
+            let after = planned.pool.iter().map(|member| &member.wanted);
+            before.eq(after) && now.configured.idle_timeout == wanted.idle_timeout
         });
         planned.dirty |= !as_before;
         Ok(planned)
@@ -505,6 +514,7 @@ impl<P: Plane> Engine<P> {
             runtime.leaving.extend(planned.leaving);
             runtime.dirty |= planned.dirty || runtime.away_now() != runtime.away;
             runtime.set_idle_time();
+            runtime.prune_discoveries();
             runtimes.push(runtime);
         }
         for runtime in runtimes {
@@ -535,6 +545,7 @@ impl<P: Plane> Engine<P> {
         self.config.announce.clone_from(&config.announce);
         self.config.agents.clone_from(&config.agents);
         self.tell_metrics();
+        self.tell_seeker();
         self.tell_front();
         self.tell_listener();
         let rate = config.balancer.icmp_per_second;
@@ -770,6 +781,7 @@ impl<P: Plane> Engine<P> {
         runtime.generation = generation.max(before);
         for backend in backends {
             let (wanted, former) = (backend.wanted(), BackendId::new(backend.id));
+            let found = backend.found.clone();
             let up = backend.up || runtime.configured.check_of(&wanted).is_none();
             let member = match former.filter(|id| numbers.give_again(id.get().into())) {
                 Some(former) => self.member(former, wanted, up, false),
@@ -778,7 +790,7 @@ impl<P: Plane> Engine<P> {
             let nat = self.config.balancer.nat.clone();
             let way = (runtime.configured.forward, runtime.configured.segments(), &nat);
             self.install(&member, way, Some(member.id) != former)?;
-            runtime.pool.push(member);
+            runtime.pool.push(PoolMember { found, ..member });
         }
         self.restore_states(&mut runtime, records)?;
         if runtime.lost.is_some() {
@@ -834,7 +846,7 @@ impl<P: Plane> Engine<P> {
         let before = self.document.incarnations.get(&id.get()).copied().unwrap_or_default();
         let incarnation = before + u32::from(anew);
         let (spoken, rising, detail) = (None, None, detail.into());
-        PoolMember { id, incarnation, wanted, up, down_since, spoken, rising, detail }
+        PoolMember { id, incarnation, wanted, up, down_since, spoken, rising, detail, found: None }
     }
 
     /// Tells the data plane of a backend. `anew`: its number stood for another one before.

@@ -1,6 +1,7 @@
 //! One service at run time: its pool, its builder, and the log of its states.
 
 use super::EngineError;
+use super::discover::{Discovery, Found};
 use super::document::{SavedBackend, SavedService};
 use super::half_open::HalfOpen;
 use super::loads::Loads;
@@ -15,7 +16,7 @@ use crate::config::{
     is_name,
 };
 use crate::store::{Op, StateLog, StateRecord};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub(super) struct PoolMember {
     pub rising: Option<Rising>,
     /// What the last health check said.
     pub detail: Arc<str>,
+    /// It was looked up, and is not the file's or a command's.
+    pub found: Option<Found>,
 }
 
 impl PoolMember {
@@ -58,6 +61,7 @@ impl PoolMember {
             drain: self.wanted.drain,
             backup: self.wanted.backup,
             up: self.up,
+            found: self.found.clone(),
         }
     }
 }
@@ -120,6 +124,8 @@ pub(super) struct ServiceRuntime {
     pub servers: Option<Vec<(String, Option<u64>)>>,
     /// What its scheduler goes by.
     pub loads: Loads,
+    /// What is known of what is looked up for it, by the names of entries.
+    pub discoveries: BTreeMap<String, Discovery>,
     /// The pool has changed since the last table was published.
     pub dirty: bool,
     /// The backends that were in maintenance at the last look.
@@ -233,6 +239,7 @@ impl ServiceRuntime {
             builder,
             log,
             loads: Loads::default(),
+            discoveries: BTreeMap::new(),
             dirty: true,
             away: BTreeSet::new(),
             refused_before: 0,
@@ -679,6 +686,7 @@ impl ServiceRuntime {
             (id.get(), &wanted.name, wanted.address, wanted.weight, *up)
                 == (saved.id, &saved.name, saved.address, saved.weight, saved.up)
                 && (wanted.drain, wanted.backup) == (saved.drain, saved.backup)
+                && member.found == saved.found
         };
         (self.number, self.seed, self.generation)
             == (ServiceId(saved.number), saved.seed, saved.generation)

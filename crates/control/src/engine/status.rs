@@ -3,6 +3,7 @@
 use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::caps::NewFlowStatus;
+use super::discover::DiscoverStatus;
 use super::maintenance::MaintenanceStatus;
 use super::service::ServiceRuntime;
 use super::{ConsistencyStatus, Engine, EngineError, FleetStatus, PlaneResult, slow};
@@ -220,6 +221,9 @@ pub struct ServiceStatus {
     /// How its packets are led by QUIC ids, if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quic: Option<QuicStatus>,
+    /// What is looked up for it in the domain name system.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub discover: Vec<DiscoverStatus>,
     /// The backends, in the order of the pool.
     pub backends: Vec<BackendStatus>,
 }
@@ -295,6 +299,12 @@ pub struct BackendStatus {
     /// When it is in maintenance; none if it never is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub maintenance: Option<MaintenanceStatus>,
+    /// The entry by which it was looked up; none: it is the file's, or a command's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found_by: Option<String>,
+    /// Whether its record is gone: it leaves when its connections have ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
     /// Whether it is drained: by a command or by the file, whatever its check says.
     #[serde(default)]
     pub drain: bool,
@@ -611,6 +621,7 @@ impl<P: Plane> Engine<P> {
                 .chain(self.attached.iter().filter(|a| a.generic).map(|a| slow(&a.interface)))
                 .chain(self.troubles())
                 .chain(self.pool_warnings())
+                .chain(self.discover_warnings())
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
                 .chain(self.following.trouble())
@@ -675,7 +686,12 @@ impl<P: Plane> Engine<P> {
     fn pool_warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (name, service) in &self.services {
-            if !service.pool.iter().any(|member| service.takes_new(member)) {
+            let seeks = !service.configured.discover.is_empty();
+            if service.pool.is_empty() && seeks {
+                found.push(format!(
+                    "service {name}: no backend was found yet: connections are dropped as no_backend"
+                ));
+            } else if !service.pool.iter().any(|member| service.takes_new(member)) {
                 found.push(format!(
                     "service {name}: no backend takes new connections (all drain, are in maintenance, have \
                      the weight 0, or were removed): they are dropped as no_backend"
@@ -734,6 +750,7 @@ impl<P: Plane> Engine<P> {
             let state = match (member.up, member.wanted.drain) {
                 (false, _) => "down",
                 (true, _) if service.away_until(member).is_some() => "maintenance",
+                (true, _) if member.is_gone() => "draining",
                 (true, true) => "draining",
                 (true, false) if service.is_spare(member) => "backup",
                 (true, false) => "up",
@@ -746,6 +763,8 @@ impl<P: Plane> Engine<P> {
                 weight: member.wanted.weight,
                 state: state.into(),
                 maintenance: service.maintenance_of(member),
+                found_by: member.found.as_ref().map(|found| found.by.clone()),
+                leaving: member.is_gone(),
                 drain: member.wanted.drain,
                 check: CheckStatus::of(service, member, check),
                 states: service.states_of(member.id),
@@ -807,6 +826,7 @@ impl<P: Plane> Engine<P> {
             }),
             new_flows: self.new_flow_status(service),
             quic: service.quic_status(&self.config.balancer.run_dir),
+            discover: service.discover_statuses(),
             backends,
         })
     }

@@ -23,6 +23,7 @@ use weir_wire::craft::Frame;
 use weir_wire::{FlowKey, Protocol, TcpFlags};
 
 mod between;
+mod discover;
 mod half_open;
 mod loads;
 mod maintenance;

@@ -15,12 +15,12 @@ use weir_steering::{
 use super::super::error::Problems;
 use super::super::written::{self, Value};
 use super::super::{
-    Affinity, Backend, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, NewFlows, Ports, Protocol,
-    Quic, States, Vip, VipError, Window, resolve,
+    Affinity, Backend, Discover, Forward, Key, Lists, MAX_WEIGHT, Method, Mss, NewFlows, Ports,
+    Protocol, Quic, States, Vip, VipError, Window, resolve,
 };
 use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
-use super::{agents, forward, lists, maintenance, new_flows, quic};
+use super::{agents, discover, forward, lists, maintenance, new_flows, quic};
 
 const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
 /// As many as there can be.
@@ -52,6 +52,7 @@ pub(in super::super) struct Service {
     pub maintenance: BTreeMap<String, Vec<Window>>,
     pub need: Option<u32>,
     pub backends: Vec<Backend>,
+    pub discover: Vec<Discover>,
 }
 
 /// What problems call a service.
@@ -178,7 +179,18 @@ pub(super) fn validate(
     let mss = forward::mss(raw.mss.as_ref(), protocol == Protocol::Tcp, &mut scope);
     // Where that is not known, nor is which family backends may be of.
     let any_family = forward.is_none_or(Forward::is_tunnel);
-    let backends = backends(raw.backend, (&vips, any_family, nat), &mut scope);
+    let looks_up = !raw.discover.is_empty();
+    if let (Some(first), Some(_)) = (raw.discover.first(), &raw.quic) {
+        let wrong = "the server id of a backend must be known before it is there";
+        scope.problem(
+            first.span(),
+            "discover",
+            wrong,
+            "list the backends, or remove [service.quic]",
+        );
+    }
+    let discover = discover::entries(raw.discover, nat, &mut scope);
+    let backends = backends(raw.backend, (&vips, any_family, nat), looks_up, &mut scope);
     let quic = raw.quic.and_then(|raw| quic::validate(raw, protocol, &backends, &mut scope));
     Some(Service {
         name: name?,
@@ -207,6 +219,7 @@ pub(super) fn validate(
         maintenance,
         need,
         backends,
+        discover,
     })
 }
 
@@ -588,10 +601,12 @@ type Addresses = HashMap<(IpAddr, Option<u16>), String>;
 fn backends(
     raw: Vec<Spanned<written::Backend>>,
     of: Of<'_>,
+    looks_up: bool,
     scope: &mut Scope<'_, '_>,
 ) -> Vec<Backend> {
-    if raw.is_empty() {
-        scope.here("backend", "no backends", "add a [[service.backend]] with name and address");
+    if raw.is_empty() && !looks_up {
+        let right = "add a [[service.backend]] with name and address, or a [[service.discover]]";
+        scope.here("backend", "no backends", right);
         return Vec::new();
     }
     let none_takes_new = raw.iter().all(|backend| {
@@ -600,7 +615,7 @@ fn backends(
         let is = |field: &Option<Spanned<bool>>| field.as_ref().is_some_and(|is| *is.get_ref());
         zero || is(&backend.drain) || is(&backend.backup)
     });
-    if none_takes_new {
+    if none_takes_new && !looks_up {
         scope.here(
             "backend",
             "service would have no backend for new connections",

@@ -1,0 +1,368 @@
+//! Backends that were looked up: answers are followed, and nothing but an answer with records changes a pool.
+
+use super::*;
+use crate::config::{Discover, Records};
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap as Map;
+
+fn entry(name: &str) -> Discover {
+    Discover {
+        name: name.into(),
+        records: Records::Dns(format!("{name}.example.org")),
+        port: None,
+        weight: 1,
+        servers: Vec::new(),
+        every: Duration::from_secs(30),
+        most: 64,
+        leave_after: Duration::from_secs(3600),
+    }
+}
+
+fn address(n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 7, 0, n).into()
+}
+
+fn record(n: u8) -> Record {
+    Record { backup: false, address: address(n), port: None, weight: 1 }
+}
+
+impl World {
+    /// The service `a` looks backends up beside its own.
+    fn seeks(mut self, entries: &[Discover]) -> Self {
+        let mut wanted = self.engine.config.clone();
+        wanted.services[0].discover = entries.to_vec();
+        self.follow(&wanted).expect("nothing is refused");
+        self
+    }
+
+    fn answers(&mut self, entry: &Discover, answer: Answer) {
+        let sought = Sought { service: "a".into(), ipv4: true, discover: entry.clone() };
+        self.engine.handle(Command::LookedUp(Box::new(sought), answer));
+    }
+
+    fn finds(&mut self, entry: &Discover, hosts: impl IntoIterator<Item = u8>) {
+        self.answers(entry, Ok(hosts.into_iter().map(record).collect()));
+    }
+
+    /// Who was found, each with whether it leaves.
+    fn found(&self) -> Map<String, bool> {
+        let found = self.engine.services["a"].pool.iter().filter(|member| member.found.is_some());
+        found.map(|member| (member.wanted.name.clone(), member.is_gone())).collect()
+    }
+
+    fn later(&mut self, seconds: u32) {
+        self.engine.ahead += seconds;
+        self.engine.let_leave();
+        self.upkeep();
+    }
+
+    /// Ends all connections of a backend.
+    fn end_all_of(&mut self, backend: BackendId) {
+        let of_it = |(_, at): &(&FlowKey, &BackendId)| **at == backend;
+        let flows: Vec<FlowKey> = self.live.iter().filter(of_it).map(|(flow, _)| *flow).collect();
+        for flow in flows {
+            self.live.remove(&flow);
+            self.engine.plane.process(&Frame::new(flow).tcp_flags(TcpFlags::RST).build());
+        }
+        self.engine.drain_reports().expect("nothing is refused");
+        // What has ended is kept for a while, so that late packets find it; the first look sees that there were
+        // packets since the one before.
+        for _ in 0..3 {
+            self.engine.ahead += 100;
+            self.engine.sweep().expect("nothing is refused");
+        }
+    }
+}
+
+#[test]
+fn who_is_found_comes_and_whose_record_is_gone_leaves_when_its_connections_have_ended() {
+    for method in ["concury", "residue"] {
+        let web = entry("web");
+        let mut world = World::with(2, &format!("method = {method:?}")).seeks(&[web.clone()]);
+        world.start(0, 0..100);
+        world.finds(&web, [1, 2]);
+        assert_eq!(Vec::from_iter(world.found().into_keys()), ["web-10.7.0.1", "web-10.7.0.2"]);
+        world.check();
+        let first = world.engine.services["a"].member("web-10.7.0.1").expect("there").id;
+        assert!(world.start(0, 100..300).contains(&first));
+        // The same again is no change.
+        let before = world.engine.services["a"].generation;
+        world.finds(&web, [2, 1]);
+        assert_eq!(world.engine.services["a"].generation, before);
+        world.finds(&web, [2]);
+        assert_eq!(world.found()["web-10.7.0.1"], true);
+        assert!(!world.start(0, 300..500).contains(&first), "{method}: its record is gone");
+        world.later(60);
+        assert!(world.found().contains_key("web-10.7.0.1"), "{method}: it has connections");
+        world.check();
+        // It comes back, with all that it has.
+        world.finds(&web, [1, 2]);
+        assert_eq!(world.found()["web-10.7.0.1"], false);
+        assert!(world.start(0, 500..700).contains(&first));
+        world.check();
+        world.finds(&web, [2]);
+        world.end_all_of(first);
+        world.later(10);
+        assert_eq!(Vec::from_iter(world.found().into_keys()), ["web-10.7.0.2"], "{method}");
+        world.check();
+        assert_eq!(world.warnings(), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn no_answer_and_none_with_a_record_change_nothing_and_are_told() {
+    let web = entry("web");
+    let mut world = World::new(1).seeks(&[web.clone()]);
+    let said = world.warnings();
+    assert!(said.is_empty(), "it has backends: {said:?}");
+    world.finds(&web, [1, 2, 3]);
+    world.start(0, 0..100);
+    for answer in [Err("there is no name web.example.org".into()), Ok(Vec::new())] {
+        world.answers(&web, answer);
+        world.later(4000);
+        assert!(world.found().values().all(|gone| !gone));
+        let said = world.warnings();
+        assert!(said[0].contains("no answer about dns web.example.org"), "{said:?}");
+        world.check();
+    }
+    world.finds(&web, [1, 2, 3]);
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn after_its_time_a_backend_whose_record_is_gone_goes_with_its_connections() {
+    let web = Discover { leave_after: Duration::from_secs(100), ..entry("web") };
+    let mut world = World::new(1).seeks(&[web.clone()]);
+    world.finds(&web, [1, 2]);
+    world.start(0, 0..200);
+    world.finds(&web, [1]);
+    world.later(99);
+    assert_eq!(world.found().len(), 2);
+    world.check();
+    world.later(1);
+    assert_eq!(world.found().len(), 1);
+    let ids: Vec<_> = world.engine.services["a"].pool.iter().map(|member| member.id).collect();
+    world.live.retain(|_, at| ids.contains(at));
+    world.check();
+}
+
+/// A restart goes on with what was found before anybody has answered, and with who leaves.
+#[test]
+fn what_was_found_outlives_a_restart() {
+    let web = entry("web");
+    let mut world = World::new(1).seeks(&[web.clone()]);
+    world.finds(&web, [1, 2, 3]);
+    world.start(0, 0..200);
+    world.finds(&web, [1, 2]);
+    let before = world.found();
+    world.upkeep();
+    let mut world = world.restart();
+    assert_eq!(world.found(), before);
+    world.check();
+    world.finds(&web, [1, 3]);
+    assert_eq!(world.found()["web-10.7.0.2"], true);
+    assert_eq!(world.found()["web-10.7.0.3"], false);
+    world.check();
+}
+
+#[test]
+fn a_reload_keeps_what_was_found_while_the_entry_is_there() {
+    let (web, far) = (entry("web"), entry("far"));
+    let mut world = World::new(1).seeks(&[web.clone(), far.clone()]);
+    world.finds(&web, [1, 2]);
+    world.finds(&far, [3]);
+    world.start(0, 0..200);
+    // Asked elsewhere: the backends stay until that has answered.
+    let other = Discover { records: Records::Srv("_web._tcp.example.org".into()), ..web.clone() };
+    let mut wanted = world.engine.config.clone();
+    wanted.services[0].discover = vec![other.clone(), far.clone()];
+    wanted.services[0].backends[0].weight = 5;
+    world.follow(&wanted).expect("nothing is refused");
+    assert_eq!(world.found().len(), 3);
+    world.check();
+    // What the one before says comes too late.
+    world.finds(&web, [1]);
+    assert!(world.found().values().all(|gone| !gone));
+    world.finds(&other, [2]);
+    assert_eq!(world.found()["web-10.7.0.1"], true);
+    world.check();
+    // Who is in the file now is the file's, with what it has.
+    let joins = Backend { name: "own".into(), address: address(2), ..backend(0, 9) };
+    wanted.services[0].backends.push(joins);
+    world.follow(&wanted).expect("nothing is refused");
+    assert!(!world.found().contains_key("web-10.7.0.2"));
+    world.check();
+    world.finds(&other, [2, 4]);
+    assert_eq!(world.engine.services["a"].member("own").expect("there").found, None);
+    // An entry that is gone takes its backends along, and the plan says so.
+    wanted.services[0].discover = vec![other];
+    let file = world.directory.path().join("weir.toml");
+    let plan = world.engine.plan_to(&wanted, &file).expect("it can be looked at");
+    let gone: Vec<_> = plan.services[0].backends.iter().filter(|b| b.change == "removed").collect();
+    assert_eq!(gone.len(), 1);
+    assert_eq!(gone[0].name, "far-10.7.0.3");
+    world.follow(&wanted).expect("nothing is refused");
+    assert!(!world.found().contains_key("far-10.7.0.3"));
+}
+
+#[test]
+fn records_say_ports_weights_and_who_is_a_backup() {
+    let web = Discover { records: Records::Srv("_web._tcp.example.org".into()), ..entry("web") };
+    let mut world = World::with(1, "forward = \"nat\"").seeks(&[web.clone()]);
+    let with = |n, port, weight, backup| Record { backup, port: Some(port), weight, ..record(n) };
+    let records = vec![with(1, 8080, 3, false), with(1, 8081, 1, false), with(2, 80, 1, true)];
+    world.answers(&web, Ok(records));
+    let shown = |world: &World| {
+        let pool = &world.engine.services["a"].pool;
+        let found = pool.iter().filter(|member| member.found.is_some());
+        let of = |m: &super::super::service::PoolMember| {
+            (m.wanted.name.clone(), m.wanted.weight, m.wanted.backup)
+        };
+        found.map(of).collect::<Vec<_>>()
+    };
+    let name = |text: &str| text.to_owned();
+    assert_eq!(
+        shown(&world),
+        [
+            (name("web-10.7.0.1-8080"), 3, false),
+            (name("web-10.7.0.1-8081"), 1, false),
+            (name("web-10.7.0.2-80"), 1, true)
+        ]
+    );
+    // A weight by command holds until the record says another one.
+    let set = |reply| Command::Weight("a".into(), "web-10.7.0.1-8080".into(), 9, reply);
+    world.ask(set).expect("nothing is refused");
+    world.answers(&web, Ok(vec![with(1, 8080, 3, false), with(2, 80, 1, false)]));
+    assert_eq!(shown(&world)[0].1, 9);
+    assert!(!shown(&world)[2].2, "it is no backup any more");
+    world.answers(&web, Ok(vec![with(1, 8080, 4, false), with(2, 80, 1, false)]));
+    assert_eq!(shown(&world)[0].1, 4);
+    let remove = |reply| Command::Remove("a".into(), "web-10.7.0.1-8080".into(), reply);
+    let refused = world.ask(remove).expect_err("it would come back").to_string();
+    assert!(refused.contains("was looked up"), "{refused}");
+}
+
+#[test]
+fn what_cannot_be_a_backend_is_left_out_and_told() {
+    let web = Discover { most: 3, ..entry("web") };
+    let mut world = World::new(1).seeks(&[web.clone()]);
+    let port = Record { port: Some(8080), ..record(9) };
+    let own = Record { address: Ipv4Addr::new(10, 0, 0, 1).into(), ..record(0) };
+    let static_one = Record { address: Ipv4Addr::new(10, 9, 0, 1).into(), ..record(0) };
+    let mut records: Vec<Record> = (1..=4).map(record).collect();
+    records.extend([port, own, static_one, record(2)]);
+    world.answers(&web, Ok(records));
+    assert_eq!(world.found().len(), 3);
+    let said = world.warnings().join("\n");
+    for word in ["10.7.0.9 has port 8080", "the vip of service a", "10.7.0.4: there are most = 3"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    world.finds(&web, [1, 2]);
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn a_service_may_have_no_other_backends() {
+    for method in MethodId::published() {
+        let fields = format!("method = {:?}", method.name());
+        let (web, mut world) = (entry("web"), World::with(1, &fields));
+        let mut wanted = world.engine.config.clone();
+        wanted.services[0].discover = vec![web.clone()];
+        wanted.services[0].backends.clear();
+        wanted.services[0].vip = Ipv4Addr::new(10, 0, 1, 1).into();
+        world.follow(&wanted).expect("nothing is refused");
+        let said = world.warnings();
+        assert!(said[0].contains("no backend was found yet"), "{method}: {said:?}");
+        world.finds(&web, [1, 2]);
+        assert_eq!(world.found().len(), 2, "{method}");
+        assert_eq!(world.warnings(), Vec::<String>::new(), "{method}");
+        let up = world.engine.services["a"].pool.iter().all(|member| member.up);
+        assert!(up, "{method}: nobody is waited for where nobody is up");
+    }
+}
+
+/// A pool that cannot be published is as before, and the next answer does it.
+#[test]
+fn an_answer_that_cannot_be_followed_is_followed_by_the_next() {
+    let web = entry("web");
+    let mut world = World::new(1).seeks(&[web.clone()]);
+    world.finds(&web, [1]);
+    world.start(0, 0..100);
+    world.engine.plane.refuse(Operation::Show);
+    world.finds(&web, [2, 3]);
+    assert_eq!(Vec::from_iter(world.found()), [("web-10.7.0.1".to_owned(), false)]);
+    assert!(!world.warnings().is_empty());
+    world.engine.plane.refuse_nothing();
+    world.upkeep();
+    world.check();
+    world.finds(&web, [2, 3]);
+    assert_eq!(world.found().len(), 3);
+    world.check();
+    world.upkeep();
+    assert_eq!(world.warnings(), Vec::<String>::new());
+}
+
+/// Answers, failures, commands, reloads, ends and restarts at random: no connection moves, and in the end the
+/// pool is what the last answer said.
+#[test]
+fn whatever_comes_no_connection_moves() {
+    let seed = std::env::var("WEIR_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| rand::rng().random());
+    println!("WEIR_SEED={seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    for _ in 0..6 {
+        let method = ["concury", "residue"].choose(&mut rng).expect("two");
+        let entries = [entry("web"), entry("far")];
+        let mut world = World::with(1, &format!("method = {method:?}")).seeks(&entries);
+        let mut next = 0;
+        for _ in 0..120 {
+            let which = rng.random_range(0..2usize);
+            // Of hosts of its own, and one that both may name.
+            let hosts: Vec<u8> = (0..5)
+                .filter(|_| rng.random())
+                .map(|n| if n == 4 { 99 } else { 10 * which as u8 + n + 1 })
+                .collect();
+            match rng.random_range(0..10) {
+                0..4 => world.finds(&entries[which], hosts),
+                4 => world.answers(&entries[which], Err("nobody answers".into())),
+                5 => {
+                    world.start(0, next..next + 30);
+                    next += 30;
+                }
+                6 => {
+                    let pool = &world.engine.services["a"].pool;
+                    let member = pool.choose(&mut rng).expect("three are of the file");
+                    let (id, name, drain) = (member.id, member.wanted.name.clone(), rng.random());
+                    if rng.random() {
+                        world.end_all_of(id);
+                    } else if name != "b1" {
+                        let _ = world.ask(|reply| Command::Drain("a".into(), name, drain, reply));
+                    }
+                }
+                7 => world.later(rng.random_range(0..20)),
+                8 => {
+                    world.engine.plane.refuse(Operation::Show);
+                    world.finds(&entries[which], hosts);
+                    world.engine.plane.refuse_nothing();
+                    world.upkeep();
+                }
+                _ => {
+                    world.upkeep();
+                    world = world.restart();
+                }
+            }
+            world.check();
+        }
+        let last = [vec![1, 2], vec![11, 99]];
+        for (entry, hosts) in entries.iter().zip(&last) {
+            world.finds(entry, hosts.iter().copied());
+        }
+        // 99 may have been the other one's until now.
+        world.later(4000);
+        world.finds(&entries[1], last[1].iter().copied());
+        let found: Vec<String> = world.found().into_keys().collect();
+        assert_eq!(found, ["far-10.7.0.11", "far-10.7.0.99", "web-10.7.0.1", "web-10.7.0.2"]);
+    }
+}

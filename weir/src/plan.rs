@@ -4,7 +4,8 @@ use crate::cli::Instance;
 use crate::control::request;
 use crate::out;
 use anyhow::Context;
-use serde_json::Value;
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use weir_control::api::PlanRequest;
 use weir_control::engine::{EngineError, FieldChange, PlanReport, ServicePlan};
@@ -90,15 +91,40 @@ fn service(service: &ServicePlan) {
 }
 
 fn field(change: &FieldChange) -> String {
-    format!("{}: {} -> {}", change.field, value(&change.from), value(&change.to))
+    let mut parts = Vec::new();
+    differ(&change.field, &change.from, &change.to, &mut parts);
+    parts.join(", ")
+}
+
+/// In what two values differ: of tables their fields, not all of both.
+fn differ(name: &str, from: &Value, to: &Value, parts: &mut Vec<String>) {
+    if let (Value::Object(before), Value::Object(after)) = (from, to)
+        && !is_time(before)
+        && !is_time(after)
+    {
+        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        for field in names {
+            let of = |all: &Map<String, Value>| all.get(field).cloned().unwrap_or_default();
+            let (from, to) = (of(before), of(after));
+            if from != to {
+                differ(&format!("{name}.{field}"), &from, &to, parts);
+            }
+        }
+        return;
+    }
+    parts.push(format!("{name}: {} -> {}", value(from), value(to)));
+}
+
+/// Whether this is a duration.
+fn is_time(fields: &Map<String, Value>) -> bool {
+    fields.len() == 2 && fields.contains_key("secs")
 }
 
 fn value(of: &Value) -> String {
     match of {
         Value::Null => "none".into(),
         Value::String(text) => text.clone(),
-        // A duration.
-        Value::Object(fields) if fields.len() == 2 && fields.contains_key("secs") => {
+        Value::Object(fields) if is_time(fields) => {
             let part = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
             let whole = std::time::Duration::new(part("secs"), part("nanos") as u32);
             humantime::format_duration(whole).to_string()

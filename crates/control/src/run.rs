@@ -236,7 +236,10 @@ async fn reload(engine: &Sender) {
     }
     match answer.await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => error!("configuration not reloaded, the old one stays: {error}"),
+        Ok(Err(error)) => {
+            error!("configuration not reloaded, the old one stays: {error}");
+            let _ = engine.send(Command::Unfollowed(error.to_string())).await;
+        }
         Err(_) => error!("configuration not reloaded: the engine ended"),
     }
 }

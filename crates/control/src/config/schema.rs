@@ -223,7 +223,7 @@ fn discover(object: &mut Value) {
     range(object, &["port", "weight"], 1, 65_535);
     range(object, &["most"], 1, 1024);
     add(object, "servers", json!({ "minItems": 1, "maxItems": 8 }));
-    object["oneOf"] = json!([{ "required": ["dns"] }, { "required": ["srv"] }]);
+    object["anyOf"] = json!([{ "required": ["dns"] }, { "required": ["srv"] }]);
 }
 
 fn new_flows(object: &mut Value) {

@@ -112,6 +112,9 @@ pub enum Command {
     /// Reads the configuration file again, and follows it; if so asked, also where that breaks
     /// connections.
     Reload(bool, oneshot::Sender<Done>),
+    /// Why that was refused to a signal, whose sender reads no answer: it stands in the status until a file is
+    /// followed.
+    Unfollowed(String),
     /// What the fleet's store says.
     Fleet(FleetNews),
     /// What the fleet does, as far as this balancer knows.
@@ -198,6 +201,7 @@ impl<P: Plane> Engine<P> {
             Command::TraceLoaded(number, loaded, give) => self.trace_loaded(number, loaded, give),
             Command::TraceEnded(number) => self.trace_ended(number),
             Command::Reload(breaking, reply) => drop(reply.send(self.reload(breaking))),
+            Command::Unfollowed(why) => self.unfollowed = Some(why),
             Command::Ping(reply) => drop(reply.send(())),
             Command::AgentCalls(newcomer, reply) => drop(reply.send(self.agent_calls(*newcomer))),
             Command::AgentSays(session, said, reply) => {

@@ -212,7 +212,7 @@ impl<P: Plane> Engine<P> {
         let done = self.reload_as(config, breaking);
         self.config_path = own;
         if matches!(done, Ok(_) | Err(EngineError::Unfinished(_))) {
-            self.instead = None;
+            (self.instead, self.unfollowed) = (None, None);
         }
         // What is in force but for a rest that is tried again is in force.
         let said = match &done {

@@ -302,6 +302,8 @@ pub struct Engine<P: Plane = LivePlane> {
     warnings: Vec<String>,
     /// Commands that are followed between the steps of other work.
     urgent: Option<tokio::sync::mpsc::Receiver<Command>>,
+    /// The next of them, which waits for a table that says what a health check has said before it.
+    after_checks: Option<Command>,
     /// What health checks have said during an update.
     late: Vec<crate::health::Transition>,
     /// Packets of a service have stopped asking for pending flows since they were last waited for.
@@ -326,6 +328,8 @@ pub struct Engine<P: Plane = LivePlane> {
     oversize: Option<String>,
     /// What is in force instead of the file, which the start would have refused.
     instead: Option<Instead>,
+    /// Why the file was refused when a signal had it read last.
+    unfollowed: Option<String>,
     /// Why `runtime.json` could not be written, and when that is tried again.
     unsaved: Option<(String, Instant)>,
     /// When the data plane's clock was turned last.
@@ -606,6 +610,7 @@ impl<P: Plane> Engine<P> {
             resumed: found.resumed,
             warnings: found.warnings,
             urgent: None,
+            after_checks: None,
             late: Vec::new(),
             cleared: false,
             waiting: Vec::new(),
@@ -619,6 +624,7 @@ impl<P: Plane> Engine<P> {
             unlooked: Vec::new(),
             oversize: None,
             instead: found.instead,
+            unfollowed: None,
             unsaved: None,
             config: config.clone(),
             config_path,
@@ -701,7 +707,8 @@ impl<P: Plane> Engine<P> {
     /// Some reports, then some commands, then what is due: however many come of one kind, the
     /// others have their turn. Returns whether there is another one.
     fn turn(&mut self, commands: &mut Commands, timers: &mut Timers) -> bool {
-        tolerate("read reports", self.wait_for_reports(TICK, commands.bell()));
+        let limit = if self.after_checks.is_some() { Duration::ZERO } else { TICK };
+        tolerate("read reports", self.wait_for_reports(limit, commands.bell()));
         // While changes wait for agents, packets are kept from a backend that fails, as inside an update.
         let mut commanded = self.attend(self.settles());
         self.go_on_settled();
@@ -724,18 +731,32 @@ impl<P: Plane> Engine<P> {
     /// on with the pool that it has begun with. Packets are kept from a backend that has failed all the same,
     /// and the rest follows [later](Self::catch_up). Returns whether there was anything.
     pub(super) fn attend(&mut self, inside: bool) -> bool {
-        let mut any = false;
-        while let Some(command) = self.urgent.as_mut().and_then(|queue| queue.try_recv().ok()) {
+        let (mut any, mut checked) = (false, false);
+        while let Some(command) = self.next_urgent() {
             any = true;
             match command {
                 Command::Health(changes) if inside => {
                     changes.iter().for_each(|one| self.keep_off(one));
                     self.late.extend(changes);
                 }
+                Command::Health(_) => {
+                    checked = true;
+                    self.handle(command);
+                }
+                // Who is told that a backend is down finds that packets are told, too.
+                command if checked => {
+                    self.after_checks = Some(command);
+                    break;
+                }
                 command => self.handle(command),
             }
         }
         any
+    }
+
+    fn next_urgent(&mut self) -> Option<Command> {
+        let first = self.after_checks.take();
+        first.or_else(|| self.urgent.as_mut()?.try_recv().ok())
     }
 
     /// Follows what health checks have said during other work.

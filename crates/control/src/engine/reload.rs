@@ -227,7 +227,7 @@ impl<P: Plane> Engine<P> {
             let unused = now.is_some_and(|now| self.plane.table_bytes(now.number) == 0);
             let change = if unused && change != Change::Same { Change::Carried } else { change };
             if let (Change::Breaks(why), Some(now)) = (&change, now) {
-                let what = format!("service {}: {why}; {} break", wanted.name, self.known(now));
+                let what = format!("service {}: {why}; {}", wanted.name, self.breaking(now));
                 if breaking {
                     notes.push(what);
                 } else {
@@ -240,10 +240,7 @@ impl<P: Plane> Engine<P> {
             changes.push(change);
         }
         if !refused.is_empty() {
-            return Err(EngineError::Conflict(format!(
-                "{}. Nothing has changed; --break-connections does it all the same",
-                refused.join("; ")
-            )));
+            return Err(unless_breaking(&refused.join("; ")));
         }
         Ok((changes, notes))
     }
@@ -280,11 +277,7 @@ impl<P: Plane> Engine<P> {
                 unused += 1;
                 continue;
             }
-            notes.push(format!(
-                "service {} removed: {} end",
-                gone.configured.name,
-                self.known(gone)
-            ));
+            notes.push(format!("service {} removed: {}", gone.configured.name, self.ending(gone)));
         }
         if unused > 0 {
             let services =
@@ -698,9 +691,7 @@ impl<P: Plane> Engine<P> {
             && !self.is_of_fleet()
         {
             let nothing = self.leaves_nothing(saved.len());
-            return Err(EngineError::Conflict(format!(
-                "{nothing}. Nothing has changed; --break-connections does it all the same"
-            )));
+            return Err(unless_breaking(&nothing));
         }
         let mut numbers = self.numbers();
         let listed = self.plane.services();
@@ -925,6 +916,13 @@ impl<P: Plane> Engine<P> {
         let saved = saved.map(|(name, saved)| saved.log.clone().unwrap_or_else(|| name.clone()));
         running.chain(saved.filter(|_| self.services.is_empty())).collect()
     }
+}
+
+/// A refusal of what would break connections.
+fn unless_breaking(why: &str) -> EngineError {
+    EngineError::Conflict(format!(
+        "{why}. Nothing has changed; --break-connections does it all the same"
+    ))
 }
 
 /// Why connections break if a service's packets get other addresses, or get none any more.

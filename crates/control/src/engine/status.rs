@@ -619,6 +619,9 @@ impl<P: Plane> Engine<P> {
                 .iter()
                 .cloned()
                 .chain(self.attached.iter().filter(|a| a.generic).map(|a| slow(&a.interface)))
+                .chain(self.unfollowed.iter().map(|why| {
+                    format!("the file was refused at the last SIGHUP, and the one before is in force: {why}")
+                }))
                 .chain(self.troubles())
                 .chain(self.pool_warnings())
                 .chain(self.discover_warnings())

@@ -67,9 +67,9 @@ impl<P: Plane> Engine<P> {
             used.then(|| {
                 format!(
                     "service {}: the fleet hashes it under another key than this balancer, which was not of \
-                     the fleet, and {} break",
+                     the fleet, and {}",
                     wanted.name,
-                    self.known(now)
+                    self.breaking(now)
                 )
             })
         });
@@ -142,12 +142,22 @@ impl<P: Plane> Engine<P> {
         })
     }
 
-    /// The same in words.
-    pub(super) fn known(&self, service: &ServiceRuntime) -> String {
+    /// How many connections of a service break.
+    pub(super) fn breaking(&self, service: &ServiceRuntime) -> String {
+        self.known(service, "breaks", "break")
+    }
+
+    /// How many end with it.
+    pub(super) fn ending(&self, service: &ServiceRuntime) -> String {
+        self.known(service, "ends", "end")
+    }
+
+    /// What those that are known do, one or several.
+    fn known(&self, service: &ServiceRuntime, one: &str, several: &str) -> String {
         match self.count_known(service) {
-            Some(1) => "1 known connection".into(),
-            Some(n) => format!("{n} known connections"),
-            None => "an unknown number of connections".into(),
+            Some(1) => format!("1 known connection {one}"),
+            Some(n) => format!("{n} known connections {several}"),
+            None => format!("an unknown number of connections {several}"),
         }
     }
 }

@@ -80,7 +80,8 @@ impl World {
 fn who_is_found_comes_and_whose_record_is_gone_leaves_when_its_connections_have_ended() {
     for method in ["concury", "residue"] {
         let web = entry("web");
-        let mut world = World::with(2, &format!("method = {method:?}")).seeks(&[web.clone()]);
+        let mut world =
+            World::with(2, &format!("method = {method:?}")).seeks(std::slice::from_ref(&web));
         world.start(0, 0..100);
         world.finds(&web, [1, 2]);
         assert_eq!(Vec::from_iter(world.found().into_keys()), ["web-10.7.0.1", "web-10.7.0.2"]);
@@ -92,14 +93,14 @@ fn who_is_found_comes_and_whose_record_is_gone_leaves_when_its_connections_have_
         world.finds(&web, [2, 1]);
         assert_eq!(world.engine.services["a"].generation, before);
         world.finds(&web, [2]);
-        assert_eq!(world.found()["web-10.7.0.1"], true);
+        assert!(world.found()["web-10.7.0.1"]);
         assert!(!world.start(0, 300..500).contains(&first), "{method}: its record is gone");
         world.later(60);
         assert!(world.found().contains_key("web-10.7.0.1"), "{method}: it has connections");
         world.check();
         // It comes back, with all that it has.
         world.finds(&web, [1, 2]);
-        assert_eq!(world.found()["web-10.7.0.1"], false);
+        assert!(!world.found()["web-10.7.0.1"]);
         assert!(world.start(0, 500..700).contains(&first));
         world.check();
         world.finds(&web, [2]);
@@ -114,7 +115,7 @@ fn who_is_found_comes_and_whose_record_is_gone_leaves_when_its_connections_have_
 #[test]
 fn no_answer_and_none_with_a_record_change_nothing_and_are_told() {
     let web = entry("web");
-    let mut world = World::new(1).seeks(&[web.clone()]);
+    let mut world = World::new(1).seeks(std::slice::from_ref(&web));
     let said = world.warnings();
     assert!(said.is_empty(), "it has backends: {said:?}");
     world.finds(&web, [1, 2, 3]);
@@ -134,7 +135,7 @@ fn no_answer_and_none_with_a_record_change_nothing_and_are_told() {
 #[test]
 fn after_its_time_a_backend_whose_record_is_gone_goes_with_its_connections() {
     let web = Discover { leave_after: Duration::from_secs(100), ..entry("web") };
-    let mut world = World::new(1).seeks(&[web.clone()]);
+    let mut world = World::new(1).seeks(std::slice::from_ref(&web));
     world.finds(&web, [1, 2]);
     world.start(0, 0..200);
     world.finds(&web, [1]);
@@ -152,7 +153,7 @@ fn after_its_time_a_backend_whose_record_is_gone_goes_with_its_connections() {
 #[test]
 fn what_was_found_outlives_a_restart() {
     let web = entry("web");
-    let mut world = World::new(1).seeks(&[web.clone()]);
+    let mut world = World::new(1).seeks(std::slice::from_ref(&web));
     world.finds(&web, [1, 2, 3]);
     world.start(0, 0..200);
     world.finds(&web, [1, 2]);
@@ -162,8 +163,8 @@ fn what_was_found_outlives_a_restart() {
     assert_eq!(world.found(), before);
     world.check();
     world.finds(&web, [1, 3]);
-    assert_eq!(world.found()["web-10.7.0.2"], true);
-    assert_eq!(world.found()["web-10.7.0.3"], false);
+    assert!(world.found()["web-10.7.0.2"]);
+    assert!(!world.found()["web-10.7.0.3"]);
     world.check();
 }
 
@@ -186,7 +187,7 @@ fn a_reload_keeps_what_was_found_while_the_entry_is_there() {
     world.finds(&web, [1]);
     assert!(world.found().values().all(|gone| !gone));
     world.finds(&other, [2]);
-    assert_eq!(world.found()["web-10.7.0.1"], true);
+    assert!(world.found()["web-10.7.0.1"]);
     world.check();
     // Who is in the file now is the file's, with what it has.
     let joins = Backend { name: "own".into(), address: address(2), ..backend(0, 9) };
@@ -210,7 +211,7 @@ fn a_reload_keeps_what_was_found_while_the_entry_is_there() {
 #[test]
 fn records_say_ports_weights_and_who_is_a_backup() {
     let web = Discover { records: Records::Srv("_web._tcp.example.org".into()), ..entry("web") };
-    let mut world = World::with(1, "forward = \"nat\"").seeks(&[web.clone()]);
+    let mut world = World::with(1, "forward = \"nat\"").seeks(std::slice::from_ref(&web));
     let with = |n, port, weight, backup| Record { backup, port: Some(port), weight, ..record(n) };
     let records = vec![with(1, 8080, 3, false), with(1, 8081, 1, false), with(2, 80, 1, true)];
     world.answers(&web, Ok(records));
@@ -247,7 +248,7 @@ fn records_say_ports_weights_and_who_is_a_backup() {
 #[test]
 fn what_cannot_be_a_backend_is_left_out_and_told() {
     let web = Discover { most: 3, ..entry("web") };
-    let mut world = World::new(1).seeks(&[web.clone()]);
+    let mut world = World::new(1).seeks(std::slice::from_ref(&web));
     let port = Record { port: Some(8080), ..record(9) };
     let own = Record { address: Ipv4Addr::new(10, 0, 0, 1).into(), ..record(0) };
     let static_one = Record { address: Ipv4Addr::new(10, 9, 0, 1).into(), ..record(0) };
@@ -287,7 +288,7 @@ fn a_service_may_have_no_other_backends() {
 #[test]
 fn an_answer_that_cannot_be_followed_is_followed_by_the_next() {
     let web = entry("web");
-    let mut world = World::new(1).seeks(&[web.clone()]);
+    let mut world = World::new(1).seeks(std::slice::from_ref(&web));
     world.finds(&web, [1]);
     world.start(0, 0..100);
     world.engine.plane.refuse(Operation::Show);

@@ -61,7 +61,7 @@ fn setup(options: &UserPlaneOptions) -> anyhow::Result<Option<dpdk::Setup>> {
         parts.with_context(|| format!("--port {port}: give TAP=DEVICE"))
     };
     let ports: Vec<_> = options.port.iter().map(split).collect::<anyhow::Result<_>>()?;
-    Ok((!ports.is_empty()).then(|| dpdk::Setup {
+    Ok((!ports.is_empty()).then_some(dpdk::Setup {
         ports,
         memory: Memory { huge: options.huge_pages, megabytes: options.memory_mb },
         longest_nap: options.longest_nap,

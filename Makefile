@@ -8,6 +8,8 @@ FRAMES := 1000000
 FORWARD := l2
 PLANE := kernel
 RUNS := 10
+# Only a plane over DPDK needs its packages, and a program that is linked to them.
+DPDK := $(if $(filter dpdk,$(PLANE)),dpdk)
 .DEFAULT_GOAL := help
 .PHONY: help setup build site deb demo test bench soak soak-faults soak-kills fuzz mutations p4-test kernel-test clean
 
@@ -18,8 +20,8 @@ ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 help:
 	@echo 'make demo [METHOD=concury|tracked|jet|residue|cheetah|cheetah-stateful]'
-	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [PLANE=kernel|af-xdp] [SECONDS=30]'
-	@echo '          [FLEET=3]'
+	@echo '          [FORWARD=l2|ipip|gue|fou|gre|nat|fullnat] [PLANE=kernel|af-xdp|dpdk]'
+	@echo '          [SECONDS=30] [FLEET=3]'
 	@echo '            real clients and servers around the balancer, while its pool changes'
 	@echo 'make test   format, lints, documentation, tests, fuzzing, benches in small, laboratories'
 	@echo 'make bench  every bench in full size; figures to bench-results/'
@@ -49,8 +51,8 @@ setup:
 	@scripts/setup
 
 build:
-	@scripts/setup demo
-	@cargo build --locked --release
+	@scripts/setup demo $(DPDK)
+	@cargo build --locked --release $(if $(DPDK),--features weir/dpdk)
 
 deb: build
 	@scripts/deb

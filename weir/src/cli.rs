@@ -132,9 +132,34 @@ impl From<TraceWanted> for weir_control::engine::TraceRequest {
 fn plane_kind(name: &str) -> Result<PlaneKind, String> {
     let known = PlaneKind::ALL.into_iter().find(|(known, _)| *known == name);
     known.map(|(_, kind)| kind).ok_or_else(|| {
-        let names = PlaneKind::ALL.map(|(name, _)| name).join(" or ");
+        let names = PlaneKind::ALL.map(|(name, _)| name).join(", ");
         format!("there are {names}")
     })
+}
+
+#[derive(Args)]
+pub struct UserPlaneOptions {
+    /// The directory of the data plane's pins.
+    #[arg(long, required_unless_present = "probe")]
+    pub pins: Option<PathBuf>,
+    /// The run directory of the instance.
+    #[arg(long)]
+    pub run_dir: PathBuf,
+    /// A device of DPDK and the tap that stands for it, as TAP=DEVICE. Without any, AF_XDP.
+    #[arg(long, value_name = "TAP=DEVICE")]
+    pub port: Vec<String>,
+    /// DPDK's memory in megabytes.
+    #[arg(long, default_value_t = 256)]
+    pub memory_mb: u32,
+    /// DPDK's memory is in huge pages.
+    #[arg(long)]
+    pub huge_pages: bool,
+    /// Longest sleep when nothing comes.
+    #[arg(long, value_parser = humantime::parse_duration, default_value = "200us")]
+    pub longest_nap: Duration,
+    /// Open the ports of DPDK, say what is wrong, and end.
+    #[arg(long)]
+    pub probe: bool,
 }
 
 #[derive(Subcommand)]
@@ -147,20 +172,13 @@ pub enum Verb {
         /// Follow the file also where that breaks connections of an earlier run.
         #[arg(long)]
         break_connections: bool,
-        /// What decides packets, if that is not what the file says: "kernel" or "af-xdp".
+        /// What decides packets, if that is not what the file says: "kernel", "af-xdp" or "dpdk".
         #[arg(long, value_name = "PLANE", value_parser = plane_kind)]
         plane: Option<PlaneKind>,
     },
     /// Decide packets in user space, over a data plane that is pinned; `weir run` starts this.
     #[command(hide = true)]
-    Plane {
-        /// The directory of the data plane's pins.
-        #[arg(long)]
-        pins: PathBuf,
-        /// The run directory of the instance.
-        #[arg(long)]
-        run_dir: PathBuf,
-    },
+    Plane(UserPlaneOptions),
     /// Look at this host and write a configuration for it, with comments. Refused if the file is there.
     Init(InitOptions),
     /// Write a configuration from another balancer's: keepalived.conf, what `ipvsadm -S -n` prints, or the
@@ -617,7 +635,7 @@ pub struct LabOptions {
     /// How packets reach the backends. With a tunnel they are behind a router, with nat behind the balancer.
     #[arg(long, value_parser = ["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"], default_value = "l2")]
     pub forward: String,
-    /// What decides packets: kernel or af-xdp (docs/planes.md).
+    /// What decides packets: kernel, af-xdp or dpdk (docs/planes.md).
     #[arg(long, value_name = "PLANE", value_parser = plane_kind, default_value = "kernel")]
     pub plane: PlaneKind,
     /// What takes packets out of tunnels on the backends: weir's agent, or the tunnel devices of a kernel that

@@ -59,6 +59,11 @@ fn demonstrate(options: LabOptions) -> anyhow::Result<bool> {
         in_a_fleet(&mut spec)?;
     }
     schedule(&mut spec, options.scheduler.as_deref(), options.load.as_deref())?;
+    if options.plane == PlaneKind::Dpdk {
+        // A table of its own: after all lines of `[balancer]`.
+        spec.lab.taps = true;
+        spec.balancer.balancer_lines += &weir_lab::dpdk(spec.lab.topology);
+    }
     let report = demo::run(spec)?;
     if options.json {
         out::json(&report)?;

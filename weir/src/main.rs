@@ -34,6 +34,9 @@ use weir_control::config::PlaneKind;
 use weir_control::engine::{EngineError, Kind};
 
 fn main() -> ExitCode {
+    if cfg!(feature = "dpdk") {
+        weir_control::config::offer_dpdk();
+    }
     match dispatch(Cli::parse().verb) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -66,7 +69,7 @@ fn dispatch(verb: Verb) -> anyhow::Result<bool> {
         Verb::Run { config, break_connections, plane } => {
             done(run(&config, break_connections, plane))
         }
-        Verb::Plane { pins, run_dir } => done(user_plane::run(&pins, &run_dir)),
+        Verb::Plane(options) => user_plane::run(&options),
         Verb::Init(options) => done(init::run(options)),
         Verb::Import(options) => done(import::run(options)),
         Verb::Unload { config, name } => done(control::unload(config.as_deref(), name)),

@@ -1,7 +1,8 @@
 //! `weir plane`: the process of a plane in user space.
 
+use crate::cli::UserPlaneOptions;
+use crate::out;
 use anyhow::Context;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,16 +10,30 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 use weir_control::process::PlaneLock;
 use weir_plane_burst::beside;
+use weir_plane_dpdk::{Memory, beside as dpdk};
 
 /// Runs it until a signal, or until the data plane wants none any more. If another one runs for this
-/// instance, it leaves that alone.
-pub fn run(pins: &Path, run_dir: &Path) -> anyhow::Result<()> {
+/// instance, it leaves that alone. Returns whether all is well with what was to be looked at.
+pub fn run(options: &UserPlaneOptions) -> anyhow::Result<bool> {
     crate::begin_to_log();
-    let lock = PlaneLock::acquire(run_dir)
-        .with_context(|| format!("cannot lock {}", run_dir.display()))?;
+    let setup = setup(options)?;
+    if options.probe {
+        // `weir run` reads it.
+        return Ok(match setup.as_ref().map_or(Ok(()), dpdk::probe) {
+            Ok(()) => true,
+            Err(error) => {
+                out::line(error);
+                false
+            }
+        });
+    }
+    let pins = options.pins.as_deref().context("--pins is missing")?;
+    let arguments = started_with();
+    let lock = PlaneLock::acquire_for(&options.run_dir, &arguments)
+        .with_context(|| format!("cannot lock {}", options.run_dir.display()))?;
     let Some(lock) = lock else {
         info!("another process is this instance's plane in user space");
-        return Ok(());
+        return Ok(true);
     };
     let stop = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stop);
@@ -29,11 +44,44 @@ pub fn run(pins: &Path, run_dir: &Path) -> anyhow::Result<()> {
         }
         told.store(true, Ordering::Relaxed);
     })?;
-    let done = beside::run(pins, &stop);
+    let done = match &setup {
+        Some(setup) => dpdk::run(pins, setup, &stop).map_err(anyhow::Error::from),
+        None => beside::run(pins, &stop).map_err(anyhow::Error::from),
+    };
     if let Err(error) = &done {
         lock.say(&error.to_string());
     }
-    Ok(done?)
+    done.map(|()| true)
+}
+
+/// Ports of DPDK, if there are to be any.
+fn setup(options: &UserPlaneOptions) -> anyhow::Result<Option<dpdk::Setup>> {
+    let split = |port: &String| {
+        let parts = port.split_once('=').map(|(tap, device)| (tap.to_owned(), device.to_owned()));
+        parts.with_context(|| format!("--port {port}: give TAP=DEVICE"))
+    };
+    let ports: Vec<_> = options.port.iter().map(split).collect::<anyhow::Result<_>>()?;
+    Ok((!ports.is_empty()).then_some(dpdk::Setup {
+        ports,
+        memory: Memory { huge: options.huge_pages, megabytes: options.memory_mb },
+        longest_nap: options.longest_nap,
+    }))
+}
+
+/// The arguments by which a control plane knows whether this is the process that it wants: what it has given
+/// besides the directories.
+fn started_with() -> Vec<String> {
+    let places = ["--pins", "--run-dir"];
+    let mut found = Vec::new();
+    let mut all = std::env::args().skip(2);
+    while let Some(argument) = all.next() {
+        if places.contains(&&*argument) {
+            all.next();
+        } else {
+            found.push(argument);
+        }
+    }
+    found
 }
 
 /// Somebody wants the process to end.

@@ -379,8 +379,8 @@ fn what_it_cannot_is_refused() {
             ["weir.toml:4: balancer: follow_flows: ", "balancer.plane = \"kernel\""],
         ),
         (
-            text("plane = \"dpdk\"") + backend,
-            ["weir.toml:4: balancer: plane: ", "give one of kernel, af-xdp"],
+            text("plane = \"switch\"") + backend,
+            ["weir.toml:4: balancer: plane: ", "give one of kernel, af-xdp, dpdk"],
         ),
     ] {
         fs::write(&file, text).unwrap();
@@ -390,8 +390,36 @@ fn what_it_cannot_is_refused() {
     fs::write(&file, text(sources) + full + backend).unwrap();
     let path = file.to_str().unwrap();
     refused(&["run", "--plane", "af-xdp", "--config", path], ["forward: ", "af-xdp"]);
-    refused(&["run", "--plane", "dpdk", "--config", path], ["dpdk", "kernel or af-xdp"]);
+    refused(&["run", "--plane", "switch", "--config", path], ["switch", "kernel, af-xdp, dpdk"]);
     assert!(!Path::new(&folder.path().join("run")).exists());
+}
+
+/// A program without DPDK says how to have one with it.
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn ports_of_dpdk_are_refused_where_they_are_not_built() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("weir.toml");
+    let text = format!(
+        "[balancer]\ninterfaces = [\"eth0\"]\nrun_dir = \"{}\"\nplane = \"dpdk\"\n\n\
+         [dpdk]\ndevices = [\"net_af_packet0,iface=eth1\"]\n\n[[service]]\nname = \"web\"\n\
+         vip = \"10.0.0.100\"\nprotocol = \"tcp\"\nport = 80\n\n[[service.backend]]\n\
+         name = \"b0\"\naddress = \"10.0.1.1\"\n",
+        folder.path().join("run").display()
+    );
+    fs::write(&file, &text).unwrap();
+    let path = file.to_str().unwrap();
+    let wanted =
+        ["weir.toml:4: balancer: plane: this program is built without DPDK", "--features dpdk"];
+    refused(&["check", "--config", path], wanted);
+    refused(&["run", "--config", path], wanted);
+    // The table alone is no harm.
+    fs::write(&file, text.replace("plane = \"dpdk\"\n", "")).unwrap();
+    refused(
+        &["run", "--plane", "dpdk", "--config", path],
+        ["built without DPDK", "--features dpdk"],
+    );
+    assert!(common::weir(&["check", "--config", path]).status.success());
 }
 
 fn refused(arguments: &[&str], places: [&str; 2]) {

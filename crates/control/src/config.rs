@@ -43,6 +43,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::de::Error;
@@ -97,6 +98,9 @@ pub const MAX_WEIGHT: u16 = u16::MAX;
 pub struct Config {
     /// What is set once for the whole balancer.
     pub balancer: Balancer,
+    /// Ports of DPDK, for a plane over them.
+    #[serde(default)]
+    pub dpdk: Dpdk,
     /// Sizes of the data plane.
     pub limits: Limits,
     /// Who may ask for what, beside root at the socket.
@@ -200,17 +204,56 @@ pub enum PlaneKind {
     /// A process with AF_XDP sockets those in the middle of connections, in bursts; the program the others,
     /// and all of them while there is no such process.
     AfXdp,
+    /// A process with ports of DPDK those in the middle of connections, in bursts; the program, at taps, the
+    /// others. While there is no such process nothing comes in.
+    Dpdk,
+}
+
+/// Ports of DPDK, and what DPDK is started with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Dpdk {
+    /// DPDK's device arguments or addresses of PCI: one for each interface of the balancer, which is the tap that
+    /// stands for it.
+    pub devices: Vec<String>,
+    /// Whether its memory is in huge pages.
+    pub huge_pages: bool,
+    /// Its memory in megabytes.
+    pub memory_mb: u32,
+    /// How long the process sleeps at most when nothing comes; 0: it does not.
+    pub longest_nap: Duration,
+}
+
+impl Default for Dpdk {
+    fn default() -> Self {
+        let longest_nap = Duration::from_micros(200);
+        Self { devices: Vec::new(), huge_pages: true, memory_mb: 256, longest_nap }
+    }
+}
+
+/// Whether this program has DPDK; no library can know.
+static HAS_DPDK: AtomicBool = AtomicBool::new(false);
+
+/// Says that this program has DPDK's ports: configurations may ask for them.
+pub fn offer_dpdk() {
+    HAS_DPDK.store(true, Ordering::Relaxed);
+}
+
+fn has_dpdk() -> bool {
+    HAS_DPDK.load(Ordering::Relaxed)
 }
 
 impl PlaneKind {
     /// All, as the configuration names them.
-    pub const ALL: [(&str, Self); 2] = [("kernel", Self::Kernel), ("af-xdp", Self::AfXdp)];
+    pub const ALL: [(&str, Self); 3] =
+        [("kernel", Self::Kernel), ("af-xdp", Self::AfXdp), ("dpdk", Self::Dpdk)];
 
     /// As the configuration names it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
             Self::AfXdp => "af-xdp",
+            Self::Dpdk => "dpdk",
         }
     }
 }

@@ -1,10 +1,13 @@
 //! The process of a plane in user space: started, and started again when it has ended. It goes on without
 //! this one, as the program in the kernel does; whoever comes next finds it by the lock that it holds.
 
+use crate::config::{Config, PlaneKind};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -25,18 +28,85 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The first pause before it is started again, and the longest: one that ends at once is tried less often.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often one that is another than the one that is wanted is asked to end.
+const ASK_TO_END: Duration = Duration::from_secs(1);
 /// One that has run so long has begun well.
 const WELL_BEGUN: Duration = Duration::from_secs(5);
 
-/// Held by the plane's process while it runs.
+/// Which process of a plane in user space a configuration wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Process {
+    kind: PlaneKind,
+    arguments: Vec<String>,
+}
+
+impl Process {
+    /// That of a configuration.
+    pub fn of(config: &Config) -> Self {
+        let mut arguments = Vec::new();
+        let kind = config.balancer.plane;
+        if kind == PlaneKind::Dpdk {
+            let dpdk = &config.dpdk;
+            for (interface, device) in config.balancer.interfaces.iter().zip(&dpdk.devices) {
+                arguments.push(format!("--port={interface}={device}"));
+            }
+            arguments.push(format!("--memory-mb={}", dpdk.memory_mb));
+            arguments.push(format!("--longest-nap={}us", dpdk.longest_nap.as_micros()));
+            if dpdk.huge_pages {
+                arguments.push("--huge-pages".into());
+            }
+        }
+        Self { kind, arguments }
+    }
+
+    /// This very program, also where its file has been replaced since.
+    fn command(&self, run_dir: &Path) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("weir").arg("plane").arg("--run-dir").arg(run_dir);
+        command.args(&self.arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Has it open what it needs and end again, unless one runs.
+    ///
+    /// # Errors
+    /// What it would not begin for.
+    pub fn probe(&self, run_dir: &Path) -> Result<(), String> {
+        let failed = |error: io::Error| format!("cannot try the plane in user space: {error}");
+        if PlaneLock::acquire(run_dir).map_err(failed)?.is_none() {
+            return Ok(());
+        }
+        let tried = self.command(run_dir).arg("--probe").stderr(Stdio::inherit()).output();
+        let tried = tried.map_err(failed)?;
+        if tried.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&tried.stdout).trim().to_owned();
+        Err(if said.is_empty() { format!("it ended with {}", tried.status) } else { said })
+    }
+}
+
+/// Held by the plane's process while it runs. The file says which process it is, and how it was started.
 #[derive(Debug)]
 pub struct PlaneLock {
-    _file: Flock<File>,
+    file: Flock<File>,
     run_dir: PathBuf,
 }
 
 impl PlaneLock {
-    /// Takes it; `None` if another process has it.
+    /// Takes it for a process with these arguments; `None` if another process has it.
+    ///
+    /// # Errors
+    /// If the file cannot be made, or written.
+    pub fn acquire_for(run_dir: &Path, arguments: &[String]) -> io::Result<Option<Self>> {
+        let mut taken = Self::acquire(run_dir)?;
+        if let Some(lock) = &mut taken {
+            write!(lock.file, "{}\n{}", std::process::id(), arguments.join("\n"))?;
+        }
+        Ok(taken)
+    }
+
+    /// Takes it; `None` if another process has it. Nobody is named in it any more.
     ///
     /// # Errors
     /// If the file cannot be made.
@@ -45,10 +115,21 @@ impl PlaneLock {
         let file =
             OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => Ok(Some(Self { _file: file, run_dir: run_dir.to_owned() })),
+            Ok(file) => {
+                file.set_len(0)?;
+                Ok(Some(Self { file, run_dir: run_dir.to_owned() }))
+            }
             Err((_, Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(errno.into()),
         }
+    }
+
+    /// The process that has it, if that was started with other arguments than these.
+    fn of_another(run_dir: &Path, arguments: &[String]) -> Option<i32> {
+        let text = fs::read_to_string(run_dir.join(LOCK)).ok()?;
+        let (process, found) = text.split_once('\n')?;
+        let process = process.parse().ok().filter(|process| *process > 1)?;
+        (found != arguments.join("\n")).then_some(process)
     }
 
     /// Leaves word why the process ends.
@@ -74,9 +155,10 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// For a data plane that is pinned in a directory.
-    pub fn start(pins: &Path, run_dir: &Path) -> Self {
+    pub fn start(pins: &Path, run_dir: &Path, process: Process) -> Self {
         let (state, stop) = (Arc::<Mutex<State>>::default(), Arc::<AtomicBool>::default());
         let watch = Watch {
+            process,
             pins: pins.to_owned(),
             run_dir: run_dir.to_owned(),
             state: Arc::clone(&state),
@@ -115,6 +197,7 @@ fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
 }
 
 struct Watch {
+    process: Process,
     pins: PathBuf,
     run_dir: PathBuf,
     state: Arc<Mutex<State>>,
@@ -125,6 +208,7 @@ impl Watch {
     fn go_on(&self) {
         let mut child: Option<(Child, Instant)> = None;
         let (mut pause, mut next) = (FIRST_PAUSE, Instant::now());
+        let mut asked = None;
         while !self.stop.load(Ordering::Relaxed) {
             if let Some((process, since)) = &mut child {
                 if let Ok(Some(status)) = process.try_wait() {
@@ -135,7 +219,8 @@ impl Watch {
                     self.ended(status);
                 }
             } else if Instant::now() >= next {
-                child = self.start_if_none_runs().map(|process| (process, Instant::now()));
+                child =
+                    self.start_if_none_runs(&mut asked).map(|process| (process, Instant::now()));
                 next = Instant::now() + LOOK;
             }
             thread::sleep(LOOK);
@@ -151,13 +236,28 @@ impl Watch {
             return;
         }
         let why = told.unwrap_or_else(|| status.to_string());
-        warn!(%why, "the plane in user space has ended; the kernel decides all packets");
+        if self.process.kind == PlaneKind::Dpdk {
+            warn!(%why, "the plane in user space has ended; until it is back no packet comes or goes");
+        } else {
+            warn!(%why, "the plane in user space has ended; the kernel decides all packets");
+        }
         lock(&self.state).failure = Some(why);
     }
 
-    fn start_if_none_runs(&self) -> Option<Child> {
+    /// `asked`: when another one was last asked to end.
+    fn start_if_none_runs(&self, asked: &mut Option<Instant>) -> Option<Child> {
         match PlaneLock::acquire(&self.run_dir) {
             Ok(None) => {
+                let other = PlaneLock::of_another(&self.run_dir, &self.process.arguments);
+                if let Some(process) = other {
+                    // It holds the lock, so it is there. Its ways in are of another configuration.
+                    if asked.is_none_or(|asked| asked.elapsed() > ASK_TO_END) {
+                        *asked = Some(Instant::now());
+                        info!(process, "ending the plane in user space of another configuration");
+                        let _ = kill(Pid::from_raw(process), Signal::SIGTERM);
+                    }
+                    return None;
+                }
                 let mut state = lock(&self.state);
                 state.found |= state.starts == 0;
                 return None;
@@ -169,15 +269,11 @@ impl Watch {
             }
         }
         let _ = fs::remove_file(self.run_dir.join(FAILURE));
-        // This very program, also where its file has been replaced since.
-        let started = Command::new("/proc/self/exe")
-            .arg0("weir")
-            .arg("plane")
+        let started = self
+            .process
+            .command(&self.run_dir)
             .arg("--pins")
             .arg(&self.pins)
-            .arg("--run-dir")
-            .arg(&self.run_dir)
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
             // What ends this process at a terminal does not end that one.
             .process_group(0)
@@ -194,5 +290,36 @@ impl Watch {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_told_by_what_it_was_started_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let arguments = ["--port=lan0=net_ring0".to_owned(), "--memory-mb=64".to_owned()];
+        let other = |wanted: &[String]| PlaneLock::of_another(folder.path(), wanted);
+        // One that has not said yet who it is.
+        let taken = PlaneLock::acquire(folder.path()).unwrap();
+        assert!(taken.is_some() && PlaneLock::acquire(folder.path()).unwrap().is_none());
+        assert_eq!(other(&arguments), None);
+        drop(taken);
+        let taken = PlaneLock::acquire_for(folder.path(), &arguments).unwrap();
+        assert!(taken.is_some());
+        assert_eq!(other(&arguments), None);
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(other(&arguments[..1]), Some(own));
+        assert_eq!(other(&[]), Some(own));
+        drop(taken);
+        // Whoever has died is not named to the next who looks while another one begins.
+        drop(PlaneLock::acquire(folder.path()).unwrap());
+        assert_eq!(other(&[]), None);
+        let taken = PlaneLock::acquire_for(folder.path(), &[]).unwrap();
+        assert!(taken.is_some());
+        assert_eq!(other(&[]), None);
+        assert_eq!(other(&arguments), Some(own));
     }
 }

@@ -106,6 +106,20 @@ impl UserMemory {
         let front = FrontMaps::open(directory)?;
         // First: if it is raised from here on, what is opened may be of either.
         let memory = settled(&front.page)?;
+        Self::over(directory, front, memory)
+    }
+
+    /// As [`open`](Self::open), for whoever cannot wait: `None` while the memory is being changed.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_settled(directory: &Path) -> Result<Option<Self>, Error> {
+        let front = FrontMaps::open(directory)?;
+        let memory = front.page.memory().load(Ordering::SeqCst);
+        is_open(memory).then(|| Self::over(directory, front, memory)).transpose()
+    }
+
+    fn over(directory: &Path, front: FrontMaps, memory: u32) -> Result<Self, Error> {
         let array = |name: &str| mapped(directory, name);
         Ok(Self {
             vips: array("vips")?,

@@ -116,6 +116,16 @@ impl BalancerSpec {
     }
 }
 
+/// The table `[dpdk]` of a balancer whose interfaces are taps ([`LabSpec::taps`](crate::LabSpec::taps)): packet
+/// sockets at its cables, and memory without huge pages, of which a machine may have none.
+pub fn dpdk(topology: Topology) -> String {
+    let device = |(number, interface): (usize, &&str)| {
+        format!("\"net_af_packet{number},iface={}\"", topology::device_of(interface))
+    };
+    let devices: Vec<String> = topology.interfaces().iter().enumerate().map(device).collect();
+    format!("\n[dpdk]\ndevices = [{}]\nhuge_pages = false\n", devices.join(", "))
+}
+
 /// What can be done to the pool; [`Balancer`] does it to a real one. A backend is named by its
 /// position in the lab.
 pub trait PoolControl: Send + Sync {

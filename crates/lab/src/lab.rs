@@ -61,6 +61,9 @@ pub struct LabSpec {
     /// Whether the servers of each backend have a control group of their own, which tells what they
     /// use of the CPUs.
     pub cgroups: bool,
+    /// Whether the balancer's interfaces are taps, beside the ends of its cables
+    /// ([`device_of`](topology::device_of)), which a plane in user space has.
+    pub taps: bool,
 }
 
 impl Default for LabSpec {
@@ -80,6 +83,7 @@ impl Default for LabSpec {
             in_order: false,
             work: false,
             cgroups: false,
+            taps: false,
         }
     }
 }
@@ -98,6 +102,11 @@ impl LabSpec {
         if !(2..=MAX_FLEET).contains(&self.balancers) {
             let wrong = format!("{} balancers: a fleet has 2 to {MAX_FLEET}", self.balancers);
             return Err(Error::BadSpec(wrong));
+        }
+        let plain = [Topology::L2, Topology::Inline, Topology::Nat, Topology::Routed];
+        if self.taps && !plain.contains(&self.topology) {
+            let wrong = format!("taps in the topology {}", self.topology.name());
+            return Err(Error::BadSpec(format!("{wrong}: l2, inline, nat and routed have them")));
         }
         if self.big_bytes == 0 || self.big_rate == 0 {
             return Err(Error::BadSpec("the long download has a size and a rate above 0".into()));
@@ -243,9 +252,9 @@ impl Lab {
     }
 
     fn plan(&self) -> Plan {
-        let LabSpec { topology, bare, receivers, clients, backends, .. } = self.spec;
+        let LabSpec { topology, bare, receivers, clients, backends, taps, .. } = self.spec;
         let client_addresses = self.spec.addresses_per_client;
-        Plan { topology, client_addresses, bare, receivers, clients, backends }
+        Plan { topology, client_addresses, bare, receivers, clients, backends, taps }
     }
 
     /// Its id, four letters and digits; its namespaces are called `wl<id>-...`.

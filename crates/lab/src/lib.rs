@@ -35,7 +35,7 @@ mod work;
 
 pub use agent::AgentSpec;
 pub use backend::Backend;
-pub use balancer::{Balancer, BalancerSpec, Node, PoolControl};
+pub use balancer::{Balancer, BalancerSpec, Node, PoolControl, dpdk};
 pub use churn::{Churn, ChurnSpec};
 pub use error::{Error, Result};
 pub use events::PoolEvents;

@@ -242,6 +242,8 @@ pub(crate) struct Plan {
     pub(crate) receivers: Receivers,
     pub(crate) clients: usize,
     pub(crate) backends: usize,
+    /// Whether the balancer's interfaces are taps, and the ends of its cables have names of their own.
+    pub(crate) taps: bool,
 }
 
 /// One interface of a node, and the port of the bridge that it is joined to.
@@ -250,6 +252,18 @@ struct Cable {
     bridge: &'static str,
     interface: &'static str,
     mac: [u8; 6],
+}
+
+impl Cable {
+    /// The cable's end at a node whose interface is a tap: what a driver in user space has.
+    fn end(&self) -> String {
+        device_of(self.interface)
+    }
+}
+
+/// The end of the cable of an interface that is a tap (`LabSpec::taps`).
+pub fn device_of(interface: &str) -> String {
+    format!("{interface}-cable")
 }
 
 /// The bridge that everybody is on, and that of the backends where they have one of their own.
@@ -507,9 +521,18 @@ impl Role {
         all
     }
 
+    fn has_taps(self, plan: Plan) -> bool {
+        plan.taps && self == Self::Balancer
+    }
+
     /// The `ip -batch` lines that run inside the node once its veths are there.
     fn setup(self, plan: Plan) -> String {
         let mut lines = link::up("lo");
+        if self.has_taps(plan) {
+            for cable in self.cables(plan.topology) {
+                lines += &link::tap(cable.interface, cable.mac);
+            }
+        }
         if let (Self::Backend(_), true) = (self, !plan.topology.is_nat() && !plan.bare) {
             lines += &link::address(&format!("{VIP4}/32"), "lo");
             lines += &link::address(&format!("{VIP6}/128"), "lo");
@@ -565,7 +588,7 @@ pub(crate) fn wire(switch: &Node, others: &[Node], plan: Plan) -> Result<()> {
         lines += &bond.at_switch();
     }
     for node in others {
-        lines += &join(node, plan.topology);
+        lines += &join(node, plan);
     }
     switch.netns.ip(&lines)?;
     for node in others {
@@ -575,10 +598,18 @@ pub(crate) fn wire(switch: &Node, others: &[Node], plan: Plan) -> Result<()> {
 }
 
 /// The lines that join a node to its bridges, in the switch's namespace.
-fn join(Node { role, netns }: &Node, topology: Topology) -> String {
+fn join(Node { role, netns }: &Node, plan: Plan) -> String {
+    let topology = plan.topology;
     let cables = role.cables(topology).into_iter();
-    let line = |Cable { port, bridge, interface, mac }| {
-        let ends = [link::End::new(&port), link::End::new(interface).mac(mac).inside(netns)];
+    let taps = role.has_taps(plan);
+    let line = |cable: Cable| {
+        let end = match taps {
+            // The tap has the address.
+            true => link::End::new(cable.end()),
+            false => link::End::new(cable.interface).mac(cable.mac),
+        };
+        let Cable { port, bridge, .. } = cable;
+        let ends = [link::End::new(&port), end.inside(netns)];
         // A bond takes none that is up.
         link::veth(&ends) + &format!("link set {port} master {bridge}\n") + &link::up(&port)
     };
@@ -590,22 +621,36 @@ fn join(Node { role, netns }: &Node, topology: Topology) -> String {
 }
 
 fn set_up(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()> {
+    plug_in(switch, &Node { role: *role, netns: netns.clone() }, plan)?;
+    netns.ip(&role.setup(plan))?;
+    if let (Topology::Routed, Role::Backend(index), false) = (plan.topology, role, plan.bare) {
+        plan.receivers.set_up(netns, (backend4(*index), backend6(*index)))?;
+    }
+    Ok(())
+}
+
+/// What the ends of a node's cables need, before they are up.
+fn plug_in(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()> {
     let cables = role.cables(plan.topology);
     for cable in &cables {
+        if role.has_taps(plan) {
+            let end = cable.end();
+            netns.no_checksum_offload(&end)?;
+            // The host is not to answer there.
+            netns.sysctl(&format!("ipv6/conf/{end}/disable_ipv6"), "1")?;
+            netns.ip(&format!("link set {end} arp off up\n"))?;
+            continue;
+        }
         netns.no_checksum_offload(cable.interface)?;
         if (plan.topology, *role) == (Topology::Vlan, Role::Balancer) {
             // Tags are to stand in the frames that the balancer's program gets.
             switch.no_tag_offload(&cable.port)?;
         }
     }
-    netns.ip(&role.setup(plan))?;
     if matches!(role, Role::Balancer | Role::Front(_) | Role::Stateful(_)) {
         for cable in &cables {
             xdp::attach_pass(switch, &cable.port)?;
         }
-    }
-    if let (Topology::Routed, Role::Backend(index), false) = (plan.topology, role, plan.bare) {
-        plan.receivers.set_up(netns, (backend4(*index), backend6(*index)))?;
     }
     Ok(())
 }
@@ -614,7 +659,11 @@ fn set_up(switch: &NetNs, Node { role, netns }: &Node, plan: Plan) -> Result<()>
 pub(crate) fn replace(switch: &NetNs, node: &Node, plan: Plan) -> Result<()> {
     let cables = node.role.cables(plan.topology).into_iter();
     let gone: String = cables.map(|cable| format!("link del {}\n", cable.port)).collect();
-    switch.ip(&format!("{gone}{}", join(node, plan.topology)))?;
+    switch.ip(&format!("{gone}{}", join(node, plan)))?;
+    if node.role.has_taps(plan) {
+        // The taps stay.
+        return plug_in(switch, node, plan);
+    }
     set_up(switch, node, plan)
 }
 
@@ -664,6 +713,7 @@ mod tests {
                 receivers: Receivers::Testbed,
                 clients: MAX_CLIENTS,
                 backends: MAX_BACKENDS,
+                taps: false,
             };
             for role in &roles {
                 for cable in role.cables(topology) {

@@ -105,7 +105,8 @@ uint32_t weir_dpdk_pool_left(const struct weir_pool *pool)
 	return rte_mempool_avail_count(pool->mempool);
 }
 
-/* Plugs in a device and begins to receive by it; `step` says how far that went. */
+/* Plugs in a device and begins to receive by it; `step` says how far that went. Without arguments it is one that
+ * was there when DPDK started. */
 int weir_dpdk_open(const char *device, const char *name, struct weir_pool *pool, uint16_t ring,
 		   uint16_t *port, uint32_t *interface, int *step)
 {
@@ -115,16 +116,19 @@ int weir_dpdk_open(const char *device, const char *name, struct weir_pool *pool,
 	int socket, error;
 
 	*step = 0;
-	/* Buses let some devices be probed twice: what is somebody's stays his. */
-	if (rte_eth_dev_get_port_by_name(name, port) == 0)
-		return -EEXIST;
-	error = rte_dev_probe(device);
-	if (error)
-		return error;
-	*step = 1;
+	if (device) {
+		/* Buses let some devices be probed twice: what is somebody's stays his. */
+		if (rte_eth_dev_get_port_by_name(name, port) == 0)
+			return -EEXIST;
+		error = rte_dev_probe(device);
+		if (error)
+			return error;
+		*step = 1;
+	}
 	error = rte_eth_dev_get_port_by_name(name, port);
 	if (error)
 		return error;
+	*step = 1;
 	memset(&conf, 0, sizeof(conf));
 	error = rte_eth_dev_info_get(*port, &info);
 	if (!error)
@@ -151,8 +155,30 @@ int weir_dpdk_open(const char *device, const char *name, struct weir_pool *pool,
 void weir_dpdk_close(uint16_t port, const char *name)
 {
 	rte_eth_dev_stop(port);
-	/* Closes the port, and lets the name be used again. */
-	rte_eal_hotplug_remove("vdev", name);
+	/* Closes the port, and lets the name be used again. What is no virtual device stays DPDK's. */
+	if (rte_eal_hotplug_remove("vdev", name) < 0 && rte_eth_dev_is_valid_port(port))
+		rte_eth_dev_close(port);
+}
+
+/* Frames that were lost on their way in. */
+void weir_dpdk_missed(uint16_t port, uint64_t *full, uint64_t *no_buffer)
+{
+	struct rte_eth_stats stats;
+
+	memset(&stats, 0, sizeof(stats));
+	if (rte_eth_stats_get(port, &stats) == 0) {
+		*full = stats.imissed;
+		*no_buffer = stats.rx_nombuf;
+	}
+}
+
+/* Gives a port the address of another one, if that has any. */
+void weir_dpdk_copy_mac(uint16_t from, uint16_t to)
+{
+	struct rte_ether_addr mac;
+
+	if (rte_eth_macaddr_get(from, &mac) == 0 && rte_is_valid_assigned_ether_addr(&mac))
+		rte_eth_dev_default_mac_addr_set(to, &mac);
 }
 
 /* 2: up, 1: down, 0: gone. */

@@ -1,6 +1,6 @@
 //! The same names, without DPDK.
 
-use crate::{Buffers, Counts, Error, Link, Memory};
+use crate::{Buffers, Counts, Error, Link, Memory, Pair};
 use std::convert::Infallible;
 use weir_plane_burst::{BURST, Frame, Ports};
 
@@ -16,6 +16,14 @@ impl Eal {
     pub fn start(_: Memory) -> Result<Self, Error> {
         Err(Error::NotBuilt)
     }
+
+    /// Says that there is none.
+    ///
+    /// # Errors
+    /// [`Error::NotBuilt`].
+    pub fn start_for(_: Memory, _: &[&str]) -> Result<Self, Error> {
+        Err(Error::NotBuilt)
+    }
 }
 
 /// DPDK's ports: never.
@@ -29,6 +37,24 @@ impl Dpdk {
     /// There is no DPDK to come here with.
     pub fn open(eal: Eal, _: &[&str], _: Option<&str>, _: Buffers) -> Result<Self, Error> {
         match eal.0 {}
+    }
+
+    /// As with DPDK.
+    ///
+    /// # Errors
+    /// There is no DPDK to come here with.
+    pub fn open_pairs(eal: Eal, _: &[Pair<'_>], _: Buffers) -> Result<Self, Error> {
+        match eal.0 {}
+    }
+
+    /// As with DPDK.
+    pub fn leave(self) {
+        match self.0 {}
+    }
+
+    /// As with DPDK.
+    pub fn missed(&self) -> (u64, u64) {
+        match self.0 {}
     }
 
     /// As with DPDK.

@@ -39,6 +39,41 @@ pub enum Error {
         /// Device arguments.
         device: String,
     },
+    /// A card is not where DPDK could find it.
+    #[error(
+        "device {device:?}: DPDK has found no card there: `dpdk-devbind.py --status` shows those that are and \
+         their drivers; a card needs vfio-pci (`dpdk-devbind.py -b vfio-pci ADDRESS`), and its driver's package \
+         (librte-net-...)"
+    )]
+    Card {
+        /// Device arguments.
+        device: String,
+    },
+    /// An interface is no tap, or none that DPDK can have.
+    #[error(
+        "interface {interface} is to stand for a device in the kernel, and {why}: `ip tuntap add dev \
+         {interface} mode tap multi_queue` makes one, which then gets the host's addresses and routes"
+    )]
+    Tap {
+        /// Its name.
+        interface: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The host would answer at an interface itself what is the plane's to answer.
+    #[error(
+        "device {device:?}: {interface} is an interface of this host, which would answer by itself: {why}; {mend}"
+    )]
+    Answers {
+        /// Device arguments.
+        device: String,
+        /// Its name.
+        interface: String,
+        /// What is set there.
+        why: &'static str,
+        /// What to do.
+        mend: String,
+    },
     /// An interface that a device is to be at is not there.
     #[error("device {device:?}: there is no interface {interface}: `ip link` shows those that are")]
     Interface {

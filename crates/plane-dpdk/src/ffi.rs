@@ -43,6 +43,8 @@ unsafe extern "C" {
         step: *mut c_int,
     ) -> c_int;
     pub fn weir_dpdk_close(port: u16, name: *const c_char);
+    pub fn weir_dpdk_missed(port: u16, full: *mut u64, no_buffer: *mut u64);
+    pub fn weir_dpdk_copy_mac(from: u16, to: u16);
     pub fn weir_dpdk_link(port: u16) -> c_int;
     pub fn weir_dpdk_receive(
         port: u16,

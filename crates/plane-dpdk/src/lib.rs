@@ -5,12 +5,15 @@
 
 #[cfg(not(feature = "dpdk"))]
 mod absent;
+pub mod beside;
 mod error;
 mod fed;
 #[cfg(feature = "dpdk")]
 mod ffi;
 #[cfg(feature = "dpdk")]
 mod ports;
+#[cfg(feature = "dpdk")]
+mod tap;
 
 #[cfg(not(feature = "dpdk"))]
 pub use absent::{Dpdk, Eal};
@@ -44,6 +47,15 @@ impl Default for Buffers {
     fn default() -> Self {
         Self { count: 8191, room: 2048 + 192, ring: 1024 }
     }
+}
+
+/// A device, and what stands for it in the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pair<'a> {
+    /// DPDK's device arguments, or an address of PCI.
+    pub device: &'a str,
+    /// Name of an interface that is a tap with several queues.
+    pub tap: &'a str,
 }
 
 /// What can be said of a port.

@@ -1,7 +1,8 @@
 //! Devices of DPDK as ports of a plane, with one memory.
 
 use crate::ffi::{self, Held, Pool};
-use crate::{Buffers, Counts, Error, Link, Memory};
+use crate::tap::Tap;
+use crate::{Buffers, Counts, Error, Link, Memory, Pair};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr::{null_mut, slice_from_raw_parts_mut};
@@ -27,6 +28,15 @@ impl Eal {
     /// # Errors
     /// [`Error::HugePages`], [`Error::Start`]; [`Error::Started`] if it runs with other memory.
     pub fn start(memory: Memory) -> Result<Self, Error> {
+        Self::start_for(memory, &[])
+    }
+
+    /// As [`start`](Self::start); of the cards of the machine, it looks at those of these devices that are at
+    /// addresses of PCI.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_for(memory: Memory, devices: &[&str]) -> Result<Self, Error> {
         let mut started = STARTED.lock().unwrap_or_else(|broken| broken.into_inner());
         if let Some((with, done)) = &*started {
             let same = *with == memory;
@@ -37,7 +47,9 @@ impl Eal {
             enough_huge_pages(u64::from(memory.megabytes), &read_meminfo())?;
         }
         // It binds the thread that starts it to a processor, which is none of ours.
-        let done = thread::spawn(move || start(memory)).join();
+        let cards: Vec<String> =
+            devices.iter().filter(|device| is_card(device)).map(|&device| device.into()).collect();
+        let done = thread::spawn(move || start(memory, &cards)).join();
         let done = done.unwrap_or_else(|_| Err(Error::Start("its thread has ended".into())));
         *started = Some((memory, done.clone()));
         done.map(|()| Self(()))
@@ -63,9 +75,21 @@ fn enough_huge_pages(wanted: u64, meminfo: &str) -> Result<(), Error> {
     Err(Error::HugePages { wanted, free, pages: all + ((wanted - free) * 1024).div_ceil(size) })
 }
 
-fn start(memory: Memory) -> Result<(), Error> {
-    let mut words =
-        ["weir", "--no-pci", "--no-telemetry", "--iova-mode=va"].map(str::to_owned).to_vec();
+/// Whether a device is a card, by an address of PCI: 0000:01:00.0, or 01:00.0.
+fn is_card(device: &str) -> bool {
+    let address = device.split(',').next().unwrap_or_default();
+    let parts: Vec<&str> = address.split([':', '.']).collect();
+    let hex = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit());
+    (3..=4).contains(&parts.len()) && address.contains('.') && parts.iter().all(hex)
+}
+
+fn start(memory: Memory, cards: &[String]) -> Result<(), Error> {
+    let mut words = ["weir", "--no-telemetry"].map(str::to_owned).to_vec();
+    if cards.is_empty() {
+        words.extend(["--no-pci", "--iova-mode=va"].map(str::to_owned));
+    }
+    // How a card reaches memory is for its driver to say.
+    words.extend(cards.iter().flat_map(|card| ["-a".to_owned(), card.clone()]));
     words.extend(["--log-level=*:error".into(), "-m".into(), memory.megabytes.to_string()]);
     // No processor is its own: threads of ours come to it.
     words.extend(["--lcores".into(), format!("0@(0-{})", last_cpu())]);
@@ -123,6 +147,12 @@ struct Port {
     number: u16,
     /// The kernel's number of the interface that it is, or 0.
     interface: u32,
+    /// The interface that frames leave by it for: its own, or the tap that stands for it.
+    called: u32,
+    /// Whether it leads to the kernel.
+    tap: bool,
+    /// Where what is the kernel's goes; of a tap, what the kernel has sent.
+    peer: Option<usize>,
     /// Device arguments.
     device: String,
     name: CString,
@@ -142,8 +172,6 @@ impl Drop for Port {
 pub struct Dpdk {
     /// Closed before the memory goes.
     ports: Vec<Port>,
-    /// Of these, what leads to the kernel: the last.
-    kernel: Option<usize>,
     held: [Held; BURST],
     /// The port that the held frames came by.
     came_by: usize,
@@ -183,6 +211,57 @@ impl Dpdk {
         kernel: Option<&str>,
         buffers: Buffers,
     ) -> Result<Self, Error> {
+        let mut wanted: Vec<_> = devices.iter().map(|device| Wanted::new(device)).collect();
+        if let Some(kernel) = kernel {
+            let at = wanted.len();
+            wanted.iter_mut().for_each(|device| device.peer = Some(at));
+            wanted.push(Wanted { tap: true, peer: Some(0), ..Wanted::new(kernel) });
+        }
+        Self::plug_all(&wanted, buffers)
+    }
+
+    /// Plugs in devices, each with a tap that stands for it in the kernel: an interface that is there, with
+    /// several queues. Frames that are the host's leave by the tap of the device that they came by, and what
+    /// the kernel sends by a tap leaves by its device; frames that are to leave by a tap do, too.
+    ///
+    /// # Errors
+    /// What keeps a device, or a tap, from being one. What was plugged in before stays as it is, as after
+    /// [`leave`](Self::leave).
+    pub fn open_pairs(_: Eal, pairs: &[Pair<'_>], buffers: Buffers) -> Result<Self, Error> {
+        // Of the name in DPDK, of which a process has each once.
+        static TAPS: AtomicU32 = AtomicU32::new(0);
+        let mut taps = Vec::new();
+        for pair in pairs {
+            let tap = Tap::find(pair.tap)?;
+            tap.suits(pair)?;
+            let number = TAPS.fetch_add(1, Ordering::Relaxed);
+            let mac = tap.mac.map(|octet| format!("{octet:02x}")).join(":");
+            // Without an address it would draw one.
+            taps.push((format!("net_tap{number},iface={},mac={mac}", pair.tap), tap));
+        }
+        let many = pairs.len();
+        let devices = pairs.iter().zip(&taps).enumerate().map(|(at, (pair, (_, tap)))| {
+            let (called, peer) = (Some(tap.index), Some(many + at));
+            Wanted { called, peer, ..Wanted::new(pair.device) }
+        });
+        // After the devices: what is wrong is mostly wrong with these.
+        let taps = taps.iter().enumerate().map(|(at, (device, _))| {
+            let (called, peer) = (Some(0), Some(at));
+            Wanted { called, tap: true, peer, ..Wanted::new(device) }
+        });
+        let new = Self::plug_all(&devices.chain(taps).collect::<Vec<_>>(), buffers)?;
+        for (device, tap) in new.ports[..many].iter().zip(&new.ports[many..]) {
+            // Switches and firmware know a card by its own address. Where the kernel has an interface there, it
+            // is to ignore what is for the tap.
+            if device.interface == 0 {
+                // SAFETY: both ports are open.
+                unsafe { ffi::weir_dpdk_copy_mac(device.number, tap.number) };
+            }
+        }
+        Ok(new)
+    }
+
+    fn plug_all(wanted: &[Wanted<'_>], buffers: Buffers) -> Result<Self, Error> {
         enter()?;
         let plug = PLUG.lock().unwrap_or_else(|broken| broken.into_inner());
         let mut pool = Pool { mempool: null_mut(), base: null_mut(), bytes: 0 };
@@ -204,7 +283,6 @@ impl Dpdk {
         // From here on, what is open is closed if the next is refused.
         let mut new = Self {
             ports: Vec::new(),
-            kernel: kernel.map(|_| devices.len()),
             held: [Held::NONE; BURST],
             came_by: 0,
             turn: 0,
@@ -212,9 +290,13 @@ impl Dpdk {
             pool,
         };
         let mut plugged = Ok(());
-        for device in devices.iter().copied().chain(kernel) {
-            match plug_in(device, &mut new.pool, ring) {
-                Ok(port) => new.ports.push(port),
+        for one in wanted {
+            match plug_in(one.device, &mut new.pool, ring) {
+                Ok(mut port) => {
+                    (port.tap, port.peer) = (one.tap, one.peer);
+                    port.called = one.called.unwrap_or(port.interface);
+                    new.ports.push(port);
+                }
                 Err(error) => {
                     plugged = Err(error);
                     break;
@@ -222,7 +304,14 @@ impl Dpdk {
             }
         }
         drop(plug);
-        plugged.map(|()| new)
+        match plugged {
+            Err(error) if wanted.iter().any(|one| one.called == Some(0)) => {
+                // As `leave` says it: the caller's process is to end.
+                new.leave();
+                Err(error)
+            }
+            done => done.map(|()| new),
+        }
     }
 
     /// What became of frames.
@@ -295,6 +384,24 @@ impl Dpdk {
         taken
     }
 
+    /// Frames that were lost on their way in: ports had no room for them, and there was no buffer.
+    pub fn missed(&self) -> (u64, u64) {
+        let mut all = (0, 0);
+        for port in &self.ports {
+            let (mut full, mut no_buffer) = (0, 0);
+            // SAFETY: numbers that are written to.
+            unsafe { ffi::weir_dpdk_missed(port.number, &mut full, &mut no_buffer) }
+            all = (all.0 + full, all.1 + no_buffer);
+        }
+        all
+    }
+
+    /// Leaves the ports as they are, for a process that ends: a tap that is closed in order is set down, and
+    /// the host's routes over it are gone.
+    pub fn leave(self) {
+        std::mem::forget(self);
+    }
+
     /// Buffers that are with nobody.
     pub fn free_buffers(&self) -> u32 {
         // SAFETY: the pool stands.
@@ -307,12 +414,12 @@ impl Dpdk {
         unsafe { ffi::weir_dpdk_receive(number, &self.pool, frames.as_mut_ptr(), foreign).into() }
     }
 
-    /// What the kernel sends leaves by the first port.
-    fn pass_on(&mut self, kernel: usize) {
+    /// What the kernel sends by a tap leaves by the port that it stands for.
+    fn pass_on(&mut self, tap: usize) {
         let mut frames = [Held::NONE; BURST];
-        let count = self.receive_by(self.ports[kernel].number, &mut frames);
+        let count = self.receive_by(self.ports[tap].number, &mut frames);
         if count > 0 {
-            let to = self.ports[0].number;
+            let to = self.ports[self.ports[tap].peer.unwrap_or(0)].number;
             // SAFETY: the frames are of this pool, and are given away.
             let sent =
                 unsafe { ffi::weir_dpdk_send(to, &self.pool, frames.as_ptr(), count as u16) };
@@ -323,15 +430,15 @@ impl Dpdk {
 
     /// The port that a frame leaves by.
     fn way_out(&self, device: u32) -> Option<usize> {
-        if device == 0 || self.ports[self.came_by].interface == device {
+        if device == 0 || self.ports[self.came_by].called == device {
             return Some(self.came_by);
         }
-        self.ports.iter().position(|port| port.interface == device)
+        self.ports.iter().position(|port| port.called == device)
     }
 
     /// Sends what waits at the ports.
     fn flush(&mut self) {
-        for (at, port) in self.ports.iter_mut().enumerate() {
+        for port in &mut self.ports {
             if port.out.is_empty() {
                 continue;
             }
@@ -343,11 +450,7 @@ impl Dpdk {
             port.out.clear();
             let sent = u64::from(sent);
             self.counts.full += count as u64 - sent;
-            *(if self.kernel == Some(at) {
-                &mut self.counts.to_kernel
-            } else {
-                &mut self.counts.sent
-            }) += sent;
+            *(if port.tap { &mut self.counts.to_kernel } else { &mut self.counts.sent }) += sent;
         }
     }
 }
@@ -356,6 +459,21 @@ fn is_interface(number: u32) -> bool {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: there is room for a name.
     !unsafe { libc::if_indextoname(number, name.as_mut_ptr()) }.is_null()
+}
+
+/// A port that is to be.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    device: &'a str,
+    called: Option<u32>,
+    tap: bool,
+    peer: Option<usize>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(device: &'a str) -> Self {
+        Self { device, called: None, tap: false, peer: None }
+    }
 }
 
 fn plug_in(device: &str, pool: &mut Pool, ring: u16) -> Result<Port, Error> {
@@ -379,11 +497,12 @@ fn plug_in(device: &str, pool: &mut Pool, ring: u16) -> Result<Port, Error> {
     }
     let (mut number, mut interface, mut step) = (0, 0, 0);
     let name = string(name);
+    let card = is_card(device);
     // SAFETY: strings that end in a zero, numbers that are written to, and a pool that stands until the port
     // is closed.
     let error = unsafe {
         ffi::weir_dpdk_open(
-            arguments.as_ptr(),
+            if card { std::ptr::null() } else { arguments.as_ptr() },
             name.as_ptr(),
             pool,
             ring,
@@ -394,7 +513,19 @@ fn plug_in(device: &str, pool: &mut Pool, ring: u16) -> Result<Port, Error> {
     };
     if error == 0 {
         let out = Vec::with_capacity(BURST);
-        return Ok(Port { number, interface, device: device.into(), name, out });
+        return Ok(Port {
+            number,
+            interface,
+            called: interface,
+            tap: false,
+            peer: None,
+            device: device.into(),
+            name,
+            out,
+        });
+    }
+    if card && step == 0 {
+        return Err(Error::Card { device: device.into() });
     }
     if step == 0 && matches!(-error, libc::EEXIST | libc::EBUSY) {
         return Err(Error::Busy { device: device.into() });
@@ -417,7 +548,7 @@ impl Ports for Dpdk {
         for _ in 0..self.ports.len() {
             let port = self.turn;
             self.turn = if port + 1 == self.ports.len() { 0 } else { port + 1 };
-            if self.kernel == Some(port) {
+            if self.ports[port].tap {
                 self.pass_on(port);
                 continue;
             }
@@ -457,7 +588,9 @@ impl Ports for Dpdk {
             (frame.at, frame.len) = (shape.at, shape.len);
             let (to, count) = match shape.fate {
                 Fate::Send => (self.way_out(shape.device), &mut self.counts.no_port),
-                Fate::Pass | Fate::Route => (self.kernel, &mut self.counts.no_kernel),
+                Fate::Pass | Fate::Route => {
+                    (self.ports[self.came_by].peer, &mut self.counts.no_kernel)
+                }
                 Fate::Drop => (None, &mut self.counts.dropped),
             };
             match to {
@@ -477,6 +610,16 @@ impl Ports for Dpdk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cards_are_told_by_their_addresses() {
+        for card in ["0000:01:00.0", "01:00.1", "0000:af:00.0,arg=1"] {
+            assert!(is_card(card), "{card}");
+        }
+        for other in ["net_af_packet0,iface=eth0.5:1", "net_ring0", "", "1.2", "dead.beef"] {
+            assert!(!is_card(other), "{other}");
+        }
+    }
 
     #[test]
     fn too_few_huge_pages_are_told_before_dpdk_starts() {

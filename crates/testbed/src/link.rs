@@ -81,6 +81,12 @@ pub fn veth([a, b]: &[End; 2]) -> String {
     format!("link add {a} type veth peer name {b}\n")
 }
 
+/// Makes a tap with several queues, which is there without a process that has one; it is down.
+pub fn tap(name: &str, mac: [u8; 6]) -> String {
+    let mac = mac_text(mac);
+    format!("tuntap add dev {name} mode tap multi_queue\nlink set {name} address {mac}\n")
+}
+
 /// Switches an interface on.
 pub fn up(interface: &str) -> String {
     format!("link set {interface} up\n")
@@ -122,6 +128,10 @@ mod tests {
             veth(&ends),
             "link add p1 numrxqueues 1 numtxqueues 1 type veth peer name eth0 \
              address 02:00:00:00:00:ab netns n\n"
+        );
+        assert_eq!(
+            tap("eth0", [2, 0, 0, 0, 0, 1]),
+            "tuntap add dev eth0 mode tap multi_queue\nlink set eth0 address 02:00:00:00:00:01\n"
         );
         assert_eq!(address("10.0.0.1/24", "eth0"), "addr add 10.0.0.1/24 dev eth0\n");
         assert_eq!(address("fd00::1/64", "eth0"), "addr add fd00::1/64 dev eth0 nodad\n");

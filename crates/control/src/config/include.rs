@@ -129,6 +129,7 @@ fn part(path: &Path) -> Result<String, ConfigError> {
     if let Some(file) = written::parse(&text, &mut problems) {
         for (table, span) in [
             ("balancer", file.balancer.as_ref().map(Spanned::span)),
+            ("dpdk", file.dpdk.as_ref().map(Spanned::span)),
             ("limits", file.limits.as_ref().map(Spanned::span)),
             ("api", file.api.as_ref().map(Spanned::span)),
         ] {

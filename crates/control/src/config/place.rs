@@ -10,6 +10,8 @@ use super::include;
 pub enum Table<'a> {
     /// `[balancer]`.
     Balancer,
+    /// `[dpdk]`.
+    Dpdk,
     /// `[limits]`.
     Limits,
     /// `[[service]]` of this name.
@@ -30,6 +32,7 @@ fn line_of(text: &str, table: Table<'_>, field: &str) -> usize {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let header = match table {
         Table::Balancer => "[balancer]",
+        Table::Dpdk => "[dpdk]",
         Table::Limits => "[limits]",
         Table::Service(_) => "[[service]]",
     };

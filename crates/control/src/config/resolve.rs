@@ -55,6 +55,7 @@ pub(super) fn resolve(file: validate::File) -> Config {
             nat: balancer.nat,
             run_dir: balancer.run_dir.unwrap_or_else(|| PathBuf::from("/run/weir")),
         },
+        dpdk: file.dpdk,
         limits: limits(&file.limits, &file.services),
         api: file.api,
         agents: file.agents,

@@ -27,6 +27,7 @@ pub fn schema() -> Value {
     let objects = [
         ("", balancer_required as fn(&mut Value)),
         ("balancer", balancer),
+        ("dpdk", dpdk),
         ("limits", limits),
         ("api", api),
         ("api.client", api_client),
@@ -100,6 +101,11 @@ fn balancer(object: &mut Value) {
     range(object, &["follow_flows"], 0, 65_536);
     add(object, "nat_sources", json!({ "uniqueItems": true }));
     add(object, "nat_ports", json!({ "pattern": "^ *[0-9]{1,5} *- *[0-9]{1,5} *$" }));
+}
+
+fn dpdk(object: &mut Value) {
+    add(object, "devices", json!({ "uniqueItems": true }));
+    range(object, &["memory_mb"], 64, 65_536);
 }
 
 fn api(object: &mut Value) {

@@ -627,7 +627,7 @@ fn faults_of_balancer_and_limits() {
             line: 3,
             words: &[
                 "unknown field `servce`",
-                "balancer, limits, api, agents, announce, store, service",
+                "balancer, dpdk, limits, api, agents, announce, store, service",
             ],
         },
         Case {

@@ -5,6 +5,7 @@ mod announce;
 mod api;
 mod check;
 mod discover;
+mod dpdk;
 mod forward;
 mod full_nat;
 mod lists;
@@ -32,7 +33,7 @@ use super::error::Problems;
 use super::forward::NatSources;
 use super::lists::MOST_LIST_PREFIXES;
 use super::{
-    Agents, Announce, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
+    Agents, Announce, Dpdk, PlaneKind, SOCKET, SOCKET_NAME, TunnelSource, Vip, XdpMode, written,
 };
 pub(super) use check::Check;
 use scope::Scope;
@@ -42,6 +43,7 @@ pub(super) use service::{Service, is_host, is_name};
 #[derive(Debug)]
 pub(super) struct File {
     pub balancer: Balancer,
+    pub dpdk: Dpdk,
     pub limits: Limits,
     pub api: Api,
     pub agents: Option<Agents>,
@@ -100,10 +102,21 @@ pub(super) fn validate(
         .balancer
         .as_ref()
         .and_then(|raw| raw.get_ref().follow_flows.clone().filter(|given| *given.get_ref() > 0));
+    let said = file.balancer.as_ref().map(|raw| {
+        let place = |field: &Option<Spanned<String>>| field.as_ref().map(Spanned::span);
+        let plane = place(&raw.get_ref().plane).unwrap_or(raw.span());
+        (plane, place(&raw.get_ref().mode))
+    });
     let mut balancer = balancer(file.balancer, problems);
     balancer.plane = plane.or(balancer.plane);
-    if balancer.plane == Some(PlaneKind::AfXdp) {
-        in_user_space(&file.service, followed.as_ref(), problems);
+    let dpdk = dpdk::table(file.dpdk, problems);
+    if let Some(kind @ (PlaneKind::AfXdp | PlaneKind::Dpdk)) = balancer.plane {
+        in_user_space(kind, &file.service, followed.as_ref(), problems);
+    }
+    if balancer.plane == Some(PlaneKind::Dpdk) {
+        let (plane, mode) = said.unwrap_or((0..0, None));
+        dpdk::is_whole(&dpdk, balancer.interfaces.len(), plane, problems);
+        dpdk::at_taps(&mut balancer.mode, mode, problems);
     }
     let place = file.limits.as_ref().and_then(|limits| {
         let limits = limits.get_ref();
@@ -142,7 +155,7 @@ pub(super) fn validate(
         tables_fit(&services, &limits, place, problems);
     }
     let whole = services.len() == given;
-    whole.then_some(File { balancer, limits, api, agents, announce, store, services })
+    whole.then_some(File { balancer, dpdk: dpdk.0, limits, api, agents, announce, store, services })
 }
 
 /// Fewer would find nothing in a day.
@@ -238,16 +251,18 @@ fn balancer(raw: Option<Spanned<written::Balancer>>, problems: &mut Problems<'_>
 
 /// What there is not where a plane in user space decides packets.
 fn in_user_space(
+    kind: PlaneKind,
     services: &[Spanned<written::Service>],
     followed: Option<&Spanned<i64>>,
     problems: &mut Problems<'_>,
 ) {
+    let kind = kind.name();
     let instead = "remove it, or set balancer.plane = \"kernel\"";
     if let Some(given) = followed {
         problems.add(
             given.span(),
             "balancer: follow_flows",
-            "a plane in user space (af-xdp) follows no connections",
+            format!("a plane in user space ({kind}) follows no connections"),
             instead,
         );
     }
@@ -257,7 +272,9 @@ fn in_user_space(
             problems.add(
                 given.span(),
                 format!("{}: forward", service::title(raw, at)),
-                "a plane in user space (af-xdp) has no table of connections under full NAT",
+                format!(
+                    "a plane in user space ({kind}) has no table of connections under full NAT"
+                ),
                 "take \"nat\" or a tunnel, or set balancer.plane = \"kernel\"",
             );
         }

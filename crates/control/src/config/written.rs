@@ -20,6 +20,7 @@ type Field<T> = Option<Spanned<T>>;
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub balancer: Field<Balancer>,
+    pub dpdk: Field<Dpdk>,
     pub limits: Field<Limits>,
     pub api: Field<Api>,
     pub agents: Field<Agents>,
@@ -53,6 +54,15 @@ pub(super) struct Balancer {
     pub nat_sources: Field<Vec<Spanned<String>>>,
     pub nat_ports: Field<String>,
     pub nat_log: Field<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Dpdk {
+    pub devices: Field<Vec<Spanned<String>>>,
+    pub huge_pages: Field<bool>,
+    pub memory_mb: Field<i64>,
+    pub longest_nap: Field<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

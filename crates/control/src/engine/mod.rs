@@ -71,7 +71,7 @@ use crate::config::{Api, Config, PlaneKind, Table, Web, XdpMode, place_of};
 use crate::history::{History, Who};
 use crate::last_good::{Instead, note};
 use crate::neigh::{self, NeighError, Neighbour};
-use crate::process::Supervisor;
+use crate::process::{Process, Supervisor};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
 use document::{Change, Document};
 use reload::How;
@@ -408,6 +408,14 @@ impl Engine {
         may_start(&config, &config_path, &directory)?;
         mount_bpffs()?;
         let made = !directory.exists();
+        if made && config.balancer.plane == PlaneKind::Dpdk {
+            // Without it nothing would be forwarded. Where an earlier run has left something, it is tried again
+            // and again instead.
+            Process::of(&config).probe(&config.balancer.run_dir).map_err(|why| {
+                let place = place_of(&config_path, Table::Dpdk, "devices");
+                EngineError::Plane(format!("{place}[dpdk]: {why}").into())
+            })?;
+        }
         std::fs::create_dir_all(&directory).map_err(|source| StoreError::Io {
             doing: "create",
             path: directory.clone(),
@@ -448,10 +456,12 @@ impl Engine {
             KernelPlane::open(Some(directory), &limits::wanted(&config)).plane()?;
         match kind {
             PlaneKind::Kernel => kernel.stand_alone().plane()?,
-            PlaneKind::AfXdp => kernel.stand_in_front().plane()?,
+            // Without sockets all frames that come by a tap are the program's; what both planes share is there.
+            PlaneKind::AfXdp | PlaneKind::Dpdk => kernel.stand_in_front().plane()?,
         }
         let plane = LivePlane::new(kernel).plane()?;
         let run_dir = config.balancer.run_dir.clone();
+        let process = (kind != PlaneKind::Kernel).then(|| Process::of(&config));
         let warnings = report.unguarded.map(|error| {
             format!(
                 "no guard: packets of services that come by an interface without the program (one \
@@ -469,8 +479,8 @@ impl Engine {
         let found = Found { resumed: report.resumed, warnings, breaking, fleet, instead };
         let mut engine =
             Self::over(plane, found, config, config_path, health, crate::neigh::resolve_now, lock)?;
-        if kind == PlaneKind::AfXdp {
-            engine.user = Some(Supervisor::start(directory, &run_dir));
+        if let Some(process) = process {
+            engine.user = Some(Supervisor::start(directory, &run_dir, process));
         }
         Ok(engine)
     }
@@ -551,6 +561,11 @@ pub struct Starting {
     pub fleet: Option<Begun>,
     /// As [`Found::instead`].
     pub instead: Option<Instead>,
+}
+
+/// Whether packets go through the program in drivers where that can be: at taps it stands in the network stack.
+fn expects_native(config: &Config) -> bool {
+    config.balancer.plane != PlaneKind::Dpdk
 }
 
 /// What there is to say of an interface whose packets take the long way.
@@ -682,7 +697,7 @@ impl<P: Plane> Engine<P> {
         for attached in &self.attached {
             let name = &attached.interface;
             info!(interface = name, generic = attached.generic, "attached");
-            if attached.generic {
+            if attached.generic && expects_native(config) {
                 let warning = slow(name);
                 warn!("{warning}");
             }

@@ -17,7 +17,7 @@ use super::places::{Salt, Salts, pair};
 use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, NatSources, Service, Table, place_of};
+use crate::config::{Backend, Config, Forward, NatSources, PlaneKind, Service, Table, place_of};
 use crate::health::Transition;
 use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -147,6 +147,16 @@ impl<P: Plane> Engine<P> {
             return Err(EngineError::Conflict(format!(
                 "{}: [store] cannot change while weir runs; restart it, or put back what was there",
                 file.display()
+            )));
+        }
+        // Its process has been started with them.
+        if old.plane == PlaneKind::Dpdk
+            && (&self.config.dpdk, &old.interfaces) != (&config.dpdk, &new.interfaces)
+        {
+            let place = place_of(file, Table::Dpdk, "devices");
+            return Err(EngineError::Conflict(format!(
+                "{place}[dpdk] and interfaces cannot change while weir runs with plane = \"dpdk\"; restart it, \
+                 or put back what was there"
             )));
         }
         if (&old.name, &old.run_dir, old.mode, old.plane)

@@ -6,7 +6,9 @@ use super::caps::NewFlowStatus;
 use super::discover::DiscoverStatus;
 use super::maintenance::MaintenanceStatus;
 use super::service::ServiceRuntime;
-use super::{ConsistencyStatus, Engine, EngineError, FleetStatus, PlaneResult, slow};
+use super::{
+    ConsistencyStatus, Engine, EngineError, FleetStatus, PlaneResult, expects_native, slow,
+};
 use crate::config::{Backend, PlaneKind, Ports, Vip, What};
 use crate::{health, neigh};
 use schemars::JsonSchema;
@@ -94,9 +96,10 @@ pub struct Status {
 /// A plane in user space: what it is, and what it has done.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub struct PlaneStatus {
-    /// "af-xdp".
+    /// "af-xdp" or "dpdk".
     pub kind: String,
-    /// The number of its process; none if it takes no packets: the program in the kernel decides all.
+    /// The number of its process; none if it takes no packets: the program in the kernel decides all that come,
+    /// which by ports of DPDK is none.
     pub process: Option<u32>,
     /// Times that it was started anew since this control plane began, as it had ended.
     pub restarts: u64,
@@ -115,10 +118,11 @@ impl PlaneStatus {
     /// What an operator should know of it.
     fn warnings(&self) -> Option<String> {
         let why = self.failure.as_ref().filter(|_| self.process.is_none())?;
-        Some(format!(
-            "no plane in user space: the program in the kernel decides all packets, and it is tried again \
-             ({why})"
-        ))
+        let goes_on = match self.kind == PlaneKind::Dpdk.name() {
+            true => "no packet comes or goes by DPDK's ports",
+            false => "the program in the kernel decides all packets",
+        };
+        Some(format!("no plane in user space: {goes_on}, and it is tried again ({why})"))
     }
 }
 
@@ -602,6 +606,7 @@ impl<P: Plane> Engine<P> {
         let nat = self.nat_warning(found_none);
         let (agents_turned_away, agents_refused) = self.agents_refused();
         let mode = |generic| if generic { "generic" } else { "native" };
+        let slowed = self.attached.iter().filter(|a| a.generic && expects_native(&self.config));
         Ok(Status {
             name: self.config.balancer.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -618,7 +623,7 @@ impl<P: Plane> Engine<P> {
                 .warnings
                 .iter()
                 .cloned()
-                .chain(self.attached.iter().filter(|a| a.generic).map(|a| slow(&a.interface)))
+                .chain(slowed.map(|a| slow(&a.interface)))
                 .chain(self.unfollowed.iter().map(|why| {
                     format!("the file was refused at the last SIGHUP, and the one before is in force: {why}")
                 }))
@@ -664,13 +669,13 @@ impl<P: Plane> Engine<P> {
             // Memory of other sizes has taken its place, and there was no other program for that.
             let why = "the program that leads packets there could not be loaded anew; restart weir";
             let failure = Some(why.to_owned());
-            let kind = PlaneKind::AfXdp.name().into();
+            let kind = self.config.balancer.plane.name().into();
             return Some(PlaneStatus { kind, restarts, failure, ..PlaneStatus::default() });
         };
         let share = |millionths: u64| millionths as f64 / 1e6;
         let running = |share| if process.is_some() { share } else { 0.0 };
         Some(PlaneStatus {
-            kind: PlaneKind::AfXdp.name().into(),
+            kind: self.config.balancer.plane.name().into(),
             process,
             restarts,
             failure: failure.filter(|_| process.is_none()),

@@ -1,0 +1,419 @@
+//! A plane over ports of DPDK (docs/planes.md), here packet sockets at veth devices and taps: connections hold
+//! whoever is killed, what is not a service's passes, and what is wrong is said.
+
+mod common;
+
+use std::fs;
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{PATIENCE, SERVICES, WEIR};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
+use weir_lab::topology::{BALANCER4, BALANCER6, INTERFACE, Topology, backend4, client4, device_of};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, PoolControl, TrafficHandle};
+
+const BACKENDS: usize = 5;
+const POOL: usize = 4;
+/// The methods that this plane decides by; of others it hands all to the program.
+const METHODS: [&str; 2] = ["concury", "residue"];
+const METRICS: &str = "127.0.0.1:9469";
+
+fn lab(topology: Topology) -> Arc<Lab> {
+    common::lab_of(LabSpec { backends: BACKENDS, topology, taps: true, ..LabSpec::default() })
+}
+
+/// The lines of a balancer's configuration; `limits`: lines at the end.
+fn lines(topology: Topology, limits: &str) -> String {
+    let dpdk = weir_lab::dpdk(topology);
+    format!("plane = \"dpdk\"\nmetrics = \"{METRICS}\"\n{dpdk}{limits}")
+}
+
+fn start(lab: &Arc<Lab>, method: &str, service_lines: &str) -> Balancer {
+    let spec = BalancerSpec {
+        method: method.into(),
+        balancer_lines: lines(lab.spec().topology, ""),
+        service_lines: service_lines.into(),
+        ..BalancerSpec::new(WEIR, POOL)
+    };
+    let balancer = common::start_spec(lab, spec);
+    process(&balancer);
+    balancer
+}
+
+fn plane(balancer: &Balancer) -> Value {
+    balancer.status().expect("status")["plane"].clone()
+}
+
+fn count(balancer: &Balancer, name: &str) -> u64 {
+    plane(balancer)["counts"][name].as_u64().unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// The process of the plane, as soon as one takes packets.
+fn process(balancer: &Balancer) -> u32 {
+    let mut process = None;
+    common::eventually("a plane in user space takes packets", || {
+        process = plane(balancer)["process"].as_u64();
+        process.is_some()
+    });
+    process.expect("just found") as u32
+}
+
+fn kill(process: u32) {
+    let done = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+    assert!(done.expect("kill").success(), "{process} is gone already");
+}
+
+fn is_there(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+/// Does `work` until the plane has sent frames meanwhile: its counts come once a second.
+fn sends_while(balancer: &Balancer, mut work: impl FnMut()) {
+    let before = count(balancer, "sent");
+    common::eventually("the plane in user space sends", || {
+        work();
+        count(balancer, "sent") > before
+    });
+}
+
+/// Ends traffic after enough of it: none of it broke.
+fn enough(traffic: TrafficHandle) {
+    common::eventually("enough was answered", || traffic.stats().snapshot().answers > 600);
+    common::assert_none_broke(traffic);
+}
+
+/// Both processes are killed in turn while the pool changes, and nothing breaks.
+fn unbroken_by_kills(method: &str, topology: Topology, service_lines: &str) {
+    const ROUNDS: u64 = 4;
+    let _alone = common::alone();
+    let seed = common::seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let lab = lab(topology);
+    let balancer = start(&lab, method, service_lines);
+    let mut held = common::hold_both(&lab, 40);
+    let traffic = common::mixed_traffic(&lab, 100);
+    balancer.add(POOL, 1).unwrap();
+    for round in 0..ROUNDS {
+        let when = format!("{method}, round {round}, WEIR_SEED={seed}");
+        let (weighed, drained) = (random.random_range(0..POOL), random.random_range(0..=POOL));
+        balancer.set_weight(weighed, random.random_range(1..6)).unwrap();
+        balancer.drain(drained).unwrap();
+        held.extend(common::hold_both(&lab, 10));
+        let process = process(&balancer);
+        if round % 2 == 0 {
+            let restarts = plane(&balancer)["restarts"].as_u64().expect("restarts");
+            // Until there is another one nothing goes through; it is sent again.
+            kill(process);
+            common::assert_unbroken(&mut held, &format!("{when}, no plane"), &balancer);
+            common::eventually("it is started again", || {
+                plane(&balancer)["restarts"].as_u64() > Some(restarts)
+            });
+            assert_ne!(self::process(&balancer), process, "{when}");
+        } else {
+            balancer.kill();
+            held.extend(common::hold_both(&lab, 10));
+            common::assert_unbroken(&mut held, &format!("{when}, killed"), &balancer);
+            assert!(is_there(process), "{when}: it goes on without the control plane");
+            balancer.launch().unwrap();
+            assert_eq!(self::process(&balancer), process, "{when}: the same goes on");
+        }
+        common::assert_unbroken(&mut held, &when, &balancer);
+        balancer.undrain(drained).unwrap();
+    }
+    if METHODS.contains(&method) {
+        sends_while(&balancer, || common::assert_unbroken(&mut held, "at the end", &balancer));
+        let services = balancer.status().unwrap();
+        let services =
+            SERVICES.map(|name| common::sum(common::service(&services, name), "packets"));
+        assert!(services.iter().all(|packets| *packets > 0), "{services:?}");
+    } else {
+        common::assert_unbroken(&mut held, "at the end", &balancer);
+        assert_eq!(count(&balancer, "sent"), 0, "the program decides all of {method}");
+        assert_ne!(count(&balancer, "returned"), 0, "which it gets by the tap");
+    }
+    enough(traffic);
+}
+
+#[test]
+fn concury_holds() {
+    unbroken_by_kills("concury", Topology::L2, "");
+}
+
+#[test]
+fn residue_holds() {
+    unbroken_by_kills("residue", Topology::L2, "");
+}
+
+#[test]
+fn tracked_holds() {
+    unbroken_by_kills("tracked", Topology::L2, "");
+}
+
+#[test]
+fn concury_holds_in_tunnels() {
+    unbroken_by_kills("concury", Topology::Routed, "forward = \"ipip\"");
+}
+
+/// By two devices: packets come by one and leave by the other.
+#[test]
+fn residue_holds_behind_nat() {
+    unbroken_by_kills("residue", Topology::Nat, "forward = \"nat\"");
+}
+
+/// Traffic, churn and a crash of the control plane, as `weir lab` has them.
+#[test]
+fn churn_breaks_nothing() {
+    let _alone = common::alone();
+    let lab = LabSpec { backends: 6, taps: true, ..LabSpec::default() };
+    let balancer =
+        BalancerSpec { balancer_lines: lines(Topology::L2, ""), ..BalancerSpec::new(WEIR, POOL) };
+    let status = common::unbroken(lab, balancer, "dpdk");
+    assert_eq!(status["plane"]["kind"], "dpdk");
+    let sent = status["plane"]["counts"]["sent"].as_u64();
+    assert!(sent.is_some_and(|sent| sent > 1000), "{}", status["plane"]);
+}
+
+/// What is no service's is the host's, which answers once: it is a neighbour of others by the tap alone.
+#[test]
+fn the_hosts_own_traffic_passes() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let balancer = start(&lab, "concury", "");
+    let returned = count(&balancer, "returned");
+    for (from, to) in [
+        (&lab.clients()[0], IpAddr::from(BALANCER4)),
+        (&lab.clients()[0], BALANCER6.into()),
+        (lab.balancer(), backend4(0).into()),
+        (lab.balancer(), client4(1, 0).into()),
+    ] {
+        common::sysctl(from, "ipv4/ping_group_range", "0 2147483647");
+        from.enter(|| ping(to)).unwrap().unwrap_or_else(|error| panic!("{to}: {error}"));
+    }
+    common::eventually("they are counted", || count(&balancer, "returned") >= returned + 20);
+    // Whoever asks for the host's address learns the tap's, and that only.
+    let known = lab.clients()[0].command("ip").unwrap().args(["neigh"]).output().unwrap();
+    let known = common::stdout(&known);
+    let tap = lab.balancer().command("ip").unwrap().args(["-br", "link"]).output().unwrap();
+    let tap = common::stdout(&tap);
+    let mac = tap.lines().find(|line| line.starts_with("eth0 ")).expect("the tap");
+    let mac = mac.split_whitespace().nth(2).expect("its address");
+    let entry = known.lines().find(|line| line.starts_with(&format!("{BALANCER4} ")));
+    assert!(entry.is_some_and(|entry| entry.contains(mac)), "{known}\n{tap}");
+}
+
+/// Sends five echo requests, each of which is answered once.
+fn ping(to: IpAddr) -> io::Result<()> {
+    let (domain, protocol, kind) = match to {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128),
+    };
+    let socket = Socket::new(domain, Type::DGRAM, Some(protocol))?;
+    socket.connect(&SocketAddr::new(to, 0).into())?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut buffer = [0; 200];
+    for number in 0..5 {
+        socket.send(&[kind, 0, 0, 0, 0, 0, 0, number, b'w'])?;
+        let length = (&socket).read(&mut buffer)?;
+        assert_eq!(buffer[6..length], [0, number, b'w'], "{to}: {:?}", &buffer[..length]);
+    }
+    // One too many would be there, or come soon.
+    socket.set_read_timeout(Some(Duration::from_millis(300)))?;
+    match (&socket).read(&mut buffer) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+        more => panic!("{to}: another answer: {more:?}"),
+    }
+}
+
+fn unload(lab: &Lab, balancer: &Balancer) {
+    let config = balancer.config().display().to_string();
+    let output = common::weir_in(lab, &["unload", "--config", &config]);
+    assert!(output.status.success(), "{}", common::stderr(&output));
+}
+
+/// Memory of other sizes takes the place of the one in use, the control plane stops, another setting wants another
+/// process, the data plane is removed: the tap and its addresses stay throughout.
+#[test]
+fn it_comes_and_goes() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let balancer = start(&lab, "concury", "");
+    let mut held = common::hold_both(&lab, 40);
+    let traffic = common::mixed_traffic(&lab, 50);
+    let first = process(&balancer);
+
+    let before = fs::read_to_string(balancer.config()).unwrap();
+    let text = before.replace(
+        "\n[[service]]\nname = \"web4\"",
+        "\n[limits]\npending_flows = 70000\nbackends = 500\n\n[[service]]\nname = \"web4\"",
+    );
+    assert_ne!(text, before);
+    fs::write(balancer.config(), &text).unwrap();
+    common::command(&balancer, "reload");
+    common::assert_unbroken(&mut held, "in other memory", &balancer);
+    // Its ports stay open, and it decides by the new memory.
+    assert_eq!(process(&balancer), first);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "in other memory", &balancer));
+
+    // What its process was started with cannot change under it.
+    let other = text.replace("huge_pages = false", "huge_pages = false\nlongest_nap = \"1ms\"");
+    assert_ne!(text, other);
+    fs::write(balancer.config(), &other).unwrap();
+    let refused = common::try_command(&balancer, "reload").unwrap_err();
+    assert!(refused.contains("[dpdk] and interfaces cannot change while weir runs"), "{refused}");
+
+    let ended = balancer.stop(PATIENCE);
+    assert_eq!(ended.as_deref(), Some("exit status: 0"), "{}", common::log_tail(&balancer, 20));
+    held.extend(common::hold_both(&lab, 10));
+    common::assert_unbroken(&mut held, "stopped", &balancer);
+    assert!(is_there(first), "it goes on");
+
+    // A start with that is followed: the process of before ends, and another one begins.
+    balancer.launch().unwrap();
+    common::eventually("it is another one", || !is_there(first));
+    let second = process(&balancer);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "with another one", &balancer));
+    enough(traffic);
+    drop(held);
+
+    balancer.kill();
+    unload(&lab, &balancer);
+    assert!(!is_there(second), "weir unload waits for it");
+    assert!(!balancer.pins().exists());
+    let mut links = lab.balancer().command("ip").unwrap();
+    let links = links.args(["addr", "show", INTERFACE]).output().unwrap();
+    let links = common::stdout(&links);
+    assert!(!links.contains("prog/xdp"), "{links}");
+    assert!(links.contains("UP") && links.contains(&BALANCER4.to_string()), "{links}");
+}
+
+/// A device that goes away is said, without a spin, and taken again when it is back.
+#[test]
+fn a_device_goes_and_comes_back() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let balancer = start(&lab, "residue", "");
+    let mut held = common::hold_both(&lab, 20);
+    let first = process(&balancer);
+    lab.replace_balancer_interface().unwrap();
+    common::eventually("it is another one", || !is_there(first));
+    process(&balancer);
+    common::assert_unbroken(&mut held, "the device is back", &balancer);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "after", &balancer));
+    let log = fs::read_to_string(balancer.log()).unwrap();
+    assert!(log.contains("has gone away: bring it back"), "{log}");
+    // One that stays away.
+    let device = device_of(INTERFACE);
+    common::sh(lab.balancer(), &format!("ip link del {device}"));
+    common::eventually("it says what is missing", || {
+        let failure = plane(&balancer)["failure"].clone();
+        failure.as_str().is_some_and(|why| why.contains(&format!("no interface {device}")))
+    });
+    let warned = balancer.command(&["status"]).unwrap();
+    assert!(warned.contains("no packet comes or goes by DPDK's ports"), "{warned}");
+}
+
+/// While nothing comes it sleeps, as it says; status and metrics tell what it does.
+#[test]
+fn it_sleeps_when_idle() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let balancer = start(&lab, "concury", "");
+    let mut held = common::hold_both(&lab, 10);
+    sends_while(&balancer, || common::assert_unbroken(&mut held, "busy", &balancer));
+    let slept = count(&balancer, "sleeps");
+    common::eventually("it sleeps again and again", || count(&balancer, "sleeps") > slept + 5000);
+    let told = plane(&balancer);
+    assert!(told["utilisation"].as_f64().is_some_and(|share| share < 0.5), "{told}");
+    let url = format!("http://{METRICS}/metrics");
+    let read = lab.balancer().command("curl").unwrap().args(["-s", &url]).output().unwrap();
+    let read = common::stdout(&read);
+    for line in ["weir_plane_running 1", "weir_plane_frames_total{what=\"sent\"} "] {
+        assert!(read.contains(line), "no {line} in {read}");
+    }
+    let table = balancer.command(&["status"]).unwrap();
+    let process = process(&balancer);
+    let wanted = format!("plane dpdk: process {process}, 0 restarts; busy ");
+    assert!(table.contains(&wanted), "{table}");
+}
+
+/// A start that could not forward anything is refused, with what to do, and leaves nothing.
+#[test]
+fn what_is_wrong_is_said_at_the_start() {
+    let _alone = common::alone();
+    let lab = lab(Topology::L2);
+    let netns = lab.balancer();
+    let device = device_of(INTERFACE);
+    let folder = lab.directory().join("wrong");
+    fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("weir.toml");
+    let name = format!("wl{}-wrong", lab.id());
+    let pins = Path::new("/sys/fs/bpf/weir").join(&name);
+    lab.remove_later(&pins).unwrap();
+    let run = |interface: &str, devices: &str, more: &str| -> Output {
+        let text = format!(
+            "[balancer]\nname = \"{name}\"\ninterfaces = [\"{interface}\"]\nrun_dir = \"{}\"\n\
+             plane = \"dpdk\"\n\n[dpdk]\ndevices = [{devices}]\n{more}\n\n[[service]]\n\
+             name = \"web\"\nvip = \"10.77.0.100\"\nprotocol = \"tcp\"\nport = 80\n\n\
+             [[service.backend]]\nname = \"b0\"\naddress = \"10.77.2.1\"\n",
+            folder.display()
+        );
+        fs::write(&file, text).unwrap();
+        common::weir_in(&lab, &["run", "--config", file.to_str().unwrap()])
+    };
+    let refused = |output: Output, places: [&str; 2]| {
+        let said = common::stderr(&output);
+        assert!(!output.status.success(), "{said}");
+        for place in places {
+            assert!(said.contains(place), "no {place:?} in {said}");
+        }
+        assert!(!pins.exists(), "{said}");
+    };
+    const SMALL: &str = "huge_pages = false";
+    let good = format!("\"net_af_packet0,iface={device}\"");
+    refused(run(INTERFACE, "", SMALL), ["weir.toml:8: dpdk: devices: ", "0 devices for 1"]);
+    let twice = format!("{good}, {good}");
+    refused(run(INTERFACE, &twice, SMALL), ["dpdk: devices: ", "is there twice"]);
+    refused(
+        run(INTERFACE, "\"net_nosuch0\"", SMALL),
+        ["weir.toml:8: [dpdk]: device", "DPDK has no driver for it"],
+    );
+    refused(
+        run(INTERFACE, "\"net_af_packet0,iface=nosuch0\"", SMALL),
+        ["there is no interface nosuch0", "`ip link` shows"],
+    );
+    refused(
+        run(INTERFACE, "\"0000:ff:1f.7\"", SMALL),
+        ["DPDK has found no card there", "dpdk-devbind.py"],
+    );
+    // More than any machine has.
+    refused(
+        run(INTERFACE, &good, "memory_mb = 65536"),
+        ["DPDK wants 65536 MB in huge pages", "sysctl vm.nr_hugepages="],
+    );
+    refused(run(&device, &good, SMALL), ["it is no tap", "ip tuntap add dev eth0-cable"]);
+    common::sh(netns, &format!("ip link set {device} arp on"));
+    refused(
+        run(INTERFACE, &good, SMALL),
+        ["would answer by itself", &format!("ip link set {device} arp off")],
+    );
+    common::sh(netns, &format!("ip link set {device} arp off"));
+    common::sh(netns, &format!("ip addr add 10.98.0.1/24 dev {device}"));
+    refused(
+        run(INTERFACE, &good, SMALL),
+        ["it has an address", &format!("ip addr flush dev {device}")],
+    );
+    common::sh(netns, &format!("ip addr flush dev {device}"));
+    // None of that has touched the tap, and with all of it put right it begins.
+    let routes = netns.command("ip").unwrap().args(["route"]).output().unwrap();
+    assert!(common::stdout(&routes).contains("10.77.0.0/16 dev eth0"), "{routes:?}");
+    let balancer = start(&lab, "concury", "");
+    assert_ne!(process(&balancer), 0);
+}

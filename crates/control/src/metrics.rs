@@ -491,51 +491,35 @@ fn services(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
 
 /// What is looked up in the domain name system.
 fn discover(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {
-    let all = || services.iter().flat_map(|one| one.discover.iter().map(move |d| (one, d)));
-    macro_rules! each {
-        ($write:ident, $name:literal, $help:literal, $value:expr) => {
-            out.$write(
-                $name,
-                $help,
-                all().filter_map(|(service, one)| {
-                    let value: Option<_> = $value(one);
-                    let labels = vec![("service", &*service.name), ("discover", &*one.name)];
-                    Some((labels, value?))
-                }),
-            )?
-        };
+    let all = || services.iter().flat_map(|one| one.discover.iter().map(move |entry| (one, entry)));
+    fn labelled<'s>(service: &'s ServiceStatus, one: &'s DiscoverStatus) -> Labels<'s> {
+        vec![("service", &*service.name), ("discover", &*one.name)]
     }
-    each!(
-        gauges,
+    let gauge = |value: fn(&DiscoverStatus) -> Option<f64>| {
+        all().filter_map(move |(service, one)| Some((labelled(service, one), value(one)?)))
+    };
+    out.gauges(
         "discover_backends",
         "Backends that were looked up and whose record is there",
-        |one: &DiscoverStatus| Some(one.backends as f64)
-    );
-    each!(
-        gauges,
+        gauge(|one| Some(one.backends as f64)),
+    )?;
+    out.gauges(
         "discover_leaving",
         "Backends whose record is gone, and that keep connections",
-        |one: &DiscoverStatus| Some(one.leaving as f64)
-    );
-    each!(
-        gauges,
+        gauge(|one| Some(one.leaving as f64)),
+    )?;
+    out.gauges(
         "discover_answer_age_seconds",
         "Time since the last answer with records",
-        |one: &DiscoverStatus| one.answered_seconds.map(|seconds| seconds as f64)
-    );
-    each!(
-        counters,
-        "discover_failures",
-        "Look-ups that gave nothing",
-        |one: &DiscoverStatus| Some(one.failures)
-    );
-    each!(
-        gauges,
+        gauge(|one| one.answered_seconds.map(|seconds| seconds as f64)),
+    )?;
+    out.gauges(
         "discover_left_out",
         "Whether some record of the last answer is not in the pool",
-        |one: &DiscoverStatus| Some(f64::from(u8::from(one.left_out.is_some())))
-    );
-    Ok(())
+        gauge(|one| Some(f64::from(u8::from(one.left_out.is_some())))),
+    )?;
+    let failures = all().map(|(service, one)| (labelled(service, one), one.failures));
+    out.counters("discover_failures", "Look-ups that gave nothing", failures)
 }
 
 fn backends(out: &mut Writer<'_>, services: &[ServiceStatus]) -> fmt::Result {

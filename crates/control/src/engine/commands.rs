@@ -384,57 +384,46 @@ impl<P: Plane> Engine<P> {
         let Some(before) = service.pool.iter().find(|member| member.id == id).cloned() else {
             return Ok(());
         };
-        let configured = &service.configured;
-        let nat = self.config.balancer.nat.clone();
-        let way = (configured.forward, configured.segments(), &nat);
         let held = service.states_of(id);
         let fresh = self.allot(before.wanted.clone(), false, (&mut self.numbers(), 0))?;
-        let number = fresh.id;
-        let fresh = PoolMember { id: number, incarnation: fresh.incarnation, ..before };
-        let done = self.install(&fresh, way, true).and_then(|()| {
-            self.commit(name, |service| {
-                if let Some(member) = service.pool.iter_mut().find(|member| member.id == id) {
-                    *member = fresh;
-                }
-                service.leaving.push(id);
-            })
-        });
-        match done {
-            Ok(()) => {
-                let connections = held.map_or(-1, |held| held as i64);
-                info!(service = name, connections, "connections of a dead backend have moved");
+        let fresh = PoolMember { id: fresh.id, incarnation: fresh.incarnation, ..before };
+        self.commit_with(name, std::slice::from_ref(&fresh), |service| {
+            if let Some(member) = service.pool.iter_mut().find(|member| member.id == id) {
+                *member = fresh.clone();
             }
-            Err(_) => {
-                tolerate("take a number back", self.plane.set_backend(number, None).plane());
-            }
-        }
-        done
+            service.leaving.push(id);
+        })?;
+        let connections = held.map_or(-1, |held| held as i64);
+        info!(service = name, connections, "connections of a dead backend have moved");
+        Ok(())
     }
 
     fn add_backend(&mut self, service: &str, backend: Backend) -> Done {
-        self.service(service)?.may_add(&backend)?;
-        self.answers_apart(service, &backend)?;
-        let configured = &self.service(service)?.configured;
-        let (forward, segments) = (configured.forward, configured.segments());
-        if !forward.passes_routers()
-            && let Err(error) = self.on_a_link(backend.address)
-        {
-            return Err(EngineError::Conflict(error.to_string()));
-        }
+        self.may_join(service, &backend, 0)?;
         let said = format!("backend {} added to {service}", backend.name);
         let checked = self.service(service)?.configured.check_of(&backend).is_some();
         // With a health check, new connections wait until it has succeeded.
         let mut numbers = self.numbers();
         let member = self.allot(backend, !checked, (&mut numbers, 0))?;
-        let id = member.id;
-        let nat = self.config.balancer.nat.clone();
-        let added = self
-            .install(&member, (forward, segments, &nat), true)
-            .and_then(|()| self.commit(service, |service| service.pool.push(member)));
-        if added.is_err() {
-            tolerate("take a backend back", self.plane.set_backend(id, None).plane());
+        let new = std::slice::from_ref(&member);
+        self.commit_with(service, new, |service| service.pool.extend_from_slice(new))?;
+        Ok(said)
+    }
+
+    /// Checks that a backend could join a service, beside `others` that join with it.
+    pub(super) fn may_join(
+        &self,
+        service: &str,
+        backend: &Backend,
+        others: usize,
+    ) -> Result<(), EngineError> {
+        let joined = self.service(service)?;
+        joined.may_add(backend, others)?;
+        self.answers_apart(service, backend)?;
+        if joined.configured.forward.passes_routers() {
+            return Ok(());
         }
-        added.map(|()| said)
+        self.on_a_link(backend.address).map_err(|error| EngineError::Conflict(error.to_string()))
     }
 
     fn remove_backend(&mut self, service: &str, backend: &str) -> Done {
@@ -565,6 +554,28 @@ impl<P: Plane> Engine<P> {
         self.set_targets_of(name);
         self.hop_tries = NEXT_HOPS_TRIES;
         result
+    }
+
+    /// As [`commit`](Self::commit), of a change with members that are new: the plane is told of them first, and
+    /// they are taken back if it comes to nothing.
+    pub(super) fn commit_with(
+        &mut self,
+        name: &str,
+        new: &[PoolMember],
+        change: impl FnOnce(&mut ServiceRuntime),
+    ) -> Result<(), EngineError> {
+        let configured = &self.service(name)?.configured;
+        let nat = self.config.balancer.nat.clone();
+        let way = (configured.forward, configured.segments(), &nat);
+        let installed = new.iter().try_for_each(|member| self.install(member, way, true));
+        let done = installed.and_then(|()| self.commit(name, change));
+        if done.is_err() {
+            for member in new {
+                let back = self.plane.set_backend(member.id, None).plane();
+                tolerate("take a backend back", back);
+            }
+        }
+        done
     }
 
     pub(super) fn forget_states(

@@ -10,7 +10,7 @@
 //! answered.
 
 use super::service::{PoolMember, ServiceRuntime};
-use super::{Engine, EngineError, Happening, PlaneResult, tolerate};
+use super::{Engine, EngineError, Happening, ServiceStatus};
 use crate::config::{Backend, Discover, Service};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -284,40 +284,27 @@ impl<P: Plane> Engine<P> {
         if edits.is_empty() {
             return Ok(left_out);
         }
-        let configured = &self.service(name)?.configured;
-        let nat = self.config.balancer.nat.clone();
-        let way = (configured.forward, configured.segments(), &nat);
         let now = self.now();
-        let new: Vec<BackendId> = edits.new.iter().map(|member| member.id).collect();
-        let mut done = edits.new.iter().try_for_each(|member| self.install(member, way, true));
-        if done.is_ok() {
-            done = self.commit(name, |service| {
-                for member in &mut service.pool {
-                    let Some(found) = &mut member.found else { continue };
-                    let id = member.id;
-                    let changed = edits.changed.iter().find(|(one, ..)| *one == id);
-                    if let Some((_, weight, backup)) = changed {
-                        if let Some(weight) = *weight {
-                            (found.said, member.wanted.weight) = (weight, weight);
-                        }
-                        member.wanted.backup = *backup;
+        self.commit_with(name, &edits.new, |service| {
+            for member in &mut service.pool {
+                let Some(found) = &mut member.found else { continue };
+                let id = member.id;
+                if let Some((_, weight, backup)) = edits.changed.iter().find(|(one, ..)| *one == id)
+                {
+                    if let Some(weight) = *weight {
+                        (found.said, member.wanted.weight) = (weight, weight);
                     }
-                    if edits.back.iter().any(|(one, _)| *one == id) {
-                        found.gone = None;
-                    }
-                    if edits.gone.iter().any(|(one, _)| *one == id) {
-                        found.gone = Some(now);
-                    }
+                    member.wanted.backup = *backup;
                 }
-                service.pool.extend(edits.new.iter().cloned());
-            });
-        }
-        if let Err(error) = done {
-            for id in new {
-                tolerate("take a backend back", self.plane.set_backend(id, None).plane());
+                if edits.back.iter().any(|(one, _)| *one == id) {
+                    found.gone = None;
+                }
+                if edits.gone.iter().any(|(one, _)| *one == id) {
+                    found.gone = Some(now);
+                }
             }
-            return Err(error);
-        }
+            service.pool.extend_from_slice(&edits.new);
+        })?;
         let came = edits.new.iter().map(|member| &member.wanted.name);
         let came = came.chain(edits.back.iter().map(|(_, backend)| backend));
         let there = came.map(|backend| (backend, true));
@@ -391,20 +378,7 @@ impl<P: Plane> Engine<P> {
                     .push(format!("{address}: there are most = {} already", discover.most));
                 continue;
             }
-            let more = service.pool.len() + edits.new.len() + 1;
-            let fits =
-                service.may_add(&backend).and_then(|()| {
-                    service.configured.method.fits(more).map_err(|misfit| {
-                        EngineError::Conflict(format!("service {name}: {misfit}"))
-                    })
-                });
-            let fits = fits.and_then(|()| self.answers_apart(name, &backend)).and_then(|()| {
-                if service.configured.forward.passes_routers() {
-                    return Ok(());
-                }
-                self.on_a_link(address).map_err(|error| EngineError::Conflict(error.to_string()))
-            });
-            let member = fits.and_then(|()| {
+            let member = self.may_join(name, &backend, edits.new.len()).and_then(|()| {
                 let checked = service.configured.check_of(&backend).is_some();
                 self.allot(backend, alone || !checked, (&mut numbers, 0))
             });
@@ -455,35 +429,34 @@ impl<P: Plane> Engine<P> {
             }
         }
     }
+}
 
-    /// What an operator should know of what is looked up.
-    pub(super) fn discover_warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        for (name, service) in &self.services {
-            for entry in &service.configured.discover {
-                let status = service.discover_status(entry);
-                let (what, records) =
-                    (format!("service {name}: discover {}", status.name), status.records);
-                if let Some(why) = &status.failure {
-                    let since = match status.answered_seconds {
-                        Some(seconds) => {
-                            let since = humantime::format_duration(Duration::from_secs(seconds));
-                            format!("no answer about {records} in {since}")
-                        }
-                        None => format!("no answer about {records} yet"),
-                    };
-                    let kept = status.backends + status.leaving;
-                    warnings.push(format!(
-                        "{what}: {since} ({why}); the {kept} backends that it has found stay"
-                    ));
+/// What an operator should know of what is looked up.
+pub(super) fn warnings(services: &[ServiceStatus]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let entries =
+        services.iter().flat_map(|service| service.discover.iter().map(move |one| (service, one)));
+    for (service, entry) in entries {
+        let (what, records) =
+            (format!("service {}: discover {}", service.name, entry.name), &entry.records);
+        if let Some(why) = &entry.failure {
+            let since = match entry.answered_seconds {
+                Some(seconds) => {
+                    let since = humantime::format_duration(Duration::from_secs(seconds));
+                    format!("no answer about {records} in {since}")
                 }
-                if let Some(why) = &status.left_out {
-                    warnings.push(format!("{what}: not in the pool: {why}"));
-                }
-            }
+                None => format!("no answer about {records} yet"),
+            };
+            let kept = entry.backends + entry.leaving;
+            warnings.push(format!(
+                "{what}: {since} ({why}); the {kept} backends that it has found stay"
+            ));
         }
-        warnings
+        if let Some(why) = &entry.left_out {
+            warnings.push(format!("{what}: not in the pool: {why}"));
+        }
     }
+    warnings
 }
 
 fn words_of(left_out: &[String]) -> Option<String> {

@@ -4,15 +4,22 @@ use super::discover::Found;
 use super::places::Salts;
 use super::service::ServiceRuntime;
 use super::turn::InForce;
+use super::{Engine, EngineError};
 use crate::config::{Backend, Service};
 use crate::store::{Journal, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, Instant};
+use tracing::error;
+use weir_plane::Plane;
 
 /// The file of a run directory that all of it is in; what has changed since stands in `runtime.log`.
 pub const FILE: &str = "runtime.json";
+
+/// After a failure to write it down.
+const SAVE_AGAIN: Duration = Duration::from_secs(2);
 
 /// What a restarted engine goes on from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -87,6 +94,76 @@ impl Document {
         let incarnations =
             service.backends.iter().filter_map(|backend| count(backend.id)).collect();
         Some(Change::Service { name: name.to_owned(), service: Box::new(service), incarnations })
+    }
+}
+
+impl<P: Plane> Engine<P> {
+    /// Writes down what a restart must know.
+    pub(super) fn save(&mut self) -> Result<(), EngineError> {
+        let gone = self.document.services.keys().filter(|name| !self.services.contains_key(*name));
+        let mut changes: Vec<Change> =
+            gone.map(|name| Change::Removed { name: name.clone() }).collect();
+        let services = self.services.iter();
+        changes.extend(services.filter_map(|(name, now)| self.document.change_of(name, now)));
+        self.write_down(changes)
+    }
+
+    /// As [`save`](Self::save), of some services that are still there.
+    pub(super) fn save_some<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), EngineError> {
+        let change = |name| self.document.change_of(name, self.services.get(name)?);
+        let changes = names.into_iter().filter_map(change).collect();
+        self.write_down(changes)
+    }
+
+    pub(super) fn write_down(&mut self, changes: Vec<Change>) -> Result<(), EngineError> {
+        let first = self.journal.is_to_be_rewritten();
+        if !first {
+            if changes.is_empty() {
+                return Ok(());
+            }
+            self.journal.append(&changes)?;
+        }
+        let before = first.then(|| self.document.clone());
+        changes.into_iter().for_each(|change| self.document.take(change));
+        if first || self.journal.is_long() {
+            let rewritten = self.journal.rewrite(&self.document);
+            // What is appended is written, even if there is no room to write it in short.
+            if let (Err(error), Some(before)) = (rewritten, before) {
+                self.document = before;
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`save`](Self::save), where a failure stops nothing: it is shown, and tried again.
+    pub(super) fn save_later(&mut self) {
+        let saved = self.save();
+        self.note_saved(saved);
+    }
+
+    /// As [`save_some`](Self::save_some), where a failure stops nothing. What could not be written
+    /// before is left for later.
+    pub(super) fn save_some_later<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
+        if self.unsaved.is_none() {
+            let saved = self.save_some(names);
+            self.note_saved(saved);
+        }
+    }
+
+    pub(super) fn note_saved(&mut self, saved: Result<(), EngineError>) {
+        match saved {
+            Ok(()) => self.unsaved = None,
+            Err(error) => {
+                if self.unsaved.is_none() {
+                    error!(%error, "cannot write down what a restart must know");
+                }
+                self.unsaved = Some((error.to_string(), Instant::now() + SAVE_AGAIN));
+            }
+        }
     }
 }
 

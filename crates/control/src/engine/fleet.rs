@@ -450,7 +450,7 @@ impl<P: Plane> Engine<P> {
         service: &str,
         backend: &Backend,
     ) -> Result<Result<String, Wanted>, EngineError> {
-        self.service(service)?.may_add(backend)?;
+        self.service(service)?.may_add(backend, 0)?;
         self.answers_apart(service, backend)?;
         let said = format!("backend {} added to {service}", backend.name);
         let Backend { address, port, weight, drain, .. } = *backend;

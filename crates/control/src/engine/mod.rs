@@ -73,7 +73,7 @@ use crate::last_good::{Instead, note};
 use crate::neigh::{self, NeighError, Neighbour};
 use crate::process::{Process, Supervisor};
 use crate::store::{Journal, NameLock, RunLock, StoreError};
-use document::{Change, Document};
+use document::Document;
 use reload::How;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -107,8 +107,6 @@ pub struct Front {
 const TICK: Duration = Duration::from_millis(10);
 /// Commands that are answered before the engine looks for reports again.
 const COMMANDS_AT_A_TIME: usize = 64;
-/// After a failure to write down what a restart must know.
-const SAVE_AGAIN: Duration = Duration::from_secs(2);
 const UNREPORTED_EVERY: Duration = Duration::from_secs(1);
 /// After a change: a neighbour that has just been asked for answers within milliseconds, and
 /// without it a backend that the FIB has no answer for cannot be reached.
@@ -843,74 +841,6 @@ impl<P: Plane> Engine<P> {
         }
         if timers.seen.due(SEEN_GENERATION_EVERY) {
             self.plane.next_seen_generation();
-        }
-    }
-
-    /// Writes down what a restart must know.
-    fn save(&mut self) -> Result<(), EngineError> {
-        let gone = self.document.services.keys().filter(|name| !self.services.contains_key(*name));
-        let mut changes: Vec<Change> =
-            gone.map(|name| Change::Removed { name: name.clone() }).collect();
-        let services = self.services.iter();
-        changes.extend(services.filter_map(|(name, now)| self.document.change_of(name, now)));
-        self.write_down(changes)
-    }
-
-    /// As [`save`](Self::save), of some services that are still there.
-    fn save_some<'a>(
-        &mut self,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Result<(), EngineError> {
-        let change = |name| self.document.change_of(name, self.services.get(name)?);
-        let changes = names.into_iter().filter_map(change).collect();
-        self.write_down(changes)
-    }
-
-    fn write_down(&mut self, changes: Vec<Change>) -> Result<(), EngineError> {
-        let first = self.journal.is_to_be_rewritten();
-        if !first {
-            if changes.is_empty() {
-                return Ok(());
-            }
-            self.journal.append(&changes)?;
-        }
-        let before = first.then(|| self.document.clone());
-        changes.into_iter().for_each(|change| self.document.take(change));
-        if first || self.journal.is_long() {
-            let rewritten = self.journal.rewrite(&self.document);
-            // What is appended is written, even if there is no room to write it in short.
-            if let (Err(error), Some(before)) = (rewritten, before) {
-                self.document = before;
-                return Err(error.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// As [`save`](Self::save), where a failure stops nothing: it is shown, and tried again.
-    fn save_later(&mut self) {
-        let saved = self.save();
-        self.note_saved(saved);
-    }
-
-    /// As [`save_some`](Self::save_some), where a failure stops nothing. What could not be written
-    /// before is left for later.
-    fn save_some_later<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) {
-        if self.unsaved.is_none() {
-            let saved = self.save_some(names);
-            self.note_saved(saved);
-        }
-    }
-
-    fn note_saved(&mut self, saved: Result<(), EngineError>) {
-        match saved {
-            Ok(()) => self.unsaved = None,
-            Err(error) => {
-                if self.unsaved.is_none() {
-                    error!(%error, "cannot write down what a restart must know");
-                }
-                self.unsaved = Some((error.to_string(), Instant::now() + SAVE_AGAIN));
-            }
         }
     }
 

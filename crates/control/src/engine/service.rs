@@ -757,8 +757,9 @@ impl ServiceRuntime {
         self.written(logged);
     }
 
-    /// Checks that a backend could be added: what a file may not say, a command may not either.
-    pub fn may_add(&self, wanted: &Backend) -> Result<(), EngineError> {
+    /// Checks that a backend could be added, beside `others` at once: what a file may not say, a command may not
+    /// either.
+    pub fn may_add(&self, wanted: &Backend, others: usize) -> Result<(), EngineError> {
         let &Backend { ref name, address, port, .. } = wanted;
         let service = &self.configured.name;
         let vips = self.configured.addresses();
@@ -821,7 +822,7 @@ impl ServiceRuntime {
             let other = &other.wanted.name;
             return refuse(format!("service {service}: backend {other} has address {address}"));
         }
-        if let Err(misfit) = self.configured.method.fits(self.pool.len() + 1) {
+        if let Err(misfit) = self.configured.method.fits(self.pool.len() + others + 1) {
             return refuse(format!("service {service}: {misfit}"));
         }
         Ok(())

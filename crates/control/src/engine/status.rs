@@ -3,7 +3,7 @@
 use super::agents::AgentStatus;
 use super::by_id::{IdStatus, QuicStatus};
 use super::caps::NewFlowStatus;
-use super::discover::DiscoverStatus;
+use super::discover::{self, DiscoverStatus};
 use super::maintenance::MaintenanceStatus;
 use super::service::ServiceRuntime;
 use super::{
@@ -629,7 +629,7 @@ impl<P: Plane> Engine<P> {
                 }))
                 .chain(self.troubles())
                 .chain(self.pool_warnings())
-                .chain(self.discover_warnings())
+                .chain(discover::warnings(&services))
                 .chain(bare_warning(self.plane.bare(), &services))
                 .chain(held)
                 .chain(self.following.trouble())

@@ -72,7 +72,7 @@ fn tunnels_follow_the_file() {
         drain: false,
         backup: false,
     };
-    world.engine.service("a").unwrap().may_add(&other).expect("a tunnel takes it");
+    world.engine.service("a").unwrap().may_add(&other, 0).expect("a tunnel takes it");
     let back = of(&world, "");
     let refused = world.engine.reload_as(back, false).unwrap_err().to_string();
     assert!(refused.contains("behind the router 10.0.0.254"), "{refused}");

@@ -139,3 +139,27 @@ fn count(connections: usize) -> String {
         n => format!("{n} connections"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn of_tables_that_differ_the_fields_are_told() {
+        let time = |seconds| json!({ "secs": seconds, "nanos": 0 });
+        let check =
+            |port, seconds| json!({ "port": port, "type": "tcp", "interval": time(seconds) });
+        let said = |from, to| field(&FieldChange { field: "check".into(), from, to });
+        assert_eq!(
+            said(check(80, 2), check(81, 5)),
+            "check.interval: 2s -> 5s, check.port: 80 -> 81"
+        );
+        assert_eq!(
+            said(json!({ "a": 1 }), json!({ "b": [2] })),
+            "check.a: 1 -> none, check.b: none -> [2]"
+        );
+        assert!(said(check(80, 2), Value::Null).starts_with("check: {"));
+        assert_eq!(said(time(1), time(60)), "check: 1s -> 1m");
+    }
+}

@@ -5,15 +5,13 @@ mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 
-use common::{PATIENCE, SERVICES, WEIR};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use common::user_plane::{self, count, gone, is_there, plane, process, sends_while, unload};
+use common::{PATIENCE, WEIR};
 use serde_json::Value;
 use weir_lab::topology::Topology;
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec, PoolControl};
+use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
 
 const BACKENDS: usize = 5;
 const POOL: usize = 4;
@@ -34,90 +32,15 @@ fn start(lab: &Arc<Lab>, method: &str, service_lines: &str) -> Balancer {
     balancer
 }
 
-fn plane(balancer: &Balancer) -> Value {
-    balancer.status().expect("status")["plane"].clone()
-}
-
-fn count(balancer: &Balancer, name: &str) -> u64 {
-    plane(balancer)["counts"][name].as_u64().unwrap_or_else(|| panic!("no {name}"))
-}
-
-/// The process of the plane, as soon as one takes packets.
-fn process(balancer: &Balancer) -> u32 {
-    let mut process = None;
-    common::eventually("a plane in user space takes packets", || {
-        process = plane(balancer)["process"].as_u64();
-        process.is_some()
-    });
-    process.expect("just found") as u32
-}
-
-fn kill(process: u32) {
-    let done = Command::new("kill").args(["-KILL", &process.to_string()]).status();
-    assert!(done.expect("kill").success(), "{process} is gone already");
-}
-
-fn is_there(process: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
-}
-
-fn gone(process: u32) {
-    common::eventually("the plane in user space ends", || !is_there(process));
-}
-
-/// Frames that the plane sends while `work` is done, at least one: its counts come once a second.
-fn sends_while<T>(balancer: &Balancer, work: impl FnOnce() -> T) -> T {
-    let before = count(balancer, "sent");
-    let done = work();
-    common::eventually("the plane in user space sends", || count(balancer, "sent") > before);
-    done
-}
-
 /// Both processes are killed in turn while the pool changes, and nothing breaks.
 fn unbroken_by_kills(method: &str, topology: Topology, lines: &str) {
-    const ROUNDS: u64 = 6;
     let _alone = common::alone();
-    let seed = common::seed();
-    let mut random = StdRng::seed_from_u64(seed);
     let lab = common::lab_of(LabSpec { backends: BACKENDS, topology, ..LabSpec::default() });
     let balancer = start(&lab, method, lines);
-    let mut held = common::hold_both(&lab, 40);
     let traffic = common::mixed_traffic(&lab, 200);
-    balancer.add(POOL, 1).unwrap();
-    for round in 0..ROUNDS {
-        let when = format!("{method}, round {round}, WEIR_SEED={seed}");
-        let (weighed, drained) = (random.random_range(0..POOL), random.random_range(0..=POOL));
-        balancer.set_weight(weighed, random.random_range(1..6)).unwrap();
-        balancer.drain(drained).unwrap();
-        held.extend(common::hold_both(&lab, 10));
-        let process = process(&balancer);
-        if round % 2 == 0 {
-            let restarts = plane(&balancer)["restarts"].as_u64().expect("restarts");
-            // Packets are lost, and sent again; no connection is.
-            kill(process);
-            common::assert_unbroken(&mut held, &format!("{when}, no plane"), &balancer);
-            common::eventually("it is started again", || {
-                plane(&balancer)["restarts"].as_u64() > Some(restarts)
-            });
-            assert_ne!(self::process(&balancer), process, "{when}");
-        } else {
-            balancer.kill();
-            held.extend(common::hold_both(&lab, 10));
-            common::assert_unbroken(&mut held, &format!("{when}, killed"), &balancer);
-            assert!(is_there(process), "{when}: it goes on without the control plane");
-            balancer.launch().unwrap();
-            assert_eq!(self::process(&balancer), process, "{when}: the same goes on");
-        }
-        common::assert_unbroken(&mut held, &when, &balancer);
-        balancer.undrain(drained).unwrap();
-    }
+    let mut held = user_plane::unbroken_by_kills(&lab, &balancer, POOL, 6, method);
     if METHODS.contains(&method) {
-        sends_while(&balancer, || common::assert_unbroken(&mut held, "at the end", &balancer));
-        let services = balancer.status().unwrap();
-        let services =
-            SERVICES.map(|name| common::sum(common::service(&services, name), "packets"));
-        assert!(services.iter().all(|packets| *packets > 0), "{services:?}");
+        user_plane::decides(&balancer, &mut held);
     } else {
         common::assert_unbroken(&mut held, "at the end", &balancer);
         assert_eq!(count(&balancer, "received"), 0, "the program decides all of {method}");
@@ -149,12 +72,6 @@ fn concury_holds_in_tunnels() {
 #[test]
 fn residue_holds_behind_nat() {
     unbroken_by_kills("residue", Topology::Nat, "forward = \"nat\"");
-}
-
-fn unload(lab: &Lab, balancer: &Balancer) {
-    let config = balancer.config().display().to_string();
-    let output = common::weir_in(lab, &["unload", "--config", &config]);
-    assert!(output.status.success(), "{}", common::stderr(&output));
 }
 
 /// Memory of other sizes takes the place of the one in use, the control plane stops, the setting is taken back,

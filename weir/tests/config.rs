@@ -193,6 +193,14 @@ fn a_running_instance_keeps_its_tables_whatever_it_is_told_to_read() {
         // What a terminal shows of the same message is one thing; a log quotes it.
         let unquoted = news().replace("\\\"", "\"");
         assert_says(&unquoted, &format!("{}:{line}", config.display()), fault.words);
+        let mut warned = String::new();
+        eventually("a word in the status", || {
+            let status = balancer.status().unwrap();
+            let warnings = status["warnings"].as_array().unwrap().iter();
+            warned = warnings.filter_map(|one| one.as_str()).collect::<Vec<_>>().join("\n");
+            warned.contains("refused at the last SIGHUP")
+        });
+        assert_says(&warned, &format!("{}:{line}", config.display()), fault.words);
 
         let socket = balancer.socket();
         let output = common::weir(&["reload", "--socket", socket.to_str().unwrap()]);

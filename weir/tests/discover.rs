@@ -2,13 +2,14 @@
 
 mod common;
 
-use common::{PATIENCE, WEB4, eventually};
+use common::user_plane::enough;
+use common::{PATIENCE, WEB4, WEIR, eventually};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use weir_lab::topology::WEB_PORT;
-use weir_lab::{Balancer, Lab, TrafficHandle};
+use weir_lab::{Balancer, BalancerSpec, Lab};
 
 /// dnsmasq beside the balancer, for names under `test`.
 struct Names {
@@ -59,6 +60,7 @@ impl Names {
     }
 }
 
+const METRICS: &str = "127.0.0.1:9469";
 const ENTRY: &str = "name = \"dns\"\nservers = [\"127.0.0.1:5353\"]\nevery = \"1s\"\n";
 
 /// The instance's file with an entry of the service web4, beside its backends or in their place.
@@ -113,17 +115,13 @@ fn warned(balancer: &Balancer, words: &str) {
     });
 }
 
-/// Ends traffic that has gone on for long enough to tell: none of it broke.
-fn enough(traffic: TrafficHandle) {
-    eventually("enough was answered", || traffic.stats().snapshot().answers > 600);
-    common::assert_none_broke(traffic);
-}
-
 #[test]
 fn a_pool_by_name_is_followed_and_nothing_breaks() {
     let _alone = common::alone();
     let lab = common::lab(4);
-    let balancer = common::start(&lab, "concury", 1);
+    let balancer_lines = format!("metrics = \"{METRICS}\"\n");
+    let spec = BalancerSpec { balancer_lines, ..BalancerSpec::new(WEIR, 1) };
+    let balancer = common::start_spec(&lab, spec);
     let good = fs::read_to_string(balancer.config()).unwrap();
     let mut names = Names::new(&lab);
     names.web(&lab, &[1, 2]);
@@ -147,6 +145,13 @@ fn a_pool_by_name_is_followed_and_nothing_breaks() {
     assert_eq!(common::spread(&held).len(), 4, "the new one has connections");
     let text = balancer.command(&["status"]).unwrap();
     assert!(text.contains("looked up by dns (dns web.test): 2 backends, 1 leaving"), "{text}");
+    let url = format!("http://{METRICS}/metrics");
+    let read = lab.balancer().command("curl").unwrap().args(["-s", &url]).output().unwrap();
+    let read = common::stdout(&read);
+    for (name, value) in [("backends", 2), ("leaving", 1), ("left_out", 0)] {
+        let line = format!("weir_discover_{name}{{service=\"web4\",discover=\"dns\"}} {value}");
+        assert!(read.contains(&line), "no {line} in {read}");
+    }
 
     // The last connection of the one that leaves ends, and it is gone.
     let leaving = lab.backend(1).name().to_owned();

@@ -4,6 +4,8 @@
 // Every test file is a program of its own and uses a part of this.
 #![allow(dead_code)]
 
+pub mod user_plane;
+
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};

@@ -295,6 +295,35 @@ fn a_full_pin_map_stops_nobody_else() {
     world.check();
 }
 
+/// Whoever is told that a backend is down finds that packets are told, too.
+#[test]
+fn a_status_after_a_failed_check_is_answered_after_the_table() {
+    let mut world = World::new(1);
+    let (sender, mut commands) = channel(8).expect("descriptors");
+    world.engine.urgent = commands.urgent();
+    let service = &world.engine.services["a"];
+    let (id, generation) = (service.member("b1").expect("there").id, service.generation);
+    let target = service.target(id);
+    let down = Transition {
+        id: target,
+        up: false,
+        spoken: None,
+        detail: "no answer".into(),
+        at: Instant::now(),
+    };
+    let (reply, mut answer) = oneshot::channel();
+    sender.try_send(Command::Health(vec![down])).expect("there is room");
+    sender.try_send(Command::Status(reply)).expect("there is room");
+    world.engine.attend(false);
+    assert!(answer.try_recv().is_err(), "packets follow the table before");
+    world.upkeep();
+    assert!(world.engine.services["a"].generation > generation);
+    world.engine.attend(false);
+    let status = answer.try_recv().expect("it is answered now").expect("readable");
+    assert_eq!(status.services[0].backends[0].state, "down");
+    assert!(!world.start(0, 0..100).contains(&id));
+}
+
 #[test]
 fn a_backend_that_is_down_gets_no_flow_even_if_no_table_can_be_published() {
     for method in ["concury", "tracked", "residue"] {

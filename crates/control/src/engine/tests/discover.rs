@@ -109,6 +109,14 @@ fn who_is_found_comes_and_whose_record_is_gone_leaves_when_its_connections_have_
         assert_eq!(Vec::from_iter(world.found().into_keys()), ["web-10.7.0.2"], "{method}");
         world.check();
         assert_eq!(world.warnings(), Vec::<String>::new());
+        let told = world.engine.events.after(0).into_iter();
+        let told = told.filter_map(|event| match event.what {
+            Happening::Discovered { backend, there, .. } => Some((backend, there)),
+            _ => None,
+        });
+        let one = |there| ("web-10.7.0.1".to_owned(), there);
+        let all = [one(true), ("web-10.7.0.2".into(), true), one(false), one(true), one(false)];
+        assert_eq!(Vec::from_iter(told), all, "{method}");
     }
 }
 

@@ -1,0 +1,114 @@
+//! What tests of planes in user space share: the process of one, what it counts, and kills.
+
+use super as common;
+use common::{Held, SERVICES};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+use weir_lab::{Balancer, Lab, PoolControl, TrafficHandle};
+
+pub fn plane(balancer: &Balancer) -> Value {
+    balancer.status().expect("status")["plane"].clone()
+}
+
+pub fn count(balancer: &Balancer, name: &str) -> u64 {
+    plane(balancer)["counts"][name].as_u64().unwrap_or_else(|| panic!("no {name}"))
+}
+
+/// The process of the plane, as soon as one takes packets.
+pub fn process(balancer: &Balancer) -> u32 {
+    let mut process = None;
+    common::eventually("a plane in user space takes packets", || {
+        process = plane(balancer)["process"].as_u64();
+        process.is_some()
+    });
+    process.expect("just found") as u32
+}
+
+pub fn kill(process: u32) {
+    let done = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+    assert!(done.expect("kill").success(), "{process} is gone already");
+}
+
+pub fn is_there(process: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+pub fn gone(process: u32) {
+    common::eventually("the plane in user space ends", || !is_there(process));
+}
+
+/// Does `work` until the plane has sent frames meanwhile: its counts come once a second.
+pub fn sends_while(balancer: &Balancer, mut work: impl FnMut()) {
+    let before = count(balancer, "sent");
+    common::eventually("the plane in user space sends", || {
+        work();
+        count(balancer, "sent") > before
+    });
+}
+
+/// Both processes are killed in turn, so many times, while the pool changes, and nothing breaks. Returns the
+/// connections that are held.
+pub fn unbroken_by_kills(
+    lab: &Lab,
+    balancer: &Balancer,
+    pool: usize,
+    rounds: u64,
+    when: &str,
+) -> Vec<Held> {
+    let seed = common::seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut held = common::hold_both(lab, 40);
+    balancer.add(pool, 1).unwrap();
+    for round in 0..rounds {
+        let when = format!("{when}, round {round}, WEIR_SEED={seed}");
+        let (weighed, drained) = (random.random_range(0..pool), random.random_range(0..=pool));
+        balancer.set_weight(weighed, random.random_range(1..6)).unwrap();
+        balancer.drain(drained).unwrap();
+        held.extend(common::hold_both(lab, 10));
+        let process = process(balancer);
+        if round % 2 == 0 {
+            let restarts = plane(balancer)["restarts"].as_u64().expect("restarts");
+            // Packets are lost, and sent again; no connection is.
+            kill(process);
+            common::assert_unbroken(&mut held, &format!("{when}, no plane"), balancer);
+            common::eventually("it is started again", || {
+                plane(balancer)["restarts"].as_u64() > Some(restarts)
+            });
+            assert_ne!(self::process(balancer), process, "{when}");
+        } else {
+            balancer.kill();
+            held.extend(common::hold_both(lab, 10));
+            common::assert_unbroken(&mut held, &format!("{when}, killed"), balancer);
+            assert!(is_there(process), "{when}: it goes on without the control plane");
+            balancer.launch().unwrap();
+            assert_eq!(self::process(balancer), process, "{when}: the same goes on");
+        }
+        common::assert_unbroken(&mut held, &when, balancer);
+        balancer.undrain(drained).unwrap();
+    }
+    held
+}
+
+/// The plane decides packets of held connections, and all services had some.
+pub fn decides(balancer: &Balancer, held: &mut [Held]) {
+    sends_while(balancer, || common::assert_unbroken(held, "at the end", balancer));
+    let services = balancer.status().unwrap();
+    let services = SERVICES.map(|name| common::sum(common::service(&services, name), "packets"));
+    assert!(services.iter().all(|packets| *packets > 0), "{services:?}");
+}
+
+/// Traffic that has gone on for long enough to tell ends: none of it broke.
+pub fn enough(traffic: TrafficHandle) {
+    common::eventually("enough was answered", || traffic.stats().snapshot().answers > 600);
+    common::assert_none_broke(traffic);
+}
+
+pub fn unload(lab: &Lab, balancer: &Balancer) {
+    let config = balancer.config().display().to_string();
+    let output = common::weir_in(lab, &["unload", "--config", &config]);
+    assert!(output.status.success(), "{}", common::stderr(&output));
+}

@@ -78,6 +78,8 @@ __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
 			return REASON_BAD_UDP_LENGTH; /* rule: fragment.udp_length */
 		inner.ports = udp->ports; /* rule: fragment.udp */
 	} else {
+		/* It may be one that is read elsewhere (sctp.h). */
+		p->protocol = next;
 		return REASON_FIRST_FRAGMENT; /* rule: fragment.other */
 	}
 	p->ports = inner.ports;

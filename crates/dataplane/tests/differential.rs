@@ -217,6 +217,10 @@ impl World {
             ("10.9.0.12", Protocol::Tcp, Some(80), false, '5'),
             ("10.9.0.13", Protocol::Tcp, Some(80), false, '6'),
             ("fd09::13", Protocol::Tcp, Some(80), false, '7'),
+            ("10.9.0.15", Protocol::Sctp, Some(132), false, 'c'),
+            ("fd09::15", Protocol::Sctp, Some(132), false, 't'),
+            ("10.9.0.16", Protocol::Sctp, None, true, 'j'),
+            ("fd09::16", Protocol::Sctp, Some(132), false, 'r'),
         ];
         // With the feature `example` the program has one more method.
         if MethodId::named("example").is_some() {
@@ -235,7 +239,7 @@ impl World {
                     bits: 8,
                     client_affinity: client,
                     udp: protocol == Protocol::Udp,
-                    mark: protocol == Protocol::Tcp,
+                    mark: protocol != Protocol::Udp,
                     capacity: 16,
                     max_states: 100_000,
                     idle_seconds: 1_000_000,
@@ -814,7 +818,7 @@ fn kernel_and_oracle_agree() {
         }
     }
     let client = world.tables.services.iter().filter(|s| s.client).count();
-    assert_eq!(client, 7 + usize::from(MethodId::named("example").is_some()));
+    assert_eq!(client, 8 + usize::from(MethodId::named("example").is_some()));
 }
 
 /// Every one of 100,000 damaged frames is forwarded or counted under exactly one reason, and the

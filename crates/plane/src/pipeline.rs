@@ -27,7 +27,7 @@ const UDP_LENGTH_AT: usize = 4;
 pub struct VipKey {
     /// Address, IPv4 mapped.
     pub address: [u8; 16],
-    /// TCP or UDP.
+    /// Whose ports they are.
     pub protocol: Protocol,
     /// Port; `None` for any.
     pub port: Option<u16>,
@@ -316,7 +316,7 @@ fn whose<'a>(
     Ok((service, table, salt))
 }
 
-/// From the TCP or UDP header on, without what pads the frame.
+/// From the transport header on, without what pads the frame.
 fn segment<'a>(frame: &'a [u8], packet: &Packet) -> &'a [u8] {
     let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
     frame.get(packet.l4_offset.into()..end).unwrap_or(&[])
@@ -331,7 +331,7 @@ fn signals(frame: &[u8], packet: &Packet, table: &Image) -> Signals {
         Protocol::Tcp if table.method().info().needs.timestamps => {
             signals.with_echo(timestamps(segment).map(|timestamps| timestamps.echo))
         }
-        Protocol::Tcp => signals,
+        Protocol::Tcp | Protocol::Sctp => signals,
         Protocol::Udp => Signals { connection_id: connection_id(segment), ..signals },
     }
 }
@@ -409,13 +409,16 @@ fn finish(
     }
 }
 
-/// Whether the service takes the packet's flow, if it begins one: a SYN without ACK. No other packet says by
-/// itself that it does, and none of a connection that there is may be refused. The twin of `is_capped` in
+/// Whether the service takes the packet's flow, if it begins one: a SYN without ACK, or what stands for one in
+/// SCTP. No other packet says by itself that it does, and none of a connection that there is may be refused. The twin of `is_capped` in
 /// `bpf/caps.h`.
 fn cap(packet: &Classified<'_>, to: &impl Directory) -> Result<(), Reason> {
     let Classified { packet, signals, service, .. } = packet;
-    let begins = packet.flow.protocol == Protocol::Tcp && packet.tcp_flags.starts();
-    if begins && !signals.quoted { to.take_flow(*service, &packet.flow.src) } else { Ok(()) }
+    if packet.tcp_flags.starts() && !signals.quoted {
+        to.take_flow(*service, &packet.flow.src)
+    } else {
+        Ok(())
+    }
 }
 
 /// A later fragment of a packet for a service's address goes where the first one went. The twin of
@@ -530,6 +533,10 @@ fn translated(frame: &[u8], to: &impl Directory) -> Option<Verdict> {
             (error.flow, error.ip_length, signs)
         }
     };
+    // No service of SCTP is translated.
+    if flow.protocol == Protocol::Sctp {
+        return None;
+    }
     let from = VipKey { address: flow.src, protocol: flow.protocol, port: Some(flow.src_port) };
     let exact = to.translated(&from);
     let Some(service) = exact.or_else(|| to.translated(&VipKey { port: None, ..from })) else {

@@ -39,9 +39,9 @@ pub fn enter_network() {
     link::ip(&lines).expect("a way to every client");
 }
 
-/// Every fourth backend of a service gets its packets translated. Its address and port are nobody else's.
+/// Every fourth backend of a service gets its packets translated, but for SCTP. Its address and port are nobody else's.
 pub fn backend(rng: &mut ChaCha8Rng, number: u16, vip: &VipKey, plain: Backend) -> Option<Backend> {
-    if number % 4 != 2 {
+    if number % 4 != 2 || vip.protocol == Protocol::Sctp {
         return None;
     }
     let ipv4 = vip.address.starts_with(&[0; 10]);

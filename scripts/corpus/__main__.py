@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import parsing  # noqa: E402
 
 MODULES = [parsing]
-for name in ("forwarding", "errors", "ids", "methods", "cookies", "messages", "segments", "translated", "full_nat", "lists", "new_flows", "places", "resets"):
+for name in ("forwarding", "errors", "ids", "methods", "cookies", "messages", "segments", "translated", "full_nat", "lists", "new_flows", "places", "resets", "sctp"):
     try:
         MODULES.append(__import__(name))
     except ModuleNotFoundError as missing:

@@ -83,8 +83,8 @@ def books():
                   passes(error(family, kind, sent(family, sport=81).bytes()), "no_service"))
         book.case(f"{name}_not_vip", "reject.pass", "plain", "An error to an address of no service.",
                   passes(error(family, kind, foreign, to=NOBODY if family == 4 else NOBODY6), "other_protocol"))
-        other = {"proto": 132} if family == 4 else {"next": 132}
-        book.case(f"{name}_quotes_sctp", "icmp.quote_short", "plain", "The quoted packet is neither TCP nor UDP.",
+        other = {"proto": 136} if family == 4 else {"next": 136}
+        book.case(f"{name}_quotes_udp_lite", "icmp.quote_short", "plain", "The quoted packet is of a protocol that services have not.",
                   passes(error(family, kind, sent(family, **other).bytes()), "other_protocol"))
         wrong = 6 if family == 4 else 4
         book.case(f"{name}_quotes_version_{wrong}", f"icmp.quote{family}", "plain",

@@ -10,7 +10,7 @@ from model import (CLIENT, CLIENT6, OUR_MAC, TAGGED, DEVICES, VIP, VIP6, Book, S
 from packet import FRAGMENT, HOP, Eth, Ext, Icmp, Ip, Ip6, Packet, Raw, Tcp, Udp
 from parsing import NAMES, data, tcp, udp
 from translated import (INSIDE, INSIDE6, LEAVING_MAC, NEXT_MAC, NOWHERE, NOWHERE6, PORT, SILENT, SILENT6, SMALL,
-                        SMALL6, TAGS, error, other_end)
+                        SMALL6, TAGS, error, other_end, piece_of)
 
 OWN, OWN6, SOURCE, UNUSED = "10.7.0.1", "2001:db8:7::1", 2000, 2001
 OTHER_CLIENT, OTHER_CLIENT6 = "10.1.0.9", "2001:db8:1::9"
@@ -252,6 +252,19 @@ def to_clients():
                       drops(answer(family, from_tcp(), **{ttl: left}), "ttl_exceeded"))
         book.case(f"{name}_unknown", "back.full_unknown", "port", "Nobody has the port.",
                   drops(answer(family, from_tcp()), "no_mapping"))
+        piece = piece_of(answer, family)
+        for number, begins, body, port, own in ((44101, syn, from_tcp(), 80, 6), (44102, asks, from_udp(len=4000), 53, 17)):
+            wrong = {"wrong": ["udp len"]} if own == 17 else {}
+            first, later = piece(number, body, data(8), first=True), piece(number, data(24), proto=own)
+            book.case(f"{name}_fragments_{own}", "service.later_answer", "port",
+                      "The fragments of an answer follow its first one to the client.",
+                      begins, home(first, port, **wrong), back(later, client, None, vip, None))
+            book.case(f"{name}_fragments_{own}_unknown", "back.full_unknown", "port", "Nobody has the port.",
+                      drops(first, "no_mapping", **wrong), drops(later, "no_mapping"))
+            book.case(f"{name}_fragments_{own}_swapped", "fragment.no_answer", "port",
+                      "What comes before the first one is the host's own, and what comes behind it follows.",
+                      begins, passes(later, "later_fragment"), home(first, port, **wrong),
+                      back(later, client, None, vip, None))
         book.case(f"{name}_unused", "mapping.unknown", "port", "Nobody has this one.", syn,
                   drops(answer(family, from_tcp(dport=UNUSED)), "no_mapping"))
         book.case(f"{name}_other_protocol", "mapping.unknown", "port", "Nobody has it of this protocol.", syn,

@@ -96,7 +96,7 @@ def tunnelled(packet, to):
             ttl["sum"] = (more + (more >= 0xFFFF)) & 0xFFFF
     else:
         start, tos, ttl = 40, inner.get("tc", 0), {"hlim": inner.get("hlim", 64) - 1}
-    named = whole[start:start + 4] if v4 or inner.next in (6, 17) else b""
+    named = whole[start:start + 4] if v4 or inner.next in (6, 17, 132) else b""
     ports = named if len(named) == 4 else bytes(4)
     flow = spread(inner.get("src"), inner.get("dst"), ports)
     tunnel, over6 = to["tunnel"], ":" in to["address"]

@@ -4,7 +4,7 @@ is computed as the RFCs say. Nothing here is weir's."""
 import ipaddress
 import struct
 
-TCP, UDP, ICMP, ICMP6 = 6, 17, 1, 58
+TCP, UDP, SCTP, ICMP, ICMP6 = 6, 17, 132, 1, 58
 HOP, ROUTING, FRAGMENT, AUTH, DESTINATION = 0, 43, 44, 51, 60
 FLAGS = {"F": 1, "S": 2, "R": 4, "P": 8, "A": 16, "U": 32, "E": 64, "C": 128}
 
@@ -196,6 +196,35 @@ class Udp(Layer):
         return shown
 
 
+def crc32c(data):
+    """RFC 9260 appendix A, a bit at a time."""
+    total = 0xFFFFFFFF
+    for byte in data:
+        total ^= byte
+        for _ in range(8):
+            total = total >> 1 ^ (0x82F63B78 if total & 1 else 0)
+    return total ^ 0xFFFFFFFF
+
+
+class Sctp(Layer):
+    """The common header and the header of the first chunk, of whose content the rest is."""
+
+    kind = "sctp"
+
+    def put(self, after, body, ends):
+        self.len = self.get("len", 4 + len(body))
+        chunk = struct.pack("!BBH", self.get("chunk", 0), self.get("flags", 0), self.len)
+        header = struct.pack("!HHII", self.get("sport"), self.get("dport"), self.get("tag", 0x01020304), 0) + chunk
+        # The byte of the lowest powers stands first.
+        given = self.get("sum")
+        self.sum = struct.pack("<I", crc32c(header + body)) if given is None else struct.pack("!I", given)
+        return header[:8] + self.sum + header[12:] + body
+
+    def shown(self):
+        return {"sport": self.get("sport"), "dport": self.get("dport"), "tag": f"0x{self.get('tag', 0x01020304):08x}",
+                "chunk": self.get("chunk", 0), "len": self.len}
+
+
 class Icmp(Layer):
     """Of both families; `word` is what stands behind the checksum."""
 
@@ -263,7 +292,7 @@ def protocol(after, family):
     kind = after.kind if after else ""
     if kind == "ext":
         return after.get("of")
-    return {"tcp": TCP, "udp": UDP, "icmp": ICMP, "icmp6": ICMP6, "ip": 4, "ip6": 41, "gre": 47}.get(kind, 59)
+    return {"tcp": TCP, "udp": UDP, "sctp": SCTP, "icmp": ICMP, "icmp6": ICMP6, "ip": 4, "ip6": 41, "gre": 47}.get(kind, 59)
 
 
 class Packet:

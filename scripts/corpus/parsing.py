@@ -141,7 +141,7 @@ def good():
         book.case(f"{name}_no_service_protocol", "service.none", "plain", "A port of the other protocol's service.",
                   passes(Packet(eth(), ip(family), udp(dport=80)), "no_service"),
                   passes(Packet(eth(), ip(family), tcp(dport=53)), "no_service"))
-        for number in (2, 47, 50, 103, 132, 136):
+        for number in (2, 33, 47, 50, 103, 136):
             field = {"proto": number} if family == 4 else {"next": number}
             book.case(f"{name}_protocol_{number}", "protocol.other", "plain",
                       "Other protocols are the kernel's, also to a service's address.",
@@ -328,7 +328,7 @@ def fragments():
     book.case("ipv6_first_tcp_offset", "fragment.bad_tcp", "plain", "A first fragment whose TCP header lies.",
               drops(made, "bad_tcp_offset"))
     made = Packet(eth(), ip(6), Ext(of=FRAGMENT, mf=1, id=next(numbers), next=58), data(40))
-    book.case("ipv6_first_of_icmp", "fragment.other", "plain", "A first fragment of neither TCP nor UDP has no ports.",
+    book.case("ipv6_first_of_icmp", "fragment.other", "plain", "A first fragment of another protocol has no ports.",
               drops(made, "first_fragment"))
     for family in (4, 6):
         ident = next(numbers)

@@ -3,7 +3,7 @@ checksums follow (RFC 1624), and so does what an ICMP error quotes (RFC 5508).""
 
 from errors import ROUTER, ROUTER6
 from model import (CLIENT, CLIENT6, DEVICES, NOBODY, NOBODY6, OTHER, OUR_MAC, TAGGED, VIP, VIP6, Book, Step, backend,
-                   drops, eth, length_of, passes, sends, service, way_tags)
+                   change, drops, eth, length_of, passes, sends, service, way_tags)
 from packet import AUTH, DESTINATION, FRAGMENT, HOP, Eth, Ext, Icmp, Ip, Ip6, Packet, Raw, Tcp, Udp, Vlan
 from parsing import NAMES, data, ip, tcp, udp
 
@@ -287,11 +287,62 @@ def to_clients():
     made = answer(4, from_tcp(), data(561), dst=SMALL, df=0)
     book.case("ipv4_may_be_cut", "back.cut", "port", "Without DF the kernel makes pieces of it.",
               kernels(made, VIP, 80), needs=["next_hops"])
-    made = answer(4, from_tcp(), data(8), mf=1, df=0, id=43001)
-    book.case("ipv4_fragment", "reject.pass", "port", "Fragments of answers are the kernel's.", passes(made, "first_fragment"))
+    fragments_back(book)
     made = answer(6, Ext(of=HOP), from_tcp(), data(8))
     book.case("ipv6_extension", "nat.extension", "port", "The ports are behind extension headers.", back(made, VIP6, 80))
     return book
+
+
+def piece_of(answer, family):
+    """Makes a first fragment of what a backend sends, or another one."""
+    def piece(number, body, *more, proto=17, first=False, **other):
+        place = {"mf": 1} if first else {"frag": 2}
+        if family == 4:
+            of = {} if first else {"proto": proto}
+            return answer(4, body, *more, df=0, id=number, **place, **of, **other)
+        of = {} if first else {"next": proto}
+        return answer(6, Ext(of=FRAGMENT, id=number, **place, **of), body, *more, **other)
+    return piece
+
+
+def fragments_back(book):
+    """The first one has the port, which says whose answer it is; the others have its identification."""
+    for family in (4, 6):
+        name, vip, src = NAMES[family], VIP if family == 4 else VIP6, "10.6.0.2" if family == 4 else "2001:db8:6::2"
+        piece = piece_of(answer, family)
+
+        for at, (setup, body, port, own) in enumerate((("port", from_tcp(), 80, 6), ("port", from_udp(len=4000), 53, 17),
+                                                       ("same", from_udp(53, len=4000), None, 17),
+                                                       ("any", from_udp(4321, len=4000), None, 17))):
+            wrong = {"wrong": ["udp len"]} if own == 17 else {}
+            first = piece(43001 + at, body, data(8), first=True)
+            later = piece(43001 + at, data(24), proto=own)
+            book.case(f"{name}_fragments_{setup}_{own}", "service.later_answer", setup,
+                      "The fragments of an answer follow its first one to the client.",
+                      back(first, vip, port, **wrong), back(later, vip, None), back(later, vip, None))
+        first, later = piece(43011, from_udp(len=4000), data(8), first=True), piece(43011, data(24))
+        wrong = {"wrong": ["udp len"]}
+        book.case(f"{name}_fragments_swapped", "fragment.no_answer", "port",
+                  "What comes before the first one is the kernel's, and what comes behind it follows.",
+                  passes(later, "later_fragment"), back(first, vip, 53, **wrong), back(later, vip, None))
+        book.case(f"{name}_fragments_old", "fragment.no_answer", "port", "The first one was here too long ago.",
+                  back(first, vip, 53, **wrong), change(seconds=61), passes(later, "later_fragment"))
+        book.case(f"{name}_fragments_of_another_packet", "fragment.no_answer", "port", "Another identification, or another host.",
+                  back(first, vip, 53, **wrong), passes(piece(43012, data(24)), "later_fragment"),
+                  passes(piece(43011, data(24), src=src), "later_fragment"))
+        strange = piece(43013, from_udp(PORT + 1, len=4000), data(8), first=True)
+        book.case(f"{name}_fragments_of_others", "fragment.no_answer", "port", "The backend's other ports are its own.",
+                  passes(strange, "no_service", **wrong), passes(piece(43013, data(24)), "later_fragment"))
+        second = [piece(43014, from_udp(len=4000), data(8), first=True), piece(43014, data(24))]
+        book.case(f"{name}_fragments_noted", "service.first_answer", "port", "Two packets at the same time.",
+                  back(first, vip, 53, **wrong), back(second[0], vip, 53, **wrong), back(later, vip, None),
+                  back(second[1], vip, None))
+        for left in (3, 7):
+            short = piece(43015, data(left), first=True, proto=17)
+            short = Packet(*[layer.but(proto=17) if isinstance(layer, Ip) else layer.but(next=17) if isinstance(layer, Ext)
+                             else layer for layer in short.layers])
+            book.case(f"{name}_fragment_of_{left}", "reject.pass", "port", "A first fragment without the whole UDP header.",
+                      passes(short, "truncated_udp"))
 
 
 def books():

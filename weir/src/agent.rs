@@ -273,7 +273,8 @@ impl BackendOptions {
             }
             vips.extend(service.hosts());
             tunnels.extend(service.forward.encapsulation());
-            if let Some(port) = service.port {
+            // Where the kernel lists who listens there is not asked for SCTP.
+            if let Some(port) = service.port.filter(|_| service.protocol != Protocol::Sctp) {
                 let udp = service.protocol == Protocol::Udp;
                 servers.extend(service.hosts().map(|address| Server { address, port, udp }));
             }

@@ -108,7 +108,7 @@ pub struct TraceWanted {
     /// Those whose flow has an end with this port.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
-    /// tcp or udp.
+    /// tcp, udp or sctp.
     #[arg(long)]
     pub protocol: Option<String>,
     /// Those that are sent, passed to this host, or dropped.
@@ -238,7 +238,7 @@ pub enum Verb {
     },
     /// Tell where a flow's packets go, and why.
     Explain {
-        /// tcp or udp.
+        /// tcp, udp or sctp.
         protocol: String,
         /// The client's address and port.
         source: SocketAddr,

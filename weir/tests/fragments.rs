@@ -1,4 +1,4 @@
-//! Datagrams that come in pieces reach one backend whole, through changes of the pool.
+//! Datagrams that come in pieces reach one backend whole, through changes of the pool; so do answers in pieces.
 
 mod common;
 
@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use weir_lab::topology::{ECHO_PORT, VIP4, VIP6, backend6, client4, client6};
-use weir_lab::{Balancer, BalancerSpec, Lab, LabSpec};
+use weir_lab::topology::{ECHO_PORT, Topology, VIP4, VIP6, client4, client6};
+use weir_lab::{Backend, Balancer, BalancerSpec, Lab, LabSpec};
 
 const BACKENDS: usize = 4;
 /// Nine fragments, by way of a link that takes 1,500 bytes.
@@ -57,20 +57,34 @@ fn lost(balancer: &Balancer) -> Vec<(String, u64)> {
     fragments.map(|one| (one["reason"].to_string(), count(one))).collect()
 }
 
-fn datagrams_in_fragments(method: &str) {
+fn datagrams_in_fragments(method: &str, topology: Topology) {
     let _alone = common::alone();
-    let lab = common::lab_of(LabSpec { backends: BACKENDS, ..LabSpec::default() });
-    let backends: String = (0..BACKENDS)
-        .map(|n| format!("[[service.backend]]\nname = \"b{n}\"\naddress = \"{}\"\n", backend6(n)))
-        .collect();
+    let lab = common::lab_of(LabSpec { backends: BACKENDS, topology, ..LabSpec::default() });
+    let port = if topology.is_nat() {
+        format!("port = {}\n", topology.echo_port())
+    } else {
+        String::new()
+    };
+    let backend = |(n, backend): (usize, &Backend)| {
+        let address = backend.address6();
+        format!("[[service.backend]]\nname = \"b{n}\"\naddress = \"{address}\"\n{port}")
+    };
+    let backends: String = lab.backends().iter().enumerate().map(backend).collect();
+    let forward = match topology {
+        Topology::Nat => "forward = \"nat\"",
+        Topology::FullNat => "forward = \"fullnat\"",
+        _ => "",
+    };
     let echo6 = format!(
         "\n[[service]]\nname = \"echo6\"\nvip = \"{VIP6}\"\nport = {ECHO_PORT}\nprotocol = \"udp\"\n\
-         method = \"{method}\"\n[service.check]\nport = 80\n{backends}"
+         method = \"{method}\"\n{forward}\n[service.check]\nport = {}\n{backends}",
+        topology.web_port()
     );
     let balancer = common::start_spec(
         &lab,
         BalancerSpec {
             method: method.into(),
+            service_lines: forward.into(),
             more_services: echo6,
             ..BalancerSpec::new(common::WEIR, BACKENDS)
         },
@@ -94,17 +108,28 @@ fn datagrams_in_fragments(method: &str) {
     for one in &asking {
         assert_eq!(one.answered.len(), 1, "{method}: a flow was at {:?}", one.answered);
     }
-    println!("{method}: fragments not forwarded: {:?}", lost(&balancer));
+    println!("{method}, {topology:?}: fragments not forwarded: {:?}", lost(&balancer));
 }
 
 #[test]
 fn concury_keeps_fragments_together() {
-    datagrams_in_fragments("concury");
+    datagrams_in_fragments("concury", Topology::L2);
+}
+
+/// What comes back is in fragments, too, and only the first one has the port that is another one for the client.
+#[test]
+fn answers_in_fragments_are_translated() {
+    datagrams_in_fragments("concury", Topology::Nat);
+}
+
+#[test]
+fn answers_in_fragments_come_back_to_where_they_were_sent_from() {
+    datagrams_in_fragments("tracked", Topology::FullNat);
 }
 
 #[test]
 fn tracked_keeps_fragments_together() {
-    datagrams_in_fragments("tracked");
+    datagrams_in_fragments("tracked", Topology::L2);
 }
 
 /// A later fragment whose first one never came is nobody's: dropped and counted.

@@ -1,8 +1,10 @@
-//! What this machine's kernel may have no devices for: VLANs, bonds, and its own ends of tunnels.
+//! What this machine's kernel may have no devices for: VLANs, bonds, its own ends of tunnels, SCTP.
 //! `make kernel-test` runs them in a guest with Debian's kernel; built with the feature `guest`, they run
 //! where there are such devices.
 
 mod common;
+#[path = "guest/sctp.rs"]
+mod sctp;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

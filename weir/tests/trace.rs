@@ -229,7 +229,7 @@ fn refusals_say_what_would_be_right() {
         ("--service web4 --backend b9", 3, "has no backend b9"),
         ("--backend b1", 2, "--service"),
         ("--host 10.0.0.0/33", 2, "host: \"10.0.0.0/33\" is not an address or a network"),
-        ("--protocol sctp", 2, "protocol: \"sctp\" is not tcp or udp"),
+        ("--protocol dccp", 2, "protocol: \"dccp\" is not tcp, udp or sctp"),
         ("--reason bad_mood", 2, "reason: \"bad_mood\" is not a reason that weir status prints"),
         ("--every 0", 2, "--every"),
         ("--write /nowhere/to/be --for 1s", 1, "/nowhere/to/be"),

@@ -90,7 +90,7 @@ fn one() -> u16 {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FlowRequest {
-    /// Protocol of the flow, `tcp` or `udp`.
+    /// Protocol of the flow, `tcp`, `udp` or `sctp`.
     pub protocol: String,
     /// Client's address and port.
     pub source: SocketAddr,

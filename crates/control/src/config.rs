@@ -453,22 +453,26 @@ pub enum Protocol {
     Tcp,
     /// UDP, IP protocol 17.
     Udp,
+    /// SCTP, IP protocol 132.
+    Sctp,
 }
 
 impl Protocol {
-    /// The name used in the file, `tcp` or `udp`.
+    /// The name used in the file, `tcp`, `udp` or `sctp`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Sctp => "sctp",
         }
     }
 
-    /// The protocol's number in the IP header (IANA), 6 or 17.
+    /// The protocol's number in the IP header (IANA), 6, 17 or 132.
     pub fn number(self) -> u8 {
         match self {
             Self::Tcp => 6,
             Self::Udp => 17,
+            Self::Sctp => 132,
         }
     }
 }

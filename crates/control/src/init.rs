@@ -423,7 +423,7 @@ fn text(
              (docs/health-checks.md).\n[service.check]\ninterval = \"2s\"\ntimeout = \"1s\"\nrise = 2\n\
              fall = 3\n"
         }
-        Protocol::Udp => {
+        Protocol::Udp | Protocol::Sctp => {
             "\n# Nothing is known of what a UDP service answers: type = \"udp\" or \"dns\" asks it \
              (docs/health-checks.md).\n[service.check]\nenabled = false\n"
         }

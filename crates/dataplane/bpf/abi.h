@@ -296,10 +296,10 @@ struct fragment_key {
 
 /* Where its first fragment went. */
 struct fragment {
-	__u32 backend; /* NO_BACKEND: to the kernel */
-	__u32 incarnation;
+	__u32 backend; /* NO_BACKEND: to the kernel; ANSWERED: it is a backend's, and was translated */
+	__u32 incarnation; /* of the backend; of an answer its ports */
 	__u32 clock; /* control's, when it did */
-	__u32 origin; /* number of the source that it got, plus one; 0: its own */
+	__u32 origin; /* number of the source that it got, plus one; 0: its own; of an answer its protocol */
 };
 
 /* A configuration of QUIC-LB, by service * 8 + its number: how an id is taken apart. Pairs of words are

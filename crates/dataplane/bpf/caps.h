@@ -12,7 +12,8 @@
 #include "question.h"
 #include "sources.h"
 
-/* Whether a packet begins a flow: a SYN without ACK. No other packet says by itself that it does. */
+/* Whether a packet begins a flow: a SYN without ACK, or what stands for one in SCTP. No other packet says by itself
+ * that it does. */
 static __always_inline int begins_flow(const struct packet *p)
 {
 	return (p->tcp_flags & (TCP_SPECIAL | TCP_ACK)) == TCP_SYN;

@@ -7,6 +7,9 @@
 
 #include "icmp.h"
 
+/* Instead of a backend: it is one's answer, and has gone to its client. */
+#define ANSWERED (NO_BACKEND + 1)
+
 /* A first fragment that says where its packet goes becomes a packet that can be decided. Returns
  * REASON_LATER_FRAGMENT for one of the others, and for what has no ports why not. The header of a fragment
  * stands last in IPv6: RFC 7112 wants all headers in the first fragment, but nobody sends more of them.
@@ -78,6 +81,8 @@ __noinline int read_fragment(struct xdp_md *ctx, struct packet *p)
 			return REASON_BAD_UDP_LENGTH; /* rule: fragment.udp_length */
 		inner.ports = udp->ports; /* rule: fragment.udp */
 	} else {
+		/* It may be one that is read elsewhere (sctp.h). */
+		p->protocol = next;
 		return REASON_FIRST_FRAGMENT; /* rule: fragment.other */
 	}
 	p->ports = inner.ports;
@@ -97,6 +102,11 @@ static __always_inline struct fragment_key fragment_key(const struct packet *p)
 	};
 }
 
+static __always_inline int is_old(const struct fragment *went)
+{
+	return control->clock - went->clock > FRAGMENT_SECONDS;
+}
+
 /* Where the first fragment of a packet went; NO_BACKEND: to the kernel. */
 static __always_inline void note_fragment(const struct packet *p, __u32 backend)
 {
@@ -108,6 +118,41 @@ static __always_inline void note_fragment(const struct packet *p, __u32 backend)
 	bpf_map_update_elem(&fragments, &key, &went, BPF_ANY);
 }
 
+/* Of the first fragment of a backend's packet that was translated: whose it is. Global, as there is no stack left
+ * where it is asked for. */
+__noinline int note_answer(const struct packet *p)
+{
+	if (!p)
+		return 0;
+	struct fragment_key key = fragment_key(p);
+	struct fragment went = {
+		.backend = ANSWERED,
+		.incarnation = p->ports,
+		.origin = p->protocol,
+		.clock = control->clock,
+	};
+
+	return bpf_map_update_elem(&fragments, &key, &went, BPF_ANY); /* rule: fragment.answer_noted */
+}
+
+/* Whether a later fragment is of a backend's packet whose first one was translated: then it has that one's ports
+ * and protocol from here on. Nothing more is to be noted of its connection, as of one that an error quotes.
+ * Global, as note_answer. */
+__noinline int recall_answer(struct packet *p)
+{
+	if (!p)
+		return 0;
+	struct fragment_key key = fragment_key(p);
+	struct fragment *went = bpf_map_lookup_elem(&fragments, &key);
+
+	if (!went || went->backend != ANSWERED || is_old(went))
+		return 0; /* rule: fragment.no_answer */
+	p->ports = went->incarnation;
+	p->protocol = went->origin;
+	p->quoted = QUOTED;
+	return 1; /* rule: fragment.answer */
+}
+
 /* Where the other fragments go. Returns REASON_OK with the backend, or REASON_NO_SERVICE if they are the
  * kernel's; REASON_LATER_FRAGMENT if the first one was not here, or its backend is gone. */
 static __always_inline enum reason follow_fragment(const struct packet *p, __u32 *backend)
@@ -115,7 +160,8 @@ static __always_inline enum reason follow_fragment(const struct packet *p, __u32
 	struct fragment_key key = fragment_key(p);
 	struct fragment *went = bpf_map_lookup_elem(&fragments, &key);
 
-	if (!went || control->clock - went->clock > FRAGMENT_SECONDS)
+	/* What was translated when nothing is any more goes nowhere. */
+	if (!went || is_old(went) || went->backend == ANSWERED)
 		return REASON_LATER_FRAGMENT; /* rule: fragment.lost */
 	*backend = went->backend;
 	if (*backend == NO_BACKEND)

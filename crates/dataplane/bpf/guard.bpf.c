@@ -56,7 +56,7 @@ static __always_inline int judge(const struct bpf_dynptr *packet, __u64 high, __
 	__u32 buffer;
 	__u32 *ports;
 
-	if (protocol != PROTOCOL_TCP && protocol != PROTOCOL_UDP)
+	if (protocol != PROTOCOL_TCP && protocol != PROTOCOL_UDP && protocol != PROTOCOL_SCTP)
 		return (protocol == 0 || protocol == 43 || protocol == 44 || protocol == 51 ||
 			protocol == 60) && is_vip(high, low) ? drop() : NF_ACCEPT;
 	ports = bpf_dynptr_slice(packet, at, &buffer, sizeof(buffer));

@@ -148,8 +148,8 @@ static __always_inline __u32 read_quote(struct xdp_md *ctx, struct packet *p)
 	}
 	__u32 *ports = data + (at & 0x3fff);
 
-	if ((next != PROTOCOL_TCP && next != PROTOCOL_UDP) || at + QUOTED_BYTES > until ||
-	    (void *)ports + QUOTED_BYTES > end)
+	if ((next != PROTOCOL_TCP && next != PROTOCOL_UDP && next != PROTOCOL_SCTP) ||
+	    at + QUOTED_BYTES > until || (void *)ports + QUOTED_BYTES > end)
 		return 0; /* rule: icmp.quote_short */
 	if (p) {
 		/* An error about somebody else's packets is nobody's here. */

@@ -34,7 +34,7 @@ struct packet {
 	__u32 ports;
 	__u32 ip_length;
 	__u8 protocol;
-	__u8 tcp_flags;
+	__u8 tcp_flags; /* of SCTP what stands for them (sctp.h) */
 	__u8 has_dst;
 	__u8 quoted; /* QUOTED if an ICMP error quotes it (icmp.h) */
 	__u32 fragment; /* its identification, if it is fragmented */

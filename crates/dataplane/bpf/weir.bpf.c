@@ -10,6 +10,7 @@
 #include "methods/registry.h"
 #include "icmp.h"
 #include "fragment.h"
+#include "sctp.h"
 #include "echo.h"
 #include "quic.h"
 #include "forward/beyond.h"
@@ -85,7 +86,9 @@ static __always_inline int find_answer(struct xdp_md *ctx, const struct packet *
 
 	int verdict = send_back(ctx, &key, p->ip_length);
 
-	if (verdict == NO_ANSWER && control->unusual & UNUSUAL_FULL_NAT) {
+	/* No service of SCTP is translated. */
+	if (verdict == NO_ANSWER && control->unusual & UNUSUAL_FULL_NAT &&
+	    p->protocol != PROTOCOL_SCTP) {
 		__u32 signs = p->quoted ? SIGN_QUOTED : p->tcp_flags & (SIGN_FIN | SIGN_SYN | SIGN_RST);
 
 		verdict = send_back_full(ctx, &key, p->ip_length, signs | SIGN_BACKEND); /* rule: service.full_nat */
@@ -106,7 +109,10 @@ static __always_inline void ask(struct question *q, struct xdp_md *ctx, const st
 	q->hash = hash_address(&table->key, p->src[0], p->src[1], ports);
 	q->reason = REASON_OK;
 	q->counts = 0;
-	q->flags = p->protocol == PROTOCOL_TCP ? p->tcp_flags & (TCP_SPECIAL | TCP_ACK) : TCP_ACK;
+	/* Only there are packets of SCTP, of which the flags say as much. */
+	int flagged = apart ? p->protocol != PROTOCOL_UDP : p->protocol == PROTOCOL_TCP;
+
+	q->flags = flagged ? p->tcp_flags & (TCP_SPECIAL | TCP_ACK) : TCP_ACK;
 	if (apart)
 		q->flags |= p->quoted;
 }
@@ -183,18 +189,20 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 
 		if (unlikely(control->unusual)) {
 			vip = find_unusual(ctx, p, &reason); /* rule: service.unusual */
-			if (!vip && control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE &&
-			    !p->fragmented) {
+			if (!vip && control->unusual & UNUSUAL_NAT && reason == REASON_NO_SERVICE) {
 				if (!apart)
 					return go_apart(ctx);
 				int verdict = find_answer(ctx, p);
 
-				if (verdict != NO_ANSWER)
+				if (verdict != NO_ANSWER) {
+					if (p->fragmented)
+						note_answer(p); /* rule: service.first_answer */
 					return verdict;
+				}
 			}
 		}
 		if (!vip) {
-			if (apart && p->fragmented)
+			if (apart && p->fragmented && is_vip(p->dst[0], p->dst[1]))
 				note_fragment(p, NO_BACKEND);
 			return leave(reason, XDP_PASS); /* rule: service.none */
 		}
@@ -280,7 +288,9 @@ static __always_inline int balance_ipv4(struct xdp_md *ctx, void *l3, void *end)
 		return balance(ctx, &p, 0); /* rule: ipv4.plain */
 	struct ipv4 *ip = l3;
 
-	if ((void *)(ip + 1) <= end && ip->protocol == PROTOCOL_ICMP)
+	/* A datagram is told with one look. */
+	if ((void *)(ip + 1) <= end && ip->protocol != PROTOCOL_UDP &&
+	    (ip->protocol == PROTOCOL_ICMP || ip->protocol == PROTOCOL_SCTP))
 		return go_apart(ctx);
 	enum reason reason = parse_ipv4(l3, end, end - l3, &p);
 
@@ -298,7 +308,7 @@ static __always_inline int balance_ipv6(struct xdp_md *ctx, void *l3, void *end)
 	struct packet p = {};
 	struct ipv6 *ip = l3;
 
-	/* Extension headers, and errors of ICMP, are read apart. */
+	/* Extension headers, errors of ICMP, and SCTP are read apart. */
 	if ((void *)(ip + 1) <= end && ip->next != PROTOCOL_TCP && ip->next != PROTOCOL_UDP)
 		return go_apart(ctx);
 	enum reason reason = parse_ipv6(NULL, l3, end, end - l3, &p);
@@ -339,8 +349,9 @@ int weir_balance(struct xdp_md *ctx)
 }
 
 /* The whole way again, for what the plain one does not do: frames that are longer than their first
- * buffer, methods that are not inlined there, ICMP errors, fragments. A program of its own, so that the ways of all
- * others have nothing to keep for it, and both have the verifier's whole patience and the whole stack. */
+ * buffer, methods that are not inlined there, ICMP errors, fragments, SCTP. A program of its own, so that the
+ * ways of all others have nothing to keep for it, and both have the verifier's whole patience and the whole
+ * stack. */
 static __always_inline int balance_apart(struct xdp_md *ctx)
 {
 	struct packet p = {};
@@ -366,6 +377,8 @@ static __always_inline int balance_apart(struct xdp_md *ctx)
 		reason = parse_ipv4(l3, end, bytes, &p); /* rule: apart.ipv4 */
 	else
 		reason = parse_ipv6(ctx, l3, end, bytes, &p); /* rule: apart.ipv6 */
+	if (reason == REASON_OK)
+		goto whole;
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol)) {
 		int for_vip = is_vip(p.dst[0], p.dst[1]);
 
@@ -390,11 +403,25 @@ static __always_inline int balance_apart(struct xdp_md *ctx)
 	if (reason == REASON_OTHER_PROTOCOL && is_icmp(p.protocol) &&
 	    control->unusual & UNUSUAL_NAT && !is_vip(p.dst[0], p.dst[1]) && quoted(ctx, &p))
 		reason = REASON_OK;
-	if (is_fragment(reason) && is_vip(p.dst[0], p.dst[1])) {
-		reason = read_fragment(ctx, &p);
-		if (reason == REASON_LATER_FRAGMENT)
-			return balance_later(ctx, &p);
+	if (is_fragment(reason)) {
+		int for_vip = is_vip(p.dst[0], p.dst[1]), answers = control->unusual & UNUSUAL_NAT;
+
+		if (for_vip || answers)
+			reason = read_fragment(ctx, &p);
+		if (reason == REASON_LATER_FRAGMENT) {
+			if (answers && recall_answer(&p)) {
+				int verdict = find_answer(ctx, &p);
+
+				if (verdict != NO_ANSWER)
+					return verdict; /* rule: service.later_answer */
+			}
+			if (for_vip)
+				return balance_later(ctx, &p);
+		}
 	}
+	if (reason != REASON_OK && p.protocol == PROTOCOL_SCTP)
+		reason = read_sctp(ctx, &p);
+whole:
 	return reason == REASON_OK ? balance(ctx, &p, 1) : reject(&p, reason);
 }
 

@@ -11,8 +11,9 @@ use weir_steering::{
     SEEN_WAYS, SLOT_BACKEND, SLOT_RESERVED, TAG_BITS, cheetah,
 };
 use weir_wire::{
-    FIRST_TTL, MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, SPREAD_FIRST, SPREAD_LOW,
-    SPREAD_SECOND, TcpFlags, aes, quic,
+    FIRST_TTL, MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Protocol, Reason, SCTP_ABORT, SCTP_INIT,
+    SCTP_SHUTDOWN_ACK, SCTP_SHUTDOWN_COMPLETE, SPREAD_FIRST, SPREAD_LOW, SPREAD_SECOND, TcpFlags,
+    aes, quic,
 };
 
 /// Name, value, and what a reader of the header should know.
@@ -112,6 +113,11 @@ fn others() -> Vec<Number> {
         ("TCP_ACK", TcpFlags::ACK.0.into(), ""),
         ("PROTOCOL_TCP", Protocol::Tcp.number().into(), ""),
         ("PROTOCOL_UDP", Protocol::Udp.number().into(), ""),
+        ("PROTOCOL_SCTP", Protocol::Sctp.number().into(), ""),
+        ("SCTP_INIT", SCTP_INIT.into(), "chunks of RFC 9260 section 3.2"),
+        ("SCTP_ABORT", SCTP_ABORT.into(), ""),
+        ("SCTP_SHUTDOWN_ACK", SCTP_SHUTDOWN_ACK.into(), ""),
+        ("SCTP_SHUTDOWN_COMPLETE", SCTP_SHUTDOWN_COMPLETE.into(), ""),
         ("FIRST_TTL", FIRST_TTL.into(), "of packets that begin here"),
     ]);
     all

@@ -84,6 +84,8 @@ struct World {
     tunnelled: BTreeMap<&'static str, u64>,
     /// Fragments that are still on their way, and what became of later ones.
     fragments: Vec<Vec<u8>>,
+    /// The same of what backends send.
+    returning: Vec<Vec<u8>>,
     followed: BTreeMap<&'static str, u64>,
     /// SYNs that ask for smaller segments than they did.
     smaller: u64,
@@ -217,6 +219,10 @@ impl World {
             ("10.9.0.12", Protocol::Tcp, Some(80), false, '5'),
             ("10.9.0.13", Protocol::Tcp, Some(80), false, '6'),
             ("fd09::13", Protocol::Tcp, Some(80), false, '7'),
+            ("10.9.0.15", Protocol::Sctp, Some(132), false, 'c'),
+            ("fd09::15", Protocol::Sctp, Some(132), false, 't'),
+            ("10.9.0.16", Protocol::Sctp, None, true, 'j'),
+            ("fd09::16", Protocol::Sctp, Some(132), false, 'r'),
         ];
         // With the feature `example` the program has one more method.
         if MethodId::named("example").is_some() {
@@ -235,7 +241,7 @@ impl World {
                     bits: 8,
                     client_affinity: client,
                     udp: protocol == Protocol::Udp,
-                    mark: protocol == Protocol::Tcp,
+                    mark: protocol != Protocol::Udp,
                     capacity: 16,
                     max_states: 100_000,
                     idle_seconds: 1_000_000,
@@ -290,6 +296,7 @@ impl World {
             translations: Translations::new(),
             tunnelled: BTreeMap::new(),
             fragments: Vec::new(),
+            returning: Vec::new(),
             followed: BTreeMap::new(),
             smaller: 0,
             places,
@@ -801,7 +808,7 @@ fn kernel_and_oracle_agree() {
         assert_eq!(world.tunnelled.len(), 10, "not every tunnel was used, or not both families");
         assert!(seen["returned"] > 10_000, "no answer was translated");
         assert!(world.mapped > 1_000 && world.unmapped > 5_000, "no connection had a port");
-        for what in ["forwarded", "passed", "dropped"] {
+        for what in ["forwarded", "passed", "dropped", "returned"] {
             let times = world.followed.get(what).copied().unwrap_or(0);
             assert!(times > 100, "later fragments: {:?}", world.followed);
         }
@@ -814,7 +821,7 @@ fn kernel_and_oracle_agree() {
         }
     }
     let client = world.tables.services.iter().filter(|s| s.client).count();
-    assert_eq!(client, 7 + usize::from(MethodId::named("example").is_some()));
+    assert_eq!(client, 8 + usize::from(MethodId::named("example").is_some()));
 }
 
 /// Every one of 100,000 damaged frames is forwarded or counted under exactly one reason, and the

@@ -47,7 +47,8 @@ fn flows_that_differ_have_different_hashes() {
         others[2] = FlowKey { src_port: flow.dst_port, dst_port: flow.src_port, ..*flow };
         others[3].protocol = match flow.protocol {
             Protocol::Tcp => Protocol::Udp,
-            Protocol::Udp => Protocol::Tcp,
+            Protocol::Udp => Protocol::Sctp,
+            Protocol::Sctp => Protocol::Tcp,
         };
         others[4].src[rng.random_range(0..16)] ^= 1;
         for other in others.iter().filter(|other| *other != flow) {

@@ -18,7 +18,7 @@ use weir_steering::{
     NO_BACKEND, SECOND_TRIES, SLOT_BACKEND, SLOT_RESERVED, ServiceId, ServiceState, StateKey,
     TAG_BITS, seen_tag,
 };
-use weir_wire::{Packet, Protocol, Reason, parse};
+use weir_wire::{Packet, Protocol, Reason, Rejected, parse};
 
 /// Registers and tables in memory.
 #[derive(Clone, Debug)]
@@ -166,7 +166,7 @@ impl Model {
     }
 
     fn classify(&self, frame: &[u8]) -> Result<(Packet, u16), Outcome> {
-        let packet = parse(frame).map_err(|rejected| {
+        let packet = read(frame).map_err(|rejected| {
             let known = |dst: [u8; 16]| self.entry(Table::Addresses, &[&dst]).is_some();
             let ours = rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
             if ours { Outcome::Dropped(rejected.reason) } else { Outcome::Passed(rejected.reason) }
@@ -499,5 +499,17 @@ impl Target for Model {
     fn remove_port(&mut self, port: u32) -> Result<(), Error> {
         self.ports.remove(&port);
         Ok(())
+    }
+}
+
+/// What the switch's parser makes of a frame: it reads no SCTP.
+fn read(frame: &[u8]) -> Result<Packet, Rejected> {
+    let other = |dst| Rejected { reason: Reason::OtherProtocol, dst };
+    match parse(frame) {
+        Ok(packet) if packet.flow.protocol == Protocol::Sctp => Err(other(Some(packet.flow.dst))),
+        Err(Rejected { reason: Reason::TruncatedSctp | Reason::BadSctpChunk, dst }) => {
+            Err(other(dst))
+        }
+        read => read,
     }
 }

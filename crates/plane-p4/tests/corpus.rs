@@ -30,6 +30,7 @@ fn is_possible(setup: &Setup) -> bool {
     let service = |service: &Service| {
         ["concury", "residue", "none"].contains(&&service.method[..])
             && service.bits.is_none()
+            && service.protocol != "sctp"
             && service.last_port.is_none()
             && service.also.is_empty()
             && service.ids.is_empty()
@@ -42,10 +43,16 @@ fn is_possible(setup: &Setup) -> bool {
         && setup.services.iter().all(service)
 }
 
-/// Whether a switch has something to say of a case: not of fragments, ICMP, and messages to senders.
+/// Whether a switch has something to say of a case: not of fragments, ICMP, SCTP, and messages to senders.
 fn is_common(case: &Case) -> bool {
     let step = |step: &Step| {
-        let apart = [Reason::FirstFragment, Reason::LaterFragment, Reason::OtherProtocol];
+        let apart = [
+            Reason::FirstFragment,
+            Reason::LaterFragment,
+            Reason::OtherProtocol,
+            Reason::TruncatedSctp,
+            Reason::BadSctpChunk,
+        ];
         // Who is told by ICMP; and a pending table that has room for more than the cases fill.
         let told = [
             "too_big_told",
@@ -56,8 +63,10 @@ fn is_common(case: &Case) -> bool {
             "reset_sent",
         ];
         let frame = step.packet_bytes.as_ref().map(|bytes| parse(&bytes.0));
-        let apart = frame
-            .is_some_and(|parsed| parsed.is_err_and(|rejected| apart.contains(&rejected.reason)));
+        let apart = frame.is_some_and(|parsed| match parsed {
+            Ok(packet) => packet.flow.protocol == Protocol::Sctp,
+            Err(rejected) => apart.contains(&rejected.reason),
+        });
         let told = step.reason.as_ref().is_some_and(|reason| told.contains(&&reason[..]));
         !apart && !told && !step.returned && !step.spent && step.id.is_none()
     };

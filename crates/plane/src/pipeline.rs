@@ -7,7 +7,8 @@ use crate::forward::mapping::{Mapping, Signs};
 use crate::listen::Listen;
 use std::net::IpAddr;
 use weir_steering::{
-    BackendId, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask, decide_by,
+    BackendId, First, Flags, Image, Memory, Question, ServiceId, Signals, TrackedFlow, ask,
+    decide_by,
 };
 use weir_wire::icmp::{self, Quoted};
 use weir_wire::quic::{self, Id};
@@ -27,7 +28,7 @@ const UDP_LENGTH_AT: usize = 4;
 pub struct VipKey {
     /// Address, IPv4 mapped.
     pub address: [u8; 16],
-    /// TCP or UDP.
+    /// Whose ports they are.
     pub protocol: Protocol,
     /// Port; `None` for any.
     pub port: Option<u16>,
@@ -242,10 +243,15 @@ pub fn classify<'a>(frame: &[u8], to: &'a impl Directory) -> Result<Classified<'
             {
                 return classify_error(frame, &error, to);
             }
-            if rejected.dst.is_some_and(known)
+            if (rejected.dst.is_some_and(known) || to.translates())
                 && let Some(fragment) = fragment(frame)
             {
-                return classify_fragment(frame, &fragment, to);
+                if rejected.dst.is_some_and(known) {
+                    return classify_fragment(frame, &fragment, to);
+                }
+                // Of what backends send, the first one tells whose it is.
+                let reason = fragment.packet.err().unwrap_or(Reason::NoService);
+                return Err(Verdict::Pass(reason));
             }
             let ours = rejected.reason != Reason::OtherProtocol && rejected.dst.is_some_and(known);
             let verdict = if ours { Verdict::Drop } else { Verdict::Pass };
@@ -316,7 +322,7 @@ fn whose<'a>(
     Ok((service, table, salt))
 }
 
-/// From the TCP or UDP header on, without what pads the frame.
+/// From the transport header on, without what pads the frame.
 fn segment<'a>(frame: &'a [u8], packet: &Packet) -> &'a [u8] {
     let end = usize::from(packet.l3_offset) + packet.ip_length as usize;
     frame.get(packet.l4_offset.into()..end).unwrap_or(&[])
@@ -331,7 +337,7 @@ fn signals(frame: &[u8], packet: &Packet, table: &Image) -> Signals {
         Protocol::Tcp if table.method().info().needs.timestamps => {
             signals.with_echo(timestamps(segment).map(|timestamps| timestamps.echo))
         }
-        Protocol::Tcp => signals,
+        Protocol::Tcp | Protocol::Sctp => signals,
         Protocol::Udp => Signals { connection_id: connection_id(segment), ..signals },
     }
 }
@@ -368,7 +374,7 @@ pub fn steer(packet: &Classified<'_>, memory: &mut impl Memory) -> Verdict {
         Err(reason) => Verdict::Drop(reason),
         Ok(backend) => {
             if let Some(key) = fragment {
-                memory.note_fragment(key, Some(backend));
+                memory.note_fragment(key, First::To(backend));
             }
             Verdict::Forward {
                 backend,
@@ -398,24 +404,30 @@ fn finish(
             Err(reason) => Verdict::Drop(reason),
         },
         Err(other @ Verdict::Pass(Reason::NoService)) => {
-            if let Some(fragment) = fragment(frame) {
-                memory.note_fragment(&fragment.key, None);
-            }
             let answer = answer(frame, to, memory).or_else(|| translated(frame, to));
+            note_first(frame, answer.is_some(), to, memory);
             answer.unwrap_or(*other)
         }
-        Err(Verdict::Drop(Reason::LaterFragment)) => follow(frame, to, memory),
+        Err(Verdict::Drop(Reason::LaterFragment)) => {
+            translated_later(frame, to, memory).unwrap_or_else(|| follow(frame, to, memory))
+        }
+        Err(other @ Verdict::Pass(Reason::LaterFragment)) => {
+            translated_later(frame, to, memory).unwrap_or(*other)
+        }
         Err(verdict) => *verdict,
     }
 }
 
-/// Whether the service takes the packet's flow, if it begins one: a SYN without ACK. No other packet says by
-/// itself that it does, and none of a connection that there is may be refused. The twin of `is_capped` in
-/// `bpf/caps.h`.
+/// Whether the service takes the packet's flow, if it begins one: a SYN without ACK, or what stands for one in
+/// SCTP. No other packet says by itself that it does, and none of a connection that there is may be refused. The
+/// twin of `is_capped` in `bpf/caps.h`.
 fn cap(packet: &Classified<'_>, to: &impl Directory) -> Result<(), Reason> {
     let Classified { packet, signals, service, .. } = packet;
-    let begins = packet.flow.protocol == Protocol::Tcp && packet.tcp_flags.starts();
-    if begins && !signals.quoted { to.take_flow(*service, &packet.flow.src) } else { Ok(()) }
+    if packet.tcp_flags.starts() && !signals.quoted {
+        to.take_flow(*service, &packet.flow.src)
+    } else {
+        Ok(())
+    }
 }
 
 /// A later fragment of a packet for a service's address goes where the first one went. The twin of
@@ -428,8 +440,10 @@ fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdic
     }
     match memory.fragment(&fragment.key) {
         None => unknown,
-        Some(None) => Verdict::Pass(Reason::NoService),
-        Some(Some(backend)) => Verdict::Forward {
+        // It was translated, and nothing is any more.
+        Some(First::Back(_)) => unknown,
+        Some(First::Kernel) => Verdict::Pass(Reason::NoService),
+        Some(First::To(backend)) => Verdict::Forward {
             backend,
             new: false,
             bytes: fragment.ip_length,
@@ -437,6 +451,35 @@ fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdic
             echo: None,
         },
     }
+}
+
+/// Notes what becomes of a first fragment that is for no service: of a backend's that was translated, whose it
+/// is; of one to a service's address, that it is the kernel's. The twin of `note_answer` and `note_fragment` in
+/// `bpf/fragment.h`.
+fn note_first(frame: &[u8], answers: bool, to: &impl Directory, memory: &mut impl Memory) {
+    let Some(Fragment { key, packet: Ok(packet), .. }) = fragment(frame) else { return };
+    if answers {
+        memory.note_fragment(&key, First::Back(packet.flow));
+    } else if to.has_address(&key.dst) {
+        memory.note_fragment(&key, First::Kernel);
+    }
+}
+
+/// A later fragment of a backend's packet whose first one was translated. The twin of `recall_answer` in
+/// `bpf/fragment.h`.
+fn translated_later(
+    frame: &[u8],
+    to: &impl Directory,
+    memory: &mut impl Memory,
+) -> Option<Verdict> {
+    if !to.translates() {
+        return None;
+    }
+    let fragment = fragment(frame)?;
+    let First::Back(flow) = memory.fragment(&fragment.key)? else { return None };
+    // The first one has said what is to be noted of its connection.
+    let signs = Signs { flags: TcpFlags::default(), backend: true, quoted: true };
+    translated_flow(frame, &flow, fragment.ip_length, &signs, to)
 }
 
 /// A packet from a service, if its answers pass here and the connection is known. The twin of
@@ -515,25 +558,40 @@ fn is_about_translated(frame: &[u8], to: &impl Directory) -> bool {
 /// A packet of a backend whose answers are translated, or an ICMP error about one that was sent there. One
 /// whose TTL is used up is the kernel's, which tells the sender. The twin of `bpf/back.h`.
 fn translated(frame: &[u8], to: &impl Directory) -> Option<Verdict> {
-    if !to.translates() || !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
+    if !to.translates() {
         return None;
     }
     let backend = true;
-    let (flow, bytes, signs) = match parse(frame) {
-        Ok(packet) => {
-            let signs = Signs { flags: packet.tcp_flags, backend, quoted: false };
-            (packet.flow, packet.ip_length, signs)
-        }
-        Err(_) => {
-            let error = icmp::quoted(frame)?;
-            let signs = Signs { flags: TcpFlags::default(), backend, quoted: true };
-            (error.flow, error.ip_length, signs)
-        }
-    };
+    let first = || fragment(frame)?.packet.ok();
+    if let Some(Packet { flow, tcp_flags: flags, ip_length, .. }) = parse(frame).ok().or_else(first)
+    {
+        let signs = Signs { flags, backend, quoted: false };
+        return translated_flow(frame, &flow, ip_length, &signs, to);
+    }
+    let error = icmp::quoted(frame)?;
+    let signs = Signs { flags: TcpFlags::default(), backend, quoted: true };
+    translated_flow(frame, &error.flow, error.ip_length, &signs, to)
+}
+
+/// The same, of which flow and what it says are known.
+fn translated_flow(
+    frame: &[u8],
+    flow: &FlowKey,
+    bytes: u32,
+    signs: &Signs,
+    to: &impl Directory,
+) -> Option<Verdict> {
+    if !frame.first_chunk().is_some_and(|mac| to.is_own_mac(*mac)) {
+        return None;
+    }
+    // No service of SCTP is translated.
+    if flow.protocol == Protocol::Sctp {
+        return None;
+    }
     let from = VipKey { address: flow.src, protocol: flow.protocol, port: Some(flow.src_port) };
     let exact = to.translated(&from);
     let Some(service) = exact.or_else(|| to.translated(&VipKey { port: None, ..from })) else {
-        return returned(frame, bytes, to.mapped(&flow, &signs)?);
+        return returned(frame, bytes, to.mapped(flow, signs)?);
     };
     if used_up(frame) {
         return Some(Verdict::Pass(Reason::TtlExceeded));

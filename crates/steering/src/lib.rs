@@ -49,8 +49,8 @@ pub use decide::{Decide, Decision, NoCookie, Question, Signals, Why, ask, decide
 pub use forwarder::{Forwarder, Parts, Steer};
 pub use ids::{BackendId, Dcode, ServiceId};
 pub use memory::{
-    Echoes, Event, EventKind, Former, Memory, NO_CONNECTION, SEEN_STRIDE, SEEN_WAYS, SoftMemory,
-    TrackedFlow, seen_tag,
+    Echoes, Event, EventKind, First, Former, Memory, NO_CONNECTION, SEEN_STRIDE, SEEN_WAYS,
+    SoftMemory, TrackedFlow, seen_tag,
 };
 pub use method::{
     Answer, Armed, Build, Built, Drafts, Known, Method, Misfit, Needs, Phase, Publish,

@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU16;
 use weir_hash::scale;
 use weir_lookup::prefetch;
-use weir_wire::FragmentKey;
+use weir_wire::{FlowKey, FragmentKey};
 
 /// What a report is about.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -333,18 +333,18 @@ pub trait Memory<K = StateKey> {
         Echoes::default()
     }
 
-    /// Where the first fragment of a packet went, if that is known: to a backend in this use of its number,
-    /// or to nobody's service.
+    /// What became of the first fragment of a packet, if that is known, and its backend is still there in the
+    /// same use of its number.
     #[inline(always)]
-    fn fragment(&mut self, of: &FragmentKey) -> Option<Option<BackendId>> {
+    fn fragment(&mut self, of: &FragmentKey) -> Option<First> {
         let _ = of;
         None
     }
 
-    /// Notes where the first fragment of a packet goes.
+    /// Notes what becomes of the first fragment of a packet.
     #[inline(always)]
-    fn note_fragment(&mut self, of: &FragmentKey, backend: Option<BackendId>) {
-        let _ = (of, backend);
+    fn note_fragment(&mut self, of: &FragmentKey, first: First) {
+        let _ = (of, first);
     }
 
     /// The time, in seconds from any fixed moment on.
@@ -444,10 +444,21 @@ pub struct SoftMemory {
     pub turns: HashMap<ServiceId, u64>,
     /// Loads of backends.
     pub loads: HashMap<BackendId, BackendLoad>,
-    /// Where first fragments went, in which use of the backend's number, and when: unbounded here.
-    pub fragments: HashMap<FragmentKey, (Option<BackendId>, u32, u32)>,
+    /// What became of first fragments, in which use of the backend's number, and when: unbounded here.
+    pub fragments: HashMap<FragmentKey, (First, u32, u32)>,
     /// Seconds from any fixed moment on.
     pub now: u32,
+}
+
+/// What became of the first fragment of a packet, which the others follow.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum First {
+    /// It went to this backend.
+    To(BackendId),
+    /// It was for no service, and is the kernel's.
+    Kernel,
+    /// It is a backend's, of this flow towards its client, and was translated.
+    Back(FlowKey),
 }
 
 /// So many seconds fragments follow their first one: hosts put them together within 30 seconds (Linux), or
@@ -578,19 +589,23 @@ fn set_watched(words: &mut Option<Vec<u64>>, hash: u64) {
 }
 
 impl Memory for SoftMemory {
-    fn fragment(&mut self, of: &FragmentKey) -> Option<Option<BackendId>> {
-        let &(backend, incarnation, then) = self.fragments.get(of)?;
+    fn fragment(&mut self, of: &FragmentKey) -> Option<First> {
+        let &(first, incarnation, then) = self.fragments.get(of)?;
         if self.now.wrapping_sub(then) > FRAGMENT_SECONDS {
             return None;
         }
-        let there = |backend| self.incarnations.get(&backend) == Some(&incarnation);
-        backend.is_none_or(there).then_some(backend)
+        match first {
+            First::To(backend) if self.incarnations.get(&backend) != Some(&incarnation) => None,
+            known => Some(known),
+        }
     }
 
-    fn note_fragment(&mut self, of: &FragmentKey, backend: Option<BackendId>) {
-        let incarnation = backend.and_then(|backend| self.incarnations.get(&backend));
-        let went = (backend, incarnation.copied().unwrap_or(0), self.now);
-        self.fragments.insert(*of, went);
+    fn note_fragment(&mut self, of: &FragmentKey, first: First) {
+        let incarnation = match first {
+            First::To(backend) => self.incarnations.get(&backend).copied().unwrap_or(0),
+            First::Kernel | First::Back(_) => 0,
+        };
+        self.fragments.insert(*of, (first, incarnation, self.now));
     }
 
     fn pending(&mut self, question: &Question) -> Option<BackendId> {

@@ -14,6 +14,8 @@ pub enum Protocol {
     Tcp = 6,
     /// The User Datagram Protocol (RFC 768).
     Udp = 17,
+    /// The Stream Control Transmission Protocol (RFC 9260).
+    Sctp = 132,
 }
 
 impl Protocol {
@@ -22,6 +24,7 @@ impl Protocol {
         match number {
             6 => Some(Self::Tcp),
             17 => Some(Self::Udp),
+            132 => Some(Self::Sctp),
             _ => None,
         }
     }
@@ -38,13 +41,14 @@ impl fmt::Display for Protocol {
         f.pad(match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Sctp => "sctp",
         })
     }
 }
 
-/// The text that was to be a protocol and is neither `tcp` nor `udp`.
+/// The text that was to be a protocol and is none of `tcp`, `udp` and `sctp`.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("unknown protocol {0:?}: expected \"tcp\" or \"udp\"")]
+#[error("unknown protocol {0:?}: expected \"tcp\", \"udp\" or \"sctp\"")]
 pub struct UnknownProtocol(pub String);
 
 impl FromStr for Protocol {
@@ -54,6 +58,7 @@ impl FromStr for Protocol {
         match text {
             "tcp" => Ok(Self::Tcp),
             "udp" => Ok(Self::Udp),
+            "sctp" => Ok(Self::Sctp),
             other => Err(UnknownProtocol(other.to_owned())),
         }
     }
@@ -166,7 +171,7 @@ mod tests {
 
     #[test]
     fn protocol_text_and_number_round_trip() {
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
             assert_eq!(protocol.to_string().parse(), Ok(protocol));
             assert_eq!(Protocol::from_number(protocol.number()), Some(protocol));
         }

@@ -2,8 +2,8 @@
 //!
 //! Only the first fragment has ports. A balancer that decides by ports decides that one, and lets the
 //! others follow it by what they share: addresses and identification, in IPv4 also the protocol
-//! (RFC 791; RFC 8200 section 4.5). In IPv6 the fragment header has to be the last in front of TCP or
-//! UDP. It nearly always is, and RFC 7112 wants at least all headers in the first fragment.
+//! (RFC 791; RFC 8200 section 4.5). In IPv6 the fragment header has to be the last in front of TCP, UDP
+//! or SCTP. It nearly always is, and RFC 7112 wants at least all headers in the first fragment.
 
 use crate::flow::{FlowKey, Protocol};
 use crate::parse::{
@@ -124,6 +124,8 @@ mod tests {
             (true, Protocol::Udp),
             (false, Protocol::Tcp),
             (true, Protocol::Tcp),
+            (false, Protocol::Sctp),
+            (true, Protocol::Sctp),
         ] {
             let flow = flow(ipv6, protocol);
             let whole = Frame::new(flow).tcp_flags(TcpFlags::SYN).vlan(7).payload(3000).build();
@@ -133,7 +135,7 @@ mod tests {
             assert!(read.iter().all(|part| part.key == read[0].key), "{read:?}");
             let packet = read[0].packet.unwrap();
             assert_eq!((packet.flow, packet.l3_offset), (flow, 18));
-            let wanted = if protocol == Protocol::Tcp { TcpFlags::SYN } else { TcpFlags(0) };
+            let wanted = if protocol == Protocol::Udp { TcpFlags(0) } else { TcpFlags::SYN };
             assert_eq!(packet.tcp_flags, wanted);
             assert!(read[1..].iter().all(|part| part.packet == Err(Reason::LaterFragment)));
             let other = craft::fragments(&whole, 0x1234_5679, 1200);
@@ -154,6 +156,9 @@ mod tests {
             let tcp = Frame::new(flow(ipv6, Protocol::Tcp)).payload(100).build();
             let tiny = craft::fragments(&tcp, 7, 16);
             assert_eq!(of(&tiny[0]), Err(Reason::TruncatedTcp), "RFC 1858: part of a header");
+            let sctp = Frame::new(flow(ipv6, Protocol::Sctp)).payload(100).build();
+            let tiny = craft::fragments(&sctp, 7, 8);
+            assert_eq!(of(&tiny[0]), Err(Reason::TruncatedSctp));
         }
     }
 }

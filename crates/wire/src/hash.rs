@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn flows_come_back_from_their_bytes() {
         let [src, dst] = ["10.0.0.1:5555", "[2001:db8::2]:53"].map(|text| text.parse().unwrap());
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
             for flow in [FlowKey::new(src, dst, protocol), FlowKey::new(dst, src, protocol)] {
                 let mut bytes = flow.to_bytes().as_ref().to_vec();
                 assert_eq!(bytes.len(), FlowKey::BYTES);

@@ -61,7 +61,7 @@ pub fn quoted(frame: &[u8]) -> Option<Quoted> {
     }
     let value = match protocol {
         Protocol::Tcp => tcp_options::find(segment).ok().flatten().map(|found| found.value),
-        Protocol::Udp => None,
+        Protocol::Udp | Protocol::Sctp => None,
     };
     let (src_port, dst_port) = (be16(ports[2], ports[3]), be16(ports[0], ports[1]));
     let flow = FlowKey { src: to, dst: from, src_port, dst_port, protocol };

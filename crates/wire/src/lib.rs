@@ -26,7 +26,10 @@ pub mod tcp_options;
 
 pub use flow::{FlowKey, Protocol, UnknownProtocol, map_address, unmap_address};
 pub use fragment::{Fragment, FragmentKey, fragment};
-pub use parse::{MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Packet, Rejected, TcpFlags, parse};
+pub use parse::{
+    MAX_IPV6_EXTENSIONS, MAX_VLAN_TAGS, Packet, Rejected, SCTP_ABORT, SCTP_INIT, SCTP_SHUTDOWN_ACK,
+    SCTP_SHUTDOWN_COMPLETE, TcpFlags, parse,
+};
 pub use reason::Reason;
 pub use spread::{SPREAD_FIRST, SPREAD_LOW, SPREAD_SECOND, spread};
 

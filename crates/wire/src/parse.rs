@@ -16,6 +16,8 @@
 //! - IPv6 packets with an IPv4-mapped address are refused (RFC 6890: not for the
 //!   wire): they would pass for the IPv4 flow.
 //! - A UDP length of 0, which also belongs to jumbograms, is refused.
+//! - An SCTP packet without a whole chunk header is refused, and of its chunks the first one
+//!   alone is read: RFC 9260 section 4.3 lets none stand beside an INIT or a SHUTDOWN COMPLETE.
 //!
 //! Checksums are not verified. The network card has usually done so already, the
 //! backend will do so in any case, and a packet whose ports were damaged on the
@@ -39,6 +41,17 @@ pub(crate) const IPV6_LENGTH: usize = 40;
 pub(crate) const FRAGMENT_LENGTH: usize = 8;
 const TCP_MIN_LENGTH: usize = 20;
 const UDP_LENGTH: usize = 8;
+/// The common header of SCTP and the header of its first chunk (RFC 9260 sections 3.1 and 3.2).
+const SCTP_LENGTH: usize = 12 + SCTP_CHUNK_LENGTH;
+const SCTP_CHUNK_LENGTH: usize = 4;
+/// The type of the SCTP chunk that asks for an association (RFC 9260 section 3.2).
+pub const SCTP_INIT: u8 = 1;
+/// The type of the SCTP chunk that ends one at once (RFC 9260 section 3.2).
+pub const SCTP_ABORT: u8 = 6;
+/// The type of the SCTP chunk that is the last of the end that is told to shut down (RFC 9260 section 3.2).
+pub const SCTP_SHUTDOWN_ACK: u8 = 8;
+/// The type of the SCTP chunk that is the last of the end that told it (RFC 9260 section 3.2).
+pub const SCTP_SHUTDOWN_COMPLETE: u8 = 14;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
@@ -53,7 +66,8 @@ pub(crate) const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 
-/// The flag byte of a TCP header (byte 13). Zero for UDP.
+/// The flag byte of a TCP header (byte 13). Zero for UDP. Of an SCTP packet the flags that a segment with
+/// the same meaning would have ([`TcpFlags::of_sctp`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct TcpFlags(pub u8);
 
@@ -68,6 +82,18 @@ impl TcpFlags {
     pub const PSH: Self = Self(8);
     /// ACK: the acknowledgment number counts, as in every packet but the first.
     pub const ACK: Self = Self(16);
+
+    /// What an SCTP packet says of its association by the type of its first chunk and its verification
+    /// tag: SYN if it asks for one, which is an INIT, whose tag is 0 (RFC 9260 section 8.5.1); RST and ACK
+    /// of an ABORT; FIN and ACK of the last chunk that either end sends when it is shut down; else ACK.
+    pub const fn of_sctp(chunk: u8, tag: u32) -> Self {
+        match chunk {
+            SCTP_INIT if tag == 0 => Self::SYN,
+            SCTP_ABORT => Self(Self::RST.0 | Self::ACK.0),
+            SCTP_SHUTDOWN_ACK | SCTP_SHUTDOWN_COMPLETE => Self(Self::FIN.0 | Self::ACK.0),
+            _ => Self::ACK,
+        }
+    }
 
     /// Whether any flag of `other` is set.
     pub const fn intersects(self, other: Self) -> bool {
@@ -98,11 +124,11 @@ impl BitOr for TcpFlags {
 pub struct Packet {
     /// Addresses, ports and protocol, from the IP header and the transport header.
     pub flow: FlowKey,
-    /// The TCP flags, zero for UDP.
+    /// The TCP flags, zero for UDP; of SCTP what stands for them.
     pub tcp_flags: TcpFlags,
     /// Where the IP header starts, from the start of the frame.
     pub l3_offset: u16,
-    /// Where the TCP or UDP header starts, from the start of the frame.
+    /// Where the transport header starts, from the start of the frame.
     pub l4_offset: u16,
     /// How many VLAN tags precede the IP header: 0 to [`MAX_VLAN_TAGS`].
     pub vlan_tags: u8,
@@ -376,8 +402,8 @@ pub(crate) fn ipv6_extension_length(
     Ok(length)
 }
 
-/// Source port, destination port and TCP flags. Of a datagram that is not there as a `whole`, the length
-/// may be larger than what is.
+/// Source port, destination port and TCP flags. Of a datagram or a packet of chunks that is not there as a
+/// `whole`, the length may be larger than what is.
 pub(crate) fn transport(
     frame: &[u8],
     protocol: Protocol,
@@ -406,6 +432,18 @@ pub(crate) fn transport(
                 return Err(Reason::BadUdpLength);
             }
             Ok((be16(header[0], header[1]), be16(header[2], header[3]), TcpFlags::default()))
+        }
+        Protocol::Sctp => {
+            let Some(header) = bytes::<SCTP_LENGTH>(segment, 0) else {
+                return Err(Reason::TruncatedSctp);
+            };
+            let [s0, s1, d0, d1, t0, t1, t2, t3, _, _, _, _, chunk, _, l0, l1] = *header;
+            let (length, left) = (usize::from(be16(l0, l1)), segment.len() + SCTP_CHUNK_LENGTH);
+            if length < SCTP_CHUNK_LENGTH || whole && length + SCTP_LENGTH > left {
+                return Err(Reason::BadSctpChunk);
+            }
+            let flags = TcpFlags::of_sctp(chunk, u32::from_be_bytes([t0, t1, t2, t3]));
+            Ok((be16(s0, s1), be16(d0, d1), flags))
         }
     }
 }
@@ -451,6 +489,10 @@ mod tests {
 
     fn udp4() -> Vec<u8> {
         Frame::new(flow4(Protocol::Udp)).payload(8).build()
+    }
+
+    fn sctp4() -> Vec<u8> {
+        Frame::new(flow4(Protocol::Sctp)).payload(8).build()
     }
 
     fn tcp6() -> Vec<u8> {
@@ -594,6 +636,10 @@ mod tests {
             case(BadUdpLength, true, "length 7", with(udp4(), l4 + 4, &[0, 7])),
             case(BadUdpLength, true, "length 0", with(udp4(), l4 + 4, &[0, 0])),
             case(BadUdpLength, true, "length 17", with(udp4(), l4 + 4, &[0, 17])),
+            case(TruncatedSctp, true, "no chunk", total(sctp4(), 32)),
+            case(TruncatedSctp, true, "15 bytes of SCTP", total(sctp4(), 35)),
+            case(BadSctpChunk, true, "chunk of 3 bytes", with(sctp4(), l4 + 14, &[0, 3])),
+            case(BadSctpChunk, true, "one too long", with(sctp4(), l4 + 14, &[0, 13])),
         ]
     }
 
@@ -645,6 +691,25 @@ mod tests {
         let packet = parse(&frame).unwrap();
         assert_eq!(packet.ip_length, 36);
         assert_eq!(packet.flow, flow4(Protocol::Udp));
+    }
+
+    #[test]
+    fn the_first_chunk_tells_what_becomes_of_an_association() {
+        let l4 = L3 + IPV4_MIN_LENGTH;
+        let (syn, fin) = (TcpFlags::SYN, TcpFlags::FIN | TcpFlags::ACK);
+        let (rst, ack) = (TcpFlags::RST | TcpFlags::ACK, TcpFlags::ACK);
+        // INIT with and without a tag, ABORT, SHUTDOWN and what answers it, COOKIE ECHO, DATA.
+        let kinds = [(1, 0, syn), (1, 9, ack), (6, 9, rst), (6, 0, rst), (7, 9, ack), (8, 9, fin)];
+        for (kind, tag, flags) in kinds.into_iter().chain([(14, 9, fin), (10, 9, ack), (0, 0, ack)])
+        {
+            let frame = with(with(sctp4(), l4 + 12, &[kind]), l4 + 4, &[0, 0, 0, tag]);
+            let packet = parse(&frame).unwrap();
+            assert_eq!((packet.flow, packet.tcp_flags), (flow4(Protocol::Sctp), flags), "{kind}");
+        }
+        // A chunk may be as long as the packet and no longer; one without content has four bytes.
+        for length in [4, 12] {
+            assert!(parse(&with(sctp4(), l4 + 14, &[0, length])).is_ok());
+        }
     }
 
     #[test]

@@ -41,7 +41,7 @@ macro_rules! reasons {
 reasons! {
     1 NotIp "not_ip" "The frame carries neither IPv4 nor IPv6.";
     2 NoService "no_service" "No service is configured at the destination.";
-    3 OtherProtocol "other_protocol" "The IP packet carries neither TCP nor UDP.";
+    3 OtherProtocol "other_protocol" "The IP packet carries none of TCP, UDP and SCTP.";
     4 TruncatedEthernet "truncated_ethernet" "The frame is shorter than an Ethernet header.";
     5 TruncatedVlan "truncated_vlan" "The frame ends inside a VLAN tag.";
     6 TooManyVlans "too_many_vlans" "The frame has more than two VLAN tags.";
@@ -64,6 +64,8 @@ reasons! {
     23 MappedAddress "mapped_address" "An IPv6 packet has an IPv4-mapped address, which is not for the wire.";
     24 Answer "answer" "A backend's answer, which the kernel forwards with what the balancer has written into it.";
     25 TtlExceeded "ttl_exceeded" "The packet's TTL or hop limit is used up, and a tunnel or NAT takes one like a router.";
+    26 TruncatedSctp "truncated_sctp" "The IP packet ends inside the SCTP header, or inside that of its first chunk.";
+    27 BadSctpChunk "bad_sctp_chunk" "The length of the first SCTP chunk is less than its header or more than the packet.";
     32 NoBackend "no_backend" "The service has no backend for this packet.";
     33 NoNextHop "no_next_hop" "The kernel knows no next hop to the backend.";
     34 PendingFull "pending_full" "The table of flows that wait for a decision is full.";

@@ -50,7 +50,7 @@ fn flow() -> impl Strategy<Value = FlowKey> {
             IpAddr::from(octets)
         })),
     ];
-    let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp)];
+    let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)];
     (addresses, any::<[u16; 2]>(), protocol).prop_map(|([src, dst], [from, to], protocol)| {
         FlowKey::new((src, from).into(), (dst, to).into(), protocol)
     })
@@ -145,6 +145,16 @@ impl Shape {
         header
     }
 
+    /// Ports, tag, checksum, and the header of a chunk.
+    fn sctp_header(&self) -> [u8; 16] {
+        let mut header = [0; 16];
+        header[..2].copy_from_slice(&self.flow.src_port.to_be_bytes());
+        header[2..4].copy_from_slice(&self.flow.dst_port.to_be_bytes());
+        header[12] = self.tcp_flags;
+        header[14..].copy_from_slice(&(4 + self.payload as u16).to_be_bytes());
+        header
+    }
+
     /// The frame as etherparse builds it, and the packet that it must parse to.
     fn build(&self) -> (Vec<u8>, Packet) {
         let ip = self.ip_headers();
@@ -165,6 +175,12 @@ impl Shape {
             Protocol::Udp => {
                 network.udp(self.flow.src_port, self.flow.dst_port).write(&mut frame, &payload)
             }
+            // etherparse knows nothing of SCTP, but what carries it.
+            Protocol::Sctp => network.write(
+                &mut frame,
+                IpNumber::SCTP,
+                &[&self.sctp_header(), &payload[..]].concat(),
+            ),
         }
         .unwrap();
 
@@ -175,6 +191,7 @@ impl Shape {
             tcp_flags: match self.flow.protocol {
                 Protocol::Tcp => TcpFlags(self.tcp_flags),
                 Protocol::Udp => TcpFlags(0),
+                Protocol::Sctp => TcpFlags::of_sctp(self.tcp_flags, 0),
             },
             l3_offset: l3_offset as u16,
             l4_offset: l4_offset as u16,
@@ -194,7 +211,7 @@ fn chain() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![8 => Just(None), 1 => any::<u8>().prop_map(Some)],
         prop_oneof![6 => Just(0_u16), 1 => any::<u16>()],
     );
-    let last = prop_oneof![Just(6_u8), Just(17), Just(58), Just(59)];
+    let last = prop_oneof![Just(6_u8), Just(17), Just(58), Just(59), Just(132)];
     (prop::collection::vec(tag, 0..=3), prop::collection::vec(extension, 0..=8), last, shape())
         .prop_map(|(tags, extensions, last, shape)| {
             let mut frame = vec![2; 12];
@@ -230,7 +247,9 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
     let whole = prop_oneof![shape().prop_map(|shape| shape.build().0), chain()];
     let value = prop_oneof![
         any::<u8>(),
-        prop::sample::select(vec![0, 1, 4, 6, 7, 8, 17, 43, 44, 51, 60, 0x45, 0x46, 0x81, 0xff]),
+        prop::sample::select(vec![
+            0, 1, 4, 6, 7, 8, 17, 43, 44, 51, 60, 132, 0x45, 0x46, 0x81, 0xff
+        ]),
     ];
     let edit = prop_oneof![
         4 => (0..90_usize, value),
@@ -262,7 +281,7 @@ fn offset_of(slice: &[u8], frame: &[u8]) -> u16 {
     (slice.as_ptr() as usize - frame.as_ptr() as usize) as u16
 }
 
-/// What etherparse found, as weir would say it. `None` unless it found TCP or UDP.
+/// What etherparse found, as weir would say it. `None` unless it found TCP, UDP or whole SCTP.
 fn as_packet(sliced: &SlicedPacket<'_>, frame: &[u8]) -> Option<Packet> {
     let (ip, src, dst, ip_length) = match sliced.net.as_ref()? {
         NetSlice::Ipv4(v4) => {
@@ -279,12 +298,13 @@ fn as_packet(sliced: &SlicedPacket<'_>, frame: &[u8]) -> Option<Packet> {
         }
         NetSlice::Arp(_) => return None,
     };
-    let (segment, protocol, ports, tcp_flags) = match sliced.transport.as_ref()? {
-        TransportSlice::Tcp(tcp) => {
+    let (segment, protocol, ports, tcp_flags) = match sliced.transport.as_ref() {
+        None => sctp(sliced.net.as_ref()?)?,
+        Some(TransportSlice::Tcp(tcp)) => {
             let ports = (tcp.source_port(), tcp.destination_port());
             (tcp.slice(), Protocol::Tcp, ports, flag_byte(&tcp.to_header()))
         }
-        TransportSlice::Udp(udp) => {
+        Some(TransportSlice::Udp(udp)) => {
             let ports = (udp.source_port(), udp.destination_port());
             (udp.slice(), Protocol::Udp, ports, 0)
         }
@@ -298,6 +318,17 @@ fn as_packet(sliced: &SlicedPacket<'_>, frame: &[u8]) -> Option<Packet> {
         vlan_tags: sliced.link_exts.len() as u8,
         ip_length,
     })
+}
+
+/// What there is of a packet that carries SCTP: all of it, protocol, ports, and what its first chunk says.
+fn sctp<'a>(net: &NetSlice<'a>) -> Option<(&'a [u8], Protocol, (u16, u16), u8)> {
+    let ip = net.ip_payload_ref().filter(|ip| ip.ip_number == IpNumber::SCTP && !ip.fragmented)?;
+    let header: &[u8; 16] = ip.payload.first_chunk()?;
+    let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    (4..=ip.payload.len() - 12).contains(&word(14).into()).then_some(())?;
+    let tag = u32::from(word(4)) << 16 | u32::from(word(6));
+    let flags = TcpFlags::of_sctp(header[12], tag).0;
+    Some((ip.payload, Protocol::Sctp, (word(0), word(2)), flags))
 }
 
 fn flag_byte(tcp: &TcpHeader) -> u8 {
@@ -329,9 +360,10 @@ fn is_policy(reason: Reason, sliced: &SlicedPacket<'_>, frame: &[u8]) -> bool {
             ipv6.is_some_and(|v6| v6.extensions().clone().into_iter().count() > 6)
         }
         // etherparse reads a payload length of 0 as "all that the frame has".
-        Reason::TruncatedIpv6Extension | Reason::TruncatedTcp | Reason::TruncatedUdp => {
-            ipv6.is_some_and(|v6| v6.header().payload_length() == 0)
-        }
+        Reason::TruncatedIpv6Extension
+        | Reason::TruncatedTcp
+        | Reason::TruncatedUdp
+        | Reason::TruncatedSctp => ipv6.is_some_and(|v6| v6.header().payload_length() == 0),
         Reason::MappedAddress => ipv6.is_some_and(|v6| {
             let header = v6.header();
             [header.source_addr(), header.destination_addr()]
@@ -356,7 +388,7 @@ fn compare(frame: &[u8]) -> Result<Packet, Reason> {
     let ours = parse(frame);
     match (ours, SlicedPacket::from_ethernet(frame)) {
         (Ok(packet), Ok(sliced)) => {
-            let theirs = as_packet(&sliced, frame).expect("etherparse found no TCP or UDP");
+            let theirs = as_packet(&sliced, frame).expect("etherparse found no flow");
             assert_eq!(packet, theirs);
         }
         // RFC 8200 section 4.1: a receiver must take the headers in any order; and
@@ -437,7 +469,13 @@ proptest! {
 }
 
 fn check_checksums(sliced: &SlicedPacket<'_>) {
-    match (sliced.net.as_ref().unwrap(), sliced.transport.as_ref().unwrap()) {
+    let net = sliced.net.as_ref().unwrap();
+    // etherparse has no CRC; craft.rs holds its own to the published answer.
+    let Some(transport) = sliced.transport.as_ref() else {
+        assert_eq!(net.ip_payload_ref().map(|ip| ip.ip_number), Some(IpNumber::SCTP));
+        return;
+    };
+    match (net, transport) {
         (NetSlice::Ipv4(ip), transport) => {
             let ip = ip.header().to_header();
             assert_eq!(ip.header_checksum, ip.calc_header_checksum());
@@ -491,10 +529,10 @@ fn agrees_with_etherparse_on_damaged_frames() {
     println!("accepted {}, refused {reasons:?}", accepted.get());
     assert!(accepted.get() > CASES / 10);
     for &reason in Reason::ALL {
-        // Four are not parse's own; ten damaged bytes in a row would be needed for the fifth, which
-        // has its frame in parse.rs.
+        // Four are not parse's own; ten damaged bytes in a row would be needed for the fifth, and a
+        // packet of SCTP that is shorter than any other is for the sixth, which have their frames in parse.rs.
         let others = [Reason::NoService, Reason::OtherHost, Reason::Answer, Reason::TtlExceeded];
-        let others = [&others[..], &[Reason::MappedAddress]].concat();
+        let others = [&others[..], &[Reason::MappedAddress, Reason::TruncatedSctp]].concat();
         if !reason.is_steering() && !others.contains(&reason) {
             assert!(reasons.contains_key(&reason), "never reached {reason}");
         }

@@ -138,7 +138,8 @@ fn limits(given: &validate::Limits, services: &[validate::Service]) -> Limits {
 
 fn service(given: validate::Service) -> Service {
     let idle = match given.protocol {
-        Protocol::Tcp => IDLE_TCP,
+        // An association without data sends heartbeats (RFC 9260 section 8.3), so this is long enough.
+        Protocol::Tcp | Protocol::Sctp => IDLE_TCP,
         Protocol::Udp => IDLE_UDP,
     };
     Service {

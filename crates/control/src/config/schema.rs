@@ -162,7 +162,7 @@ fn store(object: &mut Value) {
 fn service(object: &mut Value) {
     require(object, &["name", "vip"]);
     add(object, "name", json!({ "pattern": NAME }));
-    words(object, "protocol", &["tcp", "udp"]);
+    words(object, "protocol", &["tcp", "udp", "sctp"]);
     words(object, "affinity", &["flow", "client"]);
     words(object, "states", &["observed", "agents"]);
     words(object, "forward", &["l2", "ipip", "gue", "fou", "gre", "nat", "fullnat"]);

@@ -63,7 +63,19 @@ fn faults_of_one_service_field() {
             &["method: \"maglev\" is not known", "concury, tracked"],
         ),
         ("port = 80\naffinity = \"cookie\"", &["affinity: \"cookie\"", "flow, client"]),
-        ("port = 80\nprotocol = \"sctp\"", &["protocol: \"sctp\"", "tcp, udp"]),
+        ("port = 80\nprotocol = \"dccp\"", &["protocol: \"dccp\"", "tcp, udp, sctp"]),
+        (
+            "port = 80\nprotocol = \"sctp\"\ncheck.port = 81\nforward = \"nat\"",
+            &["forward: \"nat\" does not go with protocol = \"sctp\"", "CRC32c", "\"ipip\""],
+        ),
+        (
+            "port = 80\nprotocol = \"sctp\"\ncheck.port = 81\nmethod = \"cheetah\"",
+            &["method: cheetah hides its cookies in timestamps of TCP", "\"concury\""],
+        ),
+        (
+            "port = 80\nprotocol = \"sctp\"\ncheck.port = 81\nmss = 1400",
+            &["mss: only TCP has segments", "remove it"],
+        ),
         ("port = 80\ndcode_bits = 3", &["dcode_bits: 3 is out of range", "4..15"]),
         ("port = 80\ndcode_bits = 16", &["dcode_bits: 16 is out of range", "4..15"]),
         ("port = 80\ntable_size = 65537", &["table_size: is a setting of method = \"tracked\""]),
@@ -106,6 +118,10 @@ fn faults_of_one_service_field() {
         let line = 6 + fields.lines().count();
         expect_one(fields, &service(fields), line, words);
     }
+    // What is missing has no line but the service's.
+    let sctp = "port = 80\nprotocol = \"sctp\"";
+    let words = ["the service has no TCP port of its own", "give the TCP port to check"];
+    expect_one(sctp, &service(sctp), 4, &words);
 }
 
 #[test]

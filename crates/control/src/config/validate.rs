@@ -485,9 +485,9 @@ fn partitions_fit(
 
 /// States that a service may have: only where a handshake can be told there are half-open ones besides.
 pub(super) fn most_states(service: &Service, open: u32, half_open: u32) -> u64 {
-    let tcp = service.protocol == super::Protocol::Tcp;
+    let handshakes = service.protocol != super::Protocol::Udp;
     let by_flow = service.affinity != Some(super::Affinity::Client);
-    u64::from(open) + if tcp && by_flow { half_open.into() } else { 0 }
+    u64::from(open) + if handshakes && by_flow { half_open.into() } else { 0 }
 }
 
 /// A service with all the states that it may have must be able to have a table, and another one

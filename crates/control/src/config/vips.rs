@@ -170,6 +170,7 @@ impl Protocol {
         match self {
             Self::Tcp => weir_wire::Protocol::Tcp,
             Self::Udp => weir_wire::Protocol::Udp,
+            Self::Sctp => weir_wire::Protocol::Sctp,
         }
     }
 }

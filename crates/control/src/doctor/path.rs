@@ -330,7 +330,7 @@ fn port(service: &Service) -> u16 {
     let checked = service.check.as_ref().filter(by_tcp).map(|check| check.port);
     match service.protocol {
         Protocol::Tcp => service.port.or(checked),
-        Protocol::Udp => checked,
+        Protocol::Udp | Protocol::Sctp => checked,
     }
     .unwrap_or(NO_PORT)
 }

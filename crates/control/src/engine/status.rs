@@ -150,7 +150,7 @@ pub struct ServiceStatus {
     /// What tells connections to each of them apart in the service's table, if there is anything.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub salts: Vec<u16>,
-    /// Transport protocol, "tcp" or "udp".
+    /// Transport protocol, "tcp", "udp" or "sctp".
     pub protocol: String,
     /// Port; none if the service takes any, or several.
     pub port: Option<u16>,

@@ -46,7 +46,7 @@ pub struct TraceRequest {
     /// Those whose flow has an end with this port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// `tcp` or `udp`.
+    /// `tcp`, `udp` or `sctp`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// `sent`, `passed` or `dropped`.
@@ -92,7 +92,7 @@ pub struct TracedPacket {
     pub interface: String,
     /// Its queue there.
     pub queue: u32,
-    /// `tcp` or `udp`; none if it has no flow that could be read.
+    /// `tcp`, `udp` or `sctp`; none if it has no flow that could be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// Where its flow comes from. Of an ICMP error, the flow that it quotes.
@@ -399,7 +399,7 @@ impl<P: Plane> Engine<P> {
             })
         };
         let protocol = |text: &String| {
-            text.parse::<Protocol>().map_err(|_| invalid("protocol", text, "tcp or udp"))
+            text.parse::<Protocol>().map_err(|_| invalid("protocol", text, "tcp, udp or sctp"))
         };
         let fate = |text: &String| match &text[..] {
             "sent" => Ok(Fate::Sent),

@@ -9,6 +9,7 @@ use marked_yaml::{LoadError, Marker, Node, parse_yaml};
 
 use super::draft::{Backend, Check, Draft, Service, quoted};
 use super::{ImportError, Note};
+use crate::config::Protocol;
 
 /// Larger files are none that somebody wrote.
 const MOST: usize = 16 << 20;
@@ -146,11 +147,11 @@ fn service(object: &MarkedMappingNode, slices: &[&MarkedMappingNode], draft: &mu
         slices.iter().filter(|slice| is_of(slice, &namespace, &name)).collect();
     for port in maps(spec, "ports") {
         let line = line_of(port.span());
-        let udp = match text(port, "protocol").unwrap_or("TCP") {
-            "TCP" => false,
-            "UDP" => true,
+        let protocol = match text(port, "protocol").unwrap_or("TCP") {
+            "TCP" => Protocol::Tcp,
+            "UDP" => Protocol::Udp,
             other => {
-                draft.note(line, format!("{other}: weir forwards TCP and UDP only"));
+                draft.note(line, format!("{other}: weir translates TCP and UDP only"));
                 continue;
             }
         };
@@ -165,7 +166,7 @@ fn service(object: &MarkedMappingNode, slices: &[&MarkedMappingNode], draft: &mu
             );
         }
         let port_name = text(port, "name").unwrap_or_default();
-        let backends = backends(&slices, port_name, (number, udp), draft);
+        let backends = backends(&slices, port_name, (number, protocol), draft);
         for (at, vip) in vips.iter().enumerate() {
             let (one, backends): (_, Vec<Backend>) = (
                 vip.is_ipv4(),
@@ -183,7 +184,7 @@ fn service(object: &MarkedMappingNode, slices: &[&MarkedMappingNode], draft: &mu
                 name: format!("{namespace}-{name}-{number}{family}{more}"),
                 vip: *vip,
                 port: Some(number),
-                udp,
+                protocol,
                 settings: settings.clone(),
                 shared: Default::default(),
                 backends,
@@ -283,15 +284,15 @@ fn is_of(slice: &MarkedMappingNode, namespace: &str, name: &str) -> bool {
 fn backends(
     slices: &[&&MarkedMappingNode],
     port_name: &str,
-    (service_port, udp): (u16, bool),
+    (service_port, protocol): (u16, Protocol),
     draft: &mut Draft,
 ) -> Vec<Backend> {
     let mut backends = Vec::new();
     for slice in slices {
         let of_port = |port: &&MarkedMappingNode| {
-            let protocol = if udp { "UDP" } else { "TCP" };
+            let of = protocol.name().to_ascii_uppercase();
             text(port, "name").unwrap_or_default() == port_name
-                && text(port, "protocol").unwrap_or("TCP") == protocol
+                && text(port, "protocol").unwrap_or("TCP") == of
         };
         let Some(port) = maps(slice, "ports").find(of_port) else { continue };
         let Some(port) = number::<u16>(port, "port").filter(|port| *port > 0) else {
@@ -326,7 +327,7 @@ fn backends(
                     // It ends, and keeps what it has.
                     drain: terminating,
                     backup: false,
-                    check: if udp { Check::Off } else { Check::Usual },
+                    check: if protocol == Protocol::Udp { Check::Off } else { Check::Usual },
                 });
             }
         }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use super::{Form, ImportError, Imported, Note};
-use crate::config::Config;
+use crate::config::{Config, Protocol};
 
 /// The file to be.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(super) struct Service {
     pub vip: IpAddr,
     /// None: any port.
     pub port: Option<u16>,
-    pub udp: bool,
+    pub protocol: Protocol,
     /// Further settings, as written: `method = "tracked"`.
     pub settings: Vec<String>,
     /// What of the check all backends share.
@@ -143,7 +143,7 @@ impl Draft {
         let mut seen = BTreeSet::new();
         let notes = &mut self.notes;
         self.services.retain(|service| {
-            let first = seen.insert((service.vip, service.port, service.udp));
+            let first = seen.insert((service.vip, service.port, service.protocol.number()));
             if !first {
                 let text =
                     "a service of this address, protocol and port is there already; left out";
@@ -273,8 +273,8 @@ impl Service {
         say("[[service]]");
         say(&format!("name = {}", quoted(&self.name)));
         say(&format!("vip = {}", quoted(&self.vip.to_string())));
-        if self.udp {
-            say("protocol = \"udp\"");
+        if self.protocol != Protocol::Tcp {
+            say(&format!("protocol = \"{}\"", self.protocol.name()));
         }
         match self.port {
             Some(port) => say(&format!("port = {port}")),

@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use super::draft::{Backend, Check, Draft, Service, quoted};
 use super::keepalived::{Kind, schedule};
 use super::{ImportError, Note};
+use crate::config::Protocol;
 
 /// What a line is about.
 #[derive(Default)]
 struct Line {
     adds_service: bool,
     adds_server: bool,
-    service: Option<(String, bool)>,
+    service: Option<(String, Protocol)>,
     /// Why the service is none of weir's.
     foreign: Option<&'static str>,
     scheduler: Option<String>,
@@ -44,7 +45,7 @@ pub(super) fn read(text: &str) -> Result<Draft, ImportError> {
             draft.note(number, why);
             continue;
         }
-        let Some((service, udp)) = &line.service else {
+        let Some((service, protocol)) = &line.service else {
             return Err(wrong("no service; give what `ipvsadm -S -n` prints".into()));
         };
         let Some((vip, port)) = end(service) else {
@@ -53,25 +54,25 @@ pub(super) fn read(text: &str) -> Result<Draft, ImportError> {
         };
         if line.adds_service {
             said = number;
-            add_service(&mut draft, (number, text), &line, (vip, port, *udp));
+            add_service(&mut draft, (number, text), &line, (vip, port, *protocol));
         } else if line.adds_server {
-            add_server(&mut draft, number, &line, (vip, port, *udp));
+            add_server(&mut draft, number, &line, (vip, port, *protocol));
         } else {
             return Err(wrong("neither -A nor -a; give what `ipvsadm -S -n` prints".into()));
         }
     }
     if said > 0 {
         let text = "ipvsadm knows nothing of health checks: weir asks services of TCP for a connection \
-                    every two seconds, and those of UDP for nothing";
+                    every two seconds, and those of UDP and SCTP for nothing";
         draft.notes.push(Note { line: said, text: text.into() });
     }
     Ok(draft)
 }
 
-type End = (IpAddr, Option<u16>, bool);
+type End = (IpAddr, Option<u16>, Protocol);
 
 fn add_service(draft: &mut Draft, (number, text): (usize, &str), line: &Line, end: End) {
-    let (vip, port, udp) = end;
+    let (vip, port, protocol) = end;
     let mut settings = Vec::new();
     let scheduler = line.scheduler.as_deref().unwrap_or("wlc");
     let by_client = line.persistent.is_some();
@@ -86,24 +87,26 @@ fn add_service(draft: &mut Draft, (number, text): (usize, &str), line: &Line, en
     draft.services.push(Service {
         line: number,
         said: text.to_owned(),
-        name: format!("{}-{}-{}", if udp { "udp" } else { "tcp" }, vip, port.unwrap_or(0)),
+        name: format!("{}-{}-{}", protocol.name(), vip, port.unwrap_or(0)),
         vip,
         port,
-        udp,
+        protocol,
         settings,
         shared: Default::default(),
         backends: Vec::new(),
     });
 }
 
-fn add_server(draft: &mut Draft, number: usize, line: &Line, (vip, port, udp): End) {
+fn add_server(draft: &mut Draft, number: usize, line: &Line, (vip, port, protocol): End) {
     let Some((address, own)) = line.server.as_deref().and_then(end) else {
         let server = line.server.clone().unwrap_or_default();
         draft.note(number, format!("{server:?} is no address and port; write it with -n"));
         return;
     };
-    let found =
-        draft.services.iter_mut().find(|one| (one.vip, one.port, one.udp) == (vip, port, udp));
+    let found = draft
+        .services
+        .iter_mut()
+        .find(|one| (one.vip, one.port, one.protocol) == (vip, port, protocol));
     let Some(service) = found else {
         draft.note(
             number,
@@ -111,6 +114,10 @@ fn add_server(draft: &mut Draft, number: usize, line: &Line, (vip, port, udp): E
         );
         return;
     };
+    if protocol == Protocol::Sctp && line.kind == Kind::Nat {
+        draft.note(number, "-m: weir does not translate SCTP, only -g and -i go with it; left out");
+        return;
+    }
     let forward = line.forward();
     let is = |line: &String| line.starts_with("forward = ");
     match service.settings.iter().find(|line| is(line)) {
@@ -135,7 +142,7 @@ fn add_server(draft: &mut Draft, number: usize, line: &Line, (vip, port, udp): E
         weight: line.weight.map(|weight| weight.min(65_535)),
         drain: false,
         backup: false,
-        check: if udp || port.is_none() { Check::Off } else { Check::Usual },
+        check: if protocol != Protocol::Tcp || port.is_none() { Check::Off } else { Check::Usual },
     });
 }
 
@@ -158,17 +165,14 @@ impl Line {
             match word {
                 "-A" | "--add-service" => line.adds_service = true,
                 "-a" | "--add-server" => line.adds_server = true,
-                "-t" | "--tcp-service" => line.service = Some((value()?.to_owned(), false)),
-                "-u" | "--udp-service" => line.service = Some((value()?.to_owned(), true)),
+                "-t" | "--tcp-service" => line.service = Some((value()?.to_owned(), Protocol::Tcp)),
+                "-u" | "--udp-service" => line.service = Some((value()?.to_owned(), Protocol::Udp)),
                 "-f" | "--fwmark-service" => {
                     value()?;
                     line.foreign =
                         Some("services by firewall mark: weir has services by address only");
                 }
-                "--sctp-service" => {
-                    value()?;
-                    line.foreign = Some("weir forwards TCP and UDP only");
-                }
+                "--sctp-service" => line.service = Some((value()?.to_owned(), Protocol::Sctp)),
                 "-s" | "--scheduler" => line.scheduler = Some(value()?.to_owned()),
                 "-p" | "--persistent" => {
                     line.persistent = Some(value()?.parse().map_err(|_| "-p needs seconds")?);

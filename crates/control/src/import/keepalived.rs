@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::ImportError;
 use super::draft::{Backend, Check, Draft, Fields, Service, quoted, seconds};
+use crate::config::Protocol;
 use words::Item;
 
 /// How IPVS reaches its servers.
@@ -64,7 +65,7 @@ fn vrrp(item: &Item, draft: &mut Draft) {
 
 /// What of a virtual server all its services have.
 struct Settings {
-    udp: bool,
+    protocol: Protocol,
     kind: Kind,
     lines: Vec<String>,
     interval: Option<f64>,
@@ -105,7 +106,7 @@ fn virtual_server(item: &Item, groups: &[&Item], draft: &mut Draft) {
                 .port
                 .filter(|own| settings.kind == Kind::Nat && Some(*own) != port && port.is_some()),
             check: match &backend.check {
-                Check::Of(fields) => asked_at(fields, backend.port, port, settings.udp),
+                Check::Of(fields) => asked_at(fields, backend.port, port, settings.protocol),
                 other => other.clone(),
             },
             ..backend.clone()
@@ -113,15 +114,10 @@ fn virtual_server(item: &Item, groups: &[&Item], draft: &mut Draft) {
         draft.services.push(Service {
             line: item.line,
             said: item.words.join(" "),
-            name: format!(
-                "{}-{}-{}",
-                if settings.udp { "udp" } else { "tcp" },
-                vip,
-                port.unwrap_or(0)
-            ),
+            name: format!("{}-{}-{}", settings.protocol.name(), vip, port.unwrap_or(0)),
             vip,
             port,
-            udp: settings.udp,
+            protocol: settings.protocol,
             settings: settings.lines.clone(),
             shared,
             backends: backends.collect(),
@@ -130,11 +126,12 @@ fn virtual_server(item: &Item, groups: &[&Item], draft: &mut Draft) {
 }
 
 /// A check with the port that keepalived asks: the server's. None where there is no port to ask.
-fn asked_at(fields: &Fields, own: Option<u16>, service: Option<u16>, udp: bool) -> Check {
+fn asked_at(fields: &Fields, own: Option<u16>, service: Option<u16>, protocol: Protocol) -> Check {
     let mut fields = fields.clone();
+    let other = protocol != Protocol::Tcp;
     if !fields.contains_key("port") && !fields.contains_key("command") {
         match own.or(service) {
-            Some(port) if Some(port) != service || udp || fields.contains_key("query") => {
+            Some(port) if Some(port) != service || other || fields.contains_key("query") => {
                 fields.insert("port", port.to_string());
             }
             Some(_) => {}
@@ -147,7 +144,7 @@ fn asked_at(fields: &Fields, own: Option<u16>, service: Option<u16>, udp: bool) 
 /// The settings; none if the services cannot be weir's.
 fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
     let mut all = Settings {
-        udp: false,
+        protocol: Protocol::Tcp,
         kind: Kind::Nat,
         lines: Vec::new(),
         interval: None,
@@ -181,9 +178,10 @@ fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
             }
             "protocol" => match one.word(1).to_ascii_uppercase().as_str() {
                 "TCP" => {}
-                "UDP" => all.udp = true,
+                "UDP" => all.protocol = Protocol::Udp,
+                "SCTP" => all.protocol = Protocol::Sctp,
                 other => {
-                    draft.note(one.line, format!("{other}: weir forwards TCP and UDP only"));
+                    draft.note(one.line, format!("{other}: weir forwards TCP, UDP and SCTP only"));
                     return None;
                 }
             },
@@ -195,6 +193,13 @@ fn settings(item: &Item, draft: &mut Draft) -> Option<Settings> {
             "sorry_server" => {}
             other => draft.note(one.line, format!("{other}: weir has nothing like it")),
         }
+    }
+    if all.protocol == Protocol::Sctp && all.kind == Kind::Nat {
+        draft.note(
+            item.line,
+            "NAT: weir does not translate SCTP, only DR and TUN go with it; left out",
+        );
+        return None;
     }
     let by_client = persistent.is_some();
     let scheduled = schedule(scheduler, by_client, &mut |text| draft.note(item.line, text));

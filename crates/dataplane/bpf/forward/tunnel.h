@@ -44,7 +44,7 @@ static __always_inline __u64 look_inside_ipv6(struct ipv6 *ip, void *end)
 		return REASON_TRUNCATED_IPV6; /* rule: tunnel.truncated6 */
 	if (ip->hop_limit <= 1)
 		return REASON_TTL_EXCEEDED; /* rule: tunnel.ttl6 */
-	if ((ip->next == PROTOCOL_TCP || ip->next == PROTOCOL_UDP) &&
+	if ((ip->next == PROTOCOL_TCP || ip->next == PROTOCOL_UDP || ip->next == PROTOCOL_SCTP) &&
 	    (void *)(ip + 1) + sizeof(ports) <= end)
 		ports = *(__u32 *)(ip + 1); /* rule: tunnel.ports6 */
 	__u64 hash = flow_hash(ip->src[0], ip->src[1], ip->dst[1], ports);

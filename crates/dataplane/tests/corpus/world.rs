@@ -43,7 +43,8 @@ fn vip_of(service: &Service) -> VipKey {
     let protocol = match service.protocol.as_str() {
         "tcp" => Protocol::Tcp,
         "udp" => Protocol::Udp,
-        other => panic!("protocol {other:?}: give tcp or udp"),
+        "sctp" => Protocol::Sctp,
+        other => panic!("protocol {other:?}: give tcp, udp or sctp"),
     };
     VipKey { address: map_address(service.address), protocol, port: service.port }
 }

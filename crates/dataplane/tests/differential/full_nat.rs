@@ -136,6 +136,9 @@ pub fn frame(world: &mut World) -> Option<Vec<u8>> {
         if sent.protocol == Protocol::Udp && v4 && rng.random_bool(0.2) {
             bytes[40..42].fill(0);
         }
+        if world.rng.random_bool(0.1) {
+            return Some(nat::in_pieces(world, &bytes));
+        }
         if !v4 && world.rng.random_bool(0.05) {
             world.extend(&mut bytes);
         }

@@ -5,7 +5,7 @@ use crate::World;
 use crate::full_nat;
 use crate::twin::Twin;
 use rand::Rng;
-use rand::seq::{IndexedRandom, IteratorRandom};
+use rand::seq::{IndexedRandom, IteratorRandom, SliceRandom};
 use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
 use weir_plane::forward::Translation;
@@ -39,9 +39,9 @@ pub fn enter_network() {
     link::ip(&lines).expect("a way to every client");
 }
 
-/// Every fourth backend of a service gets its packets translated. Its address and port are nobody else's.
+/// Every fourth backend of a service gets its packets translated, but for SCTP. Its address and port are nobody else's.
 pub fn backend(rng: &mut ChaCha8Rng, number: u16, vip: &VipKey, plain: Backend) -> Option<Backend> {
-    if number % 4 != 2 {
+    if number % 4 != 2 || vip.protocol == Protocol::Sctp {
         return None;
     }
     let ipv4 = vip.address.starts_with(&[0; 10]);
@@ -73,6 +73,9 @@ pub fn tell(plane: &mut Twin, translations: &Translations) {
 /// An answer, or an error of a router behind the balancer, or of the backend itself, about a packet of a
 /// client; now and then of another port.
 pub fn frame(world: &mut World) -> Option<Vec<u8>> {
+    if world.rng.random_bool(0.1) && !world.returning.is_empty() {
+        return Some(piece(world));
+    }
     if world.rng.random_bool(0.4) {
         return full_nat::frame(world);
     }
@@ -99,6 +102,9 @@ pub fn frame(world: &mut World) -> Option<Vec<u8>> {
         if from.protocol == Protocol::Udp && bytes[12..14] == [8, 0] && world.rng.random_bool(0.2) {
             bytes[40..42].fill(0);
         }
+        if world.rng.random_bool(0.1) {
+            return Some(in_pieces(world, &bytes));
+        }
         if world.rng.random_bool(0.05) && bytes[12..14] == [0x86, 0xdd] {
             world.extend(&mut bytes);
         }
@@ -110,6 +116,35 @@ pub fn frame(world: &mut World) -> Option<Vec<u8>> {
         damage(&mut world.rng, &mut bytes);
     }
     Some(bytes)
+}
+
+/// A packet in pieces, of which one comes now and the others later, out of order, twice, or not at all.
+pub fn in_pieces(world: &mut World, whole: &[u8]) -> Vec<u8> {
+    let id = world.rng.random_range(0..50);
+    let bytes = *[8, 16, 24, 32, 64].choose(&mut world.rng).unwrap();
+    let mut parts = craft::fragments(whole, id, bytes);
+    parts.truncate(5);
+    if world.rng.random_bool(0.3) {
+        parts.shuffle(&mut world.rng);
+    }
+    world.returning.extend(parts);
+    let surplus = world.returning.len().saturating_sub(32);
+    world.returning.drain(..surplus);
+    piece(world)
+}
+
+/// One of those that are on their way.
+fn piece(world: &mut World) -> Vec<u8> {
+    let first = world.rng.random_bool(0.7);
+    let at = if first { 0 } else { world.rng.random_range(0..world.returning.len()) };
+    let mut bytes = match world.rng.random_bool(0.1) {
+        true => world.returning[at].clone(),
+        false => world.returning.remove(at),
+    };
+    if world.rng.random_bool(0.05) {
+        damage(&mut world.rng, &mut bytes);
+    }
+    bytes
 }
 
 pub fn error(world: &mut World, sent: FlowKey, payload: u16) -> Vec<u8> {

@@ -24,8 +24,10 @@ pub(super) const RX_CLS_LOC_SPECIAL: u64 = 0x8000_0000;
 
 const TCP_V4_FLOW: u32 = 1;
 const UDP_V4_FLOW: u32 = 2;
+const SCTP_V4_FLOW: u32 = 3;
 const TCP_V6_FLOW: u32 = 5;
 const UDP_V6_FLOW: u32 = 6;
+const SCTP_V6_FLOW: u32 = 7;
 
 const DATA: usize = 8;
 const FLOW_TYPE: usize = 16;
@@ -79,6 +81,8 @@ pub fn insert(at: Location, rule: &Rule) -> Result<Request, Refusal> {
         ([true, true], Protocol::Udp) => UDP_V4_FLOW,
         ([false, false], Protocol::Tcp) => TCP_V6_FLOW,
         ([false, false], Protocol::Udp) => UDP_V6_FLOW,
+        ([true, true], Protocol::Sctp) => SCTP_V4_FLOW,
+        ([false, false], Protocol::Sctp) => SCTP_V6_FLOW,
         _ => return Err(Refusal::Unsupported(format!("{flow} is of two families"))),
     };
     let mut request = bare(ETHTOOL_SRXCLSRLINS);

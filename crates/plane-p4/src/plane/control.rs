@@ -24,7 +24,7 @@ use weir_steering::{
     BackendId, BackendLoad, Event, Flags, Image, Marks, ServiceId, ServiceState, Side, TrackedFlow,
     is_armed, is_marked, update,
 };
-use weir_wire::FlowKey;
+use weir_wire::{FlowKey, Protocol};
 
 /// A plane on a switch. What is read of it needs the connection, too, so that it is behind a cell.
 pub struct P4<T>(RefCell<Core<T>>);
@@ -214,6 +214,9 @@ impl<T: Target> Plane for P4<T> {
                 "give it one address of each family, and one port or any",
             ));
         };
+        if key.protocol == Protocol::Sctp {
+            return Err(unsupported("read SCTP", "give the service protocol tcp or udp"));
+        }
         if service.0 >= SERVICES {
             return Err(full("services", service.0 as usize + 1, SERVICES, "SERVICES"));
         }

@@ -460,13 +460,17 @@ impl<T: Target> World<T> {
         frame
     }
 
-    /// Whether all planes have the same to say of a frame: a switch looks at no fragments and no ICMP.
+    /// Whether all planes have the same to say of a frame: a switch looks at no fragments, no ICMP and no SCTP.
     pub fn is_common(&self, frame: &[u8]) -> bool {
         match parse(frame) {
-            Ok(_) => true,
+            Ok(packet) => packet.flow.protocol != Protocol::Sctp,
             Err(rejected) => !matches!(
                 rejected.reason,
-                Reason::FirstFragment | Reason::LaterFragment | Reason::OtherProtocol
+                Reason::FirstFragment
+                    | Reason::LaterFragment
+                    | Reason::OtherProtocol
+                    | Reason::TruncatedSctp
+                    | Reason::BadSctpChunk
             ),
         }
     }

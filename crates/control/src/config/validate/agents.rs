@@ -94,6 +94,9 @@ pub(super) fn states(
             "a backend's kernel knows no connections of UDP, so its agent cannot tell them"
                 .to_owned()
         }
+        _ if protocol == Protocol::Sctp => {
+            "agents tell connections of TCP, and know nothing of SCTP's associations".to_owned()
+        }
         _ if affinity == Some(Affinity::Client) => {
             "agents tell connections, and with affinity = \"client\" clients are remembered"
                 .to_owned()

@@ -67,6 +67,26 @@ pub(super) fn translates(
     own_ports(raw, forward, any_port, scope);
 }
 
+/// The sum of an SCTP packet is a CRC32c over all of it (RFC 9260 section 6.8), which the packet path would have
+/// to make anew of every byte; and an association names its ends' addresses inside.
+pub(super) fn keeps_sums(
+    raw: &written::Service,
+    forward: Option<Forward>,
+    protocol: Protocol,
+    scope: &mut Scope<'_, '_>,
+) {
+    let nat = forward.filter(|forward| forward.is_nat() && protocol == Protocol::Sctp);
+    if let (Some(forward), Some(given)) = (nat, &raw.forward) {
+        let wrong = format!(
+            "{:?} does not go with protocol = \"sctp\": another port would need a CRC32c over the \
+             whole packet",
+            forward.name()
+        );
+        let right = "give \"l2\" or a tunnel, such as \"ipip\", which leave the packet as it is";
+        scope.problem(given.span(), "forward", wrong, right);
+    }
+}
+
 fn own_ports(raw: &written::Service, forward: Forward, any_port: bool, scope: &mut Scope<'_, '_>) {
     for (at, backend) in raw.backend.iter().enumerate() {
         let Some(port) = &backend.get_ref().port else { continue };

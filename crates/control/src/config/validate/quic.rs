@@ -21,7 +21,8 @@ pub(super) fn validate(
     let raw = raw.into_inner();
     if protocol != Protocol::Udp {
         let right = "set protocol = \"udp\", or remove [service.quic]";
-        scope.here("", "QUIC goes over UDP, and the service is one of TCP", right);
+        let of = if protocol == Protocol::Sctp { "SCTP" } else { "TCP" };
+        scope.here("", format!("QUIC goes over UDP, and the service is one of {of}"), right);
     }
     if raw.config.is_empty() {
         let right =

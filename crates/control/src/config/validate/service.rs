@@ -22,7 +22,8 @@ use super::check::{self, Check, CheckPort};
 use super::scope::Scope;
 use super::{agents, discover, forward, lists, maintenance, new_flows, quic};
 
-const PROTOCOLS: &[(&str, Protocol)] = &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)];
+const PROTOCOLS: &[(&str, Protocol)] =
+    &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp), ("sctp", Protocol::Sctp)];
 /// As many as there can be.
 const MOST_NEED: u32 = 32_767;
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -152,6 +153,14 @@ pub(super) fn validate(
         scope.problem(given.span(), "affinity", wrong, right);
     }
     let known = (method.as_ref().map(Method::id), protocol, affinity);
+    if let (Some(given), Protocol::Sctp, Some(method)) = (&raw.method, protocol, &method)
+        && method.id().needs().timestamps
+    {
+        let wrong =
+            format!("{} hides its cookies in timestamps of TCP, and SCTP has none", method.name());
+        let right = "give another method, such as \"concury\", or set protocol = \"tcp\"";
+        scope.problem(given.span(), "method", wrong, right);
+    }
     let states = agents::states(raw.states.as_ref(), known, &mut scope);
     let cookie_key = cookie_key(raw.cookie_key.as_ref(), method.as_ref(), &mut scope);
     let idle_timeout = scope.duration(
@@ -169,6 +178,7 @@ pub(super) fn validate(
     let nat = forward.is_some_and(Forward::is_nat);
     let any_port = matches!(port, Port::Any);
     places(&raw, &vips, port, (forward, method.as_ref().map(Method::id), states), &mut scope);
+    forward::keeps_sums(&raw, forward, protocol, &mut scope);
     forward::translates(&raw, forward, method.as_ref().map(Method::id), any_port, &mut scope);
     let lists = lists::of_service(&raw, &mut scope);
     let new_flows = raw.new_flows.and_then(|raw| new_flows::validate(raw, protocol, &mut scope));

@@ -85,9 +85,13 @@ pub struct TraceOptions {
     /// Tell which rules of the program each packet goes through.
     #[arg(long)]
     pub rules: bool,
-    /// Write packets, as they came and as they left, to a file of pcapng, for Wireshark or tcpdump.
+    /// Write packets, as they came and as they left, to a file of pcapng, for Wireshark or tcpdump. Refused if
+    /// the file is there.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["json", "rules"])]
     pub write: Option<PathBuf>,
+    /// Write that file anew if it is there.
+    #[arg(long, requires = "write")]
+    pub force: bool,
     /// Print each packet as a line of JSON.
     #[arg(long, conflicts_with = "rules")]
     pub json: bool,
@@ -197,7 +201,7 @@ pub enum Verb {
     /// Check a configuration file, and change nothing. Ends with 1 if `weir run` would refuse it, whatever the
     /// host; an interface that this host has not is told.
     Check {
-        /// The configuration file.
+        /// The configuration file; - for the standard input.
         #[arg(default_value = "/etc/weir/weir.toml", conflicts_with = "config")]
         file: PathBuf,
         /// The same.
@@ -292,8 +296,8 @@ pub enum Verb {
     /// Tell what a file would change, and how many connections it would touch and break; change
     /// nothing. Ends with 4 if a reload would refuse it.
     Plan {
-        /// The file; without it, the one that the instance runs by: what differs from what is in
-        /// force, changes by commands included.
+        /// The file, - for the standard input; without it, the one that the instance runs by: what differs
+        /// from what is in force, changes by commands included.
         file: Option<PathBuf>,
         #[command(flatten)]
         instance: Instance,

@@ -7,13 +7,14 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 use weir_control::api::{
     Answer, Client, DrainRequest, FlowRequest, LoadRequest, NewBackend, ReloadRequest,
     WeightRequest,
 };
-use weir_control::config::Config;
+use weir_control::config::{Config, MOST_TEXT, text_of};
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
     self, DiscoverStatus, EngineError, Explanation, NatSourceStatus, NewFlowStatus, PlaneStatus,
@@ -33,8 +34,32 @@ pub fn request<T: DeserializeOwned>(
 
 pub const NO_BODY: Option<&()> = None;
 
+/// What problems call the standard input.
+pub const STDIN: &str = "<stdin>";
+
+/// Whether a file stands for the standard input.
+pub fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// The configuration at the standard input.
+pub fn stdin_text() -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(MOST_TEXT as u64 + 1).read_to_end(&mut bytes);
+    read.context("cannot read the standard input")?;
+    anyhow::ensure!(
+        bytes.len() <= MOST_TEXT,
+        "{STDIN}: it is larger than {} MiB",
+        MOST_TEXT >> 20
+    );
+    Ok(text_of(bytes, STDIN)?)
+}
+
 pub fn check(path: &Path) -> anyhow::Result<()> {
-    let config = Config::load(path)?;
+    let (name, config) = match is_stdin(path) {
+        true => (STDIN.to_owned(), Config::parse(&stdin_text()?, STDIN)?),
+        false => (path.display().to_string(), Config::load(path)?),
+    };
     let unreachable = doctor::behind_routers(&config);
     anyhow::ensure!(unreachable.is_empty(), "{}", unreachable.join("\n"));
     let missing = doctor::missing_interfaces(&config);
@@ -43,7 +68,7 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
         _ => format!("; this host has no {}, so weir run would not start here", missing.join(", ")),
     };
     let services = config.services.len();
-    out::line(format_args!("{}: good; {services} services{elsewhere}", path.display()));
+    out::line(format_args!("{name}: good; {services} services{elsewhere}"));
     Ok(())
 }
 

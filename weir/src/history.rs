@@ -1,14 +1,12 @@
 //! `weir apply`, `weir rollback` and `weir history`.
 
 use crate::cli::Instance;
-use crate::control::{NO_BODY, request, say, table};
+use crate::control::{self, NO_BODY, request, say, table};
 use crate::out;
-use anyhow::Context;
-use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_control::api::{Answer, FileText, RollbackRequest};
-use weir_control::config::{Config, MOST_TEXT};
+use weir_control::config::Config;
 use weir_control::engine::{Apply, HistoryReport};
 use weir_control::history::Entry;
 
@@ -19,16 +17,8 @@ pub fn apply(
     expect: Option<u64>,
     json: bool,
 ) -> anyhow::Result<()> {
-    let (file, text) = if file.as_os_str() == "-" {
-        let mut text = String::new();
-        let most = MOST_TEXT as u64 + 1;
-        let read = std::io::stdin().take(most).read_to_string(&mut text);
-        read.context("cannot read the standard input")?;
-        anyhow::ensure!(
-            text.len() <= MOST_TEXT,
-            "the standard input has more than {MOST_TEXT} bytes"
-        );
-        ("standard input".to_owned(), text)
+    let (file, text) = if control::is_stdin(file) {
+        (control::STDIN.to_owned(), control::stdin_text()?)
     } else {
         (file.display().to_string(), Config::text(file)?)
     };

@@ -28,7 +28,7 @@ pub use client::{Client, ClientError};
 pub use grpc::PROTO;
 pub use watch::{EventList, Rate, Rates};
 
-use crate::config::{Backend, Role};
+use crate::config::{Backend, Role, Source};
 use crate::engine::{
     Apply, Asked, Command, EngineError, Events, Explanation, FleetStatus, Front, HistoryReport,
     Kind, PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
@@ -138,9 +138,12 @@ pub struct ReloadRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlanRequest {
-    /// Absolute path of the file.
+    /// Absolute path of the file; with a text, what problems call that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    /// The text of a configuration, whole, as TOML, in place of a file's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 /// Body of a rollback request; without one, the defaults.
@@ -474,18 +477,30 @@ async fn plan(
     State(engine): State<Sender>,
     Extension(caller): Extension<Caller>,
     State(common): State<Arc<Common>>,
-    Maybe(PlanRequest { file }): Maybe<PlanRequest>,
+    Maybe(PlanRequest { file, text }): Maybe<PlanRequest>,
 ) -> Reply<PlanReport> {
-    if let Some(file) = file.as_ref().filter(|file| !file.is_absolute()) {
+    if let Some(file) = file.as_ref().filter(|file| text.is_none() && !file.is_absolute()) {
         let wrong = format!("file: {} is not an absolute path", file.display());
         return Err(Failure(Kind::Invalid, wrong));
     }
     // What is wrong with a file is told, and so would be what stands in it.
-    if file.is_some() && common.role(&caller) != Some(Role::Admin) {
+    if file.is_some() && text.is_none() && common.role(&caller) != Some(Role::Admin) {
         let wrong = "file: a plan by any file of this host's needs the role admin".into();
         return Err(Failure(Kind::Forbidden, wrong));
     }
-    Ok(Json(ask(&engine, |reply| Command::Plan(file, reply)).await?))
+    // It may name files, too.
+    if text.is_some() && common.role(&caller) != Some(Role::Admin) {
+        let wrong = "text: a plan by any text needs the role admin".into();
+        return Err(Failure(Kind::Forbidden, wrong));
+    }
+    let from = match (file, text) {
+        (file, Some(text)) => {
+            let name = file.map_or("text".into(), |file| file.display().to_string());
+            Some(Source::text(name, &text))
+        }
+        (file, None) => file.map(Source::File),
+    };
+    Ok(Json(ask(&engine, |reply| Command::Plan(from, reply)).await?))
 }
 
 async fn trace(
@@ -705,7 +720,7 @@ fn routes() -> Vec<Route> {
         Route::new("post", "/v1/explain", post(explain), "Where a flow's packets go, and why")
             .call("Explain").takes::<FlowRequest>().gives::<Explanation>(),
         Route::new("post", "/v1/plan", post(plan), "What a file would change; without one, the instance's own")
-            .call("Plan").may_take::<PlanRequest>().gives::<PlanReport>(),
+            .call("Plan").file(MOST_TEXT).may_take::<PlanRequest>().gives::<PlanReport>(),
         Route::new("post", "/v1/trace", post(trace), "Packets as they come, until the connection ends: a TraceLine \
             on each line")
             .call("Trace").needs(Operate).may_take::<TraceRequest>().streams::<TraceLine>("application/x-ndjson"),

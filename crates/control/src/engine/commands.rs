@@ -9,13 +9,12 @@ use super::{
     NEXT_HOPS_TRIES, Newcomer, PlanReport, PlaneResult, Said, Sample, Sender, Sought, Status,
     TraceLine, TraceRequest, tolerate,
 };
-use crate::config::{Backend, DeadConnections, Spoken, Via};
+use crate::config::{Backend, DeadConnections, Source, Spoken, Via};
 use crate::health::{Target, Transition, Way};
 use crate::history::Who;
 use crate::neigh::{self, Change};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
@@ -70,8 +69,8 @@ pub enum Command {
     LookedUp(Box<Sought>, Answer),
     /// The kernel's interfaces, routes or neighbours have changed.
     Network(Change),
-    /// What a file would change; without one, the instance's own.
-    Plan(Option<PathBuf>, oneshot::Sender<Result<PlanReport, EngineError>>),
+    /// What a file, or a text, would change; without one, the instance's own.
+    Plan(Option<Source>, oneshot::Sender<Result<PlanReport, EngineError>>),
     /// Looks at packets; the sender is for the word that nobody reads what is told.
     Trace(Box<TraceRequest>, Sender, oneshot::Sender<TraceReply>),
     /// The program of the trace with this number is loaded, or cannot be.
@@ -194,7 +193,7 @@ impl<P: Plane> Engine<P> {
             Command::LookedUp(sought, answer) => self.looked_up(&sought, answer),
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Explain(flow, id, reply) => drop(reply.send(self.explain(&flow, id.as_ref()))),
-            Command::Plan(file, reply) => drop(reply.send(self.plan_of(file.as_deref()))),
+            Command::Plan(from, reply) => drop(reply.send(self.plan_of(from))),
             Command::Trace(request, commands, reply) => {
                 self.begin_trace(&request, commands, reply);
             }

@@ -17,7 +17,7 @@ use super::places::Salts;
 use super::reload::How;
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, Sender};
-use crate::config::{Backend, Config, Service};
+use crate::config::{Backend, Config, Service, Source};
 use crate::history::Who;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -524,7 +524,7 @@ impl<P: Plane> Engine<P> {
                 "{path} cannot be replaced: {error}; nothing has changed"
             ))
         })?;
-        let followed = self.follow_text(text, &path, breaking, what);
+        let followed = self.follow_text(text, Source::File(path.clone()), breaking, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
         {
@@ -590,7 +590,7 @@ impl<P: Plane> Engine<P> {
         let own = wanted.own.as_ref().unwrap_or(&fleet.own);
         let file = self.config_path.clone();
         let config = parse(&text::join(own, &wanted.shared), &file, self.told_plane)?;
-        self.keeps_identity(&config, &file)?;
+        self.keeps_identity(&config, &Source::File(file))?;
         let keys = self.keys_for(&config)?;
         let change = fleet.change().max(report.change) + 1;
         let breaking = fleet.cache.document.as_ref().map_or(1, |document| document.breaking);

@@ -2,7 +2,7 @@
 
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{
-    Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table, place_of,
+    Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table,
 };
 use crate::neigh::{self, NeighError, Neighbour};
 use std::collections::BTreeSet;
@@ -164,7 +164,7 @@ impl<P: Plane> Engine<P> {
             for backend in wanted.backends.iter().filter(|one| !stays(one)) {
                 if let Err(error) = self.on_a_link(backend.address) {
                     let (service, name) = (&wanted.name, &backend.name);
-                    let place = place_of(&self.config_path, Table::Service(service), "forward");
+                    let place = self.source().place(Table::Service(service), "forward");
                     return Err(EngineError::Conflict(format!(
                         "{place}service {service}: backend {name}: {error}. Nothing has changed"
                     )));

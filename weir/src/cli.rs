@@ -248,7 +248,7 @@ pub enum Verb {
         source: SocketAddr,
         /// The service's address and port.
         destination: SocketAddr,
-        /// The destination connection id of a QUIC packet, hexadecimal: where that one goes.
+        /// The destination connection id of a QUIC packet, hexadecimal: where that one goes. With udp only.
         #[arg(long, value_name = "HEX")]
         connection_id: Option<String>,
         /// Ask the tables of this snapshot (weir snapshot --tables), and no balancer.

@@ -36,6 +36,11 @@ fn refusals_have_words_and_statuses() {
         ("backend add web4 b9 10.77.2.1", CONFLICT, "has address 10.77.2.1"),
         ("backend drain web4 b7", NOT_FOUND, "service web4 has no backend b7"),
         ("backend drain web9 b1", NOT_FOUND, "there is no service web9"),
+        (
+            "explain tcp 10.77.1.1:4711 10.77.0.100:80 --connection-id a02a",
+            INVALID,
+            "connection_id: packets of tcp have none; leave it out, or give the protocol udp",
+        ),
     ] {
         let words_of: Vec<&str> = line.split(' ').chain(["--socket", socket]).collect();
         let output = common::weir(&words_of);

@@ -17,6 +17,7 @@
 
 mod access;
 mod audit;
+mod body;
 mod client;
 mod grpc;
 mod guard;
@@ -278,8 +279,8 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Sens
         let words = "the body: an array; send an object".into();
         return Err(Senseless(StatusCode::BAD_REQUEST, words));
     }
-    serde_json::from_slice(body)
-        .map_err(|error| Senseless(StatusCode::BAD_REQUEST, format!("the body: {error}")))
+    body::from_json(body)
+        .map_err(|wrong| Senseless(StatusCode::BAD_REQUEST, format!("the body: {wrong}")))
 }
 
 /// Headers and body of a request.
@@ -334,6 +335,18 @@ async fn status(State(engine): State<Sender>, State(common): State<Arc<Common>>)
 }
 
 impl FlowRequest {
+    /// # Errors
+    /// If something is asked for that flows of the protocol do not have.
+    pub(crate) fn has_what_it_may(&self, protocol: Protocol) -> Result<(), String> {
+        if self.connection_id.is_none() || protocol == Protocol::Udp {
+            return Ok(());
+        }
+        Err(format!(
+            "connection_id: packets of {} have none; leave it out, or give the protocol udp, which QUIC goes over",
+            self.protocol
+        ))
+    }
+
     /// The flow, and the id of a packet of it.
     fn parse(&self) -> Result<(FlowKey, Option<Id>), Failure> {
         let protocol: Protocol = self
@@ -344,6 +357,7 @@ impl FlowRequest {
             let wrong = "source and destination must be of one family".into();
             return Err(Failure(Kind::Invalid, wrong));
         }
+        self.has_what_it_may(protocol).map_err(|wrong| Failure(Kind::Invalid, wrong))?;
         let id = self.connection_id.as_deref().map(|text| {
             let wrong = format!("connection_id: {text:?} is not 1 to 20 bytes in hexadecimal");
             Id::from_hex(text)

@@ -61,6 +61,8 @@ pub enum FleetNews {
 /// A change on its way to the store.
 pub struct Proposed {
     document: Document,
+    /// The change that this balancer followed when it was made. The store may have had a later one by then.
+    made_of: u64,
     /// This balancer's own part, if that is another, too.
     own: Option<String>,
     /// What was done, in words; none: what following it says.
@@ -560,12 +562,13 @@ impl<P: Plane> Engine<P> {
         let Wanted { own, said, what, .. } = wanted;
         let who = self.who.clone();
         let Some(fleet) = &mut self.fleet else { return };
+        let made_of = fleet.change();
         let Some(ends) = &fleet.ends else { return };
         fleet.proposing = true;
         let (then, answer) = oneshot::channel();
         let (asks, commands) = (ends.asks.clone(), ends.commands.clone());
         let ask = Ask::Put { document: Box::new(document.clone()), expected, then };
-        let proposed = Box::new(Proposed { document, own, said, what, who, reply, last });
+        let proposed = Box::new(Proposed { document, made_of, own, said, what, who, reply, last });
         tokio::spawn(async move {
             let gone = || FleetError::Unreachable("this balancer ends".into());
             let result = match asks.send(ask).await {
@@ -646,7 +649,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn proposed(&mut self, proposed: Proposed, result: Result<i64, FleetError>) {
-        let Proposed { document, own, said, what, who, reply, last } = proposed;
+        let Proposed { document, made_of, own, said, what, who, reply, last } = proposed;
         if let Some(fleet) = &mut self.fleet {
             fleet.proposing = false;
         }
@@ -670,6 +673,9 @@ impl<P: Plane> Engine<P> {
                 followed.map(|followed| {
                     format!("{}; change {change} of the fleet{away}", said.unwrap_or(followed))
                 })
+            }
+            Err(FleetError::Conflict { has, by, .. }) => {
+                Err(FleetError::Conflict { expected: made_of, has, by }.into())
             }
             Err(error) => Err(error.into()),
         };

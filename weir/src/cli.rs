@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_control::api::Client;
 use weir_control::config::PlaneKind;
 use weir_steering::MethodId;
 
@@ -64,11 +65,22 @@ pub enum AnnounceVerb {
 pub const USUAL_SOCKET: &str = "/run/weir/weir.sock";
 
 /// A process `weir run` that a verb talks to.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Instance {
     /// Socket of the instance to talk to.
     #[arg(long, global = true, env = "WEIR_SOCKET", default_value = USUAL_SOCKET)]
     pub socket: PathBuf,
+    /// For how long the instance may say nothing, 1s or more: one that does not live any more is given up then.
+    #[arg(long, global = true, env = "WEIR_PATIENCE", value_name = "TIME", value_parser = patience,
+          default_value = "60s")]
+    pub patience: Duration,
+}
+
+impl Instance {
+    /// Who talks to it.
+    pub fn client(&self) -> Client {
+        Client::new(self.socket.clone()).with_patience(self.patience)
+    }
 }
 
 /// How to look at packets.
@@ -761,6 +773,12 @@ fn look_every(text: &str) -> Result<Duration, String> {
     fits.then_some(time).ok_or_else(|| "give 100ms to 1h".into())
 }
 
+/// For how long nothing need be heard.
+fn patience(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    (time >= Duration::from_secs(1)).then_some(time).ok_or_else(|| "give 1s or more".into())
+}
+
 /// The weight of a backend.
 fn weight(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
@@ -860,6 +878,20 @@ mod tests {
             assert_eq!(options.size, size);
         }
         assert!(parse("huge").is_err());
+    }
+
+    #[test]
+    fn an_instance_has_the_patience_of_the_client() {
+        let of = |words: &[&str]| match Cli::try_parse_from(words).map(|cli| cli.verb) {
+            Ok(Verb::Status { instance, .. }) => Some(instance.patience),
+            _ => None,
+        };
+        assert_eq!(of(&["weir", "status"]), Some(weir_control::api::PATIENCE));
+        let given = of(&["weir", "status", "--patience", "5m"]);
+        assert_eq!(given, Some(Duration::from_secs(300)));
+        for bad in ["0s", "999ms", "5"] {
+            assert_eq!(of(&["weir", "status", "--patience", bad]), None, "{bad}");
+        }
     }
 
     #[test]

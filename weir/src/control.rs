@@ -11,13 +11,13 @@ use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 use weir_control::api::{
-    Answer, Client, DrainRequest, FlowRequest, LoadRequest, NewBackend, ReloadRequest,
+    Answer, DrainRequest, FlowRequest, LoadRequest, NewBackend, Refusal, ReloadRequest,
     WeightRequest,
 };
 use weir_control::config::{Config, MOST_TEXT, text_of};
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, DiscoverStatus, EngineError, Explanation, NatSourceStatus, NewFlowStatus, PlaneStatus,
+    self, DiscoverStatus, EngineError, Explanation, Kind, NatSourceStatus, NewFlowStatus, PlaneStatus,
     QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus, Status,
 };
 
@@ -29,7 +29,7 @@ pub fn request<T: DeserializeOwned>(
     body: Option<&impl Serialize>,
 ) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(Client::new(instance.socket).request(method, path, body))?)
+    Ok(runtime.block_on(instance.client().request(method, path, body))?)
 }
 
 pub const NO_BODY: Option<&()> = None;
@@ -491,7 +491,17 @@ pub fn print_explanation(said: Explanation, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whoever asks for JSON gets some also where it is refused, or not done in time.
 pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
+    let done = change(instance, verb, json);
+    if json && let Err(error) = &done {
+        let kind = crate::kind(error).unwrap_or(Kind::Failed);
+        out::json(&Refusal { error: out::causes(error), kind })?;
+    }
+    done
+}
+
+fn change(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
     let at = |service: &str, rest: &str| format!("/v1/services/{service}/backends{rest}");
     let answer: Answer = match verb {
         BackendVerb::Add { service, name, address, port, weight } => {
@@ -503,14 +513,18 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
         }
         BackendVerb::Drain { service, name, undo, wait, deadline, quiet } => {
             let body = DrainRequest { drain: !undo };
-            let again = Instance { socket: instance.socket.clone() };
+            let again = instance.clone();
             let path = at(&service, &format!("/{name}/drain"));
-            let answer = request(instance, "PUT", &path, Some(&body))?;
+            let answer: Answer = request(instance, "PUT", &path, Some(&body))?;
             if !wait {
                 return say(&answer, json);
             }
+            if !json {
+                say(&answer, json)?;
+            }
             let wanted = drain::Wanted { service, name, deadline, quiet };
-            Ok(drain::wait(&again, &wanted, (!json).then_some(&answer))?)
+            let done = drain::wait(&again, &wanted)?;
+            Ok(Answer { done, change: answer.change })
         }
         BackendVerb::Undrain { service, name } => {
             let body = DrainRequest { drain: false };

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use weir_control::api::Client;
 use weir_control::engine::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 use weir_wire::Reason;
 
@@ -26,7 +25,7 @@ async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()>
     write.iter().try_for_each(|path| may_create(path, force))?;
     let mut capture: Option<Capture> = None;
     let sentences = if rules { rule_sentences()? } else { BTreeMap::new() };
-    let client = Client::new(instance.socket);
+    let client = instance.client();
     let request = TraceRequest::from(wanted);
     let (mut shown, mut totals, mut ended) = (0u64, TraceTotals::default(), None);
     let mut failure = None;

@@ -4,6 +4,8 @@
 mod common;
 
 use common::{WEB4, stderr, stdout};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
 use weir_lab::LabSpec;
@@ -54,6 +56,39 @@ fn refusals_have_words_and_statuses() {
     assert_eq!(stderr(&nobody).matches("os error 2").count(), 1, "{}", stderr(&nobody));
     assert_eq!(common::tables(&balancer.status().unwrap()), before);
     common::assert_unbroken(&mut held, "after what was refused", &balancer);
+}
+
+/// A process that is stopped holds its socket: whoever asks is told in time, and nothing is lost.
+#[test]
+fn whoever_asks_a_stopped_instance_is_told() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let mut held = common::hold(&lab, WEB4, 20);
+    let socket = balancer.socket();
+    let socket = socket.to_str().unwrap();
+    let pid = balancer.status().unwrap()["pid"].as_i64().unwrap();
+    let process = Pid::from_raw(i32::try_from(pid).unwrap());
+    kill(process, Signal::SIGSTOP).unwrap();
+    let said: Vec<(Option<i32>, String)> = ["status", "backend weight web4 b1 7", "trace"]
+        .iter()
+        .map(|line| {
+            let more = ["--patience", "2s", "--socket", socket];
+            let words: Vec<&str> = line.split(' ').chain(more).collect();
+            let output = common::weir(&words);
+            (output.status.code(), stderr(&output))
+        })
+        .collect();
+    common::assert_unbroken(&mut held, "while the process is stopped", &balancer);
+    kill(process, Signal::SIGCONT).unwrap();
+    let words = format!("weir at {socket} (process {pid}, which is stopped) has not answered for 2s");
+    for (status, said) in &said {
+        assert_eq!(*status, Some(BUSY), "{said}");
+        assert!(said.contains(&words), "{said}");
+        assert!(said.contains(&format!("kill -CONT {pid} lets it go on")), "{said}");
+    }
+    assert!(said[1].1.contains("may still be done") && !said[0].1.contains("may still be done"));
+    common::eventually("it answers again", || balancer.status().is_ok());
 }
 
 /// Two processes of one name would take each other's interface and maps, whatever their run

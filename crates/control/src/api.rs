@@ -25,7 +25,7 @@ mod openapi;
 mod server;
 mod watch;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, PATIENCE};
 pub use grpc::PROTO;
 pub use watch::{EventList, Rate, Rates};
 

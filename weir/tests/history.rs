@@ -188,6 +188,13 @@ fn what_a_change_broke_is_remembered_and_a_pipe_will_do() {
     // The connections are lost; the file is not.
     common::command(&balancer, "rollback");
     common::reach_all(&lab, WEB4, 2);
+    // So is what the removal of one by a command broke, and where it was.
+    let said = common::command(&balancer, "backend remove web4 b1");
+    assert!(said.contains("backend b1 (10.77.2."), "{said}");
+    let last = history(&balancer)["entries"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["what"], "command", "{last}");
+    assert!(last["broken"].is_u64() && last["connections"].is_u64(), "{last}");
+    assert!(last["done"].as_str().unwrap().contains("(10.77.2."), "{last}");
 }
 
 /// What a rollback refuses is told by the text that it would go back to: the file has others, and other lines.

@@ -166,15 +166,28 @@ impl<P: Plane> Engine<P> {
                 .try_fold(0, |all, one| Some(all + one?))
                 .filter(|_| plan.is_some())
         };
+        let services: Vec<String> =
+            services.iter().map(|one| format!("{} {}", one.name, one.change)).collect();
+        let counts = (sum(|one| one.connections), sum(|one| one.broken));
+        self.remember_entry((what, done), services, counts, text)
+    }
+
+    fn remember_entry(
+        &mut self,
+        (what, done): (&str, String),
+        services: Vec<String>,
+        (connections, broken): (Option<usize>, Option<usize>),
+        text: Option<&str>,
+    ) -> Option<u64> {
         let entry = Entry {
             number: 0,
             at: 0,
             who: self.who.clone(),
             what: what.to_owned(),
             done,
-            services: services.iter().map(|one| format!("{} {}", one.name, one.change)).collect(),
-            connections: sum(|one| one.connections),
-            broken: sum(|one| one.broken),
+            services,
+            connections,
+            broken,
             kept: false,
             digest: String::new(),
         };
@@ -196,6 +209,17 @@ impl<P: Plane> Engine<P> {
         if let Ok(done) = done {
             self.remember("command", done.clone(), None, None);
         }
+    }
+
+    /// Remembers that a backend was removed: of the connections of its service, so many were its own.
+    pub(super) fn remember_removal(
+        &mut self,
+        done: &str,
+        connections: Option<usize>,
+        broken: Option<usize>,
+    ) {
+        let done = ("command", done.to_owned());
+        self.remember_entry(done, Vec::new(), (connections, broken), None);
     }
 
     /// Follows a text, and remembers it; `from` is where problems of it are told.

@@ -201,7 +201,7 @@ pub enum Verb {
     /// state file of cilium's load balancer. What has no counterpart is told, by line.
     Import(crate::import::ImportOptions),
     /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends. Refused
-    /// while the instance runs.
+    /// while the instance runs; ends with 3 if nothing is loaded under the --name that is given.
     Unload {
         /// The configuration file, for the instance's name.
         #[arg(long, conflicts_with = "name")]

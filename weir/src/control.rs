@@ -73,6 +73,7 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
 }
 
 pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()> {
+    let given = name.is_some();
     let name = match (name, config) {
         (Some(name), _) => name,
         (None, Some(path)) => Config::load(path)?.balancer.name,
@@ -89,10 +90,21 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
             }
         },
     };
-    let said =
-        if engine::unload(&name)? { "data plane removed" } else { "no data plane is loaded" };
-    out::line(format_args!("{name}: {said}"));
-    Ok(())
+    if engine::unload(&name)? {
+        out::line(format_args!("{name}: data plane removed"));
+        return Ok(());
+    }
+    // Of what a file describes nothing is to be there, whether it was or not; a name may be mistyped.
+    if !given {
+        out::line(format_args!("{name}: no data plane is loaded"));
+        return Ok(());
+    }
+    let there = match &engine::loaded()?[..] {
+        [] => "none is".to_owned(),
+        several => format!("there are {}", several.join(", ")),
+    };
+    let words = format!("no data plane of an instance {name} is loaded; {there}");
+    Err(EngineError::NotFound(words).into())
 }
 
 /// Whether nothing failed.

@@ -113,16 +113,42 @@ fn one_process_runs_an_instance() {
         assert!(said.contains("an instance of this name is running"), "{said}");
     }
     common::assert_unbroken(&mut held, "after a second instance of the name", &balancer);
+    // Nor does another name help where the interface is taken: it is said by whom.
+    let name = format!("wl{}", lab.id());
+    let other = format!("{name}-other");
+    let renamed = fs::read_to_string(config).unwrap();
+    let line = format!("name = \"{name}\"");
+    assert!(renamed.contains(&line), "{renamed}");
+    let renamed_file = directory.path().join("other.toml");
+    fs::write(&renamed_file, renamed.replacen(&line, &format!("name = \"{other}\""), 1)).unwrap();
+    let refused = || {
+        let output = common::weir_in(&lab, &["run", "--config", renamed_file.to_str().unwrap()]);
+        assert!(!output.status.success(), "{}", stdout(&output));
+        stderr(&output)
+    };
+    let said = refused();
+    let words = format!("is that of the instance {name} of weir, which runs; take ");
+    assert!(said.contains(&words) && said.contains("other.toml:"), "{said}");
     held.extend(common::hold(&lab, WEB4, 20));
     // Its end lets the name go, and only its own directory.
-    let name = format!("wl{}", lab.id());
     balancer.kill();
+    let said = refused();
+    assert!(said.contains(&format!("`weir unload --name {name}` ends that")), "{said}");
+    assert!(!Path::new("/sys/fs/bpf/weir").join(&other).exists());
+    let output = common::weir(&["unload", "--name", &other]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(NOT_FOUND), "{said}");
+    assert!(said.contains(&format!("no data plane of an instance {other} is loaded")), "{said}");
+    assert!(said.contains("there are ") && said.contains(&name), "{said}");
     let output = common::weir(&["unload", "--name", &format!("../weir/{name}")]);
     assert_eq!(output.status.code(), Some(INVALID), "{}", stderr(&output));
     common::assert_unbroken(&mut held, "without a control plane", &balancer);
     let output = common::weir(&["unload", "--name", &name]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(!Path::new("/sys/fs/bpf/weir").join(&name).exists());
+    // By the file it may be asked for again, as scripts do.
+    let output = common::weir(&["unload", "--config", config]);
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 /// A start that fails leaves nothing in the kernel.

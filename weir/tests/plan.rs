@@ -136,6 +136,17 @@ fn what_a_reload_refuses_a_plan_refuses() {
     let refused = common::try_command(&balancer, "plan").expect_err("an unknown field");
     assert!(refused.contains(":2") && refused.contains("nme"), "{refused}");
     std::fs::write(balancer.config(), &good).unwrap();
+    // An interface that is not there.
+    let line = good.lines().find(|line| line.starts_with("interfaces = ")).unwrap();
+    let more = line.replace(']', ", \"nope0\"]");
+    std::fs::write(balancer.config(), good.replacen(line, &more, 1)).unwrap();
+    for command in ["plan", "reload"] {
+        let refused = common::try_command(&balancer, command).expect_err("no such interface");
+        assert!(refused.contains("interface nope0: not found"), "{command}: {refused}");
+        let at = good.lines().position(|one| one == line).unwrap() + 1;
+        assert!(refused.contains(&format!(":{at}: interfaces: ")), "{command}: {refused}");
+    }
+    std::fs::write(balancer.config(), &good).unwrap();
     // The same of a text that is in no file.
     let socket = balancer.socket().to_str().unwrap().to_owned();
     let fed = |text: &str| common::weir_fed(&["plan", "-", "--socket", &socket], text);

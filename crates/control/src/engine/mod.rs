@@ -18,6 +18,7 @@ mod forward;
 mod full_nat;
 mod half_open;
 mod history;
+mod holder;
 mod limits;
 mod loads;
 mod mailbox;
@@ -256,7 +257,7 @@ impl<T, E: std::error::Error + Send + Sync + 'static> PlaneResult<T> for Result<
     fn of_interfaces(self, from: &Source) -> Result<T, EngineError> {
         self.map_err(|source| EngineError::Interfaces {
             place: from.place(Table::Balancer, "interfaces"),
-            source: Box::new(source),
+            source: holder::named(source),
         })
     }
 }
@@ -486,17 +487,22 @@ impl Engine {
     }
 }
 
+/// Whether the interfaces are there and no one else's, as far as can be seen without touching anything.
+fn may_attach(config: &Config, from: &Source, directory: &FilePath) -> Result<(), EngineError> {
+    for name in &config.balancer.interfaces {
+        Interface::find(name).of_interfaces(from)?;
+        if KernelPlane::is_occupied(directory, name) {
+            let interface = name.clone();
+            return Err(weir_dataplane::Error::Occupied { interface }).of_interfaces(from);
+        }
+    }
+    Ok(())
+}
+
 /// Whether there is nothing in the way of a start that can be seen without touching anything: interfaces
 /// that are missing, or another's, and an instance of the name that runs.
 fn may_start(config: &Config, file: &FilePath, directory: &FilePath) -> Result<(), EngineError> {
-    let file = &Source::File(file.to_owned());
-    for name in &config.balancer.interfaces {
-        Interface::find(name).of_interfaces(file)?;
-        if KernelPlane::is_occupied(directory, name) {
-            let interface = name.clone();
-            return Err(weir_dataplane::Error::Occupied { interface }).of_interfaces(file);
-        }
-    }
+    may_attach(config, &Source::File(file.to_owned()), directory)?;
     if directory.exists() {
         NameLock::acquire(directory).map(drop)?
     }

@@ -4,7 +4,7 @@
 use super::reload::{How, Plan, Planned};
 use super::service::ServiceRuntime;
 use super::turn::Change;
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, may_attach, pin_directory};
 use crate::config::{Backend, Config, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -126,6 +126,10 @@ impl<P: Plane> Engine<P> {
     fn plan_looked_at(&self, config: &Config, from: &Source) -> Result<PlanReport, EngineError> {
         self.keeps_identity(config, from)?;
         self.reaches(config)?;
+        // As they are, they are not looked at by a reload either.
+        if self.config.balancer.interfaces != config.balancer.interfaces {
+            may_attach(config, from, &pin_directory(&config.balancer.name))?;
+        }
         let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
         let mut settings = differences(&self.config.balancer, &config.balancer, &[]);
         settings.extend(differences(&self.config.limits, &config.limits, &[]));

@@ -17,8 +17,8 @@ use weir_control::api::{
 use weir_control::config::{Config, MOST_TEXT, text_of};
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, DiscoverStatus, EngineError, Explanation, Kind, NatSourceStatus, NewFlowStatus, PlaneStatus,
-    QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus, Status,
+    self, DiscoverStatus, EngineError, Explanation, Kind, NatSourceStatus, NewFlowStatus,
+    PlaneStatus, QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus, Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -47,11 +47,7 @@ pub fn stdin_text() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().take(MOST_TEXT as u64 + 1).read_to_end(&mut bytes);
     read.context("cannot read the standard input")?;
-    anyhow::ensure!(
-        bytes.len() <= MOST_TEXT,
-        "{STDIN}: it is larger than {} MiB",
-        MOST_TEXT >> 20
-    );
+    anyhow::ensure!(bytes.len() <= MOST_TEXT, "{STDIN}: it is larger than {} MiB", MOST_TEXT >> 20);
     Ok(text_of(bytes, STDIN)?)
 }
 

@@ -81,7 +81,8 @@ fn whoever_asks_a_stopped_instance_is_told() {
         .collect();
     common::assert_unbroken(&mut held, "while the process is stopped", &balancer);
     kill(process, Signal::SIGCONT).unwrap();
-    let words = format!("weir at {socket} (process {pid}, which is stopped) has not answered for 2s");
+    let words =
+        format!("weir at {socket} (process {pid}, which is stopped) has not answered for 2s");
     for (status, said) in &said {
         assert_eq!(*status, Some(BUSY), "{said}");
         assert!(said.contains(&words), "{said}");

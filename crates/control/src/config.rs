@@ -66,10 +66,10 @@ pub use check::{
 pub use discover::{Discover, Records};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
+pub use include::in_one;
 pub use lists::Lists;
 pub use maintenance::{Window, WindowError};
 pub use new_flows::{FlowRate, NewFlows};
-pub use include::in_one;
 pub use place::{Source, Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 pub use schema::schema;

@@ -108,11 +108,12 @@ mod tests {
 
     #[test]
     fn a_conflict_says_what_was_expected_and_what_there_is() {
-        let said = |expected, has| {
-            FleetError::Conflict { expected, has, by: "lb2".into() }.to_string()
-        };
+        let said =
+            |expected, has| FleetError::Conflict { expected, has, by: "lb2".into() }.to_string();
         assert!(said(6, 7).contains("made of change 6, and the store has change 7 (by lb2)"));
-        assert!(said(7, 7).contains("made of change 7, and the store has another change 7 (by lb2)"));
+        assert!(
+            said(7, 7).contains("made of change 7, and the store has another change 7 (by lb2)")
+        );
         assert!(said(7, 0).contains("made of change 7, and the store has none (by lb2)"));
     }
 }

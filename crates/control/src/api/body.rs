@@ -39,7 +39,8 @@ fn told(path: &str, error: &serde_json::Error) -> String {
     if let Some(field) = quoted(message, "unknown field ") {
         let known = message.split_once(", expected ").map_or("", |(_, known)| known);
         let known = known.trim_start_matches("one of ").replace('`', "");
-        let known = if known.is_empty() { "there are none".into() } else { format!("there are {known}") };
+        let known =
+            if known.is_empty() { "there are none".into() } else { format!("there are {known}") };
         return format!("{}: there is no such field; {known}", above(field));
     }
     let Some((wrong, wanted)) = message.split_once(", expected ") else {
@@ -150,10 +151,7 @@ mod tests {
                 said::<WeightRequest>("{\"weight\": 3, \"weight\": 4}"),
                 "weight: it is there twice".into(),
             ),
-            (
-                said::<WeightRequest>("7"),
-                "7 is wrong here; give an object in { }".into(),
-            ),
+            (said::<WeightRequest>("7"), "7 is wrong here; give an object in { }".into()),
             (
                 said::<DrainRequest>("{\"drain\": null}"),
                 "drain: null is wrong here; give true or false".into(),

@@ -75,7 +75,9 @@ fn silence(path: &Path, pid: Option<i32>, waited: Duration, changes: bool) -> St
             format!(" (process {pid}, which is stopped)"),
             format!("kill -CONT {pid} lets it go on"),
         ),
-        Some(pid) => (format!(" (process {pid})"), "look at its log; packets go on without it".into()),
+        Some(pid) => {
+            (format!(" (process {pid})"), "look at its log; packets go on without it".into())
+        }
         None => (String::new(), "look at its log; packets go on without it".into()),
     };
     let rest = if changes {
@@ -266,11 +268,10 @@ async fn exchange(
     stream: UnixStream,
     request: hyper::Request<Full<Bytes>>,
 ) -> Result<hyper::Response<Incoming>, ClientError> {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|e| odd(&e))?;
-        tokio::spawn(connection);
-        sender.send_request(request).await.map_err(|e| odd(&e))
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| odd(&e))?;
+    tokio::spawn(connection);
+    sender.send_request(request).await.map_err(|e| odd(&e))
 }
 
 fn odd(error: &dyn std::fmt::Display) -> ClientError {
@@ -311,7 +312,8 @@ mod tests {
         let said = ask("GET", "/v1/status");
         assert_eq!(said.kind(), Kind::Busy);
         let own = std::process::id();
-        let words = format!("weir at {} (process {own}) has not answered for 50ms", socket.display());
+        let words =
+            format!("weir at {} (process {own}) has not answered for 50ms", socket.display());
         assert!(said.to_string().starts_with(&words), "{said}");
         assert!(!said.to_string().contains("may still be done"), "{said}");
         assert!(!ask("POST", "/v1/explain").to_string().contains("may still be done"));

@@ -39,9 +39,10 @@ impl Source {
     pub fn place(&self, table: Table<'_>, field: &str) -> String {
         let text: Arc<str> = match self {
             // A file that has gone since it was read is named all the same.
-            Self::File(path) => {
-                super::Config::text(path).or_else(|_| super::text_in(path)).unwrap_or_default().into()
-            }
+            Self::File(path) => super::Config::text(path)
+                .or_else(|_| super::text_in(path))
+                .unwrap_or_default()
+                .into(),
             Self::Text { text, .. } => Arc::clone(text),
         };
         let own = self.name();

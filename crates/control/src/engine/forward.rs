@@ -1,9 +1,7 @@
 //! How packets reach backends: next hops, tunnels, and other addresses.
 
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::{
-    Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table,
-};
+use crate::config::{Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table};
 use crate::neigh::{self, NeighError, Neighbour};
 use std::collections::BTreeSet;
 use std::net::IpAddr;

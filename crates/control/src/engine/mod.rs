@@ -5,6 +5,7 @@
 
 mod agents;
 mod announce;
+mod beyond;
 mod by_id;
 mod caps;
 mod commands;

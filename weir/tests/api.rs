@@ -277,6 +277,7 @@ fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
         ("POST", "/v1/reload", ""),
         ("GET", "/v1/history/1", ""),
         ("POST", "/v1/plan", file.as_str()),
+        ("POST", "/v1/plan", "{\"text\": \"[balancer]\"}"),
         ("POST", "/v1/apply", "{\"file\": \"x\", \"text\": \"\"}"),
     ] {
         let (status, said) = ask(method, path, body);

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_control::api::Client;
 use weir_control::config::PlaneKind;
 use weir_steering::MethodId;
 
@@ -64,11 +65,22 @@ pub enum AnnounceVerb {
 pub const USUAL_SOCKET: &str = "/run/weir/weir.sock";
 
 /// A process `weir run` that a verb talks to.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Instance {
     /// Socket of the instance to talk to.
     #[arg(long, global = true, env = "WEIR_SOCKET", default_value = USUAL_SOCKET)]
     pub socket: PathBuf,
+    /// For how long the instance may say nothing, 1s or more: one that does not live any more is given up then.
+    #[arg(long, global = true, env = "WEIR_PATIENCE", value_name = "TIME", value_parser = patience,
+          default_value = "60s")]
+    pub patience: Duration,
+}
+
+impl Instance {
+    /// Who talks to it.
+    pub fn client(&self) -> Client {
+        Client::new(self.socket.clone()).with_patience(self.patience)
+    }
 }
 
 /// How to look at packets.
@@ -85,9 +97,13 @@ pub struct TraceOptions {
     /// Tell which rules of the program each packet goes through.
     #[arg(long)]
     pub rules: bool,
-    /// Write packets, as they came and as they left, to a file of pcapng, for Wireshark or tcpdump.
+    /// Write packets, as they came and as they left, to a file of pcapng, for Wireshark or tcpdump. Refused if
+    /// the file is there.
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["json", "rules"])]
     pub write: Option<PathBuf>,
+    /// Write that file anew if it is there.
+    #[arg(long, requires = "write")]
+    pub force: bool,
     /// Print each packet as a line of JSON.
     #[arg(long, conflicts_with = "rules")]
     pub json: bool,
@@ -185,7 +201,7 @@ pub enum Verb {
     /// state file of cilium's load balancer. What has no counterpart is told, by line.
     Import(crate::import::ImportOptions),
     /// Remove the data plane that a stopped instance left in the kernel. Forwarding ends. Refused
-    /// while the instance runs.
+    /// while the instance runs; ends with 3 if nothing is loaded under the --name that is given.
     Unload {
         /// The configuration file, for the instance's name.
         #[arg(long, conflicts_with = "name")]
@@ -197,7 +213,7 @@ pub enum Verb {
     /// Check a configuration file, and change nothing. Ends with 1 if `weir run` would refuse it, whatever the
     /// host; an interface that this host has not is told.
     Check {
-        /// The configuration file.
+        /// The configuration file; - for the standard input.
         #[arg(default_value = "/etc/weir/weir.toml", conflicts_with = "config")]
         file: PathBuf,
         /// The same.
@@ -244,7 +260,7 @@ pub enum Verb {
         source: SocketAddr,
         /// The service's address and port.
         destination: SocketAddr,
-        /// The destination connection id of a QUIC packet, hexadecimal: where that one goes.
+        /// The destination connection id of a QUIC packet, hexadecimal: where that one goes. With udp only.
         #[arg(long, value_name = "HEX")]
         connection_id: Option<String>,
         /// Ask the tables of this snapshot (weir snapshot --tables), and no balancer.
@@ -292,8 +308,8 @@ pub enum Verb {
     /// Tell what a file would change, and how many connections it would touch and break; change
     /// nothing. Ends with 4 if a reload would refuse it.
     Plan {
-        /// The file; without it, the one that the instance runs by: what differs from what is in
-        /// force, changes by commands included.
+        /// The file, - for the standard input; without it, the one that the instance runs by: what differs
+        /// from what is in force, changes by commands included.
         file: Option<PathBuf>,
         #[command(flatten)]
         instance: Instance,
@@ -757,6 +773,12 @@ fn look_every(text: &str) -> Result<Duration, String> {
     fits.then_some(time).ok_or_else(|| "give 100ms to 1h".into())
 }
 
+/// For how long nothing need be heard.
+fn patience(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    (time >= Duration::from_secs(1)).then_some(time).ok_or_else(|| "give 1s or more".into())
+}
+
 /// The weight of a backend.
 fn weight(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("a weight is a whole number from 0 to {}", u16::MAX))
@@ -856,6 +878,20 @@ mod tests {
             assert_eq!(options.size, size);
         }
         assert!(parse("huge").is_err());
+    }
+
+    #[test]
+    fn an_instance_has_the_patience_of_the_client() {
+        let of = |words: &[&str]| match Cli::try_parse_from(words).map(|cli| cli.verb) {
+            Ok(Verb::Status { instance, .. }) => Some(instance.patience),
+            _ => None,
+        };
+        assert_eq!(of(&["weir", "status"]), Some(weir_control::api::PATIENCE));
+        let given = of(&["weir", "status", "--patience", "5m"]);
+        assert_eq!(given, Some(Duration::from_secs(300)));
+        for bad in ["0s", "999ms", "5"] {
+            assert_eq!(of(&["weir", "status", "--patience", bad]), None, "{bad}");
+        }
     }
 
     #[test]

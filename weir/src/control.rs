@@ -7,17 +7,18 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::Path;
 use weir_control::api::{
-    Answer, Client, DrainRequest, FlowRequest, LoadRequest, NewBackend, ReloadRequest,
+    Answer, DrainRequest, FlowRequest, LoadRequest, NewBackend, Refusal, ReloadRequest,
     WeightRequest,
 };
-use weir_control::config::Config;
+use weir_control::config::{Config, MOST_TEXT, text_of};
 use weir_control::doctor::{self, DoctorInput};
 use weir_control::engine::{
-    self, DiscoverStatus, EngineError, Explanation, NatSourceStatus, NewFlowStatus, PlaneStatus,
-    QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus, Status,
+    self, DiscoverStatus, EngineError, Explanation, Kind, NatSourceStatus, NewFlowStatus,
+    PlaneStatus, QuicConfigStatus, QuicStatus, ReturnedStatus, ServiceStatus, Status,
 };
 
 /// Makes a request of the instance behind a socket.
@@ -28,13 +29,33 @@ pub fn request<T: DeserializeOwned>(
     body: Option<&impl Serialize>,
 ) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(Client::new(instance.socket).request(method, path, body))?)
+    Ok(runtime.block_on(instance.client().request(method, path, body))?)
 }
 
 pub const NO_BODY: Option<&()> = None;
 
+/// What problems call the standard input.
+pub const STDIN: &str = "<stdin>";
+
+/// Whether a file stands for the standard input.
+pub fn is_stdin(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// The configuration at the standard input.
+pub fn stdin_text() -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
+    let read = std::io::stdin().lock().take(MOST_TEXT as u64 + 1).read_to_end(&mut bytes);
+    read.context("cannot read the standard input")?;
+    anyhow::ensure!(bytes.len() <= MOST_TEXT, "{STDIN}: it is larger than {} MiB", MOST_TEXT >> 20);
+    Ok(text_of(bytes, STDIN)?)
+}
+
 pub fn check(path: &Path) -> anyhow::Result<()> {
-    let config = Config::load(path)?;
+    let (name, config) = match is_stdin(path) {
+        true => (STDIN.to_owned(), Config::parse(&stdin_text()?, STDIN)?),
+        false => (path.display().to_string(), Config::load(path)?),
+    };
     let unreachable = doctor::behind_routers(&config);
     anyhow::ensure!(unreachable.is_empty(), "{}", unreachable.join("\n"));
     let missing = doctor::missing_interfaces(&config);
@@ -43,11 +64,12 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
         _ => format!("; this host has no {}, so weir run would not start here", missing.join(", ")),
     };
     let services = config.services.len();
-    out::line(format_args!("{}: good; {services} services{elsewhere}", path.display()));
+    out::line(format_args!("{name}: good; {services} services{elsewhere}"));
     Ok(())
 }
 
 pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()> {
+    let given = name.is_some();
     let name = match (name, config) {
         (Some(name), _) => name,
         (None, Some(path)) => Config::load(path)?.balancer.name,
@@ -64,10 +86,21 @@ pub fn unload(config: Option<&Path>, name: Option<String>) -> anyhow::Result<()>
             }
         },
     };
-    let said =
-        if engine::unload(&name)? { "data plane removed" } else { "no data plane is loaded" };
-    out::line(format_args!("{name}: {said}"));
-    Ok(())
+    if engine::unload(&name)? {
+        out::line(format_args!("{name}: data plane removed"));
+        return Ok(());
+    }
+    // Of what a file describes nothing is to be there, whether it was or not; a name may be mistyped.
+    if !given {
+        out::line(format_args!("{name}: no data plane is loaded"));
+        return Ok(());
+    }
+    let there = match &engine::loaded()?[..] {
+        [] => "none is".to_owned(),
+        several => format!("there are {}", several.join(", ")),
+    };
+    let words = format!("no data plane of an instance {name} is loaded; {there}");
+    Err(EngineError::NotFound(words).into())
 }
 
 /// Whether nothing failed.
@@ -466,7 +499,17 @@ pub fn print_explanation(said: Explanation, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whoever asks for JSON gets some also where it is refused, or not done in time.
 pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
+    let done = change(instance, verb, json);
+    if json && let Err(error) = &done {
+        let kind = crate::kind(error).unwrap_or(Kind::Failed);
+        out::json(&Refusal { error: out::causes(error), kind })?;
+    }
+    done
+}
+
+fn change(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Result<()> {
     let at = |service: &str, rest: &str| format!("/v1/services/{service}/backends{rest}");
     let answer: Answer = match verb {
         BackendVerb::Add { service, name, address, port, weight } => {
@@ -478,14 +521,18 @@ pub fn backend(instance: Instance, verb: BackendVerb, json: bool) -> anyhow::Res
         }
         BackendVerb::Drain { service, name, undo, wait, deadline, quiet } => {
             let body = DrainRequest { drain: !undo };
-            let again = Instance { socket: instance.socket.clone() };
+            let again = instance.clone();
             let path = at(&service, &format!("/{name}/drain"));
-            let answer = request(instance, "PUT", &path, Some(&body))?;
+            let answer: Answer = request(instance, "PUT", &path, Some(&body))?;
             if !wait {
                 return say(&answer, json);
             }
+            if !json {
+                say(&answer, json)?;
+            }
             let wanted = drain::Wanted { service, name, deadline, quiet };
-            Ok(drain::wait(&again, &wanted, (!json).then_some(&answer))?)
+            let done = drain::wait(&again, &wanted)?;
+            Ok(Answer { done, change: answer.change })
         }
         BackendVerb::Undrain { service, name } => {
             let body = DrainRequest { drain: false };

@@ -47,13 +47,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a command ends with that has failed; `weir --help` tells.
-fn status(error: &anyhow::Error) -> u8 {
-    let kind = error.chain().find_map(|cause| {
+/// What kind of refusal or failure it is, if it is one of an instance's.
+fn kind(error: &anyhow::Error) -> Option<Kind> {
+    error.chain().find_map(|cause| {
         let client = cause.downcast_ref::<ClientError>().map(ClientError::kind);
         client.or_else(|| cause.downcast_ref::<EngineError>().map(EngineError::kind))
-    });
-    match kind {
+    })
+}
+
+/// What a command ends with that has failed; `weir --help` tells.
+fn status(error: &anyhow::Error) -> u8 {
+    match kind(error) {
         None | Some(Kind::File | Kind::Failed | Kind::Forbidden) => 1,
         Some(Kind::Invalid) => 2,
         Some(Kind::NotFound) => 3,

@@ -9,11 +9,11 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use weir_control::engine::TracedPacket;
+use weir_control::engine::{EngineError, TracedPacket};
 
 /// Timestamps are nanoseconds: 10 to the minus 9.
 const NANOSECONDS: u8 = 9;
@@ -28,10 +28,42 @@ pub struct Capture {
     path: PathBuf,
 }
 
+/// Whether something is there that is no regular file.
+fn is_no_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|about| !about.is_file())
+}
+
+fn is_there(path: &Path) -> anyhow::Error {
+    let words = format!(
+        "{} is there already and stays as it is; give --write another file, or --force to write it anew",
+        path.display()
+    );
+    EngineError::Conflict(words).into()
+}
+
+/// Refuses a file that [`Capture::create`] would refuse.
+///
+/// # Errors
+/// If it is there, and is not to be written anew.
+pub fn may_create(path: &Path, anew: bool) -> anyhow::Result<()> {
+    let there = !anew && fs::symlink_metadata(path).is_ok() && !is_no_file(path);
+    if there { Err(is_there(path)) } else { Ok(()) }
+}
+
 impl Capture {
-    /// Makes the file; one that is there is written anew.
-    pub fn create(path: &Path) -> anyhow::Result<Self> {
-        let file = File::create(path).with_context(|| format!("write {}", path.display()))?;
+    /// Makes the file. One that is there is refused, or written anew if so asked. Pipes and devices lose nothing by
+    /// being written to, and are taken as they are.
+    pub fn create(path: &Path, anew: bool) -> anyhow::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.write(true);
+        match anew || is_no_file(path) {
+            true => options.create(true).truncate(true),
+            false => options.create_new(true),
+        };
+        let file = match options.open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(is_there(path)),
+            file => file.with_context(|| format!("write {}", path.display()))?,
+        };
         let writer = PcapNgWriter::new(BufWriter::new(file));
         let writer = writer.with_context(|| format!("write {}", path.display()))?;
         Ok(Self { writer, interfaces: HashMap::new(), path: path.to_owned() })

@@ -1,7 +1,7 @@
 //! `weir plan`: what a file would change, in words.
 
 use crate::cli::Instance;
-use crate::control::request;
+use crate::control::{STDIN, is_stdin, request, stdin_text};
 use crate::out;
 use anyhow::Context;
 use serde_json::{Map, Value};
@@ -15,7 +15,12 @@ pub fn run(instance: Instance, file: Option<PathBuf>, json: bool) -> anyhow::Res
     let absolute = |file: PathBuf| {
         std::fs::canonicalize(&file).with_context(|| format!("cannot read {}", file.display()))
     };
-    let body = PlanRequest { file: file.map(absolute).transpose()? };
+    let body = match file {
+        Some(file) if is_stdin(&file) => {
+            PlanRequest { file: Some(STDIN.into()), text: Some(stdin_text()?) }
+        }
+        file => PlanRequest { file: file.map(absolute).transpose()?, text: None },
+    };
     let report: PlanReport = request(instance, "POST", "/v1/plan", Some(&body))?;
     if json {
         out::json(&report)?;

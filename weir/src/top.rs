@@ -11,7 +11,6 @@ use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table, TableState};
 use std::collections::HashMap;
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -73,21 +72,20 @@ pub fn run(instance: Instance, interval: Duration) -> anyhow::Result<()> {
     if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
         bail!("weir top needs a terminal; weir status prints the same once, and --json all of it");
     }
-    let socket = instance.socket;
     // Whoever does not answer is told before the terminal is taken.
-    let first = look(&socket)?;
+    let first = look(&instance)?;
     let (tell, news) = mpsc::channel();
     let (order, orders) = mpsc::channel::<Drain>();
     // Its own thread: an instance that takes its time does not keep keys waiting.
     thread::spawn(move || {
         loop {
             let said = match orders.recv_timeout(interval) {
-                Ok(drain) => match carry_out(&socket, &drain) {
+                Ok(drain) => match carry_out(&instance, &drain) {
                     Ok(done) => News::Done(done),
                     Err(error) => News::Failed(format!("{error:#}")),
                 },
                 Err(mpsc::RecvTimeoutError::Timeout) => {
-                    look(&socket).unwrap_or_else(|error| News::Failed(format!("{error:#}")))
+                    look(&instance).unwrap_or_else(|error| News::Failed(format!("{error:#}")))
                 }
                 Err(mpsc::RecvTimeoutError::Disconnected) => return,
             };
@@ -118,22 +116,18 @@ pub fn run(instance: Instance, interval: Duration) -> anyhow::Result<()> {
     result.context("the terminal is gone")
 }
 
-fn at(socket: &std::path::Path) -> Instance {
-    Instance { socket: PathBuf::from(socket) }
-}
-
-fn look(socket: &std::path::Path) -> anyhow::Result<News> {
-    let status: Status = request(at(socket), "GET", "/v1/status", NO_BODY)?;
-    let history: HistoryReport = request(at(socket), "GET", "/v1/history", NO_BODY)?;
+fn look(instance: &Instance) -> anyhow::Result<News> {
+    let status: Status = request(instance.clone(), "GET", "/v1/status", NO_BODY)?;
+    let history: HistoryReport = request(instance.clone(), "GET", "/v1/history", NO_BODY)?;
     let from = history.entries.len().saturating_sub(LINES);
     Ok(News::Status(Box::new(status), history.entries[from..].to_vec()))
 }
 
-fn carry_out(socket: &std::path::Path, drain: &Drain) -> anyhow::Result<String> {
+fn carry_out(instance: &Instance, drain: &Drain) -> anyhow::Result<String> {
     let Drain { service, backend, drain } = drain;
     let path = format!("/v1/services/{service}/backends/{backend}/drain");
     let body = DrainRequest { drain: *drain };
-    let answer: Answer = request(at(socket), "PUT", &path, Some(&body))?;
+    let answer: Answer = request(instance.clone(), "PUT", &path, Some(&body))?;
     Ok(answer.done)
 }
 

@@ -2,13 +2,12 @@
 
 use crate::cli::{Instance, TraceOptions};
 use crate::out;
-use crate::pcapng::Capture;
+use crate::pcapng::{Capture, may_create};
 use anyhow::Context;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
-use weir_control::api::Client;
 use weir_control::engine::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 use weir_wire::Reason;
 
@@ -21,10 +20,12 @@ pub fn run(instance: Instance, options: TraceOptions) -> anyhow::Result<()> {
 }
 
 async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()> {
-    let TraceOptions { wanted, count, duration, rules, write, json } = options;
-    let mut capture = write.as_deref().map(Capture::create).transpose()?;
+    let TraceOptions { wanted, count, duration, rules, write, force, json } = options;
+    // What would be refused anyway is refused before packets go through the slower program.
+    write.iter().try_for_each(|path| may_create(path, force))?;
+    let mut capture: Option<Capture> = None;
     let sentences = if rules { rule_sentences()? } else { BTreeMap::new() };
-    let client = Client::new(instance.socket);
+    let client = instance.client();
     let request = TraceRequest::from(wanted);
     let (mut shown, mut totals, mut ended) = (0u64, TraceTotals::default(), None);
     let mut failure = None;
@@ -47,6 +48,14 @@ async fn follow(instance: Instance, options: TraceOptions) -> anyhow::Result<()>
             }
             TraceLine::Counts(counts) => {
                 if let Some(began) = began.take() {
+                    // Where nobody answers, no file is made, and none is lost.
+                    match write.as_deref().map(|path| Capture::create(path, force)).transpose() {
+                        Ok(made) => capture = made,
+                        Err(error) => {
+                            failure = Some(error);
+                            return false;
+                        }
+                    }
                     let _ = began.send(());
                     out::note("looking at packets; Ctrl-C ends it");
                 }

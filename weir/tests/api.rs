@@ -130,7 +130,14 @@ fn changes_are_made_once_and_refusals_say_why() {
         ("GET", "/v1/nonsense", "", 404, "not_found", "not found"),
         ("GET", "/v1/services/none", "", 404, "not_found", "no service none"),
         ("PATCH", "/v1/status", "", 405, "invalid", "not allowed"),
-        ("PUT", own.as_str(), "{\"address\": 7}", 400, "invalid", "the body: "),
+        (
+            "PUT",
+            own.as_str(),
+            "{\"address\": 7}",
+            400,
+            "invalid",
+            "the body: address: 7 is wrong here",
+        ),
         (
             "PUT",
             "/v1/services/web4/backends/a%20b",
@@ -270,6 +277,7 @@ fn users_of_the_host_have_the_roles_that_the_file_gives_them() {
         ("POST", "/v1/reload", ""),
         ("GET", "/v1/history/1", ""),
         ("POST", "/v1/plan", file.as_str()),
+        ("POST", "/v1/plan", "{\"text\": \"[balancer]\"}"),
         ("POST", "/v1/apply", "{\"file\": \"x\", \"text\": \"\"}"),
     ] {
         let (status, said) = ask(method, path, body);

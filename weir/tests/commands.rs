@@ -4,6 +4,8 @@
 mod common;
 
 use common::{WEB4, stderr, stdout};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
 use weir_lab::LabSpec;
@@ -36,6 +38,11 @@ fn refusals_have_words_and_statuses() {
         ("backend add web4 b9 10.77.2.1", CONFLICT, "has address 10.77.2.1"),
         ("backend drain web4 b7", NOT_FOUND, "service web4 has no backend b7"),
         ("backend drain web9 b1", NOT_FOUND, "there is no service web9"),
+        (
+            "explain tcp 10.77.1.1:4711 10.77.0.100:80 --connection-id a02a",
+            INVALID,
+            "connection_id: packets of tcp have none; leave it out, or give the protocol udp",
+        ),
     ] {
         let words_of: Vec<&str> = line.split(' ').chain(["--socket", socket]).collect();
         let output = common::weir(&words_of);
@@ -49,6 +56,40 @@ fn refusals_have_words_and_statuses() {
     assert_eq!(stderr(&nobody).matches("os error 2").count(), 1, "{}", stderr(&nobody));
     assert_eq!(common::tables(&balancer.status().unwrap()), before);
     common::assert_unbroken(&mut held, "after what was refused", &balancer);
+}
+
+/// A process that is stopped holds its socket: whoever asks is told in time, and nothing is lost.
+#[test]
+fn whoever_asks_a_stopped_instance_is_told() {
+    let _alone = common::alone();
+    let lab = common::lab_of(LabSpec { backends: 2, clients: 1, ..LabSpec::default() });
+    let balancer = common::start(&lab, "concury", 2);
+    let mut held = common::hold(&lab, WEB4, 20);
+    let socket = balancer.socket();
+    let socket = socket.to_str().unwrap();
+    let pid = balancer.status().unwrap()["pid"].as_i64().unwrap();
+    let process = Pid::from_raw(i32::try_from(pid).unwrap());
+    kill(process, Signal::SIGSTOP).unwrap();
+    let said: Vec<(Option<i32>, String)> = ["status", "backend weight web4 b1 7", "trace"]
+        .iter()
+        .map(|line| {
+            let more = ["--patience", "2s", "--socket", socket];
+            let words: Vec<&str> = line.split(' ').chain(more).collect();
+            let output = common::weir(&words);
+            (output.status.code(), stderr(&output))
+        })
+        .collect();
+    common::assert_unbroken(&mut held, "while the process is stopped", &balancer);
+    kill(process, Signal::SIGCONT).unwrap();
+    let words =
+        format!("weir at {socket} (process {pid}, which is stopped) has not answered for 2s");
+    for (status, said) in &said {
+        assert_eq!(*status, Some(BUSY), "{said}");
+        assert!(said.contains(&words), "{said}");
+        assert!(said.contains(&format!("kill -CONT {pid} lets it go on")), "{said}");
+    }
+    assert!(said[1].1.contains("may still be done") && !said[0].1.contains("may still be done"));
+    common::eventually("it answers again", || balancer.status().is_ok());
 }
 
 /// Two processes of one name would take each other's interface and maps, whatever their run
@@ -73,16 +114,42 @@ fn one_process_runs_an_instance() {
         assert!(said.contains("an instance of this name is running"), "{said}");
     }
     common::assert_unbroken(&mut held, "after a second instance of the name", &balancer);
+    // Nor does another name help where the interface is taken: it is said by whom.
+    let name = format!("wl{}", lab.id());
+    let other = format!("{name}-other");
+    let renamed = fs::read_to_string(config).unwrap();
+    let line = format!("name = \"{name}\"");
+    assert!(renamed.contains(&line), "{renamed}");
+    let renamed_file = directory.path().join("other.toml");
+    fs::write(&renamed_file, renamed.replacen(&line, &format!("name = \"{other}\""), 1)).unwrap();
+    let refused = || {
+        let output = common::weir_in(&lab, &["run", "--config", renamed_file.to_str().unwrap()]);
+        assert!(!output.status.success(), "{}", stdout(&output));
+        stderr(&output)
+    };
+    let said = refused();
+    let words = format!("is that of the instance {name} of weir, which runs; take ");
+    assert!(said.contains(&words) && said.contains("other.toml:"), "{said}");
     held.extend(common::hold(&lab, WEB4, 20));
     // Its end lets the name go, and only its own directory.
-    let name = format!("wl{}", lab.id());
     balancer.kill();
+    let said = refused();
+    assert!(said.contains(&format!("`weir unload --name {name}` ends that")), "{said}");
+    assert!(!Path::new("/sys/fs/bpf/weir").join(&other).exists());
+    let output = common::weir(&["unload", "--name", &other]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(NOT_FOUND), "{said}");
+    assert!(said.contains(&format!("no data plane of an instance {other} is loaded")), "{said}");
+    assert!(said.contains("there are ") && said.contains(&name), "{said}");
     let output = common::weir(&["unload", "--name", &format!("../weir/{name}")]);
     assert_eq!(output.status.code(), Some(INVALID), "{}", stderr(&output));
     common::assert_unbroken(&mut held, "without a control plane", &balancer);
     let output = common::weir(&["unload", "--name", &name]);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(!Path::new("/sys/fs/bpf/weir").join(&name).exists());
+    // By the file it may be asked for again, as scripts do.
+    let output = common::weir(&["unload", "--config", config]);
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 /// A start that fails leaves nothing in the kernel.

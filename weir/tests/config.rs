@@ -165,6 +165,19 @@ fn check_and_run_say_what_is_wrong_where_and_what_would_be_right() {
     assert_says(&stderr(&output), &format!("{name}:7"), &["0 is not a port"]);
     assert_says(&stderr(&output), &format!("{name}:15"), &["is not an IP address"]);
 
+    // A file that is not one yet.
+    for arguments in [&["check", "-"][..], &["check", "--config", "-"]] {
+        let output = common::weir_fed(arguments, GOOD);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(common::stdout(&output).starts_with("<stdin>: good; 1 services"), "{output:?}");
+        let output = common::weir_fed(arguments, &GOOD.replace("port = 80", "port = 0"));
+        assert_failed(&output);
+        assert_says(&stderr(&output), "<stdin>:7", &["0 is not a port"]);
+        let output = common::weir_fed(arguments, "[balancer]\ninclude = [\"conf.d/*.toml\"]\n");
+        assert_failed(&output);
+        assert_says(&stderr(&output), "<stdin>:2", &["include"]);
+    }
+
     let missing = directory.path().join("none.toml");
     for verb in ["check", "run", "doctor"] {
         let output = common::weir(&[verb, "--config", missing.to_str().unwrap()]);

@@ -460,6 +460,19 @@ fn a_drain_is_waited_for() {
     let said = common::stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("left after 1s"), "{theirs}: {said}");
+    // A program reads what became of it, whatever that is.
+    let json = |words: &[&str]| -> (Option<i32>, Value) {
+        let more = ["--json", "--socket", &socket];
+        let output = common::weir(&[words, &more[..]].concat());
+        let said = common::stdout(&output);
+        (output.status.code(), serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}")))
+    };
+    let drain = ["backend", "drain", "web4", "b1", "--wait", "--deadline", "1s"];
+    let (status, said) = json(&drain);
+    assert_eq!((status, &said["kind"]), (Some(1), &"failed".into()), "{said}");
+    assert!(said["error"].as_str().unwrap().contains("left after 1s"), "{said}");
+    let (status, said) = json(&["backend", "drain", "web4", "b7", "--wait"]);
+    assert_eq!((status, &said["kind"]), (Some(3), &"not_found".into()), "{said}");
     common::assert_unbroken(&mut held, "while it drains", &balancer);
     // It returns when the last of them has ended, and not before.
     let mut waiting = std::process::Command::new(common::WEIR);
@@ -483,6 +496,9 @@ fn a_drain_is_waited_for() {
     assert!(said.contains("has no connection left, after "), "{said}");
     common::assert_unbroken(&mut held, "after the drain", &balancer);
     // Whoever lets it serve again ends the wait; so does whoever removes it.
+    let (status, said) = json(&drain);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said["done"].as_str().unwrap().contains("has no connection left"), "{said}");
     let other = common::weir(&["backend", "drain", "web4", "b0", "--undo", "--wait"]);
     assert_eq!(other.status.code(), Some(2), "{}", common::stderr(&other));
     common::command(&balancer, "backend drain web4 b1 --undo");

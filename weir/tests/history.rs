@@ -188,6 +188,49 @@ fn what_a_change_broke_is_remembered_and_a_pipe_will_do() {
     // The connections are lost; the file is not.
     common::command(&balancer, "rollback");
     common::reach_all(&lab, WEB4, 2);
+    // So is what the removal of one by a command broke, and where it was.
+    let said = common::command(&balancer, "backend remove web4 b1");
+    assert!(said.contains("backend b1 (10.77.2."), "{said}");
+    let last = history(&balancer)["entries"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["what"], "command", "{last}");
+    assert!(last["broken"].is_u64() && last["connections"].is_u64(), "{last}");
+    assert!(last["done"].as_str().unwrap().contains("(10.77.2."), "{last}");
+}
+
+/// What a rollback refuses is told by the text that it would go back to: the file has others, and other lines.
+#[test]
+fn a_rollback_tells_of_the_text_that_was_kept() {
+    let _alone = common::alone();
+    let lab = common::lab(2);
+    let balancer = common::start(&lab, "concury", 2);
+    let first = fs::read_to_string(balancer.config()).unwrap();
+    let second = first.replacen("[[service]]", "[[service]]\nidle_timeout = \"9m\"", 1);
+    fs::write(balancer.config(), &second).unwrap();
+    common::command(&balancer, "reload");
+    let kept = balancer.socket().with_file_name("history").join("1.toml");
+    assert_eq!(fs::read_to_string(&kept).unwrap(), first);
+    // Of another version, or spoilt; and with what cannot change any more.
+    let down = |text: &str| format!("#\n#\n#\n{text}");
+    let bad = down(&first).replacen("[[service]]", "[[service]]\nno_such_field = 1", 1);
+    let line = bad.lines().position(|line| line.starts_with("no_such_field")).unwrap() + 1;
+    let other = down(&first).replacen("name = \"", "name = \"x", 1);
+    let named = other.lines().position(|line| line.starts_with("name = \"x")).unwrap() + 1;
+    for (text, words) in [
+        (bad, format!("{}:{line}: ", kept.display())),
+        (other, format!("{}:{named}: [balancer] name cannot change", kept.display())),
+    ] {
+        fs::write(&kept, text).unwrap();
+        for line in ["rollback 1", "rollback"] {
+            let refused = common::try_command(&balancer, line).unwrap_err();
+            assert!(refused.contains(&words), "{words}: {refused}");
+            let own = format!("{}:", balancer.config().display());
+            assert!(!refused.contains(&own), "{refused}");
+        }
+        assert_eq!(fs::read_to_string(balancer.config()).unwrap(), second);
+    }
+    fs::write(&kept, &first).unwrap();
+    common::command(&balancer, "rollback");
+    assert_eq!(fs::read_to_string(balancer.config()).unwrap(), first);
 }
 
 /// A file that cannot be replaced, because it is mounted by itself, refuses what is applied, and nothing has

@@ -45,7 +45,7 @@ fn an_unknown_scenario_is_answered_with_the_built_in_ones_once() {
 /// A configuration that `weir check` accepts, and `weir doctor` has much to say about.
 fn configuration(directory: &Path) -> String {
     let path = directory.join("weir.toml");
-    let text = "[balancer]\ninterfaces = [\"nosuch0\"]\n\
+    let text = "[balancer]\nname = \"nosuch\"\ninterfaces = [\"nosuch0\"]\n\
                 [[service]]\nname = \"web\"\nvip = \"10.0.0.1\"\nport = 80\n\
                 [[service.backend]]\nname = \"b1\"\naddress = \"10.0.0.11\"\n";
     std::fs::write(&path, text).expect("writing a configuration");
@@ -80,7 +80,7 @@ fn output_that_nobody_reads_ends_a_command_quietly() {
         vec!["check", "--config", &config],
         vec!["doctor", "--config", &config],
         vec!["doctor", "--config", &config, "--json"],
-        vec!["unload", "--name", "nosuch"],
+        vec!["unload", "--config", &config],
         lookup(&[]),
         lookup(&["--json"]),
         lookup(&["--csv"]),
@@ -116,7 +116,7 @@ fn help_may_be_cut_short() {
 /// As on a full disk.
 #[test]
 fn an_output_that_is_full_is_an_error() {
-    for command in [&["reproduce"][..], &["sim", "--list"], &["unload", "--name", "nosuch"]] {
+    for command in [&["reproduce"][..], &["sim", "--list"], &["schema"]] {
         let full = OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
         let output = weir(command).stdout(full).output().expect("running weir");
         let text = String::from_utf8_lossy(&output.stderr);

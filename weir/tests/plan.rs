@@ -136,6 +136,42 @@ fn what_a_reload_refuses_a_plan_refuses() {
     let refused = common::try_command(&balancer, "plan").expect_err("an unknown field");
     assert!(refused.contains(":2") && refused.contains("nme"), "{refused}");
     std::fs::write(balancer.config(), &good).unwrap();
+    // An interface that is not there.
+    let line = good.lines().find(|line| line.starts_with("interfaces = ")).unwrap();
+    let more = line.replace(']', ", \"nope0\"]");
+    std::fs::write(balancer.config(), good.replacen(line, &more, 1)).unwrap();
+    for command in ["plan", "reload"] {
+        let refused = common::try_command(&balancer, command).expect_err("no such interface");
+        assert!(refused.contains("interface nope0: not found"), "{command}: {refused}");
+        let at = good.lines().position(|one| one == line).unwrap() + 1;
+        assert!(refused.contains(&format!(":{at}: interfaces: ")), "{command}: {refused}");
+    }
+    std::fs::write(balancer.config(), &good).unwrap();
+    // The same of a text that is in no file.
+    let socket = balancer.socket().to_str().unwrap().to_owned();
+    let fed = |text: &str| common::weir_fed(&["plan", "-", "--socket", &socket], text);
+    let output = fed(&good.replacen("[[service]]", "[[service]]\nidle_timeout = \"9m\"", 1));
+    let words = common::stdout(&output);
+    assert!(output.status.success(), "{}", common::stderr(&output));
+    assert!(words.starts_with("<stdin> would change:") && words.contains("-> 9m"), "{words}");
+    let line = good.lines().position(|line| line.starts_with("name = ")).unwrap() + 2;
+    for (text, status, wanted) in [
+        (good.replacen("[balancer]", "[balancer]\nnme = \"x\"", 1), 1, "<stdin>:2".to_owned()),
+        (
+            good.replacen("[balancer]", "[balancer]\n# one\n", 1).replacen(
+                "name = \"",
+                "name = \"x",
+                1,
+            ),
+            4,
+            format!("<stdin>:{line}: [balancer] name cannot change"),
+        ),
+    ] {
+        let output = fed(&text);
+        let words = common::stderr(&output);
+        assert_eq!(output.status.code(), Some(status), "{words}");
+        assert!(words.contains(&wanted), "{wanted}: {words}");
+    }
     let missing = common::try_command(&balancer, "plan /nowhere/weir.toml").expect_err("no file");
     assert!(missing.contains("/nowhere/weir.toml"), "{missing}");
     assert_eq!(plan(&balancer, &[])["changes"], false);

@@ -283,4 +283,22 @@ fn a_capture_opens_elsewhere() {
         print(len(packets), sum(b'web4' in (packet.comment or b'') for packet in packets))\n";
     let output = Command::new("/usr/bin/python3").args(["-c", judge]).arg(&file).output().unwrap();
     assert_eq!(common::stdout(&output).trim(), "40 40", "{}", common::stderr(&output));
+    // It is not lost by the next trace, unless that is meant; nor where nobody answers.
+    let before = std::fs::read(&file).unwrap();
+    let again = |socket: &str, more: &[&str]| {
+        let path = file.to_str().unwrap();
+        let words = ["trace", "--socket", socket, "--for", "100ms", "--write", path];
+        let output = common::weir_in(&lab, &[&words[..], more].concat());
+        (output.status.code(), common::stderr(&output))
+    };
+    let socket = balancer.socket().display().to_string();
+    let (code, text) = again(&socket, &[]);
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("trace.pcapng is there already") && text.contains("--force"), "{text}");
+    let (code, text) = again("/nowhere/weir.sock", &["--force"]);
+    assert_eq!(code, Some(5), "{text}");
+    assert!(std::fs::read(&file).unwrap() == before, "the file is another");
+    let (code, text) = again(&socket, &["--force"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(std::fs::read(&file).unwrap() != before, "the file is as before");
 }

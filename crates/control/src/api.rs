@@ -17,6 +17,7 @@
 
 mod access;
 mod audit;
+mod body;
 mod client;
 mod grpc;
 mod guard;
@@ -24,11 +25,11 @@ mod openapi;
 mod server;
 mod watch;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, PATIENCE};
 pub use grpc::PROTO;
 pub use watch::{EventList, Rate, Rates};
 
-use crate::config::{Backend, Role};
+use crate::config::{Backend, Role, Source};
 use crate::engine::{
     Apply, Asked, Command, EngineError, Events, Explanation, FleetStatus, Front, HistoryReport,
     Kind, PlanReport, Sender, ServiceStatus, Status, TraceLine, TraceRequest,
@@ -138,9 +139,12 @@ pub struct ReloadRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlanRequest {
-    /// Absolute path of the file.
+    /// Absolute path of the file; with a text, what problems call that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    /// The text of a configuration, whole, as TOML, in place of a file's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 /// Body of a rollback request; without one, the defaults.
@@ -275,8 +279,8 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Sens
         let words = "the body: an array; send an object".into();
         return Err(Senseless(StatusCode::BAD_REQUEST, words));
     }
-    serde_json::from_slice(body)
-        .map_err(|error| Senseless(StatusCode::BAD_REQUEST, format!("the body: {error}")))
+    body::from_json(body)
+        .map_err(|wrong| Senseless(StatusCode::BAD_REQUEST, format!("the body: {wrong}")))
 }
 
 /// Headers and body of a request.
@@ -331,6 +335,18 @@ async fn status(State(engine): State<Sender>, State(common): State<Arc<Common>>)
 }
 
 impl FlowRequest {
+    /// # Errors
+    /// If something is asked for that flows of the protocol do not have.
+    pub(crate) fn has_what_it_may(&self, protocol: Protocol) -> Result<(), String> {
+        if self.connection_id.is_none() || protocol == Protocol::Udp {
+            return Ok(());
+        }
+        Err(format!(
+            "connection_id: packets of {} have none; leave it out, or give the protocol udp, which QUIC goes over",
+            self.protocol
+        ))
+    }
+
     /// The flow, and the id of a packet of it.
     fn parse(&self) -> Result<(FlowKey, Option<Id>), Failure> {
         let protocol: Protocol = self
@@ -341,6 +357,7 @@ impl FlowRequest {
             let wrong = "source and destination must be of one family".into();
             return Err(Failure(Kind::Invalid, wrong));
         }
+        self.has_what_it_may(protocol).map_err(|wrong| Failure(Kind::Invalid, wrong))?;
         let id = self.connection_id.as_deref().map(|text| {
             let wrong = format!("connection_id: {text:?} is not 1 to 20 bytes in hexadecimal");
             Id::from_hex(text)
@@ -474,18 +491,30 @@ async fn plan(
     State(engine): State<Sender>,
     Extension(caller): Extension<Caller>,
     State(common): State<Arc<Common>>,
-    Maybe(PlanRequest { file }): Maybe<PlanRequest>,
+    Maybe(PlanRequest { file, text }): Maybe<PlanRequest>,
 ) -> Reply<PlanReport> {
-    if let Some(file) = file.as_ref().filter(|file| !file.is_absolute()) {
+    if let Some(file) = file.as_ref().filter(|file| text.is_none() && !file.is_absolute()) {
         let wrong = format!("file: {} is not an absolute path", file.display());
         return Err(Failure(Kind::Invalid, wrong));
     }
     // What is wrong with a file is told, and so would be what stands in it.
-    if file.is_some() && common.role(&caller) != Some(Role::Admin) {
+    if file.is_some() && text.is_none() && common.role(&caller) != Some(Role::Admin) {
         let wrong = "file: a plan by any file of this host's needs the role admin".into();
         return Err(Failure(Kind::Forbidden, wrong));
     }
-    Ok(Json(ask(&engine, |reply| Command::Plan(file, reply)).await?))
+    // It may name files, too.
+    if text.is_some() && common.role(&caller) != Some(Role::Admin) {
+        let wrong = "text: a plan by any text needs the role admin".into();
+        return Err(Failure(Kind::Forbidden, wrong));
+    }
+    let from = match (file, text) {
+        (file, Some(text)) => {
+            let name = file.map_or("text".into(), |file| file.display().to_string());
+            Some(Source::text(name, &text))
+        }
+        (file, None) => file.map(Source::File),
+    };
+    Ok(Json(ask(&engine, |reply| Command::Plan(from, reply)).await?))
 }
 
 async fn trace(
@@ -705,7 +734,7 @@ fn routes() -> Vec<Route> {
         Route::new("post", "/v1/explain", post(explain), "Where a flow's packets go, and why")
             .call("Explain").takes::<FlowRequest>().gives::<Explanation>(),
         Route::new("post", "/v1/plan", post(plan), "What a file would change; without one, the instance's own")
-            .call("Plan").may_take::<PlanRequest>().gives::<PlanReport>(),
+            .call("Plan").file(MOST_TEXT).may_take::<PlanRequest>().gives::<PlanReport>(),
         Route::new("post", "/v1/trace", post(trace), "Packets as they come, until the connection ends: a TraceLine \
             on each line")
             .call("Trace").needs(Operate).may_take::<TraceRequest>().streams::<TraceLine>("application/x-ndjson"),

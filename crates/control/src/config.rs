@@ -66,10 +66,11 @@ pub use check::{
 pub use discover::{Discover, Records};
 pub use error::{ConfigError, Problem};
 pub use forward::{Answers, Forward, Mss, NatSources, TunnelSource, TunnelSources};
+pub use include::in_one;
 pub use lists::Lists;
 pub use maintenance::{Window, WindowError};
 pub use new_flows::{FlowRate, NewFlows};
-pub use place::{Table, place_of};
+pub use place::{Source, Table, place_of};
 pub use quic::{Key, Quic, QuicConfig};
 pub use schema::schema;
 pub(crate) use vips::places;
@@ -639,7 +640,7 @@ impl Config {
     /// [`ConfigError::Read`] if it cannot be read, [`ConfigError::Invalid`] if it is no text, or if a file
     /// that it includes cannot be read or has something else than services in it.
     pub fn text(path: &Path) -> Result<String, ConfigError> {
-        include::whole(path, text_of(path)?)
+        include::whole(path, text_in(path)?)
     }
 
     /// Resolves the text of a file for the kernel plane; `file_name` is what problems call it.
@@ -706,11 +707,19 @@ const SOCKET_NAME: usize = 107;
 pub const MOST_TEXT: usize = 16 << 20;
 
 /// The text of one file.
-fn text_of(path: &Path) -> Result<String, ConfigError> {
+fn text_in(path: &Path) -> Result<String, ConfigError> {
     let bytes =
         bytes_of(path).map_err(|source| ConfigError::Read { path: path.to_path_buf(), source })?;
+    text_of(bytes, &path.display().to_string())
+}
+
+/// What was read, as text; `name` is what problems call where it came from.
+///
+/// # Errors
+/// [`ConfigError::Invalid`] if it is not UTF-8.
+pub fn text_of(bytes: Vec<u8>, name: &str) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|error| {
-        let problem = Problem::of_no_text(&error, &path.display().to_string());
+        let problem = Problem::of_no_text(&error, name);
         ConfigError::Invalid { problems: vec![problem] }
     })
 }

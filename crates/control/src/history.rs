@@ -115,7 +115,8 @@ impl History {
         self.run_dir.join("history.json")
     }
 
-    fn text_path(&self, number: u64) -> PathBuf {
+    /// Where the text of a change is kept.
+    pub fn text_path(&self, number: u64) -> PathBuf {
         self.run_dir.join("history").join(format!("{number}.toml"))
     }
 

@@ -197,6 +197,7 @@ impl Snapshot {
         if request.source.is_ipv4() != request.destination.is_ipv4() {
             return Err("source and destination must be of one family".into());
         }
+        request.has_what_it_may(protocol)?;
         if request.connection_id.is_some() {
             return Err("keys of QUIC ids are left out of snapshots: ask the balancer".into());
         }

@@ -17,8 +17,9 @@ pub enum FleetError {
     Unknown,
     /// Another balancer was first.
     #[error(
-        "another balancer has changed the configuration: the store has change {has} (by {by}), and this was made \
-         of change {expected}; look at weir plan and ask again"
+        "another balancer has changed the configuration: this was made of change {expected}, and the store has \
+         {} (by {by}); look at weir plan and ask again",
+        current(*has, *expected)
     )]
     Conflict {
         /// Change that was expected.
@@ -61,6 +62,15 @@ pub enum FleetError {
     },
 }
 
+/// The change that a store has. Where a store was made anew numbers begin anew, too.
+fn current(has: u64, expected: u64) -> String {
+    match has {
+        0 => "none".into(),
+        has if has == expected => format!("another change {has}"),
+        has => format!("change {has}"),
+    }
+}
+
 impl FleetError {
     pub(crate) fn io(
         doing: &'static str,
@@ -89,5 +99,21 @@ impl From<etcd_client::Error> for FleetError {
             }
             error => Self::Unreachable(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conflict_says_what_was_expected_and_what_there_is() {
+        let said =
+            |expected, has| FleetError::Conflict { expected, has, by: "lb2".into() }.to_string();
+        assert!(said(6, 7).contains("made of change 6, and the store has change 7 (by lb2)"));
+        assert!(
+            said(7, 7).contains("made of change 7, and the store has another change 7 (by lb2)")
+        );
+        assert!(said(7, 0).contains("made of change 7, and the store has none (by lb2)"));
     }
 }

@@ -3,10 +3,10 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use weir_control::api::{Answer, ClientError};
+use weir_control::api::ClientError;
 use weir_control::engine::{BackendStatus, EngineError, Status};
 
-use super::{NO_BODY, request, say};
+use super::{NO_BODY, request};
 use crate::cli::Instance;
 use crate::out;
 
@@ -26,15 +26,8 @@ pub struct Wanted {
     pub quiet: Duration,
 }
 
-/// Returns when the last connection has ended. `first`: what the drain has answered, if that is to be said.
-pub fn wait(
-    instance: &Instance,
-    wanted: &Wanted,
-    first: Option<&Answer>,
-) -> anyhow::Result<Answer> {
-    if let Some(first) = first {
-        say(first, false)?;
-    }
+/// Returns when the last connection has ended, and says that.
+pub fn wait(instance: &Instance, wanted: &Wanted) -> anyhow::Result<String> {
     let begin = Instant::now();
     // Packets so far, and since when there are so many.
     let mut packets = (None, begin);
@@ -79,7 +72,7 @@ pub fn wait(
                     format!("backend {name} of {service} has had no packet for {quiet}")
                 }
             };
-            return Ok(Answer { done, change: None });
+            return Ok(done);
         }
         if over {
             let left = match backend.states {
@@ -98,12 +91,14 @@ pub fn wait(
 /// Whether nobody answers, or somebody went away while he did.
 fn is_away(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref();
-    matches!(error, Some(ClientError::Connect { .. } | ClientError::Protocol(_)))
+    matches!(
+        error,
+        Some(ClientError::Connect { .. } | ClientError::Silent { .. } | ClientError::Protocol(_))
+    )
 }
 
 fn look(instance: &Instance, wanted: &Wanted) -> anyhow::Result<BackendStatus> {
-    let instance = Instance { socket: instance.socket.clone() };
-    let status: Status = request(instance, "GET", "/v1/status", NO_BODY)?;
+    let status: Status = request(instance.clone(), "GET", "/v1/status", NO_BODY)?;
     let service = status.services.into_iter().find(|one| one.name == wanted.service);
     let backend =
         service.and_then(|one| one.backends.into_iter().find(|one| one.name == wanted.name));

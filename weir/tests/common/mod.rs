@@ -9,7 +9,7 @@ pub mod user_plane;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -92,6 +92,16 @@ pub fn audited(balancer: &Balancer) -> Vec<Value> {
 /// Runs `weir` with arguments.
 pub fn weir(arguments: &[&str]) -> Output {
     Command::new(WEIR).args(arguments).output().expect("running weir")
+}
+
+/// Runs `weir` with arguments and a text at its standard input.
+pub fn weir_fed(arguments: &[&str], text: &str) -> Output {
+    let mut command = Command::new(WEIR);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("running weir");
+    // One that refuses its arguments reads nothing.
+    let _ = child.stdin.take().expect("piped").write_all(text.as_bytes());
+    child.wait_with_output().expect("running weir")
 }
 
 /// Runs `weir` with arguments in the balancer's namespace.

@@ -9,8 +9,10 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 
 /// Why a request to an instance has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +27,18 @@ pub enum ClientError {
         path: PathBuf,
         /// The error of the system.
         source: io::Error,
+    },
+    /// Somebody holds the socket, and says nothing.
+    #[error("{}", silence(path, *pid, *waited, *changes))]
+    Silent {
+        /// Path of the socket.
+        path: PathBuf,
+        /// The process that listens there, if the kernel tells.
+        pid: Option<i32>,
+        /// For how long it has said nothing.
+        waited: Duration,
+        /// Whether something was to be changed: it may be yet.
+        changes: bool,
     },
     /// The instance refused the request; its reason.
     #[error("{words}")]
@@ -43,23 +57,69 @@ impl ClientError {
     /// What kind of refusal or failure it is.
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Connect { .. } => Kind::Busy,
+            Self::Connect { .. } | Self::Silent { .. } => Kind::Busy,
             Self::Refused { kind, .. } => *kind,
             Self::Protocol(_) => Kind::Failed,
         }
     }
 }
 
+/// What there is to say of an instance that says nothing.
+fn silence(path: &Path, pid: Option<i32>, waited: Duration, changes: bool) -> String {
+    let what = match waited {
+        Duration::ZERO => "takes no connection, so many wait there already".to_owned(),
+        waited => format!("has not answered for {}", humantime::format_duration(waited)),
+    };
+    let (who, mend) = match pid {
+        Some(pid) if is_stopped(pid) => (
+            format!(" (process {pid}, which is stopped)"),
+            format!("kill -CONT {pid} lets it go on"),
+        ),
+        Some(pid) => {
+            (format!(" (process {pid})"), "look at its log; packets go on without it".into())
+        }
+        None => (String::new(), "look at its log; packets go on without it".into()),
+    };
+    let rest = if changes {
+        ". What was asked for may still be done: look at weir history once it answers"
+    } else {
+        ""
+    };
+    format!("weir at {}{who} {what}; {mend}{rest}", path.display())
+}
+
+/// Whether somebody has stopped a process, by SIGSTOP or with a debugger.
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may have anything in it.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+/// For how long an instance may say nothing before it is asked whether it lives.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Whoever lives says who asks within this time: that needs nobody else of the process.
+const LIVES: Duration = Duration::from_secs(10);
+
 /// A client of the API, for one instance. It connects anew for each request.
+///
+/// It waits as long as the instance takes for what it is asked for, if that lives: one that has said nothing for
+/// a while is asked, beside, for something that is told at once.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    patience: Duration,
 }
 
 impl Client {
     /// A client of the instance at this Unix socket; nothing is connected yet.
     pub fn new(socket: PathBuf) -> Self {
-        Self { socket }
+        Self { socket, patience: PATIENCE }
+    }
+
+    /// As it is, but with another time for which the instance may say nothing.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Makes a request; `body` is sent as JSON.
@@ -72,9 +132,10 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, ClientError> {
+        let changes = changes(method, path);
         let response = self.send(method, path, body).await?;
         let status = response.status();
-        let bytes = response.into_body().collect().await.map_err(|e| odd(&e))?.to_bytes();
+        let bytes = self.all(response.into_body(), changes).await?;
         if status.is_success() {
             return serde_json::from_slice(&bytes).map_err(|e| odd(&e));
         }
@@ -95,11 +156,10 @@ impl Client {
         let status = response.status();
         let mut body = response.into_body();
         if !status.is_success() {
-            let bytes = body.collect().await.map_err(|e| odd(&e))?.to_bytes();
-            return Err(refusal(status, &bytes));
+            return Err(refusal(status, &self.all(body, false).await?));
         }
         let mut text = Vec::new();
-        while let Some(frame) = body.frame().await {
+        while let Some(frame) = self.patiently(false, body.frame()).await? {
             let Ok(data) = frame.map_err(|e| odd(&e))?.into_data() else { continue };
             text.extend_from_slice(&data);
             let mut begin = 0;
@@ -115,29 +175,103 @@ impl Client {
         Ok(())
     }
 
+    /// All of a body.
+    async fn all(&self, mut body: Incoming, changes: bool) -> Result<Vec<u8>, ClientError> {
+        let mut bytes = Vec::new();
+        while let Some(frame) = self.patiently(changes, body.frame()).await? {
+            if let Ok(data) = frame.map_err(|e| odd(&e))?.into_data() {
+                bytes.extend_from_slice(&data);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Waits for something that the instance is to say, while it lives.
+    async fn patiently<T>(
+        &self,
+        changes: bool,
+        said: impl Future<Output = T>,
+    ) -> Result<T, ClientError> {
+        tokio::pin!(said);
+        loop {
+            if let Ok(said) = timeout(self.patience, &mut said).await {
+                return Ok(said);
+            }
+            tokio::select! {
+                said = &mut said => return Ok(said),
+                lives = self.lives() => if let Err(pid) = lives {
+                    let (path, waited) = (self.socket.clone(), self.patience);
+                    return Err(ClientError::Silent { path, pid, waited, changes });
+                }
+            }
+        }
+    }
+
+    /// Whether somebody answers; else the process that should, if the kernel tells.
+    async fn lives(&self) -> Result<(), Option<i32>> {
+        let mut pid = None;
+        let asked = async {
+            let stream = UnixStream::connect(&self.socket).await.ok()?;
+            pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+            let request = request("GET", "/v1/me", Vec::new()).ok()?;
+            exchange(stream, request).await.ok()
+        };
+        match timeout(LIVES.min(self.patience), asked).await {
+            Ok(Some(_)) => Ok(()),
+            _ => Err(pid),
+        }
+    }
+
     async fn send(
         &self,
         method: &str,
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<hyper::Response<Incoming>, ClientError> {
-        let stream = UnixStream::connect(&self.socket)
-            .await
-            .map_err(|source| ClientError::Connect { path: self.socket.clone(), source })?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|e| odd(&e))?;
-        tokio::spawn(connection);
+        let stream = UnixStream::connect(&self.socket).await.map_err(|source| {
+            let path = self.socket.clone();
+            match source.kind() {
+                // So many wait for it already that there is no room for one more.
+                io::ErrorKind::WouldBlock => {
+                    let (waited, changes) = (Duration::ZERO, false);
+                    ClientError::Silent { path, pid: None, waited, changes }
+                }
+                _ => ClientError::Connect { path, source },
+            }
+        })?;
         let json = body.map(serde_json::to_vec).transpose().map_err(|e| odd(&e))?;
-        let request = hyper::Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "weir")
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(json.unwrap_or_default())))
-            .map_err(|e| odd(&e))?;
-        sender.send_request(request).await.map_err(|e| odd(&e))
+        let request = request(method, path, json.unwrap_or_default()).map_err(|e| odd(&e))?;
+        self.patiently(changes(method, path), exchange(stream, request)).await?
     }
+}
+
+/// Whether something may be another after a request.
+fn changes(method: &str, path: &str) -> bool {
+    method != "GET" && !["/v1/explain", "/v1/plan", "/v1/snapshot", "/v1/trace"].contains(&path)
+}
+
+fn request(
+    method: &str,
+    path: &str,
+    json: Vec<u8>,
+) -> Result<hyper::Request<Full<Bytes>>, hyper::http::Error> {
+    hyper::Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "weir")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from(json)))
+}
+
+/// One request by a connection of its own.
+async fn exchange(
+    stream: UnixStream,
+    request: hyper::Request<Full<Bytes>>,
+) -> Result<hyper::Response<Incoming>, ClientError> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| odd(&e))?;
+    tokio::spawn(connection);
+    sender.send_request(request).await.map_err(|e| odd(&e))
 }
 
 fn odd(error: &dyn std::fmt::Display) -> ClientError {
@@ -153,4 +287,58 @@ fn refusal(status: StatusCode, bytes: &[u8]) -> ClientError {
     let refusal = serde_json::from_slice(bytes).unwrap_or_else(|_| foreign());
     let Refusal { error: words, kind } = refusal;
     ClientError::Refused { kind, words }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    /// Whoever holds the socket and says nothing is given up, and named.
+    #[test]
+    fn silence_has_an_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("weir.sock");
+        let _holds = UnixListener::bind(&socket).unwrap();
+        let client = Client::new(socket.clone()).with_patience(Duration::from_millis(50));
+        let ask = |method: &'static str, path: &'static str| {
+            let asked = client.request::<serde_json::Value>(method, path, None::<&()>);
+            runtime().block_on(asked).unwrap_err()
+        };
+        let said = ask("GET", "/v1/status");
+        assert_eq!(said.kind(), Kind::Busy);
+        let own = std::process::id();
+        let words =
+            format!("weir at {} (process {own}) has not answered for 50ms", socket.display());
+        assert!(said.to_string().starts_with(&words), "{said}");
+        assert!(!said.to_string().contains("may still be done"), "{said}");
+        assert!(!ask("POST", "/v1/explain").to_string().contains("may still be done"));
+        let said = ask("POST", "/v1/reload").to_string();
+        assert!(said.contains("may still be done"), "{said}");
+    }
+
+    /// Whoever lives is waited for, however long it takes.
+    #[test]
+    fn who_lives_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("weir.sock");
+        let asked = runtime().block_on(async {
+            let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+            async fn slow() -> &'static str {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                "{\"done\": true}"
+            }
+            let router = axum::Router::new()
+                .route("/v1/me", axum::routing::get(|| async { "{}" }))
+                .route("/v1/reload", axum::routing::post(slow));
+            tokio::spawn(async move { axum::serve(listener, router).await });
+            let client = Client::new(socket.clone()).with_patience(Duration::from_secs(1));
+            client.request::<serde_json::Value>("POST", "/v1/reload", None::<&()>).await
+        });
+        assert_eq!(asked.unwrap(), serde_json::json!({ "done": true }));
+    }
 }

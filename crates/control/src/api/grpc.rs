@@ -185,7 +185,7 @@ async fn call(
         gate.record(&caller, Told::of(&parts), StatusCode::FORBIDDEN, words.clone()).await;
         return refusal(Kind::Forbidden, StatusCode::FORBIDDEN, &words).into_http::<Body>();
     }
-    let most = way.called.rule.most;
+    let most = gate.most(&caller);
     let (body, working) = match guard::taken(&mut parts, body, most + PREFIX).await {
         Ok(taken) => taken,
         Err((status, words)) => {

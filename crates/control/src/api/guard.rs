@@ -3,6 +3,7 @@
 
 use super::access::{Caller, Way};
 use super::audit::{Audit, Record};
+use super::openapi::BODY as USUAL_BODY;
 use super::server::Working;
 use super::{Failure, Refusal};
 use crate::config::Role;
@@ -86,7 +87,7 @@ pub(super) async fn guard(State(gate): State<Gate>, request: Request, next: Next
         gate.record(&caller, told, StatusCode::FORBIDDEN, words.clone()).await;
         return Failure(Kind::Forbidden, words).into_response();
     }
-    let (body, _working) = match taken(&mut parts, body, gate.rule.most).await {
+    let (body, _working) = match taken(&mut parts, body, gate.most(&caller)).await {
         Ok(taken) => taken,
         Err((status, words)) => return refuse(status, words),
     };
@@ -187,6 +188,14 @@ impl Told {
 }
 
 impl Gate {
+    /// Bytes of a body that somebody may send: as many as a file has only who may put one in force.
+    pub fn most(&self, caller: &Caller) -> usize {
+        match self.common.role(caller) {
+            Some(Role::Admin) => self.rule.most,
+            _ => self.rule.most.min(USUAL_BODY),
+        }
+    }
+
     /// # Errors
     /// Why not.
     pub fn admits(&self, caller: &Caller, parts: &Parts) -> Result<(), String> {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Bytes of a request's body, where nothing else is said.
-const BODY: usize = 64 << 10;
+pub(super) const BODY: usize = 64 << 10;
 
 type Make = fn(&mut SchemaGenerator) -> Schema;
 

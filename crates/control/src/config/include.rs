@@ -15,6 +15,8 @@ use super::written;
 
 /// Begins the line behind which the text of another file stands.
 pub(super) const MARK: &str = "#: file ";
+/// The same where it does not count.
+const OTHER_MARK: &str = "## file ";
 /// Files that one may include.
 const MOST_FILES: usize = 4096;
 
@@ -123,7 +125,7 @@ fn is_like(name: &str, pattern: &str) -> bool {
 /// The text of a file that is included, which has services and nothing else: what stands before the first
 /// header would be the last service's of the file before.
 fn part(path: &Path) -> Result<String, ConfigError> {
-    let text = super::text_of(path)?;
+    let text = super::text_in(path)?;
     let name = path.display().to_string();
     let mut problems = Problems::new(&text, &name);
     if let Some(file) = written::parse(&text, &mut problems) {
@@ -146,6 +148,15 @@ fn part(path: &Path) -> Result<String, ConfigError> {
     }
     let problems = problems.finish();
     if problems.is_empty() { Ok(text) } else { Err(ConfigError::Invalid { problems }) }
+}
+
+/// A whole text as one that stands in one file: its lines are counted through, whatever files they came from.
+pub fn in_one(text: &str) -> String {
+    let line = |line: &str| match line.strip_prefix(MARK) {
+        Some(file) => format!("{OTHER_MARK}{file}"),
+        None => line.to_owned(),
+    };
+    text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// In which file a line of a whole text stands, and where in it; `line` counts from 1.
@@ -204,6 +215,13 @@ mod tests {
         let text = Config::text(&path).unwrap();
         assert_eq!(Config::parse(&text, "whole").unwrap(), config);
         assert!(text.contains("# include = [\n#   \"conf.d/*.toml\",\n# ]"), "{text}");
+        // As it is kept it is one file, with lines of its own.
+        let kept = in_one(&text);
+        assert_eq!(Config::parse(&kept, "kept").unwrap(), config);
+        let at = kept.lines().position(|line| line == "port = 82").unwrap() + 1;
+        let spoilt = kept.replace("port = 82", "port = 99999");
+        let said = Config::parse(&spoilt, "kept").unwrap_err().to_string();
+        assert!(said.starts_with(&format!("kept:{at}: ")), "{said}");
         // A refusal that is found later is told where the field stands.
         let at = place_of(&path, Table::Service("c"), "port");
         assert!(at.ends_with("conf.d/20-c.toml:4: "), "{at}");

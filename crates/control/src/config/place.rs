@@ -1,9 +1,55 @@
 //! Where in a file a field stands, for refusals that are found after it was read: what contradicts a
 //! running balancer.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::include;
+
+/// What a configuration was read from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A file, which is read again where a line is looked for.
+    File(PathBuf),
+    /// A text that is not, or not yet, in the file of that name.
+    Text {
+        /// What problems call it.
+        name: String,
+        /// The text.
+        text: Arc<str>,
+    },
+}
+
+impl Source {
+    /// A text, by the name that problems give it.
+    pub fn text(name: impl Into<String>, text: &str) -> Self {
+        Self::Text { name: name.into(), text: text.into() }
+    }
+
+    /// What problems call it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Text { name, .. } => name.clone(),
+        }
+    }
+
+    /// `FILE:LINE: ` of the field of a table. Where it is not set, the line is that of the table, and the
+    /// first one where there is no such table either.
+    pub fn place(&self, table: Table<'_>, field: &str) -> String {
+        let text: Arc<str> = match self {
+            // A file that has gone since it was read is named all the same.
+            Self::File(path) => super::Config::text(path)
+                .or_else(|_| super::text_in(path))
+                .unwrap_or_default()
+                .into(),
+            Self::Text { text, .. } => Arc::clone(text),
+        };
+        let own = self.name();
+        let (file, line) = include::place(&text, &own, line_of(&text, table, field));
+        format!("{file}:{line}: ")
+    }
+}
 
 /// A table of the file.
 #[derive(Clone, Copy, Debug)]
@@ -18,14 +64,9 @@ pub enum Table<'a> {
     Service(&'a str),
 }
 
-/// `FILE:LINE: ` of the field of a table. Where it is not set, the line is that of the table, and the
-/// first one where there is no such table either.
+/// [`Source::place`] of a file.
 pub fn place_of(path: &Path, table: Table<'_>, field: &str) -> String {
-    // A file that has gone since it was read is named all the same.
-    let text = super::Config::text(path).or_else(|_| super::text_of(path)).unwrap_or_default();
-    let own = path.display().to_string();
-    let (file, line) = include::place(&text, &own, line_of(&text, table, field));
-    format!("{file}:{line}: ")
+    Source::File(path.to_owned()).place(table, field)
 }
 
 fn line_of(text: &str, table: Table<'_>, field: &str) -> usize {
@@ -75,6 +116,14 @@ mod tests {
     const TEXT: &str = "# one\n[balancer] # two\nmode = \"auto\"\n\n[[service]]\nname = \"a\"\n\
                         port = 80\n[service.check]\nport = 81\n[[service]]\nport = 82\nname = 'b' # b\n\
                         method = \"jet\"\n[limits]\n# few\nbackends = 7\n";
+
+    #[test]
+    fn a_text_that_is_in_no_file_is_called_by_its_name() {
+        let source = Source::text("<stdin>", TEXT);
+        assert_eq!(source.place(Table::Service("b"), "method"), "<stdin>:13: ");
+        let gone = Source::File("/nowhere/weir.toml".into());
+        assert_eq!(gone.place(Table::Limits, "backends"), "/nowhere/weir.toml:1: ");
+    }
 
     #[test]
     fn fields_are_found_in_their_tables() {

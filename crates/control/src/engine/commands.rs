@@ -9,13 +9,12 @@ use super::{
     NEXT_HOPS_TRIES, Newcomer, PlanReport, PlaneResult, Said, Sample, Sender, Sought, Status,
     TraceLine, TraceRequest, tolerate,
 };
-use crate::config::{Backend, DeadConnections, Spoken, Via};
+use crate::config::{Backend, DeadConnections, Source, Spoken, Via};
 use crate::health::{Target, Transition, Way};
 use crate::history::Who;
 use crate::neigh::{self, Change};
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
@@ -70,8 +69,8 @@ pub enum Command {
     LookedUp(Box<Sought>, Answer),
     /// The kernel's interfaces, routes or neighbours have changed.
     Network(Change),
-    /// What a file would change; without one, the instance's own.
-    Plan(Option<PathBuf>, oneshot::Sender<Result<PlanReport, EngineError>>),
+    /// What a file, or a text, would change; without one, the instance's own.
+    Plan(Option<Source>, oneshot::Sender<Result<PlanReport, EngineError>>),
     /// Looks at packets; the sender is for the word that nobody reads what is told.
     Trace(Box<TraceRequest>, Sender, oneshot::Sender<TraceReply>),
     /// The program of the trace with this number is loaded, or cannot be.
@@ -194,7 +193,7 @@ impl<P: Plane> Engine<P> {
             Command::LookedUp(sought, answer) => self.looked_up(&sought, answer),
             Command::Status(reply) => drop(reply.send(self.status())),
             Command::Explain(flow, id, reply) => drop(reply.send(self.explain(&flow, id.as_ref()))),
-            Command::Plan(file, reply) => drop(reply.send(self.plan_of(file.as_deref()))),
+            Command::Plan(from, reply) => drop(reply.send(self.plan_of(from))),
             Command::Trace(request, commands, reply) => {
                 self.begin_trace(&request, commands, reply);
             }
@@ -241,9 +240,7 @@ impl<P: Plane> Engine<P> {
                 drop(reply.send(done));
             }
             Command::Remove(service, backend, reply) => {
-                let done = self.remove_backend(&service, &backend);
-                self.remember_command(&done);
-                drop(reply.send(done));
+                drop(reply.send(self.remove_backend(&service, &backend)));
             }
             Command::Drain(service, backend, drain, reply) => {
                 let done = self.change_backend(&service, &backend, |b| b.drain = drain);
@@ -435,16 +432,26 @@ impl<P: Plane> Engine<P> {
                 found.by
             )));
         }
-        let held = self.service(service)?.states_of(member.id).unwrap_or(0);
+        let known = self.count_known(self.service(service)?);
+        let held = self.service(service)?.states_of(member.id);
         self.commit(service, |service| {
             service.pool.retain(|m| m.id != member.id);
             service.leaving.push(member.id);
         })?;
         let nobody = self.warning_of_nobody(service);
-        Ok(match held {
-            0 => format!("backend {backend} removed from {service}{nobody}"),
-            n => format!("backend {backend} removed from {service}; it held {n} states{nobody}"),
-        })
+        // Whoever wants it back, by the history, needs where it was.
+        let place = match member.wanted.port {
+            Some(port) => SocketAddr::from((member.wanted.address, port)).to_string(),
+            None => member.wanted.address.to_string(),
+        };
+        let states = match held {
+            Some(0) => String::new(),
+            Some(n) => format!("; it held {n} states"),
+            None => "; nobody knows how many connections it held".into(),
+        };
+        let said = format!("backend {backend} ({place}) removed from {service}{states}{nobody}");
+        self.remember_removal(&said, known, held);
+        Ok(said)
     }
 
     /// Whether anything has changed: what is asked for twice is done once, and remembered once.

@@ -17,7 +17,7 @@ use super::places::Salts;
 use super::reload::How;
 use super::service::ServiceRuntime;
 use super::{Engine, EngineError, Sender};
-use crate::config::{Backend, Config, Service};
+use crate::config::{Backend, Config, Service, Source};
 use crate::history::Who;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -61,6 +61,8 @@ pub enum FleetNews {
 /// A change on its way to the store.
 pub struct Proposed {
     document: Document,
+    /// The change that this balancer followed when it was made. The store may have had a later one by then.
+    made_of: u64,
     /// This balancer's own part, if that is another, too.
     own: Option<String>,
     /// What was done, in words; none: what following it says.
@@ -524,7 +526,7 @@ impl<P: Plane> Engine<P> {
                 "{path} cannot be replaced: {error}; nothing has changed"
             ))
         })?;
-        let followed = self.follow_text(text, &path, breaking, what);
+        let followed = self.follow_text(text, Source::File(path.clone()), breaking, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
         {
@@ -560,12 +562,13 @@ impl<P: Plane> Engine<P> {
         let Wanted { own, said, what, .. } = wanted;
         let who = self.who.clone();
         let Some(fleet) = &mut self.fleet else { return };
+        let made_of = fleet.change();
         let Some(ends) = &fleet.ends else { return };
         fleet.proposing = true;
         let (then, answer) = oneshot::channel();
         let (asks, commands) = (ends.asks.clone(), ends.commands.clone());
         let ask = Ask::Put { document: Box::new(document.clone()), expected, then };
-        let proposed = Box::new(Proposed { document, own, said, what, who, reply, last });
+        let proposed = Box::new(Proposed { document, made_of, own, said, what, who, reply, last });
         tokio::spawn(async move {
             let gone = || FleetError::Unreachable("this balancer ends".into());
             let result = match asks.send(ask).await {
@@ -590,7 +593,7 @@ impl<P: Plane> Engine<P> {
         let own = wanted.own.as_ref().unwrap_or(&fleet.own);
         let file = self.config_path.clone();
         let config = parse(&text::join(own, &wanted.shared), &file, self.told_plane)?;
-        self.keeps_identity(&config, &file)?;
+        self.keeps_identity(&config, &Source::File(file))?;
         let keys = self.keys_for(&config)?;
         let change = fleet.change().max(report.change) + 1;
         let breaking = fleet.cache.document.as_ref().map_or(1, |document| document.breaking);
@@ -646,7 +649,7 @@ impl<P: Plane> Engine<P> {
     }
 
     fn proposed(&mut self, proposed: Proposed, result: Result<i64, FleetError>) {
-        let Proposed { document, own, said, what, who, reply, last } = proposed;
+        let Proposed { document, made_of, own, said, what, who, reply, last } = proposed;
         if let Some(fleet) = &mut self.fleet {
             fleet.proposing = false;
         }
@@ -670,6 +673,9 @@ impl<P: Plane> Engine<P> {
                 followed.map(|followed| {
                     format!("{}; change {change} of the fleet{away}", said.unwrap_or(followed))
                 })
+            }
+            Err(FleetError::Conflict { has, by, .. }) => {
+                Err(FleetError::Conflict { expected: made_of, has, by }.into())
             }
             Err(error) => Err(error.into()),
         };

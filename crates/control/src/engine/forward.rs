@@ -1,9 +1,7 @@
 //! How packets reach backends: next hops, tunnels, and other addresses.
 
 use super::{Engine, EngineError, PlaneResult};
-use crate::config::{
-    Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table, place_of,
-};
+use crate::config::{Answers, Backend, Config, Forward, NatSources, Protocol, Service, Table};
 use crate::neigh::{self, NeighError, Neighbour};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -164,7 +162,7 @@ impl<P: Plane> Engine<P> {
             for backend in wanted.backends.iter().filter(|one| !stays(one)) {
                 if let Err(error) = self.on_a_link(backend.address) {
                     let (service, name) = (&wanted.name, &backend.name);
-                    let place = place_of(&self.config_path, Table::Service(service), "forward");
+                    let place = self.source().place(Table::Service(service), "forward");
                     return Err(EngineError::Conflict(format!(
                         "{place}service {service}: backend {name}: {error}. Nothing has changed"
                     )));

@@ -3,7 +3,7 @@
 use super::commands::Done;
 use super::plan::PlanReport;
 use super::{Engine, EngineError, Happening};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Source, in_one};
 use crate::history::{Entry, Who, digest};
 use crate::last_good::of_file;
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
@@ -166,15 +166,28 @@ impl<P: Plane> Engine<P> {
                 .try_fold(0, |all, one| Some(all + one?))
                 .filter(|_| plan.is_some())
         };
+        let services: Vec<String> =
+            services.iter().map(|one| format!("{} {}", one.name, one.change)).collect();
+        let counts = (sum(|one| one.connections), sum(|one| one.broken));
+        self.remember_entry((what, done), services, counts, text)
+    }
+
+    fn remember_entry(
+        &mut self,
+        (what, done): (&str, String),
+        services: Vec<String>,
+        (connections, broken): (Option<usize>, Option<usize>),
+        text: Option<&str>,
+    ) -> Option<u64> {
         let entry = Entry {
             number: 0,
             at: 0,
             who: self.who.clone(),
             what: what.to_owned(),
             done,
-            services: services.iter().map(|one| format!("{} {}", one.name, one.change)).collect(),
-            connections: sum(|one| one.connections),
-            broken: sum(|one| one.broken),
+            services,
+            connections,
+            broken,
             kept: false,
             digest: String::new(),
         };
@@ -198,19 +211,30 @@ impl<P: Plane> Engine<P> {
         }
     }
 
-    /// Follows a text under the name of a file, and remembers it.
+    /// Remembers that a backend was removed: of the connections of its service, so many were its own.
+    pub(super) fn remember_removal(
+        &mut self,
+        done: &str,
+        connections: Option<usize>,
+        broken: Option<usize>,
+    ) {
+        let done = ("command", done.to_owned());
+        self.remember_entry(done, Vec::new(), (connections, broken), None);
+    }
+
+    /// Follows a text, and remembers it; `from` is where problems of it are told.
     pub(super) fn follow_text(
         &mut self,
         text: &str,
-        file: &Path,
+        from: Source,
         breaking: bool,
         what: &str,
     ) -> Result<(String, Option<u64>), EngineError> {
-        let config = Config::parse_with(text, &file.display().to_string(), self.told_plane)?;
-        let own = std::mem::replace(&mut self.config_path, file.to_owned());
-        let plan = self.plan_to(&config, file);
+        let config = Config::parse_with(text, &from.name(), self.told_plane)?;
+        let plan = self.plan_to(&config, &from);
+        self.looked_at.replace(Some(from));
         let done = self.reload_as(config, breaking);
-        self.config_path = own;
+        self.looked_at.replace(None);
         if matches!(done, Ok(_) | Err(EngineError::Unfinished(_))) {
             (self.instead, self.unfollowed) = (None, None);
         }
@@ -241,12 +265,24 @@ impl<P: Plane> Engine<P> {
         }
     }
 
+    fn would_refuse(&self, from: &Source, breaking: bool) -> Result<(), EngineError> {
+        let Source::Text { name, text } = from else { return Ok(()) };
+        self.refuses(&Config::parse_with(text, name, self.told_plane)?, breaking)
+    }
+
     pub(super) fn apply(&mut self, apply: &Apply, what: &str) -> Done {
         let Apply { file, text, break_connections, expect } = apply;
         self.is_expected(*expect)?;
+        // What was kept is one text, whatever files it came from, which may be others now.
+        let from = match what {
+            "rollback" => Source::text(file, &in_one(text)),
+            _ => Source::text(file, text),
+        };
         // What is refused anyway is refused before anything is written.
-        let config = Config::parse_with(text, file, self.told_plane)?;
-        self.refuses(&config, *break_connections)?;
+        self.looked_at.replace(Some(from.clone()));
+        let refused = self.would_refuse(&from, *break_connections);
+        self.looked_at.replace(None);
+        refused?;
         let beside = Beside::write(&self.config_path, text).map_err(|error| {
             EngineError::Conflict(format!(
                 "{} cannot be replaced, so that a restart would find another file: {error}; nothing has \
@@ -262,7 +298,7 @@ impl<P: Plane> Engine<P> {
                 self.config_path.display()
             ))
         })?;
-        let followed = self.follow_text(text, Path::new(file), *break_connections, what);
+        let followed = self.follow_text(text, from, *break_connections, what);
         if let Err(error) = &followed
             && !matches!(error, EngineError::Unfinished(_))
         {
@@ -309,7 +345,8 @@ impl<P: Plane> Engine<P> {
     /// Goes back to the file of a change; without a number, to the one before.
     pub(super) fn rollback(&mut self, number: Option<u64>, break_connections: bool) -> Done {
         let (apply, number) = self.text_of_change(number, break_connections)?;
-        self.apply(&apply, "rollback").map(|said| format!("back to change {number}: {said}"))
+        let done = self.apply(&apply, "rollback");
+        done.map(|said| format!("back to change {number}: {said}"))
     }
 
     /// What going back to a change is to put in force.
@@ -334,7 +371,8 @@ impl<P: Plane> Engine<P> {
             })?,
         };
         let text = self.history.text(number).map_err(EngineError::NotFound)?;
-        let file = self.config_path.display().to_string();
+        // Not the instance's file: that has another text, and other lines.
+        let file = self.history.text_path(number).display().to_string();
         Ok((Apply { file, text, break_connections, expect: None }, number))
     }
 

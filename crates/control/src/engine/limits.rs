@@ -1,9 +1,8 @@
 //! How large the data plane is, and how it becomes as the file wants it while packets are forwarded.
 
 use super::{Engine, EngineError, tolerate};
-use crate::config::{Config, Service, Table, place_of};
+use crate::config::{Config, Service, Source, Table};
 use std::panic::resume_unwind;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 use tracing::{error, info, warn};
@@ -62,7 +61,7 @@ impl<P: Plane> Engine<P> {
 
     /// Where the file has a limit, or is to have it.
     pub(super) fn place_of_limit(&self, limit: &str) -> String {
-        place_of(&self.config_path, Table::Limits, limit)
+        self.source().place(Table::Limits, limit)
     }
 
     fn resize(&mut self, limits: &Limits) -> Result<(), EngineError> {
@@ -70,8 +69,8 @@ impl<P: Plane> Engine<P> {
         if before == *limits {
             return Ok(());
         }
-        let file = self.config_path.clone();
-        let refused = |error| of_limits::<P>(&file, error);
+        let from = self.source();
+        let refused = |error| of_limits::<P>(&from, error);
         // At a start nobody waits, and reports have to wait until it is known what they are about.
         let running = self.urgent.is_some();
         match running.then(|| self.plane.prepare_resize(limits)).transpose().map_err(refused)? {
@@ -113,10 +112,10 @@ impl<P: Plane> Engine<P> {
 }
 
 /// What a plane says; with the place in the file, if it is about one of its limits.
-pub(super) fn of_limits<P: Plane>(file: &Path, error: P::Error) -> EngineError {
+pub(super) fn of_limits<P: Plane>(from: &Source, error: P::Error) -> EngineError {
     match P::limit_of(&error) {
         Some(limit) => {
-            let place = place_of(file, Table::Limits, limit);
+            let place = from.place(Table::Limits, limit);
             EngineError::Limit { place, source: Box::new(error) }
         }
         None => EngineError::Plane(Box::new(error)),

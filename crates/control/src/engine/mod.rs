@@ -5,6 +5,7 @@
 
 mod agents;
 mod announce;
+mod beyond;
 mod by_id;
 mod caps;
 mod commands;
@@ -18,6 +19,7 @@ mod forward;
 mod full_nat;
 mod half_open;
 mod history;
+mod holder;
 mod limits;
 mod loads;
 mod mailbox;
@@ -67,7 +69,7 @@ pub use status::{
 };
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
-use crate::config::{Api, Config, PlaneKind, Table, Web, XdpMode, place_of};
+use crate::config::{Api, Config, PlaneKind, Source, Table, Web, XdpMode, place_of};
 use crate::history::{History, Who};
 use crate::last_good::{Instead, note};
 use crate::neigh::{self, NeighError, Neighbour};
@@ -78,7 +80,7 @@ use reload::How;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use service::ServiceRuntime;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path as FilePath, PathBuf};
@@ -245,7 +247,7 @@ trait PlaneResult<T> {
     fn plane(self) -> Result<T, EngineError>;
 
     /// It is about the interfaces that the file names.
-    fn of_interfaces(self, file: &FilePath) -> Result<T, EngineError>;
+    fn of_interfaces(self, from: &Source) -> Result<T, EngineError>;
 }
 
 impl<T, E: std::error::Error + Send + Sync + 'static> PlaneResult<T> for Result<T, E> {
@@ -253,10 +255,10 @@ impl<T, E: std::error::Error + Send + Sync + 'static> PlaneResult<T> for Result<
         self.map_err(|error| EngineError::Plane(Box::new(error)))
     }
 
-    fn of_interfaces(self, file: &FilePath) -> Result<T, EngineError> {
+    fn of_interfaces(self, from: &Source) -> Result<T, EngineError> {
         self.map_err(|source| EngineError::Interfaces {
-            place: place_of(file, Table::Balancer, "interfaces"),
-            source: Box::new(source),
+            place: from.place(Table::Balancer, "interfaces"),
+            source: holder::named(source),
         })
     }
 }
@@ -267,6 +269,8 @@ impl<T, E: std::error::Error + Send + Sync + 'static> PlaneResult<T> for Result<
 pub struct Engine<P: Plane = LivePlane> {
     config: Config,
     config_path: PathBuf,
+    /// What is looked at or followed just now, if that is not the file.
+    looked_at: RefCell<Option<Source>>,
     plane: P,
     driver: Driver<P::Error, EngineError>,
     services: BTreeMap<String, ServiceRuntime>,
@@ -484,16 +488,22 @@ impl Engine {
     }
 }
 
+/// Whether the interfaces are there and no one else's, as far as can be seen without touching anything.
+fn may_attach(config: &Config, from: &Source, directory: &FilePath) -> Result<(), EngineError> {
+    for name in &config.balancer.interfaces {
+        Interface::find(name).of_interfaces(from)?;
+        if KernelPlane::is_occupied(directory, name) {
+            let interface = name.clone();
+            return Err(weir_dataplane::Error::Occupied { interface }).of_interfaces(from);
+        }
+    }
+    Ok(())
+}
+
 /// Whether there is nothing in the way of a start that can be seen without touching anything: interfaces
 /// that are missing, or another's, and an instance of the name that runs.
 fn may_start(config: &Config, file: &FilePath, directory: &FilePath) -> Result<(), EngineError> {
-    for name in &config.balancer.interfaces {
-        Interface::find(name).of_interfaces(file)?;
-        if KernelPlane::is_occupied(directory, name) {
-            let interface = name.clone();
-            return Err(weir_dataplane::Error::Occupied { interface }).of_interfaces(file);
-        }
-    }
+    may_attach(config, &Source::File(file.to_owned()), directory)?;
     if directory.exists() {
         NameLock::acquire(directory).map(drop)?
     }
@@ -641,6 +651,7 @@ impl<P: Plane> Engine<P> {
             unsaved: None,
             config: config.clone(),
             config_path,
+            looked_at: RefCell::default(),
             clocked: 0,
             #[cfg(test)]
             ahead: 0,
@@ -687,10 +698,16 @@ impl<P: Plane> Engine<P> {
         Ok(engine)
     }
 
+    /// What a refusal is about: what is looked at just now, or the file.
+    fn source(&self) -> Source {
+        let looked_at = self.looked_at.borrow().clone();
+        looked_at.unwrap_or_else(|| Source::File(self.config_path.clone()))
+    }
+
     fn attach(&mut self, config: &Config) -> Result<(), EngineError> {
         let (interfaces, how) = (&config.balancer.interfaces, attachment(config));
         self.network.attaching(interfaces);
-        self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.config_path)?;
+        self.attached = self.plane.attach(interfaces, how).of_interfaces(&self.source())?;
         self.tell_members(interfaces, &neigh::interfaces().unwrap_or_default())?;
         for attached in &self.attached {
             let name = &attached.interface;

@@ -4,14 +4,13 @@
 use super::reload::{How, Plan, Planned};
 use super::service::ServiceRuntime;
 use super::turn::Change;
-use super::{Engine, EngineError};
-use crate::config::{Backend, Config};
+use super::{Engine, EngineError, may_attach, pin_directory};
+use crate::config::{Backend, Config, Source};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::cell::LazyCell;
 use std::collections::HashMap;
-use std::path::Path;
 use weir_plane::Plane;
 
 /// What a file would change.
@@ -102,16 +101,35 @@ fn differences(from: &impl Serialize, to: &impl Serialize, without: &[&str]) -> 
 }
 
 impl<P: Plane> Engine<P> {
-    /// What a file would change; without one, the instance's own.
-    pub(super) fn plan_of(&self, file: Option<&Path>) -> Result<PlanReport, EngineError> {
-        let file = file.unwrap_or(&self.config_path);
-        self.plan_to(&Config::load_with(file, self.told_plane)?, file)
+    /// What a file, or a text, would change; without one, the instance's own.
+    pub(super) fn plan_of(&self, from: Option<Source>) -> Result<PlanReport, EngineError> {
+        let from = from.unwrap_or_else(|| Source::File(self.config_path.clone()));
+        let config = match &from {
+            Source::File(file) => Config::load_with(file, self.told_plane)?,
+            Source::Text { name, text } => Config::parse_with(text, name, self.told_plane)?,
+        };
+        self.plan_to(&config, &from)
     }
 
-    /// What a configuration would change; `file` is what it is called.
-    pub(super) fn plan_to(&self, config: &Config, file: &Path) -> Result<PlanReport, EngineError> {
-        self.keeps_identity(config, file)?;
+    /// What a configuration would change, and what it was read from.
+    pub(super) fn plan_to(
+        &self,
+        config: &Config,
+        from: &Source,
+    ) -> Result<PlanReport, EngineError> {
+        let before = self.looked_at.replace(Some(from.clone()));
+        let report = self.plan_looked_at(config, from);
+        self.looked_at.replace(before);
+        report
+    }
+
+    fn plan_looked_at(&self, config: &Config, from: &Source) -> Result<PlanReport, EngineError> {
+        self.keeps_identity(config, from)?;
         self.reaches(config)?;
+        // As they are, they are not looked at by a reload either.
+        if self.config.balancer.interfaces != config.balancer.interfaces {
+            may_attach(config, from, &pin_directory(&config.balancer.name))?;
+        }
         let (plan, _) = self.plan(config, How { start: false, breaking: true })?;
         let mut settings = differences(&self.config.balancer, &config.balancer, &[]);
         settings.extend(differences(&self.config.limits, &config.limits, &[]));
@@ -121,7 +139,7 @@ impl<P: Plane> Engine<P> {
         let unchanged = plan.services.len() - services.len();
         services.extend(self.removed(&plan));
         Ok(PlanReport {
-            file: file.display().to_string(),
+            file: from.name(),
             changes: !settings.is_empty() || !services.is_empty(),
             refused: services.iter().any(|service| service.change == "refused"),
             settings,

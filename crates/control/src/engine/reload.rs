@@ -17,11 +17,11 @@ use super::places::{Salt, Salts, pair};
 use super::service::{PoolMember, ServiceRuntime, log_path};
 use super::turn::{Change, InForce, Turn};
 use super::{Engine, EngineError, NEXT_HOPS_TRIES, PlaneResult, tolerate};
-use crate::config::{Backend, Config, Forward, NatSources, PlaneKind, Service, Table, place_of};
+use crate::config::{Backend, Config, Forward, NatSources, PlaneKind, Service, Source, Table};
 use crate::health::Transition;
 use crate::store::{StateLog, StateRecord};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use tracing::{info, warn};
 use weir_plane::forward::Segments;
 use weir_plane::{Listen, Plane};
@@ -90,7 +90,7 @@ impl<P: Plane> Engine<P> {
     pub(super) fn reload(&mut self, breaking: bool) -> Done {
         let file = self.config_path.clone();
         let text = Config::text(&file)?;
-        self.follow_text(&text, &file, breaking, "reload").map(|(said, _)| said)
+        self.follow_text(&text, Source::File(file), breaking, "reload").map(|(said, _)| said)
     }
 
     pub(super) fn reload_as(&mut self, config: Config, breaking: bool) -> Done {
@@ -108,6 +108,8 @@ impl<P: Plane> Engine<P> {
         };
         let services = config.services.len();
         self.config = config.clone();
+        // The file has this text by now.
+        self.looked_at.replace(None);
         self.fit(&config);
         let notes: String = followed.notes.iter().map(|note| format!("; {note}")).collect();
         info!(services, notes, "configuration reloaded");
@@ -123,7 +125,7 @@ impl<P: Plane> Engine<P> {
 
     /// Refuses what contradicts what is in force. Nothing is touched.
     pub(super) fn refuses(&self, config: &Config, breaking: bool) -> Result<(), EngineError> {
-        self.keeps_identity(config, &self.config_path)?;
+        self.keeps_identity(config, &self.source())?;
         self.changes(config, breaking)?;
         self.reaches(config)
     }
@@ -136,24 +138,24 @@ impl<P: Plane> Engine<P> {
         };
         format!(
             "{} has no [[service]]: {what} in force would go, with every connection; was it cut off?",
-            self.config_path.display()
+            self.source().name()
         )
     }
 
     /// Refuses a configuration of what cannot change while weir runs.
-    pub(super) fn keeps_identity(&self, config: &Config, file: &Path) -> Result<(), EngineError> {
+    pub(super) fn keeps_identity(&self, config: &Config, from: &Source) -> Result<(), EngineError> {
         let (old, new) = (&self.config.balancer, &config.balancer);
         if self.config.store != config.store {
             return Err(EngineError::Conflict(format!(
                 "{}: [store] cannot change while weir runs; restart it, or put back what was there",
-                file.display()
+                from.name()
             )));
         }
         // Its process has been started with them.
         if old.plane == PlaneKind::Dpdk
             && (&self.config.dpdk, &old.interfaces) != (&config.dpdk, &new.interfaces)
         {
-            let place = place_of(file, Table::Dpdk, "devices");
+            let place = from.place(Table::Dpdk, "devices");
             return Err(EngineError::Conflict(format!(
                 "{place}[dpdk] and interfaces cannot change while weir runs with plane = \"dpdk\"; restart it, \
                  or put back what was there"
@@ -170,7 +172,7 @@ impl<P: Plane> Engine<P> {
             ];
             let differs = differs.iter().filter(|(_, differs)| *differs).map(|(field, _)| *field);
             let fields: Vec<&str> = differs.collect();
-            let place = place_of(file, Table::Balancer, fields[0]);
+            let place = from.place(Table::Balancer, fields[0]);
             return Err(EngineError::Conflict(format!(
                 "{place}[balancer] {} cannot change while weir runs; restart it, or put back what was there",
                 fields.join(", ")
@@ -244,7 +246,7 @@ impl<P: Plane> Engine<P> {
                     // Every reason begins with the field.
                     let field = why.split(':').next().unwrap_or_default();
                     let table = Table::Service(&wanted.name);
-                    refused.push(place_of(&self.config_path, table, field) + &what);
+                    refused.push(self.source().place(table, field) + &what);
                 }
             }
             changes.push(change);
@@ -592,8 +594,8 @@ impl<P: Plane> Engine<P> {
         for (at, number) in self.plane.services() {
             listed.entry(number).or_default().push(at);
         }
-        let file = self.config_path.clone();
-        let refused = |error| of_limits::<P>(&file, error);
+        let from = self.source();
+        let refused = |error| of_limits::<P>(&from, error);
         for (name, service) in &mut self.services {
             let now = listed.get(&service.number).map_or(&[][..], Vec::as_slice);
             let there = !now.is_empty();

@@ -1,12 +1,13 @@
 //! One service at run time: its pool, its builder, and the log of its states.
 
 use super::EngineError;
+use super::beyond::Beyond;
 use super::discover::{Discovery, Found};
 use super::document::{SavedBackend, SavedService};
 use super::half_open::HalfOpen;
 use super::loads::Loads;
 use super::places::{Salt, Salts};
-use super::prefixes::{Counted, name_of};
+use super::prefixes::Counted;
 use super::shares::Rising;
 use super::turn::{InForce, Turn};
 use super::update::Trouble;
@@ -113,7 +114,7 @@ pub(super) struct ServiceRuntime {
     /// Those of which only the SYN was seen.
     pub half_open: HalfOpen,
     /// Half-open connections that were forgotten, when that was last said.
-    forgotten_before: u64,
+    pub forgotten_before: u64,
     /// When there were more half-open connections than there is room for.
     pub flooded: Option<Instant>,
     /// That packets do not find it, or are taken from other sources than they are to be; and why.
@@ -130,12 +131,12 @@ pub(super) struct ServiceRuntime {
     pub dirty: bool,
     /// The backends that were in maintenance at the last look.
     pub away: BTreeSet<String>,
-    /// Connections that were not remembered, when that was last said.
-    pub refused_before: u64,
+    /// What is to be said of connections that were not remembered.
+    pub refusals: Beyond,
     /// The same, of those that were beyond what their prefix may have.
-    beyond_prefix_before: u64,
-    /// Connections of draining backends that there was no room to pin.
-    pub unpinned: usize,
+    pub refusals_of_prefix: Beyond,
+    /// Connections of draining backends that there was no room to pin, and when that was so, in seconds.
+    pub unpinned: (usize, u32),
     /// Hash key under which its flows are armed in the activity marks.
     pub marked_under: Option<HashKey>,
     /// Other keys under which packets have marked flows since.
@@ -242,9 +243,9 @@ impl ServiceRuntime {
             discoveries: BTreeMap::new(),
             dirty: true,
             away: BTreeSet::new(),
-            refused_before: 0,
-            beyond_prefix_before: 0,
-            unpinned: 0,
+            refusals: Beyond::default(),
+            refusals_of_prefix: Beyond::default(),
+            unpinned: (0, 0),
             marked_under,
             marked_since: Vec::new(),
             armed_all_of: BTreeSet::new(),
@@ -299,36 +300,6 @@ impl ServiceRuntime {
     /// Counts its states by prefix, if there is a limit to that.
     pub fn count_prefixes(&mut self) {
         self.builder.count_prefixes(self.most_of_prefix > 0);
-    }
-
-    /// Says so if there were connections since the last call that are not remembered.
-    pub fn warn_of_refused(&mut self) {
-        let forgotten = self.half_open.forgotten;
-        if forgotten > self.forgotten_before {
-            let (service, more) = (&self.configured.name, forgotten - self.forgotten_before);
-            warn!(
-                service,
-                more,
-                "half-open connections beyond limits.half_open_flows: the oldest were forgotten; is \
-                 this a flood of SYNs?"
-            );
-            self.forgotten_before = forgotten;
-        }
-        let refused = self.refused();
-        if refused > self.refused_before {
-            let (service, more) = (&self.configured.name, refused - self.refused_before);
-            warn!(service, more, "connections beyond limits.states_per_service: not remembered");
-            self.refused_before = refused;
-        }
-        if self.beyond_prefix > self.beyond_prefix_before {
-            let more = self.beyond_prefix - self.beyond_prefix_before;
-            let (service, prefix) = (&self.configured.name, self.crowded.map(|key| name_of(&key)));
-            warn!(
-                service,
-                more, prefix, "connections beyond limits.states_per_prefix: not remembered"
-            );
-            self.beyond_prefix_before = self.beyond_prefix;
-        }
     }
 
     /// Connections that were not remembered because there were too many.
@@ -633,9 +604,10 @@ impl ServiceRuntime {
         if built.table.header().flags().has(Flags::MARK) && !self.is_by_client() {
             built.pinned.truncate(most);
         }
-        self.unpinned = before - built.pinned.len();
-        if self.unpinned > 0 {
-            let (service, left) = (&self.configured.name, self.unpinned);
+        let left = before - built.pinned.len();
+        self.unpinned = (left, now);
+        if left > 0 {
+            let service = &self.configured.name;
             warn!(service, left, most, "connections of draining backends are not pinned: too many");
         }
         self.orphans = built.orphans;
@@ -853,7 +825,7 @@ pub fn of_target(id: u64) -> (ServiceId, Option<BackendId>) {
     (ServiceId((id >> 16) as u32), BackendId::new(id as u16))
 }
 
-fn idle_seconds(service: &Service) -> u32 {
+pub(super) fn idle_seconds(service: &Service) -> u32 {
     service.idle_timeout.as_secs().min(u64::from(u32::MAX)) as u32
 }
 

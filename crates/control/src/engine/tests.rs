@@ -623,6 +623,19 @@ fn a_flow_that_is_not_remembered_is_not_written_down() {
     assert_eq!(service.log.as_ref().map(|log| log.len()), Some(LIMIT));
     let said = world.warnings();
     assert!(said[0].contains("20 connections") && said[0].contains("states_per_service"));
+    // Room alone brings nobody back: the warning goes with the connections.
+    let mut wanted = world.engine.config.clone();
+    world.engine.sweep().expect("nothing is refused");
+    wanted.limits.states_per_service = 1_000;
+    world.engine.fit(&wanted);
+    world.engine.sweep().expect("nothing is refused");
+    assert_eq!(world.warnings(), said);
+    for _ in 0..3 {
+        world.engine.ahead += wanted.services[0].idle_timeout.as_secs() as u32 + 1;
+        world.engine.sweep().expect("nothing is refused");
+    }
+    assert_eq!(world.warnings(), Vec::<String>::new());
+    assert_eq!(world.engine.status().expect("readable").services[0].refused_states, 20);
 }
 
 fn neighbour() -> Neighbour {

@@ -235,7 +235,8 @@ impl ServiceRuntime {
         self.builder.publish_draft();
         self.count_prefixes();
         self.tell_builder(now);
-        (self.refused_before, self.unwritten) = (0, None);
+        self.unwritten = None;
+        self.refusals.end(self.refused());
         info!(service = self.configured.name, %from, %to, states = self.builder.states(), "turned");
         if !to.needs().states {
             if let Some(log) = self.log.take() {

@@ -25,6 +25,8 @@ const TELLING: Duration = Duration::from_millis(1);
 
 /// How long it is said that there were too many half-open connections.
 const FLOOD_IS_OVER: Duration = Duration::from_secs(60);
+/// Seconds after which nobody repeats a SYN any more (six times by default, the last after 127 s).
+const SYNS_ARE_OVER: u32 = 130;
 
 /// An update that is not finished.
 #[derive(Clone, Debug)]
@@ -406,19 +408,20 @@ impl<P: Plane> Engine<P> {
             if let Some(turn) = &service.turn {
                 found.push(format!("service {name}: {}", turn.stands(service)));
             }
-            let (refused, states) = (service.refused(), service.builder.states());
+            let refused = service.refusals.open(service.refused());
+            let states = service.builder.states();
             if refused > 0 {
                 found.push(format!(
                     "service {name}: {refused} connections began beyond limits.states_per_service \
                      ({states} are remembered): the next change of the pool breaks some of them"
                 ));
             }
-            if let Some(key) = &service.crowded {
+            let beyond = service.refusals_of_prefix.open(service.beyond_prefix);
+            if let Some(key) = service.crowded.as_ref().filter(|_| beyond > 0) {
                 found.push(format!(
-                    "service {name}: {} connections began beyond limits.states_per_prefix, the last \
+                    "service {name}: {beyond} connections began beyond limits.states_per_prefix, the last \
                      of them from {}, of which {} are remembered: the next change of the pool breaks \
                      some of them",
-                    service.beyond_prefix,
                     name_of(key),
                     service.builder.of_prefix(key)
                 ));
@@ -431,12 +434,12 @@ impl<P: Plane> Engine<P> {
                     service.half_open.forgotten
                 ));
             }
-            if service.unpinned > 0 {
+            let (unpinned, at) = service.unpinned;
+            if unpinned > 0 && self.now().saturating_sub(at) < SYNS_ARE_OVER {
                 found.push(format!(
-                    "service {name}: {} connections of draining backends are not pinned, beyond the \
+                    "service {name}: {unpinned} connections of draining backends are not pinned, beyond the \
                      half of limits.unreported_flows that one service may pin: a SYN that is \
-                     repeated before they were seen alive goes elsewhere",
-                    service.unpinned
+                     repeated before they were seen alive goes elsewhere"
                 ));
             }
             if let Some(all_down) = service.all_down() {

@@ -186,7 +186,7 @@ impl<P: Plane> Engine<P> {
             if !service.builder.method().needs().states {
                 continue;
             }
-            service.warn_of_refused();
+            service.warn_of_refused(now);
             service.write_again(now);
             let keys = std::mem::take(&mut service.read_under);
             let active = |state: &StateKey| {

@@ -207,7 +207,7 @@ fn a_reload_keeps_what_was_found_while_the_entry_is_there() {
     assert_eq!(world.engine.services["a"].member("own").expect("there").found, None);
     // An entry that is gone takes its backends along, and the plan says so.
     wanted.services[0].discover = vec![other];
-    let file = world.directory.path().join("weir.toml");
+    let file = Source::File(world.directory.path().join("weir.toml"));
     let plan = world.engine.plan_to(&wanted, &file).expect("it can be looked at");
     let gone: Vec<_> = plan.services[0].backends.iter().filter(|b| b.change == "removed").collect();
     assert_eq!(gone.len(), 1);

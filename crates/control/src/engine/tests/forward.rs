@@ -128,7 +128,11 @@ fn nobody_joins_where_frames_do_not_get() {
         assert!(by_command.unwrap_err().to_string().contains(words));
         let mut config = config_with(&world.directory, 1, "");
         config.services[0].backends.push(joins);
-        let planned = world.engine.plan_to(&config, "weir.toml".as_ref()).unwrap_err().to_string();
+        let planned = world
+            .engine
+            .plan_to(&config, &Source::File("weir.toml".into()))
+            .unwrap_err()
+            .to_string();
         assert!(planned.contains(words), "{planned}");
         let by_file = world.engine.reload_as(config, false).unwrap_err().to_string();
         assert!(by_file.contains(words) && by_file.contains("backend more"), "{by_file}");

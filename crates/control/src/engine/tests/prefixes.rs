@@ -104,6 +104,40 @@ fn a_prefix_takes_no_more_than_its_share() {
     }
 }
 
+/// What the status says of connections that nobody remembers goes when those of their age have ended, and comes
+/// with the next ones.
+#[test]
+fn a_warning_goes_with_its_cause() {
+    let mut world = world("", OF_PREFIX);
+    let all = OF_PREFIX + 500;
+    // Those that are there are open, and no half-open ones make room.
+    world.connections((0..OF_PREFIX).map(crowd));
+    world.connections((OF_PREFIX..all).map(crowd));
+    for _ in 0..2 {
+        let said = world.warnings().concat();
+        assert!(said.contains("500 connections began beyond limits.states_per_prefix"), "{said}");
+        world.engine.sweep().expect("nothing is refused");
+    }
+    for n in 0..all {
+        let end = Frame::new(crowd(n)).tcp_flags(TcpFlags::RST).build();
+        world.engine.plane.process(&end);
+    }
+    world.live.clear();
+    world.engine.drain_reports().expect("nothing is refused");
+    world.engine.sweep().expect("nothing is refused");
+    for _ in 0..3 {
+        world.engine.ahead += 61;
+        world.engine.sweep().expect("nothing is refused");
+    }
+    assert_eq!(world.known((0..all).map(crowd)), 0);
+    assert_eq!((world.warnings(), world.refused_of_prefix()), (Vec::new(), 500));
+    let first = 10_000;
+    world.connections((first..first + OF_PREFIX).map(crowd));
+    world.connections((first + OF_PREFIX..first + OF_PREFIX + 7).map(crowd));
+    let said = world.warnings().concat();
+    assert!(said.contains(" 7 connections began beyond limits.states_per_prefix"), "{said}");
+}
+
 /// An IPv6 prefix is a /56, and UDP flows count as connections do.
 #[test]
 fn prefixes_are_of_both_families_and_protocols() {

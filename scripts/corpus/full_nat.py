@@ -261,10 +261,11 @@ def to_clients():
                       begins, home(first, port, **wrong), back(later, client, None, vip, None))
             book.case(f"{name}_fragments_{own}_unknown", "back.full_unknown", "port", "Nobody has the port.",
                       drops(first, "no_mapping", **wrong), drops(later, "no_mapping"))
+            early, late = piece(number + 10, body, data(8), first=True), piece(number + 10, data(24), proto=own)
             book.case(f"{name}_fragments_{own}_swapped", "fragment.no_answer", "port",
                       "What comes before the first one is the host's own, and what comes behind it follows.",
-                      begins, passes(later, "later_fragment"), home(first, port, **wrong),
-                      back(later, client, None, vip, None))
+                      begins, passes(late, "later_fragment"), home(early, port, **wrong),
+                      back(late, client, None, vip, None))
         book.case(f"{name}_unused", "mapping.unknown", "port", "Nobody has this one.", syn,
                   drops(answer(family, from_tcp(dport=UNUSED)), "no_mapping"))
         book.case(f"{name}_other_protocol", "mapping.unknown", "port", "Nobody has it of this protocol.", syn,

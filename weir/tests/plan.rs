@@ -158,7 +158,7 @@ fn what_a_reload_refuses_a_plan_refuses() {
     for (text, status, wanted) in [
         (good.replacen("[balancer]", "[balancer]\nnme = \"x\"", 1), 1, "<stdin>:2".to_owned()),
         (
-            good.replacen("[balancer]", "[balancer]\n# one\n", 1).replacen(
+            good.replacen("[balancer]", "[balancer]\n# one", 1).replacen(
                 "name = \"",
                 "name = \"x",
                 1,

@@ -320,8 +320,11 @@ fn as_packet(sliced: &SlicedPacket<'_>, frame: &[u8]) -> Option<Packet> {
     })
 }
 
-/// What there is of a packet that carries SCTP: all of it, protocol, ports, and what its first chunk says.
-fn sctp<'a>(net: &NetSlice<'a>) -> Option<(&'a [u8], Protocol, (u16, u16), u8)> {
+/// What there is of a packet from its transport header on, protocol, ports and flags.
+type Upper<'a> = (&'a [u8], Protocol, (u16, u16), u8);
+
+/// The same of a packet that carries SCTP, with what its first chunk says as flags.
+fn sctp<'a>(net: &NetSlice<'a>) -> Option<Upper<'a>> {
     let ip = net.ip_payload_ref().filter(|ip| ip.ip_number == IpNumber::SCTP && !ip.fragmented)?;
     let header: &[u8; 16] = ip.payload.first_chunk()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);

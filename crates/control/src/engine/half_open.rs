@@ -7,7 +7,7 @@
 
 use super::EngineError;
 use super::prefixes::number_of;
-use super::service::{HALF_OPEN, ServiceRuntime, record};
+use super::service::{ENDED, HALF_OPEN, ServiceRuntime, record};
 use crate::config::Protocol;
 use crate::store::{Op, StateRecord};
 use std::collections::{HashMap, VecDeque};
@@ -178,9 +178,9 @@ impl HalfOpen {
 }
 
 impl ServiceRuntime {
-    /// Whether packets after the SYN show that a connection is open.
+    /// Whether packets after the SYN, or what stands for one in SCTP, show that a connection is open.
     pub fn tells_half_open(&self) -> bool {
-        self.configured.protocol == Protocol::Tcp
+        self.configured.protocol != Protocol::Udp
             && !self.is_by_client()
             && self.marks_under().is_some()
     }
@@ -240,6 +240,11 @@ impl ServiceRuntime {
         now: u32,
     ) -> Result<(), EngineError> {
         let key = StateKey::from_bytes(&written.key);
+        if written.flags & ENDED != 0 {
+            self.builder.restore(key, backend, now)?;
+            self.builder.end(&key, now);
+            return Ok(());
+        }
         if written.flags & HALF_OPEN == 0 || !self.tells_half_open() {
             return Ok(self.builder.restore(key, backend, now)?);
         }

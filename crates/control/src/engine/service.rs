@@ -427,12 +427,29 @@ impl ServiceRuntime {
             EventKind::End => {
                 // What an agent says of its connections no packet says, whoever sent it.
                 let known = self.builder.known(&event.state.key);
-                if !known.is_some_and(|known| self.is_told_of(known.backend)) {
-                    self.builder.end(&event.state.key, now);
+                match known {
+                    Some(known) if !self.is_told_of(known.backend) => {
+                        self.end(&event.state.key, known, now)
+                    }
+                    _ => Ok(()),
                 }
-                Ok(())
             }
         }
+    }
+
+    /// A connection has ended, or one half of it. That is written down, too: whoever reads the log forgets it as
+    /// soon as this process would have.
+    fn end(&mut self, key: &StateKey, known: Known, now: u32) -> Result<(), EngineError> {
+        self.builder.end(key, now);
+        let ends = self.builder.known(key).is_some_and(|known| known.phase == Phase::Closing);
+        if let Some(log) = &mut self.log
+            && ends
+            && known.phase != Phase::Closing
+        {
+            let ended = record(Op::Add, key, Some(known.backend), now);
+            log.append(&StateRecord { flags: ENDED, ..ended })?;
+        }
+        Ok(())
     }
 
     /// Keeps apart what cannot be written down from what cannot be remembered. The former is said
@@ -525,7 +542,8 @@ impl ServiceRuntime {
         }
         // A flow that cannot be written down is lost only if the control plane dies.
         self.begun_since += usize::from(known.is_none());
-        if known.is_none()
+        // One with the ports of another that has ended is not taken for that.
+        if known.is_none_or(|state| state.phase == Phase::Closing)
             && let Some(log) = &mut self.log
         {
             let flags = if half_open { HALF_OPEN } else { 0 };
@@ -809,7 +827,11 @@ pub(super) fn write_anew(
 ) -> Result<(), EngineError> {
     let mut all = Vec::with_capacity(builder.states());
     builder.each_state(&mut |key, known| {
-        let flags = if known.phase == Phase::Opening { HALF_OPEN } else { 0 };
+        let flags = match known.phase {
+            Phase::Opening => HALF_OPEN,
+            Phase::Open => 0,
+            Phase::Closing => ENDED,
+        };
         all.push(StateRecord { flags, ..record(Op::Add, key, Some(known.backend), now) });
     });
     Ok(log.compact(all)?)
@@ -873,7 +895,7 @@ pub(super) fn vip_of(service: &Service) -> VipKey {
 /// pushed out are forgotten only when the reports of a turn have been taken up.
 fn room_of(service: &Service, limits: &Limits) -> usize {
     let states = limits.states_per_service as usize;
-    if service.protocol != Protocol::Tcp || service.affinity != Affinity::Flow {
+    if service.protocol == Protocol::Udp || service.affinity != Affinity::Flow {
         return states;
     }
     states + limits.half_open_flows as usize + REPORTS_OF_A_TURN
@@ -884,6 +906,8 @@ const REPORTS_OF_A_TURN: usize = 1 << 19;
 
 /// Flag of a record: only the SYN of the connection was seen.
 pub(super) const HALF_OPEN: u8 = 1;
+/// The connection has ended, or one half of it; one that goes on is remembered while it does.
+pub(super) const ENDED: u8 = 2;
 
 /// `backend`: where the state lives; a record that removes it names none.
 pub(super) fn record(

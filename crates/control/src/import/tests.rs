@@ -208,6 +208,32 @@ endpoints:
     - {name: dns, port: 53, protocol: UDP}
 ";
 
+/// Under NAT it would need another checksum over the whole packet.
+#[test]
+fn services_of_sctp_are_taken_over_but_under_nat() {
+    let text = "virtual_server 192.0.2.80 3868 {\n lb_kind DR\n protocol SCTP\n\
+                real_server 192.0.2.11 3868 { TCP_CHECK { connect_port 22 } }\n\
+                real_server 192.0.2.12 3868 { TCP_CHECK { } }\n\
+                real_server 192.0.2.13 3868 { }\n}\n\
+                virtual_server 192.0.2.81 3868 {\n lb_kind NAT\n protocol SCTP\n\
+                real_server 192.0.2.11 3868 { }\n}\n";
+    let (imported, config) = good(Form::Keepalived, text);
+    let [diameter] = &config.services[..] else { panic!("{}", imported.text) };
+    assert_eq!((diameter.protocol, diameter.forward), (Protocol::Sctp, Forward::L2));
+    let port = |at: usize| diameter.check_of(&diameter.backends[at]).map(|check| check.port);
+    assert_eq!([port(0), port(1), port(2)], [Some(22), Some(3868), None]);
+    noted(&imported, 8, "weir does not translate SCTP");
+
+    let text = "-A --sctp-service 10.0.0.1:3868 -s rr\n\
+                -a --sctp-service 10.0.0.1:3868 -r 10.0.0.11:3868 -i -w 1\n\
+                -a --sctp-service 10.0.0.1:3868 -r 10.0.0.12:3868 -m -w 1\n";
+    let (imported, config) = good(Form::Ipvs, text);
+    let [diameter] = &config.services[..] else { panic!("{}", imported.text) };
+    assert_eq!((diameter.protocol, diameter.forward), (Protocol::Sctp, Forward::Ipip));
+    assert_eq!((diameter.backends.len(), diameter.check.is_none()), (1, true));
+    noted(&imported, 3, "weir does not translate SCTP");
+}
+
 #[test]
 fn a_state_file_of_cilium_becomes_services() {
     let (imported, config) = good(Form::Cilium, CILIUM);

@@ -78,6 +78,50 @@ impl World {
     }
 }
 
+/// A control plane that dies between the end of a connection and the moment in which it would have forgotten it
+/// leaves nothing behind that stays for as long as a silent connection may.
+#[test]
+fn what_has_ended_is_forgotten_by_the_next_process() {
+    for fields in ["method = \"concury\"", "method = \"residue\""] {
+        println!("{fields}");
+        let mut world = World::with(1, fields);
+        world.start(0, 0..100);
+        world.check();
+        world.upkeep();
+        let ends = |world: &mut World, clients: std::ops::Range<u32>, flags| {
+            for client in clients {
+                let frame = Frame::new(flow(0, client)).tcp_flags(flags).build();
+                assert!(matches!(world.engine.plane.process(&frame), Outcome::Forwarded(_)));
+            }
+            world.engine.drain_reports().unwrap();
+        };
+        ends(&mut world, 0..60, TcpFlags::FIN | TcpFlags::ACK);
+        // These have begun again, from the same ports.
+        ends(&mut world, 0..20, TcpFlags::SYN);
+        ends(&mut world, 0..20, TcpFlags::ACK);
+        for client in 20..60 {
+            world.live.remove(&flow(0, client));
+        }
+        let states = |world: &World| world.engine.services["a"].builder.states();
+        assert_eq!(states(&world), 100);
+        world = world.restart();
+        assert_eq!(states(&world), 100);
+        world.check();
+        for _ in 0..4 {
+            world.engine.ahead += 40;
+            world.check();
+            world.engine.sweep().unwrap();
+        }
+        assert_eq!(states(&world), 60);
+        // Silent ones stay.
+        world.engine.ahead += 300;
+        world.engine.sweep().unwrap();
+        assert_eq!(states(&world), 60);
+        world.drain("a", "b1").expect("it can be drained");
+        world.check();
+    }
+}
+
 #[test]
 fn no_flow_breaks_that_need_not() {
     for &(fields, silent) in KEEPING {

@@ -260,7 +260,7 @@ def to_clients():
                       "The fragments of an answer follow its first one to the client.",
                       begins, home(first, port, **wrong), back(later, client, None, vip, None))
             book.case(f"{name}_fragments_{own}_unknown", "back.full_unknown", "port", "Nobody has the port.",
-                      drops(first, "no_mapping", **wrong), drops(later, "no_mapping"))
+                      drops(first, "no_mapping", **wrong), passes(later, "later_fragment"))
             early, late = piece(number + 10, body, data(8), first=True), piece(number + 10, data(24), proto=own)
             book.case(f"{name}_fragments_{own}_swapped", "fragment.no_answer", "port",
                       "What comes before the first one is the host's own, and what comes behind it follows.",

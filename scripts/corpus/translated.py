@@ -330,6 +330,11 @@ def fragments_back(book):
         book.case(f"{name}_fragments_of_another_packet", "fragment.no_answer", "port", "Another identification, or another host.",
                   back(first, vip, 53, **wrong), passes(piece(43012, data(24)), "later_fragment"),
                   passes(piece(43011, data(24), src=src), "later_fragment"))
+        other = piece(43011, from_udp(PORT + 1, len=4000), data(8), first=True)
+        book.case(f"{name}_fragments_of_the_next_packet", "fragment.answer_forgotten", "port",
+                  "A packet from another port, with the identification of an answer, is none.",
+                  back(first, vip, 53, **wrong), back(later, vip, None), passes(other, "no_service", **wrong),
+                  passes(later, "later_fragment"))
         strange = piece(43013, from_udp(PORT + 1, len=4000), data(8), first=True)
         book.case(f"{name}_fragments_of_others", "fragment.no_answer", "port", "The backend's other ports are its own.",
                   passes(strange, "no_service", **wrong), passes(piece(43013, data(24)), "later_fragment"))

@@ -354,7 +354,7 @@ pub struct Service {
     /// [`Service::addresses`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub vips: Vec<Vip>,
-    /// Transport protocol, TCP or UDP.
+    /// Transport protocol: TCP, UDP or SCTP.
     pub protocol: Protocol,
     /// Destination port; `None` is a range, or every port that no other service of the same address and
     /// protocol claims.

@@ -118,13 +118,17 @@ static __always_inline void note_fragment(const struct packet *p, __u32 backend)
 	bpf_map_update_elem(&fragments, &key, &went, BPF_ANY);
 }
 
-/* Of the first fragment of a backend's packet that was translated: whose it is. Global, as there is no stack left
- * where it is asked for. */
-__noinline int note_answer(const struct packet *p)
+/* Of the first fragment of a packet for no service: whose answer it is, if it was translated; else what was known
+ * of an earlier packet with the same identification is none of this one's. Global, as there is no stack left where
+ * it is asked for. */
+__noinline int note_answer(const struct packet *p, int translated)
 {
 	if (!p)
 		return 0;
 	struct fragment_key key = fragment_key(p);
+
+	if (!translated)
+		return bpf_map_delete_elem(&fragments, &key); /* rule: fragment.answer_forgotten */
 	struct fragment went = {
 		.backend = ANSWERED,
 		.incarnation = p->ports,

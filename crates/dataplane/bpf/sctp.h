@@ -8,7 +8,7 @@
 #include "parse.h"
 
 /* The common header, and the header of the first chunk. No other chunk is looked for: none stands beside an
- * INIT or a SHUTDOWN COMPLETE (section 4.3). */
+ * INIT or a SHUTDOWN COMPLETE (section 6.10). */
 struct sctp {
 	__u32 ports;
 	__u32 tag;

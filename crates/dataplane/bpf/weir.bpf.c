@@ -194,11 +194,10 @@ static __always_inline int balance(struct xdp_md *ctx, const struct packet *p, i
 					return go_apart(ctx);
 				int verdict = find_answer(ctx, p);
 
-				if (verdict != NO_ANSWER) {
-					if (p->fragmented)
-						note_answer(p); /* rule: service.first_answer */
+				if (p->fragmented)
+					note_answer(p, verdict != NO_ANSWER && verdict != XDP_DROP); /* rule: service.first_answer */
+				if (verdict != NO_ANSWER)
 					return verdict;
-				}
 			}
 		}
 		if (!vip) {

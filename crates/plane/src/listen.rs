@@ -21,7 +21,7 @@ pub struct Listen {
     pub address: [u8; 16],
     /// Bits that a destination has in common with it, 1..=128.
     pub address_bits: u8,
-    /// TCP or UDP.
+    /// TCP, UDP or SCTP.
     pub protocol: Protocol,
     /// The first port.
     pub port: u16,

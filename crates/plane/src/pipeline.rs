@@ -405,7 +405,7 @@ fn finish(
         },
         Err(other @ Verdict::Pass(Reason::NoService)) => {
             let answer = answer(frame, to, memory).or_else(|| translated(frame, to));
-            note_first(frame, answer.is_some(), to, memory);
+            note_first(frame, answer.as_ref(), to, memory);
             answer.unwrap_or(*other)
         }
         Err(Verdict::Drop(Reason::LaterFragment)) => {
@@ -454,14 +454,22 @@ fn follow(frame: &[u8], to: &impl Directory, memory: &mut impl Memory) -> Verdic
 }
 
 /// Notes what becomes of a first fragment that is for no service: of a backend's that was translated, whose it
-/// is; of one to a service's address, that it is the kernel's. The twin of `note_answer` and `note_fragment` in
-/// `bpf/fragment.h`.
-fn note_first(frame: &[u8], answers: bool, to: &impl Directory, memory: &mut impl Memory) {
+/// is; of one to a service's address, that it is the kernel's; of another nothing, and then what was known of an
+/// earlier packet with the same identification is none of this one's. The twin of `note_answer` and
+/// `note_fragment` in `bpf/fragment.h`.
+fn note_first(
+    frame: &[u8],
+    answer: Option<&Verdict>,
+    to: &impl Directory,
+    memory: &mut impl Memory,
+) {
     let Some(Fragment { key, packet: Ok(packet), .. }) = fragment(frame) else { return };
-    if answers {
-        memory.note_fragment(&key, First::Back(packet.flow));
-    } else if to.has_address(&key.dst) {
-        memory.note_fragment(&key, First::Kernel);
+    match answer {
+        Some(Verdict::Drop(_)) => memory.forget_fragment(&key),
+        Some(_) => memory.note_fragment(&key, First::Back(packet.flow)),
+        None if to.has_address(&key.dst) => memory.note_fragment(&key, First::Kernel),
+        None if to.translates() => memory.forget_fragment(&key),
+        None => {}
     }
 }
 

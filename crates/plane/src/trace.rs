@@ -82,7 +82,7 @@ pub struct SampledFlow {
     pub source: (IpAddr, u16),
     /// Destination address and port.
     pub destination: (IpAddr, u16),
-    /// TCP or UDP.
+    /// TCP, UDP or SCTP.
     pub protocol: Protocol,
     /// Flags of a TCP segment, as they stand in its header.
     pub tcp_flags: u8,

@@ -347,6 +347,12 @@ pub trait Memory<K = StateKey> {
         let _ = (of, first);
     }
 
+    /// Forgets what became of the first fragment of a packet.
+    #[inline(always)]
+    fn forget_fragment(&mut self, of: &FragmentKey) {
+        let _ = of;
+    }
+
     /// The time, in seconds from any fixed moment on.
     #[inline(always)]
     fn now(&self) -> u32 {
@@ -606,6 +612,10 @@ impl Memory for SoftMemory {
             First::Kernel | First::Back(_) => 0,
         };
         self.fragments.insert(*of, (first, incarnation, self.now));
+    }
+
+    fn forget_fragment(&mut self, of: &FragmentKey) {
+        self.fragments.remove(of);
     }
 
     fn pending(&mut self, question: &Question) -> Option<BackendId> {

@@ -17,7 +17,7 @@
 //!   wire): they would pass for the IPv4 flow.
 //! - A UDP length of 0, which also belongs to jumbograms, is refused.
 //! - An SCTP packet without a whole chunk header is refused, and of its chunks the first one
-//!   alone is read: RFC 9260 section 4.3 lets none stand beside an INIT or a SHUTDOWN COMPLETE.
+//!   alone is read: RFC 9260 section 6.10 lets none stand beside an INIT or a SHUTDOWN COMPLETE.
 //!
 //! Checksums are not verified. The network card has usually done so already, the
 //! backend will do so in any case, and a packet whose ports were damaged on the

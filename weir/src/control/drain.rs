@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use weir_control::api::ClientError;
-use weir_control::engine::{BackendStatus, EngineError, Status};
+use weir_control::engine::{BackendStatus, EngineError, Kind, Status};
 
 use super::{NO_BODY, request};
 use crate::cli::Instance;
@@ -88,12 +88,17 @@ pub fn wait(instance: &Instance, wanted: &Wanted) -> anyhow::Result<String> {
     }
 }
 
-/// Whether nobody answers, or somebody went away while he did.
+/// Whether nobody answers, somebody went away while he did, or is busy with something that takes long.
 fn is_away(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref();
     matches!(
         error,
-        Some(ClientError::Connect { .. } | ClientError::Silent { .. } | ClientError::Protocol(_))
+        Some(
+            ClientError::Connect { .. }
+                | ClientError::Silent { .. }
+                | ClientError::Refused { kind: Kind::Busy, .. }
+                | ClientError::Protocol(_)
+        )
     )
 }
 

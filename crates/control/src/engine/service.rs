@@ -439,7 +439,7 @@ impl ServiceRuntime {
 
     /// A connection has ended, or one half of it. That is written down, too: whoever reads the log forgets it as
     /// soon as this process would have.
-    fn end(&mut self, key: &StateKey, known: Known, now: u32) -> Result<(), EngineError> {
+    pub fn end(&mut self, key: &StateKey, known: Known, now: u32) -> Result<(), EngineError> {
         self.builder.end(key, now);
         let ends = self.builder.known(key).is_some_and(|known| known.phase == Phase::Closing);
         if let Some(log) = &mut self.log

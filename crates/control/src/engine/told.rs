@@ -139,12 +139,11 @@ impl ServiceRuntime {
         kind: Kind,
         now: u32,
     ) -> Result<(), EngineError> {
-        if self.builder.known(key).is_none_or(|known| known.backend != backend) {
+        let Some(known) = self.builder.known(key).filter(|known| known.backend == backend) else {
             return Ok(());
-        }
+        };
         if kind == Kind::Lingers {
-            self.builder.end(key, now);
-            return Ok(());
+            return self.end(key, known, now);
         }
         self.builder.forget(key);
         self.log_removed(&[*key], now)

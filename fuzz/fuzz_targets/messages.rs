@@ -7,7 +7,9 @@
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 use weir_hash::Octets;
-use weir_lookup::{BloomFeed, BloomView, Filtable, FiltableView, Ludo, LudoView, OthelloSet, SetView};
+use weir_lookup::{
+    BloomFeed, BloomView, Filtable, FiltableView, Ludo, LudoView, OthelloSet, SetView,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 const KEYS: u64 = 300;

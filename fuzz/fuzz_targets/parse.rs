@@ -21,6 +21,7 @@ fuzz_target!(|frame: &[u8]| {
     let header_length = match packet.flow.protocol {
         Protocol::Tcp => 20,
         Protocol::Udp => 8,
+        Protocol::Sctp => 16,
     };
     assert_eq!(l3, 14 + 4 * usize::from(packet.vlan_tags));
     assert!(l3 + 20 <= l4 && l4 + header_length <= end && end <= frame.len());

@@ -173,7 +173,7 @@ impl World {
         weir_testbed::process::stay_on_cpu(0).expect("there is one");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let limits = Limits {
-            services: 32,
+            services: 64,
             table_bytes: 1 << 20,
             backends: BACKENDS.into(),
             pending_flows: PENDING,

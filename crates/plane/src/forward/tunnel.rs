@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 use weir_wire::icmp_error::{Cause, IcmpError};
-use weir_wire::{FIRST_TTL, Reason, fragment, icmp, parse, spread};
+use weir_wire::{FIRST_TTL, Protocol, Reason, fragment, icmp, parse, spread};
 
 const ETHERNET: usize = 14;
 const TAG: usize = 4;
@@ -15,9 +15,7 @@ const GRE: usize = 4;
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
 const PROTOCOL_IPIP: u8 = 4;
-const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
-const PROTOCOL_SCTP: u8 = 132;
 const PROTOCOL_IPV6: u8 = 41;
 const PROTOCOL_GRE: u8 = 47;
 /// Priority and drop eligibility of a tag, which stay.
@@ -442,7 +440,7 @@ fn hash_ipv4(packet: &[u8]) -> u32 {
 }
 
 fn hash_ipv6(packet: &[u8]) -> u32 {
-    let known = [PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_SCTP].contains(&packet[6]);
+    let known = Protocol::from_number(packet[6]).is_some();
     let ports = if known { word32(packet, IPV6) } else { 0 };
     spread([word64(packet, 8), word64(packet, 16)], word64(packet, 32), ports)
 }

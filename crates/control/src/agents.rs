@@ -435,6 +435,8 @@ fn said_by(what: from_agent::What, lag: Duration) -> Result<Option<Said>, Fault>
         from_agent::What::Reached(said) => {
             Said::Reached { lag, connections: said.connections, lost: said.lost }
         }
+        // Nobody has asked.
+        from_agent::What::Collected(_) => return Ok(None),
         from_agent::What::Load(said) => {
             let load = message::load(&said)?;
             Said::Load { cpu: said.cpu, run_queue: said.run_queue, load }

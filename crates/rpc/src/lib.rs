@@ -15,8 +15,9 @@ mod generated {
 pub use generated::balancer_client::BalancerClient;
 pub use generated::balancer_server::{Balancer, BalancerServer};
 pub use generated::{
-    Connection, Dump, DumpBegin, DumpEnd, Dumped, Endpoint, Endpoints, Event, Events, FromAgent,
-    FromBalancer, Hello, Kind, Load, Mark, Reached, Welcome, from_agent, from_balancer,
+    Collect, Collected, Connection, Dump, DumpBegin, DumpEnd, Dumped, Endpoint, Endpoints, Event,
+    Events, FromAgent, FromBalancer, Hello, Kind, Load, Mark, Reached, Welcome, from_agent,
+    from_balancer,
 };
 
 /// The version of what is said: another one does not understand this one.
@@ -27,6 +28,9 @@ pub const MOST_BYTES: usize = 1 << 18;
 
 /// Connections or events in one message, so that it stays below [`MOST_BYTES`]: each takes 40 bytes at most.
 pub const MOST_OF_A_MESSAGE: usize = 4096;
+
+/// Half-open connections in all messages of an answer to [`Collect`].
+pub const MOST_COLLECTED: usize = 1 << 16;
 
 /// Endpoints that an agent is told of, and addresses that it speaks for, at most.
 pub const MOST_ENDPOINTS: usize = 4096;

@@ -201,6 +201,15 @@ pub fn dumped(said: &raw::Dumped) -> Result<Vec<Connection>, Fault> {
     said.connection.iter().map(TryInto::try_into).collect()
 }
 
+/// The connections of a part of an answer to Collect.
+///
+/// # Errors
+/// [`Fault`].
+pub fn collected(said: &raw::Collected) -> Result<Vec<Connection>, Fault> {
+    few("connection", said.connection.len(), MOST_OF_A_MESSAGE)?;
+    said.connection.iter().map(TryInto::try_into).collect()
+}
+
 /// A load that can be gone by: no negative number, and none that is not a number.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use prost::Message;
 use std::net::IpAddr;
 use weir_rpc::message::{self, Connection, Endpoint, Kind};
 use weir_rpc::{
-    Dumped, Endpoints, Event, Events, FromAgent, FromBalancer, Hello, Load, MOST_BYTES,
+    Collected, Dumped, Endpoints, Event, Events, FromAgent, FromBalancer, Hello, Load, MOST_BYTES,
     MOST_OF_A_MESSAGE, PROTOCOL, from_agent, from_balancer,
 };
 
@@ -15,6 +15,7 @@ fn take(said: &FromAgent) {
         Some(from_agent::What::Hello(one)) => drop(message::hello(one)),
         Some(from_agent::What::Events(one)) => drop(message::events(one)),
         Some(from_agent::What::Dumped(one)) => drop(message::dumped(one)),
+        Some(from_agent::What::Collected(one)) => drop(message::collected(one)),
         Some(from_agent::What::Load(one)) => drop(message::load(one)),
         _ => {}
     }
@@ -47,10 +48,14 @@ proptest! {
     #[test]
     fn broken_messages_are_taken_or_refused(
         told in proptest::collection::vec(connection(), 0..20),
-        at in any::<prop::sample::Index>(), with in any::<u8>(), cut in any::<prop::sample::Index>(),
+        collected in any::<bool>(), at in any::<prop::sample::Index>(), with in any::<u8>(), cut in any::<prop::sample::Index>(),
     ) {
         let connection = told.into_iter().map(Into::into).collect();
-        let said = FromAgent { what: Some(from_agent::What::Dumped(Dumped { connection })) };
+        let what = match collected {
+            true => from_agent::What::Collected(Collected { number: 1, connection, last: true }),
+            false => from_agent::What::Dumped(Dumped { connection }),
+        };
+        let said = FromAgent { what: Some(what) };
         let mut bytes = said.encode_to_vec();
         if !bytes.is_empty() {
             let at = at.index(bytes.len());
@@ -75,7 +80,11 @@ proptest! {
         prop_assert_eq!(message::events(&Events::decode(&bytes[..]).unwrap()).unwrap(), wanted);
         let dumped = Dumped { connection: told.iter().map(|one| (*one).into()).collect() };
         let bytes = dumped.encode_to_vec();
-        prop_assert_eq!(message::dumped(&Dumped::decode(&bytes[..]).unwrap()).unwrap(), told);
+        prop_assert_eq!(message::dumped(&Dumped::decode(&bytes[..]).unwrap()).unwrap(), told.clone());
+        let connection = told.iter().map(|one| (*one).into()).collect();
+        let collected = Collected { number: 7, connection, last: true };
+        let bytes = collected.encode_to_vec();
+        prop_assert_eq!(message::collected(&Collected::decode(&bytes[..]).unwrap()).unwrap(), told);
     }
 
     #[test]
@@ -107,6 +116,13 @@ fn the_largest_message_is_taken() {
     let mut more = events;
     more.event.push(more.event[0].clone());
     assert!(message::events(&more).unwrap_err().to_string().contains("4097"));
+    let connection = vec![one.into(); MOST_OF_A_MESSAGE];
+    let mut collected = Collected { number: u64::MAX, connection, last: true };
+    let said = FromAgent { what: Some(from_agent::What::Collected(collected.clone())) };
+    assert!(said.encoded_len() <= MOST_BYTES, "{} bytes", said.encoded_len());
+    assert_eq!(message::collected(&collected).unwrap().len(), MOST_OF_A_MESSAGE);
+    collected.connection.push(one.into());
+    assert!(message::collected(&collected).unwrap_err().to_string().contains("4097"));
 }
 
 #[test]

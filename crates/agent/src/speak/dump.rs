@@ -17,46 +17,65 @@ use std::os::fd::AsRawFd;
 /// Dumps come in parts of at most 32 KiB.
 const BUFFER: usize = 64 << 10;
 
-/// An open connection.
+/// The ends of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Open {
+pub(super) struct Ends {
     pub local: IpAddr,
     pub local_port: u16,
     pub remote: IpAddr,
     pub remote_port: u16,
 }
 
-/// Shows every TCP connection of this network namespace whose handshake is over and that has not ended, until
-/// `visit` says that it is enough.
+/// Which connections are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Which {
+    /// Those whose handshake is over and that have not ended.
+    Open,
+    /// Those that have begun here, and whose handshake is not over. What the kernel keeps in a SYN cookie only
+    /// is not among them, as it has nothing of it; a connection to a server that waits for the first data before
+    /// it accepts one (TCP_DEFER_ACCEPT) is, until those come.
+    HalfOpen,
+}
+
+/// Shows every such TCP connection of this network namespace, until `visit` says that it is enough.
 ///
 /// The kernel goes through its table in parts, and one that goes between two parts may hide another one: who
 /// must miss none asks twice. What ends meanwhile may be shown all the same.
-pub(super) fn each(visit: &mut dyn FnMut(Open) -> bool) -> Result<(), Error> {
+pub(super) fn each(which: Which, visit: &mut dyn FnMut(Ends) -> bool) -> Result<(), Error> {
     for family in [AF_INET, AF_INET6] {
-        if !of_family(family, visit).context(|| "list the connections".into())? {
+        if !of_family(family, which, visit).context(|| "list the connections".into())? {
             break;
         }
     }
     Ok(())
 }
 
-/// Neither half-open ones, nor TIME_WAIT.
-fn wanted() -> StateFlags {
-    StateFlags::ESTABLISHED
-        | StateFlags::FIN_WAIT1
-        | StateFlags::FIN_WAIT2
-        | StateFlags::CLOSE_WAIT
-        | StateFlags::LAST_ACK
-        | StateFlags::CLOSING
+/// TCP_NEW_SYN_RECV: a request, which becomes a socket when its handshake is over. It is shown as SYN_RECV, and a
+/// kernel that is asked for that shows it, too; the name of the state is asked for all the same.
+const REQUEST: StateFlags = StateFlags::from_bits_retain(1 << 12);
+
+/// The states that a socket of such a connection has; neither has TIME_WAIT.
+fn states(which: Which) -> StateFlags {
+    match which {
+        Which::Open => {
+            StateFlags::ESTABLISHED
+                | StateFlags::FIN_WAIT1
+                | StateFlags::FIN_WAIT2
+                | StateFlags::CLOSE_WAIT
+                | StateFlags::LAST_ACK
+                | StateFlags::CLOSING
+        }
+        Which::HalfOpen => StateFlags::SYN_RECV | REQUEST,
+    }
 }
 
-fn of_family(family: u8, visit: &mut dyn FnMut(Open) -> bool) -> io::Result<bool> {
+fn of_family(family: u8, which: Which, visit: &mut dyn FnMut(Ends) -> bool) -> io::Result<bool> {
     let socket_id = if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() };
     let request = InetRequest {
         family,
         protocol: IPPROTO_TCP,
         extensions: ExtensionFlags::empty(),
-        states: wanted(),
+        states: states(which),
         socket_id,
     };
     let mut request = NetlinkMessage::from(SockDiagMessage::InetRequest(request));
@@ -94,13 +113,13 @@ fn of_family(family: u8, visit: &mut dyn FnMut(Open) -> bool) -> io::Result<bool
                         continue;
                     }
                     let id = found.socket_id;
-                    let open = Open {
+                    let ends = Ends {
                         local: id.source_address.to_canonical(),
                         local_port: id.source_port,
                         remote: id.destination_address.to_canonical(),
                         remote_port: id.destination_port,
                     };
-                    if !visit(open) {
+                    if !visit(ends) {
                         return Ok(false);
                     }
                 }
@@ -115,7 +134,11 @@ fn of_family(family: u8, visit: &mut dyn FnMut(Open) -> bool) -> io::Result<bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::{setsockopt_impl, sockopt_impl};
+    use std::io::Write;
     use std::net::{TcpListener, TcpStream};
+
+    sockopt_impl!(Deferred, SetOnly, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, u32);
 
     #[test]
     fn open_connections_are_shown_and_no_others() {
@@ -133,18 +156,46 @@ mod tests {
             drop(listener.accept().unwrap());
             drop(client);
         }
+        let mut clients: Vec<u16> =
+            held.iter().map(|(client, _)| client.local_addr().unwrap().port()).collect();
+        clients.sort_unstable();
+        assert_eq!(shown(Which::Open, port), clients);
+        assert_eq!(shown(Which::HalfOpen, port), [0u16; 0]);
+    }
+
+    /// The clients' ports of those that are shown of a server.
+    fn shown(which: Which, port: u16) -> Vec<u16> {
         let mut found = Vec::new();
-        each(&mut |open| {
-            if open.local_port == port {
-                found.push(open.remote_port);
+        each(which, &mut |one| {
+            if one.local_port == port {
+                found.push(one.remote_port);
             }
             true
         })
         .unwrap();
-        let mut clients: Vec<u16> =
-            held.iter().map(|(client, _)| client.local_addr().unwrap().port()).collect();
         found.sort_unstable();
-        clients.sort_unstable();
-        assert_eq!(found, clients);
+        found
+    }
+
+    #[test]
+    fn half_open_connections_are_shown_until_they_open() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            // It is half-open for the server until the client has said something.
+            setsockopt(&listener, Deferred, &30).unwrap();
+            let at = listener.local_addr().unwrap();
+            let mut held: Vec<_> = (0..100).map(|_| TcpStream::connect(at).unwrap()).collect();
+            let port = |client: &TcpStream| client.local_addr().unwrap().port();
+            let mut clients: Vec<u16> = held.iter().map(port).collect();
+            clients.sort_unstable();
+            assert_eq!(shown(Which::HalfOpen, at.port()), clients);
+            // The other ends are open.
+            assert_eq!(shown(Which::Open, at.port()), [0u16; 0]);
+            held[0].write_all(b"x").unwrap();
+            let (_accepted, client) = listener.accept().unwrap();
+            clients.retain(|one| *one != client.port());
+            assert_eq!(shown(Which::HalfOpen, at.port()), clients);
+            assert_eq!(shown(Which::Open, at.port()), [client.port()]);
+        }
     }
 }

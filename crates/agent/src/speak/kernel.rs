@@ -1,6 +1,6 @@
 //! The program of `bpf/connections.bpf.c`, and a thread that reads what it tells.
 
-use super::dump;
+use super::dump::{self, Which};
 use super::log::{Change, Log};
 use crate::attach::Quiet;
 use crate::error::{Context, Error};
@@ -198,7 +198,7 @@ fn take(shared: &Shared, fresh: &mut Vec<Change>, missed: u64) {
 
 fn count(shared: &Shared, told: &ToldOf) {
     let mut open = 0;
-    let counted = dump::each(&mut |one| {
+    let counted = dump::each(Which::Open, &mut |one| {
         let of = |port| told.contains(&(one.local, port));
         open += i64::from(of(one.local_port) || of(0));
         true

@@ -1,13 +1,13 @@
 //! What is said to one balancer.
 
-use super::dump;
+use super::dump::{self, Ends, Which};
 use super::kernel::ToldOf;
 use super::load::{LoadOf, Look};
 use super::log::Change;
 use super::{Balancer, Common};
 use crate::error::Error;
 use hyper_util::rt::TokioIo;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::error::Error as _;
 use std::io;
 use std::net::IpAddr;
@@ -22,9 +22,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use weir_rpc::message::{self, Connection};
 use weir_rpc::{
-    BalancerClient, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent, FromBalancer,
-    Hello, Load, MOST_BYTES, MOST_OF_A_MESSAGE, PROTOCOL, Reached, Welcome, from_agent,
-    from_balancer,
+    BalancerClient, Collected, DumpBegin, DumpEnd, Dumped, Endpoints, Event, Events, FromAgent,
+    FromBalancer, Hello, Load, MOST_BYTES, MOST_COLLECTED, MOST_OF_A_MESSAGE, PROTOCOL, Reached,
+    Welcome, from_agent, from_balancer,
 };
 
 /// A balancer that cannot be reached is tried again after so long, and after up to twice as long each time.
@@ -254,15 +254,13 @@ impl Open<'_> {
             }
             Some(from_balancer::What::Dump(_)) => self.dump().await,
             Some(from_balancer::What::Mark(mark)) => {
-                if !self.of.common.kernel.flush().await {
-                    return Err(ended("connections are followed no more"));
-                }
-                self.tell_changes().await?;
+                self.tell_all().await?;
                 let lost = self.of.log().lost();
                 let connections = self.connections();
                 self.send(from_agent::What::Reached(Reached { mark: mark.mark, connections, lost }))
                     .await
             }
+            Some(from_balancer::What::Collect(collect)) => self.collect(collect.number).await,
             // Of a later version.
             Some(from_balancer::What::Welcome(_)) | None => Ok(()),
         }
@@ -289,15 +287,28 @@ impl Open<'_> {
         exact.or_else(|| self.endpoints.get(&(local, 0)).map(|id| (*id, Some(port))))
     }
 
+    fn connection(&self, ends: Ends) -> Option<Connection> {
+        let Ends { local, local_port, remote, remote_port } = ends;
+        let (endpoint, port) = self.endpoint(local, local_port)?;
+        Some(Connection { endpoint, client: remote, client_port: remote_port, port })
+    }
+
     fn event(&self, change: &Change) -> Option<Event> {
         let Change { kind, local, local_port, remote, remote_port } = *change;
-        let (endpoint, port) = self.endpoint(local, local_port)?;
-        let connection = Connection { endpoint, client: remote, client_port: remote_port, port };
+        let connection = self.connection(Ends { local, local_port, remote, remote_port })?;
         let kind = weir_rpc::Kind::from(kind).into();
         Some(Event { kind, connection: Some(connection.into()) })
     }
 
-    /// Tells all that has happened until now.
+    /// Tells all that has happened until now, also what the log does not have yet.
+    async fn tell_all(&mut self) -> Result<(), Ended> {
+        if !self.of.common.kernel.flush().await {
+            return Err(ended("connections are followed no more"));
+        }
+        self.tell_changes().await
+    }
+
+    /// Tells all that the log has.
     async fn tell_changes(&mut self) -> Result<(), Ended> {
         loop {
             let Some(first) = self.cursor else { return Ok(()) };
@@ -321,17 +332,11 @@ impl Open<'_> {
         let next = self.of.log().next();
         self.send(from_agent::What::DumpBegin(DumpBegin { next, endpoints: self.list })).await?;
         for _ in 0..2 {
-            let (found, mut parts) = mpsc::channel::<Vec<dump::Open>>(1);
-            let listing = tokio::task::spawn_blocking(move || list(&found));
+            let (found, mut parts) = mpsc::channel::<Vec<Ends>>(1);
+            let listing = tokio::task::spawn_blocking(move || list(Which::Open, &found));
             while let Some(part) = parts.recv().await {
-                let connection: Vec<_> = part
-                    .into_iter()
-                    .filter_map(|open| {
-                        let (endpoint, port) = self.endpoint(open.local, open.local_port)?;
-                        let (client, client_port) = (open.remote, open.remote_port);
-                        Some(Connection { endpoint, client, client_port, port }.into())
-                    })
-                    .collect();
+                let here = part.into_iter().filter_map(|ends| self.connection(ends));
+                let connection: Vec<_> = here.map(Into::into).collect();
                 if !connection.is_empty() {
                     self.send(from_agent::What::Dumped(Dumped { connection })).await?;
                 }
@@ -341,6 +346,37 @@ impl Open<'_> {
         self.send(from_agent::What::DumpEnd(DumpEnd {})).await?;
         self.cursor = Some(next);
         Ok(())
+    }
+
+    /// Tells all that has happened, and then what is half-open. That is listed first, twice as in a dump: what
+    /// opens while it is listed, and is not found any more, is among what has happened by then. The other way
+    /// round it would be in neither.
+    async fn collect(&mut self, number: u64) -> Result<(), Ended> {
+        let mut half_open = HashSet::new();
+        for _ in 0..2 {
+            let (found, mut parts) = mpsc::channel::<Vec<Ends>>(1);
+            let listing = tokio::task::spawn_blocking(move || list(Which::HalfOpen, &found));
+            while half_open.len() < MOST_COLLECTED
+                && let Some(part) = parts.recv().await
+            {
+                half_open.extend(part.into_iter().filter_map(|ends| self.connection(ends)));
+            }
+            // Whoever lists need not go on.
+            drop(parts);
+            listing.await??;
+        }
+        self.tell_all().await?;
+        let mut rest = half_open.into_iter().take(MOST_COLLECTED);
+        loop {
+            let part = rest.by_ref().take(MOST_OF_A_MESSAGE);
+            let connection = part.map(Into::into).collect();
+            let last = rest.len() == 0;
+            let part = Collected { number, connection, last };
+            self.send(from_agent::What::Collected(part)).await?;
+            if last {
+                return Ok(());
+            }
+        }
     }
 
     async fn tell_load(&mut self) -> Result<(), Ended> {
@@ -356,12 +392,12 @@ impl Open<'_> {
     }
 }
 
-/// Shows all connections, a message's worth at a time. An error if they cannot be listed.
-fn list(to: &mpsc::Sender<Vec<dump::Open>>) -> Result<(), Error> {
+/// Shows all such connections, a message's worth at a time. An error if they cannot be listed.
+fn list(which: Which, to: &mpsc::Sender<Vec<Ends>>) -> Result<(), Error> {
     let mut part = Vec::new();
     let mut listened = true;
-    dump::each(&mut |open| {
-        part.push(open);
+    dump::each(which, &mut |one| {
+        part.push(one);
         if part.len() == MOST_OF_A_MESSAGE {
             listened = to.blocking_send(std::mem::take(&mut part)).is_ok();
         }

@@ -27,7 +27,7 @@ use tracing::{info, warn};
 use weir_rpc::message::{self, Fault};
 use weir_rpc::tls::Identity;
 use weir_rpc::{
-    Balancer, BalancerServer, Dump, FromAgent, FromBalancer, MOST_BYTES, Mark, from_agent,
+    Balancer, BalancerServer, Collect, Dump, FromAgent, FromBalancer, MOST_BYTES, Mark, from_agent,
     from_balancer,
 };
 
@@ -344,6 +344,7 @@ impl Session {
                     let what = match order {
                         Order::Endpoints(list) => from_balancer::What::Endpoints(list),
                         Order::Dump => from_balancer::What::Dump(Dump {}),
+                        Order::Collect(number) => from_balancer::What::Collect(Collect { number }),
                     };
                     self.tell(what)?;
                 }
@@ -435,8 +436,10 @@ fn said_by(what: from_agent::What, lag: Duration) -> Result<Option<Said>, Fault>
         from_agent::What::Reached(said) => {
             Said::Reached { lag, connections: said.connections, lost: said.lost }
         }
-        // Nobody has asked.
-        from_agent::What::Collected(_) => return Ok(None),
+        from_agent::What::Collected(said) => {
+            let connections = message::collected(&said)?;
+            Said::Collected { number: said.number, connections, last: said.last }
+        }
         from_agent::What::Load(said) => {
             let load = message::load(&said)?;
             Said::Load { cpu: said.cpu, run_queue: said.run_queue, load }

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
 use weir_plane::Plane;
 use weir_rpc::message::{Connection, Endpoint, Kind};
-use weir_rpc::{Endpoints, PROTOCOL, Welcome};
+use weir_rpc::{Endpoints, MOST_COLLECTED, PROTOCOL, Welcome};
 use weir_steering::{BackendId, Load, ServiceId, StateKey};
 use weir_wire::map_address;
 
@@ -38,6 +38,8 @@ pub enum Order {
     Endpoints(Endpoints),
     /// List all connections.
     Dump,
+    /// Say what has happened, and then what is half-open, in an answer of this number.
+    Collect(u64),
 }
 
 /// An agent that calls, with what TLS says of it.
@@ -95,6 +97,15 @@ pub enum Said {
         /// Events that it has lost.
         lost: u64,
     },
+    /// A part of what is half-open, after all that had happened when it was asked.
+    Collected {
+        /// Number of the question.
+        number: u64,
+        /// Those of this part.
+        connections: Vec<Connection>,
+        /// Whether those were all.
+        last: bool,
+    },
     /// How loaded it is.
     Load {
         /// Of all processors, 0 to 1.
@@ -146,6 +157,10 @@ struct Speaker {
     disputes: bool,
     /// What it has told all of.
     held: BTreeSet<(ServiceId, BackendId)>,
+    /// Number of the last question of what is half-open that it has answered wholly, or need not answer.
+    collected: u64,
+    /// Connections in the parts of the answer that has begun.
+    collecting: usize,
     lag: Option<Duration>,
     cpu: f64,
     run_queue: u32,
@@ -176,6 +191,8 @@ pub(super) struct Agents {
     lost: Vec<Lost>,
     /// Number of the last list of endpoints.
     lists: u64,
+    /// Number of the last question of what is half-open.
+    collects: u64,
     /// Calls that were refused.
     turned_away: u64,
     /// Connections that agents named and that are not theirs, of agents that are gone.
@@ -532,6 +549,9 @@ impl<P: Plane> Engine<P> {
             asked: false,
             disputes: false,
             held,
+            // It begins with all that is open, and is not asked what others were before.
+            collected: self.agents.collects,
+            collecting: 0,
             lag: None,
             cpu: 0.0,
             run_queue: 0,
@@ -584,6 +604,9 @@ impl<P: Plane> Engine<P> {
             }
             Said::Dumped(connections) => self.agent_dumps(session, &connections),
             Said::DumpEnd => self.agent_dumped(session),
+            Said::Collected { number, connections, last } => {
+                self.agent_collects(session, number, &connections, last)
+            }
             Said::Events { first, next, events } => {
                 if one.dump.is_some() || one.next != Some(first) || next < first {
                     let wanted = one.next;
@@ -695,6 +718,80 @@ impl<P: Plane> Engine<P> {
         self.follow_told();
         self.go_on_learning();
         Ok(())
+    }
+
+    /// A part of what is half-open at its backends.
+    fn agent_collects(
+        &mut self,
+        session: u64,
+        number: u64,
+        connections: &[Connection],
+        last: bool,
+    ) -> Result<(), String> {
+        let now = self.now();
+        let asked = self.agents.collects;
+        let Some(one) = self.agents.speakers.get_mut(&session) else { return Ok(()) };
+        if number > asked {
+            return Err(format!("an answer to question {number}, and {asked} is the last one"));
+        }
+        if one.dump.is_some() || one.next.is_none() {
+            return Err("what is half-open, before it has listed what is open".into());
+        }
+        if number <= one.collected {
+            // Nobody waits for it: it was asked before what it was asked for had gone.
+            return Ok(());
+        }
+        one.collecting += connections.len();
+        if one.collecting > MOST_COLLECTED {
+            return Err(format!("more than {MOST_COLLECTED} half-open connections in an answer"));
+        }
+        if last {
+            (one.collected, one.collecting) = (number, 0);
+        }
+        for connection in connections {
+            let Some(one) = self.agents.speakers.get_mut(&session) else { break };
+            let Some((number, backend, key)) = one.own(connection) else { continue };
+            let Some(service) = self.numbered(number) else { continue };
+            service.half_open_at(key, backend, now);
+        }
+        Ok(())
+    }
+
+    /// Asks all agents what is half-open at their backends; the number of the question.
+    #[cfg_attr(not(test), expect(dead_code, reason = "changes of a fleet's pool will ask"))]
+    pub(super) fn collect_from_agents(&mut self) -> u64 {
+        self.agents.collects += 1;
+        let number = self.agents.collects;
+        let mut deaf = Vec::new();
+        for (session, one) in &mut self.agents.speakers {
+            if one.places.is_empty() {
+                // If it is asked for some later, it begins with a dump.
+                (one.collected, one.collecting) = (number, 0);
+            } else if one.newcomer.orders.try_send(Order::Collect(number)).is_err() {
+                deaf.push(*session);
+            }
+        }
+        for session in deaf {
+            self.agents.lose(session);
+        }
+        number
+    }
+
+    /// Whether all agents that are there have answered a question, but for those that have called since.
+    #[cfg_attr(not(test), expect(dead_code, reason = "changes of a fleet's pool will ask"))]
+    pub(super) fn has_collected(&self, number: u64) -> bool {
+        self.uncollected(number).next().is_none()
+    }
+
+    /// The names of those that have not.
+    #[cfg_attr(not(test), expect(dead_code, reason = "changes of a fleet's pool will ask"))]
+    pub(super) fn missing_collect(&self, number: u64) -> Vec<String> {
+        self.uncollected(number).map(|one| one.newcomer.name.clone()).collect()
+    }
+
+    fn uncollected(&self, number: u64) -> impl Iterator<Item = &Speaker> {
+        let speakers = self.agents.speakers.values();
+        speakers.filter(move |one| !one.places.is_empty() && one.collected < number)
     }
 
     /// A load counts for all services that go by what is told.

@@ -214,6 +214,22 @@ impl ServiceRuntime {
         }
     }
 
+    /// An agent says that a connection is half-open at its backend, whichever balancer its SYN has passed.
+    ///
+    /// It is kept aside as if its SYN had passed here, from now on: it may have begun long ago, and its
+    /// handshake goes on. What is known to be elsewhere stays there.
+    pub fn half_open_at(&mut self, key: StateKey, backend: BackendId, now: u32) {
+        // Of a backend that has left, or whose agent has not listed what is open, nothing is kept aside.
+        if self.by_id(backend).is_none() || !self.is_told_of(backend) {
+            return;
+        }
+        let lives = self.builder.known(&key).is_some_and(|known| known.phase != Phase::Closing);
+        let elsewhere = self.young.get(&key).is_some_and(|begun| begun.backend != backend);
+        if !lives && !elsewhere {
+            self.young.push(key, backend, now);
+        }
+    }
+
     /// Has those that have begun among the states, for the table that is built now.
     ///
     /// # Errors

@@ -101,6 +101,17 @@ impl World {
         agent.next = next;
     }
 
+    /// It answers a question of what is half-open with these, in two parts.
+    fn collected(&mut self, agent: &Agent, number: u64, clients: &[u32]) {
+        let id = agent.endpoints.endpoint[0].id;
+        let (some, others) = clients.split_at(clients.len() / 2);
+        for (part, last) in [(some, false), (others, true)] {
+            assert!(!self.engine.has_collected(number), "not all parts have come");
+            let connections = part.iter().map(|client| connection(id, *client)).collect();
+            self.says(agent, Said::Collected { number, connections, last }).unwrap();
+        }
+    }
+
     /// All three backends have agents that have nothing yet.
     fn agents(&mut self) -> Vec<Agent> {
         let agents = (1..=3).map(|n| {
@@ -533,6 +544,125 @@ fn changes_wait_until_agents_have_listed(method: &str) {
     world.check();
 }
 
+fn asked(agent: &mut Agent) -> Vec<u64> {
+    let orders = std::iter::from_fn(|| agent.orders.try_recv().ok());
+    orders.filter_map(|order| if let Order::Collect(n) = order { Some(n) } else { None }).collect()
+}
+
+/// What has begun by way of another balancer, whose table leads elsewhere, is where that has sent it.
+fn what_agents_say_is_half_open_stays_in_an_update(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 80_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..90);
+    let number = world.engine.collect_from_agents();
+    assert_eq!(world.engine.missing_collect(number), ["b1", "b2", "b3"]);
+    let at = |client: u32| client % 3 + 1;
+    for (n, agent) in (1..).zip(&mut agents) {
+        assert_eq!(asked(agent), [number]);
+        let own: Vec<u32> = (200..500).filter(|client| at(*client) == n).collect();
+        world.collected(agent, number, &own);
+        let missing = world.engine.missing_collect(number);
+        assert!(!missing.contains(&format!("b{n}")) && missing.len() == 3 - n as usize);
+    }
+    assert!(world.engine.has_collected(number));
+    assert_eq!((world.states(), world.engine.services["a"].young.len()), (90, 300));
+    world.drain("a", "b1").unwrap();
+    for client in 200..500 {
+        let id = world.engine.services["a"].member(&format!("b{}", at(client))).unwrap().id;
+        world.live.insert(flow(0, client), id);
+    }
+    world.check();
+    assert_eq!(world.states(), 90, "half-open ones are no states");
+    for (n, agent) in (1..).zip(&mut agents) {
+        world.tells(agent, Kind::Opened, (200..500).filter(|client| at(*client) == n));
+    }
+    assert_eq!((world.states(), world.engine.services["a"].young.len()), (390, 0));
+    assert_eq!(world.engine.agents_refused().1, 0);
+    world.check();
+}
+
+/// An agent that says that something is half-open takes no connection from where it is known to be.
+fn what_is_known_to_be_elsewhere_is_not_half_open(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 80_000);
+    let mut agents = world.agents();
+    world.open_told(&mut agents, 0..90);
+    world.start(0, 90..120);
+    world.engine.drain_reports().unwrap();
+    let number = world.engine.collect_from_agents();
+    let liar = agents.remove(0);
+    let all: Vec<u32> = (0..120).collect();
+    world.collected(&liar, number, &all);
+    let service = &world.engine.services["a"];
+    assert_eq!((service.young.len(), world.engine.agents_refused().1), (30, 0));
+    for client in 90..120 {
+        let begun = service.young.get(&StateKey::of_flow(&flow(0, client))).expect("it has begun");
+        assert_eq!(begun.backend, world.live[&flow(0, client)]);
+    }
+    world.drain("a", "b2").unwrap();
+    world.check();
+    // Of another endpoint than its own it says nothing.
+    let number = world.engine.collect_from_agents();
+    let connections = vec![connection(agents[0].endpoints.endpoint[0].id, 700)];
+    world.says(&liar, Said::Collected { number, connections, last: true }).unwrap();
+    assert_eq!(world.engine.agents_refused().1, 1);
+    assert!(world.engine.services["a"].young.get(&StateKey::of_flow(&flow(0, 700))).is_none());
+    // One that has ended, and whose end is kept for a minute, may have begun again.
+    let own: Vec<u32> = (0..90).filter(|client| world.number_of(*client) == 2).collect();
+    world.tells(&mut agents[0], Kind::Lingers, own[..1].iter().copied());
+    world.collected(&agents[0], number, &own);
+    assert_eq!(world.engine.services["a"].young.len(), 31);
+}
+
+fn a_question_is_answered_by_all_that_were_there(method: &str) {
+    let (mut world, _clock) = world(method, 10_000, 80_000);
+    let mut agents = world.agents();
+    let mut idle = world.call(9, 9, 9);
+    let first = world.engine.collect_from_agents();
+    let second = world.engine.collect_from_agents();
+    assert_eq!(asked(&mut idle), [0; 0], "it has no backend of a service");
+    // The answer to the last of them is one to those before.
+    world.collected(&agents[0], second, &[1]);
+    assert_eq!(world.engine.missing_collect(first), ["b2", "b3"]);
+    world
+        .says(&agents[0], Said::Collected { number: first, connections: vec![], last: true })
+        .unwrap();
+    world.collected(&agents[1], first, &[]);
+    assert_eq!(world.engine.missing_collect(first), ["b3"]);
+    assert_eq!(world.engine.missing_collect(second), ["b2", "b3"]);
+    // Who is gone is waited for no longer, and who calls meanwhile begins with what there is.
+    world.engine.handle(Command::AgentGone(Some(agents[2].session)));
+    assert!(world.engine.has_collected(first));
+    let mut back = world.call(33, 3, 3);
+    assert!(world.engine.has_collected(first));
+    world.collected(&agents[1], second, &[]);
+    assert!(world.engine.has_collected(second));
+    // Who has none to answer for, and is asked for some later, has nothing to answer either.
+    world.ask(|reply| Command::Add("a".into(), backend(0, 9), reply)).unwrap();
+    world.engine.look_at_agents();
+    assert!(world.engine.has_collected(second));
+    // What was not asked, what comes before all has been listed, and more than there may be.
+    let answer = |number, connections| Said::Collected { number, connections, last: false };
+    assert!(world.says(&back, answer(second + 1, vec![])).unwrap_err().contains("question"));
+    let third = world.engine.collect_from_agents();
+    assert!(world.says(&idle, answer(third, vec![])).unwrap_err().contains("before it has listed"));
+    assert_eq!(asked(&mut back), [third]);
+    let many = vec![connection(back.endpoints.endpoint[0].id, 1); 65_536];
+    world.says(&back, answer(third, many.clone())).unwrap();
+    assert!(world.says(&back, answer(third, many)).unwrap_err().contains("65536"));
+    // Who takes no order is lost.
+    for _ in 0..20 {
+        world.engine.collect_from_agents();
+    }
+    let last = world.engine.collect_from_agents();
+    assert!(world.engine.has_collected(last), "{:?}", world.engine.missing_collect(last));
+    assert!(
+        agents[0]
+            .ended
+            .try_recv()
+            .is_err_and(|error| { error == oneshot::error::TryRecvError::Closed })
+    );
+}
+
 /// An agent that does not come back keeps no change for ever.
 fn changes_wait_no_longer_than_they_may(method: &str) {
     let (mut world, _clock) = world(method, 10_000, 10_000);
@@ -591,4 +721,7 @@ by_every_method! {
     a_new_balancer_waits_no_longer_than_it_may
     changes_wait_until_agents_have_listed
     changes_wait_no_longer_than_they_may
+    what_agents_say_is_half_open_stays_in_an_update
+    what_is_known_to_be_elsewhere_is_not_half_open
+    a_question_is_answered_by_all_that_were_there
 }

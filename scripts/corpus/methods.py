@@ -74,6 +74,12 @@ def books():
                   "Where there is no room to record a flow its SYN is dropped: its sender repeats it.",
                   change(record=True), *full, drops(Packet(eth(), ip(4), tcp(sport=2000, flags="S")), "pending_full"),
                   sends(Packet(eth(), ip(4), tcp(sport=1000, flags="S")), b1, new=True))
+    syn, ack = Packet(eth(), ip(4), tcp(flags="S")), Packet(eth(), ip(4), tcp())
+    book.case("residue_frozen", "residue.frozen", "residue_two",
+              "Between the steps of a change of several balancers no flow starts, and all others go on.",
+              sends(syn, b1, new=True), change(frozen=True), drops(syn, "in_transition"),
+              drops(Packet(eth(), ip(4), tcp(sport=2000, flags="S")), "in_transition"), sends(ack, b1),
+              sends(Packet(eth(), ip(4), tcp(flags="FA")), b1), change(frozen=False), sends(syn, b1, new=True))
     book.setup("tracked_two", [b1, b2], [service(VIP, 80, method="tracked", backends=("b1", "b2"))])
     book.setup("tracked_one", [b1, b2], [service(VIP, 80, method="tracked")])
     syn, ack = Packet(eth(), ip(4), tcp(flags="S")), Packet(eth(), ip(4), tcp())

@@ -33,6 +33,16 @@ fn show(fleet: &FleetStatus, json: bool) -> anyhow::Result<()> {
     if let Some(leader) = &fleet.leader {
         out::line(format_args!("{} leads, term {}", leader.name, leader.term));
     }
+    if let Some(step) = &fleet.step {
+        let mut said = format!("pools in step: {}, {}", step.number, step.stage);
+        if !step.services.is_empty() {
+            said += &format!(", of {}", step.services.join(", "));
+        }
+        if !step.waits_for.is_empty() {
+            said += &format!("; waits for {}", step.waits_for.join(", "));
+        }
+        out::line(format_args!("{said}"));
+    }
     let mut lines =
         table(&["balancer", "role", "change", "lag", "version", "announces", "configuration"]);
     for one in &fleet.balancers {

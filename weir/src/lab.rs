@@ -206,11 +206,17 @@ fn in_a_fleet(spec: &mut DemoSpec) -> anyhow::Result<()> {
                 service_line(spec, "answers = \"backend\"".into());
             }
         }
+        // Every balancer learns from the backends which connections there are, and all change pools in step.
+        "residue" => {
+            spec.lab.agent = Some(AgentSpec::telling(&spec.balancer.weir));
+            spec.balancer.tcp_lines += "states = \"agents\"\n";
+            spec.balancer.udp_method = Some("jet".into());
+        }
         // Whatever breaks is counted, and shown.
         "tracked" | "jet" => {}
         method => anyhow::bail!(
             "balancers of one fleet do not serve alike with {method} (docs/fleet.md): add --method cheetah, \
-             tracked or jet"
+             residue, tracked or jet"
         ),
     }
     // Nothing in a datagram tells another balancer where its flow lives.

@@ -244,24 +244,41 @@ fn connections_outlive_balancers_and_the_store() {
 }
 
 /// Thousands of connections, while backends change, and balancers, and the store.
-#[test]
-fn churn_of_a_fleet_breaks_nothing() {
+fn churn(with: impl FnOnce(&mut DemoSpec)) {
     let _alone = common::alone();
     let seed = common::seed();
     let mut spec = DemoSpec::new(WEIR, seed);
     spec.lab.topology = Topology::Fleet;
-    spec.lab.agent = Some(AgentSpec::new(WEIR));
     spec.lab.backends = 8;
     spec.balancer.pool = 6;
-    spec.balancer.method = "cheetah".into();
-    spec.balancer.service_lines = "answers = \"backend\"".into();
     spec.traffic.connections = 1_000;
     spec.traffic.mix.udp = 0.0;
     (spec.traffic.timeout, spec.traffic.detection) = (common::PATIENCE, Duration::from_secs(20));
     spec.goals.changes = 8;
     spec.duration = Duration::from_secs(60);
     spec.show = Show::LinesOnError;
+    with(&mut spec);
     let report = demo::run(spec).unwrap();
     println!("{}\n{}", report.table(), report.line());
     assert!(report.held(), "{:?}", report.fault());
+}
+
+#[test]
+fn churn_of_a_fleet_breaks_nothing() {
+    churn(|spec| {
+        spec.lab.agent = Some(AgentSpec::new(WEIR));
+        spec.balancer.method = "cheetah".into();
+        spec.balancer.service_lines = "answers = \"backend\"".into();
+    });
+}
+
+/// The same where nothing in packets says where they belong, and all balancers change their tables in step.
+#[test]
+fn churn_of_a_fleet_that_changes_in_step_breaks_nothing() {
+    churn(|spec| {
+        spec.lab.agent = Some(AgentSpec::telling(WEIR));
+        spec.balancer.method = "residue".into();
+        spec.balancer.tcp_lines = "states = \"agents\"".into();
+        spec.balancer.udp_method = Some("jet".into());
+    });
 }

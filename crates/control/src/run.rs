@@ -199,6 +199,16 @@ async fn hear_fleet(engine: Sender, mut news: mpsc::Receiver<News>) {
                     return;
                 }
             }
+            News::Step(step, at) => {
+                if engine.send(Command::Fleet(FleetNews::Step(step, at))).await.is_err() {
+                    return;
+                }
+            }
+            News::Others => {
+                if engine.send(Command::Fleet(FleetNews::Others)).await.is_err() {
+                    return;
+                }
+            }
             News::Question(question, answer) => {
                 let engine = engine.clone();
                 tokio::spawn(async move {

@@ -75,6 +75,12 @@ fn kept() -> Vec<Number> {
 fn others() -> Vec<Number> {
     let mut all: Vec<Number> = numbers::PASSING.to_vec();
     all.extend([
+        // Whoever does not know it lets flows start, as before there was such a flag.
+        (
+            "TABLE_FROZEN",
+            Flags::FROZEN.into(),
+            "in a change of several balancers no flow may start",
+        ),
         ("QUIC_FROM_ID", quic::LEAST_FROM_ID as u64, "bytes from an id's first on"),
         (
             "QUIC_CONFIG_SHIFT",

@@ -104,6 +104,11 @@ impl update::Plane for LivePlane {
         Ok(())
     }
 
+    fn freeze(&mut self, service: ServiceId, frozen: bool) -> Result<(), Error> {
+        self.kernel.set_flags(service, Flags::FROZEN, frozen);
+        Ok(())
+    }
+
     fn grace(&mut self) -> Result<(), Error> {
         self.kernel.arrive()?;
         self.kernel.grace()

@@ -482,6 +482,18 @@ impl World {
         }
     }
 
+    /// Flows may start at a service, or not.
+    fn freeze_or_thaw(&mut self, at: usize) {
+        let refuse = std::mem::take(&mut self.plane.refuse_one_in);
+        let Service { number, driver, .. } = &mut self.tables.services[at];
+        let done = match self.rng.random_bool(0.3) {
+            true => driver.freeze(&[*number], &mut self.plane),
+            false => driver.thaw(&[*number], &mut self.plane),
+        };
+        done.unwrap();
+        self.plane.refuse_one_in = refuse;
+    }
+
     fn updates(&self, at: usize) -> bool {
         !self.tables.services[at].driver.is_idle()
     }
@@ -700,12 +712,11 @@ fn can_happen() -> Vec<String> {
     wanted.extend(
         Reason::ALL
             .iter()
-            // Other hosts' frames, next hops and unknown methods have tests of their own; no
-            // method of the kernel's knows rows in transition; and the kernel hands no program
-            // less than an Ethernet header.
+            // Other hosts' frames, next hops and unknown methods have tests of their own; and the kernel
+            // hands no program less than an Ethernet header.
             .filter(|r| {
                 let elsewhere = [Reason::OtherHost, Reason::NoNextHop, Reason::UnknownMethod];
-                let never = [Reason::InTransition, Reason::TruncatedEthernet];
+                let never = [Reason::TruncatedEthernet];
                 // The guard's, and those of next hops.
                 let never = [
                     &never[..],
@@ -773,6 +784,8 @@ fn kernel_and_oracle_agree() {
             let service = world.rng.random_range(0..world.tables.services.len());
             if world.updates(service) {
                 world.step_update(service);
+            } else if world.rng.random_bool(0.3) {
+                world.freeze_or_thaw(service);
             } else if world.rng.random_bool(0.4) {
                 world.change_pool(service);
                 world.begin_update(service);

@@ -1,7 +1,7 @@
 //! The last document that was followed, on a balancer's own disc, so that one which cannot reach the store
 //! goes on with it: also after a restart, and after the machine has been off.
 
-use crate::{Document, FleetError};
+use crate::{Document, FleetError, Step};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -15,6 +15,9 @@ pub struct Cache {
     pub id: String,
     /// The document that it follows; none if it has followed none yet.
     pub document: Option<Document>,
+    /// The last step of the pools whose pools are in force here; none if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<Step>,
 }
 
 /// Where it is kept: beside the configuration file, which outlives the machine's being off, as a run
@@ -34,7 +37,8 @@ impl Cache {
     pub fn load(path: &Path) -> Result<Self, FleetError> {
         let bytes = match fs::read(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Ok(Self { id: format!("{:016x}", rand::random::<u64>()), document: None });
+                let id = format!("{:016x}", rand::random::<u64>());
+                return Ok(Self { id, document: None, step: None });
             }
             bytes => bytes.map_err(FleetError::io("read", path))?,
         };
@@ -48,12 +52,14 @@ impl Cache {
         struct Kept {
             id: String,
             document: Option<serde_json::Value>,
+            #[serde(default)]
+            step: Option<Step>,
         }
         let kept: Kept =
             serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
         let document = kept.document.filter(|document| !document.is_null());
         let document = document.map(|document| Document::parse(document.to_string().as_bytes()));
-        Ok(Self { id: kept.id, document: document.transpose().map_err(corrupt)? })
+        Ok(Self { id: kept.id, document: document.transpose().map_err(corrupt)?, step: kept.step })
     }
 
     /// Keeps it, whole or not at all, through a loss of power too. Only its owner may read it: there are seeds

@@ -5,8 +5,8 @@
 //! next one reads everything again: nothing is missed, however long it was away.
 
 use crate::document::MOST_BYTES;
-use crate::store::{ANSWERS, BALANCERS, CONFIG, LEADER, MEMBERS, QUESTIONS, TERM};
-use crate::{Document, FleetError, Leader, Report, Seat, Sign, Store, StoreConfig};
+use crate::store::{ACKS, ANSWERS, BALANCERS, CONFIG, LEADER, MEMBERS, QUESTIONS, STEP, TERM};
+use crate::{Ack, Document, FleetError, Leader, Report, Seat, Sign, Step, Store, StoreConfig};
 use etcd_client::{Event, EventType, WatchResponse};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -48,6 +48,20 @@ pub enum Ask {
         /// Their answers, by their names; none from who has not answered in time.
         then: oneshot::Sender<Result<BTreeMap<String, Option<Value>>, FleetError>>,
     },
+    /// To write a step of the pools, as the leader that this balancer is, in the place of the one that the store
+    /// is known to have.
+    Step {
+        /// The step.
+        step: Box<Step>,
+        /// The revision of the one that it goes on from; 0: there was none.
+        expected: i64,
+        /// The revision of the configuration that it goes by.
+        document_at: i64,
+        /// Whether it is there.
+        then: oneshot::Sender<Result<(), FleetError>>,
+    },
+    /// To say how far this balancer is in a step.
+    Ack(Ack),
     /// To forget a member that is away.
     Forget {
         /// Its name.
@@ -64,6 +78,10 @@ pub type Asks = mpsc::Sender<Ask>;
 pub enum News {
     /// The store has this configuration, or none, at this revision.
     Config(Option<Box<Document>>, i64),
+    /// The store has this step of the pools, or none, at this revision.
+    Step(Option<Box<Step>>, i64),
+    /// Who lives, who leads, or how far somebody is, is another than before.
+    Others,
     /// Somebody asks all balancers.
     Question(Value, oneshot::Sender<Value>),
 }
@@ -80,6 +98,8 @@ pub struct Keeper {
     /// Answers to questions of this balancer.
     waiting: HashMap<String, mpsc::Sender<(String, Value)>>,
     seat: Seat,
+    /// What this balancer has said of it last.
+    acked: Option<Ack>,
     /// The highest term that it has heard of. A store that was restored from an old copy has a lower one.
     highest: u64,
 }
@@ -139,6 +159,7 @@ impl Keeper {
             news: tell,
             waiting: HashMap::new(),
             seat: Seat::default(),
+            acked: None,
             highest: 0,
         };
         (keeper, Ends { asks, sign, report, news })
@@ -174,6 +195,7 @@ impl Keeper {
             report.reachable = false;
             report.error = Some(text);
             report.balancers.clear();
+            report.acks.clear();
             (report.leader, report.leads_until) = (None, None);
         });
     }
@@ -187,6 +209,7 @@ impl Keeper {
                 () = &mut over => return false,
                 ask = self.asks.recv() => match ask {
                     None => return true,
+                    Some(Ask::Ack(ack)) => self.acked = Some(ack),
                     Some(ask) => refuse(ask, &error.to_string()),
                 },
             }
@@ -218,7 +241,13 @@ impl Keeper {
         self.run_for_leader(&mut store, lease).await?;
         let (document, revision) =
             seen.document.map_or((None, 0), |(document, at)| (Some(document), at));
+        // First the step: a configuration that is later waits for its end.
+        let (step, step_at) = seen.step.map_or((None, 0), |(step, at)| (Some(step), at));
+        self.tell(News::Step(step.map(Box::new), step_at)).await?;
         self.tell(News::Config(document.map(Box::new), revision)).await?;
+        if let Some(ack) = self.acked.clone() {
+            self.say(&mut store, number, &ack).await?;
+        }
         self.sign.mark_changed();
         let mut beat = interval(BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -226,6 +255,10 @@ impl Keeper {
             tokio::select! {
                 message = changes.message() => self.changed(&mut store, lease, message).await?,
                 ask = self.asks.recv() => match ask {
+                    Some(Ask::Ack(ack)) => {
+                        self.acked = Some(ack.clone());
+                        self.say(&mut store, number, &ack).await?;
+                    }
                     Some(ask) => self.asked(&mut store, ask).await,
                     None => {
                         // The others need not wait for the lease.
@@ -283,6 +316,7 @@ impl Keeper {
             report.change = seen.document.as_ref().map_or(0, |(document, _)| document.change);
             report.members = seen.members.keys().cloned().collect();
             report.balancers.clone_from(&seen.balancers);
+            report.acks.clone_from(&seen.acks);
         });
         self.seat_taken(None);
     }
@@ -319,6 +353,15 @@ impl Keeper {
         let leader = Leader { name, id, term, since: now() };
         // Who was first is told by the watch, as this one is if it was.
         store.lead(&leader, &self.seat, lease.number).await.map(drop)
+    }
+
+    /// In the order in which it comes to them, so one after the other.
+    async fn say(&self, store: &mut Store, lease: i64, ack: &Ack) -> Result<(), FleetError> {
+        if self.report.borrow().namesake {
+            return Ok(());
+        }
+        let bytes = serde_json::to_vec(ack).unwrap_or_default();
+        store.write(&format!("{ACKS}{}", self.name), bytes, Some(lease)).await
     }
 
     async fn tell(&self, news: News) -> Result<(), End> {
@@ -368,7 +411,20 @@ impl Keeper {
             if !put {
                 self.run_for_leader(store, lease).await?;
             }
-            return Ok(());
+            return self.tell(News::Others).await;
+        }
+        if rest == STEP {
+            let step = if put { Some(Box::new(store.step_of(pair)?)) } else { None };
+            let at = if put { pair.mod_revision() } else { 0 };
+            return self.tell(News::Step(step, at)).await;
+        }
+        if let Some(name) = rest.strip_prefix(ACKS) {
+            let ack = put.then(|| serde_json::from_slice::<Ack>(pair.value()).ok()).flatten();
+            self.report.send_modify(|report| match ack {
+                Some(ack) => drop(report.acks.insert(name.to_owned(), ack)),
+                None => drop(report.acks.remove(name)),
+            });
+            return self.tell(News::Others).await;
         }
         if rest == CONFIG {
             let found = if put { Some(store.document_of(pair)?) } else { None };
@@ -396,6 +452,7 @@ impl Keeper {
                     None => drop(report.balancers.remove(name)),
                 }
             });
+            self.tell(News::Others).await?;
             if !put && name == self.name && self.report.borrow().namesake {
                 // The other one is gone: a new session finds out whether the name is free.
                 let why = "the balancer of the same name is gone".to_owned();
@@ -442,6 +499,22 @@ impl Keeper {
                     let _ = then.send(store.put(&document, expected).await);
                 });
             }
+            Ask::Step { step, expected, document_at, then } => {
+                let (mut store, leader_at) = (store.clone(), self.seat.leader_at);
+                // Who leads by now may be another one than when it was made up.
+                let leader = self.seat.leader.as_ref();
+                if leader.is_none_or(|leader| leader.id != self.id || leader.term != step.term) {
+                    let _ =
+                        then.send(Err(FleetError::Unreachable("another balancer leads".into())));
+                    return;
+                }
+                tokio::spawn(async move {
+                    let _ =
+                        then.send(store.put_step(&step, expected, leader_at, document_at).await);
+                });
+            }
+            // In the session.
+            Ask::Ack(_) => {}
             Ask::Forget { name, then } => {
                 let mut store = store.clone();
                 tokio::spawn(async move {
@@ -500,6 +573,9 @@ fn refuse(ask: Ask, why: &str) {
         || FleetError::Unreachable(why.trim_start_matches("the store cannot be reached: ").into());
     match ask {
         Ask::Put { then, .. } => drop(then.send(Err(error()))),
+        Ask::Step { then, .. } => drop(then.send(Err(error()))),
+        // Kept until there is a session.
+        Ask::Ack(_) => {}
         Ask::Forget { then, .. } => drop(then.send(Err(error()))),
         Ask::Question { then, .. } => drop(then.send(Err(error()))),
     }

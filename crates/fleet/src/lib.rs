@@ -6,6 +6,7 @@
 //!
 //! - [`text`]: which part of a configuration file is shared, and how commands change it.
 //! - [`Document`]: the shared configuration, with what it does not say and all must have alike.
+//! - [`Step`]: a change of pools that all of them make in step.
 //! - [`Cache`]: the last document that was followed, on a balancer's own disc.
 //! - [`Store`]: etcd, as far as a fleet uses it.
 //! - [`Keeper`]: the task of a balancer that keeps it in touch with the store, and goes on without.
@@ -18,6 +19,7 @@ mod document;
 mod error;
 mod keeper;
 mod report;
+mod step;
 mod store;
 pub mod text;
 
@@ -27,4 +29,5 @@ pub use document::{Document, Keys, Numbered};
 pub use error::FleetError;
 pub use keeper::{Ask, Asks, Ends, Keeper, News};
 pub use report::{Leader, Report, ServiceSign, Sign};
+pub use step::{Ack, Pools, Share, Stage, Step, StepId};
 pub use store::{Seat, Seen, Store};

@@ -1,5 +1,6 @@
 //! What balancers say of themselves, and what one knows of all.
 
+use crate::Ack;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,9 @@ pub struct Sign {
     pub announced: Vec<String>,
     /// Whether it was drained by `weir drain self`.
     pub drained: bool,
+    /// Whether it can take part in a change of pools that all make in step.
+    #[serde(default)]
+    pub steps: bool,
     /// Why it does not follow a later change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
@@ -78,6 +82,8 @@ pub struct Report {
     pub members: BTreeSet<String>,
     /// What those say of themselves that live, by their names.
     pub balancers: BTreeMap<String, Sign>,
+    /// What those have said last of a step of the pools, by their names.
+    pub acks: BTreeMap<String, Ack>,
     /// Who leads; none: nobody, or the store does not answer.
     pub leader: Option<Leader>,
     /// Until when nobody else can be the leader, if this balancer is it.
@@ -85,6 +91,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// The same of a balancer that leads until then. For tests of what a leader does.
+    pub fn leading(mut self, until: Option<Instant>) -> Self {
+        self.leads_until = until;
+        self
+    }
+
     /// Whether this balancer leads. Then no other one does: its lease, counted from before it was asked for, has
     /// not run out.
     pub fn leads(&self) -> bool {

@@ -6,12 +6,14 @@
 //! PREFIX/balancers/NAME      its Sign, under its lease
 //! PREFIX/leader              the Leader, under its lease
 //! PREFIX/term                the term of the last leader that there was; it only grows
+//! PREFIX/step                the Step that the leader has written last
+//! PREFIX/acks/NAME           its Ack of that, under its lease
 //! PREFIX/questions/ID        a question to all balancers, under a lease of seconds
 //! PREFIX/answers/ID/NAME     an answer, under a lease of seconds
 //! ```
 
 use crate::document::MOST_BYTES;
-use crate::{Document, FleetError, Leader, Sign, StoreConfig};
+use crate::{Ack, Document, FleetError, Leader, Sign, Stage, Step, StoreConfig};
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, GetOptions, Identity, KeyValue,
     LeaseKeepAliveStream, LeaseKeeper, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
@@ -31,6 +33,8 @@ pub(crate) const MEMBERS: &str = "members/";
 pub(crate) const BALANCERS: &str = "balancers/";
 pub(crate) const LEADER: &str = "leader";
 pub(crate) const TERM: &str = "term";
+pub(crate) const STEP: &str = "step";
+pub(crate) const ACKS: &str = "acks/";
 pub(crate) const QUESTIONS: &str = "questions/";
 pub(crate) const ANSWERS: &str = "answers/";
 
@@ -54,6 +58,10 @@ pub struct Seen {
     pub balancers: BTreeMap<String, Sign>,
     /// Who leads.
     pub seat: Seat,
+    /// The last step of the pools, with its revision; none: there was none.
+    pub step: Option<(Step, i64)>,
+    /// What balancers have said of it.
+    pub acks: BTreeMap<String, Ack>,
 }
 
 /// Who leads, as it is in the store, with what a transaction needs that replaces it.
@@ -152,6 +160,12 @@ impl Store {
                 (seen.seat.leader, seen.seat.leader_at) = (Some(leader), pair.mod_revision());
             } else if rest == TERM {
                 (seen.seat.term, seen.seat.term_at) = (self.term_of(&pair)?, pair.mod_revision());
+            } else if rest == STEP {
+                seen.step = Some((self.step_of(&pair)?, pair.mod_revision()));
+            } else if let Some(name) = rest.strip_prefix(ACKS) {
+                if let Ok(ack) = serde_json::from_slice(pair.value()) {
+                    seen.acks.insert(name.to_owned(), ack);
+                }
             } else if let Some(name) = rest.strip_prefix(MEMBERS) {
                 let id = String::from_utf8_lossy(pair.value()).into_owned();
                 seen.members.insert(name.to_owned(), id);
@@ -209,6 +223,45 @@ impl Store {
     /// Reads the term of the last leader.
     pub(crate) fn term_of(&self, pair: &KeyValue) -> Result<u64, FleetError> {
         serde_json::from_slice(pair.value()).map_err(|error| self.corrupt(TERM, &error))
+    }
+
+    /// Reads the step of the pools.
+    pub(crate) fn step_of(&self, pair: &KeyValue) -> Result<Step, FleetError> {
+        serde_json::from_slice(pair.value()).map_err(|error| {
+            let key = self.key(STEP);
+            let reason = format!(
+                "it is not what weir writes ({error}); put the same weir on all balancers, or delete it"
+            );
+            FleetError::Corrupt { key, reason }
+        })
+    }
+
+    /// Writes a step, if the last one is of this revision (0: there is none), the lead is held since that one,
+    /// and, where it begins, the shared configuration is of that one: so no balancer hears of a configuration
+    /// that is later than the step before it hears of the step.
+    ///
+    /// # Errors
+    /// [`FleetError::Large`]; [`FleetError::Unreachable`] if there is no answer, or something is another.
+    pub async fn put_step(
+        &mut self,
+        step: &Step,
+        expected: i64,
+        leader_at: i64,
+        document_at: i64,
+    ) -> Result<(), FleetError> {
+        let bytes = serde_json::to_vec(step).unwrap_or_default();
+        if bytes.len() > MOST_BYTES {
+            return Err(FleetError::Large { bytes: bytes.len(), most: MOST_BYTES });
+        }
+        let is_so = |key: String, at| Compare::mod_revision(key, CompareOp::Equal, at);
+        let mut when = vec![is_so(self.key(STEP), expected), is_so(self.key(LEADER), leader_at)];
+        if step.stage == Stage::Prepare {
+            when.push(is_so(self.key(CONFIG), document_at));
+        }
+        let put = [TxnOp::put(self.key(STEP), bytes, None)];
+        let answer = patiently(self.client.txn(Txn::new().when(when).and_then(put))).await?;
+        let moved = || FleetError::Unreachable("the store has gone on meanwhile".into());
+        answer.succeeded().then_some(()).ok_or_else(moved)
     }
 
     fn corrupt(&self, rest: &str, error: &serde_json::Error) -> FleetError {

@@ -11,7 +11,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::error::{Doing, Error, Result};
-use crate::topology::{INTERFACE, VIP4, VIP6, WEB_PORT};
+use crate::topology::{INTERFACE, VIP4, VIP6, WEB_PORT, backend4, backend6, front4};
+use weir_rpc::pki::{self, Request, Role};
 use weir_testbed::NetNs;
 use weir_testbed::interrupt::sleep;
 use weir_testbed::process;
@@ -20,6 +21,8 @@ use weir_testbed::process;
 const PINS: &str = "/sys/fs/bpf/weir-agent";
 const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(10);
+/// Days that the lab's certificates are valid.
+const CERTIFIED_DAYS: u32 = 30;
 
 /// How the backends' agents are run.
 #[derive(Clone, Debug)]
@@ -29,6 +32,8 @@ pub struct AgentSpec {
     /// How packets come to backends on which nothing else has set anything, as `--forward` of `weir agent`
     /// has it; none: these are ready, and the agent writes cookies only.
     pub forward: Option<String>,
+    /// They do nothing but tell the balancers of a fleet what their backends hold.
+    pub tells: bool,
     /// Further arguments of `weir agent`, behind those that the lab gives it.
     pub arguments: Vec<String>,
 }
@@ -36,7 +41,7 @@ pub struct AgentSpec {
 impl AgentSpec {
     /// They write cookies into timestamps.
     pub fn new(weir: impl Into<PathBuf>) -> Self {
-        Self { weir: weir.into(), forward: None, arguments: Vec::new() }
+        Self { weir: weir.into(), forward: None, tells: false, arguments: Vec::new() }
     }
 
     /// They make bare backends ready.
@@ -44,8 +49,16 @@ impl AgentSpec {
         Self { forward: Some(forward.into()), ..Self::new(weir) }
     }
 
+    /// They tell balancers, by certificates that the lab makes.
+    pub fn telling(weir: impl Into<PathBuf>) -> Self {
+        Self { tells: true, ..Self::new(weir) }
+    }
+
     /// What they do, and what they say when that is done.
     fn work(&self, state: &Path) -> (Vec<String>, &'static str) {
+        if self.tells {
+            return (vec!["--only-tell".into()], "tells balancers");
+        }
         let vips = [IpAddr::V4(VIP4), IpAddr::V6(VIP6)];
         let words = |words: &[&str]| words.iter().map(|&one| one.to_owned()).collect::<Vec<_>>();
         let Some(forward) = &self.forward else {
@@ -79,7 +92,8 @@ impl Agent {
         let said = fs::metadata(log).map_or(0, |log| log.len()) as usize;
         let mut weir = netns.command(&spec.weir)?;
         let (work, ready) = spec.work(log.parent().unwrap_or(Path::new("/")));
-        weir.args(["agent", "--interface", INTERFACE])
+        weir.arg("agent")
+            .args(if spec.tells { &[][..] } else { &["--interface", INTERFACE] })
             .args(work)
             .args(&spec.arguments)
             .stdin(Stdio::null())
@@ -128,6 +142,57 @@ impl Drop for Agent {
     fn drop(&mut self) {
         process::kill(&mut self.0);
     }
+}
+
+/// Where balancers listen for agents.
+pub(crate) const TOLD_AT: u16 = 4479;
+
+/// Makes certificates for so many balancers of a fleet and so many agents, in a directory of the lab's.
+pub(crate) fn certificates(lab: &Path, balancers: usize, backends: usize) -> Result<PathBuf> {
+    let directory = lab.join("pki");
+    let failed = |error: weir_rpc::pki::PkiError| Error::NotReady {
+        what: "certificates".into(),
+        seconds: 0.0,
+        detail: format!(": {error}"),
+    };
+    pki::init(&directory, "lab", CERTIFIED_DAYS).map_err(failed)?;
+    let issue = |name: String, role, addresses| {
+        let request = Request { name, role, addresses, hosts: Vec::new(), days: CERTIFIED_DAYS };
+        pki::issue(&directory, &directory, &request).map_err(failed)
+    };
+    for index in 0..balancers {
+        issue(format!("lb{index}"), Role::Balancer, vec![front4(index).into()])?;
+    }
+    for index in 0..backends {
+        let addresses = vec![backend4(index).into(), backend6(index).into()];
+        issue(format!("b{index}"), Role::Agent, addresses)?;
+    }
+    Ok(directory)
+}
+
+/// The arguments of a backend's agent that tells so many balancers.
+pub(crate) fn telling(directory: &Path, index: usize, balancers: usize) -> Vec<String> {
+    let file = |name: String| directory.join(name).display().to_string();
+    let mut words = Vec::new();
+    for balancer in 0..balancers {
+        words.extend(["--balancer".into(), format!("{}:{TOLD_AT}", front4(balancer))]);
+    }
+    words.extend(["--certificate".into(), file(format!("b{index}.pem"))]);
+    words.extend(["--key".into(), file(format!("b{index}.key"))]);
+    words.extend(["--ca".into(), file("ca.pem".into())]);
+    words
+}
+
+/// The table `[agents]` of a balancer that is told.
+pub(crate) fn told(directory: &Path, index: usize) -> String {
+    let file = |name: String| directory.join(name).display().to_string();
+    format!(
+        "\n[agents]\nlisten = \"{}:{TOLD_AT}\"\ncertificate = {:?}\nkey = {:?}\nca = {:?}\nlearn = \"60s\"\n",
+        front4(index),
+        file(format!("lb{index}.pem")),
+        file(format!("lb{index}.key")),
+        file("ca.pem".into()),
+    )
 }
 
 /// Where an agent in this namespace pins its maps.

@@ -72,6 +72,8 @@ pub struct BalancerSpec {
     pub weir: PathBuf,
     /// Steering method of the services, as the configuration file has it: `concury`, `jet`.
     pub method: String,
+    /// That of the services of UDP, where it is another.
+    pub udp_method: Option<String>,
     /// Further lines of TOML for each `[[service]]`.
     pub service_lines: String,
     /// Further lines of TOML for each `[[service]]` of TCP.
@@ -102,6 +104,7 @@ impl BalancerSpec {
         Self {
             weir: weir.into(),
             method: "concury".into(),
+            udp_method: None,
             service_lines: String::new(),
             tcp_lines: String::new(),
             balancer_lines: String::new(),
@@ -538,7 +541,7 @@ fn config_text(
             text,
             "\n[[service]]\nname = \"{service}\"\nvip = \"{vip}\"\nprotocol = \"{protocol}\"\n\
              port = {port}\nmethod = \"{}\"\n{}{}\n[service.check]\n{check}",
-            spec.method,
+            spec.udp_method.as_ref().filter(|_| protocol == "udp").unwrap_or(&spec.method),
             lines(&spec.service_lines),
             lines(if protocol == "tcp" { &spec.tcp_lines } else { "" }),
         );

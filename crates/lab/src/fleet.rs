@@ -14,6 +14,7 @@ use nix::unistd::Pid;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::agent;
 use crate::balancer::{Balancer, BalancerSpec, Node, PoolControl, SERVICES, address};
 use crate::error::{Doing, Error, Result};
 use crate::lab::Lab;
@@ -77,10 +78,13 @@ impl Fleet {
         };
         fleet.launch_store()?;
         for index in 0..lab.spec().balancers {
-            let store = format!(
+            let mut store = format!(
                 "{}\n[store]\nkind = \"etcd\"\nendpoints = [\"http://{STORE4}:{CLIENT_PORT}\"]\n",
                 example.balancer_lines
             );
+            if lab.spec().agent.as_ref().is_some_and(|agent| agent.tells) {
+                store += &agent::told(&lab.directory().join("pki"), index);
+            }
             let spec = BalancerSpec {
                 node: Node::Member(index),
                 balancer_lines: store,
@@ -125,13 +129,24 @@ impl Fleet {
     }
 
     /// Whether a fleet that says this of itself is one: with `cheetah` tables are alike as soon as all follow the
-    /// same; with others they also show what each balancer has seen.
+    /// same, with `residue` when the last step is over; with others they also show what each balancer has seen.
     fn is_agreed(&self, status: &serde_json::Value) -> bool {
-        let alike = status["disagreements"].as_array().is_some_and(Vec::is_empty);
+        // Of the services of TCP, where those of UDP have another method.
+        let cares = |said: &serde_json::Value| {
+            let said = said.as_str().unwrap_or_default();
+            self.balancers[0].spec().udp_method.is_none() || !said.contains("service echo")
+        };
+        let alike = status["disagreements"].as_array();
+        let alike = alike.is_some_and(|said| !said.iter().any(cares));
         let all = status["balancers"].as_array().map_or(&[][..], Vec::as_slice);
         let behind = all.iter().any(|one| one["role"] == "behind");
-        let cookies = self.balancers[0].spec().method == "cheetah";
-        status["reachable"] == true && !behind && (alike || !cookies)
+        // Whoever waits for what agents know takes no packets yet.
+        let learns = all.iter().any(|one| one["role"] != "away" && one["sign"]["steps"] != true);
+        let behind =
+            behind || learns && self.lab.spec().agent.as_ref().is_some_and(|agent| agent.tells);
+        let one = ["cheetah", "residue"].contains(&&self.balancers[0].spec().method[..]);
+        let over = status["step"]["stage"].as_str().is_none_or(|stage| stage == "done");
+        status["reachable"] == true && !behind && over && (alike || !one)
     }
 
     /// In what the balancers differ, or what is missing.

@@ -223,9 +223,16 @@ impl Lab {
                 return Err(Error::Interrupted);
             }
         }
-        for backend in &self.backends {
+        let (balancers, backends) = (self.spec.balancers, self.backends.len());
+        let tells = self.spec.agent.as_ref().is_some_and(|agent| agent.tells);
+        let certificates =
+            tells.then(|| agent::certificates(self.home.path(), balancers, backends));
+        let certificates = certificates.transpose()?;
+        for (index, backend) in self.backends.iter().enumerate() {
             if self.spec.agent.is_some() {
-                backend.start_agent(&[])?;
+                let words = certificates.as_ref().map(|at| agent::telling(at, index, balancers));
+                let words = words.unwrap_or_default();
+                backend.start_agent(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
             }
             backend.await_listening()?;
         }

@@ -43,7 +43,8 @@ fn is_possible(setup: &Setup) -> bool {
         && setup.services.iter().all(service)
 }
 
-/// Whether a switch has something to say of a case: not of fragments, ICMP, SCTP, and messages to senders.
+/// Whether a switch has something to say of a case: not of fragments, ICMP, SCTP,
+/// messages to senders, and changes of several balancers.
 fn is_common(case: &Case) -> bool {
     let step = |step: &Step| {
         let apart = [
@@ -68,7 +69,8 @@ fn is_common(case: &Case) -> bool {
             Err(rejected) => apart.contains(&rejected.reason),
         });
         let told = step.reason.as_ref().is_some_and(|reason| told.contains(&&reason[..]));
-        !apart && !told && !step.returned && !step.spent && step.id.is_none()
+        let frozen = step.change.as_ref().is_some_and(|change| change.frozen.is_some());
+        !apart && !told && !frozen && !step.returned && !step.spent && step.id.is_none()
     };
     case.needs.is_empty() && case.step.iter().all(step)
 }

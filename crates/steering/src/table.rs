@@ -44,6 +44,9 @@ impl Flags {
     pub const ANSWERS: u32 = 16;
     /// Backends write their timestamps themselves: a first packet tells them its cookie, in TSecr.
     pub const TELLS: u32 = 32;
+    /// A change of several balancers is between its steps: no flow may start, not even one that the table
+    /// leads as it led a former one of the same key.
+    pub const FROZEN: u32 = 64;
     /// New flows go to the backends of the table's list by turns.
     pub const TURNS: u32 = 1 << 16;
     /// New flows go to the less loaded of two.

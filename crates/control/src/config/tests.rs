@@ -742,7 +742,7 @@ fn a_store_is_where_etcd_is_and_its_services_are_those_that_several_can_serve() 
     }
     for (bad, words) in [
         ("", "method: each balancer builds concury's tables"),
-        ("method = \"residue\"", "needs a coordinator of all balancers"),
+        ("method = \"residue\"", "states: each balancer sees the connections that come by it"),
         ("method = \"cheetah-stateful\"", "places in one balancer's memory"),
         ("method = \"cheetah\"", "answers: answers pass one balancer"),
         ("method = \"jet\"\nplacement = \"anchor\"", "placement: AnchorHash goes by the order"),

@@ -440,10 +440,10 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Takes packets, once all agents have told, or it has waited for as long as it may.
-    fn go_on_learning(&mut self) {
+    pub(super) fn go_on_learning(&mut self) {
         let Some(until) = self.agents.learning else { return };
         let missing = self.silent();
-        if missing > 0 && Instant::now() < until {
+        if (missing > 0 || self.waits_for_step()) && Instant::now() < until {
             return;
         }
         if missing > 0 {
@@ -455,6 +455,7 @@ impl<P: Plane> Engine<P> {
         for failure in self.publish_due() {
             error!(%failure, "cannot publish");
         }
+        self.freeze_for_step();
         let config = self.config.clone();
         match self.attach(&config) {
             Ok(()) => self.agents.learning = None,
@@ -758,7 +759,6 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Asks all agents what is half-open at their backends; the number of the question.
-    #[cfg_attr(not(test), expect(dead_code, reason = "changes of a fleet's pool will ask"))]
     pub(super) fn collect_from_agents(&mut self) -> u64 {
         self.agents.collects += 1;
         let number = self.agents.collects;
@@ -778,13 +778,20 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Whether all agents that are there have answered a question, but for those that have called since.
-    #[cfg_attr(not(test), expect(dead_code, reason = "changes of a fleet's pool will ask"))]
+    #[cfg(test)]
     pub(super) fn has_collected(&self, number: u64) -> bool {
         self.uncollected(number).next().is_none()
     }
 
+    /// As [`has_collected`](Self::has_collected), of the agents of these backends alone, those included that were lost
+    /// not long ago.
+    pub(super) fn has_collected_of(&self, number: u64, needed: &HashSet<IpAddr>) -> bool {
+        let of = |addresses: &[IpAddr]| addresses.iter().any(|address| needed.contains(address));
+        !self.uncollected(number).any(|one| of(&one.newcomer.addresses))
+            && !self.agents.lost.iter().any(|one| of(&one.addresses))
+    }
+
     /// The names of those that have not.
-    #[cfg_attr(not(test), expect(dead_code, reason = "changes of a fleet's pool will ask"))]
     pub(super) fn missing_collect(&self, number: u64) -> Vec<String> {
         self.uncollected(number).map(|one| one.newcomer.name.clone()).collect()
     }

@@ -276,7 +276,7 @@ impl<P: Plane> Engine<P> {
     }
 
     /// Tells packets whether a backend is up.
-    fn mark(&mut self, id: BackendId, up: bool) {
+    pub(super) fn mark(&mut self, id: BackendId, up: bool) {
         let Some(backend) = self.plane.backend(id) else { return };
         // A packet that has read that flows are noted, and is under way since before that was over, would note one
         // that it keeps from this backend: nobody would look for it any more.
@@ -293,9 +293,17 @@ impl<P: Plane> Engine<P> {
     pub(super) fn keep_off(&mut self, transition: &Transition) {
         if let (_, Some(id)) = of_target(transition.id)
             && !transition.up
+            && !self.is_marked_in_step(transition)
         {
             self.mark(id, false);
         }
+    }
+
+    /// Whether packets hear of it only when all balancers of the fleet have it so.
+    fn is_marked_in_step(&self, transition: &Transition) -> bool {
+        let name = self.names.get(&of_target(transition.id).0);
+        let service = name.and_then(|name| self.services.get(name));
+        !self.settles() && service.is_some_and(|service| service.agreed.is_some())
     }
 
     pub(super) fn health_changed(&mut self, transition: &Transition) {
@@ -327,9 +335,11 @@ impl<P: Plane> Engine<P> {
             info!(service = name, backend, up, detail, "health check");
             let moves = check.is_some_and(|check| check.dead_connections == DeadConnections::Move);
             // With nobody up there is no better place for them.
-            let moves = moves && !up && service.all_down().is_none();
+            let moves = moves && !up && service.all_down().is_none() && service.agreed.is_none();
             // Where marking fails, the table says it, and the next look at its next hop again.
-            self.mark(id, up);
+            if !self.is_marked_in_step(transition) {
+                self.mark(id, up);
+            }
             self.events.push(Happening::Health {
                 service: name.clone(),
                 backend,

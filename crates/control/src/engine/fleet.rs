@@ -16,6 +16,7 @@ use super::history::{Apply, Beside};
 use super::places::Salts;
 use super::reload::How;
 use super::service::ServiceRuntime;
+use super::step::Stepping;
 use super::{Engine, EngineError, Sender};
 use crate::config::{Backend, Config, Service, Source};
 use crate::history::Who;
@@ -26,7 +27,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{info, warn};
 use weir_fleet::text::{self, Edit};
 use weir_fleet::{
-    Ask, Asks, Cache, Document, FleetError, Keeper, Keys, News, Numbered, Report, Sign, cache_path,
+    Ask, Asks, Cache, Document, FleetError, Keeper, Keys, News, Numbered, Report, Sign, Step,
+    cache_path,
 };
 use weir_plane::Plane;
 use weir_steering::cheetah::{AllServers, numbers};
@@ -42,6 +44,8 @@ const MOST_WAITING: usize = 256;
 pub struct Begun {
     /// What the balancer keeps of it.
     pub cache: Cache,
+    /// The step of the pools that the store has; none if it has none, or does not answer.
+    pub step: Option<Step>,
     /// What of the configuration is its own.
     pub own: String,
     /// Whether it has been in the fleet before.
@@ -54,6 +58,12 @@ pub struct Begun {
 pub enum FleetNews {
     /// It has this configuration, or none, at this revision.
     Config(Option<Box<Document>>, i64),
+    /// It has this step of the pools, or none, at this revision.
+    Step(Option<Box<Step>>, i64),
+    /// Who lives, who leads, or how far somebody is in a step, is another than before.
+    Others,
+    /// What has become of a step that this balancer has written as the leader.
+    Stepped(Result<(), FleetError>),
     /// What has become of a change that this balancer has proposed.
     Proposed(Box<Proposed>, Result<i64, FleetError>),
 }
@@ -104,6 +114,10 @@ pub(super) struct Fleet {
     ends: Option<Contact>,
     /// Digests of tables, by the generation that they are of.
     digests: HashMap<ServiceId, (u64, String)>,
+    /// Changes of pools that all make in step.
+    pub(super) stepping: Stepping,
+    /// Configurations that have come during a step, which is of the one before.
+    held: VecDeque<FleetNews>,
 }
 
 struct Behind {
@@ -162,8 +176,12 @@ pub async fn begin(
     };
     let seen = tokio::time::timeout(store.wait, looked).await;
     let seen = seen.unwrap_or_else(|_| Err(FleetError::Unreachable("no answer in time".into())));
+    let mut step = None;
     let found = match seen {
-        Ok(seen) => seen.document,
+        Ok(seen) => {
+            step = seen.step.map(|(step, _)| step);
+            seen.document
+        }
         Err(error) => {
             notes.push(match &cache.document {
                 Some(kept) => format!("{error}; this start goes on with change {}", kept.change),
@@ -173,7 +191,7 @@ pub async fn begin(
             if cache.document.is_none() {
                 let config = parse(&parts.own, path, plane)?;
                 let own = parts.own;
-                return Ok((config, Some(Begun { cache, own, joined, notes })));
+                return Ok((config, Some(Begun { cache, step, own, joined, notes })));
             }
             None
         }
@@ -191,7 +209,7 @@ pub async fn begin(
     }
     // A fleet without a configuration gets that of the first balancer.
     let Some(document) = &cache.document else {
-        return Ok((config, Some(Begun { cache, own: parts.own, joined, notes })));
+        return Ok((config, Some(Begun { cache, step, own: parts.own, joined, notes })));
     };
     if parts.shared != document.text && joined {
         notes.push(format!(
@@ -200,7 +218,7 @@ pub async fn begin(
         ));
     }
     let config = parse(&text::join(&parts.own, &document.text), path, plane)?;
-    Ok((config, Some(Begun { cache, own: parts.own, joined, notes })))
+    Ok((config, Some(Begun { cache, step, own: parts.own, joined, notes })))
 }
 
 fn parse(
@@ -215,6 +233,7 @@ impl Fleet {
     pub(super) fn new(begun: Begun, config_path: &Path) -> Self {
         begun.notes.iter().for_each(|note| warn!("{note}"));
         let keys = begun.cache.document.as_ref().map(|document| document.services.clone());
+        let stepping = Stepping::new(begun.cache.step.clone(), begun.step);
         Self {
             cache: begun.cache,
             cache_path: cache_path(config_path),
@@ -228,10 +247,77 @@ impl Fleet {
             waiting: VecDeque::new(),
             ends: None,
             digests: HashMap::new(),
+            stepping,
+            held: VecDeque::new(),
         }
     }
 
-    fn change(&self) -> u64 {
+    /// A test plays the keeper.
+    #[cfg(test)]
+    pub(super) fn keep_by(
+        &mut self,
+        asks: Asks,
+        sign: watch::Sender<Sign>,
+        report: watch::Receiver<Report>,
+        commands: Sender,
+    ) {
+        self.ends = Some(Contact { asks, sign, report, commands });
+        self.strange = false;
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.cache.id
+    }
+
+    pub(super) fn asks(&self) -> Option<&Asks> {
+        self.ends.as_ref().map(|ends| &ends.asks)
+    }
+
+    /// Where asks go, and where the engine hears what has become of them.
+    pub(super) fn ways(&self) -> Option<(Asks, Sender)> {
+        self.ends.as_ref().map(|ends| (ends.asks.clone(), ends.commands.clone()))
+    }
+
+    /// The revision of the configuration that is followed, if the store has one.
+    pub(super) fn revision(&self) -> Option<i64> {
+        self.revision.filter(|revision| *revision > 0)
+    }
+
+    /// Whether this balancer follows the configuration that the store has.
+    pub(super) fn is_followed(&self) -> bool {
+        self.revision().is_some() && self.behind.is_none()
+    }
+
+    /// Whether configurations wait for the end of a step.
+    pub(super) fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// What is known of the others. Without a copy: there may be much of it.
+    pub(super) fn with_report<T>(&self, look: impl FnOnce(&Report) -> T) -> T {
+        match &self.ends {
+            Some(ends) => look(&ends.report.borrow()),
+            None => look(&Report::default()),
+        }
+    }
+
+    /// Whether this balancer leads, and its term.
+    pub(super) fn leads(&self) -> (bool, u64) {
+        self.with_report(|report| {
+            (report.leads(), report.leader.as_ref().map_or(0, |leader| leader.term))
+        })
+    }
+
+    /// A restart goes on from this step, whose pools are in force.
+    pub(super) fn keep_step(&mut self, step: &Step) -> Result<(), EngineError> {
+        if self.cache.step.as_ref() != Some(step) {
+            self.cache.step = Some(step.clone());
+            self.cache.save(&self.cache_path)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn change(&self) -> u64 {
         self.cache.document.as_ref().map_or(0, |document| document.change)
     }
 
@@ -637,7 +723,18 @@ impl<P: Plane> Engine<P> {
     }
 
     pub(super) fn fleet_news(&mut self, news: FleetNews) {
+        // All are to end the step with what they have begun it with; and what came first is followed first.
+        let waits = |fleet: &Fleet| fleet.stepping.is_in_step() || fleet.holds();
+        let in_step = self.fleet.as_ref().is_some_and(waits);
         match news {
+            FleetNews::Step(step, at) => return self.store_has_step(step, at),
+            FleetNews::Others => return self.fleet_moves(),
+            FleetNews::Stepped(result) => return self.step_written(result),
+            later @ (FleetNews::Config(..) | FleetNews::Proposed(_, Ok(_))) if in_step => {
+                if let Some(fleet) = &mut self.fleet {
+                    fleet.held.push_back(later);
+                }
+            }
             FleetNews::Config(None, _) => self.store_is_empty(),
             FleetNews::Config(Some(document), revision) => self.store_has(*document, revision),
             FleetNews::Proposed(proposed, result) => {
@@ -646,6 +743,20 @@ impl<P: Plane> Engine<P> {
             }
         }
         self.tell_fleet();
+    }
+
+    fn fleet_moves(&mut self) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.stepping.news = true;
+        }
+    }
+
+    /// Follows what has come during a step.
+    pub(super) fn take_up_held(&mut self) {
+        let Some(fleet) = &mut self.fleet else { return };
+        for news in std::mem::take(&mut fleet.held) {
+            self.fleet_news(news);
+        }
     }
 
     fn proposed(&mut self, proposed: Proposed, result: Result<i64, FleetError>) {
@@ -833,7 +944,8 @@ impl<P: Plane> Engine<P> {
 
     /// Tries again what could not be followed, and says what this balancer does.
     pub(super) fn look_at_fleet(&mut self) {
-        let due = self.fleet.as_mut().and_then(|fleet| {
+        let due = self.fleet.as_mut().filter(|fleet| !fleet.stepping.is_in_step());
+        let due = due.and_then(|fleet| {
             let behind = fleet.behind.as_mut().filter(|behind| behind.again <= Instant::now())?;
             behind.again = Instant::now() + FOLLOW_AGAIN;
             Some((behind.document.clone()?, behind.revision))

@@ -37,6 +37,7 @@ mod shares;
 mod slots;
 mod snapshot;
 mod status;
+mod step;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -67,6 +68,7 @@ pub use status::{
     BackendStatus, CheckStatus, LostStatus, NatSourceStatus, OutcomeStatus, PlaneStatus,
     ReturnedStatus, ServiceStatus, Status, TunnelStatus,
 };
+pub use step::StepStatus;
 pub use trace::{TraceLine, TraceRequest, TraceTotals, TracedPacket};
 
 use crate::config::{Api, Config, PlaneKind, Source, Table, Web, XdpMode, place_of};
@@ -360,6 +362,8 @@ pub struct Engine<P: Plane = LivePlane> {
     history: History,
     /// The other balancers, if there may be any.
     fleet: Option<fleet::Fleet>,
+    /// Tables are made by the pools of a step.
+    commits: Option<step::Commit>,
     /// Where the number of the last change goes once what is asked for just now is done.
     asking: Option<tokio::sync::oneshot::Sender<u64>>,
     /// Who asks for what is done just now.
@@ -666,6 +670,7 @@ impl<P: Plane> Engine<P> {
             announcer: None,
             history: History::open(run_dir),
             fleet,
+            commits: None,
             asking: None,
             who: Who::nobody("start"),
             _lock: lock,
@@ -738,6 +743,7 @@ impl<P: Plane> Engine<P> {
     /// others have their turn. Returns whether there is another one.
     fn turn(&mut self, commands: &mut Commands, timers: &mut Timers) -> bool {
         let limit = if self.after_checks.is_some() { Duration::ZERO } else { TICK };
+        let limit = self.most_sleep(limit);
         tolerate("read reports", self.wait_for_reports(limit, commands.bell()));
         // While changes wait for agents, packets are kept from a backend that fails, as inside an update.
         let mut commanded = self.attend(self.settles());
@@ -799,6 +805,7 @@ impl<P: Plane> Engine<P> {
     /// What is due. A failure is logged and tried again later: the tables that are published go on
     /// working, and nothing is gained by giving up.
     fn upkeep(&mut self, timers: &mut Timers) {
+        self.go_on_in_step();
         for failure in self.publish_due() {
             error!(%failure, "cannot publish");
         }

@@ -17,12 +17,13 @@ use crate::config::{
     is_name,
 };
 use crate::store::{Op, StateLog, StateRecord};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::warn;
+use weir_fleet::Share;
 use weir_hash::HashKey;
 use weir_plane::{SourceTable, VipKey};
 use weir_steering::{
@@ -167,6 +168,16 @@ pub(super) struct ServiceRuntime {
     pub young: Young,
     /// Those of them that the table has which is built now.
     pub folded: Vec<(StateKey, BackendId)>,
+    /// The pool that all balancers of a fleet have, where they change it in step; none: this one's own counts.
+    pub agreed: Option<Vec<Share>>,
+    /// Connections that an agent has said to be its backend's, and that are another one's until that has ended.
+    pub claims: HashMap<StateKey, BackendId>,
+    /// Backends that are dead as this balancer has it, while there is no step that says so.
+    pub dead_here: BTreeSet<String>,
+    /// The published table came about in step, and no flow is pending.
+    pub stepped: bool,
+    /// What agents have said in a step that has begun at their backends.
+    pub collected: HashMap<StateKey, BackendId>,
 }
 
 impl ServiceRuntime {
@@ -261,6 +272,11 @@ impl ServiceRuntime {
             told_of: BTreeSet::new(),
             young: Young::default(),
             folded: Vec::new(),
+            agreed: None,
+            claims: HashMap::new(),
+            dead_here: BTreeSet::new(),
+            stepped: false,
+            collected: HashMap::new(),
         };
         runtime.set_young(limits);
         Ok((runtime, records))
@@ -366,8 +382,36 @@ impl ServiceRuntime {
         self.builder.known(key)
     }
 
-    /// The pool as steering sees it.
+    /// The pool as steering sees it: where balancers change it in step, as they have agreed. A backend that they
+    /// have not agreed on yet gets nothing.
     pub fn members(&self) -> Vec<Member> {
+        let Some(agreed) = &self.agreed else { return self.own_members() };
+        let shares: HashMap<&str, &Share> =
+            agreed.iter().map(|share| (share.name.as_str(), share)).collect();
+        let dead = |role: Role| role == Role::Down;
+        let own: Vec<bool> = match self.dead_here.is_empty() {
+            true => vec![false; self.pool.len()],
+            false => self.own_members().iter().map(|member| dead(member.role)).collect(),
+        };
+        let member = |(member, dead): (&PoolMember, &bool)| {
+            let share = shares.get(member.wanted.name.as_str());
+            let role = match share {
+                Some(share)
+                    if share.down || *dead && self.dead_here.contains(&member.wanted.name) =>
+                {
+                    Role::Down
+                }
+                Some(share) if !share.drains => Role::Serving,
+                _ => Role::Draining,
+            };
+            let (backend, name) = (member.id, member.wanted.name.clone());
+            Member { backend, name, weight: share.map_or(0, |share| share.weight), role }
+        };
+        self.pool.iter().zip(&own).map(member).collect()
+    }
+
+    /// The pool as this balancer sees it.
+    pub fn own_members(&self) -> Vec<Member> {
         let keep = self.all_down() == Some(AllDown::Keep);
         let follows = self.scheduler().0 == Scheduler::Awrr;
         let factor = |id| if follows { self.loads.factor(id) } else { 1 };
@@ -412,6 +456,7 @@ impl ServiceRuntime {
         let check = (!member.up).then(|| self.configured.check_of(&member.wanted)).flatten();
         check.is_some_and(|check| check.dead_connections == DeadConnections::Reset)
             && self.pool.iter().any(takes)
+            && !self.counts_as_up(member)
     }
 
     /// Whether a backend may get new connections as far as its check is concerned.
@@ -596,7 +641,7 @@ impl ServiceRuntime {
         most: usize,
         armed: Armed<'_>,
     ) -> Result<(Arc<Image>, Pins, Pins), EngineError> {
-        let built = self.fold_young().and_then(|()| self.build_folded(now, most, armed));
+        let built = self.fold_young(now).and_then(|()| self.build_folded(now, most, armed));
         if built.is_err() {
             self.unfold_young();
         }

@@ -7,6 +7,7 @@ mod agents;
 mod caps;
 mod fleet;
 mod forward;
+mod step;
 
 use super::prefixes::Counted;
 use super::*;

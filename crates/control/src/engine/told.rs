@@ -18,6 +18,8 @@ const SYN_SECONDS: u32 = 130;
 /// A report of a SYN that comes so long after the agent has said that its connection is open is about that
 /// connection, and only late.
 const LATE_SECONDS: u32 = 2;
+/// Connections that agents have said to be theirs while another one's of the same addresses and ports was known.
+const MOST_CLAIMS: usize = 65_536;
 /// Of `limits.half_open_flows`, those that are kept aside where agents tell: they need to last for handshakes
 /// only.
 const YOUNG_SHARE: u32 = 16;
@@ -72,8 +74,10 @@ impl ServiceRuntime {
     ) -> Result<Told, EngineError> {
         let begun = self.young.get(&key);
         let known = self.builder.known(&key);
+        // In step with other balancers, the first packet that went there may have gone by one of those.
         if let Some(begun) = begun
             && begun.backend != backend
+            && self.agreed.is_none()
         {
             // The balancer has sent its SYN elsewhere.
             return Ok(Told::Others);
@@ -86,7 +90,13 @@ impl ServiceRuntime {
                 }
             }
             // Who is known to be elsewhere, and has not been seen to begin here, is there.
-            Some(known) if known.phase != Phase::Closing && begun.is_none() => {
+            Some(known)
+                if known.phase != Phase::Closing && (begun.is_none() || self.agreed.is_some()) =>
+            {
+                // The end of that one may be on its way: agents are heard in no order.
+                if self.agreed.is_some() && self.claims.len() < MOST_CLAIMS {
+                    self.claims.insert(key, backend);
+                }
                 return Ok(Told::Others);
             }
             Some(_) => {}
@@ -97,7 +107,7 @@ impl ServiceRuntime {
             }
         }
         let born = match (known, begun) {
-            (_, Some(begun)) => begun.born,
+            (_, Some(begun)) if begun.backend == backend => begun.born,
             (Some(known), _) if known.backend == backend => known.born,
             _ if dumped => now.saturating_sub(SYN_SECONDS),
             _ => now,
@@ -140,13 +150,21 @@ impl ServiceRuntime {
         now: u32,
     ) -> Result<(), EngineError> {
         let Some(known) = self.builder.known(key).filter(|known| known.backend == backend) else {
+            if self.claims.get(key) == Some(&backend) {
+                self.claims.remove(key);
+            }
             return Ok(());
         };
-        if kind == Kind::Lingers {
+        // In step with other balancers it is gone for all at once: each would forget it in a time of its own.
+        if kind == Kind::Lingers && self.agreed.is_none() {
             return self.end(key, known, now);
         }
         self.builder.forget(key);
-        self.log_removed(&[*key], now)
+        let (said, claim) = (self.log_removed(&[*key], now), self.claims.remove(key));
+        if let Some(claim) = claim.filter(|claim| *claim != backend && self.is_told_of(*claim)) {
+            self.opened(*key, claim, false, now)?;
+        }
+        said
     }
 
     /// An agent has said all that its backend holds. What it has not named is no connection, or one that has
@@ -174,6 +192,7 @@ impl ServiceRuntime {
         begun.into_iter().for_each(|(key, born)| self.young.push(key, backend, born));
         let (service, gone_now) = (&self.configured.name, gone.len());
         info!(service, backend = backend.get(), open = found.len(), gone_now, "told all");
+        self.claims.retain(|key, at| *at != backend || found.contains(key));
         self.told_of.insert(backend);
         self.tell_builder(now);
         self.log_removed(&gone, now)
@@ -223,6 +242,10 @@ impl ServiceRuntime {
         if self.by_id(backend).is_none() || !self.is_told_of(backend) {
             return;
         }
+        self.collected.insert(key, backend);
+        if self.agreed.is_some() {
+            return;
+        }
         let lives = self.builder.known(&key).is_some_and(|known| known.phase != Phase::Closing);
         let elsewhere = self.young.get(&key).is_some_and(|begun| begun.backend != backend);
         if !lives && !elsewhere {
@@ -230,19 +253,23 @@ impl ServiceRuntime {
         }
     }
 
-    /// Has those that have begun among the states, for the table that is built now.
+    /// Has those that have begun among the states, for the table that is built now. In step with other balancers
+    /// these are the ones that agents have said to have begun, which all balancers are told alike.
     ///
     /// # Errors
     /// [`EngineError::Build`].
-    pub fn fold_young(&mut self) -> Result<(), EngineError> {
-        for (key, begun) in self.young.each() {
-            let lives =
-                |known: Known| known.backend == begun.backend && known.phase != Phase::Closing;
-            if self.builder.known(key).is_some_and(lives) {
+    pub fn fold_young(&mut self, now: u32) -> Result<(), EngineError> {
+        let seen = self.young.each().map(|(key, begun)| (*key, begun.backend, begun.born));
+        let said = self.collected.iter().map(|(key, backend)| (*key, *backend, now));
+        let in_step = self.agreed.is_some();
+        let begun = seen.filter(|_| !in_step).chain(said.filter(|_| in_step));
+        for (key, backend, born) in begun {
+            let lives = |known: Known| known.backend == backend && known.phase != Phase::Closing;
+            if self.builder.known(&key).is_some_and(lives) {
                 continue;
             }
-            if self.builder.start(*key, begun.backend, begun.born)? {
-                self.folded.push((*key, begun.backend));
+            if self.builder.start(key, backend, born)? {
+                self.folded.push((key, backend));
             }
         }
         Ok(())

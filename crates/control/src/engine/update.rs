@@ -3,6 +3,7 @@
 
 use super::prefixes::name_of;
 use super::service::{ServiceRuntime, of_target};
+use super::step::Commit;
 use super::{Engine, EngineError, PlaneResult};
 use crate::config::{Affinity, AllDown};
 use crate::health::Transition;
@@ -105,13 +106,16 @@ impl Services for Tables<'_> {
     }
 
     fn avoids(&self, service: ServiceId) -> bool {
-        self.at(service).is_some_and(|service| service.pool.iter().any(|member| !member.up))
+        let avoids = |service: &ServiceRuntime| service.pool.iter().any(|member| !member.up);
+        // In step, no table leads there.
+        self.at(service).is_some_and(|service| service.agreed.is_none() && avoids(service))
     }
 
     fn keeps_off(&self, service: ServiceId) -> bool {
         let is_up = |id| {
             let member = self.at(service).and_then(|service| service.by_id(id));
-            member.is_some_and(|member| member.up)
+            let agreed = self.at(service).is_some_and(|service| service.agreed.is_some());
+            !agreed && member.is_some_and(|member| member.up)
         };
         let down = self.late.iter().filter(|one| !one.up).map(|one| of_target(one.id));
         down.filter(|(of, _)| *of == service).filter_map(|(_, backend)| backend).any(is_up)
@@ -191,6 +195,7 @@ impl<P: Plane> Engine<P> {
         }
         let due = |service: &&ServiceRuntime| {
             !self.is_settling(service)
+                && !self.waits_in_step(service)
                 && service.trouble.as_ref().map_or(service.dirty, |trouble| trouble.again <= now)
         };
         let due: Vec<ServiceId> = self.services.values().filter(due).map(|s| s.number).collect();
@@ -211,6 +216,11 @@ impl<P: Plane> Engine<P> {
         if numbers.is_empty() {
             return Vec::new();
         }
+        let numbers = self.those_not_in_step(numbers);
+        if numbers.is_empty() {
+            return Vec::new();
+        }
+        let numbers = &numbers[..];
         let started = Instant::now();
         let now = self.now();
         let names = numbers.iter().filter_map(|number| self.names.get(number).cloned());
@@ -230,7 +240,15 @@ impl<P: Plane> Engine<P> {
         self.arm_for(&numbers);
         let armed = self.armed();
         let pins = self.plane.pin_limit() / 2;
-        self.driver.begin(numbers.iter().copied());
+        // In step with others no flow starts meanwhile; and none is pending, where the table before came about so.
+        let in_step = |number: &ServiceId| {
+            let service = self.names.get(number).and_then(|name| self.services.get(name));
+            self.commits == Some(Commit::InStep)
+                && service.is_some_and(|service| service.stepped && service.trouble.is_none())
+        };
+        let (short, whole): (Vec<_>, Vec<_>) = numbers.iter().copied().partition(in_step);
+        self.driver.begin_frozen(short);
+        self.driver.begin(whole);
         loop {
             let begun = Instant::now();
             let (services, names) = (&mut self.services, &self.names);
@@ -341,7 +359,10 @@ impl<P: Plane> Engine<P> {
         let unfinished = outcome.is_unfinished();
         let (published, generation) = (outcome.published, service.generation);
         if published {
-            service.dirty = false;
+            // A whole update may have left pending flows to be asked for.
+            service.stepped = self.commits == Some(Commit::InStep) && !unfinished;
+            // In step, the leader compares it with what the fleet has agreed on.
+            service.dirty = service.agreed.is_some();
             service.last_update = Some(took);
             let (rounds, milliseconds) = (outcome.rounds, took.as_millis() as u64);
             info!(service = name, generation, rounds, milliseconds, "published");

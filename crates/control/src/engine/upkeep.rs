@@ -455,7 +455,7 @@ impl<P: Plane> Engine<P> {
                         }
                     }
                 }
-                let (incarnation, up) = (member.incarnation, member.up);
+                let (incarnation, up) = (member.incarnation, service.counts_as_up(member));
                 let resets = service.resets(member);
                 let entry = Backend {
                     address,

@@ -71,6 +71,10 @@ static __always_inline __u32 residue_slow(const struct table *table, struct ques
 		known = bpf_map_lookup_elem(&pending, &state);
 	if (known)
 		return conclude(q, &state, *known & SLOT_BACKEND, 0); /* rule: residue.pending */
+	if (starts(q) && table->flags & TABLE_FROZEN) {
+		q->reason = REASON_IN_TRANSITION; /* rule: residue.frozen */
+		return NO_BACKEND;
+	}
 	if (exception == NO_BACKEND) {
 		if (starts(q) && takes_none(table->flags, backend)) {
 			backend = another_row(table - tables, q->hash, backend);

@@ -215,6 +215,8 @@ pub struct Change {
     pub gone: Option<String>,
     pub record: Option<bool>,
     pub pending: Option<bool>,
+    /// Whether flows may not start.
+    pub frozen: Option<bool>,
     /// Of the first service.
     pub pool: Option<Vec<String>>,
     /// Of the clock by which connections grow old.

@@ -410,6 +410,12 @@ impl<'a> World<'a> {
                 soft.set_flags(service, record, pending).expect("nothing is refused");
             }
         }
+        if let Some(frozen) = change.frozen {
+            self.kernel.live.freeze(service, frozen).expect("it has a table");
+            for soft in [&mut self.oracle, self.burst.soft()] {
+                soft.freeze(service, frozen).expect("nothing is refused");
+            }
+        }
         if let Some(pool) = &change.pool {
             let pool: Vec<&str> = pool.iter().map(String::as_str).collect();
             self.publish(0, &pool);

@@ -68,6 +68,13 @@ impl Plane for Twin {
         Ok(())
     }
 
+    fn freeze(&mut self, service: ServiceId, frozen: bool) -> Result<(), Refused> {
+        self.ask()?;
+        self.kernel.freeze(service, frozen).unwrap();
+        self.oracle.freeze(service, frozen).unwrap();
+        Ok(())
+    }
+
     fn grace(&mut self) -> Result<(), Refused> {
         self.ask()
     }

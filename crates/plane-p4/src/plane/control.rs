@@ -97,6 +97,16 @@ impl<T: Target> update::Plane for P4<T> {
         core.write_selector(service)
     }
 
+    fn freeze(&mut self, _: ServiceId, frozen: bool) -> Result<(), Error> {
+        if !frozen {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: "keep flows from starting at a service".into(),
+            right: "a fleet needs the kernel's plane or a burst plane for it",
+        })
+    }
+
     fn grace(&mut self) -> Result<(), Error> {
         self.core().wait_for_packets()
     }

@@ -59,6 +59,10 @@ impl<T: Target> update::Plane for Twin<T> {
         self.p4.set_flags(service, record, pending)
     }
 
+    fn freeze(&mut self, service: ServiceId, frozen: bool) -> Result<(), Error> {
+        self.p4.freeze(service, frozen)
+    }
+
     fn grace(&mut self) -> Result<(), Error> {
         self.p4.grace()
     }

@@ -44,6 +44,12 @@ impl update::Plane for Soft {
         Ok(())
     }
 
+    fn freeze(&mut self, service: ServiceId, frozen: bool) -> Result<(), SoftError> {
+        self.ask_to(Operation::SetFlags)?;
+        self.change_flags(service, Flags::FROZEN, frozen);
+        Ok(())
+    }
+
     /// A packet is processed whole here: none is ever under way.
     fn grace(&mut self) -> Result<(), SoftError> {
         self.ask_to(Operation::Grace)

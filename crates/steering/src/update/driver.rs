@@ -102,6 +102,8 @@ pub struct Driver<P, S> {
     /// Services of which a pin may name another backend than it says there: that of a table which
     /// could not be published.
     doubtful: HashSet<ServiceId>,
+    /// Services whose tables let no flow start, the next ones included.
+    frozen: HashSet<ServiceId>,
     /// Counts lanes that have retired.
     retired: u64,
     /// No lane before this one has an action of its own to perform: a pass over thousands does not
@@ -118,6 +120,7 @@ impl<P, S> Default for Driver<P, S> {
             beside: HashMap::new(),
             unread: HashSet::new(),
             doubtful: HashSet::new(),
+            frozen: HashSet::new(),
             retired: 0,
             next: 0,
         }
@@ -139,6 +142,45 @@ impl<P, S> Driver<P, S> {
         self.beside.remove(&service);
         self.unread.remove(&service);
         self.doubtful.remove(&service);
+        self.frozen.remove(&service);
+    }
+
+    /// Keeps flows from starting at these services, whatever table is published meanwhile, until they are
+    /// [thawed](Self::thaw). A grace period after it none starts any more.
+    ///
+    /// # Errors
+    /// What the plane says; some may be frozen then.
+    pub fn freeze(
+        &mut self,
+        services: &[ServiceId],
+        plane: &mut impl Plane<Error = P>,
+    ) -> Result<(), P> {
+        for service in services {
+            plane.freeze(*service, true)?;
+            self.frozen.insert(*service);
+        }
+        Ok(())
+    }
+
+    /// Whether no flow starts at a service.
+    pub fn is_frozen(&self, service: ServiceId) -> bool {
+        self.frozen.contains(&service)
+    }
+
+    /// Lets flows start again.
+    ///
+    /// # Errors
+    /// What the plane says; some may still be frozen then.
+    pub fn thaw(
+        &mut self,
+        services: &[ServiceId],
+        plane: &mut impl Plane<Error = P>,
+    ) -> Result<(), P> {
+        for service in services {
+            plane.freeze(*service, false)?;
+            self.frozen.remove(service);
+        }
+        Ok(())
     }
 
     /// The pins of these backends go, as their numbers may be given to others.
@@ -185,6 +227,17 @@ impl<P, S> Driver<P, S> {
         let mut there: HashSet<ServiceId> = self.lanes.iter().map(|lane| lane.service).collect();
         let new = services.into_iter().filter(|service| there.insert(*service));
         self.lanes.extend(new.map(Lane::new));
+    }
+
+    /// As [`begin`](Self::begin), of services that are [frozen](Self::freeze), with a grace period since, and have no
+    /// pending flows.
+    pub fn begin_frozen(&mut self, services: impl IntoIterator<Item = ServiceId>) {
+        let mut there: HashSet<ServiceId> = self.lanes.iter().map(|lane| lane.service).collect();
+        let new = services.into_iter().filter(|service| there.insert(*service));
+        self.lanes.extend(new.map(|service| {
+            let update = Update::begin_frozen();
+            Lane { update, ..Lane::new(service) }
+        }));
     }
 
     /// Whether the pass is over.
@@ -357,7 +410,10 @@ impl<P, S> Driver<P, S> {
         };
         // Pinned before the table that reserves their Dcodes is seen, and tracked before one whose
         // packets ask for connections.
-        let flags = built.image.header().flags().0 | Flags::RECORD | Flags::PENDING;
+        let records = !lane.update.is_frozen();
+        let flags =
+            built.image.header().flags().with(Flags::FROZEN, self.frozen.contains(&service));
+        let flags = flags.with(Flags::RECORD, records).with(Flags::PENDING, records).0;
         // Those of the table before stand already.
         let there = self.pins.get(&service).filter(|_| !self.doubtful.contains(&service));
         let next = Pins::of(&built.pins);

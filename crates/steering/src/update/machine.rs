@@ -96,6 +96,8 @@ pub struct Update {
     failures: u32,
     failed: bool,
     loose: bool,
+    /// No flow starts while it is under way.
+    frozen: bool,
 }
 
 /// The action to be performed next.
@@ -136,7 +138,20 @@ impl Update {
 
     /// As [`begin`](Self::begin), with another number of tries, at least one.
     pub fn begin_with_tries(tries: u32) -> Self {
-        Self { step: Step::Record, round: 0, tries, failures: 0, failed: false, loose: false }
+        let (failed, loose, frozen) = (false, false, false);
+        Self { step: Step::Record, round: 0, tries, failures: 0, failed, loose, frozen }
+    }
+
+    /// An update of a service at which no flow starts until it is over, none having begun to start a grace period
+    /// before, and none of whose flows are pending: there is nothing to record, and so it is *collect, publish, grace,
+    /// retire*.
+    pub fn begin_frozen() -> Self {
+        Self { step: Step::Collect, frozen: true, ..Self::begin() }
+    }
+
+    /// Whether no flow starts while it is under way.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen
     }
 
     /// The action to perform, or `None` when the update has ended. Then call
@@ -167,6 +182,7 @@ impl Update {
             Step::Collect => Step::Publish,
             Step::Publish => Step::SecondGrace,
             Step::SecondGrace => Step::Retire,
+            Step::Retire if self.frozen => Step::Done,
             Step::Retire => Step::Stop,
             Step::Stop => Step::ThirdGrace,
             Step::ThirdGrace => Step::Settle,
@@ -215,6 +231,8 @@ impl Update {
         self.failed = true;
         self.loose |= self.step != Step::Publish;
         self.step = match self.step {
+            // Nothing is recorded that would have to be stopped.
+            Step::Collect | Step::SecondGrace | Step::Retire if self.frozen => Step::Done,
             // After a restart, which pins are needed is known only when all is collected.
             Step::Record | Step::FirstGrace | Step::Collect => Step::Stop,
             // Its pins may stand in part.

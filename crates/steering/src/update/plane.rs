@@ -32,6 +32,13 @@ pub trait Plane {
         pending: bool,
     ) -> Result<(), Self::Error>;
 
+    /// Sets or clears [`Flags::FROZEN`] of a service's published table, in place: for a change in step with
+    /// other balancers (docs/fleet.md). A service without a table is left alone.
+    ///
+    /// # Errors
+    /// The flag is as it was.
+    fn freeze(&mut self, service: ServiceId, frozen: bool) -> Result<(), Self::Error>;
+
     /// Waits until every packet whose processing had begun is decided.
     ///
     /// # Errors

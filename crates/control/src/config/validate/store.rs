@@ -11,7 +11,7 @@ use weir_steering::cheetah::answered_by_backends;
 use weir_steering::jet::PLACEMENT;
 
 use super::super::error::Problems;
-use super::super::{resolve, written};
+use super::super::{Protocol, States, resolve, written};
 use super::Service;
 use super::scope::Scope;
 
@@ -187,11 +187,15 @@ fn alone(service: &Service) -> Option<(&'static str, &'static str, &'static str)
              leads them elsewhere",
             cookies,
         ),
-        MethodId::Residue => (
+        MethodId::Residue if service.protocol != Protocol::Tcp => (
             "method",
-            "a change of the pool needs a coordinator of all balancers, which weir does not run yet: each \
-             balancer has exceptions of its own",
-            cookies,
+            "no agent tells of flows without connections, so that each balancer has exceptions of its own",
+            "take \"jet\", \"tracked\" or \"cheetah\" for it",
+        ),
+        MethodId::Residue if service.states != Some(States::Agents) => (
+            "states",
+            "each balancer sees the connections that come by it, and a change of the pool has to know all",
+            "set states = \"agents\", with weir agent on the backends",
         ),
         MethodId::CheetahStateful => (
             "method",

@@ -1,7 +1,7 @@
 //! What a balancer says of itself to its fleet, and what it can tell of the others.
 
 use super::{Fleet, ServiceRuntime, now};
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, StepStatus};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -42,6 +42,9 @@ pub struct FleetStatus {
     pub balancers: Vec<BalancerStatus>,
     /// In what balancers differ that should be alike, a sentence each.
     pub disagreements: Vec<String>,
+    /// The last change of pools that all make in step; none if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepStatus>,
 }
 
 /// A balancer of a fleet.
@@ -110,6 +113,7 @@ impl<P: Plane> Engine<P> {
             services,
             announced: announced.0,
             drained: announced.1,
+            steps: fleet.is_followed() && !self.settles() && !self.is_learning(),
             trouble: fleet.behind.as_ref().map(|behind| behind.why.clone()),
         }
     }
@@ -161,6 +165,7 @@ impl<P: Plane> Engine<P> {
             leader: report.leader,
             disagreements: disagreements(&balancers, report.namesake.then_some(own)),
             balancers,
+            step: self.step_status(),
         })
     }
 
@@ -184,6 +189,7 @@ impl<P: Plane> Engine<P> {
         }
         warnings
             .extend(fleet.behind.as_ref().map(|behind| format!("not followed: {}", behind.why)));
+        warnings.extend(self.step_warning());
         warnings
     }
 }
@@ -211,6 +217,10 @@ pub(in crate::engine) fn digest_of(service: &ServiceRuntime, image: &Image) -> S
         // Which rows ask the connection table differs with what each has seen.
         Image::Jet(table) => {
             table.body().owners().iter().for_each(|row| name_of(*row & SLOT_BACKEND))
+        }
+        // Exceptions are what each has been told of.
+        Image::Residue(table) => {
+            table.body().rows().iter().for_each(|row| name_of(*row & SLOT_BACKEND));
         }
         // Not of a fleet.
         image => hash.update(&image.header().digest.to_le_bytes()),

@@ -28,6 +28,8 @@ impl Table<Body> {
         let asked = flags.has(Flags::PENDING) || exception.is_some();
         if let Some(known) = asked.then(|| memory.pending(question)).flatten() {
             (backend, why, note) = (Some(known), Why::Pending, false);
+        } else if starts && flags.has(Flags::FROZEN) {
+            return (NO_BACKEND, Why::InTransition);
         } else if let Some(at) = exception
             && starts
             && memory.is_down(at)
@@ -123,6 +125,7 @@ impl<K: Key> Decide<K> for Table<Body> {
         let decision = match why {
             Why::NoBackend => Decision::drop(Reason::NoBackend, why),
             Why::PendingFull => Decision::drop(Reason::PendingFull, why),
+            Why::InTransition => Decision::drop(Reason::InTransition, why),
             _ => Decision::to(slot, why),
         };
         decision.new_if(starts).by_row(at)

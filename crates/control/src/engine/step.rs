@@ -1,0 +1,875 @@
+//! Changes of pools that all balancers of a fleet make in step (docs/fleet.md, In step).
+//!
+//! Services of a method that keeps what changes leave behind follow no pool of this balancer's own: what it has
+//! seen of backends, and when, is another than what the others have seen. They follow the pools of the last
+//! [`Step`] in the store. The leader writes a step when its own view of a pool is another than that, and takes
+//! everybody through its stages.
+
+use super::fleet::FleetNews;
+use super::service::ServiceRuntime;
+use super::{Command, Engine, PlaneResult, tolerate};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::{debug, info, warn};
+use weir_fleet::{Ack, Ask, FleetError, Pools, Report, Share, Stage, Step, StepId};
+use weir_plane::Plane;
+use weir_steering::{MethodId, Role, ServiceId};
+
+/// No packet takes longer from a balancer to a backend.
+const FLIGHT: Duration = Duration::from_millis(5);
+/// Agents that have not said in so long what has begun are not waited for.
+const COLLECT_PATIENCE: Duration = Duration::from_millis(300);
+/// A step in which not everybody has come so far is given up, as long as it has not changed anything.
+const PATIENCE: Duration = Duration::from_millis(800);
+/// The same of its beginning, in which nothing is kept from starting.
+const PREPARE_PATIENCE: Duration = Duration::from_millis(300);
+/// The same of *commit*, in which some follow the next pools already: who does not come so far is left behind then, as
+/// no new flow starts anywhere meanwhile.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(3);
+/// For so long flows are kept from starting while the store does not answer.
+const ALONE_PATIENCE: Duration = Duration::from_secs(3);
+/// Of a backend that is down by a balancer's own checks the fleet says so sooner, if it does.
+const UNHEARD: Duration = Duration::from_millis(1_500);
+/// So many steps are given up as agents have not said in time what has begun; then it goes on without those. A test is
+/// as slow as its machine.
+const DEAF_STEPS: u32 = if cfg!(test) { u32::MAX } else { 3 };
+/// What could not be done is tried again after so long, and after twice as long each time.
+const AGAIN: Duration = Duration::from_millis(200);
+/// But never later than this.
+const AGAIN_AT_MOST: Duration = Duration::from_secs(5);
+/// How often a leader looks whether there is something to do of which nobody has told it.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// The step that a fleet is in, for `weir fleet status`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct StepStatus {
+    /// Its number.
+    pub number: u64,
+    /// How far it is: "prepare", "freeze" (from here on no flow starts at its services), "collect", "commit", or
+    /// "done".
+    pub stage: Stage,
+    /// The services whose pools change.
+    pub services: Vec<String>,
+    /// The balancers that have not come so far.
+    pub waits_for: Vec<String>,
+    /// Why the last one was given up, or none can begin; as the leader has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What a balancer does in step.
+pub(super) struct Stepping {
+    /// What the store has, and since when.
+    step: Option<Arc<Step>>,
+    step_at: i64,
+    since: Instant,
+    /// The pools that packets followed before a restart.
+    kept: Arc<Pools>,
+    /// What was said of it.
+    acked: Option<(StepId, Stage)>,
+    /// The step for which no flow starts, since when, and the question to the agents.
+    frozen: Option<(StepId, Instant)>,
+    asked: Option<(u64, Instant)>,
+    /// The last step whose pools packets follow.
+    committed: Option<StepId>,
+    /// The step for which nothing is left to do.
+    over: Option<StepId>,
+    /// Nothing that an earlier process has frozen is left so.
+    thawed: bool,
+    /// Steps one after the other in which agents have not said in time what has begun.
+    deaf: u32,
+    /// When what failed is tried again, and how long that is.
+    again: Option<(Instant, Duration)>,
+    /// The same of the leader's steps.
+    lead_again: Option<(Instant, Duration)>,
+    /// The leader: a step is on its way to the store.
+    writing: bool,
+    /// When it has looked last, and that there is something new to look at.
+    looked: Instant,
+    pub news: bool,
+    /// Why nothing can be changed at the moment.
+    why: Option<String>,
+    /// Who did not come so far in the last step.
+    silent: Vec<String>,
+    /// Since when the store does not answer.
+    alone: Option<Instant>,
+}
+
+impl Stepping {
+    /// Goes on from the last step whose pools were in force here, and the one that the store has, as far as it
+    /// answers.
+    pub fn new(kept: Option<Step>, step: Option<Step>) -> Self {
+        let (committed, step) = (None, step.or_else(|| kept.clone()));
+        let kept = Arc::new(kept.map_or_else(Pools::new, |kept| kept.pools));
+        Self {
+            kept,
+            step: step.map(Arc::new),
+            step_at: 0,
+            since: Instant::now(),
+            acked: None,
+            frozen: None,
+            asked: None,
+            committed,
+            over: None,
+            thawed: false,
+            deaf: 0,
+            again: None,
+            lead_again: None,
+            writing: false,
+            looked: Instant::now(),
+            news: true,
+            why: None,
+            silent: Vec::new(),
+            alone: None,
+        }
+    }
+
+    /// Whether this balancer has said that it takes part in a step that is not over.
+    pub fn is_in_step(&self) -> bool {
+        let Some(step) = self.step.as_ref().filter(|step| step.stage != Stage::Done) else {
+            return false;
+        };
+        self.acked.is_some_and(|(id, _)| id == step.id())
+    }
+
+    /// Whether there is something to do every millisecond.
+    fn is_busy(&self) -> bool {
+        self.frozen.is_some() || self.is_in_step()
+    }
+
+    /// The last step for which nothing is left to do here.
+    #[cfg(test)]
+    pub fn done_for(&self) -> u64 {
+        self.over.map_or(0, |(_, number)| number)
+    }
+
+    fn is_over(&self) -> bool {
+        self.step.as_ref().is_none_or(|step| step.stage == Stage::Done)
+    }
+
+    fn wait(&mut self) {
+        self.again = later(self.again);
+    }
+
+    fn waits(&self) -> bool {
+        self.again.is_some_and(|(until, _)| Instant::now() < until)
+    }
+
+    /// The leader tries again later.
+    fn pause(&mut self) {
+        self.lead_again = later(self.lead_again);
+    }
+
+    fn pauses(&self) -> bool {
+        self.lead_again.is_some_and(|(until, _)| Instant::now() < until)
+    }
+}
+
+/// How a table comes about whose pool other balancers have, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Commit {
+    /// By a step.
+    InStep,
+    /// Without the others, since the store does not answer.
+    Alone,
+}
+
+/// When to try again, and after how long, after the last time.
+fn later(before: Option<(Instant, Duration)>) -> Option<(Instant, Duration)> {
+    let after = before.map_or(AGAIN, |(_, after)| (after * 2).min(AGAIN_AT_MOST));
+    Some((Instant::now() + after, after))
+}
+
+/// A pool as it stands in a step.
+fn shares_of(service: &ServiceRuntime) -> Vec<Share> {
+    let members = service.own_members().into_iter().map(|member| Share {
+        name: member.name,
+        weight: member.weight,
+        drains: member.role == Role::Draining,
+        down: member.role == Role::Down,
+    });
+    let mut shares: Vec<Share> = members.collect();
+    shares.sort_by(|one, other| one.name.cmp(&other.name));
+    shares
+}
+
+/// The balancers that have not come to a stage, of those that have to. A step begins with all that live; who comes
+/// later takes no packets before it is over.
+fn missing(report: &Report, step: &Step) -> Vec<String> {
+    let at = |name: &String, id: &str| {
+        let ack = report.acks.get(name).filter(|ack| ack.id == id && ack.step == step.id());
+        ack.map(|ack| ack.stage)
+    };
+    let waits = report.balancers.iter().filter(|(name, sign)| match at(name, &sign.id) {
+        Some(stage) => stage < step.stage,
+        // It may take packets, and follows.
+        None => step.stage == Stage::Prepare || sign.steps && step.stage < Stage::Commit,
+    });
+    waits.map(|(name, _)| name.clone()).collect()
+}
+
+impl<P: Plane> Engine<P> {
+    /// Whether a service's pool changes in step with the other balancers.
+    pub(super) fn is_in_step(&self, service: &ServiceRuntime) -> bool {
+        self.fleet.is_some() && service.configured.method.id() == MethodId::Residue
+    }
+
+    /// Whether a service waits for a step: its table is not made anew before.
+    pub(super) fn waits_in_step(&self, service: &ServiceRuntime) -> bool {
+        self.is_in_step(service)
+            && service.agreed.is_some()
+            && service.builder.published().is_some()
+            && !self.is_learning()
+    }
+
+    /// Of these services, those whose tables may be made anew now. The others wait for a step, and keep the table
+    /// that they have.
+    pub(super) fn those_not_in_step(&mut self, numbers: &[ServiceId]) -> Vec<ServiceId> {
+        let Some(fleet) = &self.fleet else { return numbers.to_vec() };
+        if self.commits.is_some() {
+            return numbers.to_vec();
+        }
+        let (step, kept) = (fleet.stepping.step.clone(), fleet.stepping.kept.clone());
+        let latest = |name: &str| step.as_ref().and_then(|step| step.pool_at(step.stage, name));
+        let learning = self.is_learning();
+        let mut ready = Vec::new();
+        for &number in numbers {
+            let Some(name) = self.names.get(&number) else { continue };
+            let Some(service) = self.services.get_mut(name) else { continue };
+            if service.configured.method.id() != MethodId::Residue {
+                // It was, maybe.
+                service.agreed = None;
+                ready.push(number);
+                continue;
+            }
+            // Before there is a table, or a packet that comes here, nothing can be led astray.
+            let fresh = service.builder.published().is_none() || learning;
+            if fresh {
+                service.agreed = latest(name).cloned();
+            } else if service.agreed.is_none() {
+                service.agreed = kept.get(name).cloned();
+            }
+            if fresh && service.agreed.is_some() {
+                ready.push(number);
+            }
+        }
+        ready
+    }
+
+    /// Whether a balancer that has just come has to wait before it takes packets.
+    pub(super) fn waits_for_step(&self) -> bool {
+        let in_step = self.services.values().any(|service| self.is_in_step(service));
+        in_step && self.fleet.as_ref().is_some_and(|fleet| !fleet.stepping.is_over())
+    }
+
+    /// Before packets are taken in the midst of a step, which was waited for as long as may be.
+    pub(super) fn freeze_for_step(&mut self) {
+        if !self.waits_for_step() {
+            return;
+        }
+        let services = self.in_step(None);
+        tolerate(
+            "keep flows from starting",
+            self.driver.freeze(&services, &mut self.plane).plane(),
+        );
+        if let Some(stepping) = self.stepping() {
+            stepping.thawed = false;
+        }
+    }
+
+    /// How long the engine may sleep.
+    pub(super) fn most_sleep(&self, usual: Duration) -> Duration {
+        match self.fleet.as_ref().is_some_and(|fleet| fleet.stepping.is_busy()) {
+            true => Duration::from_millis(1),
+            false => usual,
+        }
+    }
+
+    /// The store has this step.
+    pub(super) fn store_has_step(&mut self, step: Option<Box<Step>>, at: i64) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let stepping = &mut fleet.stepping;
+        (stepping.step_at, stepping.news) = (at, true);
+        let followed = stepping.step.as_ref().map(|step| step.id()).max(stepping.over);
+        let old = |step: &Step| followed.is_some_and(|followed| step.id() < followed);
+        let step = match step.filter(|step| !old(step)) {
+            Some(step) => Some(Arc::new(*step)),
+            // The store has lost its data, or has those of a copy: what has begun ends as it can.
+            None => stepping.step.as_ref().map(|step| {
+                let committed = step.stage >= Stage::Commit;
+                Arc::new(if committed { step.onward().onward() } else { step.given_up() })
+            }),
+        };
+        if stepping.step != step {
+            (stepping.step, stepping.since, stepping.over) = (step, Instant::now(), None);
+        }
+    }
+
+    /// The step that this balancer wrote as the leader is in the store, or not.
+    pub(super) fn step_written(&mut self, result: Result<(), FleetError>) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let stepping = &mut fleet.stepping;
+        stepping.writing = false;
+        if let Err(error) = result {
+            match error {
+                FleetError::Large { .. } => {
+                    warn!(%error, "a change of pools is not made");
+                    stepping.why = Some(format!("a change of pools in step is not made: {error}"));
+                }
+                _ => debug!(%error, "a step was not written"),
+            }
+            stepping.pause();
+        }
+    }
+
+    /// Does what is next.
+    pub(super) fn go_on_in_step(&mut self) {
+        if self.fleet.is_none() {
+            return;
+        }
+        if self.settles() || self.is_learning() {
+            // It may have waited for the end of a step alone, which the others wait for.
+            if self.is_learning() {
+                self.go_on_learning();
+            }
+            return self.lead_step();
+        }
+        if !self.is_left_alone() {
+            self.follow_step();
+            self.lead_step();
+        }
+        self.keep_off_the_dead();
+    }
+
+    /// Whether the store does not answer for so long that flows may start again, by the table that packets follow: if
+    /// it answers nobody, the others do the same, and if it answers the others, they soon go on without this one.
+    fn is_left_alone(&mut self) -> bool {
+        let Some(fleet) = &mut self.fleet else { return false };
+        if fleet.with_report(|report| report.reachable) {
+            fleet.stepping.alone = None;
+            return false;
+        }
+        let since = *fleet.stepping.alone.get_or_insert_with(Instant::now);
+        if since.elapsed() < ALONE_PATIENCE {
+            return false;
+        }
+        if let (Some(step), true) = (fleet.stepping.step.clone(), fleet.stepping.frozen.is_some()) {
+            warn!(step = step.number, "the store does not answer; flows start again");
+            self.has_thawed(&step);
+        }
+        true
+    }
+
+    /// Where the store does not answer there is no step, and no other balancer that could say who is dead: new flows
+    /// are kept from those that are by this one's own checks. The same if the others have not said so for some time:
+    /// they are out of touch with it, or it alone does not reach the backend.
+    fn keep_off_the_dead(&mut self) {
+        let Some(fleet) = &self.fleet else { return };
+        let stepping = &fleet.stepping;
+        if stepping.waits() || stepping.is_in_step() {
+            return;
+        }
+        let alone = !fleet.with_report(|report| report.reachable);
+        let mut concerned = Vec::new();
+        for service in self.services.values_mut().filter(|service| service.agreed.is_some()) {
+            let agreed = service.agreed.iter().flatten().filter(|share| share.down);
+            let known: HashSet<&str> = agreed.map(|share| share.name.as_str()).collect();
+            let dead = service.pool.iter().filter(|member| {
+                let unheard = member.down_since.is_none_or(|since| since.elapsed() >= UNHEARD);
+                !member.up && (alone || unheard) && !known.contains(member.wanted.name.as_str())
+            });
+            let dead: BTreeSet<String> = dead.map(|member| member.wanted.name.clone()).collect();
+            if service.dead_here != dead {
+                service.dead_here = dead;
+                // Nobody is asked what has begun: what was seen here has to do.
+                let seen: Vec<_> =
+                    service.young.each().map(|(key, begun)| (*key, begun.backend)).collect();
+                service.collected.extend(seen);
+                concerned.push(service.number);
+            }
+        }
+        if concerned.is_empty() {
+            return;
+        }
+        self.commits = Some(Commit::Alone);
+        let failures = self.publish(&concerned);
+        self.commits = None;
+        failures.iter().for_each(|failure| warn!(%failure, "cannot keep flows from who is dead"));
+        self.mark_as_agreed(&concerned);
+        let concerned = |service: &&mut ServiceRuntime| concerned.contains(&service.number);
+        self.services.values_mut().filter(concerned).for_each(|one| one.collected.clear());
+    }
+
+    fn stepping(&mut self) -> Option<&mut Stepping> {
+        self.fleet.as_mut().map(|fleet| &mut fleet.stepping)
+    }
+
+    /// Numbers of the services in step; `named`: of those in these pools.
+    fn in_step(&self, named: Option<&Pools>) -> Vec<ServiceId> {
+        let concerned = |name: &String| named.is_none_or(|pools| pools.contains_key(name));
+        let all = self
+            .services
+            .iter()
+            .filter(|(name, service)| concerned(name) && self.is_in_step(service));
+        all.map(|(_, service)| service.number).collect()
+    }
+
+    fn follow_step(&mut self) {
+        let Some(stepping) = self.stepping() else { return };
+        let Some(step) = stepping.step.clone() else { return };
+        let (over, now) = (stepping.over == Some(step.id()), Instant::now());
+        let left = |service: &ServiceRuntime| service.is_left(now);
+        if over {
+            let reachable = self
+                .fleet
+                .as_ref()
+                .is_some_and(|fleet| fleet.with_report(|report| report.reachable));
+            if !reachable || !self.services.values().any(left) {
+                return;
+            }
+        }
+        match step.stage {
+            Stage::Prepare => {
+                // Not before it follows what the others do.
+                let follows =
+                    self.fleet.as_ref().is_some_and(|fleet| fleet.change() == step.change);
+                let said = self.fleet.as_ref().is_some_and(|fleet| fleet.stepping.is_in_step());
+                if follows
+                    && !said
+                    && self.can_step()
+                    && self.has_made_up(&step)
+                    && self.has_thawed(&step)
+                {
+                    self.acknowledge(&step);
+                }
+            }
+            Stage::Freeze => {
+                if self.has_frozen(&step, &step.next) {
+                    self.acknowledge(&step);
+                }
+            }
+            Stage::Collect => {
+                if self.has_collected_for(&step, &step.next) {
+                    self.acknowledge(&step);
+                }
+            }
+            Stage::Commit => {
+                if self.has_committed(&step, &step.next) {
+                    self.acknowledge(&step);
+                }
+            }
+            Stage::Done => {
+                if self.has_made_up(&step) && self.has_thawed(&step) {
+                    self.step_is_over(&step);
+                }
+            }
+        }
+    }
+
+    /// Makes packets follow the pools that are in force, where they do not: this balancer was away for some of the
+    /// stages, or somebody has died. Returns whether they do.
+    fn has_made_up(&mut self, step: &Step) -> bool {
+        let now = Instant::now();
+        let is_behind = |(name, pool): &(&String, &Vec<Share>)| {
+            self.services.get(*name).is_some_and(|service| {
+                self.is_in_step(service)
+                    && (service.agreed.as_ref() != Some(*pool)
+                        || service.is_left(now)
+                        || service.builder.published().is_none())
+            })
+        };
+        let behind = step.pools.iter().filter(is_behind);
+        let behind: Pools = behind.map(|(name, pool)| (name.clone(), pool.clone())).collect();
+        behind.is_empty() || self.has_committed(step, &behind)
+    }
+
+    /// Whether this balancer could take part in a step.
+    pub(super) fn can_step(&self) -> bool {
+        let followed = self.fleet.as_ref().is_some_and(|fleet| fleet.is_followed());
+        followed && !self.settles() && !self.is_learning()
+    }
+
+    fn acknowledge(&mut self, step: &Step) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let said = (step.id(), step.stage);
+        if fleet.stepping.acked == Some(said) {
+            return;
+        }
+        let ack = Ack { id: fleet.id().to_owned(), step: step.id(), stage: step.stage };
+        // Where there is no room it is said the next time.
+        if fleet.asks().is_some_and(|asks| asks.try_send(Ask::Ack(ack)).is_ok()) {
+            fleet.stepping.acked = Some(said);
+            debug!(step = step.number, stage = ?step.stage, after = ?fleet.stepping.since.elapsed(), "in step");
+        }
+    }
+
+    /// Keeps flows from starting at the services of these pools. Returns whether those that have started before have
+    /// come to their backends.
+    fn has_frozen(&mut self, step: &Step, pools: &Pools) -> bool {
+        let Some(stepping) = self.stepping() else { return false };
+        let (waits, frozen) = (stepping.waits(), stepping.frozen);
+        let services = self.in_step(Some(pools));
+        if let Some((_, since)) = frozen.filter(|(id, _)| *id == step.id())
+            && services.iter().all(|service| self.driver.is_frozen(*service))
+        {
+            return since.elapsed() >= FLIGHT;
+        }
+        if waits {
+            return false;
+        }
+        if let Some(stepping) = self.stepping() {
+            match stepping.acked {
+                Some((id, Stage::Freeze)) if id != step.id() => stepping.deaf += 1,
+                Some((_, Stage::Collect | Stage::Commit)) => stepping.deaf = 0,
+                _ => {}
+            }
+        }
+        let done = self.driver.freeze(&services, &mut self.plane);
+        if let Err(error) = done.and_then(|()| self.plane.grace()).plane() {
+            warn!(%error, "cannot keep flows from starting");
+            if let Some(stepping) = self.stepping() {
+                stepping.wait();
+            }
+            return false;
+        }
+        let frozen = |service: &&mut ServiceRuntime| services.contains(&service.number);
+        self.services.values_mut().filter(frozen).for_each(|one| one.collected.clear());
+        if let Some(stepping) = self.stepping() {
+            (stepping.frozen, stepping.asked) = (Some((step.id(), Instant::now())), None);
+        }
+        false
+    }
+
+    /// The same, and learns what has begun. Returns whether that is done.
+    fn has_collected_for(&mut self, step: &Step, pools: &Pools) -> bool {
+        if !self.has_frozen(step, pools) {
+            return false;
+        }
+        let asked = self.stepping().and_then(|stepping| stepping.asked);
+        let (number, at) = asked.unwrap_or_else(|| {
+            // First what a backend that has just joined holds.
+            self.look_at_agents();
+            let asked = (self.collect_from_agents(), Instant::now());
+            if let Some(stepping) = self.stepping() {
+                stepping.asked = Some(asked);
+            }
+            asked
+        });
+        // Whoever is down as well does not answer.
+        let mut needed = HashSet::new();
+        for (name, pool) in pools {
+            let Some(service) = self.services.get(name) else { continue };
+            let up = pool.iter().filter(|share| !share.down);
+            let members = up.filter_map(|share| service.member(&share.name));
+            needed.extend(members.map(|member| member.wanted.address));
+        }
+        if self.has_collected_of(number, &needed) {
+            return true;
+        }
+        if at.elapsed() < COLLECT_PATIENCE {
+            return false;
+        }
+        // What they have not told may break. It costs nothing but time to begin again, a few times.
+        let deaf = self.stepping().map_or(0, |stepping| stepping.deaf);
+        if (step.stage == Stage::Collect || cfg!(test)) && deaf < DEAF_STEPS {
+            return false;
+        }
+        if asked.is_some_and(|_| at.elapsed() < COLLECT_PATIENCE * 2) {
+            let agents = self.missing_collect(number).join(", ");
+            debug!(agents, "agents have not said what has begun; the step goes on without");
+        }
+        true
+    }
+
+    /// Makes packets follow these pools. Returns whether they do.
+    fn has_committed(&mut self, step: &Step, pools: &Pools) -> bool {
+        let Some(stepping) = self.stepping() else { return false };
+        let ready = step.stage == Stage::Commit && stepping.committed == Some(step.id());
+        if ready {
+            return true;
+        }
+        if stepping.waits() {
+            return false;
+        }
+        if !self.has_collected_for(step, pools) {
+            return false;
+        }
+        let services = self.in_step(Some(pools));
+        for number in &services {
+            let Some(name) = self.names.get(number) else { continue };
+            let Some(service) = self.services.get_mut(name) else { continue };
+            service.agreed = pools.get(name).cloned();
+            service.dead_here.clear();
+            service.dirty = true;
+        }
+        let begun = Instant::now();
+        self.commits = Some(Commit::InStep);
+        let failures = self.publish(&services);
+        self.commits = None;
+        for failure in &failures {
+            warn!(%failure, step = step.number, "not in step yet; tried again");
+        }
+        let Some(stepping) = self.stepping() else { return false };
+        if !failures.is_empty() {
+            stepping.wait();
+            return false;
+        }
+        (stepping.committed, stepping.again) = (Some(step.id()), None);
+        debug!(step = step.number, took = ?begun.elapsed(), "committed");
+        self.mark_as_agreed(&services);
+        for number in &services {
+            let Some(name) = self.names.get(number) else { continue };
+            if let Some(service) = self.services.get_mut(name) {
+                service.collected.clear();
+                // What has changed since the step began is compared with it.
+                service.dirty = true;
+            }
+        }
+        true
+    }
+
+    /// Tells packets which backends are down, as the step has it.
+    fn mark_as_agreed(&mut self, services: &[ServiceId]) {
+        let mut marks = Vec::new();
+        for service in
+            services.iter().filter_map(|number| self.services.get(self.names.get(number)?))
+        {
+            marks.extend(service.pool.iter().map(|one| (one.id, service.counts_as_up(one))));
+        }
+        for (id, up) in marks {
+            if self.plane.backend(id).is_some_and(|now| now.up != up) {
+                self.mark(id, up);
+            }
+        }
+    }
+
+    /// Lets flows start. Returns whether they do.
+    fn has_thawed(&mut self, step: &Step) -> bool {
+        let Some(stepping) = self.stepping() else { return false };
+        let (frozen, thawed) = (stepping.frozen, stepping.thawed);
+        if frozen.is_none() && thawed {
+            return true;
+        }
+        let services = self.in_step(None);
+        if let Err(error) = self.driver.thaw(&services, &mut self.plane).plane() {
+            warn!(%error, "cannot let flows start again; tried again");
+            return false;
+        }
+        let Some(stepping) = self.stepping() else { return false };
+        (stepping.frozen, stepping.asked, stepping.thawed) = (None, None, true);
+        if let Some((_, since)) = frozen {
+            let (pools, frozen) = (step.pools.len(), since.elapsed());
+            info!(step = step.number, pools, ?frozen, "flows start again");
+        }
+        true
+    }
+
+    /// A restart goes on from here.
+    fn step_is_over(&mut self, step: &Arc<Step>) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let stepping = &mut fleet.stepping;
+        (stepping.committed, stepping.over) = (Some(step.id()), Some(step.id()));
+        tolerate("keep the pools of the fleet for a restart", fleet.keep_step(step));
+        self.take_up_held();
+    }
+
+    fn lead_step(&mut self) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let stepping = &mut fleet.stepping;
+        let due = std::mem::take(&mut stepping.news) || stepping.looked.elapsed() >= LOOK_EVERY;
+        if !due || stepping.writing {
+            return;
+        }
+        stepping.looked = Instant::now();
+        let (leads, term) = fleet.leads();
+        if !leads {
+            fleet.stepping.why = None;
+            return;
+        }
+        let step = fleet.stepping.step.clone();
+        match step.as_ref().filter(|step| step.stage != Stage::Done) {
+            // Not before this one has done its part of the last.
+            None if step.as_ref().is_some_and(|step| fleet.stepping.over != Some(step.id())) => {}
+            None => self.begin_step(step.as_deref(), term),
+            Some(step) => {
+                let missing = fleet.with_report(|report| missing(report, step));
+                if missing.is_empty() {
+                    let next = Step { term, ..step.onward() };
+                    return self.write_step(next);
+                }
+                let patience = match step.stage {
+                    Stage::Prepare => PREPARE_PATIENCE,
+                    Stage::Freeze | Stage::Collect => PATIENCE,
+                    Stage::Commit | Stage::Done => COMMIT_PATIENCE,
+                };
+                if fleet.stepping.since.elapsed() < patience {
+                    return;
+                }
+                if step.stage >= Stage::Commit {
+                    let who = missing.join(", ");
+                    warn!(step = step.number, who, "goes on without who does not follow");
+                    return self.write_step(Step { term, ..step.onward() });
+                }
+                // Nothing has changed by it.
+                let (stage, who) = (step.stage, missing.join(", "));
+                warn!(
+                    step = step.number,
+                    ?stage,
+                    who,
+                    "given up: not everybody came so far; tried again"
+                );
+                fleet.stepping.why = Some(format!(
+                    "a change of pools in step waits for {who}, which did not come to {stage} in {patience:?}"
+                ));
+                fleet.stepping.silent = missing;
+                fleet.stepping.pause();
+                // With all that have died meanwhile.
+                let mut last = Step { term, ..Step::clone(step) };
+                last.next.extend(self.wanted_pools(&step.pools));
+                self.write_step(last.given_up());
+            }
+        }
+    }
+
+    /// Begins a step, if pools are other than they were in the last one.
+    fn begin_step(&mut self, last: Option<&Step>, term: u64) {
+        let can = self.can_step();
+        let Some(fleet) = &mut self.fleet else { return };
+        if !can {
+            return;
+        }
+        let highest = fleet.stepping.over.map_or(0, |(_, number)| number);
+        let waits = fleet.stepping.pauses();
+        let change = fleet.change();
+        // Not before all have heard of the same configuration.
+        let (behind, silent) = fleet.with_report(|report| {
+            let all = report.balancers.iter();
+            let behind = all.filter(|(_, sign)| !sign.steps || sign.change != change);
+            let said = |name: &String| report.acks.get(name).map_or((0, 0), |ack| ack.step);
+            let number = last.map_or((0, 0), Step::id);
+            let silent = fleet
+                .stepping
+                .silent
+                .iter()
+                .any(|name| report.balancers.contains_key(name) && said(name) < number);
+            (behind.map(|(name, _)| name.clone()).collect::<Vec<_>>(), silent)
+        });
+        let empty = Pools::new();
+        let before = last.map_or(&empty, |last| &last.pools);
+        let next = self.wanted_pools(before);
+        let Some(fleet) = &mut self.fleet else { return };
+        if next.is_empty() {
+            fleet.stepping.why = None;
+            return;
+        }
+        if !behind.is_empty() {
+            fleet.stepping.why = Some(format!(
+                "a change of pools in step waits for {}, which cannot take part yet",
+                behind.join(", ")
+            ));
+        }
+        let services = &self.services;
+        let stays = |(name, _): &(&String, &Vec<Share>)| services.contains_key(*name);
+        let pools = before.iter().filter(stays).map(|(name, pool)| (name.clone(), pool.clone()));
+        let number = last.map_or(0, |last| last.number).max(highest) + 1;
+        let (stage, pools) = (Stage::Prepare, pools.collect());
+        let step = Step { number, begun: term, term, stage, change, pools, next };
+        // Who is dead is not waited with.
+        match step.has_dead() {
+            false if waits || !behind.is_empty() => {}
+            true if silent || !behind.is_empty() => self.write_step(step.given_up()),
+            _ => self.write_step(step),
+        }
+    }
+
+    /// The pools as they are to be, of those services where that is another than before.
+    fn wanted_pools(&mut self, before: &Pools) -> Pools {
+        let mut next = Pools::new();
+        for (name, service) in &mut self.services {
+            if service.configured.method.id() != MethodId::Residue {
+                continue;
+            }
+            let now = Instant::now();
+            let trouble = service.trouble.as_ref().is_some_and(|trouble| trouble.again <= now);
+            if !service.dirty && !trouble && before.contains_key(name) {
+                continue;
+            }
+            let shares = shares_of(service);
+            let another =
+                service.turn.is_some() || service.builder.published().is_none() || trouble;
+            if before.get(name) == Some(&shares) && !another {
+                service.dirty = false;
+                continue;
+            }
+            next.insert(name.clone(), shares);
+        }
+        next
+    }
+
+    fn write_step(&mut self, step: Step) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let Some((asks, commands)) = fleet.ways() else { return };
+        let Some(document_at) = fleet.revision() else { return };
+        let expected = fleet.stepping.step_at;
+        fleet.stepping.writing = true;
+        debug!(step = step.number, stage = ?step.stage, "leads on");
+        tokio::spawn(async move {
+            let (then, answer) = tokio::sync::oneshot::channel();
+            let gone = || FleetError::Unreachable("this balancer ends".into());
+            let result = match asks
+                .send(Ask::Step { step: Box::new(step), expected, document_at, then })
+                .await
+            {
+                Ok(()) => answer.await.unwrap_or_else(|_| Err(gone())),
+                Err(_) => Err(gone()),
+            };
+            let _ = commands.send(Command::Fleet(FleetNews::Stepped(result))).await;
+        });
+    }
+
+    /// How far the fleet is, where it has services that change in step.
+    pub(super) fn step_status(&self) -> Option<StepStatus> {
+        let fleet = self.fleet.as_ref()?;
+        let step = fleet.stepping.step.as_ref()?;
+        let over = step.stage == Stage::Done;
+        Some(StepStatus {
+            number: step.number,
+            stage: step.stage,
+            services: step.next.keys().cloned().collect(),
+            waits_for: if over {
+                Vec::new()
+            } else {
+                fleet.with_report(|report| missing(report, step))
+            },
+            why: fleet.stepping.why.clone(),
+        })
+    }
+
+    /// What is in the way of changes.
+    pub(super) fn step_warning(&self) -> Option<String> {
+        self.fleet.as_ref()?.stepping.why.clone()
+    }
+}
+
+impl ServiceRuntime {
+    /// Whether something of its last table is left undone, and it is time to try that again.
+    fn is_left(&self, now: Instant) -> bool {
+        let trouble = self.agreed.as_ref().and(self.trouble.as_ref());
+        trouble.is_some_and(|trouble| trouble.again <= now)
+    }
+
+    /// Whether packets are to take a backend for up. In step, as the leader has it.
+    pub fn counts_as_up(&self, member: &super::service::PoolMember) -> bool {
+        match &self.agreed {
+            None => member.up,
+            Some(agreed) => {
+                let share = agreed.iter().find(|share| share.name == member.wanted.name);
+                let dead = !member.up && self.dead_here.contains(&member.wanted.name);
+                !dead && share.is_none_or(|share| !share.down)
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A change of pools that all balancers make in step.
+//!
+//! With a method that keeps what a change leaves behind (`residue`), no flow may start at one balancer by the new
+//! pool and come to another one that has the old one still, and none may start unseen while all learn what there
+//! is. So the leader takes all of them through the stages of a [`Step`], each of which begins when every balancer
+//! that lives has [said](Ack) that it has come to the one before:
+//!
+//! ```text
+//! Prepare   who is there and follows the same configuration says so
+//! Freeze    no flow starts at these services
+//! Collect   all has started that will: everybody learns from the backends what there is
+//! Commit    packets follow tables of the next pools, and still no flow starts
+//! Done      flows start again
+//! ```
+//!
+//! The step is one value in the store, and has all that a balancer needs which comes late: the pools that are in
+//! force, and those that are to be.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How far a step is.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// Nothing has begun.
+    Prepare,
+    /// No flow starts.
+    Freeze,
+    /// Nowhere does one start any more, and what has started is asked for.
+    Collect,
+    /// Packets follow the next pools.
+    Commit,
+    /// It is over.
+    Done,
+}
+
+impl std::fmt::Display for Stage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Prepare => "prepare",
+            Self::Freeze => "freeze",
+            Self::Collect => "collect",
+            Self::Commit => "commit",
+            Self::Done => "done",
+        })
+    }
+}
+
+/// A backend's part in a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Its name.
+    pub name: String,
+    /// Of new flows; what that counts for, with `drains` and `down`, is the method's.
+    pub weight: u32,
+    /// It keeps its connections, and gets no new ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drains: bool,
+    /// It is down, as the leader has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub down: bool,
+}
+
+/// The pools of services, by the services' names.
+pub type Pools = BTreeMap<String, Vec<Share>>;
+
+/// A change of pools.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// Which one it is; each has a higher number than those before.
+    pub number: u64,
+    /// The term of the leader that has begun it: with the number it is one that never comes again, whatever becomes of
+    /// the store.
+    pub begun: u64,
+    /// The term of the leader that has written it.
+    pub term: u64,
+    /// How far it is.
+    pub stage: Stage,
+    /// The change of the shared configuration that it goes by. Who does not follow that yet cannot take part.
+    pub change: u64,
+    /// The pools that are in force before *commit*; with `Done`, that are in force.
+    pub pools: Pools,
+    /// Those that are to be; none with `Done`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub next: Pools,
+}
+
+/// Tells steps apart: the term that one was begun in, and its number.
+pub type StepId = (u64, u64);
+
+impl Step {
+    /// What tells it from all others, in their order.
+    pub fn id(&self) -> StepId {
+        (self.begun, self.number)
+    }
+
+    /// The pools in force when it has come to a stage: before `Commit` they are as they were.
+    pub fn pools_at(&self, stage: Stage) -> Pools {
+        let mut pools = self.pools.clone();
+        if stage >= Stage::Commit {
+            pools.extend(self.next.clone());
+        }
+        pools
+    }
+
+    /// The pool of a service in force when it has come to a stage.
+    pub fn pool_at(&self, stage: Stage, service: &str) -> Option<&Vec<Share>> {
+        let next = (stage >= Stage::Commit).then(|| self.next.get(service)).flatten();
+        next.or_else(|| self.pools.get(service))
+    }
+
+    /// The step one stage further.
+    pub fn onward(&self) -> Self {
+        match self.stage {
+            Stage::Prepare => Self { stage: Stage::Freeze, ..self.clone() },
+            Stage::Freeze => Self { stage: Stage::Collect, ..self.clone() },
+            Stage::Collect => Self { stage: Stage::Commit, ..self.clone() },
+            Stage::Commit | Stage::Done => Self {
+                stage: Stage::Done,
+                pools: self.pools_at(Stage::Commit),
+                next: Pools::new(),
+                ..self.clone()
+            },
+        }
+    }
+
+    /// The step given up: before *commit*, nothing has changed by it. But what is dead is dead: it gets no new flow,
+    /// and no other row of a table moves by that.
+    pub fn given_up(&self) -> Self {
+        let mut pools = self.pools.clone();
+        for (name, pool) in &mut pools {
+            let Some(next) = self.next.get(name) else { continue };
+            for share in pool {
+                share.down |= next.iter().any(|other| other.name == share.name && other.down);
+            }
+        }
+        Self { stage: Stage::Done, pools, next: Pools::new(), ..self.clone() }
+    }
+
+    /// Whether somebody is down in the next pools who was not before.
+    pub fn has_dead(&self) -> bool {
+        let down =
+            |pool: &[Share], name: &str| pool.iter().any(|share| share.name == name && share.down);
+        self.next.iter().any(|(name, next)| {
+            let before = self.pools.get(name).map_or(&[][..], Vec::as_slice);
+            let dead = next.iter().filter(|share| share.down && !down(before, &share.name));
+            dead.into_iter().any(|share| before.iter().any(|other| other.name == share.name))
+        })
+    }
+}
+
+/// What a balancer says of a step. It goes with the balancer's lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// The balancer's id.
+    pub id: String,
+    /// The step.
+    pub step: StepId,
+    /// What it has come to.
+    pub stage: Stage,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(name: &str, weight: u32) -> Share {
+        Share { name: name.into(), weight, drains: false, down: false }
+    }
+
+    #[test]
+    fn pools_are_the_next_ones_from_commit_on_and_a_step_given_up_changes_nothing() {
+        let pools = Pools::from([("a".into(), vec![share("x", 1)]), ("b".into(), vec![])]);
+        let next = Pools::from([("a".into(), vec![share("x", 2)])]);
+        let (stage, both) = (Stage::Prepare, (pools.clone(), next.clone()));
+        let step =
+            Step { number: 7, begun: 2, term: 2, stage, change: 3, pools: both.0, next: both.1 };
+        let step = step.onward();
+        assert_eq!((step.stage, &step.next), (Stage::Freeze, &next));
+        let step = step.onward();
+        assert_eq!((step.stage, &step.next), (Stage::Collect, &next));
+        assert_eq!(step.pools_at(Stage::Freeze), pools);
+        let commit = step.onward();
+        assert_eq!((commit.stage, &commit.pools, &commit.next), (Stage::Commit, &pools, &next));
+        assert_eq!(commit.pools_at(Stage::Commit)["a"], next["a"]);
+        assert_eq!(commit.pools_at(Stage::Commit)["b"], pools["b"]);
+        let done = commit.onward();
+        assert_eq!(
+            (done.stage, done.pools_at(Stage::Done)),
+            (Stage::Done, commit.pools_at(commit.stage))
+        );
+        assert!(done.next.is_empty() && done.onward() == done);
+        let given_up = step.given_up();
+        assert_eq!((given_up.stage, given_up.pools_at(Stage::Done)), (Stage::Done, pools));
+        assert!(!step.has_dead());
+        let mut dead = step.clone();
+        dead.next.get_mut("a").expect("it is there")[0].down = true;
+        assert!(dead.has_dead());
+        let pool = &dead.given_up().pools["a"];
+        assert_eq!((pool[0].down, pool[0].weight), (true, 1));
+        assert!(
+            Stage::Prepare < Stage::Freeze
+                && Stage::Freeze < Stage::Collect
+                && Stage::Collect < Stage::Commit
+                && Stage::Commit < Stage::Done
+        );
+    }
+}

@@ -21,7 +21,8 @@ use weir_steering::{MethodId, Role, ServiceId};
 /// No packet takes longer from a balancer to a backend.
 const FLIGHT: Duration = Duration::from_millis(5);
 /// Agents that have not said in so long what has begun are not waited for.
-const COLLECT_PATIENCE: Duration = Duration::from_millis(300);
+/// A test is as slow as its machine.
+const COLLECT_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 15_000 } else { 300 });
 /// A step in which not everybody has come so far is given up, as long as it has not changed anything.
 const PATIENCE: Duration = Duration::from_millis(800);
 /// The same of its beginning, in which nothing is kept from starting.
@@ -33,9 +34,8 @@ const COMMIT_PATIENCE: Duration = Duration::from_secs(3);
 const ALONE_PATIENCE: Duration = Duration::from_secs(3);
 /// Of a backend that is down by a balancer's own checks the fleet says so sooner, if it does.
 const UNHEARD: Duration = Duration::from_millis(1_500);
-/// So many steps are given up as agents have not said in time what has begun; then it goes on without those. A test is
-/// as slow as its machine.
-const DEAF_STEPS: u32 = if cfg!(test) { u32::MAX } else { 3 };
+/// So many steps are given up as agents have not said in time what has begun; then it goes on without those.
+const DEAF_STEPS: u32 = 3;
 /// What could not be done is tried again after so long, and after twice as long each time.
 const AGAIN: Duration = Duration::from_millis(200);
 /// But never later than this.
@@ -574,7 +574,7 @@ impl<P: Plane> Engine<P> {
         }
         // What they have not told may break. It costs nothing but time to begin again, a few times.
         let deaf = self.stepping().map_or(0, |stepping| stepping.deaf);
-        if (step.stage == Stage::Collect || cfg!(test)) && deaf < DEAF_STEPS {
+        if step.stage == Stage::Collect && deaf < DEAF_STEPS {
             return false;
         }
         if asked.is_some_and(|_| at.elapsed() < COLLECT_PATIENCE * 2) {

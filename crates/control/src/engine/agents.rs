@@ -369,6 +369,9 @@ impl<P: Plane> Engine<P> {
     /// SYNs that were kept aside, ended with it. So a table that is made before agents have listed may move a
     /// connection that had just begun.
     pub(super) fn begin_to_settle(&mut self) {
+        // In step with other balancers from the first word on.
+        let numbers: Vec<ServiceId> = self.names.keys().copied().collect();
+        self.those_not_in_step(&numbers);
         let asks = self.services.values().any(ServiceRuntime::asks_agents);
         if self.resumed && asks && self.config.agents.is_some() {
             self.agents.settling = Some(Instant::now() + LIST_WITHIN);

@@ -189,6 +189,13 @@ impl ServiceRuntime {
             }
         });
         gone.iter().for_each(|key| self.builder.forget(key));
+        // Another agent may have named some of them before.
+        for key in &gone {
+            let claim = self.claims.remove(key).filter(|claim| *claim != backend);
+            if let Some(claim) = claim.filter(|claim| self.is_told_of(*claim)) {
+                self.opened(*key, claim, true, now)?;
+            }
+        }
         begun.into_iter().for_each(|(key, born)| self.young.push(key, backend, born));
         let (service, gone_now) = (&self.configured.name, gone.len());
         info!(service, backend = backend.get(), open = found.len(), gone_now, "told all");

@@ -374,7 +374,12 @@ impl<P: Plane> Engine<P> {
         }
         let alone = !fleet.with_report(|report| report.reachable);
         let mut concerned = Vec::new();
-        for service in self.services.values_mut().filter(|service| service.agreed.is_some()) {
+        // Every turn comes here, and hardly ever is anybody down.
+        let concerns = |service: &&mut ServiceRuntime| {
+            let down = || service.pool.iter().any(|member| !member.up);
+            service.agreed.is_some() && (!service.dead_here.is_empty() || down())
+        };
+        for service in self.services.values_mut().filter(concerns) {
             let agreed = service.agreed.iter().flatten().filter(|share| share.down);
             let known: HashSet<&str> = agreed.map(|share| share.name.as_str()).collect();
             let dead = service.pool.iter().filter(|member| {

@@ -52,16 +52,8 @@ struct Lane<F> {
 }
 
 impl<F> Lane<F> {
-    fn new(service: ServiceId) -> Self {
-        Self {
-            service,
-            update: Update::begin(),
-            built: None,
-            full: None,
-            published: false,
-            left: 0,
-            failure: None,
-        }
+    fn new(service: ServiceId, update: Update) -> Self {
+        Self { service, update, built: None, full: None, published: false, left: 0, failure: None }
     }
 
     fn give_up(&mut self, failure: F) {
@@ -224,20 +216,19 @@ impl<P, S> Driver<P, S> {
 
     /// Adds services to the pass. One that is in it already goes on where it is.
     pub fn begin(&mut self, services: impl IntoIterator<Item = ServiceId>) {
-        let mut there: HashSet<ServiceId> = self.lanes.iter().map(|lane| lane.service).collect();
-        let new = services.into_iter().filter(|service| there.insert(*service));
-        self.lanes.extend(new.map(Lane::new));
+        self.begin_by(services, Update::begin());
     }
 
     /// As [`begin`](Self::begin), of services that are [frozen](Self::freeze), with a grace period since, and have no
     /// pending flows.
     pub fn begin_frozen(&mut self, services: impl IntoIterator<Item = ServiceId>) {
+        self.begin_by(services, Update::begin_frozen());
+    }
+
+    fn begin_by(&mut self, services: impl IntoIterator<Item = ServiceId>, update: Update) {
         let mut there: HashSet<ServiceId> = self.lanes.iter().map(|lane| lane.service).collect();
         let new = services.into_iter().filter(|service| there.insert(*service));
-        self.lanes.extend(new.map(|service| {
-            let update = Update::begin_frozen();
-            Lane { update, ..Lane::new(service) }
-        }));
+        self.lanes.extend(new.map(|service| Lane::new(service, update)));
     }
 
     /// Whether the pass is over.
